@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(granted.span, Duration::from_secs(30));
         assert_eq!(granted.energy_max, Energy::from_j(3_000));
         assert_eq!(granted.length, Duration::from_secs(2_000));
-        // A cap below what the card takes is raised to its lowest.
+        // A cap below the GPU's lowest is raised to it.
         let low = Probe { cap_mw: Some(Power::from_w(50)), ..probe() };
         assert_eq!(ask(&job(), &low, |_| {}).unwrap().cap, Power::from_w(100));
     }
@@ -435,7 +435,7 @@ mod tests {
         Probe { cap_mw: None, clock_mhz_max: Some(Frequency::from_mhz(mhz)), ..probe() }
     }
 
-    /// A clock is looked at under the cap that stands, which bounds what the cards may draw.
+    /// A clock is probed under the cap in force, which bounds the power draw of the GPUs.
     #[test]
     fn a_clock_is_granted_and_refused_as_a_cap_is() {
         let granted = ask(&job(), &at_clock(900), |_| {}).unwrap();

@@ -224,8 +224,8 @@ impl Baseline<'_> {
                 _ => expected.relative_speed.mean / usual.relative_speed.mean.max(1e-6),
             };
             let cost_time = 1.0 - speed;
-            let cards = f64::from(candidate.gpus) / f64::from(level.gpus);
-            let watts = cards * expected.gpu_power_w.mean / usual.gpu_power_w.mean.max(1.0);
+            let size = f64::from(candidate.gpus) / f64::from(level.gpus);
+            let watts = size * expected.gpu_power_w.mean / usual.gpu_power_w.mean.max(1.0);
             let cost_energy = watts / speed.max(1e-6) - 1.0;
             let cost = cost_time.max(0.0) + cost_energy.max(0.0) + COST_MIN;
             let at = (**candidate).clone();

@@ -2,7 +2,7 @@
 //! decoded.
 //!
 //! `cargo bench -p wattle-runtime` runs it against a nats-server that it starts itself, on this
-//! machine, with the profiler's own batches: 8 GPUs, 5 sampling instants, two tenants on each card.
+//! machine, with the profiler's own batches: 8 GPUs, 5 sampling instants, two tenants on each GPU.
 //! The goal is 100,000 samples a second, which is a thousand nodes' worth (8 GPUs at 10 Hz each).
 //! It fails below that. It is no micro-benchmark, so it is timed by hand: publisher, server and
 //! consumer share the machine, and the figure is the whole chain's.

@@ -1,4 +1,4 @@
-//! Cost of the profiler on its node: CPU time and memory at 10 Hz on 8 simulated cards with a job on
+//! Cost of the profiler on its node: CPU time and memory at 10 Hz on 8 simulated GPUs with a job on
 //! each, with a real nats-server to talk to.
 //!
 //! `cargo bench -p wattle-tests --bench profiler`. It fails where the profiler takes 1 % of a core or
@@ -116,7 +116,7 @@ async fn main() {
     let percent = spent as f64 / span.as_nanos() as f64 * 100.0;
     let resident = resident_kb(pid);
     println!(
-        "profiler, {GPUS} simulated cards with {} jobs at 10 Hz, over {:.0} s on {}: \
+        "profiler, {GPUS} simulated GPUs with {} jobs at 10 Hz, over {:.0} s on {}: \
          {percent:.2} % of one core (at most {CPU_PERCENT_MAX} %), {:.1} MB resident at its peak \
          (at most {} MB)",
         jobs.len(),

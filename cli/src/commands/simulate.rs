@@ -253,7 +253,7 @@ impl Simulate {
         Ok(())
     }
 
-    /// A clock that a policy is to be held to must be one that some card here has.
+    /// Validates that some GPU of the cluster supports the fixed clock of each policy.
     fn check_clocks(&self, world: &World, scenario: &Scenario) -> anyhow::Result<()> {
         let kinds = || scenario.cluster.groups().iter().filter_map(|g| world.gpu(&g.gpu_type));
         let most = kinds().map(|gpu| gpu.clock_max().as_mhz()).max().unwrap_or_default();
@@ -263,7 +263,7 @@ impl Simulate {
             let mhz = name.split_once('@').and_then(|(_, mhz)| mhz.parse::<u32>().ok());
             if let Some(mhz) = mhz.filter(|mhz| !(least..=most).contains(mhz)) {
                 return Err(usage(format!(
-                    "{name}: no card of this cluster runs at {mhz} MHz; give {least} to {most}"
+                    "{name}: no GPU of this cluster runs at {mhz} MHz; give {least} to {most}"
                 )));
             }
         }

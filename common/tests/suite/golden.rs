@@ -180,7 +180,7 @@ fn actual() {
             clock_mhz_max: Some(Frequency::from_mhz(1_200)),
             clock_mhz_supported_min: None,
             clock_mhz_supported_max: None,
-            last_error: Some("cap of 90 W is below the card's 100 W".into()),
+            last_error: Some("cap of 90 W is below the GPU's 100 W".into()),
         }],
         can_sleep: false,
         sleep_result: None,

@@ -91,7 +91,7 @@ pub struct Capabilities {
     /// an observation of its own.
     pub has_trials: bool,
     /// Whether it chooses caps or clocks. For other policies a budget may choose them.
-    pub sets_cards: bool,
+    pub sets_gpus: bool,
     /// The energy prices between which its plans change; `None`: it reads no price.
     pub prices: Option<PriceRange>,
     /// Whether its plans follow the grid's carbon intensity.

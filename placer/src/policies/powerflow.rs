@@ -51,7 +51,7 @@ impl Policy for PowerFlow {
         Capabilities {
             reads: Reads::All,
             is_elastic: true,
-            sets_cards: true,
+            sets_gpus: true,
             prices: Some(RELATIVE_PRICES),
             ..Capabilities::default()
         }

@@ -45,7 +45,7 @@ impl SettingRule {
 
     /// The capabilities of a policy under this rule. Clocks and caps then do not depend on the energy price.
     pub(crate) fn capabilities(self, policy: Capabilities) -> Capabilities {
-        let fixed = Capabilities { sets_cards: true, prices: None, follows_grid: false, ..policy };
+        let fixed = Capabilities { sets_gpus: true, prices: None, follows_grid: false, ..policy };
         match self {
             Self::Policy => policy,
             Self::Clock(_) => fixed,

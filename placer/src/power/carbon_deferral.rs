@@ -157,7 +157,7 @@ enum Pace {
 
 impl Pace {
     fn under(policy: &dyn Policy, input: PlanningInput<'_>) -> Self {
-        let sets = policy.capabilities().sets_cards
+        let sets = policy.capabilities().sets_gpus
             || input.limits.price_sets_clocks
             || input.limits.power_max.is_some();
         match PowerEstimate::under(policy) {

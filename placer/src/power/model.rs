@@ -222,7 +222,7 @@ impl PowerEstimate {
     #[must_use]
     pub fn under(policy: &dyn Policy) -> Self {
         let capabilities = policy.capabilities();
-        match (capabilities.prices, capabilities.sets_cards) {
+        match (capabilities.prices, capabilities.sets_gpus) {
             (Some(_), _) => Self::Sizes,
             (None, true) => Self::Fixed,
             (None, false) => Self::Settings,

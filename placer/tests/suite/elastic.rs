@@ -299,7 +299,7 @@ fn a_running_job_changes_its_gpu_type_only_if_that_pays_for_a_restart() {
         settle(&mut site, policy.as_ref());
         assert_eq!(kind(&site, much), Some("v100"), "{name}");
         assert_eq!(kind(&site, slight), Some("k80"), "{name}");
-        // Free cards of a better kind are taken, too.
+        // Free GPUs of a faster type are used, too.
         site.job_ended(much);
         site.pass(Duration::from_secs(600));
         settle(&mut site, policy.as_ref());

@@ -129,8 +129,8 @@ impl JobModel {
         window: &Observation,
         context: Context<'_>,
     ) -> Option<(f64, f64)> {
-        let card_w = window.gpu_power_w?;
-        if !self.power.is_seen || !cap::is_free(context.gpu, card_w, window.setting()) {
+        let gpu_w = window.gpu_power_w?;
+        if !self.power.is_seen || !cap::is_free(context.gpu, gpu_w, window.setting()) {
             return None;
         }
         let idle = context.gpu.idle_w;
@@ -139,9 +139,9 @@ impl JobModel {
             let exclusive = context.profiles.get(class)?.ln_power?;
             sum += (exclusive.mean.exp() - idle).max(1.0);
         }
-        let above = card_w - idle;
+        let above = gpu_w - idle;
         (above > 1.0).then(|| {
-            let share = POWER_SD * card_w / above;
+            let share = POWER_SD * gpu_w / above;
             ((above / sum).ln(), share * share + 0.03 * 0.03)
         })
     }

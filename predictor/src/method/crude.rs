@@ -84,7 +84,7 @@ pub enum Quantity {
 }
 
 impl Place {
-    /// The place of a job with `traits` on `card`.
+    /// The place of a job with `traits` on `gpu`.
     fn new(
         gpu: &GpuSpec,
         traits: &Traits,

@@ -206,7 +206,7 @@ fn shapes(request: GpuRequest, seen: &[(u32, u32)]) -> Vec<(u32, u32)> {
 mod tests {
     use super::*;
 
-    const CARD: GpuSpec = GpuSpec {
+    const GPU: GpuSpec = GpuSpec {
         cap_default_w: 250.0,
         cap_known: true,
         idle_w: 35.0,
@@ -233,13 +233,12 @@ mod tests {
         let classes: Vec<WorkloadId> = (0..16).map(|i| id(&format!("c{i:02}"))).collect();
         let seen = [vec![id("c00"), id("c01"), id("c02")]];
         let all =
-            configurations(GpuRequest::exactly(8), &[], &seen, &classes, axes(&CARD, &[]), 100_000);
+            configurations(GpuRequest::exactly(8), &[], &seen, &classes, axes(&GPU, &[]), 100_000);
         let mut unique: Vec<String> = all.iter().map(|c| format!("{c:?}")).collect();
         unique.sort();
         unique.dedup();
         assert_eq!(unique.len(), all.len(), "duplicate configurations");
-        let few =
-            configurations(GpuRequest::exactly(8), &[], &seen, &classes, axes(&CARD, &[]), 72);
+        let few = configurations(GpuRequest::exactly(8), &[], &seen, &classes, axes(&GPU, &[]), 72);
         assert_eq!(few, all[..72]);
         assert!(few.iter().any(|c| c.neighbours == seen[0]), "a past set comes early");
         assert!(classes.iter().all(|c| few.iter().any(|p| p.neighbours == [c.clone()])));
@@ -251,7 +250,7 @@ mod tests {
 
     #[test]
     fn past_batches_come_before_neighbours() {
-        let axes = Axes { batches_seen: &[32, 64], ..axes(&CARD, &[]) };
+        let axes = Axes { batches_seen: &[32, 64], ..axes(&GPU, &[]) };
         let all = configurations(GpuRequest::exactly(1), &[], &[], &[id("a")], axes, 1_000);
         let batches = |c: &&Configuration| c.global_batch.is_some();
         let colocated = all.iter().position(|c| !c.neighbours.is_empty()).unwrap();
@@ -261,7 +260,7 @@ mod tests {
 
     #[test]
     fn past_clocks_come_early_and_others_last() {
-        let gpu = GpuSpec { clock_mhz_top: Some(1_410.0), ..CARD };
+        let gpu = GpuSpec { clock_mhz_top: Some(1_410.0), ..GPU };
         let classes = [id("a"), id("b")];
         let all = configurations(
             GpuRequest::exactly(1),

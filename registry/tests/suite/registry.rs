@@ -343,7 +343,7 @@ fn invalid_surfaces_are_refused_and_three_make_a_predictor_failing() {
         ("gpus and nodes", wrong(&|s| s.points[0].nodes = 2)),
         ("future", wrong(&|s| s.at_us = at(10_000))),
         ("the subject names", wrong(&|s| s.job = job("b"))),
-        ("gpu_type", wrong(&|s| s.gpu_type = "a card".into())),
+        ("gpu_type", wrong(&|s| s.gpu_type = "a GPU".into())),
     ];
     for (i, (word, wrong)) in cases.into_iter().enumerate() {
         let surface = Ok(Box::new(wrong));

@@ -26,7 +26,6 @@ use wattle_placer::controller::{Controller, ControllerConfig};
 use wattle_placer::{JobFacts, NodeFacts, Policy, Reads};
 use wattle_world::{Workload, World};
 
-use crate::cards::Cards;
 use crate::detail::Detail;
 use crate::engine::detail::SleepTimes;
 use crate::engine::events::{Event, EventQueue};
@@ -34,6 +33,7 @@ use crate::engine::job::{JobTable, SimulatedJob};
 use crate::engine::metering::{Reading, install_budget, starvation};
 use crate::engine::nodes::watts;
 use crate::engine::recording::{Recorder, Recording};
+use crate::gpus::Gpus;
 use crate::meter::Meter;
 use crate::oracle::Oracle;
 use crate::outcome::{Finished, PolicyOutcome, seconds, times, us};
@@ -70,7 +70,7 @@ pub(crate) struct Engine<'s> {
 
 /// The cluster's GPUs and its energy meter.
 struct Hardware<'s> {
-    cards: Cards<'s>,
+    gpus: Gpus<'s>,
     meter: Meter<'s>,
     /// Jobs whose configuration has changed at this instant.
     changed: Vec<u32>,
@@ -151,7 +151,7 @@ impl<'s> Engine<'s> {
             };
             jobs.push(SimulatedJob::new(spec, workloads[index], index as u32));
         }
-        let cards = Cards::new(world, &scenario.cluster, workloads)?;
+        let gpus = Gpus::new(world, &scenario.cluster, workloads)?;
         let mut config = ControllerConfig {
             price: options.price,
             max_slowdown: options.max_slowdown,
@@ -214,7 +214,7 @@ impl<'s> Engine<'s> {
             controller,
             start_us,
             now_us: start_us,
-            hardware: Hardware { cards, meter, changed: Vec::new() },
+            hardware: Hardware { gpus, meter, changed: Vec::new() },
             jobs: JobTable::new(jobs),
             events: EventQueue::default(),
             prediction,
@@ -353,12 +353,12 @@ impl<'s> Engine<'s> {
         let span_us = now_us.saturating_sub(self.now_us);
         if let Some(active) = self.controller.budget() {
             let limit = active.controller().budget().power_mw;
-            let (power_mw, position) = (self.hardware.cards.power_mw, active.position());
+            let (power_mw, position) = (self.hardware.gpus.power_mw, active.position());
             let closed = self.budget.admission_closed;
             self.budget.spending.add(power_mw, span_us, limit, position, closed);
         }
         self.budget.deferred_us += u64::from(self.budget.deferred) * span_us;
-        self.hardware.meter.advance(now_us, &self.hardware.cards);
+        self.hardware.meter.advance(now_us, &self.hardware.gpus);
         self.now_us = now_us;
         self.controller.advance_to(Timestamp::from_us(now_us));
     }
@@ -443,7 +443,7 @@ impl<'s> Engine<'s> {
         let known = key.and_then(|key| self.controller.state().job(key));
         self.totals.early_stops += known.map_or(0, |job| job.restarts.early_stops);
         if let Some(on) = &on {
-            self.hardware.cards.remove(job, on, &mut self.hardware.changed);
+            self.hardware.gpus.remove(job, on, &mut self.hardware.changed);
         }
         if let Some(key) = key {
             self.controller.job_completed(key);
@@ -466,8 +466,8 @@ impl<'s> Engine<'s> {
         for &job in &changed {
             let running = &mut self.jobs[job];
             let Some(on) = &running.on else { continue };
-            let speed = self.hardware.cards.speed(job, on);
-            let above_idle_mw = self.hardware.cards.above_idle_mw_of(on);
+            let speed = self.hardware.gpus.speed(job, on);
+            let above_idle_mw = self.hardware.gpus.above_idle_mw_of(on);
             running.charge(now_us, above_idle_mw);
             running.catch_up(now_us);
             running.rate = speed * running.base;

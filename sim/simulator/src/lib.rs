@@ -19,11 +19,11 @@
 //! ```
 
 pub mod carbon;
-mod cards;
 mod detail;
 mod engine;
 pub mod gavel;
 pub mod generator;
+mod gpus;
 mod load;
 pub mod measured;
 mod meter;

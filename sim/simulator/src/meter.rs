@@ -6,7 +6,7 @@ use wattle_common::Power;
 use wattle_common::units::EnergyMeter;
 
 use crate::carbon::CarbonSeries;
-use crate::cards::Cards;
+use crate::gpus::Gpus;
 
 /// Nanojoules in a kilowatt-hour: 3.6 MJ.
 const NJ_PER_KWH: f64 = 3.6e15;
@@ -44,19 +44,19 @@ impl<'a> Meter<'a> {
     }
 
     /// Adds the interval up to `now_us`, in which the state of the GPUs was constant.
-    pub(crate) fn advance(&mut self, now_us: u64, cards: &Cards<'_>) {
+    pub(crate) fn advance(&mut self, now_us: u64, gpus: &Gpus<'_>) {
         let span = now_us.saturating_sub(self.at_us);
         if span == 0 {
             return;
         }
-        self.energy.add(Power::from_mw(cards.power_mw), Duration::from_micros(span));
-        self.above_idle.add(Power::from_mw(cards.above_idle_mw), Duration::from_micros(span));
-        self.awake_node_us += u128::from(cards.nodes_awake) * u128::from(span);
-        self.fragmented_us += u128::from(cards.fragmented) * u128::from(span);
-        self.active_node_us += u128::from(cards.nodes_active) * u128::from(span);
-        self.busy_ppm_us += u128::from(cards.utilization_ppm) * u128::from(span);
+        self.energy.add(Power::from_mw(gpus.power_mw), Duration::from_micros(span));
+        self.above_idle.add(Power::from_mw(gpus.above_idle_mw), Duration::from_micros(span));
+        self.awake_node_us += u128::from(gpus.nodes_awake) * u128::from(span);
+        self.fragmented_us += u128::from(gpus.fragmented) * u128::from(span);
+        self.active_node_us += u128::from(gpus.nodes_active) * u128::from(span);
+        self.busy_ppm_us += u128::from(gpus.utilization_ppm) * u128::from(span);
         if let Some(series) = self.carbon {
-            self.emitted += u128::from(cards.power_mw) * series.integral(self.at_us, now_us);
+            self.emitted += u128::from(gpus.power_mw) * series.integral(self.at_us, now_us);
         }
         self.at_us = now_us;
     }

@@ -17,8 +17,8 @@ use wattle_common::{JobId, NodeId};
 use wattle_placer::{GpuSet, NodeGpus, NodeKey};
 use wattle_world::{Workload, World};
 
-use crate::cards::{Cards, Shape};
 use crate::detail::{Detail, JobOutcome, NodeOutcome};
+use crate::gpus::{Gpus, Shape};
 use crate::meter::Meter;
 use crate::outcome::{seconds, us};
 use crate::scenario::{Scenario, ScenarioError};
@@ -116,7 +116,7 @@ pub fn replay(world: &World, scenario: &Scenario, trace: &Trace) -> Result<Repla
             }
         });
     }
-    let mut cards = Cards::new(world, &scenario.cluster, workloads)?;
+    let mut hardware = Gpus::new(world, &scenario.cluster, workloads)?;
     let start_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);
     let mut instants = Vec::with_capacity(2 * trace.jobs.len());
     for (job, traced) in trace.jobs.iter().enumerate() {
@@ -140,18 +140,18 @@ pub fn replay(world: &World, scenario: &Scenario, trace: &Trace) -> Result<Repla
     let mut power_mw = vec![0.0; scenario.jobs.len()];
     let mut changed = Vec::new();
     for instant in &instants {
-        meter.advance(instant.at_us.max(start_us), &cards);
+        meter.advance(instant.at_us.max(start_us), &hardware);
         let job = &scenario.jobs[instant.job];
         if instant.starts {
             let names = &trace.jobs[instant.job].node_names;
             let on = site.place_on(names, job.gpus.min);
             let on = on.unwrap_or_else(|| site.place(job.gpus.min, job.gpu_type.as_deref()));
             let shape: Shape = (indices[instant.job], on.gpu_count(), on.node_count());
-            cards.add(instant.job as u32, shape, &on, &mut changed);
-            power_mw[instant.job] = cards.above_idle_mw_of(&on);
+            hardware.add(instant.job as u32, shape, &on, &mut changed);
+            power_mw[instant.job] = hardware.above_idle_mw_of(&on);
             site.on[instant.job] = Some(on);
         } else if let Some(on) = site.release(instant.job) {
-            cards.remove(instant.job as u32, &on, &mut changed);
+            hardware.remove(instant.job as u32, &on, &mut changed);
         }
         changed.clear();
     }
@@ -178,7 +178,7 @@ pub fn replay(world: &World, scenario: &Scenario, trace: &Trace) -> Result<Repla
         gpus,
         awake_s: seconds(makespan_us as f64),
         asleep_s: 0.0,
-        awake_w: cards.idle_w(NodeKey::at(i)),
+        awake_w: hardware.idle_w(NodeKey::at(i)),
         asleep_w: world.gpu(gpu_type).map_or(0.0, |gpu| gpu.sleep.power.as_w()),
     });
     let mut notes = Vec::new();

@@ -1,11 +1,11 @@
-//! Budgets on the whole system: a power limit holds the cards, what was set outlives the placer, and
+//! Budgets on the whole system: a power limit holds the GPUs, what was set outlives the placer, and
 //! what cannot be kept to is refused.
 
 use wattle_common::Power;
 use wattle_common::job::JobPhase;
 use wattle_tests::{System, until};
 
-/// The caps of the node's cards, as its power agent reports them.
+/// The caps of the node's GPUs, as its power agent reports them.
 fn caps(system: &System) -> Vec<Power> {
     let nodes = system.json(&["nodes", "--json"]);
     let gpus = nodes[0]["power"]["gpus"].as_array().cloned().unwrap_or_default();
@@ -25,7 +25,7 @@ async fn power_limit_and_spending_survive_a_placer_restart() {
         ["--workload", "resnet50-imagenet-b128", "--steps", "100000", "--steps-per-epoch", "10000"];
     let hot = system.submit("hot", &["--gpus", "2"], &training);
     system.until_job(&hot, "it runs", |r| r.phase == JobPhase::Running).await;
-    until("both cards are held below what they may draw without a limit", async || {
+    until("the caps of both GPUs are below those without a limit", async || {
         let held = caps(&system);
         (held.len() == 2 && held.iter().zip(&unlimited).all(|(cap, free)| cap < free)).then_some(())
     })
@@ -54,7 +54,7 @@ async fn power_limit_and_spending_survive_a_placer_restart() {
     let shown = system.json(&["budget", "show", "--json"]);
     assert_eq!(shown["set"]["budget"]["power_mw"], 650_000, "{shown}");
 
-    // Without a limit the cards are free again.
+    // Without a limit the GPUs have their default caps again.
     assert!(system.wattle(&["budget", "clear"]).status.success());
     until("the caps are gone", async || (caps(&system) == unlimited).then_some(())).await;
     assert!(system.end().await.success());

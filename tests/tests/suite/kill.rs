@@ -149,7 +149,7 @@ async fn no_cap_outlives_its_lease() {
     }
     let desired = system.bus.bucket(Bucket::Desired).await.unwrap();
     let (last, _): (NodeDesired, u64) = desired.get(node.as_str()).await.unwrap().unwrap();
-    let safe = until("the card has its default cap again", async || capped(250).await).await;
+    let safe = until("the GPU has its default cap again", async || capped(250).await).await;
     // The report has the time of the change, shortly after the end of the lease.
     assert!(safe.at_us >= last.expires_at_us, "{safe:?}");
     let late = safe.at_us.since(last.expires_at_us);

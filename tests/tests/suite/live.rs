@@ -52,14 +52,14 @@ async fn a_job_goes_from_submit_to_finish() {
     let output = std::fs::read_to_string(&record.log_paths[0]).unwrap();
     assert!(output.contains("epoch"), "the job's own output: {output}");
 
-    // The card is free again, and its idle draw shows.
+    // The GPU is free again, and its idle draw shows.
     let idle = until_gpu0(&system, "GPU 0 is idle again", |gpu| gpu.jobs.is_empty()).await;
     assert!(idle.power_mw_mean.is_some() && idle.error.is_none());
     assert!(system.end().await.success());
 }
 
 #[tokio::test]
-async fn two_jobs_share_a_card_and_both_reports_show_it() {
+async fn two_jobs_share_a_gpu_and_both_reports_show_it() {
     let mut system = System::up(&["--simulated", "1x1:v100", "--rate", "120"]).await;
     let mut windows =
         system.bus.subscribe(&Topic::WindowClosed.pattern(system.bus.cluster())).await.unwrap();
@@ -87,9 +87,9 @@ async fn two_jobs_share_a_card_and_both_reports_show_it() {
         (explained.len() == 2).then_some(window)
     })
     .await;
-    // What the card drew is divided between the two, and neither has all of it.
-    let (card, part) = (window.power_mw_gpus.unwrap(), window.power_mw_job.unwrap());
-    assert!(part > Power::ZERO && part < card, "{part} of {card}");
+    // The GPU's power is divided between the two, and neither has all of it.
+    let (gpu, part) = (window.power_mw_gpus.unwrap(), window.power_mw_job.unwrap());
+    assert!(part > Power::ZERO && part < gpu, "{part} of {gpu}");
     assert!(system.end().await.success());
 }
 
@@ -119,7 +119,7 @@ async fn a_cap_ordered_is_a_cap_applied_and_shows_in_power() {
     let nodes = capped.json(&["nodes", "--json"]);
     assert_eq!(nodes[0]["power"]["gpus"][0]["cap_mw"], Value::from(CAP_W * 1_000));
 
-    // The system ends: the card has its default again.
+    // The system ends: the GPU has its default again.
     let state = capped.node_state("n0");
     let show = || {
         let simnode = wattle_tests::program("wattle-simnode");

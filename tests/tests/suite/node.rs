@@ -245,10 +245,10 @@ impl Node {
     /// Starts a job and publishes the messages of launcher and placer about it.
     async fn job(&self, name: &str, gpus: &[u32]) -> Running {
         let job = JobId::new(name).unwrap();
-        let cards: Vec<String> = gpus.iter().map(ToString::to_string).collect();
+        let visible: Vec<String> = gpus.iter().map(ToString::to_string).collect();
         let mut command = self.command("wattle-simjob");
         command.args(["--workload", WORKLOAD, "--steps", "100000000", "--steps-per-epoch", "200"]);
-        command.env("CUDA_VISIBLE_DEVICES", cards.join(",")).env(env::JOB, name);
+        command.env("CUDA_VISIBLE_DEVICES", visible.join(",")).env(env::JOB, name);
         command.env(env::PROGRESS, self.path("progress.sock"));
         command.env(env::CHECKPOINT_DIR, self.path(name));
         command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
@@ -374,7 +374,7 @@ async fn a_killed_agent_leaves_no_cap_behind_its_restart() {
 }
 
 #[tokio::test]
-async fn the_agent_outlives_nonsense_lost_cards_and_the_bus() {
+async fn the_agent_outlives_nonsense_lost_gpus_and_the_bus() {
     let mut node = Node::new().await;
     let _agent = node.agent();
     node.report("it runs", |r| r.gpus.len() == 2).await;
@@ -392,7 +392,7 @@ async fn the_agent_outlives_nonsense_lost_cards_and_the_bus() {
     assert_eq!(report.gpus[1].cap_mw, Some(w(130)));
 
     node.fault("0", "lost");
-    let report = node.report("a card is lost", |r| !r.gpus[0].healthy).await;
+    let report = node.report("a GPU is lost", |r| !r.gpus[0].healthy).await;
     assert!(report.gpus[1].healthy);
     assert_eq!(report.gpus[0].cap_mw, None);
     node.fault("0", "clear");
@@ -428,7 +428,7 @@ async fn windows_say_how_a_job_runs() {
     let power = window.power_mw_gpus.unwrap();
     assert!((w(150)..w(260)).contains(&power), "{power}");
     let share = window.power_mw_job.unwrap().ratio(power);
-    assert!(share > 0.99, "alone on its card it pays for all: {window:?}");
+    assert!(share > 0.99, "alone on its GPU it pays for all: {window:?}");
     assert!(window.steps_per_s_error.is_some() && window.cap_mw.is_some(), "{window:?}");
     let batch = tokio::time::timeout(PATIENCE, sink.next()).await.unwrap().unwrap();
     let batch = codec::decode_telemetry(&batch.payload).unwrap();
@@ -461,13 +461,13 @@ async fn windows_say_how_a_job_runs() {
     let span = entries.last().unwrap().until_us.since(entries[0].from_us);
     let host: Energy = entries.iter().map(|entry| entry.energy_mj_host).sum();
     assert!(host.as_mj().abs_diff(w(100).over(span).as_mj()) <= entries.len() as u64);
-    let card: Energy = entries.iter().filter_map(|entry| entry.energy_mj_gpus[1]).sum();
-    assert!(card > w(100).over(span) && card < w(260).over(span), "{card} in {span:?}");
+    let gpu: Energy = entries.iter().filter_map(|entry| entry.energy_mj_gpus[1]).sum();
+    assert!(gpu > w(100).over(span) && gpu < w(260).over(span), "{gpu} in {span:?}");
     let mine: Energy = entries.iter().flat_map(|e| &e.jobs).map(|job| job.energy_mj).sum();
-    assert!(mine > Energy::ZERO && mine <= card);
-    assert_eq!(entries.last().unwrap().energy_mj_gpus[0], None, "a lost card has no reading");
+    assert!(mine > Energy::ZERO && mine <= gpu);
+    assert_eq!(entries.last().unwrap().energy_mj_gpus[0], None, "a lost GPU has no reading");
     let again = |windows: &[JobWindow]| windows.iter().any(|window| window.from_us > killed);
     let _: Vec<JobWindow> =
         node.stored(StreamName::Windows, "test-3", codec::decode_json, again).await;
-    node.summary("the lost card is named", |s| s.gpus[0].error.is_some()).await;
+    node.summary("the lost GPU is named", |s| s.gpus[0].error.is_some()).await;
 }

@@ -92,10 +92,10 @@ async fn a_probed_jobs_surface_becomes_narrow_and_neither_cap_nor_clock_stays() 
         explained.contains("probes ") && explained.contains("reduces interval widths"),
         "{explained}"
     );
-    until("the card has its default cap and a free clock again", async || {
+    until("the GPU has its default cap and a free clock again", async || {
         let nodes = system.json(&["nodes", "--json"]);
-        let card = &nodes[0]["power"]["gpus"][0];
-        (card["cap_mw"] == 250_000 && card["clock_mhz_max"].is_null()).then_some(())
+        let gpu = &nodes[0]["power"]["gpus"][0];
+        (gpu["cap_mw"] == 250_000 && gpu["clock_mhz_max"].is_null()).then_some(())
     })
     .await;
     let record = system.record(&job).await.unwrap();

@@ -65,7 +65,7 @@ fn fifo() -> Box<dyn Policy> {
 }
 
 fn caps(world: &World) -> Vec<(GpuIndex, Option<Power>)> {
-    world.desired("n0").gpus.iter().map(|card: &DesiredGpu| (card.gpu, card.cap_mw)).collect()
+    world.desired("n0").gpus.iter().map(|gpu: &DesiredGpu| (gpu.gpu, gpu.cap_mw)).collect()
 }
 
 fn decisions(world: &World) -> Vec<&str> {

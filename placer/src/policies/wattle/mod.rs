@@ -73,7 +73,7 @@ impl Policy for Wattle {
             is_elastic: true,
             shares_gpus: true,
             has_trials: true,
-            sets_cards: true,
+            sets_gpus: true,
             prices: Some(TIME_PRICES),
             follows_grid: true,
             needs_exact_durations: false,

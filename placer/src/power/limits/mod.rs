@@ -39,7 +39,7 @@ pub(crate) fn enforce(policy: &dyn Policy, input: PlanningInput<'_>, plan: Plan)
         .any(Option::is_some);
     let has_setting =
         |job: &Job| matches!(&job.state, State::Running { setting, .. } if !setting.is_default());
-    let chooses_settings = !policy.capabilities().sets_cards
+    let chooses_settings = !policy.capabilities().sets_gpus
         && (limits.price_sets_clocks
             || is_limited
             || input.state.running().any(|(_, job)| has_setting(job)));
@@ -146,7 +146,7 @@ impl<'a> LimitedPlan<'a> {
             blocked: None,
             stopped: BTreeMap::new(),
         };
-        let by_policy = policy.capabilities().sets_cards;
+        let by_policy = policy.capabilities().sets_gpus;
         let desired = |gpus: JobGpus<'_>, setting: GpuSetting| {
             if by_policy {
                 setting

@@ -202,23 +202,23 @@ impl<'w> Ways<'w> {
                     if !self.world.fits(self.gpu, &both) {
                         continue;
                     }
-                    let card = self.world.gpu_state(self.gpu, setting, &both);
+                    let state = self.world.gpu_state(self.gpu, setting, &both);
                     let its = self.world.gpu_state(self.gpu, setting, &[*other]);
                     let its_w = (its.power.as_w() - self.gpu.idle.as_w()).max(0.0);
                     // The same values for both jobs of a pair.
                     let part =
                         if above_w + its_w > 0.0 { above_w / (above_w + its_w) } else { 0.5 };
-                    let drawn_w = (card.power.as_w() - self.gpu.idle.as_w()).max(0.0);
+                    let drawn_w = (state.power.as_w() - self.gpu.idle.as_w()).max(0.0);
                     let watts = drawn_w * part + self.share_w / 2.0;
-                    halves.push((card.tenants[0].speed * rate, watts));
+                    halves.push((state.tenants[0].speed * rate, watts));
                 }
             }
             let unit = if self.shared { HALVES } else { 1 };
             let of = |gpus_taken: u32, ways: Vec<(f64, f64)>| {
-                best(ways).into_iter().map(move |(steps_per_s, card_w)| BoundOption {
+                best(ways).into_iter().map(move |(steps_per_s, gpu_w)| BoundOption {
                     gpus: gpus_taken,
                     steps_per_s,
-                    power_w: card_w * f64::from(gpus),
+                    power_w: gpu_w * f64::from(gpus),
                 })
             };
             options.extend(of(gpus * unit, whole));
@@ -275,8 +275,8 @@ mod tests {
             *options.iter().find(|option| option.gpus == 8).unwrap()
         };
         let (a, b) = (half(0), half(1));
-        let card = world.gpu_state(gpu, Setting::default(), &two);
-        let drawn_w = 8.0 * (card.power.as_w() - gpu.idle.as_w() + 48.0);
+        let state = world.gpu_state(gpu, Setting::default(), &two);
+        let drawn_w = 8.0 * (state.power.as_w() - gpu.idle.as_w() + 48.0);
         assert!((a.power_w + b.power_w - drawn_w).abs() < 1e-6, "{a:?} {b:?} {drawn_w}");
     }
 }

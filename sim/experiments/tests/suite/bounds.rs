@@ -31,11 +31,11 @@ fn options(world: &World, id: &str) -> Arc<[BoundOption]> {
         for mhz in CLOCKS_MHZ {
             let setting = Setting { cap: None, clock_max: Some(Frequency::from_mhz(mhz)) };
             let tenant = Tenant { workload, gpus, nodes: gpus.div_ceil(8) };
-            let card = world.gpu_state(a100, setting, &[tenant]);
+            let state = world.gpu_state(a100, setting, &[tenant]);
             options.push(BoundOption {
                 gpus,
-                steps_per_s: card.tenants[0].steps_per_s,
-                power_w: f64::from(gpus) * (card.power.as_w() - IDLE_W),
+                steps_per_s: state.tenants[0].steps_per_s,
+                power_w: f64::from(gpus) * (state.power.as_w() - IDLE_W),
             });
         }
     }

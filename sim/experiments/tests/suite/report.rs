@@ -144,7 +144,7 @@ fn a_comparison_page_is_complete() {
             "Other cases",
         ]
     );
-    // Energy and carbon, twice; power, busy cards, the queue.
+    // Energy and carbon, twice; power, busy GPUs, the queue.
     assert_eq!(texts_of(&page, &["figcaption"]).len(), 4 + 3);
     let titles = texts_of(&page, &["title"]);
     assert!(titles.iter().any(|title| title.contains("powerflow at price")), "{titles:?}");

@@ -65,7 +65,7 @@ impl Engine<'_> {
                 gpus: node.facts.gpus,
                 awake_s: s(span_us - asleep_us),
                 asleep_s: s(asleep_us),
-                awake_w: self.hardware.cards.idle_w(key),
+                awake_w: self.hardware.gpus.idle_w(key),
                 asleep_w,
             }
         });

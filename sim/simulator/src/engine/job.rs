@@ -6,7 +6,7 @@ use wattle_common::Timestamp;
 use wattle_placer::{GpuSet, JobKey, Progress};
 use wattle_world::Workload;
 
-use crate::cards::Part;
+use crate::gpus::Part;
 use crate::prediction_error::Segment;
 use crate::scenario::SimJob;
 use crate::simulation::Lengths;

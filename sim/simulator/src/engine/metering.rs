@@ -125,7 +125,7 @@ impl Engine<'_> {
     ) {
         for (node, gpu) in gpus {
             let setting = self.controller.gpu_setting(node, gpu);
-            self.hardware.cards.set(node, gpu, setting, &mut self.hardware.changed);
+            self.hardware.gpus.set(node, gpu, setting, &mut self.hardware.changed);
         }
     }
 

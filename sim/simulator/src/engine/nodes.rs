@@ -38,11 +38,11 @@ impl Engine<'_> {
             match decision {
                 NodeDecision::Sleep { .. } => {
                     let asleep_mw = watts.map(|watts| watts.asleep.as_mw());
-                    self.hardware.cards.sleep(key, asleep_mw);
+                    self.hardware.gpus.sleep(key, asleep_mw);
                     self.sleep_times.asleep(key, self.now_us);
                 }
                 NodeDecision::Wake { .. } => {
-                    self.hardware.cards.sleep(key, None);
+                    self.hardware.gpus.sleep(key, None);
                     self.sleep_times.awake(key, self.now_us);
                     let after_us = watts.map_or(0, |watts| us(watts.wakes_in));
                     let (at, node) = (self.now_us + after_us, key.index() as u32);

@@ -4,9 +4,9 @@ use wattle_common::Timestamp;
 use wattle_placer::state::restarts::typical_cost;
 use wattle_placer::{Decision, GpuSet, Plan, Reads, Reason};
 
-use crate::cards::Shape;
 use crate::engine::Engine;
 use crate::engine::reports::QUEUE_HEADS;
+use crate::gpus::Shape;
 use crate::oracle::Oracle;
 use crate::outcome::us;
 use crate::scenario::Work;
@@ -96,7 +96,7 @@ impl Engine<'_> {
             match decision {
                 Decision::Start { job, on, .. } => {
                     let job = self.jobs.of(*job);
-                    if self.hardware.cards.is_occupied(on) {
+                    if self.hardware.gpus.is_occupied(on) {
                         self.totals.shared_starts += 1;
                     }
                     self.start(job, on);
@@ -115,7 +115,7 @@ impl Engine<'_> {
                     if let Some(on) = self.jobs[job].on.clone() {
                         self.set_gpus(on.gpus());
                         // Co-tenants start a new window too, whichever setting is the lower one.
-                        self.hardware.changed.extend(self.hardware.cards.neighbours(job, &on));
+                        self.hardware.changed.extend(self.hardware.gpus.neighbours(job, &on));
                         self.hardware.changed.push(job);
                     }
                 }
@@ -135,7 +135,7 @@ impl Engine<'_> {
 
     fn start(&mut self, job: u32, on: &GpuSet) {
         let (gpus, nodes) = (on.gpu_count(), on.node_count());
-        let model = self.hardware.cards.model(on.by_node[0].node);
+        let model = self.hardware.gpus.model(on.by_node[0].node);
         let now_us = self.now_us;
         let running = &mut self.jobs[job];
         let steps_per_us = running.workload.steps_per_s(model, gpus, nodes) / 1e6;
@@ -144,7 +144,7 @@ impl Engine<'_> {
                 // The duration refers to the requested GPU type, else to the first of the cluster.
                 Work::Lasts(span) => {
                     let typed = running.spec.gpu_type.is_some();
-                    let model = if typed { model } else { self.hardware.cards.first_model() };
+                    let model = if typed { model } else { self.hardware.gpus.first_model() };
                     let reference = running.workload.steps_per_s(model, gpus, nodes) / 1e6;
                     (reference, us(span) as f64)
                 }
@@ -176,7 +176,7 @@ impl Engine<'_> {
         running.on = Some(on.clone());
         let shape: Shape = (running.workload_index, gpus, nodes);
         self.set_gpus(on.gpus());
-        self.hardware.cards.add(job, shape, on, &mut self.hardware.changed);
+        self.hardware.gpus.add(job, shape, on, &mut self.hardware.changed);
         self.record_prediction(job, on);
     }
 
@@ -209,7 +209,7 @@ impl Engine<'_> {
         running.version += 1;
         running.ran_us += now_us - running.started_us;
         let on = running.on.take()?;
-        self.hardware.cards.remove(job, &on, &mut self.hardware.changed);
+        self.hardware.gpus.remove(job, &on, &mut self.hardware.changed);
         self.set_gpus(on.gpus());
         Some(on.gpu_count())
     }

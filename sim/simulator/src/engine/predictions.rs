@@ -7,9 +7,9 @@ use wattle_common::messages::{Estimate, SurfacePoint};
 use wattle_placer::state::job_forecast::expected;
 use wattle_placer::{GpuSet, Job, State};
 
-use crate::cards::Part;
 use crate::engine::Engine;
 use crate::engine::job::OpenSegment;
+use crate::gpus::Part;
 use crate::oracle::Shaped;
 use crate::prediction_error::Segment;
 
@@ -28,7 +28,7 @@ impl Engine<'_> {
         {
             let workload = running.workload;
             let shape = Shaped { workload, gpus: on.gpu_count(), nodes: on.node_count() };
-            let model = self.hardware.cards.model(on.by_node[0].node);
+            let model = self.hardware.gpus.model(on.by_node[0].node);
             let surface =
                 oracle.surface(self.controller.state().now(), &running.spec.id, shape, model);
             self.controller.events().surface_known(key, surface);
@@ -39,7 +39,7 @@ impl Engine<'_> {
     pub(super) fn begin_segment(&mut self, job: u32) {
         let running = &self.jobs[job];
         let Some(on) = &running.on else { return };
-        let parts = self.hardware.cards.parts(job, on);
+        let parts = self.hardware.gpus.parts(job, on);
         let attempt = running.attempts;
         if running.segment.as_ref().is_some_and(|s| s.attempt == attempt && s.parts == parts) {
             return;
@@ -72,7 +72,7 @@ impl Engine<'_> {
     /// part of the placement is omitted.
     fn compare(&self, job: &Job, on: &GpuSet, parts: &[Part], actual: &Actual) -> Segment {
         let (gpus, nodes) = (on.gpu_count(), on.node_count());
-        let gpu_type = &self.hardware.cards.model(on.by_node[0].node).gpu_type;
+        let gpu_type = &self.hardware.gpus.model(on.by_node[0].node).gpu_type;
         if job.surface.as_ref().is_none_or(|surface| surface.gpu_type != *gpu_type) {
             return Segment::default();
         }
@@ -95,7 +95,7 @@ impl Engine<'_> {
             .map(|p| p.steps_per_s.filter(|_| p.gpus == gpus && p.nodes == nodes))
             .collect();
         let speeds = points.iter().map(|p| p.relative_speed);
-        let weight = |part: &Part| f64::from(part.cards) / f64::from(gpus);
+        let weight = |part: &Part| f64::from(part.gpus) / f64::from(gpus);
         let mean = |of: fn(&Estimate) -> f64| -> f64 {
             points.iter().zip(parts).map(|(p, part)| weight(part) * of(&p.gpu_power_w)).sum()
         };

@@ -14,7 +14,7 @@ impl Engine<'_> {
         }
         let job = self.jobs.of(key);
         let Some(on) = self.jobs[job].on.clone() else { return };
-        let model = self.hardware.cards.model(on.by_node[0].node);
+        let model = self.hardware.gpus.model(on.by_node[0].node);
         let lowest = model.clocks.iter().min().copied();
         let ranges = GpuRanges {
             caps: Some((model.cap_min, model.cap_default)),

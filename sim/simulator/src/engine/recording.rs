@@ -7,8 +7,8 @@ use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::{JobId, NodeId, WorkloadId};
 use wattle_placer::{Decision, GpuSet, NodeDecision, Plan, Reason};
 
-use crate::cards::Cards;
 use crate::engine::{Engine, node_id};
+use crate::gpus::Gpus;
 use crate::outcome::us;
 use crate::scenario::Scenario;
 
@@ -170,11 +170,11 @@ impl Recorder {
     }
 
     /// Adds an interval in which the levels were constant.
-    fn add_interval(&mut self, from_us: u64, until_us: u64, cards: &Cards<'_>, queued: usize) {
+    fn add_interval(&mut self, from_us: u64, until_us: u64, gpus: &Gpus<'_>, queued: usize) {
         let level = Level {
-            power_w: cards.power_mw as f64 / 1e3,
-            busy_gpus: cards.utilization_ppm as f64 / 1e6,
-            awake_nodes: cards.nodes_awake as f64,
+            power_w: gpus.power_mw as f64 / 1e3,
+            busy_gpus: gpus.utilization_ppm as f64 / 1e6,
+            awake_nodes: gpus.nodes_awake as f64,
             queued: queued as f64,
         };
         let (mut at, until) = (from_us - self.recording.from_us, until_us - self.recording.from_us);
@@ -286,7 +286,7 @@ impl Engine<'_> {
             recorder.add_interval(
                 self.now_us,
                 now_us,
-                &self.hardware.cards,
+                &self.hardware.gpus,
                 self.controller.state().queue_len(),
             );
         }

@@ -104,7 +104,7 @@ impl Engine<'_> {
         let needed = self.jobs[job].workload.memory_mib;
         let fits = |gpu: &GpuModel| needed <= gpu.memory_mib;
         let (some, all) =
-            (self.hardware.cards.models().any(fits), self.hardware.cards.models().all(fits));
+            (self.hardware.gpus.models().any(fits), self.hardware.gpus.models().all(fits));
         (some && !all).then_some(needed)
     }
 
@@ -112,7 +112,7 @@ impl Engine<'_> {
     fn exclusive_steps_per_s(&self, job: u32) -> f64 {
         let running = &self.jobs[job];
         let gpus = running.spec.gpus.min;
-        running.workload.steps_per_s(self.hardware.cards.first_model(), gpus, self.nodes_for(gpus))
+        running.workload.steps_per_s(self.hardware.gpus.first_model(), gpus, self.nodes_for(gpus))
     }
 
     /// The fewest nodes with this number of GPUs.
@@ -126,12 +126,12 @@ impl Engine<'_> {
         self.report(job);
         let running = &self.jobs[job];
         let (Some(on), Some(key)) = (&running.on, running.key) else { return };
-        let Some((gpu_state, tenant)) = self.hardware.cards.first_gpu(job, on) else { return };
+        let Some((gpu_state, tenant)) = self.hardware.gpus.first_gpu(job, on) else { return };
         let Some(profiles) = &mut self.prediction.profiles else { return };
-        let neighbours = self.hardware.cards.neighbours(job, on);
+        let neighbours = self.hardware.gpus.neighbours(job, on);
         let node_gpus = on.by_node[0];
-        let model = self.hardware.cards.model(node_gpus.node);
-        let setting = self.hardware.cards.setting(node_gpus.node, node_gpus.gpus.trailing_zeros());
+        let model = self.hardware.gpus.model(node_gpus.node);
+        let setting = self.hardware.gpus.setting(node_gpus.node, node_gpus.gpus.trailing_zeros());
         let surface = profiles.window(&WindowInput {
             job: &running.spec.id,
             workload: &running.spec.workload,
@@ -205,7 +205,7 @@ impl Engine<'_> {
         for (key, id, workload, request) in outdated {
             if let Some(oracle) = &mut self.prediction.oracle {
                 let shape = oracle.expected_shape(workload, request.min);
-                for gpu in self.hardware.cards.models() {
+                for gpu in self.hardware.gpus.models() {
                     match oracle.full_surface(now, id, shape, request, gpu) {
                         Some((surface, operating_points)) => {
                             self.controller.events().surface_with_points_known(
@@ -222,7 +222,7 @@ impl Engine<'_> {
                     }
                 }
             } else if let Some(profiles) = &self.prediction.profiles {
-                let gpu_types = self.hardware.cards.models().map(|gpu| gpu.gpu_type.as_str());
+                let gpu_types = self.hardware.gpus.models().map(|gpu| gpu.gpu_type.as_str());
                 for surface in profiles.surfaces(now, id, gpu_types) {
                     self.controller.events().surface_known(key, surface);
                 }

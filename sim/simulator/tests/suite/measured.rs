@@ -32,7 +32,7 @@ fn world() -> Option<World> {
     Some(measured.world().unwrap())
 }
 
-fn card(world: &World, id: &str, gpus: u32, mhz: Option<u32>) -> GpuState {
+fn gpu_state(world: &World, id: &str, gpus: u32, mhz: Option<u32>) -> GpuState {
     let a100 = world.gpu("a100").unwrap();
     let workload = world.workload(id).unwrap();
     let setting = Setting { cap: None, clock_max: mhz.map(Frequency::from_mhz) };
@@ -60,7 +60,7 @@ fn speed_ups_are_those_of_the_files() {
             let gpus = 1 << i;
             let rate = workload.steps_per_s(a100, gpus, gpus.div_ceil(8));
             near(rate / one, *up, 0.006);
-            near(card(&world, id, gpus, None).tenants[0].steps_per_s / rate, 1.0, 1e-9);
+            near(gpu_state(&world, id, gpus, None).tenants[0].steps_per_s / rate, 1.0, 1e-9);
         }
     }
     for (model, batch) in jobs() {
@@ -107,7 +107,7 @@ fn the_clock_acts_as_in_the_sweep() {
     let a100 = world.gpu("a100").unwrap();
     assert!(CLOCKS_MHZ.iter().all(|mhz| a100.clocks.contains(&Frequency::from_mhz(*mhz))));
     let id = "gpt2-b256-a100";
-    let (top_w, intensity) = (card(&world, id, 1, Some(1410)).power.as_w(), 0.95);
+    let (top_w, intensity) = (gpu_state(&world, id, 1, Some(1410)).power.as_w(), 0.95);
     near(top_w, 60.0 + 340.0 * intensity, 0.01);
     for (mhz, time, energy) in [
         (1335, 1.015, 0.94),
@@ -117,17 +117,17 @@ fn the_clock_acts_as_in_the_sweep() {
         (1080, 1.21, 0.70),
         (870, 1.48, 0.73),
     ] {
-        let now = card(&world, id, 1, Some(mhz));
+        let now = gpu_state(&world, id, 1, Some(mhz));
         near(1.0 / now.tenants[0].speed, time, 0.006);
         // As of a job of intensity 1, that draws 400 W at the top.
         let full_w = 60.0 + (now.power.as_w() - 60.0) / intensity;
         near(full_w / 400.0 / now.tenants[0].speed, energy, 0.006);
     }
     // Eight GPUs: BERT computes for 2.796 / 8 = 0.3495 of a step, and only that stretches.
-    let eight = card(&world, "bert-b128-a100", 8, Some(1080));
+    let eight = gpu_state(&world, "bert-b128-a100", 8, Some(1080));
     near(1.0 / eight.tenants[0].speed, 1.0 + 0.3495 * 0.21, 0.002);
     // VGG-16 on one GPU: 0.9 of a step.
-    let vgg = card(&world, "vgg16-b64-a100", 1, Some(1080));
+    let vgg = gpu_state(&world, "vgg16-b64-a100", 1, Some(1080));
     near(1.0 / vgg.tenants[0].speed, 1.0 + 0.9 * 0.21, 0.002);
 }
 
@@ -144,7 +144,7 @@ fn power_falls_with_the_share_that_computes() {
         // 187 x (0.35 + 0.65 x 8.734 / 64) = 82.0
         ("deepspeech2-b64-a100", 64, 142.0),
     ] {
-        near(card(&world, id, gpus, None).power.as_w(), expected_w, 0.15);
+        near(gpu_state(&world, id, gpus, None).power.as_w(), expected_w, 0.15);
     }
 }
 
@@ -159,8 +159,8 @@ fn pairs_are_carried_by_family_and_memory_counts() {
             .iter()
             .map(|id| Tenant { workload: world.workload(id).unwrap(), gpus: 4, nodes: 1 })
             .collect();
-        let card = world.gpu_state(a100, Setting::default(), &tenants);
-        let speeds: Vec<f64> = card.tenants.iter().map(|t| t.speed).collect();
+        let state = world.gpu_state(a100, Setting::default(), &tenants);
+        let speeds: Vec<f64> = state.tenants.iter().map(|t| t.speed).collect();
         (speeds, world.fits(a100, &tenants))
     };
     let (bert, resnet) = ("bert-b128-a100", "resnet50-b256-a100");
@@ -177,7 +177,7 @@ fn pairs_are_carried_by_family_and_memory_counts() {
         near(speeds[1], expected[1], 0.02);
         assert!(fits, "{ids:?}");
     }
-    // 0.945 + 0.5775 of the card: 0.80 at 1.5, a little less here.
+    // 0.945 + 0.5775 of the GPU: 0.80 at 1.5, a little less here.
     near(of(&mild, &[bert, speech]).0[0], 0.79, 0.01);
     near(of(&mild, &[bert, gpt]).0[0], 0.68, 0.01);
     // 28.5 GB each: two fit 80 GB, three do not.

@@ -357,7 +357,7 @@ fn prediction_errors_equal_hand_computed_values() {
     // An unobserved class has no predicted rate, and there is no shared stretch.
     assert_eq!((errors.speed.n, errors.speed.mape), (0, None));
     assert_eq!((errors.relative_speed.n, errors.relative_speed.coverage90), (0, None));
-    // The prior of power, read as the policy does, against the one card's.
+    // The prior of power, read as the policy does, against that of the one GPU.
     let mut predictor =
         wattle_predictor::Predictor::new(wattle_predictor::PredictorConfig::shipped());
     let now = wattle_common::Timestamp::from_us(0);

@@ -21,12 +21,13 @@ pub(crate) type Shape = (u32, u32, u32);
 pub(crate) struct Part {
     /// The co-tenants, in the order of their starts.
     pub(crate) others: Vec<u32>,
-    pub(crate) cards: u32,
+    /// Number of these GPUs.
+    pub(crate) gpus: u32,
     /// Power of one of these GPUs in watts.
     pub(crate) power_w: f64,
 }
 
-struct Card {
+struct Gpu {
     /// Jobs with their shapes, in the order of their starts.
     tenants: Vec<(u32, Shape)>,
     /// Cap and clock: index into `settings`.
@@ -35,32 +36,32 @@ struct Card {
     state: u32,
 }
 
-struct NodeCards {
+struct Node {
     /// Index into `models`.
     model: u32,
-    cards: Vec<Card>,
+    gpus: Vec<Gpu>,
     /// Number of tenants, summed over GPUs.
     busy: u32,
     /// Power while asleep; `None` while awake.
     asleep_mw: Option<u64>,
 }
 
-impl NodeCards {
+impl Node {
     /// Number of free GPUs, if the node has a job.
     fn fragmented(&self) -> u64 {
         if self.busy == 0 {
             return 0;
         }
-        self.cards.iter().filter(|card| card.tenants.is_empty()).count() as u64
+        self.gpus.iter().filter(|gpu| gpu.tenants.is_empty()).count() as u64
     }
 }
 
 /// All GPUs of the cluster.
-pub(crate) struct Cards<'w> {
+pub(crate) struct Gpus<'w> {
     world: &'w World,
     models: Vec<&'w GpuModel>,
     workloads: Vec<&'w Workload>,
-    nodes: Vec<NodeCards>,
+    nodes: Vec<Node>,
     /// Index of the state by model, setting and tenants.
     known: BTreeMap<(u32, u32, Vec<Shape>), u32>,
     /// The same for a single tenant, without allocation of a key.
@@ -82,13 +83,13 @@ pub(crate) struct Cards<'w> {
     pub(crate) nodes_awake: u64,
 }
 
-impl<'w> Cards<'w> {
+impl<'w> Gpus<'w> {
     pub(crate) fn new(
         world: &'w World,
         cluster: &ClusterShape,
         workloads: Vec<&'w Workload>,
     ) -> Result<Self, ScenarioError> {
-        let mut cards = Self {
+        let mut all = Self {
             world,
             models: Vec::new(),
             workloads,
@@ -105,10 +106,10 @@ impl<'w> Cards<'w> {
             nodes_awake: cluster.node_count() as u64,
         };
         for (gpus, gpu_type) in cluster.nodes() {
-            let model = match cards.models.iter().position(|known| known.gpu_type == gpu_type) {
+            let model = match all.models.iter().position(|known| known.gpu_type == gpu_type) {
                 Some(index) => index,
                 None => {
-                    cards.models.push(world.gpu(gpu_type).ok_or_else(|| {
+                    all.models.push(world.gpu(gpu_type).ok_or_else(|| {
                         ScenarioError::UnknownGpu {
                             gpu_type: gpu_type.to_owned(),
                             known: world
@@ -118,23 +119,18 @@ impl<'w> Cards<'w> {
                                 .join(", "),
                         }
                     })?);
-                    cards.models.len() - 1
+                    all.models.len() - 1
                 }
             };
-            cards.power_mw += world.host_power_of(cards.models[model], gpus).as_mw();
-            let state = cards.state_of(model as u32, 0, &[]);
-            let idle_mw = cards.states[state as usize].power.as_mw();
-            cards.power_mw += idle_mw * u64::from(gpus);
-            let empty = (0..gpus).map(|_| Card { tenants: Vec::new(), setting: 0, state });
+            all.power_mw += world.host_power_of(all.models[model], gpus).as_mw();
+            let state = all.state_of(model as u32, 0, &[]);
+            let idle_mw = all.states[state as usize].power.as_mw();
+            all.power_mw += idle_mw * u64::from(gpus);
+            let empty = (0..gpus).map(|_| Gpu { tenants: Vec::new(), setting: 0, state });
             let empty = empty.collect();
-            cards.nodes.push(NodeCards {
-                model: model as u32,
-                cards: empty,
-                busy: 0,
-                asleep_mw: None,
-            });
+            all.nodes.push(Node { model: model as u32, gpus: empty, busy: 0, asleep_mw: None });
         }
-        Ok(cards)
+        Ok(all)
     }
 
     /// The GPU model of a node.
@@ -165,7 +161,7 @@ impl<'w> Cards<'w> {
 
     /// Power of an awake node without a job.
     fn idle_mw(&self, node: NodeKey) -> u64 {
-        let (model, gpus) = (self.model(node), self.nodes[node.index()].cards.len() as u32);
+        let (model, gpus) = (self.model(node), self.nodes[node.index()].gpus.len() as u32);
         self.world.host_power_of(model, gpus).as_mw() + model.idle.as_mw() * u64::from(gpus)
     }
 
@@ -182,15 +178,15 @@ impl<'w> Cards<'w> {
             self.settings.push(setting);
             self.settings.len() - 1
         }) as u32;
-        let card = &mut self.nodes[node.index()].cards[gpu as usize];
-        if std::mem::replace(&mut card.setting, setting) != setting {
+        let state = &mut self.nodes[node.index()].gpus[gpu as usize];
+        if std::mem::replace(&mut state.setting, setting) != setting {
             self.refresh(node.index(), gpu as usize, changed);
         }
     }
 
     /// The setting of a GPU.
     pub(crate) fn setting(&self, node: NodeKey, gpu: u32) -> GpuSetting {
-        self.settings[self.nodes[node.index()].cards[gpu as usize].setting as usize]
+        self.settings[self.nodes[node.index()].gpus[gpu as usize].setting as usize]
     }
 
     /// Puts a job on its GPUs; appends every job whose speed may have changed.
@@ -203,7 +199,7 @@ impl<'w> Cards<'w> {
             }
             self.nodes[node].busy += node_gpus.gpus.count_ones();
             for gpu in bits(node_gpus.gpus) {
-                self.nodes[node].cards[gpu as usize].tenants.push((job, shape));
+                self.nodes[node].gpus[gpu as usize].tenants.push((job, shape));
                 self.refresh(node, gpu as usize, changed);
             }
             self.fragmented = self.fragmented + self.nodes[node].fragmented() - free_before;
@@ -221,7 +217,7 @@ impl<'w> Cards<'w> {
                 self.nodes_active -= 1;
             }
             for gpu in bits(node_gpus.gpus) {
-                self.nodes[node].cards[gpu as usize].tenants.retain(|(tenant, _)| *tenant != job);
+                self.nodes[node].gpus[gpu as usize].tenants.retain(|(tenant, _)| *tenant != job);
                 self.refresh(node, gpu as usize, changed);
             }
             self.fragmented = self.fragmented + self.nodes[node].fragmented() - free_before;
@@ -232,9 +228,9 @@ impl<'w> Cards<'w> {
     pub(crate) fn speed(&self, job: u32, on: &GpuSet) -> f64 {
         let mut slowest = f64::INFINITY;
         for (node, gpu) in on.gpus() {
-            let card = &self.nodes[node.index()].cards[gpu as usize];
-            let state = &self.states[card.state as usize];
-            if let Some(i) = card.tenants.iter().position(|(tenant, _)| *tenant == job) {
+            let gpu = &self.nodes[node.index()].gpus[gpu as usize];
+            let state = &self.states[gpu.state as usize];
+            if let Some(i) = gpu.tenants.iter().position(|(tenant, _)| *tenant == job) {
                 slowest = slowest.min(state.tenants[i].speed);
             }
         }
@@ -245,11 +241,11 @@ impl<'w> Cards<'w> {
     /// among its jobs.
     pub(crate) fn above_idle_mw_of(&self, on: &GpuSet) -> f64 {
         let of_gpu = |(node, gpu): (NodeKey, u32)| {
-            let NodeCards { model, cards, .. } = &self.nodes[node.index()];
-            let card = &cards[gpu as usize];
-            let power = self.states[card.state as usize].power;
+            let Node { model, gpus, .. } = &self.nodes[node.index()];
+            let gpu = &gpus[gpu as usize];
+            let power = self.states[gpu.state as usize].power;
             let above = power.saturating_sub(self.models[*model as usize].idle).as_mw();
-            above as f64 / card.tenants.len().max(1) as f64
+            above as f64 / gpu.tenants.len().max(1) as f64
         };
         on.gpus().map(of_gpu).sum()
     }
@@ -264,14 +260,14 @@ impl<'w> Cards<'w> {
     pub(crate) fn parts(&self, job: u32, on: &GpuSet) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         for (node, gpu) in on.gpus() {
-            let card = &self.nodes[node.index()].cards[gpu as usize];
-            let others = || card.tenants.iter().map(|(tenant, _)| *tenant).filter(|t| *t != job);
+            let gpu = &self.nodes[node.index()].gpus[gpu as usize];
+            let others = || gpu.tenants.iter().map(|(tenant, _)| *tenant).filter(|t| *t != job);
             match parts.iter_mut().find(|part| part.others.iter().copied().eq(others())) {
-                Some(part) => part.cards += 1,
+                Some(part) => part.gpus += 1,
                 None => parts.push(Part {
                     others: others().collect(),
-                    cards: 1,
-                    power_w: self.states[card.state as usize].power.as_w(),
+                    gpus: 1,
+                    power_w: self.states[gpu.state as usize].power.as_w(),
                 }),
             }
         }
@@ -281,22 +277,22 @@ impl<'w> Cards<'w> {
     /// The state of a job's first GPU, and the job's index among its tenants.
     pub(crate) fn first_gpu(&self, job: u32, on: &GpuSet) -> Option<(&GpuState, usize)> {
         let (node, gpu) = on.gpus().next()?;
-        let card = &self.nodes[node.index()].cards[gpu as usize];
-        let place = card.tenants.iter().position(|(tenant, _)| *tenant == job)?;
-        Some((&self.states[card.state as usize], place))
+        let gpu = &self.nodes[node.index()].gpus[gpu as usize];
+        let place = gpu.tenants.iter().position(|(tenant, _)| *tenant == job)?;
+        Some((&self.states[gpu.state as usize], place))
     }
 
     /// Whether any of these GPUs has a job.
     pub(crate) fn is_occupied(&self, on: &GpuSet) -> bool {
         let mut gpus = on.gpus();
-        gpus.any(|(node, gpu)| !self.nodes[node.index()].cards[gpu as usize].tenants.is_empty())
+        gpus.any(|(node, gpu)| !self.nodes[node.index()].gpus[gpu as usize].tenants.is_empty())
     }
 
     /// The co-tenants on a job's GPUs.
     pub(crate) fn neighbours(&self, job: u32, on: &GpuSet) -> Vec<u32> {
-        let cards = on.gpus().map(|(node, gpu)| &self.nodes[node.index()].cards[gpu as usize]);
-        let mut others: Vec<u32> = cards
-            .flat_map(|card| card.tenants.iter().map(|(tenant, _)| *tenant))
+        let gpus = on.gpus().map(|(node, gpu)| &self.nodes[node.index()].gpus[gpu as usize]);
+        let mut others: Vec<u32> = gpus
+            .flat_map(|gpu| gpu.tenants.iter().map(|(tenant, _)| *tenant))
             .filter(|tenant| *tenant != job)
             .collect();
         others.sort_unstable();
@@ -305,17 +301,17 @@ impl<'w> Cards<'w> {
     }
 
     /// Updates the state of a GPU and the sums.
-    fn refresh(&mut self, node: usize, gpu: usize, changed: &mut Vec<u32>) {
-        let NodeCards { model, cards, .. } = &mut self.nodes[node];
+    fn refresh(&mut self, node: usize, index: usize, changed: &mut Vec<u32>) {
+        let Node { model, gpus, .. } = &mut self.nodes[node];
         let model = *model;
-        let card = &mut cards[gpu];
-        changed.extend(card.tenants.iter().map(|(tenant, _)| *tenant));
-        let tenants = std::mem::take(&mut card.tenants);
-        let (before, setting) = (card.state, card.setting);
+        let gpu = &mut gpus[index];
+        changed.extend(gpu.tenants.iter().map(|(tenant, _)| *tenant));
+        let tenants = std::mem::take(&mut gpu.tenants);
+        let (before, setting) = (gpu.state, gpu.setting);
         let after = self.state_of(model, setting, &tenants);
-        let card = &mut self.nodes[node].cards[gpu];
-        card.tenants = tenants;
-        card.state = after;
+        let gpu = &mut self.nodes[node].gpus[index];
+        gpu.tenants = tenants;
+        gpu.state = after;
         let (before, after) = (&self.states[before as usize], &self.states[after as usize]);
         self.power_mw = self.power_mw + after.power.as_mw() - before.power.as_mw();
         let idle = self.models[model as usize].idle;
@@ -346,9 +342,9 @@ impl<'w> Cards<'w> {
             })
             .collect();
         let GpuSetting { cap_mw, clock_mhz_max } = self.settings[setting as usize];
-        let setting_of_card = Setting { cap: cap_mw, clock_max: clock_mhz_max };
+        let world_setting = Setting { cap: cap_mw, clock_max: clock_mhz_max };
         let state =
-            self.world.gpu_state(self.models[model as usize], setting_of_card, &world_tenants);
+            self.world.gpu_state(self.models[model as usize], world_setting, &world_tenants);
         let index = self.states.len() as u32;
         self.states.push(state);
         if let [shape] = key.2[..] {
