@@ -8,20 +8,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
-use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
 use wattle_common::id::{JobId, WorkloadId};
-use wattle_common::numerics::mean;
-use wattle_common::observation::{JobShape, Setting};
 
 use crate::model::{interference, throughput, transfer};
 use crate::statistics::regression::Gaussian;
 use crate::workload_name::WorkloadName;
 
+mod class;
 pub mod colocation;
 pub mod similarity;
+mod summary;
 
-use colocation::ColocationHistory;
+pub use class::{Class, Profile};
+pub use summary::{AtSetting, Level, PowerLevel, SharedSet, Summary};
 
 /// Jobs kept of each class.
 pub const JOBS_MAX: usize = 8;
@@ -31,230 +31,6 @@ pub const SETS_MAX: usize = 16;
 pub const LEVELS_MAX: usize = 12;
 /// Caps and clocks kept of each job, together.
 pub const SETTINGS_MAX: usize = 16;
-
-/// Standard deviation of ln rate and ln power between two jobs of one class: single runs of one
-/// configuration repeat within 1-3 %, two runs of one class may differ a little in their data.
-const JOB_SD: f64 = 0.04;
-/// The same of the busy share.
-const BUSY_JOB_SD: f64 = 0.03;
-/// The same of the effect of a setting, which differs little within a class.
-const SETTING_JOB_SD: f64 = 0.015;
-
-/// Step rate of one shape.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Level {
-    /// GPUs in all.
-    pub gpus: u32,
-    /// Nodes.
-    pub nodes: u32,
-    /// Global batch size, where it was reported.
-    #[serde(default)]
-    pub global_batch: Option<u32>,
-    /// ln of steps/s on exclusive GPUs at the default setting.
-    pub ln_rate: Gaussian,
-}
-
-impl Level {
-    /// Its shape.
-    #[must_use]
-    pub fn shape(&self) -> JobShape {
-        JobShape { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
-    }
-}
-
-/// Power per GPU for one number of GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PowerLevel {
-    /// GPUs in all.
-    pub gpus: u32,
-    /// ln of the power of one exclusive GPU at the default setting, watts.
-    pub ln_power: Gaussian,
-}
-
-/// Effect of a cap or a locked clock on a job, relative to the default setting.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AtSetting {
-    /// A cap or a clock, exactly one of them.
-    pub setting: Setting,
-    /// ln of the power of one GPU at the default setting in the same shape, watts. It determines how
-    /// strongly a cap limits the job.
-    #[serde(default)]
-    pub ln_power: Option<f64>,
-    /// ln of its slowdown.
-    pub slow: Option<Gaussian>,
-    /// ln of its power relative to the default.
-    pub power: Option<Gaussian>,
-}
-
-/// Effect of a set of co-tenants on a job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SharedSet {
-    /// The neighbours' classes, sorted.
-    pub neighbours: Vec<WorkloadId>,
-    /// ln of its slowdown.
-    pub slow: Option<Gaussian>,
-    /// ln of the GPU's power above idle over the sum of the tenants' exclusive power above idle.
-    pub power: Option<Gaussian>,
-}
-
-/// Summary of one job.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
-    /// Step rates by shape.
-    pub levels: Vec<Level>,
-    /// Busy share on exclusive GPUs, 0 to 1.
-    pub busy: Option<Gaussian>,
-    /// Memory traffic share on exclusive GPUs, 0 to 1.
-    pub memory_busy: Option<f64>,
-    /// Peak device memory, MiB.
-    pub memory_mib: Option<u64>,
-    /// ln of the power of one exclusive GPU at the default setting, watts.
-    pub ln_power: Option<Gaussian>,
-    /// The same by number of GPUs.
-    #[serde(default)]
-    pub powers: Vec<PowerLevel>,
-    /// Effects of caps and clocks, from its own readings only.
-    #[serde(default)]
-    pub settings: Vec<AtSetting>,
-    /// Effects of sets of co-tenants.
-    pub shared: Vec<SharedSet>,
-    /// ln slowdown with each single co-tenant, for the class's [`ColocationHistory`].
-    #[serde(skip)]
-    pub singles: Vec<(WorkloadId, Gaussian)>,
-    /// Fitted constants of its throughput model.
-    #[serde(default)]
-    pub scaling: Option<throughput::Constants>,
-}
-
-/// A workload class on one GPU type.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Class {
-    /// Time of its last update.
-    pub updated_at_us: Timestamp,
-    /// Summaries of its last jobs, oldest first.
-    pub jobs: Vec<(JobId, Summary)>,
-    /// Slowdowns with single co-tenants.
-    #[serde(default)]
-    pub colocated: ColocationHistory,
-}
-
-/// Expected traits of the next job of a class.
-#[derive(Clone, Debug, Default)]
-pub struct Profile {
-    /// Number of jobs it is based on.
-    pub jobs: usize,
-    /// Busy share on exclusive GPUs.
-    pub busy: Option<Gaussian>,
-    /// Memory traffic share on exclusive GPUs.
-    pub memory_busy: Option<f64>,
-    /// Peak device memory over its jobs, MiB.
-    pub memory_mib: Option<u64>,
-    /// ln of the power of one exclusive GPU at the default setting, watts.
-    pub ln_power: Option<Gaussian>,
-    /// The same by number of GPUs.
-    pub powers: BTreeMap<u32, Gaussian>,
-    /// Step rates by shape.
-    pub levels: BTreeMap<JobShape, Gaussian>,
-    /// Effects of caps and clocks.
-    pub settings: Vec<AtSetting>,
-}
-
-/// Precision-weighted mean of the values of several jobs, with the predictive deviation of another one;
-/// `between_sd` is the standard deviation between jobs.
-fn pool(seen: impl Iterator<Item = Gaussian>, between_sd: f64) -> Option<Gaussian> {
-    let (mut precision, mut weighted) = (0.0, 0.0);
-    for stored in seen {
-        let weight = 1.0 / (stored.sd * stored.sd + between_sd * between_sd);
-        precision += weight;
-        weighted += weight * stored.mean;
-    }
-    (precision > 0.0).then(|| Gaussian {
-        mean: weighted / precision,
-        sd: (1.0 / precision + between_sd * between_sd).sqrt(),
-    })
-}
-
-/// Pools effects of caps and clocks by setting, rounded to 1 W and 1 MHz.
-fn pool_settings<'a>(seen: impl Iterator<Item = &'a AtSetting>) -> Vec<AtSetting> {
-    let rounded = |v: Option<f64>| v.map(|v| v.round() as u64);
-    let mut groups: BTreeMap<_, Vec<&AtSetting>> = BTreeMap::new();
-    for at in seen {
-        let key = (rounded(at.setting.cap_w), rounded(at.setting.clock_mhz_max));
-        groups.entry(key).or_default().push(at);
-    }
-    let pool = |group: &[&AtSetting], of: fn(&AtSetting) -> Option<Gaussian>| {
-        pool(group.iter().filter_map(|at| of(at)), SETTING_JOB_SD)
-    };
-    groups
-        .into_values()
-        .map(|group| AtSetting {
-            setting: group[0].setting,
-            ln_power: mean(group.iter().filter_map(|at| at.ln_power)),
-            slow: pool(&group, |at| at.slow),
-            power: pool(&group, |at| at.power),
-        })
-        .collect()
-}
-
-impl Class {
-    /// Expected traits of another job of the class, without the job `but`.
-    #[must_use]
-    pub fn profile(&self, but: Option<&JobId>) -> Profile {
-        let jobs = || self.jobs.iter().filter(|(id, _)| Some(id) != but).map(|(_, s)| s);
-        let mut by_level: BTreeMap<JobShape, Vec<Gaussian>> = BTreeMap::new();
-        for level in jobs().flat_map(|s| &s.levels) {
-            by_level.entry(level.shape()).or_default().push(level.ln_rate);
-        }
-        let levels = by_level
-            .into_iter()
-            .filter_map(|(at, seen)| Some((at, pool(seen.into_iter(), JOB_SD)?)))
-            .collect();
-        let mut by_count: BTreeMap<u32, Vec<Gaussian>> = BTreeMap::new();
-        for power in jobs().flat_map(|s| &s.powers) {
-            by_count.entry(power.gpus).or_default().push(power.ln_power);
-        }
-        let powers = by_count
-            .into_iter()
-            .filter_map(|(gpus, seen)| Some((gpus, pool(seen.into_iter(), JOB_SD)?)))
-            .collect();
-        Profile {
-            jobs: jobs().count(),
-            busy: pool(jobs().filter_map(|s| s.busy), BUSY_JOB_SD),
-            memory_busy: mean(jobs().filter_map(|s| s.memory_busy)),
-            memory_mib: jobs().filter_map(|s| s.memory_mib).max(),
-            ln_power: pool(jobs().filter_map(|s| s.ln_power), JOB_SD),
-            powers,
-            levels,
-            settings: pool_settings(jobs().flat_map(|s| &s.settings)),
-        }
-    }
-
-    /// Whether values read from storage are valid.
-    fn is_sane(&self) -> bool {
-        let fine = |s: &Gaussian| s.mean.is_finite() && s.sd.is_finite() && s.sd > 0.0;
-        self.jobs.len() <= JOBS_MAX
-            && self.colocated.is_sane()
-            && self.jobs.iter().all(|(_, s)| {
-                s.levels.len() <= LEVELS_MAX
-                    && s.shared.len() <= SETS_MAX
-                    && s.levels.iter().all(|l| l.gpus > 0 && l.nodes > 0 && fine(&l.ln_rate))
-                    && s.busy.iter().chain(&s.ln_power).all(fine)
-                    && s.powers.len() <= LEVELS_MAX
-                    && s.powers.iter().all(|p| p.gpus > 0 && fine(&p.ln_power))
-                    && s.scaling.iter().all(throughput::Constants::is_sane)
-                    && s.memory_busy.is_none_or(f64::is_finite)
-                    && s.settings.len() <= SETTINGS_MAX
-                    && s.settings.iter().all(|at| {
-                        let setting = at.setting.cap_w.iter().chain(&at.setting.clock_mhz_max);
-                        setting.clone().count() == 1
-                            && setting.into_iter().all(|v| v.is_finite() && *v > 1.0)
-                            && at.ln_power.is_none_or(f64::is_finite)
-                            && at.slow.iter().chain(&at.power).all(fine)
-                    })
-                    && s.shared.iter().all(|set| set.slow.iter().chain(&set.power).all(fine))
-            })
-    }
-}
 
 /// A class with the cached profile over all its jobs, which every surface with this neighbour reads.
 #[derive(Clone, Debug, Default)]

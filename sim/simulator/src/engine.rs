@@ -9,40 +9,37 @@
 mod detail;
 mod events;
 mod job;
+mod lifecycle;
 mod metering;
 mod nodes;
+mod outcome;
 mod planning;
 mod predictions;
 mod probing;
 pub(crate) mod recording;
 mod reports;
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use wattle_common::{NodeId, Timestamp};
-use wattle_placer::controller::budget::ActiveBudget;
 use wattle_placer::controller::{Controller, ControllerConfig};
-use wattle_placer::{JobFacts, NodeFacts, Policy, Reads};
+use wattle_placer::{NodeFacts, Policy, Reads};
 use wattle_world::{Workload, World};
 
 use crate::detail::Detail;
 use crate::engine::detail::SleepTimes;
 use crate::engine::events::{Event, EventQueue};
 use crate::engine::job::{JobTable, SimulatedJob};
-use crate::engine::metering::{Reading, install_budget, starvation};
+use crate::engine::metering::{Reading, install_budget};
 use crate::engine::nodes::watts;
 use crate::engine::recording::{Recorder, Recording};
 use crate::gpus::Gpus;
 use crate::meter::Meter;
 use crate::oracle::Oracle;
-use crate::outcome::{Finished, PolicyOutcome, seconds, times, us};
+use crate::outcome::{Finished, PolicyOutcome, us};
 use crate::prediction_error::Tally;
 use crate::profiles::Profiles;
 use crate::scenario::Scenario;
 use crate::simulation::{RunOptions, SimulationError};
 use crate::spending::SpendingMeter;
-use crate::text::pluralize;
 
 /// A hundred thousand years in microseconds. The sum of two such times does not overflow.
 const US_MAX: u64 = 100_000 * 31_557_600 * 1_000_000;
@@ -372,91 +369,6 @@ impl<'s> Engine<'s> {
         Timestamp::from_us(self.now_us)
     }
 
-    fn arrive(&mut self, job: u32) {
-        let spec = self.jobs[job].spec;
-        let facts = JobFacts {
-            id: spec.id.clone(),
-            workload: Some(spec.workload.clone()),
-            request: spec.gpus,
-            exclusive: spec.exclusive,
-            consents_to_sharing: false,
-            max_slowdown_permille: None,
-            priority: spec.priority,
-            can_stop: spec.can_stop,
-            deadline: spec.deadline.map(|at| Timestamp::from_us(us(at))),
-            slack: spec.slack.filter(|_| !self.options.no_deferral),
-            duration_alone: self.declared_duration(job),
-            memory_mib_max: self.declared_memory(job),
-            gpu_type: spec.gpu_type.as_deref().map(Arc::from),
-            submitted_at: self.now(),
-        };
-        let key = match self.controller.admit(facts) {
-            Ok(key) => key,
-            Err(error) => {
-                self.reject(job, error.to_string());
-                return;
-            }
-        };
-        self.jobs.assign(job, key);
-        self.report_length(job, key);
-        let now = self.now();
-        if let Some(profiles) = &mut self.prediction.profiles {
-            let requested = spec.gpu_type.as_deref();
-            let gpu_type = requested.unwrap_or(&self.scenario.cluster.groups()[0].gpu_type);
-            profiles.arrived(now, &spec.id, &spec.workload, spec.gpus, gpu_type);
-        }
-    }
-
-    /// Counts a job that the controller does not admit, or rejects in a plan.
-    fn reject(&mut self, job: u32, reason: String) {
-        let id = &self.jobs[job].spec.id;
-        self.totals.rejected.push(format!("job {id} was rejected: {reason}"));
-        if let Some(recorder) = &mut self.recorder {
-            recorder.rejected(job, reason);
-        }
-    }
-
-    fn complete(&mut self, job: u32) {
-        let now_us = self.now_us;
-        self.record_completion(job);
-        self.end_segment(job);
-        if self.reports_surfaces() {
-            self.report(job);
-        }
-        let running = &mut self.jobs[job];
-        running.charge(now_us, 0.0);
-        running.ended_us = Some(now_us);
-        running.version += 1;
-        running.ran_us += now_us - running.started_us;
-        let on = running.on.take();
-        let spec = running.spec;
-        if spec.deadline.is_some_and(|deadline| now_us > us(deadline)) {
-            self.totals.deadlines_missed += 1;
-        }
-        let jct_us = now_us - us(spec.submit);
-        self.totals.finished.push(Finished { jct_us, ran_us: running.ran_us });
-        if let Some(progress) = &mut self.progress {
-            progress(self.totals.finished.len(), self.scenario.jobs.len());
-        }
-        self.totals.restarts_max = self.totals.restarts_max.max(running.attempts.saturating_sub(1));
-        let key = running.key.take();
-        let known = key.and_then(|key| self.controller.state().job(key));
-        self.totals.early_stops += known.map_or(0, |job| job.restarts.early_stops);
-        if let Some(on) = &on {
-            self.hardware.gpus.remove(job, on, &mut self.hardware.changed);
-        }
-        if let Some(key) = key {
-            self.controller.job_completed(key);
-        }
-        // Under a power limit the next plan sets every GPU.
-        if let Some(on) = on.filter(|_| self.controller.limits().power_max.is_none()) {
-            self.set_gpus(on.gpus());
-        }
-        if let Some(profiles) = &mut self.prediction.profiles {
-            profiles.ended(&spec.id);
-        }
-    }
-
     /// Computes the new speeds of jobs whose configuration has changed.
     fn reconfigure(&mut self) {
         let now_us = self.now_us;
@@ -488,94 +400,6 @@ impl<'s> Engine<'s> {
         }
         changed.clear();
         self.hardware.changed = changed;
-    }
-
-    /// The outcome, up to the last completion.
-    fn finish(mut self) -> PolicyOutcome {
-        let last_completion_us = self.totals.last_completion_us;
-        self.read_final_meter();
-        let budget = self.controller.budget().filter(|_| self.options.budget.is_some());
-        let budget = budget.map(ActiveBudget::controller);
-        let spending = budget.map(|controller| self.budget.spending.outcome(controller));
-        let budget_overrun =
-            budget.filter(|controller| controller.budget().has_window()).and_then(|_| {
-                let windows = spending.iter().flat_map(|spending| &spending.windows);
-                windows.map(|window| window.overrun).reduce(f64::max)
-            });
-        let may_wait = self.scenario.jobs.iter().any(|job| job.slack.is_some());
-        let deferred_s = seconds(self.budget.deferred_us as f64 / self.jobs.len().max(1) as f64);
-        let times = times(&self.totals.finished);
-        let mut notes = Vec::new();
-        let jobs = self.jobs.len();
-        let waiting = jobs - self.totals.finished.len() - self.totals.rejected.len();
-        /// Most rejections with a note of their own.
-        const LISTED_MAX: usize = 5;
-        let rejected = &self.totals.rejected;
-        notes.extend(rejected.iter().take(LISTED_MAX).cloned());
-        if rejected.len() > LISTED_MAX {
-            let more = rejected.len() - LISTED_MAX;
-            notes.push(format!("also rejected: {}", pluralize(more, "job")));
-        }
-        if waiting > 0 {
-            let why = starvation(&self.controller);
-            let why = why.map_or_else(String::new, |why| format!(": {why}"));
-            notes.push(format!("{} never started{why}", pluralize(waiting, "job")));
-        }
-        let unfinished = (0..self.jobs.len() as u32)
-            .map(|job| &self.jobs[job])
-            .filter(|job| job.ended_us.is_none())
-            .map(|job| job.spec.id.clone())
-            .collect();
-        let totals = self.totals;
-        let meter = totals.meter;
-        if let Some(series) = &self.scenario.carbon
-            && Duration::from_micros(last_completion_us) > series.period()
-        {
-            let days = series.period().as_secs_f64() / 86_400.0;
-            notes.push(format!(
-                "the carbon series {} of {days:.1} days is shorter than the run and was repeated",
-                series.name
-            ));
-        }
-        PolicyOutcome {
-            policy: self.controller.policy().name().to_owned(),
-            oracle: self.prediction.oracle.is_some(),
-            jobs,
-            finished: totals.finished.len(),
-            unfinished,
-            jct_s_mean: times.mean,
-            jct_s_p50: times.p50,
-            jct_s_p95: times.p95,
-            jct_s_p99: times.p99,
-            wait_s_mean: times.wait,
-            runtime_s_mean: times.run,
-            makespan_s: seconds((last_completion_us - self.start_us) as f64),
-            energy_kwh: meter.energy_kwh(),
-            energy_kwh_above_idle: meter.energy_kwh_above_idle(),
-            carbon_kg: meter.carbon_kg(),
-            active_nodes_mean: meter.active_nodes_mean(),
-            fragmented_gpus_mean: meter.fragmented_gpus_mean(),
-            awake_nodes_mean: meter.awake_nodes_mean(),
-            gpu_utilization_mean: meter.utilization_mean(self.scenario.cluster.gpu_count()),
-            rescales: totals.rescales,
-            migrations: totals.migrations,
-            restarts_max: totals.restarts_max,
-            early_stops: totals.early_stops,
-            restart_gpu_h: (totals.restart_gpu_us as f64 / 3.6e3).round() / 1e6,
-            wall_s: 0.0,
-            rejected: totals.rejected.len(),
-            shared_starts: totals.shared_starts,
-            undone: totals.undone,
-            deadlines_missed: totals.deadlines_missed,
-            budget_overrun,
-            spending,
-            deferred_s_mean: may_wait.then_some(deferred_s),
-            prediction: self
-                .prediction
-                .errors
-                .map(|errors| errors.outcome(self.prediction.oracle.is_some())),
-            notes,
-        }
     }
 }
 
