@@ -9,8 +9,7 @@ use wattle_placer::Policy;
 use wattle_simulator::{RunOptions, Scenario};
 use wattle_world::World;
 
-use crate::commands::simulate::usage_chain;
-use crate::output::usage;
+use crate::output::{usage, usage_chain};
 use crate::progress::Progress;
 
 /// The options of the aim.

@@ -10,6 +10,7 @@ mod budget;
 mod cluster_file;
 mod commands;
 mod connection;
+mod inputs;
 mod job_name;
 mod job_view;
 mod output;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
+use wattle_runtime::shell::chain;
 
 use crate::quantity::{WIDTH, shorten};
 
@@ -24,6 +25,11 @@ impl std::error::Error for UsageError {}
 /// An error that ends with exit code 2.
 pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     UsageError(message.into()).into()
+}
+
+/// An error of the user's input, with what led to it.
+pub(crate) fn usage_chain(error: impl std::error::Error) -> anyhow::Error {
+    usage(chain(&error))
 }
 
 /// Prints text to stdout. A closed pipe is an error for the caller to pass on.

@@ -46,6 +46,7 @@ mod orders;
 mod planning;
 mod probes;
 mod restarts;
+mod restore;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -61,11 +62,13 @@ use wattle_common::{JobId, Machine, NodeId, Timestamp};
 
 use crate::config::Config;
 use crate::controller::Controller;
-use crate::{ClusterState, JobFacts, JobKey, Policy, Progress};
+use crate::{ClusterState, JobKey, Policy, Progress};
 
 use budget::{LedgerPower, StoredBudget};
 use inventory::NodeState;
 use probes::Refused;
+
+pub use restore::PersistedState;
 
 /// The number of a request, counted by the service.
 pub type RequestNumber = u64;
@@ -120,27 +123,6 @@ pub enum Action {
     AnswerBudget(RequestNumber, BudgetReply),
     /// Report a fault to the operator that the placer cannot fix.
     Alarm(String),
-}
-
-/// The contents of the buckets when the placer starts.
-#[derive(Clone, Debug, Default)]
-pub struct PersistedState {
-    /// Bucket `jobs`.
-    pub jobs: Vec<JobRecord>,
-    /// Bucket `desired`.
-    pub desired: Vec<NodeDesired>,
-    /// The power agents' part of bucket `actual`.
-    pub power: Vec<PowerReport>,
-    /// The launchers' part of bucket `actual`.
-    pub launch: Vec<LaunchReport>,
-    /// Bucket `surfaces`.
-    pub surfaces: Vec<Surface>,
-    /// Bucket `budget`.
-    pub budget: Option<BudgetRecord>,
-    /// The status in the same bucket.
-    pub budget_status: Option<BudgetStatus>,
-    /// The state of the energy aim.
-    pub aim_status: Option<AimStatus>,
 }
 
 /// A job's record and its transient state.
@@ -235,100 +217,6 @@ impl Placer {
         placer.controller.advance_to(now);
         placer.restore(persisted, now);
         placer
-    }
-
-    fn restore(&mut self, persisted: PersistedState, now: Timestamp) {
-        self.controller.set_aim(persisted.aim_status.as_ref(), now);
-        self.restore_budget(now, persisted.budget, persisted.budget_status);
-        for report in persisted.power {
-            let received = report.at_us.min(now);
-            self.power_reported(received, report);
-        }
-        for desired in persisted.desired {
-            let node = desired.node.clone();
-            let state = self.node_mut(&node);
-            state.sleep = desired.sleep;
-            state.desired = Some(desired);
-        }
-        let mut records = persisted.jobs;
-        // In order of arrival. Observed jobs are placed after the co-tenants that they joined.
-        records.sort_by(|a, b| {
-            let order = |record: &JobRecord| (record.spec.submitted_at_us, record.spec.job.clone());
-            order(a).cmp(&order(b))
-        });
-        for record in &records {
-            self.restore_job(record);
-        }
-        // The work of completed jobs, in order of completion.
-        let mut past: Vec<&JobRecord> = records.iter().filter(|r| r.work_s.is_some()).collect();
-        past.sort_by_key(|record| record.ended_at_us);
-        past.iter()
-            .filter_map(|r| r.work_s)
-            .for_each(|work_s| self.controller.events().work_remembered(work_s));
-        for observing in [false, true] {
-            for record in records.iter().filter(|record| record.observing == observing) {
-                self.restore_placement(record);
-            }
-        }
-        for record in &records {
-            let Some(key) = self.controller.state().job_key(&record.spec.job) else { continue };
-            let time = |ms: Option<u64>| Duration::from_millis(ms.unwrap_or(0));
-            self.controller.restore_usage(key, time(record.gpu_time_ms), time(record.run_time_ms));
-            restarts::restore(self.controller.events(), key, record);
-        }
-        for record in &records {
-            restarts::restore_costs(self.controller.events(), record);
-        }
-        for surface in persisted.surfaces {
-            self.surface_known(surface);
-        }
-        for report in persisted.launch {
-            let received = report.at_us.min(now);
-            self.launch_reported(received, report);
-        }
-        self.restore_sleep(now);
-        let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
-        for node in &nodes {
-            self.refresh(now, node);
-        }
-        // The first wake completes what a kill interrupted.
-        self.to_reconcile.extend(self.jobs.keys().cloned());
-        self.to_order.extend(nodes);
-    }
-
-    fn restore_job(&mut self, record: &JobRecord) {
-        let job = record.spec.job.clone();
-        let key = (!record.phase.is_final())
-            .then(|| self.controller.restore(JobFacts::from(&record.spec), &record.probes));
-        if record.phase.is_final() {
-            self.ended.insert((record.ended_at_us.unwrap_or_default(), job.clone()));
-        }
-        let tracked = Tracked {
-            record: record.clone(),
-            key,
-            stored_at: record.phase_since_us,
-            unsaved: false,
-            refused: Refused::new(),
-        };
-        self.jobs.insert(job, tracked);
-    }
-
-    fn restore_placement(&mut self, record: &JobRecord) {
-        let Some(key) = self.controller.state().job_key(&record.spec.job) else { return };
-        let Some(placement) = record.placement.as_ref().filter(|_| has_gpus(record.phase)) else {
-            return;
-        };
-        for share in &placement.shares {
-            self.ensure_gpu_count(&share.node, share.gpus.iter().max().map_or(0, |gpu| gpu + 1));
-            self.node_mut(&share.node).jobs.insert(record.spec.job.clone());
-        }
-        if let Some(on) = self.controller.state().gpu_set(placement) {
-            let (setting, since) = (record.setting, record.phase_since_us);
-            self.controller.events().job_restored(key, on, setting, since, record.observing);
-            if record.phase == JobPhase::Stopping {
-                self.controller.events().job_stopping(key);
-            }
-        }
     }
 
     fn surface_known(&mut self, surface: Surface) {

@@ -11,81 +11,21 @@
 //! lease runs and it names no job. A node that has slept reads the request again when it wakes,
 //! perhaps before the placer has withdrawn it.
 
+mod event;
+mod readings;
+
 use std::collections::BTreeMap;
 
 use wattle_common::messages::{
     AppliedGpu, DesiredGpu, NodeDesired, PowerReport, SleepResult, SleepState,
 };
-use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp, topology};
+use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp};
 
 use crate::config::Settings;
-use crate::gpu_state::{GpuFacts, GpuState, GpuStatus, SetError};
+use crate::gpu_state::{GpuState, SetError};
 use crate::note::Note;
 
-/// Excess of a GPU's clock over its lock at which the lock counts as lost: two of the 15 MHz steps
-/// in which NVIDIA GPUs offer their clocks.
-const CLOCK_SLACK: Frequency = Frequency::from_mhz(30);
-
-/// An input of the power agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The placer wrote a desired state.
-    DesiredChanged(NodeDesired),
-    /// Every GPU was read; one that does not answer has the driver's error.
-    GpusRead(Vec<(GpuIndex, Result<GpuStatus, String>)>),
-    /// No GPU could be read: there is no driver.
-    GpusUnreadable(String),
-    /// The driver finished a [`Action::SetCap`].
-    CapSet {
-        /// The GPU.
-        gpu: GpuIndex,
-        /// The requested cap.
-        cap: Power,
-        /// Whether it is set.
-        result: Result<(), SetError>,
-    },
-    /// The driver finished a [`Action::SetClock`].
-    ClockSet {
-        /// The GPU.
-        gpu: GpuIndex,
-        /// The requested lock.
-        clock: Option<Frequency>,
-        /// Whether it is set.
-        result: Result<(), SetError>,
-    },
-    /// The sleep command ended, perhaps after the node has slept.
-    SleepEnded(SleepResult),
-    /// The service is shutting down.
-    StopRequested,
-}
-
-/// An output of the power agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Read every GPU; the result is [`Event::GpusRead`].
-    ReadGpus,
-    /// Set a GPU's cap; the result is [`Event::CapSet`].
-    SetCap {
-        /// The GPU.
-        gpu: GpuIndex,
-        /// The cap.
-        cap: Power,
-    },
-    /// Lock or unlock a GPU's clock; the result is [`Event::ClockSet`].
-    SetClock {
-        /// The GPU.
-        gpu: GpuIndex,
-        /// The highest clock; `None` unlocks it.
-        clock: Option<Frequency>,
-    },
-    /// Run the operator's sleep command for the request of this instant; the result is
-    /// [`Event::SleepEnded`].
-    Sleep(Timestamp),
-    /// Publish the actual state.
-    Report(PowerReport),
-    /// Write this to the log.
-    Log(Note),
-}
+pub use event::{Action, Event};
 
 /// The desired state that is in force.
 #[derive(Clone, Debug)]
@@ -226,106 +166,6 @@ impl PowerMachine {
         for (gpu, state) in &mut self.gpus {
             set_target(state, *gpu, self.lease.as_ref(), &self.settings, out);
         }
-    }
-
-    fn gpus_read(
-        &mut self,
-        now: Timestamp,
-        reads: Vec<(GpuIndex, Result<GpuStatus, String>)>,
-        out: &mut Vec<Action>,
-    ) {
-        self.driver_error = None;
-        let known = self.gpus.len();
-        let missing: Vec<GpuIndex> = self
-            .gpus
-            .keys()
-            .filter(|gpu| reads.iter().all(|(read, _)| read != *gpu))
-            .copied()
-            .collect();
-        for gpu in missing {
-            self.gpu_lost(gpu, "the driver no longer lists it".to_owned(), out);
-        }
-        for (gpu, read) in reads {
-            match read {
-                Ok(read) => self.gpu_read(gpu, read, out),
-                Err(error) => self.gpu_lost(gpu, error, out),
-            }
-        }
-        if self.gpus.len() != known
-            && let Err(error) = self.boards()
-        {
-            out.push(Action::Log(Note::InvalidBoards { error: error.to_string() }));
-        }
-        self.schedule_read(now);
-    }
-
-    /// Whether the number of GPUs fits the configured boards.
-    fn boards(&self) -> Result<(), topology::BoardError> {
-        let board = self.settings.gpus_per_board;
-        board.map_or(Ok(()), |board| topology::check_board(self.gpus.len() as u32, board))
-    }
-
-    fn gpu_read(&mut self, gpu: GpuIndex, read: GpuStatus, out: &mut Vec<Action>) {
-        let lease = self.lease.as_ref();
-        let state = self.gpus.entry(gpu).or_insert_with(|| {
-            let mut state = GpuState::new(read.facts.clone(), &self.settings);
-            set_target(&mut state, gpu, lease, &self.settings, out);
-            state
-        });
-        // Of a GPU that could not be read at the service's start only the index is known.
-        if state.facts != read.facts {
-            state.facts = read.facts;
-            set_target(state, gpu, lease, &self.settings, out);
-        }
-        if !state.healthy {
-            state.healthy = true;
-            state.cap = None;
-            out.push(Action::Log(Note::Recovered { gpu }));
-        }
-        if let (Some(set), false) = (state.cap, state.cap_pending)
-            && read.cap != Some(set)
-        {
-            out.push(Action::Log(Note::CapChanged { gpu, set, found: read.cap }));
-        }
-        if let (Some(Some(set)), Some(found)) = (state.clock, read.clock)
-            && found > set + CLOCK_SLACK
-        {
-            out.push(Action::Log(Note::ClockAboveLock { gpu, set, found }));
-        }
-        state.cap = read.cap;
-        state.cap_blocked = false;
-        state.clock_blocked = false;
-        // NVML cannot read a lock, so it is set again after each reading, which corrects a change by
-        // another program in either direction.
-        state.clock_unverified = true;
-    }
-
-    fn gpu_lost(&mut self, gpu: GpuIndex, error: String, out: &mut Vec<Action>) {
-        let unknown = || GpuFacts {
-            uuid: String::new(),
-            gpu_type: String::new(),
-            memory_mib: 0,
-            cap_default: None,
-            cap_range: None,
-            clock_range: None,
-        };
-        let first = !self.gpus.contains_key(&gpu);
-        let state =
-            self.gpus.entry(gpu).or_insert_with(|| GpuState::new(unknown(), &self.settings));
-        if state.healthy || first {
-            out.push(Action::Log(Note::Lost { gpu, error }));
-        }
-        state.healthy = false;
-        state.cap = None;
-        state.clock = None;
-        state.cap_error = None;
-        state.clock_error = None;
-    }
-
-    /// Schedules the next reading one heartbeat from now.
-    fn schedule_read(&mut self, now: Timestamp) {
-        self.reading_since = None;
-        self.read_at = now + self.settings.heartbeat;
     }
 
     fn cap_set(

@@ -5,19 +5,19 @@
 //! scored, because the proposals before it were not received. While the server is unreachable the
 //! newest write of each key is pending.
 
+mod discovery;
+mod writes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio::sync::mpsc;
 use wattle_common::codec;
 use wattle_common::id::{JobId, PredictorId};
 use wattle_common::messages::{
-    Champion, JobRecord, JobWindow, PredictorStatus, PromotePredictor, PromoteReply, Surface,
+    Champion, JobRecord, JobWindow, PromotePredictor, PromoteReply, Surface,
 };
-use wattle_common::subject::{
-    Bucket, PREDICTOR_NAME_KEY, PREDICTOR_SERVICE, PredictorKey, RequestTopic, Subject, Topic,
-};
+use wattle_common::subject::{Bucket, PredictorKey, RequestTopic, Subject, Topic};
 use wattle_common::{ClusterId, Machine};
 use wattle_runtime::bus::{
     Bus, BusConfig, BusError, Change, Delivery, KvBucket, PendingWrites, Request,
@@ -27,10 +27,13 @@ use wattle_runtime::shell::{Shutdown, chain};
 
 use crate::check::InvalidSurface;
 use crate::config::RegistryConfig;
-use crate::event::{Action, Event, Notice};
+use crate::event::{Action, Event};
 use crate::lease::{self, Acquired, Held, Lease};
 use crate::registry::{Registry, is_trouble};
 use crate::score::Record;
+
+use discovery::discover;
+use writes::Write;
 
 /// The service's whole configuration.
 #[derive(Clone, Deserialize)]
@@ -54,8 +57,6 @@ const fn lease_wall_ms() -> u64 {
     10_000
 }
 
-/// Time limit for answers to a discovery, wall time.
-const ANSWER_WITHIN: Duration = Duration::from_millis(700);
 /// Interval of lease renewal and of repeated writes, wall time.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which a standby registry checks the lease, wall time.
@@ -166,31 +167,6 @@ async fn open(config: &ServiceConfig, bus: &Bus, lease: Held) -> Result<Service,
         lease,
         pending: PendingWrites::new(PENDING_MAX),
     })
-}
-
-/// A write to a bucket.
-#[derive(Clone, Debug)]
-enum Write {
-    Surface(Box<Surface>),
-    RemoveSurface(JobId),
-    Champion(Champion),
-    Status(Box<PredictorStatus>),
-    Scores(PredictorId, Box<Record>),
-    RemovePredictor(PredictorId),
-}
-
-impl Write {
-    /// Writes with the same key replace each other.
-    fn key(&self) -> String {
-        match self {
-            Self::Surface(surface) => format!("surfaces.{}", surface.job),
-            Self::RemoveSurface(job) => format!("surfaces.{job}"),
-            Self::Champion(_) => PredictorKey::Champion.to_string(),
-            Self::Status(status) => PredictorKey::Status(status.name.clone()).to_string(),
-            Self::Scores(name, _) => PredictorKey::Scores(name.clone()).to_string(),
-            Self::RemovePredictor(name) => format!("gone.{name}"),
-        }
-    }
 }
 
 /// Why the service stopped serving.
@@ -404,118 +380,6 @@ impl Service {
         }
         let warning = warning(&self.registry);
         PromoteReply::Promoted { predictor, previous: before.predictor, warning }
-    }
-
-    async fn act(&mut self, actions: &mut Vec<Action>) {
-        for action in actions.drain(..) {
-            let write = match action {
-                Action::WriteSurface(surface) => Write::Surface(surface),
-                Action::RemoveSurface(job) => Write::RemoveSurface(job),
-                Action::WriteChampion(champion) => Write::Champion(champion),
-                Action::WriteStatus(status) => Write::Status(status),
-                Action::WriteScores(name, record) => Write::Scores(name, record),
-                Action::RemovePredictor(name) => Write::RemovePredictor(name),
-                Action::Log(notice) => {
-                    log(&notice);
-                    continue;
-                }
-            };
-            self.write(write).await;
-        }
-    }
-
-    async fn write(&mut self, write: Write) {
-        // Without the lease another registry may have taken over.
-        if !self.lease.is_valid() {
-            self.pending.insert(write.key(), write);
-            return;
-        }
-        let written = match &write {
-            Write::Surface(surface) => {
-                self.surfaces.put(surface.job.as_str(), surface).await.map(drop)
-            }
-            Write::RemoveSurface(job) => self.surfaces.delete(job.as_str()).await,
-            Write::Champion(champion) => {
-                self.predictors.put(&write.key(), champion).await.map(drop)
-            }
-            Write::Status(status) => self.predictors.put(&write.key(), status).await.map(drop),
-            Write::Scores(_, record) => self.predictors.put(&write.key(), record).await.map(drop),
-            Write::RemovePredictor(name) => {
-                let keys = [PredictorKey::Status(name.clone()), PredictorKey::Scores(name.clone())];
-                let mut deleted = Ok(());
-                for key in keys {
-                    deleted = deleted.and(self.predictors.delete(&key.to_string()).await);
-                }
-                deleted
-            }
-        };
-        self.pending.record(write.key(), write, written);
-    }
-
-    /// Repeats pending writes until one fails.
-    async fn repeat_pending(&mut self) {
-        while self.bus.is_connected()
-            && let Some((key, write)) = self.pending.pop_first()
-        {
-            self.write(write).await;
-            if self.pending.contains(&key) {
-                break;
-            }
-        }
-    }
-}
-
-/// Discovers predictors among the services of the bus, periodically, until the receiver is dropped.
-fn discover(bus: &Bus, every: Duration) -> mpsc::Receiver<BTreeMap<PredictorId, String>> {
-    let (sender, found) = mpsc::channel(1);
-    let bus = bus.clone();
-    tokio::spawn(async move {
-        let mut interval = tokio::time::interval(every);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = sender.closed() => return,
-                _ = interval.tick() => {}
-            }
-            // During an outage of the bus no predictor counts as gone.
-            let Ok(services) = bus.services(PREDICTOR_SERVICE, ANSWER_WITHIN).await else {
-                continue;
-            };
-            if !bus.is_connected() {
-                continue;
-            }
-            let named = services.into_iter().filter_map(|service| {
-                let name = service.metadata.get(PREDICTOR_NAME_KEY)?;
-                Some((PredictorId::new(name).ok()?, service.version))
-            });
-            if sender.send(named.collect()).await.is_err() {
-                return;
-            }
-        }
-    });
-    found
-}
-
-fn log(notice: &Notice) {
-    match notice {
-        Notice::Refused { predictor, job, error, first: true } => {
-            tracing::warn!(%predictor, %job, %error, "proposal refused");
-        }
-        Notice::Refused { predictor, job, error, first: false } => {
-            tracing::debug!(%predictor, %job, %error, "proposal refused");
-        }
-        Notice::StateChanged { predictor, champion, state, trouble: Some(trouble) } => {
-            tracing::warn!(%predictor, champion, ?state, trouble, "predictor in trouble");
-        }
-        Notice::StateChanged { predictor, champion, state, trouble: None } => {
-            tracing::info!(%predictor, champion, ?state, "predictor healthy");
-        }
-        Notice::PriorsWritten { jobs, champion } => {
-            tracing::warn!(jobs, %champion, "no surface from the champion: priors written");
-        }
-        Notice::TooManyPredictors(predictor) => {
-            tracing::warn!(%predictor, "predictor ignored: predictors_max are listed already");
-        }
     }
 }
 

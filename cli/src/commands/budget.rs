@@ -19,11 +19,10 @@ use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 use wattle_simulator::CarbonSeries;
 
-use super::simulate::usage_chain;
 use crate::aim::percent;
 use crate::budget::{BudgetOptions, kw, limits, tidy};
 use crate::connection::{Connection, block_on};
-use crate::output::{note, print, print_json, span, usage};
+use crate::output::{note, print, print_json, span, usage, usage_chain};
 
 /// Show or set the energy, carbon and power budget.
 #[derive(Args)]

@@ -11,10 +11,9 @@ use wattle_experiments::compare::{
 use wattle_experiments::report::{comparison_page, record};
 use wattle_simulator::{Forecast, Lengths};
 
-use super::simulate::usage_chain;
 use crate::atomic_file::AtomicFile;
 use crate::budget::BudgetOptions;
-use crate::output::{note, print, usage};
+use crate::output::{note, print, usage, usage_chain};
 
 /// Compare policies at equal energy on a fixed scenario
 ///

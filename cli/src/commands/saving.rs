@@ -12,8 +12,8 @@ use wattle_simulator::CarbonSeries;
 use wattle_simulator::trace;
 
 use crate::atomic_file::AtomicFile;
-use crate::commands::simulate::{inferred_cluster, restartable, usage_chain, world_of};
-use crate::output::{note, print, usage};
+use crate::inputs::{inferred_cluster, restartable, world_of};
+use crate::output::{note, print, usage, usage_chain};
 use crate::progress::Progress;
 
 /// Estimate what Wattle would have saved on the jobs of a trace.

@@ -34,12 +34,11 @@ use self::hardware::Hardware;
 use self::processes::Processes;
 pub(crate) use self::simulated_sleep::{SIMULATED_SLEEP, SimulatedSleep, set_simulated_sleep};
 use super::budget::{intensities, set as set_budget};
-use super::simulate::usage_chain;
 use super::submit::parse_span;
 use crate::aim::{AimOptions, percent};
 use crate::budget::BudgetOptions;
 use crate::connection::{DEFAULT_CLUSTER, Running, block_on};
-use crate::output::{UsageError, note, print, usage};
+use crate::output::{UsageError, note, print, usage, usage_chain};
 use crate::policies::names_help;
 
 /// Largest rate of the simulated clock.

@@ -19,8 +19,8 @@ use wattle_world::World;
 use super::Up;
 use super::processes::find_own;
 use crate::commands::jobs::records;
-use crate::commands::simulate::scenario;
 use crate::commands::submit::submit;
+use crate::inputs::scenario;
 use crate::output::{UsageError, note, usage};
 
 /// Polling interval, wall time.

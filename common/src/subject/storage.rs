@@ -1,0 +1,176 @@
+//! Names of stored data: key-value buckets, their keys, and streams.
+
+use std::fmt;
+
+use super::Topic;
+use crate::id::{ClusterId, NodeId, PredictorId};
+
+/// The key-value buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bucket {
+    /// Key = job: [`crate::messages::JobRecord`].
+    Jobs,
+    /// Key = node: [`crate::messages::NodeDesired`].
+    Desired,
+    /// Key = `launcher.<node>` or `power.<node>`: [`crate::messages::LaunchReport`],
+    /// [`crate::messages::PowerReport`].
+    Actual,
+    /// Key = job: [`crate::messages::Surface`].
+    Surfaces,
+    /// Key = `<predictor>.class.<gpu type>.<class>`, `<predictor>.job.<job>` or
+    /// `<predictor>.scores.<gpu type>.<scope>`: a predictor's learned state, in its own format.
+    Knowledge,
+    /// Keys: [`PredictorKey`]; the champion, and the state of each predictor.
+    Predictors,
+    /// Keys [`BUDGET_SET`], [`BUDGET_STATUS`] and [`AIM_STATUS`]: the budget in force, its consumption, and
+    /// the state of the energy aim.
+    Budget,
+}
+
+/// Key of the budget in force in [`Bucket::Budget`]: [`crate::messages::BudgetRecord`].
+pub const BUDGET_SET: &str = "set";
+/// Key of the consumption in [`Bucket::Budget`]: [`crate::messages::BudgetStatus`].
+pub const BUDGET_STATUS: &str = "status";
+/// Key of the energy aim's state in [`Bucket::Budget`]: [`crate::messages::AimStatus`].
+pub const AIM_STATUS: &str = "aim";
+
+impl Bucket {
+    /// Every bucket.
+    pub const ALL: [Self; 7] = [
+        Self::Jobs,
+        Self::Desired,
+        Self::Actual,
+        Self::Surfaces,
+        Self::Knowledge,
+        Self::Predictors,
+        Self::Budget,
+    ];
+
+    /// The last part of its name.
+    #[must_use]
+    pub const fn token(self) -> &'static str {
+        match self {
+            Self::Jobs => "jobs",
+            Self::Desired => "desired",
+            Self::Actual => "actual",
+            Self::Surfaces => "surfaces",
+            Self::Knowledge => "knowledge",
+            Self::Predictors => "predictors",
+            Self::Budget => "budget",
+        }
+    }
+
+    /// Its name on the server, as in `nats kv get wattle-v1-<cluster>-jobs <job>`.
+    #[must_use]
+    pub fn name(self, cluster: &ClusterId) -> String {
+        format!("wattle-v1-{cluster}-{}", self.token())
+    }
+}
+
+/// A service that reports to [`Bucket::Actual`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reporter {
+    /// The launcher.
+    Launcher,
+    /// The power agent.
+    Power,
+}
+
+impl Reporter {
+    /// The key of this reporter's report on `node`.
+    #[must_use]
+    pub fn key(self, node: &NodeId) -> String {
+        let name = match self {
+            Self::Launcher => "launcher",
+            Self::Power => "power",
+        };
+        format!("{name}.{node}")
+    }
+
+    /// The reporter and node of `key`.
+    #[must_use]
+    pub fn parse(key: &str) -> Option<(Self, NodeId)> {
+        let (name, node) = key.split_once('.')?;
+        let reporter = match name {
+            "launcher" => Self::Launcher,
+            "power" => Self::Power,
+            _ => return None,
+        };
+        Some((reporter, NodeId::new(node).ok()?))
+    }
+}
+
+/// A key of [`Bucket::Predictors`]. The part before the dot separates predictors' names from the other
+/// keys.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PredictorKey {
+    /// The champion: [`crate::messages::Champion`].
+    Champion,
+    /// State of a predictor: [`crate::messages::PredictorStatus`].
+    Status(PredictorId),
+    /// Data of a predictor's scores, in the registry's own format.
+    Scores(PredictorId),
+    /// The active registry's lease, in the registry's own format.
+    Registry,
+}
+
+impl PredictorKey {
+    /// Parses `key`.
+    #[must_use]
+    pub fn parse(key: &str) -> Option<Self> {
+        match key.split_once('.') {
+            None => match key {
+                "champion" => Some(Self::Champion),
+                "registry" => Some(Self::Registry),
+                _ => None,
+            },
+            Some(("status", predictor)) => PredictorId::new(predictor).ok().map(Self::Status),
+            Some(("scores", predictor)) => PredictorId::new(predictor).ok().map(Self::Scores),
+            Some(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for PredictorKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Champion => f.write_str("champion"),
+            Self::Registry => f.write_str("registry"),
+            Self::Status(predictor) => write!(f, "status.{predictor}"),
+            Self::Scores(predictor) => write!(f, "scores.{predictor}"),
+        }
+    }
+}
+
+/// The JetStream streams, without those of buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StreamName {
+    /// Closed windows ([`Topic::WindowClosed`]).
+    Windows,
+    /// The energy ledger ([`Topic::EnergyMetered`]).
+    Ledger,
+}
+
+impl StreamName {
+    /// Every stream.
+    pub const ALL: [Self; 2] = [Self::Windows, Self::Ledger];
+
+    /// Its name on the server.
+    #[must_use]
+    pub fn name(self, cluster: &ClusterId) -> String {
+        let token = match self {
+            Self::Windows => "windows",
+            Self::Ledger => "ledger",
+        };
+        format!("wattle-v1-{cluster}-{token}")
+    }
+
+    /// The topic it stores.
+    #[must_use]
+    pub const fn topic(self) -> Topic {
+        match self {
+            Self::Windows => Topic::WindowClosed,
+            Self::Ledger => Topic::EnergyMetered,
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Readings of the GPUs: new, changed, lost and recovered devices.
+
+use wattle_common::{Frequency, GpuIndex, Timestamp, topology};
+
+use super::{Action, PowerMachine, set_target};
+use crate::gpu_state::{GpuFacts, GpuState, GpuStatus};
+use crate::note::Note;
+
+/// Excess of a GPU's clock over its lock at which the lock counts as lost: two of the 15 MHz steps
+/// in which NVIDIA GPUs offer their clocks.
+const CLOCK_SLACK: Frequency = Frequency::from_mhz(30);
+
+impl PowerMachine {
+    /// Updates every GPU from a reading.
+    pub(super) fn gpus_read(
+        &mut self,
+        now: Timestamp,
+        reads: Vec<(GpuIndex, Result<GpuStatus, String>)>,
+        out: &mut Vec<Action>,
+    ) {
+        self.driver_error = None;
+        let known = self.gpus.len();
+        let missing: Vec<GpuIndex> = self
+            .gpus
+            .keys()
+            .filter(|gpu| reads.iter().all(|(read, _)| read != *gpu))
+            .copied()
+            .collect();
+        for gpu in missing {
+            self.gpu_lost(gpu, "the driver no longer lists it".to_owned(), out);
+        }
+        for (gpu, read) in reads {
+            match read {
+                Ok(read) => self.gpu_read(gpu, read, out),
+                Err(error) => self.gpu_lost(gpu, error, out),
+            }
+        }
+        if self.gpus.len() != known
+            && let Err(error) = self.boards()
+        {
+            out.push(Action::Log(Note::InvalidBoards { error: error.to_string() }));
+        }
+        self.schedule_read(now);
+    }
+
+    /// Whether the number of GPUs fits the configured boards.
+    pub(super) fn boards(&self) -> Result<(), topology::BoardError> {
+        let board = self.settings.gpus_per_board;
+        board.map_or(Ok(()), |board| topology::check_board(self.gpus.len() as u32, board))
+    }
+
+    fn gpu_read(&mut self, gpu: GpuIndex, read: GpuStatus, out: &mut Vec<Action>) {
+        let lease = self.lease.as_ref();
+        let state = self.gpus.entry(gpu).or_insert_with(|| {
+            let mut state = GpuState::new(read.facts.clone(), &self.settings);
+            set_target(&mut state, gpu, lease, &self.settings, out);
+            state
+        });
+        // Of a GPU that could not be read at the service's start only the index is known.
+        if state.facts != read.facts {
+            state.facts = read.facts;
+            set_target(state, gpu, lease, &self.settings, out);
+        }
+        if !state.healthy {
+            state.healthy = true;
+            state.cap = None;
+            out.push(Action::Log(Note::Recovered { gpu }));
+        }
+        if let (Some(set), false) = (state.cap, state.cap_pending)
+            && read.cap != Some(set)
+        {
+            out.push(Action::Log(Note::CapChanged { gpu, set, found: read.cap }));
+        }
+        if let (Some(Some(set)), Some(found)) = (state.clock, read.clock)
+            && found > set + CLOCK_SLACK
+        {
+            out.push(Action::Log(Note::ClockAboveLock { gpu, set, found }));
+        }
+        state.cap = read.cap;
+        state.cap_blocked = false;
+        state.clock_blocked = false;
+        // NVML cannot read a lock, so it is set again after each reading, which corrects a change by
+        // another program in either direction.
+        state.clock_unverified = true;
+    }
+
+    fn gpu_lost(&mut self, gpu: GpuIndex, error: String, out: &mut Vec<Action>) {
+        let unknown = || GpuFacts {
+            uuid: String::new(),
+            gpu_type: String::new(),
+            memory_mib: 0,
+            cap_default: None,
+            cap_range: None,
+            clock_range: None,
+        };
+        let first = !self.gpus.contains_key(&gpu);
+        let state =
+            self.gpus.entry(gpu).or_insert_with(|| GpuState::new(unknown(), &self.settings));
+        if state.healthy || first {
+            out.push(Action::Log(Note::Lost { gpu, error }));
+        }
+        state.healthy = false;
+        state.cap = None;
+        state.clock = None;
+        state.cap_error = None;
+        state.clock_error = None;
+    }
+
+    /// Schedules the next reading one heartbeat from now.
+    pub(super) fn schedule_read(&mut self, now: Timestamp) {
+        self.reading_since = None;
+        self.read_at = now + self.settings.heartbeat;
+    }
+}
