@@ -161,6 +161,43 @@ mod tests {
         look("wattle", &command_line());
     }
 
+    /// Every `wattle` command of the documentation is one of this command line, with existing options and
+    /// valid values.
+    #[test]
+    fn documented_commands_parse() {
+        use clap::error::ErrorKind;
+        use wattle_testkit::documentation::{commands, inline_commands, words};
+        let mut problems = Vec::new();
+        let mut check = |place: String, text: &str, complete: bool| {
+            let words = words(text);
+            if words.first().is_none_or(|word| word != "wattle") {
+                return;
+            }
+            let Err(error) = command_line().try_get_matches_from(words) else { return };
+            // Prose may name a command without its arguments.
+            let incomplete = matches!(
+                error.kind(),
+                ErrorKind::MissingRequiredArgument
+                    | ErrorKind::MissingSubcommand
+                    | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+            ) || error.to_string().contains("none was supplied");
+            let shown = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            if !shown && (complete || !incomplete) {
+                problems.push(format!("{place}: {text}: {error}"));
+            }
+        };
+        for command in commands().unwrap() {
+            check(format!("{}:{}", command.page, command.line), &command.text, true);
+        }
+        for (page, line, text) in inline_commands("wattle") {
+            // A form with optional parts is no command.
+            if !text.contains(['[', '…']) && page != "CHANGELOG.md" {
+                check(format!("{page}:{line}"), &text, false);
+            }
+        }
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
+    }
+
     #[test]
     fn negative_number_is_refused_with_the_name_of_its_option() {
         let parsed = |args: &[&str]| {

@@ -1,6 +1,7 @@
-//! Builders for the messages and job descriptions that tests write.
+//! Builders for the messages and job descriptions that tests write, and a reader of the commands in
+//! the documentation.
 //!
-//! Each function returns a complete value with ordinary defaults; a test states only the fields it
+//! Each builder returns a complete value with ordinary defaults; a test states only the fields it
 //! is about, with struct update syntax. Only dev-dependencies and
 //! `wattle-tests` may name this crate.
 //!
@@ -17,6 +18,7 @@
 //! assert_eq!(known.points.len(), 2);
 //! ```
 
+pub mod documentation;
 mod id;
 mod job;
 mod node;

@@ -5,6 +5,7 @@
 mod bad_input;
 mod budgets;
 mod clusters;
+mod commands;
 mod deploy;
 mod documentation;
 mod edges;
