@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use wattle_common::{ClusterId, env};
-use wattle_runtime::bus::{Bus, BusConfig};
+use wattle_runtime::bus::{Bus, BusConfig, BusError};
 
 use crate::output::usage;
 
@@ -138,11 +138,14 @@ impl Connection {
             return Err(usage(format!("--nats {url}: write it as nats://HOST:PORT")));
         }
         let config = BusConfig::at(&url);
-        Bus::connect_within(&config, cluster, "wattle", PATIENCE)
-            .await
-            .with_context(|| {
-                format!("no NATS server answers at {url}; start one with `wattle up`, or name it with --nats")
-            })
+        let remedy = "start one with `wattle up`, or name it with --nats";
+        match Bus::connect_within(&config, cluster, "wattle", PATIENCE).await {
+            Ok(bus) => Ok(bus),
+            Err(BusError::Disconnected { .. }) => {
+                Err(anyhow::anyhow!("no NATS server answers at {url}; {remedy}"))
+            }
+            Err(error) => Err(error).with_context(|| format!("no connection to {url}; {remedy}")),
+        }
     }
 }
 

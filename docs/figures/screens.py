@@ -7,6 +7,7 @@ Runs `wattle up` with simulated GPUs and the trace of the demo, executes each co
 terminal of 80 columns, and replaces the text of its block. Needs tmux and nats-server.
 """
 
+import json
 import os
 import re
 import shutil
@@ -80,8 +81,18 @@ def main():
             )
             page = PAGE.read_text()
 
+            def is_settled():
+                """No job is starting or stopping."""
+                jobs = subprocess.run(
+                    [wattle, "jobs", "--json"], env=all_env, check=True, capture_output=True
+                ).stdout
+                phases = [job["phase"] for job in json.loads(jobs)]
+                return "running" in phases and not {"starting", "stopping"} & set(phases)
+
             def capture(block):
                 command = block.group(2).split("  #")[0].rstrip()
+                if any(word in command for word in ("jobs", "nodes", "top")):
+                    wait("no job starts or stops", is_settled)
                 if " top" in command:
                     shown = on_screen(f"wattle-{up.pid}", wattle, command, env)
                 else:

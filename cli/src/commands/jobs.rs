@@ -63,9 +63,9 @@ pub(crate) fn sort(records: &mut [JobRecord]) {
     });
 }
 
-/// The numbers of jobs, and their power and energy, if known: `3 running, 1 queued` and `running jobs
-/// draw 840 W; 2.31 kWh so far`.
-pub(crate) fn verdict(views: &[JobView]) -> (String, Option<String>) {
+/// The numbers of jobs, their power and their energy, if known: `3 running, 1 queued`, `running jobs draw
+/// 840 W` and `listed jobs used 2.31 kWh`.
+pub(crate) fn verdict(views: &[JobView]) -> (String, [Option<String>; 2]) {
     let count = |phases: &[JobPhase]| {
         views.iter().filter(|view| phases.contains(&view.record.phase)).count()
     };
@@ -83,15 +83,11 @@ pub(crate) fn verdict(views: &[JobView]) -> (String, Option<String>) {
     }
     let drawn: Vec<Power> = views.iter().filter_map(|view| view.power_mw).collect();
     let spent: Energy = views.iter().filter_map(|view| view.energy_mj_total).sum();
-    let mut consumed = Vec::new();
-    if !drawn.is_empty() {
-        let verb = if drawn.len() == 1 { "job draws" } else { "jobs draw" };
-        consumed.push(format!("running {verb} {}", power(drawn.into_iter().sum())));
-    }
-    if spent > Energy::ZERO {
-        consumed.push(format!("{} so far", energy(spent)));
-    }
-    (text, (!consumed.is_empty()).then(|| consumed.join("; ")))
+    let verb = if drawn.len() == 1 { "job draws" } else { "jobs draw" };
+    let draw =
+        (!drawn.is_empty()).then(|| format!("running {verb} {}", power(drawn.into_iter().sum())));
+    let used = (spent > Energy::ZERO).then(|| format!("listed jobs used {}", energy(spent)));
+    (text, [draw, used])
 }
 
 /// The table of jobs; the column of names fits into `width` unless `wide`.
@@ -170,7 +166,11 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
             return Ok(());
         }
         let (counts, consumption) = verdict(&views);
-        print(&[Some(counts), consumption].into_iter().flatten().collect::<Vec<_>>().join("\n"))?;
+        print(&counts)?;
+        let consumption: Vec<String> = consumption.into_iter().flatten().collect();
+        if !consumption.is_empty() {
+            print(&consumption.join("; "))?;
+        }
         if !views.is_empty() {
             print("")?;
             table(&views, now, command.wide, terminal_width()).print()?;
@@ -273,11 +273,11 @@ pub(crate) mod tests {
         let views = views(records(), &last_summaries(), at(4_200), true);
         let (counts, consumption) = verdict(&views);
         let table = table(&views, at(4_200), false, 80).render(false);
-        let shown = format!("{counts}\n{}\n\n{table}", consumption.unwrap());
+        let shown = format!("{counts}\n{}\n\n{table}", consumption.map(Option::unwrap).join("; "));
         assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
         expect![[r#"
             2 running, 1 queued, 1 failed
-            running jobs draw 535 W; 462 Wh so far
+            running jobs draw 535 W; listed jobs used 462 Wh
 
             JOB                   PHASE              GPUS  POWER W  ENERGY Wh  DONE     REST
             python3-660bb723435…  running               2      371      456.1  45 %  1:13:20

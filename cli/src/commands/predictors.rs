@@ -22,6 +22,10 @@ use crate::output::{Align, Table, note, print, print_json, span, usage};
 /// seconds.
 const REGISTRY_SILENT: Duration = Duration::from_secs(15);
 
+/// The line below the table.
+const LEGEND: &str = "mean errors: PRIOR before any window of the job, NEW in a new configuration, \
+    SAME in\na known one; LATENCY: median, 90th percentile; * champion";
+
 /// List the predictors with their errors, or promote one.
 #[derive(Args)]
 #[command(
@@ -188,6 +192,9 @@ async fn list(connection: &Connection, json: bool) -> anyhow::Result<()> {
     }
     let now = clock::now();
     table(&statuses, now).print()?;
+    if !statuses.is_empty() {
+        print(LEGEND)?;
+    }
     remarks(&statuses, now).iter().for_each(|remark| note(remark));
     if statuses.is_empty() {
         note(&format!(

@@ -252,7 +252,7 @@ impl fmt::Display for Reason {
             Self::WholeNodes { nodes } => write!(f, "head of the queue; first {nodes} free nodes"),
             Self::EfficientStep { gpus, ratio, price } => efficient_step(f, *gpus, *ratio, *price),
             Self::Market { gpus, value, gpu_price } => market(f, *gpus, *value, *gpu_price),
-            Self::Share { gpus } => write!(f, "share: {}", Gpus(*gpus)),
+            Self::Share { gpus } => write!(f, "its share of the GPUs: {}", Gpus(*gpus)),
             Self::Reset { setting } => write!(f, "GPU setting changed to {setting}"),
             Self::Defragmented { gpus } => write!(f, "moved to free a block of {}", Gpus(*gpus)),
 
@@ -366,7 +366,7 @@ fn market(f: &mut fmt::Formatter<'_>, gpus: u32, value: f64, gpu_price: f64) -> 
             "{gpus}: among the most valuable jobs; demand exceeds the GPUs at any price"
         );
     }
-    write!(f, "{gpus}: saves {value} s of completion time per second; ")?;
+    write!(f, "{gpus}: worth {value} s of completion time per second; ")?;
     if gpu_price <= 0.0 {
         f.write_str("GPUs are not scarce, price 0")
     } else {
@@ -440,11 +440,11 @@ mod tests {
         let market = |gpu_price| Reason::Market { gpus: 1, value: 2.5, gpu_price }.to_string();
         assert_eq!(
             market(1.5),
-            "1 GPU: saves 2.50 s of completion time per second; GPU price 1.50 s per GPU-second"
+            "1 GPU: worth 2.50 s of completion time per second; GPU price 1.50 s per GPU-second"
         );
         assert_eq!(
             market(0.0),
-            "1 GPU: saves 2.50 s of completion time per second; GPUs are not scarce, price 0"
+            "1 GPU: worth 2.50 s of completion time per second; GPUs are not scarce, price 0"
         );
         assert_eq!(
             market(1_717_986_918.4),

@@ -398,7 +398,6 @@ fn is_part_of_a_test(filter: &str) -> bool {
 /// runs then has accepted its options and files.
 #[test]
 #[ignore = "minutes: WATTLE_PROGRAMS=target/release cargo test -p wattle-tests slow_commands -- --ignored --nocapture"]
-#[expect(clippy::print_stdout, reason = "progress of minutes")]
 fn slow_commands_run() {
     let data =
         std::env::var("WATTLE_DATA").map_or_else(|_| root().join("../shared/data"), PathBuf::from);

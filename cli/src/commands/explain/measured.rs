@@ -130,7 +130,10 @@ pub(crate) fn three_digits(value: f64) -> String {
 /// An estimate: `10.2 ±11 %`, with half of its 90 % interval.
 fn estimate(estimate: &Estimate) -> String {
     let half = (estimate.high - estimate.low) / 2.0 / estimate.mean;
-    format!("{} ±{:.0} %", three_digits(estimate.mean), 100.0 * half)
+    let percent = 100.0 * half;
+    // Below one percent a whole number would claim certainty.
+    let digits = usize::from(percent < 0.95);
+    format!("{} ±{percent:.digits$} %", three_digits(estimate.mean))
 }
 
 /// The table of measured configurations.

@@ -53,8 +53,8 @@ fn verdict(model: &Model, view: &View) -> (Level, String) {
     let lost = gpus().filter(|(node, (gpu, _))| node.state(gpu) == "lost").count();
     let silent = view.nodes.iter().filter(|node| node.summary.is_none() && node.sleep.is_none());
     let silent: Vec<&str> = silent.map(|node| node.node.as_str()).collect();
-    let (counts, consumed) = jobs::verdict(&view.jobs);
-    let jobs = [Some(counts), consumed].into_iter().flatten().collect::<Vec<_>>().join(": ");
+    let (counts, [draw, _]) = jobs::verdict(&view.jobs);
+    let jobs = [Some(counts), draw].into_iter().flatten().collect::<Vec<_>>().join(": ");
     if lost > 0 {
         return (Level::Fault, format!("FAULT: {lost} of {} GPUs lost; {jobs}", gpus().count()));
     }
@@ -331,7 +331,7 @@ mod tests {
     fn screen_of_80_by_24() {
         let at = Instant::now();
         expect![[r#"
-            FAULT: 1 of 4 GPUs lost; 2 running, 1 queued: running job draws 371 W; 450 Wh s…
+            FAULT: 1 of 4 GPUs lost; 2 running, 1 queued: running job draws 371 W
             power   [#######-----------------] 272 W of 1000 W allowed by caps (27 %)
 
             NODE  STATE   GPUS  POWER W  CAPS W  BUSY %  MEMORY GiB  MAX °C  JOBS

@@ -28,8 +28,8 @@ fn srtf_stops_the_longest_job_and_fills_gaps() {
     arrive(&mut site, facts("unknown", 1), None);
     let long = arrive(&mut site, lasting("long", 3, 1_000), None);
     expect_test::expect![[r#"
-        long on n0:0,1,2: share: 3 GPUs
-        unknown on n0:3: share: 1 GPU
+        long on n0:0,1,2: its share of the GPUs: 3 GPUs
+        unknown on n0:3: its share of the GPUs: 1 GPU
     "#]]
     .assert_eq(&settle(&mut site, &*srtf));
     // The long job has 900 s left and does not fit with the short one; a longer one does.
@@ -40,8 +40,8 @@ fn srtf_stops_the_longest_job_and_fills_gaps() {
     expect_test::expect![[r#"
         unknown stopped: 2 jobs have precedence
         long stopped: 2 jobs have precedence
-        short on n0:0,1: share: 2 GPUs
-        nearly on n0:2,3: share: 2 GPUs
+        short on n0:0,1: its share of the GPUs: 2 GPUs
+        nearly on n0:2,3: its share of the GPUs: 2 GPUs
         long waits: 1 job has precedence
     "#]]
     .assert_eq(&settle(&mut site, &*srtf));
@@ -49,8 +49,8 @@ fn srtf_stops_the_longest_job_and_fills_gaps() {
     site.end("short");
     expect_test::expect![[r#"
         nearly stopped: 2 jobs have precedence
-        unknown on n0:0: share: 1 GPU
-        long on n0:1,2,3: share: 3 GPUs
+        unknown on n0:0: its share of the GPUs: 1 GPU
+        long on n0:1,2,3: its share of the GPUs: 3 GPUs
         nearly waits: 1 job has precedence
     "#]]
     .assert_eq(&settle(&mut site, &*srtf));
@@ -75,8 +75,8 @@ fn tiresias_stops_jobs_at_their_threshold_and_requests_a_round_then() {
     site.advance_to(Timestamp::from_us(812_500_000));
     expect_test::expect![[r#"
         first stopped: 2 jobs have precedence
-        second on n0:0,1: share: 2 GPUs
-        third on n0:2,3: share: 2 GPUs
+        second on n0:0,1: its share of the GPUs: 2 GPUs
+        third on n0:2,3: its share of the GPUs: 2 GPUs
         first waits: 2 jobs have precedence
     "#]]
     .assert_eq(&settle(&mut site, &*tiresias));
@@ -86,7 +86,7 @@ fn tiresias_stops_jobs_at_their_threshold_and_requests_a_round_then() {
     site.end("second");
     site.end("third");
     expect_test::expect![[r#"
-        first on n0:0,1,2,3: share: 4 GPUs
+        first on n0:0,1,2,3: its share of the GPUs: 4 GPUs
     "#]]
     .assert_eq(&settle(&mut site, &*tiresias));
 }
@@ -102,8 +102,8 @@ fn tiresias_separates_co_tenants_of_another_policy() {
     }
     site.pass(SETTLED);
     expect_test::expect![[r#"
-        other stopped for 2: share: 2 GPUs
-        other on n0:2,3: share: 2 GPUs
+        other stopped for 2: its share of the GPUs: 2 GPUs
+        other on n0:2,3: its share of the GPUs: 2 GPUs
     "#]]
     .assert_eq(&settle(&mut site, &*policy("tiresias").unwrap()));
 }
@@ -125,8 +125,8 @@ fn gandiva_pairs_only_if_demand_exceeds_the_gpus() {
         arrive(&mut site, facts(name, 1), Some(0));
     }
     expect_test::expect![[r#"
-        a on n0:0: share: 1 GPU
-        b on n0:1: share: 1 GPU
+        a on n0:0: its share of the GPUs: 1 GPU
+        b on n0:1: its share of the GPUs: 1 GPU
     "#]]
     .assert_eq(&settle(&mut site, &*gandiva));
     // Speeds of two heavy jobs sum to 0.76: they are not paired, nor are jobs of unequal size.
@@ -185,8 +185,8 @@ fn afs_doubles_the_job_that_gains_most_per_gpu_and_shrinks_it_for_new_jobs() {
     arrive(&mut site, ranging("light", 1, 8), Some(0));
     arrive(&mut site, ranging("heavy", 1, 8), Some(2));
     expect_test::expect![[r#"
-        light on n0:0,1,2,3: share: 4 GPUs
-        heavy on n0:4,5,6,7: share: 4 GPUs
+        light on n0:0,1,2,3: its share of the GPUs: 4 GPUs
+        heavy on n0:4,5,6,7: its share of the GPUs: 4 GPUs
     "#]]
     .assert_eq(&settle(&mut site, &*afs));
     site.pass(SETTLED);
@@ -194,12 +194,12 @@ fn afs_doubles_the_job_that_gains_most_per_gpu_and_shrinks_it_for_new_jobs() {
         arrive(&mut site, ranging(name, 2, 2), Some(1));
     }
     expect_test::expect![[r#"
-        light stopped for 2: share: 2 GPUs
-        heavy stopped for 2: share: 2 GPUs
-        light on n0:0,1: share: 2 GPUs
-        heavy on n0:2,3: share: 2 GPUs
-        x on n0:4,5: share: 2 GPUs
-        y on n0:6,7: share: 2 GPUs
+        light stopped for 2: its share of the GPUs: 2 GPUs
+        heavy stopped for 2: its share of the GPUs: 2 GPUs
+        light on n0:0,1: its share of the GPUs: 2 GPUs
+        heavy on n0:2,3: its share of the GPUs: 2 GPUs
+        x on n0:4,5: its share of the GPUs: 2 GPUs
+        y on n0:6,7: its share of the GPUs: 2 GPUs
     "#]]
     .assert_eq(&settle(&mut site, &*afs));
 }
