@@ -10,7 +10,6 @@ mod learning;
 mod machine;
 mod measured;
 mod methods;
-mod pairs;
 mod robustness;
 mod scales;
 mod service;
