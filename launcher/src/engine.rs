@@ -2,7 +2,7 @@
 //!
 //! An [`Engine`] starts, signals and observes the processes of jobs: child processes of this node
 //! ([`local`]), jobs of a batch system, pods of a cluster. It decides nothing.
-//! `docs/extending/engine.md` explains how to write one; `tests/engine.rs` holds every engine to
+//! `docs/extending/engine.md` explains how to write one; `tests/suite/engine.rs` holds every engine to
 //! the contract below.
 
 pub mod local;

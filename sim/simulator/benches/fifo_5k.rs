@@ -2,7 +2,7 @@
 //! checked.
 //!
 //! Run with `cargo bench -p wattle-simulator`. With `$WATTLE_DATA` (or the folder beside the
-//! workspace) the trace is the public one of tests/peer.rs; without it, a seeded one of the same
+//! workspace) the trace is the public one of tests/suite/peer.rs; without it, a seeded one of the same
 //! shape. The goal is 0.16 s for the simulation; the peer takes 8.0 s.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]

@@ -1,4 +1,5 @@
-//! Paths in the documentation exist: every relative link, and every file named in backticks.
+//! Paths in the documentation exist: every relative link, every file named in backticks, and every file
+//! that a comment names.
 
 use std::path::Path;
 
@@ -48,6 +49,57 @@ fn links_and_named_files_exist() {
         }
     }
     assert!(missing.is_empty(), "{} missing:\n{}", missing.len(), missing.join("\n"));
+}
+
+/// The comments of a source file: those of the ends `.rs` and `.toml`.
+fn comments(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().filter_map(|(number, line)| {
+        let line = line.trim_start();
+        let start = ["//", "#"].into_iter().find(|start| line.starts_with(start))?;
+        (!line.starts_with("#[") && !line.starts_with("#!"))
+            .then(|| (number + 1, &line[start.len()..]))
+    })
+}
+
+/// The words of a comment that name a file or folder of the repository: they begin with one of its
+/// folders. A line number, a function or a pattern after the path is not part of it.
+fn named_paths<'a>(comment: &'a str, folders: &'a [String]) -> impl Iterator<Item = &'a str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    comment.split(move |c: char| !is_part(c)).map(|word| word.trim_end_matches('.')).filter(
+        |word| {
+            let (first, rest) = word.split_once('/').unwrap_or((word, ""));
+            !rest.is_empty()
+                && folders.iter().any(|folder| folder == first)
+                && FILE_ENDINGS.iter().any(|end| word.ends_with(end))
+        },
+    )
+}
+
+/// Files that comments of the code and of configurations name exist.
+#[test]
+fn files_named_in_comments_exist() {
+    let folders: Vec<String> = std::fs::read_dir(root())
+        .unwrap()
+        .flatten()
+        .filter(|entry| entry.path().is_dir() && entry.file_name() != "target")
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    let (mut missing, mut seen) = (Vec::new(), 0);
+    for path in [".rs", ".toml"].into_iter().flat_map(files) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        // A path may begin in the folder of its package.
+        let package = path.ancestors().find(|folder| folder.join("Cargo.toml").is_file()).unwrap();
+        for (line, comment) in comments(&text) {
+            for name in named_paths(comment, &folders) {
+                seen += 1;
+                if !root().join(name).exists() && !package.join(name).exists() {
+                    missing.push(format!("{}:{line}: {name}", shown(&path)));
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{} missing:\n{}", missing.len(), missing.join("\n"));
+    assert!(seen > 20, "{seen} paths in comments");
 }
 
 /// The three walks of ARCHITECTURE.md name the files they pass.
