@@ -7,7 +7,6 @@ Runs `wattle up` with simulated GPUs and the trace of the demo, executes each co
 terminal of 80 columns, and replaces the text of its block. Needs tmux and nats-server.
 """
 
-import json
 import os
 import re
 import shutil
@@ -81,18 +80,14 @@ def main():
             )
             page = PAGE.read_text()
 
-            def is_settled():
-                """No job is starting or stopping."""
-                jobs = subprocess.run(
-                    [wattle, "jobs", "--json"], env=all_env, check=True, capture_output=True
-                ).stdout
-                phases = [job["phase"] for job in json.loads(jobs)]
-                return "running" in phases and not {"starting", "stopping"} & set(phases)
+            def text_of(command):
+                done = subprocess.run(
+                    ["bash", "-c", command], env=all_env, capture_output=True, text=True
+                )
+                return done.stdout + done.stderr
 
             def capture(block):
                 command = block.group(2).split("  #")[0].rstrip()
-                if any(word in command for word in ("jobs", "nodes", "top")):
-                    wait("no job starts or stops", is_settled)
                 if " top" in command:
                     shown = on_screen(f"wattle-{up.pid}", wattle, command, env)
                 else:
@@ -102,10 +97,13 @@ def main():
                             [wattle, "logs", "-f", "pair"], env=all_env, check=True,
                             capture_output=True,
                         )
-                    done = subprocess.run(
-                        ["bash", "-c", command], env=all_env, capture_output=True, text=True
-                    )
-                    shown = done.stdout + done.stderr
+                    shown = text_of(command)
+                    # A usual screen: several jobs run, none starts or stops.
+                    while command == "wattle jobs" and (
+                        "starting" in shown or "stopping" in shown or shown.count(" running ") < 3
+                    ):
+                        time.sleep(0.5)
+                        shown = text_of(command)
                 return block.group(1) + shown.replace(state, "/tmp").rstrip() + "\n" + block.group(4)
 
             PAGE.write_text(BLOCK.sub(capture, page))

@@ -125,7 +125,7 @@ fn energy_aim(aim: &AimStatus) -> String {
         |slowdown| format!("estimated {} over the last day", percent(slowdown)),
     );
     format!(
-        "aim      energy: at most {} slower than the time aim; {slowdown}; price {} of 1",
+        "aim      energy: at most {} slower than the time aim\n         {slowdown}; price {} of 1",
         percent(aim.max_slowdown),
         tidy(aim.price)
     )
@@ -164,7 +164,11 @@ async fn show(command: Show) -> anyhow::Result<()> {
     if command.json {
         return print_json(&Shown { set, status, aim });
     }
-    if let Some(aim) = &aim {
+    let has_window = set.as_ref().is_some_and(|set| set.budget.has_window());
+    if has_window {
+        // A budget with a window takes precedence over the energy aim.
+        print("aim      budget: least mean completion time within the budget")?;
+    } else if let Some(aim) = &aim {
         print(&energy_aim(aim))?;
     }
     let Some(set) = set.filter(|set| !set.budget.is_none() || set.intensity.is_some()) else {

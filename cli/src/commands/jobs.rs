@@ -176,7 +176,8 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
             table(&views, now, command.wide, terminal_width()).print()?;
         }
         if !command.all && ended > 0 {
-            note(&format!("{ended} ended jobs are hidden; --all shows them"));
+            let hidden = if ended == 1 { "job is" } else { "jobs are" };
+            note(&format!("{ended} ended {hidden} hidden; --all shows them"));
         }
         Ok(())
     })

@@ -225,7 +225,8 @@ impl Predictor {
         let class = job.workload.as_ref();
         let jobs = class.and_then(|w| self.history.class(gpu_type, w)).map_or(0, |c| c.jobs.len());
         match (model.windows, class) {
-            (1.., _) => format!("{} windows of this job on {gpu_type}", model.windows),
+            (1, _) => format!("1 window of this job on {gpu_type}"),
+            (2.., _) => format!("{} windows of this job on {gpu_type}", model.windows),
             (0, Some(class)) if jobs > 0 => {
                 format!("prior: {jobs} jobs of {class} seen on {gpu_type}")
             }

@@ -8,16 +8,29 @@ use crate::tidy::{files, root, shown};
 /// Endings that mark a text in backticks as a path of the repository.
 const FILE_ENDINGS: &[&str] = &[".rs", ".md", ".toml", ".py", ".sh", ".conf", ".svg"];
 
-/// The relative link targets of a page, without fragments.
-fn links(text: &str) -> impl Iterator<Item = &str> {
+/// The relative link targets of a page, with the fragment after `#`, which may be empty.
+fn links(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split("](").skip(1).filter_map(|rest| {
-        let target = rest.split(')').next()?.split('#').next()?;
-        let is_path = !target.is_empty()
+        let link = rest.split(')').next()?;
+        let (target, fragment) = link.split_once('#').unwrap_or((link, ""));
+        let is_path = !link.is_empty()
             && !target.contains("::")
             && !target.contains("://")
             && !target.contains(' ');
-        is_path.then_some(target)
+        is_path.then_some((target, fragment))
     })
+}
+
+/// The fragments by which GitHub links to the headings of a page.
+fn anchors(page: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(page).unwrap();
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let anchor = |heading: &str| {
+        let kept = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    headings.map(anchor).collect()
 }
 
 /// The texts in backticks that name a file of a folder: `placer/src/pipeline.rs`.
@@ -36,9 +49,12 @@ fn links_and_named_files_exist() {
     for page in files(".md") {
         let text = std::fs::read_to_string(&page).unwrap();
         let folder = page.parent().unwrap();
-        for link in links(&text) {
-            if !folder.join(link).exists() {
+        for (link, fragment) in links(&text) {
+            let target = if link.is_empty() { page.clone() } else { folder.join(link) };
+            if !target.exists() {
                 missing.push(format!("{}: link {link}", shown(&page)));
+            } else if !fragment.is_empty() && !anchors(&target).contains(&fragment.to_owned()) {
+                missing.push(format!("{}: heading #{fragment} in {link}", shown(&page)));
             }
         }
         for name in named_files(&text) {

@@ -172,7 +172,7 @@ async fn unique_prefix_names_a_job_and_an_ended_job_is_explained() {
     let (code, explained, error) = text(&system.wattle(&["explain", "train-a"]));
     assert_eq!(code, Some(0), "{error}");
     assert!(!explained.contains("no prediction yet"), "{explained}");
-    for part in ["train-a is finished", "used ", "predicted by ", "fifo: ", "alternatives"] {
+    for part in ["train-a has finished", "used ", "predicted by ", "fifo: ", "alternatives"] {
         assert!(explained.contains(part), "`{part}` is missing: {explained}");
     }
     let (code, jobs, _) = text(&system.wattle(&["jobs"]));

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use wattle_common::Timestamp;
+use wattle_common::job::JobPhase;
 use wattle_common::messages::{JobRecord, Prediction, Surface};
 
 use super::alternatives::{self, Work};
@@ -68,7 +69,12 @@ pub(super) fn describe(
 
 /// The state and the placement.
 fn state(record: &JobRecord) -> String {
-    let mut text = format!("{} is {}", record.spec.job, record.phase);
+    let verb = match record.phase {
+        JobPhase::Finished | JobPhase::Failed => "has",
+        JobPhase::Cancelled => "was",
+        _ => "is",
+    };
+    let mut text = format!("{} {verb} {}", record.spec.job, record.phase);
     if let Some(placement) = record.placement.as_ref().filter(|p| !p.shares.is_empty()) {
         text.push_str(&format!(" on {placement}"));
         if !record.setting.is_default() {
@@ -181,7 +187,6 @@ fn other_gpu_types(record: &JobRecord, surface: Option<&Surface>) -> Vec<String>
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use wattle_common::job::JobPhase;
     use wattle_common::messages::{JobWindow, RecordedReason, SurfacePoint};
     use wattle_common::{Energy, Power};
     use wattle_testkit as testkit;
@@ -316,7 +321,7 @@ mod tests {
         let text = shown(ended, None);
         assert!(!text.contains("no prediction"), "{text}");
         expect![[r#"
-            t-9 is finished
+            t-9 has finished
             used 58.3 Wh, ended 17:20 after its first start
             requests 2..4 GPUs
             predicted by test: 12 windows of this job
