@@ -10,6 +10,7 @@ use wattle_common::Timestamp;
 use wattle_common::id::{JobId, WorkloadId};
 
 use crate::history::{History, Profile};
+use crate::model::cap_forms::FormChoice;
 use crate::model::interference::TenantLoad;
 use crate::model::pairs::{Constants, PairTraits, Pairs, ROWS_MAX, Row};
 use crate::model::transfer::{BurstBounds, CapObservation, Transfer};
@@ -78,9 +79,15 @@ impl Pooled {
         }
     }
 
-    /// Fits the history of `kind`. Costly models are taken from `before` where little is new.
+    /// Fits the history of `gpu_type`. Costly models are taken from `before` where little is new; `others`
+    /// are the pooled models of other GPU types.
     #[must_use]
-    pub fn fit(history: &History, gpu_type: &str, before: Option<&Self>) -> Self {
+    pub fn fit<'a>(
+        history: &History,
+        gpu_type: &str,
+        before: Option<&Self>,
+        others: impl Iterator<Item = &'a Self>,
+    ) -> Self {
         let (slow, power) = history.seen(gpu_type);
         let (capped, families) = history.capped(gpu_type);
         // A cap in this list is at least 1 % below the default.
@@ -90,8 +97,15 @@ impl Pooled {
             |s: &CapObservation| (s.ln_power + s.power.map_or(0.0, |(ln_ratio, _)| ln_ratio)).exp();
         let lowest = capped.iter().map(watts).reduce(f64::min);
         let idle_w = wattle_common::datasheet::idle_w(cap_default_w, lowest);
-        let transfer =
-            Transfer::fit(&capped, BurstBounds { cap_default_w, idle_w }).with_families(&families);
+        let forms = FormChoice::choose(
+            &capped,
+            cap_default_w,
+            before.map(|b| b.transfer.forms()),
+            others.map(|o| o.transfer.forms()),
+        );
+        let transfer = Transfer::fit(&capped, BurstBounds { cap_default_w, idle_w })
+            .with_families(&families)
+            .with_forms(forms);
         let interference = interference::Pooled::fit(&slow, &power);
         let kept = before.and_then(|b| b.pairs.clone());
         let news = history.pair_news(gpu_type);

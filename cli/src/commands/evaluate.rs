@@ -143,9 +143,11 @@ fn print_problems(report: &Report) {
 }
 
 /// The protocols with their questions, in display order.
-const PROTOCOLS: [(&str, &str); 15] = [
+const PROTOCOLS: [(&str, &str); 18] = [
     ("caps-3", "three caps of a job are known, its other caps are predicted"),
     ("caps-3-without-ncf", "the same without ncf, whose readings are mostly noise"),
+    ("caps-3-new", "a new network, three caps of a job are known, and all caps of other networks"),
+    ("caps-3-new-without-ncf", "the same without ncf"),
     ("caps-1", "a new network, only its highest cap is known"),
     ("caps-1-without-ncf", "the same without ncf"),
     ("clocks-4", "four clocks of a pipeline stage are known, its other clocks are predicted"),
@@ -163,6 +165,7 @@ const PROTOCOLS: [(&str, &str); 15] = [
     ),
     ("families-out", "the same without pairs of its family"),
     ("caps-3-by-network", "caps-3 per network"),
+    ("caps-3-new-by-network", "caps-3-new per network"),
     ("caps-1-by-network", "caps-1 per network"),
     ("", "further protocols"),
 ];
@@ -196,9 +199,44 @@ fn text(report: &Report, colour: bool) -> String {
         }
         text.push('\n');
     }
+    text += &forms(report);
     text += "error: mean of |predicted / measured - 1|; of relative_speed mean of |predicted - measured|.\n";
     text += "inside: share of measurements within the 90 % interval. constant, nearest, linear: errors of simple baselines with the same data.\n";
     text
+}
+
+/// The forms of the time over caps that were chosen, one paragraph for each file with caps.
+fn forms(report: &Report) -> String {
+    let chosen: Vec<_> = report.forms.iter().filter(|f| f.without.is_none()).collect();
+    if chosen.is_empty() {
+        return String::new();
+    }
+    let mut text = "form of the time over caps, chosen by leaving networks out\n".to_owned();
+    for one in chosen {
+        let gpu = one.gpu.as_deref().unwrap_or_else(|| short(report, &one.file));
+        let mut shares: Vec<_> = one.shares.iter().filter(|(_, share)| **share >= 0.005).collect();
+        shares.sort_by(|a, b| b.1.total_cmp(a.1));
+        let shares: Vec<String> =
+            shares.iter().map(|(name, share)| format!("{name} {:.0} %", 100.0 * **share)).collect();
+        let source = match one.basis {
+            "blend" => "a blend of its own",
+            "equal" => "equal shares, which no blend improves by 5 %",
+            "other_types" => "too few networks, the mean of other GPU types",
+            _ => "too few networks, equal shares",
+        };
+        text += &format!("{gpu}, {} networks: {source}\n", one.networks);
+        for line in shares.chunks(3) {
+            text += &format!("  {}\n", line.join(", "));
+        }
+        if let (Some(equal), Some(blend)) = (one.error_equal, one.error_blend) {
+            text += &format!(
+                "  root mean square error: equal shares {:.2} %, blend {:.2} %\n",
+                100.0 * equal,
+                100.0 * blend
+            );
+        }
+    }
+    text + "\n"
 }
 
 /// The name of a file, with its folder if the name is ambiguous.
@@ -256,6 +294,7 @@ fn figure(row: &Row, value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wattle_evaluation::Forms;
 
     fn row(file: &str, protocol: &str, model: Option<&str>, quantity: &str) -> Row {
         Row {
@@ -286,12 +325,37 @@ mod tests {
             ..Report::default()
         };
         let text = text(&report, false);
+        assert!(!text.contains("form of the time"), "{text}");
         for expected in
             ["a/x.csv  v100  time", "2.00 %", "0.035", "96.5 % right", "mean of 2 models 2.00 %"]
         {
             assert!(text.contains(expected), "{expected} in\n{text}");
         }
         assert!(text.contains("\ny.csv ") && !text.contains("b/y.csv"), "{text}");
+    }
+
+    #[test]
+    fn chosen_forms_are_shown_by_gpu_type() {
+        let form = |without: Option<&str>, basis| Forms {
+            file: "zeus/x.csv".into(),
+            gpu: Some("rtx6000".into()),
+            without: without.map(str::to_owned),
+            basis,
+            networks: 5,
+            shares: BTreeMap::from([("power, speed", 0.667), ("power, ln time", 0.333)]),
+            error_equal: Some(0.0409),
+            error_blend: Some(0.0315),
+        };
+        let forms = vec![form(Some("bert"), "equal"), form(None, "blend")];
+        let text = text(&Report { forms, ..Report::default() }, false);
+        for expected in [
+            "rtx6000, 5 networks: a blend of its own\n",
+            "power, speed 67 %, power, ln time 33 %",
+            "equal shares 4.09 %, blend 3.15 %",
+        ] {
+            assert!(text.contains(expected), "{expected} in\n{text}");
+        }
+        assert!(!text.contains("no blend improves"), "{text}");
     }
 
     #[test]

@@ -16,7 +16,8 @@
 //! faulty window does not set a scale.
 //!
 //! The models' own claim is added as one more family, with the scores of correct 90 % intervals: with few
-//! families it keeps intervals from shrinking, and among many it has little weight.
+//! families it keeps intervals from shrinking, and among many it has little weight. [`Claim::Ignored`] leaves
+//! it out.
 
 use wattle_common::numerics::statistics::quantile_weibull;
 use wattle_common::numerics::student::{NORMAL_95, cumulative};
@@ -38,10 +39,19 @@ const PLACES: usize = 32;
 const LOOKED_FOR: (f64, f64) = (-7.0, 7.0);
 const HALVINGS: usize = 40;
 
+/// Whether the models' claim is one more family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Claim {
+    Counted,
+    Ignored,
+}
+
 /// Quantile `covered` of the scores of an unseen family, from the scores of `families`, none of them
 /// empty; `None` for too few families.
-pub(super) fn of_new_family(families: &[Vec<f32>], covered: f64) -> Option<f64> {
-    if families.len() < FAMILIES_MIN {
+pub(super) fn of_new_family(families: &[Vec<f32>], covered: f64, claim: Claim) -> Option<f64> {
+    // The claim counts as a family.
+    let least = FAMILIES_MIN + usize::from(claim == Claim::Ignored);
+    if families.len() < least {
         return None;
     }
     let tame = |scores: &Vec<f32>| -> Vec<f64> {
@@ -51,8 +61,8 @@ pub(super) fn of_new_family(families: &[Vec<f32>], covered: f64) -> Option<f64> 
         let most = WILD * quantile_weibull(&mut sorted.clone(), 0.9).unwrap_or(0.0);
         sorted.into_iter().map(|s| s.min(most).max(LEAST)).collect()
     };
-    let claim = NORMAL.map(|z| z / NORMAL_95).to_vec();
-    let groups: Vec<Vec<f64>> = families.iter().map(tame).chain([claim]).collect();
+    let claim = (claim == Claim::Counted).then(|| NORMAL.map(|z| z / NORMAL_95).to_vec());
+    let groups: Vec<Vec<f64>> = families.iter().map(tame).chain(claim).collect();
     let scale = |scores: &Vec<f64>| {
         let squares: f64 = scores.iter().map(|s| s * s).sum();
         0.5 * (squares / scores.len().max(1) as f64).ln()
@@ -116,7 +126,7 @@ mod tests {
         let rounds = 300;
         let one = |rng: &mut Stream| {
             let families: Vec<Vec<f32>> = (0..seen).map(|_| family(rng, claimed, apart)).collect();
-            let most = of_new_family(&families, 0.9).unwrap();
+            let most = of_new_family(&families, 0.9, Claim::Counted).unwrap();
             let new = family(rng, claimed, apart);
             new.iter().filter(|s| f64::from(**s) <= most).count() as f64 / new.len() as f64
         };
@@ -146,10 +156,12 @@ mod tests {
 
     #[test]
     fn few_families_do_not_shrink_intervals() {
-        assert_eq!(of_new_family(&[vec![0.1; 9]], 0.9), None);
+        assert_eq!(of_new_family(&[vec![0.1; 9]], 0.9, Claim::Counted), None);
         let calm = |n: usize| vec![vec![0.05, 0.1, 0.15, 0.2, 0.25]; n];
-        let (few, many) = (of_new_family(&calm(3), 0.9), of_new_family(&calm(60), 0.9));
+        let (few, many) = [3, 60].map(|n| of_new_family(&calm(n), 0.9, Claim::Counted)).into();
         assert!(few.unwrap() > 0.5 && many.unwrap() < 0.35, "{few:?} {many:?}");
-        assert!(of_new_family(&[vec![0.0; 5], vec![1e3; 5]], 0.9).unwrap().is_finite());
+        assert!(
+            of_new_family(&[vec![0.0; 5], vec![1e3; 5]], 0.9, Claim::Counted).unwrap().is_finite()
+        );
     }
 }

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use serde::{Deserialize, Serialize};
 use wattle_common::id;
 use wattle_common::numerics::statistics::{conformal_index, quantile_weibull};
+use wattle_common::numerics::student::{NORMAL_95, percentile_95};
 
 use super::SCORE_MAX;
-use super::new_family::of_new_family;
+use super::new_family::{Claim, of_new_family};
 use super::stratum::{Aspect, Horizon, Stratum};
 
 /// Nominal coverage of an interval.
@@ -154,8 +155,9 @@ impl Scores {
         self.unsettled += 1;
     }
 
-    /// Computes the quantiles again after new scores.
-    pub(super) fn settle(&mut self) {
+    /// Computes the quantiles again after new scores; `claim`: whether the models' own intervals count in that
+    /// of an unseen family.
+    pub(super) fn settle(&mut self, claim: Claim) {
         if !self.order.settled {
             self.order.settled = true;
             self.order.all = self.families.values().flatten().map(|(_, score)| *score).collect();
@@ -171,7 +173,7 @@ impl Scores {
             let ring = |ring: &VecDeque<(u32, f32)>| ring.iter().map(|(_, score)| *score).collect();
             let groups: Vec<Vec<f32>> =
                 self.families.values().filter(|r| r.len() >= GROUP_MIN).map(ring).collect();
-            self.quantiles.new = of_new_family(&groups, COVERED);
+            self.quantiles.new = of_new_family(&groups, COVERED, claim);
             let tagged: Vec<(u32, f32)> = self.families.values().flatten().copied().collect();
             self.quantiles.jobs = quantile_of_jobs(&tagged);
             self.unsettled = 0;
@@ -212,13 +214,23 @@ impl Scores {
             return Some(*own);
         }
         let pooled = of.pooled?;
-        let other = new || place.aspect == Aspect::Shape && place.horizon != Horizon::SameConfig;
-        Some(match of.new.filter(|_| other) {
-            Some(found) => found,
+        if new || place.aspect == Aspect::Shape && place.horizon != Horizon::SameConfig {
             // With one family only, its intervals are not narrowed for others.
-            None if other => pooled.max(1.0),
-            None => pooled,
-        })
+            let found = of.new.unwrap_or(pooled.max(1.0));
+            return Some(if place.unobserved { found.max(self.unlike_any()) } else { found });
+        }
+        // The noise of a family without scores is unknown.
+        let unseen = place.aspect == Aspect::Setting
+            && place.horizon == Horizon::SimilarConfig
+            && !self.families.contains_key(&place.family);
+        Some(of.new.filter(|_| unseen).map_or(pooled, |new| new.max(pooled)))
+    }
+
+    /// Least factor for a job whose communication was not observed: it may be unlike that of the K families
+    /// seen, so the models' interval is that of Student's t with K degrees of freedom, at least 2.
+    fn unlike_any(&self) -> f64 {
+        let families = self.families.values().filter(|ring| ring.len() >= GROUP_MIN).count();
+        percentile_95(families.max(2) as f64) / NORMAL_95
     }
 
     pub(super) fn is_sane(&self) -> bool {
@@ -255,13 +267,13 @@ mod tests {
             let family = format!("f{}", rng.below(2) * rng.below(80));
             scores.push(&family, rng.below(9) as u32, rng.normal().abs());
             if rng.below(3) == 0 {
-                scores.settle();
+                scores.settle(Claim::Counted);
             }
             if i % 400 == 399 {
-                scores.settle();
+                scores.settle(Claim::Counted);
                 let families = scores.families.clone();
                 let mut computed = Scores { families, ..Scores::default() };
-                computed.settle();
+                computed.settle(Claim::Counted);
                 // Computed less often.
                 computed.quantiles.jobs = scores.quantiles.jobs;
                 computed.quantiles.new = scores.quantiles.new;

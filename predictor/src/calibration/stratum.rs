@@ -39,6 +39,9 @@ pub struct Stratum {
     pub(super) aspect: Aspect,
     pub(super) horizon: Horizon,
     pub(super) family: String,
+    /// Whether the job communicates in a way that it was not seen in: between GPUs after one GPU only, or
+    /// between nodes after one node only.
+    pub(super) unobserved: bool,
     /// Class of the neighbour, if the neighbour is new and not the job.
     pub(super) newcomer: Option<WorkloadId>,
 }
@@ -105,8 +108,11 @@ impl<'a> SeenConfigurations<'a> {
         seen_colocated: impl Fn(&WorkloadId) -> bool,
     ) -> Stratum {
         let family_here = || self.family.clone();
-        let place =
-            |aspect, horizon| Stratum { aspect, horizon, family: family_here(), newcomer: None };
+        let unobserved = self.is_unobserved(at);
+        let place = |aspect, horizon| {
+            let family = family_here();
+            Stratum { aspect, horizon, family, unobserved, newcomer: None }
+        };
         let colocated = !at.neighbours.is_empty();
         let same = |seen: Option<u32>| at.global_batch.is_none_or(|b| seen.is_none_or(|s| s == b));
         let here =
@@ -146,6 +152,12 @@ impl<'a> SeenConfigurations<'a> {
             }
         };
         place(aspect, if known { Horizon::SimilarConfig } else { Horizon::NewAspect })
+    }
+
+    /// Whether `at` needs communication between GPUs, or between nodes, and no seen shape did.
+    fn is_unobserved(&self, at: &Configuration) -> bool {
+        let seen = |of: fn(&Shape) -> u32| self.shapes.iter().any(|s| of(s) > 1);
+        (at.gpus > 1 && !seen(|s| s.0)) || (at.nodes > 1 && !seen(|s| s.1))
     }
 
     /// Whether seen shapes lie on either side of `at`.

@@ -5,22 +5,26 @@
 
 use wattle_common::numerics::median_high;
 
-use crate::model::cap_curve::{CapCurve, Known, power_between};
+use crate::model::cap_curve::{CapCurve, Known, Shares, power_between};
 use crate::model::constant::{Constant, LEAST_SD};
 
 /// Standard deviation of a curve between two observed settings, as a share of the gap between them.
 pub(crate) const BETWEEN_SHARE: Constant = Constant::new("own_curve: BETWEEN_SHARE", 0.06);
 
 /// A job's time curve between the default and its lowest cap.
-pub(super) struct OwnTimeCurve {
+pub(crate) struct OwnTimeCurve {
     shape: CapCurve,
     /// (ln cap, ln slowdown, residual of the curve), in descending order of caps, the default first.
     points: Vec<(f64, f64, f64)>,
 }
 
 impl OwnTimeCurve {
-    /// Fits `caps`, in descending order: (cap in W, ln slowdown, its variance).
-    pub(super) fn fit(caps: &[(f64, f64, f64)], cap_default_w: f64) -> Option<Self> {
+    /// Fits `caps`, in descending order: (effective cap in W, ln slowdown, its variance).
+    pub(crate) fn fit(
+        caps: &[(f64, f64, f64)],
+        cap_default_w: f64,
+        shares: &Shares,
+    ) -> Option<Self> {
         // Half of the variance is noise of the default, which all caps have in common.
         let one = |(cap_w, ln_time, variance): &(f64, f64, f64)| Known {
             cap_w: *cap_w,
@@ -30,7 +34,7 @@ impl OwnTimeCurve {
         let mut known: Vec<Known> = caps.iter().map(one).collect();
         let sd = median_high(known.iter().map(|k| k.sd)).unwrap_or(0.0);
         known.insert(0, Known { cap_w: cap_default_w, ln_time: 0.0, sd });
-        let shape = CapCurve::fit(&known, cap_default_w)?;
+        let shape = CapCurve::fit(&known, cap_default_w, shares)?;
         let points = known
             .iter()
             .enumerate()
@@ -45,7 +49,9 @@ impl OwnTimeCurve {
     }
 
     /// Natural logarithm of the slowdown, and the variance of the curve's form.
-    pub(super) fn at(&self, cap_w: f64) -> (f64, f64) {
+    pub(crate) fn at(&self, cap_w: f64) -> (f64, f64) {
+        // Below the lowest effective cap the GPU is at its lowest clock.
+        let cap_w = self.points.last().map_or(cap_w, |lowest| cap_w.max(lowest.0.exp()));
         let (shape, spread) = self.shape.at(cap_w);
         let (share, high, low) = between(&self.points, |p| p.0, cap_w.ln());
         let off = high.2 + share * (low.2 - high.2);
@@ -79,6 +85,7 @@ fn form_between(share: f64, gap: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::cap_curve::EQUAL;
 
     #[test]
     fn curve_meets_precise_points_and_smooths_noisy_ones() {
@@ -86,7 +93,7 @@ mod tests {
             [(225.0, 0.02), (175.0, 0.10 + odd), (150.0, 0.17), (125.0, 0.29), (100.0, 0.52)]
                 .map(|(cap, y)| (cap, y, 2.0 * sd * sd))
         };
-        let at = |sd, odd, cap| OwnTimeCurve::fit(&caps(sd, odd), 250.0).unwrap().at(cap);
+        let at = |sd, odd, cap| OwnTimeCurve::fit(&caps(sd, odd), 250.0, &EQUAL).unwrap().at(cap);
         for (cap, y, _) in caps(0.001, 0.0) {
             assert!((at(0.001, 0.0, cap).0 - y).abs() < 0.003, "{cap}");
         }
@@ -94,6 +101,6 @@ mod tests {
         assert!((precise - 0.15).abs() < 0.005 && smoothed < 0.13, "{precise} {smoothed}");
         // Between observed caps the variance is larger than on them.
         assert!(at(0.001, 0.0, 112.0).1 > at(0.001, 0.0, 100.0).1);
-        assert!(OwnTimeCurve::fit(&caps(0.01, 0.0)[..1], 250.0).is_none());
+        assert!(OwnTimeCurve::fit(&caps(0.01, 0.0)[..1], 250.0, &EQUAL).is_none());
     }
 }

@@ -1,17 +1,20 @@
 //! Time and power over caps of one job, from three observed caps on.
 //!
-//! Time relative to the default as a function of the cap L (W; L1 is the lowest observed), four forms:
+//! Time t relative to the default as a function of the cap L (W; L1 is the lowest observed), six forms:
 //!
 //! ```text
-//! t = A + B (L / L1)^-h           ln t = A + B (L / L1)^-h            h in 0.5 .. 12
-//! t = A + B exp(-(L - L1) / w)    ln t = A + B exp(-(L - L1) / w)     w in 3 .. 80 % of the default
+//! y = A + B (L / L1)^-h           y = t, ln t or 1 / t       h in 0.5 .. 12
+//! y = A + B exp(-(L - L1) / w)    y = t, ln t or 1 / t       w in 3 .. 80 % of the default
 //! ```
 //!
-//! A and B are weighted least squares. With three readings for three unknowns a point estimate of h or
-//! w would follow the noise, so each is averaged over a grid, weighted by likelihood times a prior (h
-//! near 4, w near 14 % of the default). The four forms have equal weight: on the Zeus traces
-//! (NSDI'23) no single form is best on both GPU types, and their mean is as good as the best of each
-//! (1.9 % on V100 and P100). Their spread is the uncertainty of the form.
+//! The forms in t give the steepest slowdown below the knee and the forms in 1 / t, the speed, the
+//! closest to linear. A and B are weighted least squares. With three readings for three unknowns a point
+//! estimate of h or w would follow the noise, so each is averaged over a grid, weighted by likelihood
+//! times a prior (h near 4, w near 14 % of the default). The curve is the mean of the forms, weighted by
+//! the shares of the GPU type ([`super::cap_forms`]); their spread is the uncertainty of the form.
+//!
+//! A GPU at its lowest clock may draw more than its cap. L is then the power drawn ([`effective_cap`]),
+//! and the time is constant below the lowest L1.
 //!
 //! Power between two observed caps is the mean of two forms: linear interpolation, and power equal to
 //! the cap until it reaches the job's exclusive power.
@@ -50,11 +53,35 @@ enum Form {
     Decay(f64),
 }
 
+/// Quantity that a form gives, relative to the default.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Scale {
+    Time,
+    LnTime,
+    Speed,
+}
+
+/// Number of forms.
+pub const FORMS: usize = 6;
+/// Names of the forms, in the order of [`Shares`].
+pub const NAMES: [&str; FORMS] = [
+    "power, time",
+    "exponential, time",
+    "power, ln time",
+    "exponential, ln time",
+    "power, speed",
+    "exponential, speed",
+];
+/// Weight of each form; they add up to 1.
+pub type Shares = [f64; FORMS];
+/// Equal weight of the forms in t and ln t. On the Zeus traces (NSDI'23) of V100 and P100 their mean is
+/// as good as the best of each.
+pub const EQUAL: Shares = [0.25, 0.25, 0.25, 0.25, 0.0, 0.0];
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Member {
     form: Form,
-    /// Whether the form gives the logarithm of the time.
-    log: bool,
+    scale: Scale,
     a: f64,
     b: f64,
     weight: f64,
@@ -76,20 +103,45 @@ impl Form {
     }
 }
 
+impl Scale {
+    /// Natural logarithm of the time.
+    fn ln_time(self, y: f64) -> f64 {
+        match self {
+            Self::Time => y.max(1e-3).ln(),
+            Self::LnTime => y,
+            Self::Speed => -y.max(1e-3).ln(),
+        }
+    }
+
+    /// Value and standard deviation of an observation.
+    fn of(self, ln_time: f64, sd: f64) -> (f64, f64) {
+        let time = ln_time.clamp(-5.0, 5.0).exp();
+        match self {
+            Self::Time => (time, sd * time),
+            Self::LnTime => (ln_time, sd),
+            Self::Speed => (1.0 / time, sd / time),
+        }
+    }
+}
+
 impl CapCurve {
-    /// Fits `known` for this default cap; `None` for fewer than three points.
+    /// Fits `known` for this default cap with each form's share; `None` for fewer than three points.
     #[must_use]
-    pub fn fit(known: &[Known], cap_default_w: f64) -> Option<Self> {
+    pub fn fit(known: &[Known], cap_default_w: f64, shares: &Shares) -> Option<Self> {
         if known.len() < 3 {
             return None;
         }
         let low_w = known.iter().map(|k| k.cap_w).fold(f64::INFINITY, f64::min);
-        let powers = || POWERS.iter().map(|h| (Form::Power(*h), (h / POWER_PRIOR.get()).ln()));
+        let power = |h: &f64| (Form::Power(*h), (h / POWER_PRIOR.get()).ln());
         let reach = |w: &f64| (Form::Decay(w * cap_default_w), (w / REACH_PRIOR.get()).ln());
-        let mut members = Vec::with_capacity(32);
-        for log in [false, true] {
-            one_form(&mut members, powers(), known, low_w, log);
-            one_form(&mut members, REACHES.iter().map(reach), known, low_w, log);
+        let mut members = Vec::with_capacity(FORMS * POWERS.len());
+        for (i, share) in shares.iter().enumerate().filter(|(_, share)| **share > 0.0) {
+            let scale = [Scale::Time, Scale::LnTime, Scale::Speed][i / 2];
+            if i % 2 == 0 {
+                one_form(&mut members, POWERS.iter().map(power), known, low_w, (scale, *share));
+            } else {
+                one_form(&mut members, REACHES.iter().map(reach), known, low_w, (scale, *share));
+            }
         }
         Some(Self { low_w, members })
     }
@@ -98,10 +150,7 @@ impl CapCurve {
     /// variance between the forms.
     #[must_use]
     pub fn at(&self, cap_w: f64) -> (f64, f64) {
-        let value = |m: &Member| {
-            let y = m.a + m.b * m.form.at(cap_w, self.low_w);
-            if m.log { y } else { y.max(1e-3).ln() }
-        };
+        let value = |m: &Member| m.scale.ln_time(m.a + m.b * m.form.at(cap_w, self.low_w));
         let values: Vec<(f64, f64)> = self.members.iter().map(|m| (m.weight, value(m))).collect();
         let mean: f64 = values.iter().map(|(w, y)| w * y).sum();
         let spread = values.iter().map(|(w, y)| w * (y - mean) * (y - mean)).sum();
@@ -109,13 +158,21 @@ impl CapCurve {
     }
 }
 
-/// Adds one form over its grid; its weights add up to a quarter.
+/// Cap (W) that has the effect of `cap_w`, for a job that draws `power_w` under it: a GPU at its lowest
+/// clock may draw more than its cap, and then a cap of that power has the same effect. At most midway to
+/// `above_w`, the next higher one.
+#[must_use]
+pub fn effective_cap(cap_w: f64, power_w: Option<f64>, above_w: f64) -> f64 {
+    cap_w.max(power_w.unwrap_or(0.0).min(f64::midpoint(cap_w, above_w)))
+}
+
+/// Adds one form over its grid; its weights add up to `share`.
 fn one_form(
     members: &mut Vec<Member>,
     grid: impl Iterator<Item = (Form, f64)>,
     known: &[Known],
     low_w: f64,
-    log: bool,
+    (scale, share): (Scale, f64),
 ) {
     let from = members.len();
     let mut costs = Vec::new();
@@ -123,18 +180,16 @@ fn one_form(
         let rows: Vec<Row> = known
             .iter()
             .map(|k| {
-                let (sd, x) = (k.sd.hypot(LEAST_SD.get()), vec![1.0, form.at(k.cap_w, low_w)]);
-                let time = k.ln_time.clamp(-5.0, 5.0).exp();
-                let (y, sd) = if log { (k.ln_time, sd) } else { (time, sd * time) };
-                Row { x, y, sd }
+                let (y, sd) = scale.of(k.ln_time, k.sd.hypot(LEAST_SD.get()));
+                Row { x: vec![1.0, form.at(k.cap_w, low_w)], y, sd }
             })
             .collect();
         let (found, squares) = least_squares(&rows, 2);
         costs.push(squares + (off / PRIOR_SD.get()).powi(2));
-        members.push(Member { form, log, a: found[0], b: found[1], weight: 0.0 });
+        members.push(Member { form, scale, a: found[0], b: found[1], weight: 0.0 });
     }
     for (member, weight) in members[from..].iter_mut().zip(likelihood_weights(&costs)) {
-        member.weight = 0.25 * weight;
+        member.weight = share * weight;
     }
 }
 
@@ -173,19 +228,41 @@ mod tests {
     fn curve_of_neither_form_is_approximated_from_three_caps() {
         let truth = |cap: f64| 1.0 + 0.02 * ((230.0 / cap).powf(5.0) - 0.66).max(0.0);
         let points: Vec<(f64, f64)> = [100.0, 175.0, 250.0].map(|c| (c, truth(c))).to_vec();
-        let shape = CapCurve::fit(&known(&points), 250.0).unwrap();
+        let shape = CapCurve::fit(&known(&points), 250.0, &EQUAL).unwrap();
         for cap in [110.0, 125.0, 150.0, 200.0, 225.0] {
             let (ln_time, spread) = shape.at(cap);
             assert!((ln_time - truth(cap).ln()).abs() < 0.03, "{cap}: {ln_time}");
             assert!((0.0..0.01).contains(&spread), "{cap}: {spread}");
         }
-        assert!(CapCurve::fit(&known(&points[..2]), 250.0).is_none());
+        assert!(CapCurve::fit(&known(&points[..2]), 250.0, &EQUAL).is_none());
+    }
+
+    /// ResNet-50 at batch 128 on a Quadro RTX 6000 (Zeus traces): speed relative to the default.
+    #[test]
+    fn forms_in_speed_follow_a_saturating_speed() {
+        let speed = [(125.0, 0.703), (150.0, 0.831), (175.0, 0.903)];
+        let points = known(&[(100.0, 1.0 / 0.430), (200.0, 1.0 / 0.946), (260.0, 1.0)]);
+        let off = |shares: &Shares| {
+            let shape = CapCurve::fit(&points, 260.0, shares).unwrap();
+            speed.map(|(cap, speed)| (shape.at(cap).0 + f64::ln(speed)).abs()).iter().sum::<f64>()
+        };
+        let blend = off(&[0.0, 0.0, 0.0, 0.0, 0.5, 0.5]);
+        assert!(blend < 0.1 && off(&EQUAL) > 1.5 * blend, "{blend} {}", off(&EQUAL));
+    }
+
+    #[test]
+    fn power_above_the_cap_takes_its_place() {
+        assert_eq!(effective_cap(100.0, Some(115.0), 150.0), 115.0);
+        assert_eq!(effective_cap(100.0, Some(90.0), 150.0), 100.0);
+        assert_eq!(effective_cap(100.0, None, 150.0), 100.0);
+        assert_eq!(effective_cap(100.0, Some(190.0), 150.0), 125.0);
     }
 
     #[test]
     fn flat_noisy_readings_give_a_flat_curve() {
         let shape =
-            CapCurve::fit(&known(&[(100.0, 1.01), (175.0, 0.97), (250.0, 1.0)]), 250.0).unwrap();
+            CapCurve::fit(&known(&[(100.0, 1.01), (175.0, 0.97), (250.0, 1.0)]), 250.0, &EQUAL)
+                .unwrap();
         for cap in [110.0, 140.0, 200.0, 230.0] {
             assert!(shape.at(cap).0.abs() < 0.05, "{cap}");
         }

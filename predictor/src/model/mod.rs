@@ -4,6 +4,7 @@
 
 pub mod cap;
 pub mod cap_curve;
+pub mod cap_forms;
 pub mod clock;
 pub mod constant;
 pub mod interference;

@@ -104,8 +104,9 @@ impl Predictor {
                 *waited > 0 || pooled.is_behind(&self.history, &gpu_type)
             };
             if self.pooled.get(&gpu_type).is_some_and(behind) {
-                let pooled = Arc::new(Pooled::fit(&self.history, &gpu_type, None));
-                self.pooled.insert(gpu_type, (pooled, 0));
+                let pooled =
+                    Pooled::fit(&self.history, &gpu_type, None, self.pooled_elsewhere(&gpu_type));
+                self.pooled.insert(gpu_type, (Arc::new(pooled), 0));
             }
         }
     }
@@ -121,13 +122,20 @@ impl Predictor {
         }
     }
 
+    /// Pooled models of the other GPU types.
+    fn pooled_elsewhere(&self, gpu_type: &str) -> impl Iterator<Item = &Pooled> {
+        let others = self.pooled.iter().filter(move |(other, _)| *other != gpu_type);
+        others.map(|(_, (pooled, _))| &**pooled)
+    }
+
     pub(super) fn pool_now(&mut self, gpu_type: &str) {
         // As bounded as the GPU types.
         if self.pooled.len() >= GPU_TYPES_MAX && !self.pooled.contains_key(gpu_type) {
             return;
         }
         let before = self.pooled.get(gpu_type).map(|(pooled, _)| &**pooled);
-        let pooled = Pooled::fit(&self.history, gpu_type, before);
+        let others = self.pooled_elsewhere(gpu_type);
+        let pooled = Pooled::fit(&self.history, gpu_type, before, others);
         self.pooled.insert(gpu_type.to_owned(), (Arc::new(pooled), 0));
     }
 }

@@ -12,6 +12,7 @@ use wattle_common::observation::unknown;
 use super::Predictor;
 use crate::job::{Context, Job, JobModel, Profiles};
 use crate::model::cap::GpuSpec;
+use crate::model::cap_forms::FormChoice;
 use crate::pooled::Pooled;
 use crate::prior;
 use crate::probe;
@@ -178,6 +179,12 @@ impl Predictor {
             }
         }
         profiles
+    }
+
+    /// Forms of the response of time to caps on a GPU type, with their shares.
+    #[must_use]
+    pub fn cap_forms(&self, gpu_type: &str) -> FormChoice {
+        self.pooled(gpu_type).transfer.forms().clone()
     }
 
     pub(super) fn pooled(&self, gpu_type: &str) -> Arc<Pooled> {

@@ -6,6 +6,7 @@
 //! no I/O. Files may be of any GPU and model, and may be faulty: everything unusable is reported.
 
 mod baselines;
+mod forms;
 mod metrics;
 mod names;
 mod protocol;
@@ -18,6 +19,7 @@ use serde::Serialize;
 
 use wattle_predictor::method::Method;
 
+pub use forms::Forms;
 pub use metrics::Row;
 pub use reader::Format;
 pub use readings::{AtClock, ClockSweep, ModelRates, Rate, clock_sweep, model_rates};
@@ -62,6 +64,8 @@ impl std::fmt::Display for Problem {
 pub struct Report {
     /// By file, GPU, protocol, quantity and model.
     pub rows: Vec<Row>,
+    /// Forms of the response of time to caps that were chosen, by file.
+    pub forms: Vec<Forms>,
     /// Everything unusable.
     #[serde(skip)]
     pub problems: Vec<Problem>,
@@ -102,7 +106,7 @@ pub fn run_by(sources: &[Source], method: Method) -> Report {
                 let caps = reader::caps::read(&mut table, &context);
                 tasks.push(Box::new(move |out| {
                     protocol::caps::three_caps(&caps, out);
-                    protocol::caps::one_cap(&caps, out);
+                    protocol::caps::new_network(&caps, out);
                 }));
             }
             Format::Stages => {
@@ -132,6 +136,7 @@ pub fn run_by(sources: &[Source], method: Method) -> Report {
     report.problems.extend(omitted.map(|(file, what)| Problem { file, line: None, what }));
     report.problems.sort();
     report.rows = out.rows;
+    report.forms = out.forms;
     let key = |r: &Row| {
         (r.file.clone(), r.gpu.clone(), r.protocol.clone(), r.quantity.clone(), r.model.clone())
     };

@@ -12,6 +12,7 @@ use wattle_common::{Frequency, Power, Timestamp};
 
 use super::reader::FileGpu;
 use wattle_predictor::calibration::Calibration;
+use wattle_predictor::model::cap_forms::FormChoice;
 use wattle_predictor::predictor::Learned;
 use wattle_predictor::surface::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
@@ -115,6 +116,11 @@ impl Trial {
     /// Prediction for the job of `class`.
     pub(crate) fn predict(&self, class: &WorkloadId, at: &Configuration) -> Option<SurfacePoint> {
         self.predictor.predict(&job_of(class), at)
+    }
+
+    /// Forms of the response of time to caps, with their shares.
+    pub(crate) fn cap_forms(&self) -> FormChoice {
+        self.predictor.cap_forms(&self.gpu_type)
     }
 
     /// Predicted energy of one step on one GPU, J.

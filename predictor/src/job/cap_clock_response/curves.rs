@@ -4,6 +4,7 @@ use wattle_common::observation::Setting;
 
 use super::{CapClockResponse, Node, Output, Value, of};
 use crate::job::own_curve::{OwnTimeCurve, own_power_at};
+use crate::model::cap_curve::effective_cap;
 use crate::model::clock::{self, ClockCurves};
 use crate::model::transfer::CapEffect;
 
@@ -32,8 +33,11 @@ impl CapClockResponse {
             .collect();
         caps.sort_by(|a, b| b.total_cmp(a));
         let enough = self.caps.len() >= 2;
-        let slow_curve =
-            (enough && slow_seen).then(|| OwnTimeCurve::fit(&self.own_slow(), default_w)).flatten();
+        let slow_curve = (enough && slow_seen)
+            .then(|| {
+                OwnTimeCurve::fit(&self.own_slow(power_seen), default_w, self.transfer.shares())
+            })
+            .flatten();
         let power_curve = (enough && power_seen).then(|| self.own_power());
         // With more observations under caps, the curve depends less on the exclusive power.
         let known = 1.0 / (1 + self.caps.len()) as f64;
@@ -67,13 +71,18 @@ impl CapClockResponse {
         self.table = table;
     }
 
-    /// (cap, ln slowdown, its variance), in descending order of caps.
-    fn own_slow(&self) -> Vec<(f64, f64, f64)> {
+    /// (effective cap, ln slowdown, its variance), in descending order of caps. `power_seen`: whether
+    /// power at the default was observed.
+    fn own_slow(&self, power_seen: bool) -> Vec<(f64, f64, f64)> {
+        let mut above = self.gpu.cap_default_w;
         let one = |cap: &f64| {
             let setting = Setting { cap_w: Some(*cap), clock_mhz_max: None };
             let (row, mean, _) = self.columns(Output::Slow, setting, self.ln_power);
             let (off, variance) = self.slow.at(&row);
-            (*cap, mean + off, variance)
+            let power =
+                power_seen.then(|| (self.ln_power + self.linear(Output::Power, *cap).0).exp());
+            above = effective_cap(*cap, power, above);
+            (above, mean + off, variance)
         };
         self.caps.iter().map(one).collect()
     }

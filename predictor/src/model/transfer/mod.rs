@@ -35,6 +35,8 @@ use wattle_common::observation::Setting;
 use std::collections::BTreeSet;
 
 use super::cap::{self, GpuSpec};
+use super::cap_curve::Shares;
+use super::cap_forms::FormChoice;
 use super::constant::Constant;
 use super::ridge;
 use crate::statistics::regression::Gaussian;
@@ -151,6 +153,8 @@ pub struct Transfer {
     new: (Spread, Spread),
     /// Families with two seen classes or more.
     families: BTreeSet<String>,
+    /// Shares of the forms in a job's own time curve.
+    forms: FormChoice,
 }
 
 /// Correction of the prior at one cap, with the weight of the regression in it, 0 to 1.
@@ -176,6 +180,7 @@ impl Transfer {
             same_family,
             new,
             families: BTreeSet::new(),
+            forms: FormChoice::default(),
         }
     }
 
@@ -222,7 +227,14 @@ impl Transfer {
             same_family: (slow.0.unwrap_or(prior.0), power.0.unwrap_or(prior.1)),
             new: (slow.1.unwrap_or(prior.0), power.1.unwrap_or(prior.1)),
             families: BTreeSet::new(),
+            forms: FormChoice::default(),
         }
+    }
+
+    /// With these shares of the forms in a job's own time curve.
+    #[must_use]
+    pub fn with_forms(self, forms: FormChoice) -> Self {
+        Self { forms, ..self }
     }
 
     /// With the families of the seen classes, one entry for each class.
@@ -238,6 +250,18 @@ impl Transfer {
     #[must_use]
     pub fn knows(&self, family: &str) -> bool {
         self.families.contains(family)
+    }
+
+    /// Share of each form in a job's own time curve.
+    #[must_use]
+    pub fn shares(&self) -> &Shares {
+        &self.forms.shares
+    }
+
+    /// Shares of the forms, with their source.
+    #[must_use]
+    pub fn forms(&self) -> &FormChoice {
+        &self.forms
     }
 
     /// Number of caps with a regression.

@@ -1,11 +1,12 @@
-//! caps-3 and caps-1: time and power of a job under caps that it was not seen under.
+//! caps-3, caps-3-new and caps-1: time and power of a job under caps that it was not seen under.
 //!
 //! caps-3: of every job with five caps or more, the highest, middle (index n/2 in ascending order) and
 //! lowest are known. The predictor also knows the same three caps of the file's other jobs, and nothing
 //! else. Intervals are calibrated on the errors of the other jobs.
 //!
-//! caps-1: a job's highest cap is known, and all caps of all other networks. Intervals are calibrated on
-//! each of these networks in turn, predicted without it and without the evaluated one.
+//! caps-3-new: the same three caps of a job are known, and all caps of all other networks. caps-1: only
+//! the job's highest cap is known, and all caps of all other networks. For both, intervals are calibrated
+//! on each of these networks in turn, predicted without it and without the evaluated one.
 
 use std::collections::BTreeSet;
 
@@ -16,6 +17,7 @@ use wattle_predictor::surface::Configuration;
 use super::known::{KnownJob, split, trials};
 use super::{Of, Outcome};
 use crate::baselines::{Plane, nearest, simple};
+use crate::forms::Forms;
 use crate::metrics::{Measure, Sample};
 use crate::reader::caps::{CapJob, CapReading, Caps};
 use crate::trial::{Shown, Trial, alone, cap};
@@ -114,16 +116,8 @@ pub(crate) fn three_caps(caps: &Caps, out: &mut Outcome) {
     let mut samples = Samples::default();
     for (job, trial) in jobs.iter().zip(trials(&caps.file_gpu, &known_jobs)) {
         let (known, unknown) = parts(job);
-        let by = |of: &dyn Fn(&CapReading) -> f64| -> Vec<(f64, f64)> {
-            known.iter().rev().map(|r| (r.cap_w, of(r))).collect()
-        };
-        let (speed, power) = (by(&|r| 1.0 / r.time_s), by(&|r| r.power_w));
         for reading in &unknown {
-            let cap = reading.cap_w;
-            let speeds = simple(&speed, cap).into_iter();
-            let both =
-                speeds.zip(simple(&power, cap)).map(|((name, s), (_, p))| (name, 1.0 / s, p));
-            samples.ask(&trial, job, reading, both.collect());
+            samples.ask(&trial, job, reading, of_three(&known, reading.cap_w));
         }
     }
     let names = ["caps-3", "caps-3-without-ncf", "caps-3-by-network"];
@@ -139,46 +133,119 @@ fn without(caps: &Caps, left_out: &[&str]) -> Trial {
     trial
 }
 
-/// Scores of predictions of `network`, without it and without `tested`.
-fn scores_of(caps: &Caps, network: &str, tested: &str) -> Calibration {
-    let base = without(caps, &[network, tested]);
-    let mut all = Calibration::default();
-    for job in caps.jobs.iter().filter(|j| j.network == network) {
-        let [lower @ .., highest] = job.readings.as_slice() else { continue };
-        let mut trial = base.clone();
-        trial.learn(&[shown(job, highest)], false);
-        all.absorb(&trial.scores(&lower.iter().map(|r| shown(job, r)).collect::<Vec<_>>()));
-    }
-    all
+/// Known readings of a job of a new network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Given {
+    /// Its highest cap.
+    Highest,
+    /// Its highest, middle and lowest cap.
+    Three,
 }
 
-pub(crate) fn one_cap(caps: &Caps, out: &mut Outcome) {
+impl Given {
+    /// Known and predicted readings of a job; `None` for a job with too few.
+    fn split(self, job: &CapJob) -> Option<(Vec<CapReading>, Vec<CapReading>)> {
+        let n = job.readings.len();
+        match self {
+            Self::Highest => {
+                let (highest, lower) = job.readings.split_last()?;
+                Some((vec![*highest], lower.to_vec()))
+            }
+            Self::Three => (n >= CAPS_MIN).then(|| {
+                let (known, unknown) = split(&job.readings, three(n));
+                (known.to_vec(), unknown)
+            }),
+        }
+    }
+
+    /// `base` with the known readings of `job`, and the readings to predict.
+    fn trial(self, base: &Trial, job: &CapJob) -> Option<(Trial, Vec<CapReading>)> {
+        let (known, unknown) = self.split(job)?;
+        let mut trial = base.clone();
+        trial.learn(&known.iter().map(|r| shown(job, r)).collect::<Vec<_>>(), false);
+        Some((trial, unknown))
+    }
+
+    /// Scores of predictions of `network`; `base` does not know it.
+    fn scores(self, base: &Trial, caps: &Caps, network: &str) -> Calibration {
+        let mut all = Calibration::default();
+        for job in caps.jobs.iter().filter(|j| j.network == network) {
+            let Some((trial, unknown)) = self.trial(base, job) else { continue };
+            all.absorb(&trial.scores(&unknown.iter().map(|r| shown(job, r)).collect::<Vec<_>>()));
+        }
+        all
+    }
+
+    /// Predictions of the simple predictors under `reading`'s cap: name, time, power.
+    fn simple(
+        self,
+        job: &CapJob,
+        others: &[&CapJob],
+        reading: &CapReading,
+    ) -> Vec<(&'static str, f64, f64)> {
+        let Some((known, _)) = self.split(job) else { return Vec::new() };
+        let cap = reading.cap_w;
+        if self == Self::Three {
+            return of_three(&known, cap);
+        }
+        let highest = known[0];
+        let (t, p) = (highest.time_s, highest.power_w);
+        let mut simple = vec![("constant", t, p)];
+        if let Some((near, line)) = like(others, &highest, cap) {
+            simple.push(("nearest", t * near.0, p * near.1));
+            simple.push(("linear", t * line.0, p * line.1));
+        }
+        simple
+    }
+}
+
+/// The simple predictors with three `known` readings in descending order of caps: linear in speed and
+/// power.
+fn of_three(known: &[CapReading], cap_w: f64) -> Vec<(&'static str, f64, f64)> {
+    let by = |of: &dyn Fn(&CapReading) -> f64| -> Vec<(f64, f64)> {
+        known.iter().rev().map(|r| (r.cap_w, of(r))).collect()
+    };
+    let speeds = simple(&by(&|r| 1.0 / r.time_s), cap_w).into_iter();
+    let powers = simple(&by(&|r| r.power_w), cap_w);
+    speeds.zip(powers).map(|((name, s), (_, p))| (name, 1.0 / s, p)).collect()
+}
+
+pub(crate) fn new_network(caps: &Caps, out: &mut Outcome) {
     let networks: BTreeSet<&str> = caps.jobs.iter().map(|j| j.network.as_str()).collect();
-    let mut samples = Samples::default();
+    let givens = [Given::Highest, Given::Three];
+    let mut samples = [Samples::default(), Samples::default()];
     for network in networks.iter().filter(|_| networks.len() > 1) {
         let (own, others): (Vec<&CapJob>, Vec<&CapJob>) =
             caps.jobs.iter().partition(|j| j.network == *network);
-        let mut base = without(caps, &[network]);
-        let known = networks.iter().filter(|n| *n != network);
-        let scores: Vec<Calibration> = known.map(|n| scores_of(caps, n, network)).collect();
-        base.calibrate(scores.iter());
-        for job in own {
-            let [lower @ .., highest] = job.readings.as_slice() else { continue };
-            let mut trial = base.clone();
-            trial.learn(&[shown(job, highest)], false);
-            for reading in lower {
-                let (t, p) = (highest.time_s, highest.power_w);
-                let mut simple = vec![("constant", t, p)];
-                if let Some((near, line)) = like(&others, highest, reading.cap_w) {
-                    simple.push(("nearest", t * near.0, p * near.1));
-                    simple.push(("linear", t * line.0, p * line.1));
+        let base = without(caps, &[network]);
+        out.forms.extend(Forms::of(&caps.file_gpu, Some(network), &base));
+        let mut scores = [Vec::new(), Vec::new()];
+        for other in networks.iter().filter(|n| *n != network) {
+            let base = without(caps, &[other, network]);
+            for (given, scores) in givens.iter().zip(&mut scores) {
+                scores.push(given.scores(&base, caps, other));
+            }
+        }
+        for ((given, samples), scores) in givens.iter().zip(&mut samples).zip(&scores) {
+            let mut base = base.clone();
+            base.calibrate(scores.iter());
+            for job in &own {
+                let Some((trial, unknown)) = given.trial(&base, job) else { continue };
+                for reading in &unknown {
+                    samples.ask(&trial, job, reading, given.simple(job, &others, reading));
                 }
-                samples.ask(&trial, job, reading, simple);
             }
         }
     }
+    if networks.len() > 1 {
+        out.forms.extend(Forms::of(&caps.file_gpu, None, &without(caps, &[])));
+    }
+    let why = "two networks or more with two caps or more are needed";
     let names = ["caps-1", "caps-1-without-ncf", "caps-1-by-network"];
-    samples.rows(out, caps, names, "two networks or more with two caps or more are needed");
+    samples[0].rows(out, caps, names, why);
+    let why = "two networks or more with five caps or more are needed";
+    let names = ["caps-3-new", "caps-3-new-without-ncf", "caps-3-new-by-network"];
+    samples[1].rows(out, caps, names, why);
 }
 
 /// Ratios of time and of power to those at the highest cap.

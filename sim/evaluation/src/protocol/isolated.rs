@@ -4,7 +4,8 @@
 //! known; all other readings are predicted. The predictor also knows the complete tables of the other
 //! models on the same GPU.
 
-use super::scaling::{Split, ask};
+use super::few::{Constant, Few};
+use super::scaling::{Split, Splitter, ask};
 use super::{Of, Outcome};
 use crate::metrics::Measure;
 use crate::reader::isolated::TOGETHER;
@@ -15,15 +16,22 @@ fn local(reading: &Reading) -> u32 {
 }
 
 pub(crate) fn run(models: &[Readings], out: &mut Outcome) {
+    let mut strata = Few::new(Constant::Local);
     for (me, model) in models.iter().enumerate() {
         let (file_gpu, name) = (&model.file_gpu, Some(model.model.as_str()));
         let of = Of { file_gpu, model: name, protocol: "isolated", quantity: "time" };
-        let samples = ask(models, me, &split);
+        let splits: [&Splitter<'_>; 4] =
+            [&split, &|m| Constant::Local.split(m, 1), &|m| Constant::Local.split(m, 2), &|m| {
+                Constant::Local.split(m, 3)
+            }];
+        let mut samples = ask(models, me, &splits).into_iter();
         let gpu = file_gpu.gpu.as_deref().unwrap_or("an unnamed GPU");
         let why =
             format!("{name} on {gpu} has readings at one number of GPUs only", name = model.model);
-        out.add(of, Measure::Relative, &samples, &why);
+        out.add(of, Measure::Relative, &samples.next().unwrap_or_default(), &why);
+        strata.add(model, samples, out);
     }
+    strata.finish(out);
 }
 
 fn split(model: &Readings) -> Split<'_> {

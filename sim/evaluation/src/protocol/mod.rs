@@ -3,6 +3,7 @@
 
 pub(crate) mod caps;
 pub(crate) mod clocks;
+pub(crate) mod few;
 pub(crate) mod isolated;
 mod known;
 pub(crate) mod pairs;
@@ -11,6 +12,7 @@ pub(crate) mod scaling;
 
 use std::sync::{Mutex, PoisonError};
 
+use super::forms::Forms;
 use super::metrics::{Label, Measure, Row, Sample};
 use super::reader::FileGpu;
 
@@ -27,6 +29,8 @@ pub(crate) struct Of<'a> {
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) rows: Vec<Row>,
+    /// Forms of the response of time to caps.
+    pub(crate) forms: Vec<Forms>,
     /// File and reason.
     pub(crate) omitted: Vec<(String, String)>,
 }
@@ -81,6 +85,7 @@ pub(crate) fn run_all(tasks: Vec<Task<'_>>) -> Outcome {
     let mut all = Outcome::default();
     for (_, out) in done {
         all.rows.extend(out.rows);
+        all.forms.extend(out.forms);
         all.omitted.extend(out.omitted);
     }
     all

@@ -6,7 +6,8 @@
 
 use wattle_common::rng::Stream;
 
-use super::scaling::{Split, ask};
+use super::few::{Constant, Few};
+use super::scaling::{Split, Splitter, ask};
 use super::{Of, Outcome};
 use crate::metrics::Measure;
 use crate::reader::{Reading, Readings};
@@ -20,13 +21,20 @@ fn local(reading: &Reading) -> u32 {
 }
 
 pub(crate) fn run(models: &[Readings], out: &mut Outcome) {
+    let mut strata = Few::new(Constant::Local);
     for (me, model) in models.iter().enumerate() {
-        let samples = ask(models, me, &split);
+        let splits: [&Splitter<'_>; 4] =
+            [&split, &|m| Constant::Local.split(m, 1), &|m| Constant::Local.split(m, 2), &|m| {
+                Constant::Local.split(m, 3)
+            }];
+        let mut samples = ask(models, me, &splits).into_iter();
         let why = "it needs readings at the placements 1, 2, 4, 11, 22 or 111 and at others";
         let (file_gpu, name) = (&model.file_gpu, Some(model.model.as_str()));
         let of = Of { file_gpu, model: name, protocol: "placement", quantity: "time" };
-        out.add(of, Measure::Relative, &samples, why);
+        out.add(of, Measure::Relative, &samples.next().unwrap_or_default(), why);
+        strata.add(model, samples, out);
     }
+    strata.finish(out);
 }
 
 fn split(model: &Readings) -> Split<'_> {

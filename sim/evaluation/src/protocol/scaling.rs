@@ -4,9 +4,11 @@
 //! GPUs are predicted. With `scaling+16`, 16 GPUs at the smallest batch are known too. The predictor also
 //! knows the complete tables of the other models on the same GPU; files without a GPU name form one group.
 
+use wattle_predictor::calibration::Calibration;
 use wattle_predictor::statistics::interval::time_of;
 use wattle_predictor::surface::Configuration;
 
+use super::few::{Constant, Few};
 use super::{Of, Outcome};
 use crate::baselines::{Plane, constant};
 use crate::metrics::{Measure, Sample};
@@ -18,7 +20,7 @@ const SMALL: [u32; 3] = [1, 2, 4];
 /// Number of GPUs of the additional reading.
 const FURTHER: u32 = 16;
 /// Largest predicted number of GPUs.
-const GPUS_MAX: u32 = 64;
+pub(crate) const GPUS_MAX: u32 = 64;
 
 pub(crate) fn at(reading: &Reading) -> Configuration {
     Configuration {
@@ -64,23 +66,26 @@ pub(crate) struct Split<'a> {
     pub(crate) unknown: Vec<&'a Reading>,
 }
 
-/// Predicts readings of `models[me]` after `split`. The other models are split and predicted too, without
-/// them and without this one, and their scores calibrate the intervals.
-pub(crate) fn ask(
-    models: &[Readings],
-    me: usize,
-    split: &dyn Fn(&Readings) -> Split<'_>,
-) -> Vec<Sample> {
+/// Selects the known readings of a model.
+pub(crate) type Splitter<'s> = dyn for<'a> Fn(&'a Readings) -> Split<'a> + 's;
+
+fn rows<'a>(model: &'a Readings, readings: &[&Reading]) -> Vec<Shown<'a>> {
+    readings.iter().map(|r| shown(model, r)).collect()
+}
+
+/// Predicts readings of `models[me]` after each of `splits`. The other models are split and predicted too,
+/// without them and without this one, and their scores calibrate the intervals.
+pub(crate) fn ask(models: &[Readings], me: usize, splits: &[&Splitter<'_>]) -> Vec<Vec<Sample>> {
     let model = &models[me];
-    let Split { known, unknown } = split(model);
-    if known.is_empty() || unknown.is_empty() {
-        return Vec::new();
+    let usable = |split: &&&Splitter<'_>| {
+        let Split { known, unknown } = split(model);
+        !known.is_empty() && !unknown.is_empty()
+    };
+    if !splits.iter().any(|split| usable(&split)) {
+        return vec![Vec::new(); splits.len()];
     }
-    fn rows<'a>(model: &'a Readings, readings: &[&Reading]) -> Vec<Shown<'a>> {
-        readings.iter().map(|r| shown(model, r)).collect()
-    }
-    let mut trial = others(models, &[model]);
-    let mut scores = Vec::new();
+    let base = others(models, &[model]);
+    let mut scores: Vec<Vec<Calibration>> = vec![Vec::new(); splits.len()];
     let mut names = vec![model.model.to_ascii_lowercase()];
     for other in models.iter().filter(|m| m.file_gpu.gpu_type == model.file_gpu.gpu_type) {
         let name = other.model.to_ascii_lowercase();
@@ -88,12 +93,27 @@ pub(crate) fn ask(
             continue;
         }
         names.push(name);
-        let Split { known, unknown } = split(other);
-        let mut trial = others(models, &[model, other]);
-        trial.learn(&rows(other, &known), false);
-        scores.push(trial.scores(&rows(other, &unknown)));
+        let base = others(models, &[model, other]);
+        for (split, scores) in splits.iter().zip(&mut scores) {
+            let Split { known, unknown } = split(other);
+            let mut trial = base.clone();
+            trial.learn(&rows(other, &known), false);
+            scores.push(trial.scores(&rows(other, &unknown)));
+        }
     }
-    trial.calibrate(scores.iter());
+    let one = |(split, scores): (&&Splitter<'_>, &Vec<Calibration>)| {
+        if !usable(&split) {
+            return Vec::new();
+        }
+        let mut trial = base.clone();
+        trial.calibrate(scores.iter());
+        samples(trial, model, split(model))
+    };
+    splits.iter().zip(&scores).map(one).collect()
+}
+
+/// Predictions of a model's unknown readings by `trial`, which learns the known ones.
+fn samples(mut trial: Trial, model: &Readings, Split { known, unknown }: Split<'_>) -> Vec<Sample> {
     trial.learn(&rows(model, &known), false);
     let x = |r: &Reading| {
         vec![f64::from(r.gpus).ln(), f64::from(r.nodes).ln(), f64::from(r.batch).ln()]
@@ -120,6 +140,7 @@ pub(crate) fn ask(
 }
 
 pub(crate) fn run(models: &[Readings], out: &mut Outcome) {
+    let mut strata = Few::new(Constant::Global);
     for (me, model) in models.iter().enumerate() {
         let of = |protocol| Of {
             file_gpu: &model.file_gpu,
@@ -128,13 +149,22 @@ pub(crate) fn run(models: &[Readings], out: &mut Outcome) {
             quantity: "time",
         };
         let why = "it needs readings at 1, 2 or 4 GPUs and at others";
-        let samples = ask(models, me, &|m| split(m, false));
-        out.add(of("scaling"), Measure::Relative, &samples, why);
+        let splits: [&Splitter<'_>; 5] = [
+            &|m| split(m, false),
+            &|m| split(m, true),
+            &|m| Constant::Global.split(m, 1),
+            &|m| Constant::Global.split(m, 2),
+            &|m| Constant::Global.split(m, 3),
+        ];
+        let mut samples = ask(models, me, &splits).into_iter();
+        out.add(of("scaling"), Measure::Relative, &samples.next().unwrap_or_default(), why);
+        let further = samples.next().unwrap_or_default();
         if model.readings.iter().any(|r| r.gpus == FURTHER) {
-            let samples = ask(models, me, &|m| split(m, true));
-            out.add(of("scaling+16"), Measure::Relative, &samples, why);
+            out.add(of("scaling+16"), Measure::Relative, &further, why);
         }
+        strata.add(model, samples, out);
     }
+    strata.finish(out);
 }
 
 fn split(model: &Readings, further: bool) -> Split<'_> {

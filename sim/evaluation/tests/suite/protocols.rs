@@ -77,7 +77,9 @@ fn every_protocol_has_its_rows() {
 }
 
 /// (protocol, GPU, quantity, largest error), with a small margin; to be lowered when a model improves.
-const REACHED: [(&str, &str, &str, f64); 16] = [
+const REACHED: [(&str, &str, &str, f64); 18] = [
+    ("caps-3-new", "v100", "time", 0.020),
+    ("caps-3-new", "p100", "time", 0.020),
     ("caps-3", "v100", "time", 0.021),
     ("caps-3", "p100", "time", 0.020),
     ("caps-3", "v100", "power", 0.0195),
@@ -165,6 +167,7 @@ fn caps_and_clocks_keep_their_accuracy() {
             "caps-3" | "clocks-4" => assert!((0.88..=0.93).contains(&covered), "{row:?}"),
             // Unseen networks.
             "caps-1" => assert!(covered >= 0.88, "{row:?}"),
+            "caps-3-new" => assert!((0.85..=0.98).contains(&covered), "{row:?}"),
             "caps-1-by-network" if row.model.as_deref() != Some("ncf") => {
                 assert!(covered >= 0.80, "{row:?}");
             }
