@@ -30,7 +30,7 @@ enum Class {
     Script,
     /// Minutes of run time, or measured files: run by the ignored test.
     Slow,
-    /// Needs GPUs, other machines, other programs or the network: syntax and named files are checked.
+    /// Needs GPUs, other machines, other programs or the network: its syntax is checked.
     Elsewhere,
     /// A cargo command: its packages, targets, features, profiles and tests exist.
     Cargo,
