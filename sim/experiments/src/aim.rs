@@ -9,17 +9,18 @@
 //!   A run that completes fewer jobs than the time aim is not feasible.
 //! * Energies are compared over one period: until the last completion of any run. After its own last
 //!   completion a run draws its power at rest ([`AimRun::rest_w`]).
-//! * The search is on the logarithm of the price. It moves by factors of four until a feasible and an
-//!   infeasible price are found, then interpolates the slowdown between them. It ends within a tenth
-//!   below the bound, or after [`AimSearch::runs_max`] runs. Neither energy nor slowdown has to be
-//!   monotonic in the price: the result is the feasible run of least energy among those made.
+//! * The search is on the logarithm of the price. It moves by a factor ([`AimSearch::factor`], four by
+//!   default) until a feasible and an infeasible price are found, then interpolates the slowdown between
+//!   them. It ends close below the bound ([`AimSearch::close`], within a tenth by default), or after
+//!   [`AimSearch::runs_max`] runs. Neither energy nor slowdown has to be monotonic in the price: the
+//!   result is the feasible run of least energy among those made.
 
 /// Number of runs of a search, the one at price 0 included.
 pub const RUNS_MAX: usize = 8;
 
-/// Factor between prices while the bound is not bracketed.
+/// [`AimSearch::factor`] of a search without a good first price.
 const BRACKET_FACTOR: f64 = 4.0;
-/// The search ends at a feasible run whose slowdown is at least this share of the bound.
+/// [`AimSearch::close`] by default.
 const CLOSE_TO_BOUND: f64 = 0.9;
 /// The search ends when the bracket is narrower than this factor.
 const NARROW_FACTOR: f64 = 1.1;
@@ -57,13 +58,25 @@ pub struct AimSearch {
     pub most: f64,
     /// Number of runs, the one at price 0 included.
     pub runs_max: usize,
+    /// Factor between prices while the bound is not bracketed.
+    pub factor: f64,
+    /// The search ends at a feasible run whose slowdown is at least this share of the bound.
+    pub close: f64,
 }
 
 impl AimSearch {
     /// A search between the prices of a policy's range, which begins at their geometric mean.
     #[must_use]
     pub fn within(max_slowdown: f64, least: f64, most: f64) -> Self {
-        Self { max_slowdown, start: (least * most).sqrt(), least, most, runs_max: RUNS_MAX }
+        Self {
+            max_slowdown,
+            start: (least * most).sqrt(),
+            least,
+            most,
+            runs_max: RUNS_MAX,
+            factor: BRACKET_FACTOR,
+            close: CLOSE_TO_BOUND,
+        }
     }
 }
 
@@ -195,19 +208,19 @@ fn next_price(search: &AimSearch, tried: &[(f64, Option<f64>)]) -> Option<f64> {
         (None, None) => Some(search.start),
         (Some((price, slowdown)), None) => {
             let close =
-                slowdown.is_some_and(|slowdown| bound > 0.0 && slowdown >= CLOSE_TO_BOUND * bound);
-            (price < search.most && !close).then(|| (price * BRACKET_FACTOR).min(search.most))
+                slowdown.is_some_and(|slowdown| bound > 0.0 && slowdown >= search.close * bound);
+            (price < search.most && !close).then(|| (price * search.factor).min(search.most))
         }
         (None, Some((price, _))) => {
-            (price > search.least).then(|| (price / BRACKET_FACTOR).max(search.least))
+            (price > search.least).then(|| (price / search.factor).max(search.least))
         }
         (Some((low, at_low)), Some((high, at_high))) => {
             let (at_low, width) = (at_low.unwrap_or(0.0), (high / low).ln());
-            if at_low >= CLOSE_TO_BOUND * bound || width < NARROW_FACTOR.ln() {
+            if at_low >= search.close * bound || width < NARROW_FACTOR.ln() {
                 return None;
             }
             // Linear interpolation aims between the accepted slowdowns.
-            let target = bound * f64::midpoint(CLOSE_TO_BOUND, 1.0);
+            let target = bound * f64::midpoint(search.close, 1.0);
             let share = at_high.map_or(0.5, |at_high| (target - at_low) / (at_high - at_low));
             let share = if share.is_finite() { share.clamp(MARGIN, 1.0 - MARGIN) } else { 0.5 };
             Some(low * (share * width).exp())

@@ -18,3 +18,4 @@ pub mod frontier;
 pub mod report;
 pub mod saving;
 pub mod saving_estimate;
+pub mod schedule;

@@ -10,7 +10,7 @@ mod captions;
 mod claims;
 mod comparison;
 mod equal_budget;
-mod format;
+pub(crate) mod format;
 mod frontier_plot;
 mod job_table;
 mod markers;

@@ -6,9 +6,9 @@
 //! price of least energy within a bound on mean completion time ([`crate::aim`]). Both are counted
 //! over one period: from the first submission to the last completion of either.
 //!
-//! A run on predictions takes about twelve times as long as one on exact surfaces. The price search,
-//! the parts and the seeds use exact surfaces. A short search on predictions, which begins at that
-//! price, gives the schedule.
+//! A run on predictions takes 12 to 22 times as long as one on exact surfaces. The price search, the parts
+//! and the seeds use exact surfaces. A short search on predictions, which begins at that price, gives
+//! the schedule.
 //!
 //! * A small trace is simulated with several seeds, each of which draws unnamed workloads and
 //!   measurement noise again, and totals are means over them. The completion times of a few hundred
@@ -20,15 +20,15 @@
 //! * A large trace is simulated on a sample of its jobs and nodes ([`sample`]). The sample's relative
 //!   saving is applied to the baseline of all jobs.
 
+mod draw;
 mod interval;
+mod parts;
 mod runs;
 mod sample;
-mod schedule;
 mod screen;
 mod study;
 
 pub use sample::Sample;
-pub use schedule::{Schedule, Times};
 pub use study::estimate;
 
 use serde::Serialize;
@@ -39,10 +39,13 @@ use wattle_simulator::trace::Trace;
 use wattle_simulator::{CarbonSeries, Restartable, ScenarioError, SimulationError};
 use wattle_world::World;
 
-/// Largest number of jobs that is simulated; a larger trace is sampled.
+use crate::schedule::Schedule;
+
+/// Largest number of jobs that is simulated where none is restartable, and two thirds of it where all
+/// are; a larger trace is sampled.
 pub const JOBS_MAX: usize = 1_500;
 /// Least number of nodes of each group in a sample.
-pub const NODES_MIN: u32 = 8;
+pub const NODES_MIN: u32 = 5;
 /// Number of seeds of the interval, and at most of the totals.
 pub const SEEDS: u64 = 6;
 
@@ -74,7 +77,7 @@ pub struct SavingOptions {
     pub seed: u64,
     /// Number of seeds of the interval, and at most of the totals.
     pub seeds: u64,
-    /// Largest number of simulated jobs.
+    /// Largest number of simulated jobs where none is restartable, see [`JOBS_MAX`].
     pub jobs_max: usize,
     /// Least number of simulated nodes of each group, where the trace is sampled.
     pub nodes_min: u32,

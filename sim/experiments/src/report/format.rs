@@ -13,7 +13,7 @@ pub(super) fn number(value: f64) -> String {
 }
 
 /// A decimal number with commas between thousands.
-pub(super) fn grouped(decimal: &str) -> String {
+pub(crate) fn grouped(decimal: &str) -> String {
     let (whole, rest) = decimal.split_once('.').map_or((decimal, None), |(w, r)| (w, Some(r)));
     let (sign, whole) = whole.strip_prefix('-').map_or(("", whole), |whole| ("-", whole));
     let mut text = sign.to_owned();
@@ -40,7 +40,7 @@ pub(super) struct Unit {
 }
 
 /// Between a number and its unit.
-const NO_BREAK: char = '\u{a0}';
+pub(super) const NO_BREAK: char = '\u{a0}';
 
 impl Unit {
     /// The largest of `units` in which `value` is at least `at_least`; the first where none is.

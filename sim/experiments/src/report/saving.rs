@@ -2,7 +2,7 @@
 
 use maud::{Markup, Render, html};
 
-use super::format::{Unit, change, duration, number};
+use super::format::{NO_BREAK, Unit, change, duration, number};
 use super::page::{Section, page};
 use super::table::{Table, cell};
 use crate::saving_estimate::{SavingEstimate, Totals};
@@ -11,10 +11,10 @@ use crate::saving_estimate::{SavingEstimate, Totals};
 #[must_use]
 pub fn saving_page(estimate: &SavingEstimate, currency: &str) -> String {
     let lead = html! {
-        p.headline { (estimate.verdict()) "." }
-        @if let Some(worth) = estimate.worth(currency) { p { (worth) "." } }
-        p.lead { (estimate.conclusion()) }
-        p { (estimate.trace) " on " (estimate.cluster) ": " (estimate.jobs) " jobs, " (duration(estimate.period_s)) "." }
+        p.headline { strong { (unbroken(&estimate.verdict())) } "; " (unbroken(&estimate.interval())) "." }
+        @if let Some(worth) = estimate.worth(currency) { p { "S" (unbroken(worth.trim_start_matches('s'))) "." } }
+        p.lead { (unbroken(&estimate.conclusion())) }
+        p { (estimate.trace) " on " (estimate.cluster) ": " (number(estimate.jobs as f64)) " jobs, " (duration(estimate.period_s)) "." }
     };
     let sections = [
         Section::new("schedules", "Before and after", schedules(estimate)),
@@ -23,10 +23,17 @@ pub fn saving_page(estimate: &SavingEstimate, currency: &str) -> String {
         Section::new(
             "assumptions",
             "Assumptions",
-            html! { ul { @for text in &estimate.assumptions { li { (text) } } } },
+            html! { ul { @for text in &estimate.assumptions { li { (unbroken(text)) } } } },
         ),
     ];
     page(&format!("Wattle: saving on {}", estimate.trace), &lead, &sections)
+}
+
+/// Keeps numbers on one line with their units.
+fn unbroken(text: &str) -> String {
+    [" %", " kWh", " MWh", " kg"].iter().fold(text.to_owned(), |text, unit| {
+        text.replace(unit, &format!("{NO_BREAK}{}", unit.trim_start()))
+    })
 }
 
 fn energy(kwh: f64) -> String {
@@ -37,18 +44,24 @@ fn schedules(estimate: &SavingEstimate) -> Markup {
     let name = if estimate.recorded { "as recorded" } else { "FIFO" };
     let mut table = Table::new(&["", name, "Wattle", "change"]);
     let (before, after) = (&estimate.baseline, &estimate.wattle);
-    let mut row = |name: &str, of: fn(&Totals) -> f64, show: fn(f64) -> String| {
+    let mut row = |name: &str, of: fn(&Totals) -> f64, unit: fn(f64) -> Unit| {
         let (old, new) = (of(before), of(after));
-        let cells = [show(old), show(new), change(new, old).unwrap_or_else(|| "-".to_owned())];
+        // One unit in a row.
+        let unit = unit(old.max(new));
+        let cells = [
+            unit.format(old),
+            unit.format(new),
+            change(new, old).unwrap_or_else(|| "-".to_owned()),
+        ];
         let mut row = vec![name.render()];
         row.extend(cells.map(cell));
         table.row(row);
     };
-    row("energy", |totals| totals.energy_kwh, energy);
-    row("mean completion time", |totals| totals.jct_s_mean, duration);
-    row("95th percentile", |totals| totals.jct_s_p95, duration);
-    row("mean wait", |totals| totals.wait_s_mean, duration);
-    row("95th percentile of the wait", |totals| totals.wait_s_p95, duration);
+    row("energy", |totals| totals.energy_kwh, Unit::energy);
+    row("mean completion time", |totals| totals.jct_s_mean, Unit::time);
+    row("95th percentile", |totals| totals.jct_s_p95, Unit::time);
+    row("mean wait", |totals| totals.wait_s_mean, Unit::time);
+    row("95th percentile of the wait", |totals| totals.wait_s_p95, Unit::time);
     html! { (table) }
 }
 

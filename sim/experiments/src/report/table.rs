@@ -5,7 +5,7 @@
 
 use maud::{Markup, Render, html};
 
-use super::format::{Unit, duration, number, percent};
+use super::format::{Unit, number, percent};
 use super::markers::named;
 use super::selected_runs::Recorded;
 use crate::frontier::RatioSpread;
@@ -81,19 +81,23 @@ type Column<'a> = (&'static str, Box<dyn Fn(&PolicyOutcome) -> String + 'a>);
 pub(super) fn outcomes(runs: &[Recorded]) -> Table {
     let any = |has: fn(&PolicyOutcome) -> bool| runs.iter().any(|run| has(&run.outcome));
     let unfinished = any(|run| run.finished < run.jobs);
-    let energy = |kwh: f64| Unit::energy(kwh).format(kwh);
-    let maybe = |s: Option<f64>| s.map_or_else(|| "-".to_owned(), duration);
+    // A column has one unit, which fits its largest value.
+    let measured = |unit: fn(f64) -> Unit, value: fn(&PolicyOutcome) -> Option<f64>| {
+        let largest = runs.iter().filter_map(|run| value(&run.outcome)).fold(0.0, f64::max);
+        let unit = unit(largest);
+        Box::new(move |run: &PolicyOutcome| {
+            value(run).map_or_else(|| "-".to_owned(), |value| unit.format(value))
+        })
+    };
+    let time = |value| measured(Unit::time, value);
     let mut columns: Vec<Column<'_>> = vec![
-        ("energy, whole nodes", Box::new(|run| energy(run.energy_kwh))),
-        ("energy above idle", Box::new(|run| energy(run.energy_kwh_above_idle))),
-        ("mean JCT", Box::new(|run| maybe(run.jct_s_mean))),
-        ("p95 JCT", Box::new(|run| maybe(run.jct_s_p95))),
-        ("p99 JCT", Box::new(|run| maybe(run.jct_s_p99))),
-        ("mean wait", Box::new(|run| maybe(run.wait_s_mean))),
-        (
-            if unfinished { "last completion" } else { "makespan" },
-            Box::new(|run| duration(run.makespan_s)),
-        ),
+        ("energy, whole nodes", measured(Unit::energy, |run| Some(run.energy_kwh))),
+        ("energy above idle", measured(Unit::energy, |run| Some(run.energy_kwh_above_idle))),
+        ("mean JCT", time(|run| run.jct_s_mean)),
+        ("p95 JCT", time(|run| run.jct_s_p95)),
+        ("p99 JCT", time(|run| run.jct_s_p99)),
+        ("mean wait", time(|run| run.wait_s_mean)),
+        (if unfinished { "last completion" } else { "makespan" }, time(|run| Some(run.makespan_s))),
         ("GPU utilization", Box::new(|run| percent(run.gpu_utilization_mean))),
         ("nodes awake", Box::new(|run| number(run.awake_nodes_mean))),
         ("rescales", Box::new(|run| run.rescales.to_string())),
@@ -104,11 +108,7 @@ pub(super) fn outcomes(runs: &[Recorded]) -> Table {
         columns.push(("jobs finished", Box::new(finished)));
     }
     if any(|run| run.carbon_kg.is_some()) {
-        let carbon = |kg: f64| Unit::carbon(kg).format(kg);
-        columns.push((
-            "carbon",
-            Box::new(move |run| run.carbon_kg.map_or_else(|| "-".to_owned(), carbon)),
-        ));
+        columns.push(("carbon", measured(Unit::carbon, |run| run.carbon_kg)));
     }
     if any(|run| run.shared_starts > 0) {
         columns.push(("shared starts", Box::new(|run| run.shared_starts.to_string())));

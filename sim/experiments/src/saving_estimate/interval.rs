@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use wattle_simulator::Scenario;
 
-use super::schedule::Schedule;
+use crate::schedule::Schedule;
 
 /// The 95 % quantile of Student's t distribution for 1 to 10 degrees of freedom (NIST/SEMATECH
 /// e-Handbook of Statistical Methods, table 1.3.6.7.2), then that of the normal distribution.

@@ -10,15 +10,28 @@ use wattle_simulator::{Restartable, RunOptions, Scenario, SimulationError, Work,
 use wattle_world::World;
 
 use super::sample::Sample;
-use super::schedule::Schedule;
 use super::{SavingError, SavingOptions};
-use crate::aim::{AimOutcome, AimRun, AimSearch, least_energy};
+use crate::aim::{AimOutcome, AimRun, AimSearch, RUNS_MAX, least_energy};
+use crate::schedule::Schedule;
 
 /// The policy of the estimate.
 const POLICY: &str = "wattle";
 
-/// Number of prices of the search on predictions, 0 included.
-pub(super) const RUNS_ON_PREDICTIONS: usize = 4;
+/// The first price of a search on exact surfaces, s/J. Under a bound of 5 % the selected prices of the
+/// traces in docs/saving.md are between 2e-4 and 7e-3.
+const FIRST_PRICE: f64 = 6e-4;
+
+/// A search ends at a feasible run whose slowdown is at least this share of the bound: on exact
+/// surfaces, and on predictions, where a run takes longer.
+const CLOSE_EXACT: f64 = 0.85;
+const CLOSE_ON_PREDICTIONS: f64 = 0.7;
+
+/// Largest number of prices of the search on predictions, 0 included.
+const RUNS_ON_PREDICTIONS: usize = 4;
+
+/// Factor between prices of the search on predictions while the bound is not bracketed. Its first price
+/// is that of the search on exact surfaces.
+const FACTOR_ON_PREDICTIONS: f64 = 2.0;
 
 /// What a run may use.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,8 +101,8 @@ fn open_sizes(world: &World, scenario: &mut Scenario) {
     }
 }
 
-/// Cost of a job of a run on predictions, relative to one on exact surfaces (measured).
-pub(super) const PREDICTED_COST: usize = 12;
+/// Time of a job of a run on predictions relative to one on exact surfaces (measured: 12 to 22).
+pub(super) const PREDICTED_COST: usize = 15;
 
 /// Progress over all runs, in ended jobs times the cost of the run.
 pub(super) struct Progress<'a> {
@@ -103,10 +116,10 @@ pub(super) struct Count<'a> {
 }
 
 impl Progress<'_> {
-    /// Sets the final count.
-    pub(super) fn expect(&self, of: usize) {
+    /// Adds to the final count.
+    pub(super) fn expect(&self, jobs: usize) {
         if let Ok(mut count) = self.report.lock() {
-            count.of = of.max(1);
+            count.of += jobs;
         }
     }
 
@@ -179,34 +192,49 @@ impl Runner<'_> {
         self.simulate(scenario, "fifo", &RunOptions::default())
     }
 
-    /// The runs of least energy within the bound, from at most `runs` prices. The first price is
-    /// `start`, by default the middle of the policy's range.
+    /// The runs of least energy within the bound on exact surfaces.
     pub(super) fn search(
         &self,
         scenarios: &[Scenario],
         features: Features,
-        start: Option<f64>,
-        runs: usize,
     ) -> Result<AimOutcome<Pooled>, SimulationError> {
-        let range = policy(POLICY)?.capabilities().prices;
-        let (least, most) = range.map_or((1e-5, 1.0), |range| (range.least, range.most));
-        let within = AimSearch::within(self.options.max_slowdown, least, most);
-        let start = start.unwrap_or(within.start);
         let mut made = 0;
-        let search = AimSearch { start, runs_max: runs, ..within };
+        let search = AimSearch { start: FIRST_PRICE, close: CLOSE_EXACT, ..self.aim()? };
         let aim = least_energy(&search, |price| {
             made += 1;
             let run = |scenario| self.run(scenario, features, price);
             scenarios.iter().map(run).collect::<Result<_, _>>().map(Pooled::of)
         })?;
-        let cost = if features.exact { 1 } else { PREDICTED_COST };
         let jobs: usize = scenarios.iter().map(|scenario| scenario.jobs.len()).sum();
-        self.progress.add(cost * (runs - made) * jobs);
+        self.progress.add((RUNS_MAX - made) * jobs);
         Ok(aim)
+    }
+
+    /// The search on predictions, which begins at `start`; without a start it has only the price 0.
+    pub(super) fn search_on_predictions(
+        &self,
+        start: Option<f64>,
+        run_at_price: impl FnMut(f64) -> Result<Pooled, SimulationError>,
+    ) -> Result<AimOutcome<Pooled>, SimulationError> {
+        let search = AimSearch {
+            start: start.unwrap_or_default(),
+            close: CLOSE_ON_PREDICTIONS,
+            factor: FACTOR_ON_PREDICTIONS,
+            runs_max: start.map_or(1, |_| RUNS_ON_PREDICTIONS),
+            ..self.aim()?
+        };
+        least_energy(&search, run_at_price)
+    }
+
+    fn aim(&self) -> Result<AimSearch, SimulationError> {
+        let range = policy(POLICY)?.capabilities().prices;
+        let (least, most) = range.map_or((1e-5, 1.0), |range| (range.least, range.most));
+        Ok(AimSearch::within(self.options.max_slowdown, least, most))
     }
 }
 
 /// The runs of one price, one for each draw.
+#[derive(Clone)]
 pub(super) struct Pooled {
     pub(super) runs: Vec<Schedule>,
     /// Completion times of all runs.
@@ -214,7 +242,7 @@ pub(super) struct Pooled {
 }
 
 impl Pooled {
-    fn of(runs: Vec<Schedule>) -> Self {
+    pub(super) fn of(runs: Vec<Schedule>) -> Self {
         let completion_s = runs.iter().flat_map(|run| run.completion_s.clone()).collect();
         Self { runs, completion_s }
     }

@@ -7,6 +7,7 @@ use wattle_simulator::Restartable;
 
 use super::study::Made;
 use super::{SavingEstimate, Totals};
+use crate::report::format;
 
 /// Width of the screen.
 const WIDTH: usize = 80;
@@ -22,6 +23,7 @@ impl SavingEstimate {
             text.push('\n');
         };
         line(&self.verdict());
+        line(&self.interval());
         if let Some(worth) = self.worth(currency) {
             line(&worth);
         }
@@ -61,18 +63,26 @@ impl SavingEstimate {
         text
     }
 
-    /// Saved energy and its interval.
+    /// Saved energy.
     #[must_use]
     pub fn verdict(&self) -> String {
-        let saved = self.saved;
-        let verb = if saved.energy_kwh >= 0.0 { "saved" } else { "spent" };
-        let more = if saved.energy_kwh >= 0.0 { "" } else { " more" };
+        let saved = self.saved.energy_kwh;
+        let (verb, more) = if saved >= 0.0 { ("saved", "") } else { ("spent", " more") };
+        let share = percent(self.share(saved).abs());
+        format!("Wattle would have {verb} {}{more}, {share} of the energy", energy(saved.abs()))
+    }
+
+    /// Its interval.
+    #[must_use]
+    pub fn interval(&self) -> String {
+        let (low, high) = (self.saved.energy_kwh_low, self.saved.energy_kwh_high);
+        let [from, to] = [low, high].map(|kwh| 100.0 * self.share(kwh));
+        // The ends differ in the last digit.
+        let digits = usize::from(to - from < 2.0);
         format!(
-            "Wattle would have {verb} {}{more}, {} of the energy (90 % interval: {} to {})",
-            energy(saved.energy_kwh.abs()),
-            percent(self.share(saved.energy_kwh).abs()),
-            percent(self.share(saved.energy_kwh_low)).trim_end_matches(" %"),
-            percent(self.share(saved.energy_kwh_high)),
+            "90 % interval: {} to {}, {from:.digits$} to {to:.digits$} %",
+            energy(low),
+            energy(high)
         )
     }
 
@@ -226,18 +236,28 @@ impl Made<'_> {
             signed_percent(estimate.slowdown),
             percent(estimate.options.max_slowdown)
         ));
-        let seeds = match self.simulated_seeds {
+        let totals = match self.simulated_seeds {
             1 => String::new(),
-            seeds => format!(" Totals are means over {seeds} of them."),
+            seeds => format!(" Totals are means over {seeds} seeds."),
+        };
+        let by_seeds = if self.seeds > 1 {
+            let sample = if self.sample.is_some() { " and samples" } else { "" };
+            let spread = energy(self.by_seeds);
+            format!("{} seeds of workloads{sample} (+-{spread}); ", self.seeds)
+        } else {
+            String::new()
         };
         all.push(format!(
-            "Interval: {} seeds of workloads and noise (+-{}); power and speed at other settings as \
-             wrong as the predictions, {} (+-{}).{seeds}",
-            self.seeds,
-            energy(self.by_seeds),
+            "Interval: {by_seeds}power and speed at other settings as wrong as the predictions, {} \
+             (+-{}).{totals}",
             percent(self.error),
             energy(self.by_model)
         ));
+        all.push(
+            "The schedule in the table is made on predictions; parts, seeds and the other \
+             declarations of restartable jobs on exact ones."
+                .to_owned(),
+        );
         all.push(
             "Killed and failed jobs do the same work; GPU power as in published measurements."
                 .to_owned(),
@@ -288,17 +308,12 @@ fn wrapped(text: &str, indent: usize) -> String {
     lines.join("\n")
 }
 
-/// A number with commas between thousands.
+/// A whole number with commas between thousands.
 fn grouped(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
+    match format!("{value:.0}").as_str() {
+        "-0" => "0".to_owned(),
+        digits => format::grouped(digits),
     }
-    if value < -0.5 { format!("-{text}") } else { text }
 }
 
 /// Energy with a unit of its size.
@@ -335,8 +350,11 @@ fn percent(share: f64) -> String {
     if value.abs() >= 9.95 { format!("{value:.0} %") } else { format!("{value:.1} %") }
 }
 
-/// A relative change in per cent.
+/// A relative change in per cent, from tenfold on as a factor.
 fn signed_percent(change: f64) -> String {
+    if change >= 9.0 {
+        return format!("{} times", grouped(1.0 + change));
+    }
     match format!("{:+.1} %", 100.0 * change) {
         zero if zero == "-0.0 %" || zero == "+0.0 %" => "0.0 %".to_owned(),
         text => text,
@@ -373,6 +391,6 @@ mod tests {
             ["0 kWh", "1.23 kWh", "12.3 kWh", "1,234 kWh", "1,235 MWh", "-250 kWh"]
         );
         assert_eq!([0.012, 0.165, -0.02].map(percent), ["1.2 %", "16 %", "-2.0 %"]);
-        assert_eq!(signed_percent(-0.0001), "0.0 %");
+        assert_eq!([-0.0001, 0.123, 997.5].map(signed_percent), ["0.0 %", "+12.3 %", "998 times"]);
     }
 }

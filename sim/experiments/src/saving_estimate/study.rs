@@ -1,116 +1,172 @@
-//! The study behind an estimate: draws of the seeds, searches, parts and totals.
+//! The study behind an estimate: searches, parts, seeds and totals.
+//!
+//! Stages, each of independent tasks that run in parallel:
+//!
+//! 1. Draws: the jobs and the baseline of each seed.
+//! 2. The price search on exact surfaces, for each declaration of restartable jobs, and the runs on
+//!    predictions at price 0.
+//! 3. At the price that was found: the runs on predictions, the runs without each part, and the further
+//!    seeds.
+//! 4. Further prices on predictions, where the bound is exceeded or not reached.
 
 use std::sync::Mutex;
 
-use wattle_common::job::Sharing;
-use wattle_simulator::replay::{is_recorded, replay};
+use wattle_simulator::replay::is_recorded;
 use wattle_simulator::{Restartable, Scenario, SimulationError};
-use wattle_world::World;
 
+use super::draw::{Draw, Draws};
 use super::interval::{model_error, prediction_error, spread};
-use super::runs::{
-    Count, Features, Jobs, PREDICTED_COST, Pooled, Progress, RUNS_ON_PREDICTIONS, Runner,
-};
+use super::parts::{Part, leave_one_out};
+use super::runs::{Count, Features, Jobs, PREDICTED_COST, Pooled, Progress, Runner};
 use super::sample::Sample;
-use super::schedule::{Schedule, Times};
 use super::{End, Parts, Saved, SavingError, SavingEstimate, SavingInput, SavingOptions, Totals};
-use crate::aim::RUNS_MAX;
+use crate::aim::{AimOutcome, RUNS_MAX};
 use crate::compare::parallel::in_parallel;
-
-/// The jobs with the workloads and the noise of one seed, and their baseline.
-struct Draw {
-    seed: u64,
-    scenario: Scenario,
-    baseline: Schedule,
-}
-
-/// A study: its input, and the draws of the seeds.
-struct Study<'a> {
-    input: &'a SavingInput<'a>,
-    all: Jobs<'a>,
-    recorded: bool,
-    sampled: bool,
-    runner: Runner<'a>,
-}
-
-impl Study<'_> {
-    fn options(&self) -> &SavingOptions {
-        &self.runner.options
-    }
-
-    fn sample(&self, seed: u64) -> Option<Sample> {
-        let SavingOptions { jobs_max, nodes_min, .. } = *self.options();
-        Sample::of(self.all.trace, self.all.cluster, jobs_max, nodes_min, seed)
-    }
-
-    /// The baseline of all jobs.
-    fn baseline_all(&self, seed: u64) -> Result<Schedule, SavingError> {
-        let scenario = self.all.scenario(self.input.restartable, seed)?;
-        if self.recorded {
-            return Ok(Schedule::recorded(replay(self.all.world, &scenario, self.all.trace)?));
-        }
-        Ok(self.runner.fifo(&scenario)?)
-    }
-
-    fn draw(&self, seed: u64) -> Result<Draw, SavingError> {
-        let sample = self.sample(seed);
-        let jobs = self.all.of(sample.as_ref());
-        let scenario = jobs.scenario(self.input.restartable, seed)?;
-        let baseline = match (self.recorded, self.sampled) {
-            (true, true) => restricted(&self.baseline_all(seed)?, &scenario, self.all.world),
-            (true, false) => self.baseline_all(seed)?,
-            (false, _) => self.runner.fifo(&scenario)?,
-        };
-        Ok(Draw { seed, scenario, baseline })
-    }
-
-    /// The scenarios of the draws with another declaration of restartable jobs.
-    fn redeclared(
-        &self,
-        draws: &[Draw],
-        restartable: &Restartable,
-    ) -> Result<Vec<Scenario>, SavingError> {
-        let redeclare = |draw: &Draw| {
-            let sample = self.sample(draw.seed);
-            self.all.of(sample.as_ref()).scenario(restartable, draw.seed)
-        };
-        draws.iter().map(redeclare).collect()
-    }
-
-    /// Energy of the baseline less that of a schedule of the same jobs, kWh.
-    fn saved_kwh(&self, draw: &Draw, schedule: &Schedule) -> f64 {
-        let (before, after) = self.one_period(draw, schedule);
-        before.energy_kwh - after.energy_kwh
-    }
-
-    /// Both schedules counted until the last completion of either. Nodes of the baseline are awake.
-    fn one_period(&self, draw: &Draw, schedule: &Schedule) -> (Schedule, Schedule) {
-        let period_s = draw.baseline.makespan_s.max(schedule.makespan_s);
-        let before = draw.baseline.clone().over(period_s, false, &draw.scenario);
-        (before, schedule.clone().over(period_s, self.options().sleep, &draw.scenario))
-    }
-}
+use crate::schedule::{Schedule, Times};
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
     if count > 0.0 { sum / count } else { 0.0 }
 }
 
-/// A task of the second stage.
-enum Task {
-    /// A run of the draw at this index with these features.
-    Run(usize, Features),
-    /// The saving under a further seed.
-    Seed(u64),
+/// An independent part of a study.
+enum Task<'a> {
+    /// A price search on exact surfaces.
+    Search(&'a [Scenario]),
+    /// A run at a price.
+    Run(&'a Scenario, Features, f64),
+    /// The saving under a further seed at a price, on exact surfaces.
+    Seed(u64, f64),
 }
 
-/// The result of a task.
 enum Done {
+    Search(Box<AimOutcome<Pooled>>),
     Run(Box<Schedule>),
     Seed(f64),
 }
 
-/// Estimates the saving. `progress` receives a count and its final value.
+/// The results of tasks, each kind in the order of the tasks.
+#[derive(Default)]
+struct Results {
+    searches: Vec<AimOutcome<Pooled>>,
+    runs: Vec<Schedule>,
+    saved_kwh: Vec<f64>,
+}
+
+/// What is simulated: how many jobs, with which seeds, and which parts.
+struct Design {
+    features: Features,
+    parts: Vec<(Part, Features)>,
+    /// Seeds of the totals.
+    seeds: Vec<u64>,
+    /// Further seeds of the interval.
+    further: Vec<u64>,
+    /// The declarations of restartable jobs besides that of the input, with their places in
+    /// [`SavingEstimate::ends`].
+    others: Vec<(usize, Restartable)>,
+    /// Whether every seed gives the same runs on exact surfaces.
+    seeds_are_equal: bool,
+}
+
+struct Study<'a> {
+    draws: Draws<'a>,
+    design: Design,
+}
+
+impl Study<'_> {
+    fn work(&self, task: &Task<'_>) -> Result<Done, SavingError> {
+        let (runner, features) = (self.draws.runner, self.design.features);
+        Ok(match *task {
+            Task::Search(scenarios) => Done::Search(Box::new(runner.search(scenarios, features)?)),
+            Task::Run(scenario, features, price) => {
+                Done::Run(Box::new(runner.run(scenario, features, price)?))
+            }
+            Task::Seed(seed, price) => {
+                let draw = self.draws.draw(seed)?;
+                let after = runner.run(&draw.scenario, features, price)?;
+                Done::Seed(self.draws.saved_kwh(&draw, &after))
+            }
+        })
+    }
+
+    fn solve(&self, tasks: &[Task<'_>]) -> Result<Results, SavingError> {
+        let threads = self.draws.runner.options.threads;
+        let mut results = Results::default();
+        for done in in_parallel(tasks, threads, |task| self.work(task), &mut |_| ())? {
+            match done {
+                Done::Search(aim) => results.searches.push(*aim),
+                Done::Run(schedule) => results.runs.push(*schedule),
+                Done::Seed(saved_kwh) => results.saved_kwh.push(saved_kwh),
+            }
+        }
+        Ok(results)
+    }
+
+    /// Runs on predictions of all draws at a price.
+    fn predicted<'d>(&self, draws: &'d [Draw], price: f64) -> impl Iterator<Item = Task<'d>> {
+        let features = Features { exact: false, ..self.design.features };
+        draws.iter().map(move |draw| Task::Run(&draw.scenario, features, price))
+    }
+
+    /// Announces the simulation steps to the progress.
+    fn expect(&self, jobs: usize, all_jobs: usize) {
+        let Design { parts, seeds, further, others, .. } = &self.design;
+        let baselines = usize::from(!self.draws.recorded);
+        let of_seed = (1 + others.len()) * RUNS_MAX + 2 * PREDICTED_COST + parts.len() + baselines;
+        let of_further = 1 + baselines;
+        self.draws.runner.progress.expect(
+            jobs * (seeds.len() * of_seed + further.len() * of_further) + baselines * all_jobs,
+        );
+    }
+}
+
+/// Designs a study of `jobs` simulated jobs. `scenario` has all jobs of the trace.
+fn design(
+    input: &SavingInput<'_>,
+    options: &SavingOptions,
+    scenario: &Scenario,
+    jobs: usize,
+    jobs_max: usize,
+) -> Design {
+    let features = Features {
+        settings: true,
+        share: options.share,
+        sizes: true,
+        sleep: options.sleep,
+        exact: true,
+    };
+    let drawn = scenario.workloads.iter().any(|share| share.drawn);
+    let by_seed = matches!(input.restartable, Restartable::Share(_));
+    let seeds_are_equal = !drawn && !by_seed && jobs == scenario.jobs.len();
+    // Small traces are simulated with several seeds, since the times of few jobs depend on chance.
+    let fitting = (jobs_max as f64 / jobs.max(1) as f64).round() as u64;
+    let count = if seeds_are_equal { 1 } else { fitting.clamp(1, options.seeds.max(1)) };
+    let mut seeds = (0..options.seeds.max(1)).map(|more| options.seed.wrapping_add(more));
+    let totals: Vec<u64> = seeds.by_ref().take(count as usize).collect();
+    let further = if seeds_are_equal { Vec::new() } else { seeds.collect() };
+    let declares = |end: &Restartable| {
+        let mut pairs = scenario.jobs.iter().zip(&input.trace.jobs);
+        pairs.all(|(job, traced)| {
+            end.permits(&job.id, traced.can_checkpoint, options.seed) == job.can_stop
+        })
+    };
+    let ends = [Restartable::None, Restartable::All];
+    let own = ends.iter().position(declares);
+    let others = ends.into_iter().enumerate().filter(|(i, _)| own != Some(*i)).collect();
+    let parts = leave_one_out(features, scenario);
+    Design { features, parts, seeds: totals, further, others, seeds_are_equal }
+}
+
+/// Largest number of simulated jobs. A restartable job takes longer to simulate, since more placements
+/// are compared.
+fn jobs_max(options: &SavingOptions, scenario: &Scenario) -> usize {
+    let jobs = scenario.jobs.len().max(1);
+    let restartable = scenario.jobs.iter().filter(|job| job.can_stop).count();
+    (options.jobs_max * 2 * jobs / (2 * jobs + restartable)).max(1)
+}
+
+/// Estimates the saving. `progress` receives a count and its final value, which grows where the search
+/// on predictions needs further prices.
 ///
 /// # Errors
 /// If the trace cannot run on the cluster, or a simulation fails.
@@ -121,117 +177,57 @@ pub fn estimate(
 ) -> Result<SavingEstimate, SavingError> {
     let (world, trace) = (input.world, input.trace);
     let all = Jobs { world, trace, cluster: input.cluster, carbon: input.carbon };
-    let recorded = is_recorded(trace);
-    let features = Features {
-        settings: true,
-        share: options.share,
-        sizes: true,
-        sleep: options.sleep,
-        exact: true,
-    };
-    let progress = Progress { report: Mutex::new(Count { done: 0, of: 1, report: progress }) };
+    let scenario_all = all.scenario(input.restartable, options.seed)?;
+    let progress = Progress { report: Mutex::new(Count { done: 0, of: 0, report: progress }) };
     let runner = Runner { world, options, progress: &progress };
-    let sampled = trace.jobs.len() > options.jobs_max;
-    let study = Study { input, all, recorded, sampled, runner };
-    let sample = study.sample(options.seed);
-
-    // Small traces are simulated with several seeds, since the times of few jobs depend on chance.
+    let jobs_max = jobs_max(&options, &scenario_all);
+    let recorded = is_recorded(trace);
+    let draws = Draws { input, all, recorded, jobs_max, runner: &runner };
+    let sample = draws.sample(options.seed);
     let simulated = sample.as_ref().map_or(trace.jobs.len(), |sample| sample.trace.jobs.len());
-    let seeds = (options.jobs_max / simulated.max(1)).clamp(1, options.seeds.max(1) as usize);
-    let seeds: Vec<u64> = (0..seeds as u64).map(|more| options.seed.wrapping_add(more)).collect();
-    let scenario_all = study.all.scenario(input.restartable, options.seed)?;
-    let parts = leave_one_out(features, &scenario_all);
-    let declares = |end: &Restartable| {
-        let pairs = scenario_all.jobs.iter().zip(&trace.jobs);
-        pairs.into_iter().all(|(job, traced)| {
-            end.permits(&job.id, traced.can_checkpoint, options.seed) == job.can_stop
-        })
-    };
-    let ends = [Restartable::None, Restartable::All];
-    let own_end = ends.iter().position(declares);
-    let others = ends.iter().enumerate().filter(|(i, _)| own_end != Some(*i)).count();
-    let further = options.seeds.saturating_sub(seeds.len() as u64);
-    progress.expect(
-        ((1 + others) * RUNS_MAX + RUNS_ON_PREDICTIONS * PREDICTED_COST + 1 + parts.len())
-            * seeds.len()
-            * simulated
-            + further as usize * simulated
-            + if recorded { 0 } else { seeds.len() * simulated + trace.jobs.len() },
-    );
+    let design = design(input, &options, &scenario_all, simulated, jobs_max);
+    let study = Study { draws, design };
+    study.expect(simulated, sample.as_ref().map_or(0, |_| trace.jobs.len()));
+    let Study { draws: drawer, design } = &study;
 
-    let draw = |seed: &u64| study.draw(*seed);
-    let draws = in_parallel(&seeds, options.threads, draw, &mut |_| ())?;
+    let draw = |seed: &u64| drawer.draw(*seed);
+    let draws = in_parallel(&design.seeds, options.threads, draw, &mut |_| ())?;
     let Some(first) = draws.first() else { return Err(SavingError::NoJobs) };
-    let baseline_all = match sampled {
-        true => study.baseline_all(options.seed)?,
-        false => first.baseline.clone(),
-    };
-    // Of the simulated jobs, applied to all jobs.
-    let scale = if sampled && first.baseline.energy_kwh > 0.0 {
-        baseline_all.energy_kwh / first.baseline.energy_kwh
-    } else {
-        1.0
+    let baseline_all = sample.as_ref().map(|_| drawer.baseline_all(options.seed)).transpose()?;
+    // From the simulated jobs to all jobs.
+    let of_first = first.baseline.energy_kwh;
+    let scale = match &baseline_all {
+        Some(all) if of_first > 0.0 => all.energy_kwh / of_first,
+        _ => 1.0,
     };
 
-    // The price of each declaration of restartable jobs. The first is continued on predictions.
-    let mut declared: Vec<Vec<Scenario>> =
-        vec![draws.iter().map(|draw| draw.scenario.clone()).collect()];
-    for (i, end) in ends.iter().enumerate() {
-        if own_end != Some(i) {
-            declared.push(study.redeclared(&draws, end)?);
-        }
-    }
-    let order: Vec<usize> = (0..declared.len()).collect();
-    let search = |&i: &usize| -> Result<_, SimulationError> {
-        let exact = study.runner.search(&declared[i], features, None, RUNS_MAX)?;
-        if i > 0 {
-            return Ok((exact, None));
-        }
-        let start = (exact.price() > 0.0).then(|| exact.price());
-        let features = Features { exact: false, ..features };
-        let main = study.runner.search(&declared[i], features, start, RUNS_ON_PREDICTIONS)?;
-        Ok((exact, Some(main)))
-    };
-    let mut searched = in_parallel(&order, options.threads, search, &mut |_| ())?.into_iter();
-    let Some((own, Some(main))) = searched.next() else { return Err(SavingError::NoJobs) };
+    let own_jobs: Vec<Scenario> = draws.iter().map(|draw| draw.scenario.clone()).collect();
+    let redeclare = |(_, end): &(usize, Restartable)| drawer.redeclared(&draws, end);
+    let others = design.others.iter().map(redeclare).collect::<Result<Vec<_>, _>>()?;
+    let mut tasks = vec![Task::Search(&own_jobs)];
+    tasks.extend(study.predicted(&draws, 0.0));
+    tasks.extend(others.iter().map(|jobs| Task::Search(jobs)));
+    let Results { searches, runs: at_zero, .. } = study.solve(&tasks)?;
+    let mut searches = searches.into_iter();
+    let Some(own) = searches.next() else { return Err(SavingError::NoJobs) };
+    let exact_price = own.price();
     let own = own.into_run();
-    let (price, slowdown) = (main.price(), main.slowdown());
-    let main = main.into_run();
 
-    // Runs on exact surfaces at that price, with and without each part, and with further seeds.
-    let with = std::iter::once(features).chain(parts.iter().map(|(_, features)| *features));
-    let mut tasks: Vec<Task> = with
-        .flat_map(|features| (0..draws.len()).map(move |draw| Task::Run(draw, features)))
-        .collect();
-    let last = seeds.last().copied().unwrap_or(options.seed);
-    tasks.extend((1..=further).map(|more| Task::Seed(last.wrapping_add(more))));
-    let work = |task: &Task| -> Result<Done, SavingError> {
-        match task {
-            Task::Run(draw, features) => Ok(Done::Run(Box::new(study.runner.run(
-                &draws[*draw].scenario,
-                *features,
-                price,
-            )?))),
-            Task::Seed(seed) => {
-                let draw = study.draw(*seed)?;
-                let after = study.runner.run(&draw.scenario, features, price)?;
-                Ok(Done::Seed(study.saved_kwh(&draw, &after)))
-            }
-        }
-    };
-    let done = in_parallel(&tasks, options.threads, work, &mut |_| ())?;
-    let mut runs = Vec::new();
-    let mut saved_further = Vec::new();
-    for done in done {
-        match done {
-            Done::Run(schedule) => runs.push(*schedule),
-            Done::Seed(saved_kwh) => saved_further.push(scale * saved_kwh),
-        }
+    let is_priced = exact_price > 0.0;
+    let mut tasks: Vec<Task<'_>> = Vec::new();
+    if is_priced {
+        tasks.extend(study.predicted(&draws, exact_price));
     }
-    let (exact, without) = runs.split_at(draws.len());
+    for (_, features) in &design.parts {
+        tasks.extend(draws.iter().map(|draw| Task::Run(&draw.scenario, *features, exact_price)));
+    }
+    tasks.extend(design.further.iter().map(|seed| Task::Seed(*seed, exact_price)));
+    let Results { mut runs, saved_kwh: saved_further, .. } = study.solve(&tasks)?;
+    let without = runs.split_off(if is_priced { draws.len() } else { 0 });
+
     let mut left_out = Parts::default();
-    for ((part, features), without) in parts.iter().zip(without.chunks(draws.len())) {
-        let more = draws.iter().zip(exact).zip(without).map(|((draw, with), without)| {
+    for ((part, features), without) in design.parts.iter().zip(without.chunks(draws.len())) {
+        let more = draws.iter().zip(&own.runs).zip(without).map(|((draw, with), without)| {
             let period_s = with.makespan_s.max(without.makespan_s);
             let with = with.clone().over(period_s, options.sleep, &draw.scenario);
             let without = without.clone().over(period_s, features.sleep, &draw.scenario);
@@ -240,9 +236,33 @@ pub fn estimate(
         *left_out.of(*part) = rounded(scale * mean(more));
     }
 
-    let mut saved_seeds: Vec<f64> =
-        draws.iter().zip(exact).map(|(draw, run)| scale * study.saved_kwh(draw, run)).collect();
-    saved_seeds.extend(saved_further);
+    // The search on predictions has its first two prices.
+    let mut known = vec![(0.0, Pooled::of(at_zero))];
+    if is_priced {
+        known.push((exact_price, Pooled::of(runs)));
+    } else {
+        runner.progress.add(PREDICTED_COST * simulated * draws.len());
+    }
+    let run_at_price = |price: f64| -> Result<Pooled, SimulationError> {
+        if let Some(at) = known.iter().position(|(known, _)| known.total_cmp(&price).is_eq()) {
+            return Ok(known.swap_remove(at).1);
+        }
+        runner.progress.expect(PREDICTED_COST * simulated * draws.len());
+        let features = Features { exact: false, ..design.features };
+        let run = |draw: &Draw| runner.run(&draw.scenario, features, price);
+        in_parallel(&draws, options.threads, run, &mut |_| ()).map(Pooled::of)
+    };
+    let main = runner.search_on_predictions(is_priced.then_some(exact_price), run_at_price)?;
+    let (price, slowdown) = (main.price(), main.slowdown());
+    let main = main.into_run();
+
+    let saved_of = |pooled: &Pooled| -> Vec<f64> {
+        let runs = draws.iter().zip(&pooled.runs);
+        runs.map(|(draw, run)| scale * drawer.saved_kwh(draw, run)).collect()
+    };
+    let mean_saved_of = |pooled: &Pooled| mean(saved_of(pooled).into_iter());
+    let mut saved_seeds = if design.seeds_are_equal { Vec::new() } else { saved_of(&own) };
+    saved_seeds.extend(saved_further.into_iter().map(|saved_kwh| scale * saved_kwh));
     let by_seeds = spread(&saved_seeds);
     let pairs = || draws.iter().zip(&main.runs);
     let by_model =
@@ -250,26 +270,21 @@ pub fn estimate(
     let error = mean(main.runs.iter().map(prediction_error));
 
     // An end differs from the run on predictions as its search on exact surfaces differs from the own.
-    let saved_of = |pooled: &Pooled| {
-        scale * mean(draws.iter().zip(&pooled.runs).map(|(draw, run)| study.saved_kwh(draw, run)))
-    };
     let completion_of = |pooled: &Pooled| {
         let runs = draws.iter().zip(&pooled.runs);
         mean(runs.map(|(draw, run)| Times::of(run, &draw.baseline).completion_s_mean))
     };
     let end_of = |pooled: &Pooled| End {
-        energy_kwh: rounded(saved_of(&main) + saved_of(pooled) - saved_of(&own)),
+        energy_kwh: rounded(mean_saved_of(&main) + mean_saved_of(pooled) - mean_saved_of(&own)),
         jct_s_mean: completion_of(&main) + completion_of(pooled) - completion_of(&own),
     };
-    let mut of_ends = [end_of(&own); 2];
-    for (i, of_end) in of_ends.iter_mut().enumerate() {
-        if own_end != Some(i) {
-            *of_end = searched.next().map_or(*of_end, |(aim, _)| end_of(aim.run()));
-        }
+    let mut ends = [end_of(&own); 2];
+    for ((place, _), other) in design.others.iter().zip(searches) {
+        ends[*place] = end_of(other.run());
     }
 
     let schedules: Vec<(Schedule, Schedule)> =
-        pairs().map(|(draw, run)| study.one_period(draw, run)).collect();
+        pairs().map(|(draw, run)| drawer.one_period(draw, run)).collect();
     let energy_kwh = mean(schedules.iter().map(|(before, _)| before.energy_kwh));
     if energy_kwh <= 0.0 || schedules.iter().any(|(_, after)| after.finished == 0) {
         return Err(SavingError::NoJobs);
@@ -278,16 +293,14 @@ pub fn estimate(
     let after = totals(schedules.iter().map(|(before, after)| (after, before)), scale);
     let saved_kwh = before.energy_kwh - after.energy_kwh;
     let half_width = by_seeds.hypot(by_model);
-    let period_s = if sampled {
-        baseline_all.makespan_s
-    } else {
-        mean(schedules.iter().map(|(before, _)| before.makespan_s))
-    };
+    let of_simulated = || mean(schedules.iter().map(|(before, _)| before.makespan_s));
+    let period_s = baseline_all.as_ref().map_or_else(of_simulated, |all| all.makespan_s);
     let mut listed = Vec::new();
-    for (seed, (before, after)) in seeds.iter().zip(schedules) {
+    for (seed, (before, after)) in design.seeds.iter().zip(schedules) {
         listed.push(("baseline", *seed, before));
         listed.push(("wattle", *seed, after));
     }
+    listed.extend(baseline_all.map(|all| ("baseline-all", options.seed, all)));
     let mut estimate = SavingEstimate {
         trace: trace.name.clone(),
         cluster: input.cluster.to_string(),
@@ -299,12 +312,13 @@ pub fn estimate(
         saved: Saved {
             energy_kwh: rounded(saved_kwh),
             energy_kwh_low: rounded(saved_kwh - half_width),
-            energy_kwh_high: rounded(saved_kwh + half_width),
+            // A schedule saves at most all of the baseline's energy.
+            energy_kwh_high: rounded((saved_kwh + half_width).min(before.energy_kwh)),
             cost: None,
             carbon_kg: None,
         },
         parts: left_out,
-        ends: of_ends,
+        ends,
         price,
         slowdown,
         options,
@@ -315,16 +329,13 @@ pub fn estimate(
         sample: sample.as_ref(),
         restartable: input.restartable,
         scenario: &scenario_all,
-        simulated_seeds: seeds.len(),
+        simulated_seeds: design.seeds.len(),
         seeds: saved_seeds.len(),
         by_seeds,
         by_model,
         error,
     };
     estimate.assumptions = made.assumptions(&estimate);
-    if sampled {
-        estimate.schedules.push(("baseline-all", options.seed, baseline_all));
-    }
     Ok(estimate)
 }
 
@@ -349,17 +360,6 @@ fn totals<'s>(
     }
 }
 
-impl Parts {
-    fn of(&mut self, part: Part) -> &mut f64 {
-        match part {
-            Part::Settings => &mut self.settings,
-            Part::Packing => &mut self.packing,
-            Part::Sizes => &mut self.sizes,
-            Part::Sleep => &mut self.sleep,
-        }
-    }
-}
-
 /// How an estimate was made.
 pub(super) struct Made<'a> {
     pub(super) sample: Option<&'a Sample>,
@@ -373,77 +373,6 @@ pub(super) struct Made<'a> {
     pub(super) by_model: f64,
     /// The prediction error behind `by_model`.
     pub(super) error: f64,
-}
-
-/// A part of the saving.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    Settings,
-    Packing,
-    Sizes,
-    Sleep,
-}
-
-/// The runs with one part left out. A part that the run does not use has no run.
-fn leave_one_out(all: Features, scenario: &Scenario) -> Vec<(Part, Features)> {
-    let mut parts = vec![(Part::Settings, Features { settings: false, ..all })];
-    // The policy shares GPUs between jobs that can stop, so that it can undo a pair.
-    let can_stop = scenario.jobs.iter().any(|job| job.can_stop);
-    if can_stop && all.share == Sharing::Any {
-        parts.push((Part::Packing, Features { share: Sharing::Never, ..all }));
-    }
-    if can_stop {
-        parts.push((Part::Sizes, Features { sizes: false, ..all }));
-    }
-    if all.sleep {
-        parts.push((Part::Sleep, Features { sleep: false, ..all }));
-    }
-    parts
-}
-
-/// The recorded schedule of a sample: its jobs in the schedule of all jobs, on the sample's nodes.
-fn restricted(all: &Schedule, scenario: &Scenario, world: &World) -> Schedule {
-    let by_id: std::collections::BTreeMap<_, _> =
-        all.detail.jobs.iter().map(|job| (&job.id, job)).collect();
-    let jobs: Vec<_> =
-        scenario.jobs.iter().filter_map(|job| by_id.get(&job.id).map(|&job| job.clone())).collect();
-    let first = jobs.iter().map(|job| job.submit_s).fold(f64::INFINITY, f64::min);
-    let last = jobs.iter().filter_map(|job| job.end_s).fold(first, f64::max);
-    let makespan_s = last - first;
-    let mut detail = all.detail.clone();
-    let sampled = scenario.cluster.nodes().enumerate();
-    detail.nodes = sampled
-        .filter_map(|(i, (gpus, gpu_type))| {
-            let known = all.detail.nodes.iter().find(|node| node.gpu_type == gpu_type)?;
-            let id = all.detail.nodes.get(i).unwrap_or(known).id.clone();
-            let asleep_w = world.gpu(gpu_type).map_or(0.0, |gpu| gpu.sleep.power.as_w());
-            let (awake_s, gpu_type) = (makespan_s, gpu_type.to_owned());
-            Some(wattle_simulator::NodeOutcome {
-                id,
-                gpu_type,
-                gpus,
-                awake_s,
-                asleep_s: 0.0,
-                awake_w: known.awake_w,
-                asleep_w,
-            })
-        })
-        .collect();
-    let idle_kwh: f64 = detail.nodes.iter().map(wattle_simulator::NodeOutcome::energy_kwh).sum();
-    let jobs_kwh: f64 = jobs.iter().map(|job| job.energy_kwh).sum();
-    let energy_kwh = idle_kwh + jobs_kwh;
-    detail.jobs = jobs;
-    Schedule {
-        energy_kwh,
-        // The mean intensity of the recorded schedule.
-        carbon_kg: all.carbon_kg.map(|kg| kg * energy_kwh / all.energy_kwh.max(f64::MIN_POSITIVE)),
-        makespan_s,
-        rest_w: detail.nodes.iter().map(|node| node.awake_w).sum(),
-        completion_s: detail.jobs.iter().map(wattle_simulator::JobOutcome::completion_s).collect(),
-        finished: detail.jobs.iter().filter(|job| job.end_s.is_some()).count(),
-        detail,
-        ..all.clone()
-    }
 }
 
 /// Rounds to a millionth, which removes rounding errors from the output.

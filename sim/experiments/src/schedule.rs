@@ -1,4 +1,5 @@
-//! A schedule of the trace's jobs: recorded, or made by a policy in a simulation.
+//! A schedule of a scenario's jobs: recorded, or made by a policy in a simulation. It is what a search
+//! for an energy price compares ([`crate::aim`]).
 
 use std::time::Duration;
 
@@ -51,6 +52,12 @@ impl Schedule {
             notes: outcome.notes,
             detail,
         }
+    }
+
+    /// The same schedule without its jobs and nodes, for a search of which only the prices are read.
+    #[must_use]
+    pub fn without_detail(self) -> Self {
+        Self { detail: Detail::default(), ..self }
     }
 
     /// A replayed schedule.
