@@ -192,15 +192,7 @@ pub fn estimate(
 
     let draw = |seed: &u64| drawer.draw(*seed);
     let draws = in_parallel(&design.seeds, options.threads, draw, &mut |_| ())?;
-    let Some(first) = draws.first() else { return Err(SavingError::NoJobs) };
     let baseline_all = sample.as_ref().map(|_| drawer.baseline_all(options.seed)).transpose()?;
-    // From the simulated jobs to all jobs.
-    let of_first = first.baseline.energy_kwh;
-    let scale = match &baseline_all {
-        Some(all) if of_first > 0.0 => all.energy_kwh / of_first,
-        _ => 1.0,
-    };
-
     let own_jobs: Vec<Scenario> = draws.iter().map(|draw| draw.scenario.clone()).collect();
     let redeclare = |(_, end): &(usize, Restartable)| drawer.redeclared(&draws, end);
     let others = design.others.iter().map(redeclare).collect::<Result<Vec<_>, _>>()?;
@@ -225,17 +217,6 @@ pub fn estimate(
     let Results { mut runs, saved_kwh: saved_further, .. } = study.solve(&tasks)?;
     let without = runs.split_off(if is_priced { draws.len() } else { 0 });
 
-    let mut left_out = Parts::default();
-    for ((part, features), without) in design.parts.iter().zip(without.chunks(draws.len())) {
-        let more = draws.iter().zip(&own.runs).zip(without).map(|((draw, with), without)| {
-            let period_s = with.makespan_s.max(without.makespan_s);
-            let with = with.clone().over(period_s, options.sleep, &draw.scenario);
-            let without = without.clone().over(period_s, features.sleep, &draw.scenario);
-            without.energy_kwh - with.energy_kwh
-        });
-        *left_out.of(*part) = rounded(scale * mean(more));
-    }
-
     // The search on predictions has its first two prices.
     let mut known = vec![(0.0, Pooled::of(at_zero))];
     if is_priced {
@@ -255,6 +236,26 @@ pub fn estimate(
     let main = runner.search_on_predictions(is_priced.then_some(exact_price), run_at_price)?;
     let (price, slowdown) = (main.price(), main.slowdown());
     let main = main.into_run();
+
+    let schedules: Vec<(Schedule, Schedule)> =
+        draws.iter().zip(&main.runs).map(|(draw, run)| drawer.one_period(draw, run)).collect();
+    let energy_kwh = mean(schedules.iter().map(|(before, _)| before.energy_kwh));
+    if energy_kwh <= 0.0 || schedules.iter().any(|(_, after)| after.finished == 0) {
+        return Err(SavingError::NoJobs);
+    }
+    // From the simulated jobs to all jobs.
+    let scale = baseline_all.as_ref().map_or(1.0, |all| all.energy_kwh / energy_kwh);
+
+    let mut left_out = Parts::default();
+    for ((part, features), without) in design.parts.iter().zip(without.chunks(draws.len())) {
+        let more = draws.iter().zip(&own.runs).zip(without).map(|((draw, with), without)| {
+            let period_s = with.makespan_s.max(without.makespan_s);
+            let with = with.clone().over(period_s, options.sleep, &draw.scenario);
+            let without = without.clone().over(period_s, features.sleep, &draw.scenario);
+            without.energy_kwh - with.energy_kwh
+        });
+        *left_out.of(*part) = rounded(scale * mean(more));
+    }
 
     let saved_of = |pooled: &Pooled| -> Vec<f64> {
         let runs = draws.iter().zip(&pooled.runs);
@@ -283,12 +284,6 @@ pub fn estimate(
         ends[*place] = end_of(other.run());
     }
 
-    let schedules: Vec<(Schedule, Schedule)> =
-        pairs().map(|(draw, run)| drawer.one_period(draw, run)).collect();
-    let energy_kwh = mean(schedules.iter().map(|(before, _)| before.energy_kwh));
-    if energy_kwh <= 0.0 || schedules.iter().any(|(_, after)| after.finished == 0) {
-        return Err(SavingError::NoJobs);
-    }
     let before = totals(schedules.iter().map(|(before, after)| (before, after)), scale);
     let after = totals(schedules.iter().map(|(before, after)| (after, before)), scale);
     let saved_kwh = before.energy_kwh - after.energy_kwh;

@@ -217,6 +217,7 @@ fn large_trace_is_sampled_and_its_saving_scaled() {
     };
     let (sample, all) = (energy("baseline"), energy("baseline-all"));
     assert!(sample < 0.8 * all, "{sample} of {all}");
+    assert_close(made.baseline.energy_kwh, all, "baseline of all jobs");
     let scale = made.baseline.energy_kwh / sample;
     assert_close(energy("wattle") * scale, made.wattle.energy_kwh, "energy of all jobs");
     assert!(made.assumptions.iter().any(|text| text.contains("Simulated on")), "{made:?}");
