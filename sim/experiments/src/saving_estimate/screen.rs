@@ -278,6 +278,12 @@ impl Made<'_> {
             let _ = write!(text, "; {} larger jobs left out", sample.too_large);
         }
         text.push('.');
+        if sample.is_window {
+            text.push_str(
+                " Consecutive jobs begin and end on an emptier cluster than the trace's, which \
+                 overstates the saving by sleeping nodes.",
+            );
+        }
         text
     }
 }
