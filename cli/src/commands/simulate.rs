@@ -12,7 +12,7 @@ use wattle_placer::Reads;
 use wattle_runtime::shell::chain;
 use wattle_simulator::trace::{self, Trace};
 use wattle_simulator::{
-    CarbonSeries, Forecast, LoadError, PolicyOutcome, Restartable, RunOptions, Scenario,
+    CarbonSeries, Forecast, Learning, LoadError, PolicyOutcome, Restartable, RunOptions, Scenario,
     SimulationError, gather, generator, run_with, run_with_progress,
 };
 use wattle_world::World;
@@ -103,6 +103,10 @@ pub(crate) struct Simulate {
     /// Most jobs on one GPU, under policies that share GPUs [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     tenants_max: Option<u32>,
+    /// Jobs that the predictor learns from: all, or a sample whose surfaces the others share [default: all
+    /// up to 10000 jobs, otherwise sample]
+    #[arg(long, value_name = "all|sample", value_parser = learning)]
+    learn_from: Option<Learning>,
     /// Random seed
     #[arg(long, default_value_t = 7)]
     seed: u64,
@@ -299,6 +303,7 @@ impl Simulate {
             share: self.share,
             budget: self.budget.budget()?,
             forecast: self.forecast_kind(),
+            learning: self.learn_from.unwrap_or_default(),
             ..RunOptions::default()
         })
     }
@@ -379,6 +384,15 @@ impl Simulate {
         let carbon = self.carbon.as_deref().and_then(Path::file_name);
         under.extend(carbon.map(|file| format!("the grid of {}", file.to_string_lossy())));
         Ok(under)
+    }
+}
+
+/// Reads `--learn-from`.
+fn learning(text: &str) -> Result<Learning, &'static str> {
+    match text {
+        "all" => Ok(Learning::Every),
+        "sample" => Ok(Learning::Sampled),
+        _ => Err("expected all or sample"),
     }
 }
 

@@ -98,7 +98,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// The rule for a running job; `None` for another one.
+    /// The rule for a running job; `None` for another one, and for one that has no larger size.
     pub(crate) fn of(
         input: PlanningInput<'_>,
         job: &Job,
@@ -106,6 +106,9 @@ impl Growth {
     ) -> Option<Self> {
         let State::Running { on, .. } = &job.state else { return None };
         let present = on.gpu_count();
+        if points.points().last().is_none_or(|largest| largest.gpus <= present) {
+            return None;
+        }
         let rates = points.with_gpus(present).iter().map(|point| point.steps_per_s);
         let rate = rates.reduce(f64::max)?;
         let left = remaining_alone(input.now(), job, present, on.node_count());

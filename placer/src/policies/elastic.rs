@@ -71,6 +71,12 @@ impl<'a> ElasticJob<'a> {
         self.points.sizes().filter(|&gpus| self.may_have(gpus))
     }
 
+    /// Whether its operating points have one size only.
+    pub(crate) fn has_one_size(&self) -> bool {
+        let points = self.points.points();
+        points.first().map(|point| point.gpus) == points.last().map(|point| point.gpus)
+    }
+
     fn may_have(&self, gpus: u32) -> bool {
         let rates = || self.points.with_gpus(gpus).iter().map(|point| point.steps_per_s);
         self.fixed_size.or(self.held).is_none_or(|size| size == gpus)
@@ -165,7 +171,12 @@ impl<'a> Sizing<'a> {
     ) -> Plan {
         let targets = self.all_targets(input, shared);
         let mut plan = self.plan_for(input, &targets, before);
-        plan_when_settled(input, &mut plan);
+        // If no job waits, only a change of size or GPU type could follow.
+        let starts = plan.decisions.iter().filter(|d| matches!(d, Decision::Start { .. })).count();
+        let stops = plan.decisions.iter().any(|d| matches!(d, Decision::Stop { .. }));
+        if stops || starts < input.state.queue_len() || some_job_may_change(input) {
+            plan_when_settled(input, &mut plan);
+        }
         plan
     }
 
@@ -197,6 +208,15 @@ impl<'a> Sizing<'a> {
         plan.decisions.extend(self.rejected);
         plan
     }
+}
+
+/// Whether some job has several sizes or GPU types.
+fn some_job_may_change(input: PlanningInput<'_>) -> bool {
+    input.state.running().chain(input.state.queue()).any(|(_, job)| {
+        let points = job.operating_points.as_deref().map_or(&[][..], OperatingPoints::points);
+        let sizes = points.first().zip(points.last()).filter(|(a, b)| a.gpus != b.gpus);
+        sizes.is_some() || !job.other_surfaces.is_empty()
+    })
 }
 
 /// The operating points before GPU types are chosen: on the type that the job has or is moved to,

@@ -4,12 +4,12 @@
 //! this module.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::allocation::capacity::TypeCounts;
 use crate::policies::elastic::{ElasticJob, Sizing};
 use crate::state::gpu_set::JobKey;
-use crate::state::operating_points::OperatingPoint;
+use crate::state::operating_points::{OperatingPoint, OperatingPoints};
 
 /// A job that has GPUs, at its present operating point.
 pub(crate) struct Grant<'a> {
@@ -83,7 +83,10 @@ pub(crate) fn first_grants<'a>(
 }
 
 /// Takes the best step of all jobs until there is none. `next` is the best step of one job that needs
-/// at most the given number of further GPUs.
+/// at most the given number of further GPUs; it depends on the job's operating points only.
+///
+/// A job that has one size only does not compete for GPUs, so its steps are taken at once, and computed once
+/// for all jobs with the same points.
 pub(crate) fn take_best_steps<'a>(
     grants: &mut [Grant<'a>],
     free: &mut TypeCounts<'_>,
@@ -93,8 +96,22 @@ pub(crate) fn take_best_steps<'a>(
         let step = next(grant, free.of_type(grant.job.gpu_type()))?;
         Some(Offer { step, index })
     };
-    let offers = grants.iter().enumerate().filter_map(|(index, job)| offer(index, job, free));
-    let mut offers: BinaryHeap<Offer<'a>> = offers.collect();
+    // Looked up by address only, so addresses decide nothing.
+    let mut known: BTreeMap<*const OperatingPoints, (&OperatingPoint, f64)> = BTreeMap::new();
+    let mut offers: BinaryHeap<Offer<'a>> = BinaryHeap::new();
+    for (index, grant) in grants.iter_mut().enumerate() {
+        if !grant.job.has_one_size() {
+            offers.extend(offer(index, grant, free));
+            continue;
+        }
+        let last = known.entry(std::ptr::from_ref(grant.job.points)).or_insert_with(|| {
+            while let Some(step) = next(grant, 0) {
+                (grant.point, grant.last_rating) = (step.to, step.rating);
+            }
+            (grant.point, grant.last_rating)
+        });
+        (grant.point, grant.last_rating) = *last;
+    }
     while let Some(Offer { step, index }) = offers.pop() {
         let grant = &mut grants[index];
         if free.take(grant.job.gpu_type(), step.to.gpus - grant.point.gpus) {

@@ -3,7 +3,7 @@
 //! Facts come from the job's specification and never change. The state, the surfaces and the progress
 //! are updated by the event methods of [`crate::ClusterState`].
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use wattle_common::job::{GpuRequest, GpuSetting, JobSpec};
@@ -13,6 +13,7 @@ use wattle_common::{JobId, Timestamp, WorkloadId};
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::operating_points::OperatingPoints;
 use crate::state::restarts::Restarts;
+use crate::state::surface_index::SurfaceIndex;
 
 /// The part of a job's specification that placement reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,6 +205,8 @@ pub struct Job {
     pub state: State,
     /// Its surface on the GPU type that it holds, otherwise the first one received.
     pub surface: Option<Arc<Surface>>,
+    /// The index of [`Self::surface`], once it is needed.
+    pub(crate) surface_index: OnceLock<SurfaceIndex>,
     /// Its progress, once reported.
     pub progress: Option<Progress>,
     /// The operating points of [`Self::surface`].
@@ -233,6 +236,7 @@ impl Job {
             arrival,
             state: State::Queued,
             surface: None,
+            surface_index: OnceLock::new(),
             operating_points: None,
             other_surfaces: Vec::new(),
             progress: None,
@@ -281,6 +285,11 @@ impl Job {
         let mut all = self.surface.iter().chain(other_surfaces);
         all.find(|surface| surface.gpu_type == gpu_type).map(Arc::as_ref)
     }
+    /// [`Self::surface`] with its index.
+    pub(crate) fn indexed_surface(&self) -> Option<(&Surface, &SurfaceIndex)> {
+        let surface = self.surface.as_deref()?;
+        Some((surface, self.surface_index.get_or_init(|| SurfaceIndex::new(surface))))
+    }
     /// A surface was received. It replaces the one of the same GPU type only.
     pub(crate) fn surface_received(
         &mut self,
@@ -289,6 +298,7 @@ impl Job {
     ) {
         let gpu_type = surface.gpu_type.as_str();
         if self.surface.as_ref().is_none_or(|known| known.gpu_type == gpu_type) {
+            self.surface_index.take();
             (self.surface, self.operating_points) = (Some(surface), Some(operating_points));
             return;
         }
@@ -308,6 +318,7 @@ impl Job {
         else {
             return;
         };
+        self.surface_index.take();
         let KnownSurface { surface, operating_points } = self.other_surfaces.remove(at);
         let before =
             (self.surface.replace(surface), self.operating_points.replace(operating_points));

@@ -11,6 +11,7 @@ use wattle_common::{Timestamp, WorkloadId};
 
 use crate::state::cluster::ClusterState;
 use crate::state::job::{Job, Mark, State};
+use crate::state::surface_index::SurfaceIndex;
 
 /// The least remaining work, s.
 const WORK_MIN_S: f64 = 1.0;
@@ -82,7 +83,8 @@ pub fn expected<'a>(
     nodes: u32,
     neighbours: &[&Job],
 ) -> Option<&'a SurfacePoint> {
-    closest_point(job.surface.as_ref()?, gpus, nodes, neighbours)
+    let (surface, index) = job.indexed_surface()?;
+    closest_point(surface, index, gpus, nodes, neighbours)
 }
 
 /// As [`expected`], on its surface for this GPU type.
@@ -94,11 +96,24 @@ pub fn expected_on<'a>(
     nodes: u32,
     neighbours: &[&Job],
 ) -> Option<&'a SurfacePoint> {
-    closest_point(job.surface_on(gpu_type)?, gpus, nodes, neighbours)
+    if let Some((surface, index)) = job.indexed_surface()
+        && surface.gpu_type == gpu_type
+    {
+        return closest_point(surface, index, gpus, nodes, neighbours);
+    }
+    let surface = job.surface_on(gpu_type)?;
+    closest_point(surface, &SurfaceIndex::new(surface), gpus, nodes, neighbours)
+}
+
+/// An upper bound of [`relative_speed`] with one co-tenant on this GPU type.
+pub(crate) fn relative_speed_max(job: &Job, gpu_type: &str) -> f64 {
+    let known = job.indexed_surface().filter(|(surface, _)| surface.gpu_type == gpu_type);
+    known.map_or(f64::INFINITY, |(_, index)| index.relative_speed_max)
 }
 
 fn closest_point<'a>(
     surface: &'a Surface,
+    index: &SurfaceIndex,
     gpus: u32,
     nodes: u32,
     neighbours: &[&Job],
@@ -107,7 +122,7 @@ fn closest_point<'a>(
     let mut classes: Vec<&WorkloadId> =
         neighbours.iter().map(|other| class(other).unwrap_or(&unknown)).collect();
     classes.sort();
-    point(surface, gpus, nodes, &classes).or_else(|| {
+    point(surface, index, gpus, nodes, &classes).or_else(|| {
         // The surface has one common class for all neighbours that it does not name.
         let known = |c: &&WorkloadId| names(surface, c);
         if classes.iter().all(known) {
@@ -116,7 +131,7 @@ fn closest_point<'a>(
         let mut named: Vec<&WorkloadId> =
             classes.iter().map(|&c| if names(surface, c) { c } else { &unknown }).collect();
         named.sort();
-        point(surface, gpus, nodes, &named)
+        point(surface, index, gpus, nodes, &named)
     })
 }
 
@@ -132,24 +147,27 @@ fn names(surface: &Surface, class: &WorkloadId) -> bool {
 /// GPUs. Interference depends on the neighbours far more than on the number of GPUs.
 fn point<'a>(
     surface: &'a Surface,
+    index: &SurfaceIndex,
     gpus: u32,
     nodes: u32,
     classes: &[&WorkloadId],
 ) -> Option<&'a SurfacePoint> {
-    surface
-        .points
-        .iter()
-        .filter(|p| p.cap_mw.is_none() && p.clock_mhz_max.is_none() && p.global_batch.is_none())
-        .filter(|p| p.neighbours.iter().eq(classes.iter().copied()))
-        .min_by_key(|p| (p.nodes.abs_diff(nodes), p.gpus.abs_diff(gpus)))
+    let mut closest: Option<(u32, u32, &SurfacePoint)> = None;
+    index.for_each(surface, classes, |p| {
+        let (by_nodes, by_gpus) = (p.nodes.abs_diff(nodes), p.gpus.abs_diff(gpus));
+        if closest.is_none_or(|(n, g, _)| (by_nodes, by_gpus) < (n, g)) {
+            closest = Some((by_nodes, by_gpus, p));
+        }
+    });
+    closest.map(|(_, _, p)| p)
 }
 
 /// The remaining run time of `job` at `now` on this number of GPUs and nodes without co-tenants.
 #[must_use]
 pub fn remaining_alone(now: Timestamp, job: &Job, gpus: u32, nodes: u32) -> Option<Duration> {
-    let own = job.surface.as_ref();
+    let own = job.indexed_surface();
     let by_surface = own
-        .and_then(|surface| point(surface, gpus, nodes, &[]))
+        .and_then(|(surface, index)| point(surface, index, gpus, nodes, &[]))
         .filter(|p| p.gpus == gpus && p.nodes == nodes)
         .and_then(|p| p.steps_per_s)
         .map(|rate| rate.mean);

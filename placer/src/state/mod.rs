@@ -7,4 +7,5 @@ pub mod job_forecast;
 pub mod node;
 pub mod operating_points;
 pub mod restarts;
+pub(crate) mod surface_index;
 pub mod work_history;

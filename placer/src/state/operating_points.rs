@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface};
 
+use crate::state::job::JobFacts;
+
 /// Plausible rates, steps per second: a training step takes between a microsecond and a month. Other
 /// values are predictor errors.
 const RATES: std::ops::RangeInclusive<f64> = 4e-7..=1e6;
@@ -65,6 +67,20 @@ impl OperatingPoints {
         Self::read(surface, request, |rate| {
             if RATES.contains(&rate.high) { rate.mean.max(rate.high) } else { rate.mean }
         })
+    }
+
+    /// The operating points of a surface for this job.
+    ///
+    /// A job that cannot be stopped keeps its GPUs to its end, so its rates are not optimistic: that would
+    /// not be corrected.
+    #[must_use]
+    pub fn of_job(surface: &Surface, job: &JobFacts) -> Self {
+        let read = if job.can_stop { Self::optimistic } else { Self::of };
+        let mut points = read(surface, job.request);
+        if let Some(permille) = job.max_slowdown_permille {
+            points.limit_slowdown(f64::from(permille) / 1e3);
+        }
+        points
     }
 
     fn read(surface: &Surface, request: GpuRequest, rate_of: fn(&Estimate) -> f64) -> Self {

@@ -185,8 +185,10 @@ impl<'s> Engine<'s> {
         let oracle = options.oracle;
         let prediction = Prediction {
             reads,
-            profiles: (reads_any && !oracle)
-                .then(|| Profiles::new(scenario.seed, reads, options.probe.enabled)),
+            profiles: (reads_any && !oracle).then(|| {
+                let is_sampled = options.learning.is_sampled(scenario.jobs.len());
+                Profiles::new(scenario.seed, reads, options.probe.enabled, is_sampled)
+            }),
             oracle: (reads_any && oracle)
                 .then(|| Oracle::new(world, scenario, reads, options.surface_noise)),
             errors: reads_any.then(Tally::default),
@@ -324,10 +326,7 @@ impl<'s> Engine<'s> {
                     self.schedule_epochs(&[index]);
                     false
                 }
-                Event::WindowClosed => {
-                    self.close_window(index);
-                    true
-                }
+                Event::WindowClosed => self.close_window(index),
                 Event::NodeAwake => {
                     self.node_awake(index);
                     true

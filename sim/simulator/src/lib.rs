@@ -33,6 +33,7 @@ mod prediction_error;
 mod profiles;
 pub mod replay;
 mod restartable;
+mod sampled;
 mod scenario;
 mod simulation;
 mod spending;
@@ -52,8 +53,8 @@ pub use prediction_error::{Prediction, PredictionError};
 pub use restartable::{Restartable, RestartableError};
 pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
 pub use simulation::{
-    Forecast, Lengths, Restarts, RunOptions, SimulationError, gather, run, run_detailed,
-    run_oracle, run_policy, run_recorded, run_with, run_with_progress,
+    EVERY_JOB_MAX, Forecast, Learning, Lengths, Restarts, RunOptions, SimulationError, gather, run,
+    run_detailed, run_oracle, run_policy, run_recorded, run_with, run_with_progress,
 };
 pub use spending::{Spending, WindowSpent};
 pub use surface_noise::{Shape as ErrorShape, SurfaceNoise};

@@ -4,7 +4,8 @@
 //! measurement noise (step rate, power, utilization, memory, co-tenants); the predictor's library
 //! learns from them, and policies receive its surfaces. A job that has not run has the prior of its
 //! class. Each configuration yields two windows, where a live profiler yields one per minute:
-//! further windows would add little information and much cost.
+//! further windows would add little information and much cost. In large scenarios it learns from a
+//! sample of the jobs ([`crate::sampled`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,9 +15,11 @@ use wattle_common::messages::window::Neighbour;
 use wattle_common::messages::{JobWindow, Surface};
 use wattle_common::rng::Stream;
 use wattle_common::{Energy, Frequency, JobId, NodeId, Timestamp, WorkloadId};
-use wattle_placer::Reads;
+use wattle_placer::{JobFacts, OperatingPoints, Reads};
 use wattle_predictor::{Predictor, PredictorConfig};
 use wattle_world::GpuState;
+
+use crate::sampled::{Sample, SurfaceWithPoints};
 
 /// End of a configuration's windows, microseconds from its start. The first is the live profiler's
 /// first early window (15 s, after a second of settling); the second spans several counter updates
@@ -35,6 +38,10 @@ const POINTS_MAX: u64 = 100;
 
 /// The measurements of one job for a window.
 pub(crate) struct WindowInput<'a> {
+    /// The placer's facts of the job.
+    pub(crate) facts: &'a JobFacts,
+    /// Whether it was left out of the sample at an earlier window.
+    pub(crate) is_left_out: bool,
     pub(crate) job: &'a JobId,
     pub(crate) workload: &'a WorkloadId,
     pub(crate) node: NodeId,
@@ -61,18 +68,31 @@ pub(crate) struct WindowInput<'a> {
 pub(crate) struct Profiles {
     predictor: Predictor,
     noise: Stream,
-    /// Number of windows by class.
+    /// Number of learned windows by class.
     learned: BTreeMap<WorkloadId, u32>,
+    /// The sample of jobs; absent where every window is learned.
+    sample: Option<Sample>,
+}
+
+/// Result of a window.
+pub(crate) enum Learned {
+    /// The job's new surface.
+    Own(Arc<Surface>),
+    /// The predictor learned nothing from it.
+    Nothing,
+    /// The job is left out of the sample. It gets this surface at its first window.
+    LeftOut(Option<SurfaceWithPoints>),
 }
 
 impl Profiles {
-    pub(crate) fn new(seed: u64, reads: Reads, probe: bool) -> Self {
+    pub(crate) fn new(seed: u64, reads: Reads, probe: bool, is_sampled: bool) -> Self {
         let shipped = PredictorConfig::shipped();
         let points_max = if reads == Reads::All { shipped.points_max } else { POINTS_MAX };
         Self {
             predictor: Predictor::new(PredictorConfig { points_max, probe, ..shipped }),
             noise: Stream::new(seed, "profiles"),
             learned: BTreeMap::new(),
+            sample: is_sampled.then(Sample::default),
         }
     }
 
@@ -91,28 +111,70 @@ impl Profiles {
         self.predictor.forget(job);
     }
 
-    /// Number of windows of a class.
+    /// Whether it learns from a sample of the jobs.
+    pub(crate) fn is_sampled(&self) -> bool {
+        self.sample.is_some()
+    }
+
+    /// Number of learned windows of a class.
     pub(crate) fn learned(&self, class: &WorkloadId) -> u32 {
         self.learned.get(class).copied().unwrap_or(0)
     }
 
-    /// The surfaces of a job on its GPU type and on the others.
-    pub(crate) fn surfaces<'a>(
-        &'a self,
+    /// The surfaces of a job without windows, on its GPU type and on the others.
+    pub(crate) fn priors<'a>(
+        &mut self,
         now: Timestamp,
-        job: &'a JobId,
-        gpu_types: impl Iterator<Item = &'a str> + 'a,
-    ) -> impl Iterator<Item = Arc<Surface>> + 'a {
-        let own = self.predictor.surface(now, job);
+        job: &JobFacts,
+        gpu_types: impl Iterator<Item = &'a str>,
+    ) -> Vec<SurfaceWithPoints> {
+        let learned = job.workload.as_ref().map_or(0, |class| self.learned(class));
+        if let Some(known) = self.sample.as_mut().and_then(|sample| sample.prior(job, learned)) {
+            return known;
+        }
+        let own = self.predictor.surface(now, &job.id);
         let on = own.as_ref().map(|surface| surface.gpu_type.clone());
         let others = gpu_types.filter(move |gpu_type| on.as_deref() != Some(*gpu_type));
         let others =
-            others.filter_map(move |gpu_type| self.predictor.surface_elsewhere(now, job, gpu_type));
-        own.into_iter().chain(others).map(Arc::new)
+            others.filter_map(|gpu_type| self.predictor.surface_elsewhere(now, &job.id, gpu_type));
+        let surfaces = own.into_iter().chain(others).map(|surface| {
+            let points = OperatingPoints::of_job(&surface, job);
+            (Arc::new(surface), Arc::new(points))
+        });
+        let surfaces: Vec<SurfaceWithPoints> = surfaces.collect();
+        if let Some(sample) = &mut self.sample {
+            sample.keep_prior(job, learned, &surfaces);
+        }
+        surfaces
     }
 
-    /// Closes a window and returns the predictor's new surface.
-    pub(crate) fn window(&mut self, input: &WindowInput<'_>) -> Option<Arc<Surface>> {
+    /// Closes a window; the predictor learns it if the job is in the sample.
+    pub(crate) fn window(&mut self, input: &WindowInput<'_>) -> Learned {
+        if let Some(sample) = &mut self.sample {
+            if input.is_left_out {
+                return Learned::LeftOut(None);
+            }
+            let own = self.predictor.knowledge_of(input.job);
+            if own.is_none_or(|known| known.windows().is_empty())
+                && let Some(known) = sample.left_out(input.facts)
+            {
+                return Learned::LeftOut(Some(known));
+            }
+        }
+        let window = self.measure(input);
+        let Some(surface) = self.predictor.observe(window.until_us, &window) else {
+            return Learned::Nothing;
+        };
+        let surface = Arc::new(surface);
+        *self.learned.entry(input.workload.clone()).or_default() += 1;
+        if let Some(sample) = &mut self.sample {
+            sample.learned(input.facts, &surface);
+        }
+        Learned::Own(surface)
+    }
+
+    /// The window that a profiler would close.
+    fn measure(&mut self, input: &WindowInput<'_>) -> JobWindow {
         let now = Timestamp::from_us(input.until_us);
         let own = input.gpu_state.tenants[input.tenant];
         let mut noisy = |value: f64| value * (1.0 + NOISE * self.noise.normal()).max(0.5);
@@ -123,7 +185,7 @@ impl Profiles {
         let memory_busy = noisy(100.0 * input.gpu_state.utilization_memory).min(100.0);
         let power = wattle_common::Power::from_w_f64(power_w);
         let span_us = input.until_us - input.from_us;
-        let window = JobWindow {
+        JobWindow {
             job: input.job.clone(),
             workload: Some(input.workload.clone()),
             node: input.node.clone(),
@@ -158,9 +220,6 @@ impl Profiles {
             memory_mib_max_job: Some(own.memory_mib),
             // At the live profiler's 10 Hz.
             samples: u32::try_from(span_us / 100_000).unwrap_or(u32::MAX),
-        };
-        let surface = self.predictor.observe(now, &window)?;
-        *self.learned.entry(input.workload.clone()).or_default() += 1;
-        Some(Arc::new(surface))
+        }
     }
 }

@@ -104,6 +104,27 @@ pub enum Restarts {
     Free,
 }
 
+/// The jobs whose windows the predictor learns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Learning {
+    /// All in scenarios of up to [`EVERY_JOB_MAX`] jobs, otherwise a sample.
+    #[default]
+    BySize,
+    /// All.
+    Every,
+    /// A sample; the others share its surfaces ([`crate::sampled`]).
+    Sampled,
+}
+
+/// In scenarios of up to this many jobs the predictor learns the windows of every job by default.
+pub const EVERY_JOB_MAX: usize = 10_000;
+
+impl Learning {
+    pub(crate) fn is_sampled(self, jobs: usize) -> bool {
+        self == Self::Sampled || (self == Self::BySize && jobs > EVERY_JOB_MAX)
+    }
+}
+
 /// Options of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RunOptions {
@@ -134,6 +155,8 @@ pub struct RunOptions {
     pub no_deferral: bool,
     /// Probes of running jobs; off by default, as in the live placer.
     pub probe: ProbeConfig,
+    /// The jobs whose windows the predictor learns.
+    pub learning: Learning,
 }
 
 /// Runs `scenario` under `policy`.

@@ -97,6 +97,9 @@ fn joint_size(
 ) -> Option<JointSize> {
     let gpu_type = &curves[0].known.gpu_type;
     let exclusive = curves.map(|curve| curve.known.with_gpus(gpus));
+    if exclusive[1].is_empty() {
+        return None;
+    }
     let nodes = exclusive[0].first()?.nodes;
     let a = expected_on(jobs[0], gpu_type, gpus, nodes, &[jobs[1]])?;
     let b = expected_on(jobs[1], gpu_type, gpus, nodes, &[jobs[0]])?;

@@ -18,6 +18,7 @@ use crate::policies::wattle::knapsack::{ChangeCost, Choice, Item, UNSERVED_PENAL
 use crate::policies::wattle::market::{Bid, Market};
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, State};
+use crate::state::job_forecast::relative_speed_max;
 
 /// Up to this many jobs are matched one by one, more in groups of equal operating points and similar work.
 const ONE_BY_ONE_MAX: usize = 200;
@@ -88,6 +89,32 @@ enum CandidateKind {
     Groups(usize, usize),
 }
 
+/// An upper bound of the value of a bidder's work on shared GPUs.
+struct ShareBound {
+    /// With its greatest speeds, and without the cost of energy and GPUs. Its part of the value of any pair is
+    /// computed in the same order, so rounding preserves the bound.
+    value_max: f64,
+    /// That bound less its surplus as an exclusive job, rounded up. A pair has a positive surplus only if the
+    /// sum of both margins is positive.
+    margin: f64,
+}
+
+impl ShareBound {
+    /// Relative rounding errors of the margin are smaller.
+    const ROUNDING: f64 = 1e-9;
+
+    fn of(bidder: &Bidder<'_>, market: &Market<'_>, bids: &[Bid], gpu_type: &str) -> Self {
+        let (curve, bid) = (&market.curves[bidder.curve], &bids[bidder.class]);
+        let rates = curve.known.points().iter().map(|point| point.steps_per_s);
+        let rate = rates.fold(0.0, f64::max);
+        let relative = relative_speed_max(bidder.job, gpu_type);
+        let value_max = bid.work_price * (relative * rate / curve.unit);
+        let rounding = Self::ROUNDING * (value_max.abs() + bid.surplus.abs());
+        let margin = value_max - bid.surplus + rounding;
+        Self { value_max, margin: if margin.is_nan() { f64::INFINITY } else { margin } }
+    }
+}
+
 /// Inputs of the evaluation of pairs, with the joint curves computed so far.
 struct Evaluation<'e, 'a> {
     input: PlanningInput<'e>,
@@ -96,6 +123,8 @@ struct Evaluation<'e, 'a> {
     bidders: &'e [Bidder<'a>],
     bids: &'e [Bid],
     price: f64,
+    /// By bidder.
+    bounds: &'e [ShareBound],
     curves: Vec<JointCurve>,
     /// Indices of joint curves by the pair of operating curves.
     known: BTreeMap<(usize, usize), Option<usize>>,
@@ -112,6 +141,13 @@ impl Evaluation<'_, '_> {
     ) -> Option<Candidate> {
         let (a, b) = ordered(a, b, self.bidders);
         let (one, two) = (&self.bidders[a], &self.bidders[b]);
+        let keep = if held_together(one, two) { f64::INFINITY } else { keep };
+        let bids = [&self.bids[one.class], &self.bids[two.class]];
+        let apart = bids[0].surplus + bids[1].surplus;
+        let value_max = self.bounds[a].value_max + self.bounds[b].value_max;
+        if keep <= 0.0 && value_max <= apart {
+            return None;
+        }
         let both_held = one.held.is_some() && two.held.is_some();
         if were_parted(one.job, two.job) || (both_held && run_on_different_gpus(one.job, two.job)) {
             return None;
@@ -121,8 +157,6 @@ impl Evaluation<'_, '_> {
             return None;
         }
         let curve = self.joint_curve(a, b)?;
-        let bids = [&self.bids[one.class], &self.bids[two.class]];
-        let apart = bids[0].surplus + bids[1].surplus;
         let permitted = permitted_sizes(one, two);
         let mut together = apart;
         for size in self.curves[curve].sizes.iter().filter(|size| permitted(size.gpus)) {
@@ -134,7 +168,6 @@ impl Evaluation<'_, '_> {
                 together = together.max(value - rent);
             }
         }
-        let keep = if held_together(one, two) { f64::INFINITY } else { keep };
         let surplus = if keep.is_infinite() { keep } else { together - apart + keep };
         let is_valid = (apart.is_finite() || keep.is_infinite()) && surplus > 0.0;
         is_valid.then_some(Candidate { surplus, keep, a, b, curve, kind })
@@ -172,21 +205,32 @@ impl Pairing {
             return Self { pairs: Vec::new(), curves: Vec::new() };
         }
         let (curves, known) = (Vec::new(), BTreeMap::new());
+        let bound = |bidder: &Bidder<'_>| ShareBound::of(bidder, market, bids, supply.gpu_type);
+        let bounds: &[ShareBound] = &bidders.iter().map(bound).collect::<Vec<_>>();
         let mut evaluation =
-            Evaluation { input, supply, market, bidders, bids, price, curves, known };
+            Evaluation { input, supply, market, bidders, bids, price, bounds, curves, known };
         let groups = groups(bidders);
         let mut candidates: Vec<Candidate> = Vec::new();
         for (a, b) in co_tenants(bidders, moved) {
             candidates.extend(evaluation.candidate(a, b, KEEP_BONUS, CandidateKind::CoTenants));
         }
-        for (i, one) in groups.iter().enumerate() {
-            for (j, two) in groups.iter().enumerate().skip(i) {
-                let a = one[0];
-                let b = two[usize::from(i == j).min(two.len() - 1)];
-                if a != b {
-                    let kind = CandidateKind::Groups(i, j);
-                    candidates.extend(evaluation.candidate(a, b, 0.0, kind));
-                }
+        for (i, group) in groups.iter().enumerate() {
+            if let [a, b, ..] = group[..] {
+                candidates.extend(evaluation.candidate(a, b, 0.0, CandidateKind::Groups(i, i)));
+            }
+        }
+        // Co-tenants that have not settled stay together at any surplus.
+        let margin = |group: usize| match bidders[groups[group][0]].held {
+            Some(_) => f64::INFINITY,
+            None => bounds[groups[group][0]].margin,
+        };
+        let mut by_margin: Vec<(f64, usize)> = (0..groups.len()).map(|i| (margin(i), i)).collect();
+        by_margin.sort_by(|x, y| y.0.total_cmp(&x.0));
+        for (at, &(one, i)) in by_margin.iter().enumerate() {
+            for &(_, j) in by_margin[at + 1..].iter().take_while(|(two, _)| one + two > 0.0) {
+                let (i, j) = (i.min(j), i.max(j));
+                let kind = CandidateKind::Groups(i, j);
+                candidates.extend(evaluation.candidate(groups[i][0], groups[j][0], 0.0, kind));
             }
         }
         let by_surplus = |x: &Candidate, y: &Candidate| {

@@ -136,18 +136,8 @@ impl ClusterState {
     /// A predictor's surface for a job arrived.
     pub fn surface_known(&mut self, key: JobKey, surface: Arc<Surface>) {
         if let Some(job) = self.job(key) {
-            // A job that cannot be stopped keeps its GPUs to its end: optimism would not be
-            // corrected.
-            let read =
-                if job.facts.can_stop { OperatingPoints::optimistic } else { OperatingPoints::of };
-            let mut operating_points = read(&surface, job.facts.request);
-            if let Some(permille) = job.facts.max_slowdown_permille {
-                operating_points.limit_slowdown(f64::from(permille) / 1e3);
-            }
-            let operating_points = Arc::new(operating_points);
-            let queued = job.state == State::Queued;
+            let operating_points = Arc::new(OperatingPoints::of_job(&surface, &job.facts));
             self.surface_with_points_known(key, surface, operating_points);
-            self.surface_revision += u64::from(!queued);
         }
     }
 
@@ -160,6 +150,7 @@ impl ClusterState {
         operating_points: Arc<OperatingPoints>,
     ) {
         let Some(job) = one_of(&mut self.jobs, key) else { return };
+        self.surface_revision += u64::from(job.state != State::Queued);
         job.surface_received(surface, operating_points);
         if !job.other_surfaces.is_empty()
             && let Some(part) = job.state.gpus().and_then(|on| on.by_node.first())

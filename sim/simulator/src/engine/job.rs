@@ -56,6 +56,8 @@ pub(super) struct SimulatedJob<'s> {
     pub(super) above_idle_mw_us: f64,
     /// Number of windows of its class at the last update of its prior.
     pub(super) prior_of: Option<u32>,
+    /// Whether the predictor learns nothing from it ([`crate::sampled`]).
+    pub(super) is_left_out: bool,
     /// The current segment, if the policy reads surfaces.
     pub(super) segment: Option<OpenSegment>,
 }
@@ -99,6 +101,7 @@ impl<'s> SimulatedJob<'s> {
             charged_us: 0,
             above_idle_mw_us: 0.0,
             prior_of: None,
+            is_left_out: false,
             segment: None,
         }
     }

@@ -7,6 +7,7 @@ use wattle_placer::controller::budget::ActiveBudget;
 use crate::engine::Engine;
 use crate::engine::metering::starvation;
 use crate::outcome::{PolicyOutcome, seconds, times};
+use crate::profiles::Profiles;
 use crate::text::pluralize;
 
 impl Engine<'_> {
@@ -35,6 +36,9 @@ impl Engine<'_> {
         if rejected.len() > LISTED_MAX {
             let more = rejected.len() - LISTED_MAX;
             notes.push(format!("also rejected: {}", pluralize(more, "job")));
+        }
+        if self.prediction.profiles.as_ref().is_some_and(Profiles::is_sampled) {
+            notes.push("the predictor learned from a sample of the jobs".to_owned());
         }
         if waiting > 0 {
             let why = starvation(&self.controller);

@@ -50,7 +50,7 @@ impl Engine<'_> {
             // A next plan differs only after preempted or undone jobs, or with newer priors.
             let priors_are_final =
                 self.prediction.oracle.as_ref().is_some_and(Oracle::covers_all_points);
-            if !undone && (priors_are_final || !self.reports_surfaces()) {
+            if !undone && (priors_are_final || !self.reports_surfaces() || self.is_final(&plan)) {
                 return Ok(());
             }
         }
@@ -58,6 +58,16 @@ impl Engine<'_> {
             policy: self.controller.policy().name().to_owned(),
             at: self.now(),
         })
+    }
+
+    /// Whether no further plan of this instant can differ from a plan that was applied and stopped no job:
+    /// no job waits, and neither node sleep, a budget nor carbon deferral plans for later.
+    fn is_final(&self, plan: &Plan) -> bool {
+        self.controller.state().queue_len() == 0
+            && plan.nodes.is_empty()
+            && !self.options.nodes_sleep
+            && self.controller.budget().is_none()
+            && self.scenario.carbon.is_none()
     }
 
     /// The controller's plan with the newest priors of all queued jobs that the plan reaches.

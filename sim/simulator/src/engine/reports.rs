@@ -9,7 +9,7 @@ use wattle_world::GpuModel;
 
 use crate::engine::events::Event;
 use crate::engine::{Engine, node_id};
-use crate::profiles::{WINDOWS_CLOSE_US, WindowInput};
+use crate::profiles::{Learned, WINDOWS_CLOSE_US, WindowInput};
 use crate::scenario::Work;
 use crate::simulation::Lengths;
 
@@ -121,18 +121,24 @@ impl Engine<'_> {
         gpus.div_ceil(size).max(1)
     }
 
-    /// Closes the job's window; the predictor's new surface goes to the controller.
-    pub(super) fn close_window(&mut self, job: u32) {
+    /// Closes the job's window; the predictor's new surface goes to the controller. Returns whether a plan
+    /// may differ after it.
+    pub(super) fn close_window(&mut self, job: u32) -> bool {
         self.report(job);
         let running = &self.jobs[job];
-        let (Some(on), Some(key)) = (&running.on, running.key) else { return };
-        let Some((gpu_state, tenant)) = self.hardware.gpus.first_gpu(job, on) else { return };
-        let Some(profiles) = &mut self.prediction.profiles else { return };
+        let (Some(on), Some(key)) = (&running.on, running.key) else { return true };
+        let Some((gpu_state, tenant)) = self.hardware.gpus.first_gpu(job, on) else { return true };
+        let Some(profiles) = &mut self.prediction.profiles else { return true };
+        let Some(facts) = self.controller.state().job(key).map(|job| &job.facts) else {
+            return true;
+        };
         let neighbours = self.hardware.gpus.neighbours(job, on);
         let node_gpus = on.by_node[0];
         let model = self.hardware.gpus.model(node_gpus.node);
         let setting = self.hardware.gpus.setting(node_gpus.node, node_gpus.gpus.trailing_zeros());
-        let surface = profiles.window(&WindowInput {
+        let input = WindowInput {
+            facts,
+            is_left_out: running.is_left_out,
             job: &running.spec.id,
             workload: &running.spec.workload,
             node: node_id(node_gpus.node.index()),
@@ -156,15 +162,26 @@ impl Engine<'_> {
             step: running.step(),
             gpu_state,
             tenant,
-        });
-        if let Some(surface) = surface {
-            self.controller.events().surface_known(key, surface);
-            self.consider_probe(key);
+        };
+        match profiles.window(&input) {
+            Learned::Own(surface) => {
+                self.controller.events().surface_known(key, surface);
+                self.consider_probe(key);
+            }
+            Learned::Nothing => {}
+            // No further window of it is learned.
+            Learned::LeftOut(surface) => {
+                self.jobs[job].is_left_out = true;
+                let Some((surface, points)) = surface else { return false };
+                self.controller.events().surface_with_points_known(key, surface, points);
+                return true;
+            }
         }
         let running = &mut self.jobs[job];
         running.window_from_us = self.now_us;
         running.windows += 1;
         self.schedule_window(job);
+        true
     }
 
     /// Schedules the end of the job's next window.
@@ -221,10 +238,13 @@ impl Engine<'_> {
                         }
                     }
                 }
-            } else if let Some(profiles) = &self.prediction.profiles {
+            } else if let Some(profiles) = &mut self.prediction.profiles {
                 let gpu_types = self.hardware.gpus.models().map(|gpu| gpu.gpu_type.as_str());
-                for surface in profiles.surfaces(now, id, gpu_types) {
-                    self.controller.events().surface_known(key, surface);
+                let Some(facts) = self.controller.state().job(key).map(|job| &job.facts) else {
+                    continue;
+                };
+                for (surface, points) in profiles.priors(now, facts, gpu_types) {
+                    self.controller.events().surface_with_points_known(key, surface, points);
                 }
             }
         }
