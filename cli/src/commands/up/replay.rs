@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use wattle_common::job::JobSpec;
 use wattle_common::messages::SubmitJob;
 use wattle_common::{JobId, Timestamp};
+use wattle_placer::state::restarts::typical_cost;
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 use wattle_simulator::{Scenario, SimJob, Work};
@@ -98,6 +99,8 @@ impl Trace {
             job.workload.to_string(),
             "--steps".to_owned(),
             steps.to_string(),
+            "--restart-s".to_owned(),
+            typical_cost(job.gpus.max).as_secs().to_string(),
         ];
         if let Some(epoch) = epoch {
             command.extend(["--steps-per-epoch".to_owned(), epoch.to_string()]);

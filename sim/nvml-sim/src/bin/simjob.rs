@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use nvml_sim::job::{self, JobArgs, JobError};
@@ -30,6 +31,9 @@ struct Cli {
     /// Steps between checkpoints; default: one epoch.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_every: Option<u64>,
+    /// Time from the start of a resumed attempt to its first step, seconds; its GPUs are loaded.
+    #[arg(long, default_value_t = 0)]
+    restart_s: u32,
 }
 
 fn main() -> ExitCode {
@@ -39,6 +43,7 @@ fn main() -> ExitCode {
         steps: cli.steps,
         steps_per_epoch: cli.steps_per_epoch,
         checkpoint_every: cli.checkpoint_every,
+        restart: Duration::from_secs(cli.restart_s.into()),
     };
     let Err(error) = job::run(&args) else { return ExitCode::SUCCESS };
     // stderr may be closed; the exit code also reports the error.

@@ -3,8 +3,9 @@
 //! training script.
 //!
 //! Steps follow from the node's time and the rate in its state, not from sleeps, so a slow machine
-//! delays reports but does not slow training. Start-up and checkpoints take no time, and a stopped
-//! process (SIGSTOP) continues to train: its load ends with the process.
+//! delays reports but does not slow training. An attempt that resumes from a checkpoint loads its GPUs
+//! for the time of a restart before its first step. A first start and the writing of a checkpoint take
+//! no time, and a stopped process (SIGSTOP) continues to train: its load ends with the process.
 
 mod checkpoint;
 mod peers;
@@ -14,6 +15,7 @@ mod train;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use wattle_common::id::IdError;
 use wattle_common::{JobId, WorkloadId, env};
@@ -35,6 +37,8 @@ pub struct JobArgs {
     pub steps_per_epoch: Option<u64>,
     /// Steps between checkpoints; `None`: one epoch.
     pub checkpoint_every: Option<u64>,
+    /// Time from the start of a resumed attempt to its first step.
+    pub restart: Duration,
 }
 
 /// Why a job fails.
@@ -100,6 +104,7 @@ struct Setup {
     steps_per_epoch: u64,
     global_batch: u32,
     checkpoint_every: Option<u64>,
+    restart: Duration,
     progress: Option<PathBuf>,
     checkpoint_dir: Option<PathBuf>,
 }
@@ -179,6 +184,7 @@ fn prepare(args: &JobArgs) -> Result<Setup, JobError> {
         steps_per_epoch,
         global_batch: workload.batch_size,
         checkpoint_every: args.checkpoint_every,
+        restart: args.restart,
         progress: variable(env::PROGRESS).map(PathBuf::from),
         checkpoint_dir: variable(env::CHECKPOINT_DIR).map(PathBuf::from),
         node,

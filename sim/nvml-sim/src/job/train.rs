@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use wattle_common::Timestamp;
 use wattle_common::progress::Progress;
 
 use super::checkpoint::Checkpoint;
@@ -55,6 +56,20 @@ struct Training<'a> {
     synced_us: u64,
     /// Steps completed by earlier attempts.
     restored_steps: u64,
+    start_up: StartUp,
+    /// Steps of this attempt's rate during its start-up, which do not count.
+    start_up_steps: u64,
+}
+
+/// The start-up of this attempt: the GPUs are loaded, no step is made.
+#[derive(Clone, Copy)]
+enum StartUp {
+    /// Not begun: peers are missing.
+    Lasts(Duration),
+    /// In progress.
+    Until(Timestamp),
+    /// Complete, or there was none.
+    Over,
 }
 
 /// Writes a log line to stdout. Errors are ignored: a closed log does not stop training.
@@ -66,12 +81,13 @@ fn log(line: std::fmt::Arguments<'_>) {
 
 /// Runs the prepared job.
 pub(super) fn train(setup: &Setup, signals: &Signals) -> Result<Outcome, JobError> {
-    let restored_steps = match &setup.checkpoint_dir {
-        Some(dir) => {
-            Checkpoint::read(dir, &setup.request.workload)?.map_or(0, |checkpoint| checkpoint.steps)
-        }
-        None => 0,
+    let checkpoint = match &setup.checkpoint_dir {
+        Some(dir) => Checkpoint::read(dir, &setup.request.workload)?,
+        None => None,
     };
+    let resumes = checkpoint.is_some() && !setup.restart.is_zero();
+    let start_up = if resumes { StartUp::Lasts(setup.restart) } else { StartUp::Over };
+    let restored_steps = checkpoint.map_or(0, |checkpoint| checkpoint.steps);
     let tenancy = setup.node.claim(&setup.request)?;
     let several = setup.request.nodes > 1;
     let peers = several.then(|| Peers::new(Arc::clone(&setup.node), setup.request.clone()));
@@ -83,6 +99,8 @@ pub(super) fn train(setup: &Setup, signals: &Signals) -> Result<Outcome, JobErro
         synced: false,
         synced_us: wall_us(),
         restored_steps,
+        start_up,
+        start_up_steps: 0,
     };
     training.log_start();
     let outcome =
@@ -125,6 +143,7 @@ impl Training<'_> {
         loop {
             let sync = self.sync()?;
             let (snapshot, claim) = self.claim()?;
+            self.observe_start_up(&sync, &snapshot, &claim);
             // Observations during an event may decrease slightly (see `Node::energy_counter`).
             steps = self.steps(&snapshot, &claim).max(steps);
             if steps >= setup.steps_total {
@@ -144,7 +163,8 @@ impl Training<'_> {
                 }
             }
             let due = wall_us().saturating_sub(reported_us) >= REPORT_EVERY.as_micros() as u64;
-            if epoch_now > epoch || due {
+            let trains = matches!(self.start_up, StartUp::Over);
+            if epoch_now > epoch || (due && trains) {
                 reported_us = wall_us();
                 reporter.send(&self.progress(steps));
             }
@@ -180,9 +200,24 @@ impl Training<'_> {
         }
     }
 
+    /// Updates the start-up: it begins when all peers are present.
+    fn observe_start_up(&mut self, sync: &Sync, snapshot: &Snapshot, claim: &Claim) {
+        if let (StartUp::Lasts(span), Sync::Ready) = (self.start_up, sync) {
+            self.start_up = StartUp::Until(snapshot.at + span);
+        }
+        if matches!(self.start_up, StartUp::Over) {
+            return;
+        }
+        self.start_up_steps = snapshot.state.steps(claim, snapshot.at);
+        if matches!(self.start_up, StartUp::Until(end) if snapshot.at >= end) {
+            self.start_up = StartUp::Over;
+        }
+    }
+
     /// Stops after a signal, with a checkpoint.
-    fn stop(&self, reporter: &Reporter) -> Result<Outcome, JobError> {
+    fn stop(&mut self, reporter: &Reporter) -> Result<Outcome, JobError> {
         let (snapshot, claim) = self.claim()?;
+        self.observe_start_up(&Sync::Ended, &snapshot, &claim);
         let steps = self.steps(&snapshot, &claim);
         if self.setup.checkpoint_dir.is_none() {
             return Err(JobError::StepsLost(steps - self.restored_steps));
@@ -255,7 +290,8 @@ impl Training<'_> {
 
     /// Steps of the job over all attempts.
     fn steps(&self, snapshot: &Snapshot, claim: &Claim) -> u64 {
-        (self.restored_steps + snapshot.state.steps(claim, snapshot.at)).min(self.setup.steps_total)
+        let attempt = snapshot.state.steps(claim, snapshot.at).saturating_sub(self.start_up_steps);
+        (self.restored_steps + attempt).min(self.setup.steps_total)
     }
 
     fn progress(&self, steps: u64) -> Progress {
@@ -278,11 +314,17 @@ impl Training<'_> {
             .write(dir)
     }
 
-    /// Wall time until the step `next`, at most the report interval.
+    /// Wall time until the end of the start-up or the step `next`, at most the report interval.
     fn pause(&self, snapshot: &Snapshot, claim: &Claim, next: u64) -> Duration {
         let longest = if self.peers.is_some() { PEER_EVERY } else { REPORT_EVERY };
-        let remaining = next.saturating_sub(self.restored_steps);
-        let until = snapshot.state.until_steps(claim, snapshot.at, remaining);
+        let until = match self.start_up {
+            StartUp::Lasts(_) => None,
+            StartUp::Until(end) => Some(end.since(snapshot.at)),
+            StartUp::Over => {
+                let remaining = next.saturating_sub(self.restored_steps) + self.start_up_steps;
+                snapshot.state.until_steps(claim, snapshot.at, remaining)
+            }
+        };
         let until = until.map_or(longest, |span| self.setup.node.clock().wall_span(span));
         until.clamp(WAIT_MIN, longest)
     }

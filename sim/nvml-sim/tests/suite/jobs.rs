@@ -115,6 +115,46 @@ fn signal_stops_the_job_with_a_checkpoint() {
 }
 
 #[test]
+fn resumed_attempt_loads_its_gpus_before_the_first_step() {
+    const RESTART_S: u64 = 300;
+    let cluster = SimCluster::new(600);
+    let node = Node::open(&cluster.node("n0", 1)).unwrap();
+    let keep = cluster.dir().join("keep");
+    let restart = RESTART_S.to_string();
+    let args: Vec<&str> =
+        args("200000", "100000").into_iter().chain(["--restart-s", &restart]).collect();
+    let more: [(&str, &Path); 1] = [("WATTLE_CHECKPOINT_DIR", &keep)];
+    // A first attempt has no start-up.
+    let job = Job::start(node.path(), "0", "j", &args, &more);
+    let rate = rate_when(&node, "j", |snapshot| {
+        let claim = snapshot.state.claims[0].as_ref();
+        claim.is_some_and(|claim| snapshot.state.steps(claim, snapshot.at) > 50)
+    });
+    job.signal("USR1");
+    job.output();
+    let steps = checkpoint_steps(&keep).unwrap();
+    assert!(steps > 50);
+    // Stopped during the start-up, it keeps its steps.
+    let job = Job::start(node.path(), "0", "j", &args, &more);
+    rate_when(&node, "j", |_| true);
+    job.signal("USR1");
+    job.output();
+    assert_eq!(checkpoint_steps(&keep), Some(steps));
+
+    let (socket, path) = cluster.socket("progress");
+    let from_us = node.now().as_us();
+    let more: [(&str, &Path); 2] = [more[0], ("WATTLE_PROGRESS", &path)];
+    let job = Job::start(node.path(), "0", "j", &args, &more);
+    rate_when(&node, "j", |snapshot| snapshot.state.gpus[0].shares.len() == 1);
+    let line = next_line(&socket);
+    let passed_s = (node.now().as_us() - from_us) as f64 / 1e6;
+    assert!(passed_s >= RESTART_S as f64, "{passed_s}");
+    let possible = (passed_s - RESTART_S as f64) * rate;
+    assert!(((line.step - steps) as f64) <= possible + 1.0, "{} of {possible}", line.step - steps);
+    drop(job);
+}
+
+#[test]
 fn signal_without_checkpoint_directory_fails_the_job() {
     let cluster = SimCluster::new(600);
     let node = Node::open(&cluster.node("n0", 1)).unwrap();
