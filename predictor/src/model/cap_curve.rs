@@ -252,10 +252,10 @@ mod tests {
 
     #[test]
     fn power_above_the_cap_takes_its_place() {
-        assert_eq!(effective_cap(100.0, Some(115.0), 150.0), 115.0);
-        assert_eq!(effective_cap(100.0, Some(90.0), 150.0), 100.0);
-        assert_eq!(effective_cap(100.0, None, 150.0), 100.0);
-        assert_eq!(effective_cap(100.0, Some(190.0), 150.0), 125.0);
+        assert!((effective_cap(100.0, Some(115.0), 150.0) - 115.0).abs() < 1e-9);
+        assert!((effective_cap(100.0, Some(90.0), 150.0) - 100.0).abs() < 1e-9);
+        assert!((effective_cap(100.0, None, 150.0) - 100.0).abs() < 1e-9);
+        assert!((effective_cap(100.0, Some(190.0), 150.0) - 125.0).abs() < 1e-9);
     }
 
     #[test]

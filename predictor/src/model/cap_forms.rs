@@ -360,7 +360,7 @@ mod tests {
         let more: Vec<CapObservation> =
             rows[..18].iter().map(|s| CapObservation { class: s.class + 50, ..*s }).collect();
         rows.extend(more);
-        assert_ne!(again(&rows).shares, EQUAL);
+        assert_ne!(again(&rows), marked);
     }
 
     #[test]
@@ -370,7 +370,7 @@ mod tests {
         for (i, value) in odd.into_iter().enumerate() {
             for (k, cap_w) in [100.0, 100.0, 150.0, value].into_iter().enumerate() {
                 let i = (4 * i + k) as u16;
-                let slow = Some((value, if i % 2 == 0 { 0.01 } else { value }));
+                let slow = Some((value, if i.is_multiple_of(2) { 0.01 } else { value }));
                 let power = Some((value, 0.01));
                 rows.push(CapObservation {
                     class: 90 + i / 4,

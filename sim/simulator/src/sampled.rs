@@ -75,7 +75,7 @@ impl Sample {
         let jobs = self.0.entry(Request::of(job)).or_default();
         let number = jobs.measured;
         jobs.measured = number.saturating_add(1);
-        let is_sampled = number < LEARNED_FIRST || number % LEARNED_EVERY == 0;
+        let is_sampled = number < LEARNED_FIRST || number.is_multiple_of(LEARNED_EVERY);
         jobs.newest.clone().filter(|_| !is_sampled)
     }
 

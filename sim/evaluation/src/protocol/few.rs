@@ -73,9 +73,12 @@ impl Constant {
 /// Samples of all models, by number of known readings and by communication.
 pub(crate) struct Few {
     constant: Constant,
-    /// By GPU: its first file, then the samples by number of readings and by communication.
-    strata: BTreeMap<String, (FileGpu, [[Vec<Sample>; 2]; 3])>,
+    /// By GPU: its first file, then its samples.
+    strata: BTreeMap<String, (FileGpu, Strata)>,
 }
+
+/// Samples by number of readings and by communication.
+type Strata = [[Vec<Sample>; 2]; 3];
 
 impl Few {
     pub(crate) fn new(constant: Constant) -> Self {
@@ -91,7 +94,7 @@ impl Few {
     ) {
         let readings = self.constant.middle(model);
         let gpu = model.file_gpu.gpu_type.clone();
-        let fresh = || (model.file_gpu.clone(), <[[Vec<Sample>; 2]; 3]>::default());
+        let fresh = || (model.file_gpu.clone(), Strata::default());
         let (_, strata) = self.strata.entry(gpu).or_insert_with(fresh);
         for (i, samples) in samples.enumerate().take(PROTOCOLS.len()) {
             for sample in &samples {
