@@ -81,7 +81,7 @@ mod tests {
         let mut points = Vec::new();
         for i in 0..24 {
             let mut point = testkit::point(1 + i / 4, 1.0, 200.0);
-            point.neighbours = sets[(i * i % 7 % 4) as usize].clone();
+            point.neighbours = sets[(i % 7 % 4) as usize].clone();
             point.cap_mw = (i % 5 == 0).then(|| Power::from_w(200));
             points.push(point);
         }
