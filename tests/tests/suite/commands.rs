@@ -111,7 +111,11 @@ impl Workplace {
         link(program("wattle").parent().unwrap(), "target/debug");
         link(&repository("deploy/demo/carbon.csv").canonicalize().unwrap(), "intensity.csv");
         link(&repository("deploy/demo/sacct.txt").canonicalize().unwrap(), "sacct.txt");
-        std::fs::write(folder.path().join("train.py"), "import time\ntime.sleep(600)\n").unwrap();
+        std::fs::write(
+            folder.path().join("train.py"),
+            "import time\nprint('training', flush=True)\ntime.sleep(600)\n",
+        )
+        .unwrap();
         Self(folder)
     }
 
@@ -231,6 +235,9 @@ fn documented_scripts_run() {
     }
 }
 
+/// Longest time to the first line of output, wall time.
+const FIRST_LINE: std::time::Duration = std::time::Duration::from_secs(60);
+
 /// Runs a command that continues until it is interrupted, and returns its first line.
 async fn first_line(workplace: &Workplace, text: &str, server: Option<&System>) -> String {
     let mut shell = workplace.shell(&format!("exec {text}"));
@@ -238,10 +245,16 @@ async fn first_line(workplace: &Workplace, text: &str, server: Option<&System>) 
         shell.env("WATTLE_NATS_URL", system.url()).env("WATTLE_CLUSTER", "test");
     }
     let mut child = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
     let mut out = BufReader::new(child.stdout.take().unwrap());
-    out.read_line(&mut line).unwrap();
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        line
+    });
+    let line = tokio::time::timeout(FIRST_LINE, reading).await;
     wattle_tests::kill(child.id(), "INT");
+    // Without a line the caller's assertion names the command.
+    let line = line.map_or_else(|_| String::new(), Result::unwrap);
     let mut error = String::new();
     child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
     let status = until(&format!("`{text}` ends"), async || child.try_wait().unwrap()).await;
