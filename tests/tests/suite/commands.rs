@@ -252,7 +252,8 @@ async fn first_line(workplace: &Workplace, text: &str, server: Option<&System>) 
         line
     });
     let line = tokio::time::timeout(FIRST_LINE, reading).await;
-    wattle_tests::kill(child.id(), "INT");
+    // A background shell ignores SIGINT, and so do its children.
+    wattle_tests::kill(child.id(), "TERM");
     // Without a line the caller's assertion names the command.
     let line = line.map_or_else(|_| String::new(), Result::unwrap);
     let mut error = String::new();
