@@ -31,7 +31,7 @@ struct Cli {
     /// Steps between checkpoints; default: one epoch.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_every: Option<u64>,
-    /// Time from the start of a resumed attempt to its first step, seconds; its GPUs are loaded.
+    /// Seconds from the start of a resumed attempt to its first step, at the power of training.
     #[arg(long, default_value_t = 0)]
     restart_s: u32,
 }

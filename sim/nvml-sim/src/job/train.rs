@@ -57,11 +57,11 @@ struct Training<'a> {
     /// Steps completed by earlier attempts.
     restored_steps: u64,
     start_up: StartUp,
-    /// Steps of this attempt's rate during its start-up, which do not count.
+    /// Steps that the node counted during the start-up. They are subtracted.
     start_up_steps: u64,
 }
 
-/// The start-up of this attempt: the GPUs are loaded, no step is made.
+/// The start-up of an attempt: the GPUs draw the power of training, and no step completes.
 #[derive(Clone, Copy)]
 enum StartUp {
     /// Not begun: peers are missing.
