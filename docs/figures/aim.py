@@ -16,15 +16,7 @@ import argparse
 import json
 import sys
 
-
-def frontier(points):
-    """The (energy, time) points that no other point beats in both, by energy."""
-    kept, best = [], float("inf")
-    for energy, time in sorted(points):
-        if time < best:
-            kept.append((energy, time))
-            best = time
-    return kept
+from frontier import frontier
 
 
 def least_energy(curve, time):
