@@ -4,7 +4,7 @@
 The input is the JSON of one comparison, here of the first job order with coarse knob settings:
 
     wattle compare powerflow-16 --data DIR --oracle --load 0.76 --world alone \
-        --accounting above-idle --orders 1 --quick --json | docs/figures/frontier.py > docs/figures/frontier.svg
+        --accounting above-idle --orders 1 --few-settings --json | docs/figures/frontier.py > docs/figures/frontier.svg
 
 Each policy is drawn by its Pareto frontier over clocks, prices or floors. Energy is that of the GPUs
 above their idle power, MWh; completion time is from submission to end, hours. The grey line is the

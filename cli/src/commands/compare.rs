@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
+use wattle_experiments::bound::PricedSearch;
 use wattle_experiments::compare::{
     Accounting, Case, CaseFilter, CompareOptions, Comparer, Comparison, Form, Knobs, NAMES,
     Neighbours, Surfaces, cases, policy_of, side_by_side, to_table, waterfall_table,
@@ -21,7 +22,7 @@ use crate::output::{note, print, usage, usage_chain};
 /// energy. docs/comparing.md describes the scenarios and the files they need.
 #[derive(Args)]
 #[command(
-    after_help = "Scenarios: powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin\n\nExamples:\n  wattle compare powerflow-16 --data measurements --load 0.76 --world alone --orders 1 --quick --oracle\n  wattle compare powerflow-16 --data measurements --surfaces smooth:0.1 --lengths unknown --json\n  wattle compare eaco-28 --oracle --policy fifo,fifo-packed,eaco --load 0.7 --report out.html\n\nA full comparison takes hours, one load in one world with --orders 1 --quick a minute or two."
+    after_help = "Scenarios: powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin\n\nExamples:\n  wattle compare powerflow-16 --data measurements --load 0.76 --world alone --quick --oracle\n  wattle compare powerflow-16 --data measurements --surfaces smooth:0.1 --lengths unknown --json\n  wattle compare eaco-28 --oracle --policy fifo,fifo-packed,eaco --load 0.7 --report out.html\n\nA full comparison takes hours, one with --quick about a minute."
 )]
 pub(crate) struct Compare {
     /// The scenario: powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin
@@ -33,10 +34,11 @@ pub(crate) struct Compare {
     /// [default: those of the scenario]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     policy: Vec<String>,
-    /// Loads, separated by commas [default: all of the scenario]
+    /// Loads, separated by commas [default: all of the scenario, its middle one with --quick]
     #[arg(long, value_name = "LOADS", value_delimiter = ',')]
     load: Vec<f64>,
-    /// Energy accounting: above-idle, sleep-all, sleep-none, sleep-packing [default: that of the scenario]
+    /// Energy accounting: above-idle, sleep-all, sleep-none, sleep-packing [default: those of the
+    /// scenario, its first one with --quick]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     accounting: Vec<String>,
     /// Interference between co-tenants: alone (no sharing), pairs, mild [default: all]
@@ -46,9 +48,9 @@ pub(crate) struct Compare {
     /// and so on [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     workload: Vec<String>,
-    /// Number of arrival orders or random draws of the jobs
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
-    orders: u64,
+    /// Number of arrival orders or random draws of the jobs [default: 5, 1 with --quick]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100))]
+    orders: Option<u64>,
     /// Predictions: oracle, predicted, or exact ones with errors as independent:SHARE, smooth:SHARE
     #[arg(long, value_name = "WHICH", default_value = "predicted")]
     surfaces: String,
@@ -59,7 +61,10 @@ pub(crate) struct Compare {
     /// a history of similar jobs) [default: known with exact, reported with learned predictions]
     #[arg(long, value_name = "WHEN")]
     lengths: Option<String>,
-    /// Use few settings per policy: for exploration, not for publication
+    /// Use every third setting of each policy
+    #[arg(long)]
+    few_settings: bool,
+    /// A quick look: --few-settings, one load, accounting and order, 500 generated jobs, looser bounds
     #[arg(long)]
     quick: bool,
     /// Write a self-contained page with plots, node maps and reasons to this file
@@ -81,6 +86,9 @@ pub(crate) struct Compare {
     #[arg(long)]
     json: bool,
 }
+
+/// The number of orders of a complete comparison.
+const ORDERS: u64 = 5;
 
 /// Runs the command.
 pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
@@ -108,7 +116,8 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
         accountings: &accountings,
         worlds: &in_worlds,
         workloads: &command.workload,
-        orders: command.orders,
+        orders: command.orders.unwrap_or(if command.quick { 1 } else { ORDERS }),
+        quick: command.quick,
     };
     let report = command.report.as_deref().map(AtomicFile::open).transpose()?;
     let (worlds, cases) = cases(&command.scenario, &wanted).map_err(usage_chain)?;
@@ -204,7 +213,7 @@ impl Compare {
             policies: self.policy.clone(),
             surfaces,
             lengths,
-            knobs: if self.quick { Knobs::Quick } else { Knobs::Full },
+            knobs: if self.quick || self.few_settings { Knobs::Few } else { Knobs::Full },
             forecast: match self.forecast.as_str() {
                 "persistence" => Forecast::Persistence,
                 "perfect" => Forecast::Perfect,
@@ -213,7 +222,7 @@ impl Compare {
                 }
             },
             budget: self.budget.budget()?,
-            bound: None,
+            bound: self.quick.then(PricedSearch::coarse),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         })
     }

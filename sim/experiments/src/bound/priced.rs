@@ -62,6 +62,12 @@ impl Default for PricedSearch {
 }
 
 impl PricedSearch {
+    /// About a twentieth of the default's work.
+    #[must_use]
+    pub fn coarse() -> Self {
+        Self { bucket_s: 14_400.0, steps: 40, energy_prices: 8, ..Self::default() }
+    }
+
     fn check(&self) -> Result<(), BoundError> {
         let positive = "give a finite number above zero";
         let refuse = |what, value, remedy| Err(BoundError::Setting { what, value, remedy });

@@ -78,9 +78,10 @@ pub(super) fn limits(
     let shared = neighbours != Neighbours::Alone;
     let jobs = bound_jobs(world, scenario, charged, shared, caps);
     let gpus = scenario.cluster.gpu_count() as u32 * if shared { HALVES } else { 1 };
-    let fine = PricedSearch::default();
-    let coarse = PricedSearch { bucket_s: 14_400.0, steps: 40, energy_prices: 8, ..fine.clone() };
-    let search = search.cloned().unwrap_or(if jobs.len() < MANY_JOBS { fine } else { coarse });
+    let search = search.cloned().unwrap_or_else(|| match jobs.len() {
+        ..MANY_JOBS => PricedSearch::default(),
+        _ => PricedSearch::coarse(),
+    });
     let alone = contention_free(&jobs, gpus).expect("jobs that ran can be bounded");
     let tight = priced(&jobs, gpus, &search).expect("as above");
     let carbon =

@@ -187,8 +187,8 @@ pub enum Knobs {
     /// Every setting.
     #[default]
     Full,
-    /// Every third setting: for a quick look, not for published results.
-    Quick,
+    /// Every third setting.
+    Few,
 }
 
 /// Options of a comparison.

@@ -68,7 +68,7 @@ fn settings(family: &str, elastic: bool, mhz: &[u32], knobs: Knobs) -> Vec<Setti
         _ if elastic => priced_at(&STEP_PRICES),
         _ => clocked(family),
     };
-    let every = if knobs == Knobs::Quick { 3 } else { 1 };
+    let every = if knobs == Knobs::Few { 3 } else { 1 };
     all.into_iter().step_by(every).collect()
 }
 

@@ -133,16 +133,26 @@ pub struct CaseFilter<'a> {
     pub workloads: &'a [String],
     /// Number of orders of the jobs.
     pub orders: u64,
+    /// For a quick look: one load and one accounting where none are selected, and fewer generated jobs.
+    pub quick: bool,
 }
 
 impl<'a> CaseFilter<'a> {
     /// The selected loads.
     fn loads<'b>(&'b self, all: &'b [f64]) -> &'b [f64] {
-        if self.loads.is_empty() { all } else { self.loads }
+        match self.loads {
+            [] if self.quick => &all[all.len() / 2..=all.len() / 2],
+            [] => all,
+            selected => selected,
+        }
     }
 
     fn accountings<'b>(&'b self, all: &'b [Accounting]) -> &'b [Accounting] {
-        if self.accountings.is_empty() { all } else { self.accountings }
+        match self.accountings {
+            [] if self.quick => &all[..1],
+            [] => all,
+            selected => selected,
+        }
     }
 
     fn worlds(&self, all: &[Neighbours]) -> Vec<Neighbours> {
@@ -267,8 +277,14 @@ pub fn cases(name: &str, filter: &CaseFilter<'_>) -> Result<(Worlds, Vec<Case>),
         },
     };
     if cases.is_empty() {
-        let all =
-            CaseFilter { accountings: &[], worlds: &[], workloads: &[], orders: 1, ..*filter };
+        let all = CaseFilter {
+            accountings: &[],
+            worlds: &[],
+            workloads: &[],
+            orders: 1,
+            quick: false,
+            ..*filter
+        };
         let filtered = !(filter.accountings.is_empty()
             && filter.worlds.is_empty()
             && filter.workloads.is_empty());

@@ -23,6 +23,9 @@ pub enum Form {
     Wide,
 }
 
+/// Energies are in kWh up to this largest total.
+const MWH_FROM_KWH: f64 = 10_000.0;
+
 /// The table of one comparison.
 #[must_use]
 pub fn to_table(comparison: &Comparison, form: Form) -> String {
@@ -30,7 +33,10 @@ pub fn to_table(comparison: &Comparison, form: Form) -> String {
     let mut out = header(comparison, Some(comparison.accounting.as_str()), form);
     out.push_str("\n\n");
     let families = families(comparison);
-    let _ = write!(out, "{:NAME$} {:>15} {:>15}", "", "energy, MWh", "mean JCT, h");
+    let most_kwh = comparison.policies.iter().map(|run| run.counted_kwh).fold(0.0, f64::max);
+    let (unit, per_unit) = if most_kwh < MWH_FROM_KWH { ("kWh", 1.0) } else { ("MWh", 1e3) };
+    let energy = format!("energy, {unit}");
+    let _ = write!(out, "{:NAME$} {energy:>15} {:>15}", "", "mean JCT, h");
     let _ = if wide {
         let contention = "without contention";
         let (median, bound) = ("median, h", "ratio to bound");
@@ -44,7 +50,7 @@ pub fn to_table(comparison: &Comparison, form: Form) -> String {
         let hours = |of: fn(&PolicyOutcome) -> Option<f64>| {
             span(runs().filter_map(|run| Some(of(&run.outcome)? / 3.6e3)))
         };
-        let energy = span(runs().map(|run| run.counted_kwh / 1e3));
+        let energy = span(runs().map(|run| run.counted_kwh / per_unit));
         let above = || comparison.above_bound.iter().filter(|above| above.policy == *family);
         let tight = RatioSpread::of(above().filter_map(|above| above.ratio));
         let alone = RatioSpread::of(above().filter_map(|above| above.ratio_alone));

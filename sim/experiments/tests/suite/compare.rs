@@ -35,6 +35,7 @@ const ALL_CASES: CaseFilter<'static> = CaseFilter {
     worlds: &[],
     workloads: &[],
     orders: 1,
+    quick: false,
 };
 
 fn options(policies: &str) -> CompareOptions {
@@ -44,7 +45,7 @@ fn options(policies: &str) -> CompareOptions {
         policies: policies.split(',').map(str::to_owned).collect(),
         surfaces: Surfaces::Oracle,
         lengths: Lengths::Known,
-        knobs: Knobs::Quick,
+        knobs: Knobs::Few,
         // Looser than by default, and as valid.
         bound: Some(PricedSearch { steps: 25, energy_prices: 6, ..PricedSearch::default() }),
         threads: 2,
@@ -368,4 +369,17 @@ fn surface_noise_has_the_given_size_and_a_cost() {
     // Of a normal distribution the mean deviation is 0.8 of the standard one; sizes are few.
     assert!(exact < 1e-6 && (4.0..14.0).contains(&wrong), "{exact} {wrong}");
     assert!(erring_s > knowing_s, "{erring_s} {knowing_s}");
+}
+
+/// A quick look is one case per co-location model, on few jobs.
+#[test]
+fn a_quick_look_has_one_load_and_accounting() {
+    let quick = CaseFilter { loads: &[], quick: true, ..ALL_CASES };
+    let (_, made) = cases("builtin", &quick).unwrap();
+    let of = |case: &Case| (case.load, case.accounting, case.jobs.rigid[0].jobs.len());
+    assert!(made.iter().all(|case| of(case) == (0.8, Accounting::AboveIdle, 500)));
+    assert_eq!(made.len(), Neighbours::ALL.len());
+    let selected = CaseFilter { accountings: &[Accounting::SleepAll], loads: &[0.5], ..quick };
+    let (_, made) = cases("builtin", &selected).unwrap();
+    assert!(made.iter().all(|case| of(case) == (0.5, Accounting::SleepAll, 500)));
 }

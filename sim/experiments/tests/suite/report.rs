@@ -112,7 +112,7 @@ fn a_comparison_page_is_complete() {
         policies: ["powerflow", "fifo"].map(str::to_owned).to_vec(),
         surfaces: Surfaces::Oracle,
         lengths: Lengths::Known,
-        knobs: Knobs::Quick,
+        knobs: Knobs::Few,
         bound: None,
         threads: 2,
     };
