@@ -5,6 +5,7 @@
 //! services must agree on it.
 
 pub mod aim;
+pub mod bounds;
 pub mod budget;
 pub mod codec;
 pub mod config;

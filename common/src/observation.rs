@@ -7,19 +7,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::{self, GPUS_MAX, NEIGHBOURS_MAX, RATE_MAX};
 use crate::id::{self, JobId, NodeId, WorkloadId};
 use crate::messages::JobWindow;
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
 
-/// Largest accepted number of GPUs.
-const GPUS_MAX: u32 = 65_536;
 /// Largest accepted power of one GPU, watts.
-const GPU_POWER_W_MAX: f64 = 5_000.0;
-/// Largest accepted step rate, steps per second.
-const RATE_MAX: f64 = 1e7;
-/// Largest accepted number of co-tenants.
-const NEIGHBOURS_MAX: usize = 16;
+const GPU_POWER_W_MAX: f64 = bounds::GPU_POWER_W_MAX as f64;
 /// Smallest assumed relative standard deviation of a step rate.
 const RATE_SD_MIN: f64 = 0.01;
 /// Assumed relative standard deviation of a step rate where the window states no error: single

@@ -31,7 +31,7 @@ impl Timestamp {
     /// From whole seconds since the Unix epoch.
     #[must_use]
     pub const fn from_s(seconds: u64) -> Self {
-        Self(seconds * 1_000_000)
+        Self(seconds.saturating_mul(1_000_000))
     }
     /// Microseconds since the Unix epoch.
     #[must_use]

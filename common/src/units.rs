@@ -105,6 +105,11 @@ quantity!(
     u64
 );
 
+/// `value`, at most the largest `u64`.
+fn saturated(value: u128) -> u64 {
+    u64::try_from(value).unwrap_or(u64::MAX)
+}
+
 /// Millijoules in a kilowatt-hour: 3.6 MJ.
 const MJ_PER_KWH: u64 = 3_600_000_000;
 
@@ -117,7 +122,7 @@ impl Power {
     /// From watts.
     #[must_use]
     pub const fn from_w(watts: u64) -> Self {
-        Self(watts * 1_000)
+        Self(watts.saturating_mul(1_000))
     }
     /// From a model's watts; a negative value or NaN becomes zero.
     #[must_use]
@@ -139,7 +144,7 @@ impl Power {
     /// [`EnergyMeter`] sums many spans without rounding errors.
     #[must_use]
     pub fn over(self, span: Duration) -> Energy {
-        Energy((u128::from(self.0) * span.as_micros() / 1_000_000) as u64)
+        Energy(saturated(u128::from(self.0).saturating_mul(span.as_micros()) / 1_000_000))
     }
 }
 
@@ -152,7 +157,7 @@ impl Energy {
     /// From joules.
     #[must_use]
     pub const fn from_j(joules: u64) -> Self {
-        Self(joules * 1_000)
+        Self(joules.saturating_mul(1_000))
     }
     /// In millijoules.
     #[must_use]
@@ -173,16 +178,15 @@ impl Energy {
     #[must_use]
     pub fn mean_power(self, span: Duration) -> Option<Power> {
         let micros = span.as_micros();
-        (micros > 0).then(|| Power((u128::from(self.0) * 1_000_000 / micros) as u64))
+        (micros > 0).then(|| Power(saturated(u128::from(self.0) * 1_000_000 / micros)))
     }
     /// The carbon emitted by this energy at `intensity`.
     ///
     /// mJ x mg/kWh / (3.6e9 mJ/kWh) = mg, times 1,000 = µg.
     #[must_use]
     pub fn carbon(self, intensity: CarbonIntensity) -> Carbon {
-        let micrograms =
-            u128::from(self.0) * u128::from(intensity.0) * 1_000 / u128::from(MJ_PER_KWH);
-        Carbon(micrograms as u64)
+        let product = u128::from(self.0) * u128::from(intensity.0);
+        Carbon(saturated(product.saturating_mul(1_000) / u128::from(MJ_PER_KWH)))
     }
 }
 
@@ -295,12 +299,13 @@ impl EnergyMeter {
     }
     /// Adds `power` held constant for `span`.
     pub fn add(&mut self, power: Power, span: Duration) {
-        self.nanojoules += u128::from(power.0) * span.as_micros();
+        let added = u128::from(power.0).saturating_mul(span.as_micros());
+        self.nanojoules = self.nanojoules.saturating_add(added);
     }
     /// The total, rounded down to millijoules.
     #[must_use]
     pub fn total(&self) -> Energy {
-        Energy((self.nanojoules / 1_000_000) as u64)
+        Energy(saturated(self.nanojoules / 1_000_000))
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
+use wattle_common::bounds::LEASE_MAX_DEFAULT;
 use wattle_common::config::non_zero;
 use wattle_common::{ClusterId, NodeId};
 
@@ -40,6 +41,10 @@ pub struct Config {
     /// `node_stale_after_ms`.
     #[serde(default = "default_heartbeat_ms", deserialize_with = "non_zero")]
     pub heartbeat_ms: u64,
+    /// Longest lease of a desired state, whatever the desired state declares: after it, the node
+    /// accepts a current desired state of any generation.
+    #[serde(default = "default_lease_max_ms", deserialize_with = "non_zero")]
+    pub lease_max_ms: u64,
     /// First of the ports at which the processes of a job meet.
     #[serde(default = "default_master_port_min")]
     pub master_port_min: u16,
@@ -71,6 +76,9 @@ const fn default_terminate_grace_ms() -> u64 {
 }
 const fn default_heartbeat_ms() -> u64 {
     5_000
+}
+const fn default_lease_max_ms() -> u64 {
+    LEASE_MAX_DEFAULT.as_millis() as u64
 }
 /// torchrun's default port.
 const fn default_master_port_min() -> u16 {
@@ -135,6 +143,11 @@ impl Config {
     #[must_use]
     pub const fn terminate_grace(&self) -> Duration {
         Duration::from_millis(self.terminate_grace_ms)
+    }
+    /// [`Config::lease_max_ms`].
+    #[must_use]
+    pub const fn lease_max(&self) -> Duration {
+        Duration::from_millis(self.lease_max_ms)
     }
     /// [`Config::heartbeat_ms`].
     #[must_use]

@@ -5,7 +5,8 @@
 //!   attempt waits until the old one has ended.
 //! * A run that is not desired is stopped: by its checkpoint signal (if it has one), then by
 //!   terminating it, then by killing it, each after the grace of the stage before.
-//! * A desired state older than the last one obeyed is ignored. An expired lease stops nothing.
+//! * A desired state older than the last one obeyed, or with a number outside its limits, is ignored
+//!   ([`wattle_common::bounds::check_order`]). An expired lease stops nothing.
 //! * Without a desired state (bus away, nothing stored yet) every run continues.
 //!
 //! State that must survive a restart is stored by actions ([`Action::StoreObeyed`] and the
@@ -13,6 +14,7 @@
 
 use std::collections::BTreeMap;
 
+use wattle_common::bounds::{OrderRefused, OrderVersion, check_order};
 use wattle_common::messages::{DesiredJob, LaunchReport, LaunchState, LaunchedJob, NodeDesired};
 use wattle_common::{Machine, NodeId, Timestamp};
 
@@ -38,17 +40,19 @@ pub enum Action {
     Stop(Run, StopStage),
     /// Have the engine remove what it stores of this run.
     Forget(Run),
-    /// Store that this (generation, issued at) has been obeyed.
-    StoreObeyed(u64, Timestamp),
+    /// Store that the desired state of this version has been obeyed.
+    StoreObeyed(OrderVersion),
     /// Store the report in the bucket `actual`.
     Report(LaunchReport),
+    /// Report to the operator that a desired state was refused.
+    Alarm(OrderRefused),
 }
 
 /// The state that outlives a launcher.
 #[derive(Clone, Debug, Default)]
 pub struct PersistedState {
-    /// The last (generation, issued at) obeyed.
-    pub obeyed: Option<(u64, Timestamp)>,
+    /// The version of the last desired state obeyed.
+    pub obeyed: Option<OrderVersion>,
     /// The runs that the engine knows.
     pub runs: Vec<Found>,
 }
@@ -124,7 +128,9 @@ impl Entry {
 pub struct Launcher {
     node: NodeId,
     config: Config,
-    obeyed: Option<(u64, Timestamp)>,
+    obeyed: Option<OrderVersion>,
+    /// The last refused generation, so that a repeated one raises one alarm.
+    refused: Option<u64>,
     desired: Option<NodeDesired>,
     runs: BTreeMap<Run, Entry>,
     /// Desired jobs that were not given to the engine, and their reports.
@@ -144,6 +150,7 @@ impl Launcher {
             node: config.node.clone(),
             config,
             obeyed: state.obeyed,
+            refused: None,
             desired: None,
             unstarted: BTreeMap::new(),
             retired: false,
@@ -166,6 +173,21 @@ impl Launcher {
     fn desired_job(&self, run: &Run) -> Option<&DesiredJob> {
         let desired = self.desired.as_ref()?;
         desired.jobs.iter().find(|job| job.job == run.job).filter(|job| job.attempt == run.attempt)
+    }
+
+    /// Whether a desired state is obeyed. An absurd one raises an alarm, an outdated one does not: the
+    /// bus may deliver it again.
+    fn accepts(&mut self, now: Timestamp, desired: &NodeDesired, out: &mut Vec<Action>) -> bool {
+        let refused = match check_order(desired, self.obeyed, now, self.config.lease_max()) {
+            Ok(()) => return true,
+            Err(refused) => refused,
+        };
+        if matches!(refused, OrderRefused::OutOfBounds(_))
+            && self.refused.replace(desired.generation) != Some(desired.generation)
+        {
+            out.push(Action::Alarm(refused));
+        }
+        false
     }
 
     fn reconcile(&mut self, now: Timestamp, out: &mut Vec<Action>) {
@@ -336,7 +358,7 @@ impl Launcher {
         out.push(Action::Report(LaunchReport {
             node: self.node.clone(),
             at_us: now,
-            observed_generation: self.obeyed.map_or(0, |(generation, _)| generation),
+            observed_generation: self.obeyed.map_or(0, |obeyed| obeyed.generation),
             jobs: jobs.clone(),
         }));
         self.reported = Some(jobs);
@@ -381,16 +403,17 @@ impl Machine for Launcher {
     fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
         match event {
             Event::DesiredChanged(desired) => {
-                let current = (desired.generation, desired.issued_at_us);
-                if desired.node != self.node || self.obeyed.is_some_and(|last| current < last) {
+                if desired.node != self.node || !self.accepts(now, &desired, out) {
                     return;
                 }
-                let newer = self.obeyed.is_none_or(|(generation, _)| generation < current.0);
-                self.obeyed = Some(current);
+                let version = OrderVersion::of(&desired);
+                let renewed =
+                    self.obeyed.is_some_and(|obeyed| obeyed.generation == version.generation);
+                self.obeyed = Some(version);
                 self.desired = Some(desired);
                 // A renewed lease changes nothing here and is neither stored nor reported at once.
-                if newer {
-                    out.push(Action::StoreObeyed(current.0, current.1));
+                if !renewed {
+                    out.push(Action::StoreObeyed(version));
                     self.report_at = now;
                 }
             }

@@ -144,8 +144,11 @@ impl<E: Engine> Executor<E> {
                 self.engine.stop(&run, stage);
             }
             Action::Forget(run) => self.engine.forget(&run),
-            Action::StoreObeyed(generation, issued_at) => {
-                let stored = state::store_obeyed(&self.state_dir, generation, issued_at);
+            Action::Alarm(refused) => {
+                tracing::error!(error = %refused, "desired state refused; jobs continue");
+            }
+            Action::StoreObeyed(version) => {
+                let stored = state::store_obeyed(&self.state_dir, version);
                 if let Err(error) = stored {
                     tracing::error!(
                         error = chain(&error),

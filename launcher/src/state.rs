@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
+use wattle_common::bounds::OrderVersion;
 
 use crate::json_file::{self, Mode};
 
@@ -37,24 +38,24 @@ pub fn lock(state_dir: &Path) -> Result<Option<fs::File>, StateError> {
     }
 }
 
-/// The last (generation, issued at) that was obeyed; `None` if none was.
+/// The version of the last desired state that was obeyed; `None` if none was.
 ///
 /// # Errors
 /// Where the file cannot be read.
-pub fn obeyed(state_dir: &Path) -> Result<Option<(u64, Timestamp)>, StateError> {
+pub fn obeyed(state_dir: &Path) -> Result<Option<OrderVersion>, StateError> {
     let obeyed = json_file::read::<Obeyed>(&state_dir.join(OBEYED))?;
-    Ok(obeyed.map(|obeyed| (obeyed.generation, obeyed.issued_at_us)))
+    Ok(obeyed.map(|Obeyed { generation, issued_at_us }| OrderVersion {
+        generation,
+        issued_at: issued_at_us,
+    }))
 }
 
-/// Stores the last (generation, issued at) that was obeyed.
+/// Stores the version of the last desired state that was obeyed.
 ///
 /// # Errors
 /// Where the file cannot be written.
-pub fn store_obeyed(
-    state_dir: &Path,
-    generation: u64,
-    issued_at_us: Timestamp,
-) -> Result<(), StateError> {
-    let obeyed = Obeyed { generation, issued_at_us };
+pub fn store_obeyed(state_dir: &Path, version: OrderVersion) -> Result<(), StateError> {
+    let OrderVersion { generation, issued_at } = version;
+    let obeyed = Obeyed { generation, issued_at_us: issued_at };
     json_file::write(state_dir, OBEYED, &obeyed, Mode::Replace).map(|_| ())
 }

@@ -37,6 +37,7 @@
 //! off may run an old attempt until it returns.
 
 mod admission;
+mod bounds;
 mod budget;
 mod inventory;
 mod job_energy;
@@ -173,6 +174,7 @@ pub struct Placer {
     budget_answers: Vec<(RequestNumber, BudgetReply)>,
     alarms: Vec<String>,
     last_alarm: String,
+    bounds_alarms: bounds::Alarms,
     /// The budget in force.
     budget: Option<StoredBudget>,
     ledger_power: LedgerPower,
@@ -212,6 +214,7 @@ impl Placer {
             store_aim: false,
             alarms: Vec::new(),
             last_alarm: String::new(),
+            bounds_alarms: bounds::Alarms::new(),
             config,
         };
         placer.controller.advance_to(now);
@@ -328,6 +331,9 @@ impl Machine for Placer {
 
     fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
         self.controller.advance_to(now);
+        if !self.is_within_bounds(now, &event) {
+            return self.flush(now, out);
+        }
         match event {
             Event::Submitted(number, request) => {
                 let reply = self.submitted(now, *request);

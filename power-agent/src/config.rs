@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
+use wattle_common::bounds::LEASE_MAX_DEFAULT;
 use wattle_common::id::SwitchId;
 use wattle_common::{ClusterId, NodeId, Power};
 
@@ -20,6 +21,8 @@ pub struct Settings {
     pub ramp_every: Duration,
     /// Time between two readings and reports.
     pub heartbeat: Duration,
+    /// Longest lease that is accepted, whatever the desired state declares.
+    pub lease_max: Duration,
     /// Whether a sleep command is configured.
     pub can_sleep: bool,
     /// The node's leaf switch.
@@ -35,6 +38,7 @@ impl Default for Settings {
             ramp_step: Power::ZERO,
             ramp_every: Duration::from_millis(DEFAULT_RAMP_MS),
             heartbeat: Duration::from_millis(DEFAULT_HEARTBEAT_MS),
+            lease_max: LEASE_MAX_DEFAULT,
             can_sleep: false,
             switch: None,
             gpus_per_board: None,
@@ -49,6 +53,10 @@ const DEFAULT_RAMP_MS: u64 = 250;
 
 const fn heartbeat_ms() -> u64 {
     DEFAULT_HEARTBEAT_MS
+}
+
+const fn lease_max_ms() -> u64 {
+    LEASE_MAX_DEFAULT.as_millis() as u64
 }
 
 const fn ramp_ms() -> u64 {
@@ -78,6 +86,9 @@ pub struct Config<B> {
     /// Milliseconds between two readings and reports.
     #[serde(default = "heartbeat_ms", deserialize_with = "wattle_common::config::non_zero")]
     pub heartbeat_ms: u64,
+    /// Longest lease of caps and clocks, whatever the desired state declares, in milliseconds.
+    #[serde(default = "lease_max_ms", deserialize_with = "wattle_common::config::non_zero")]
+    pub lease_max_ms: u64,
     /// The program and arguments that put this node to sleep; `{node}` stands for its id. Absent:
     /// the node never sleeps. The command must be idempotent.
     #[serde(default)]
@@ -102,6 +113,7 @@ impl<B> Config<B> {
             ramp_step: Power::from_mw(self.ramp_w_step.saturating_mul(1_000)),
             ramp_every: Duration::from_millis(self.ramp_ms),
             heartbeat: Duration::from_millis(self.heartbeat_ms),
+            lease_max: Duration::from_millis(self.lease_max_ms),
             can_sleep: self.sleep_command.is_some(),
             switch: self.switch.clone(),
             gpus_per_board: self.gpus_per_board,

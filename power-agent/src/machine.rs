@@ -1,7 +1,7 @@
 //! Decides which cap and clock each GPU is to have now.
 //!
 //! At any instant each GPU has one target: that of the newest desired state while its lease runs,
-//! else the safe state. At most one cap and one clock are being set on a GPU at a time, and the
+//! else the safe state. A lease runs at most for `lease_max`, whatever the desired state declares. At most one cap and one clock are being set on a GPU at a time, and the
 //! result of one triggers the next. So results may come late or never (a hung driver), and no
 //! settings accumulate.
 //!
@@ -16,6 +16,7 @@ mod readings;
 
 use std::collections::BTreeMap;
 
+use wattle_common::bounds::{OrderVersion, check_order, lease_end};
 use wattle_common::messages::{
     AppliedGpu, DesiredGpu, NodeDesired, PowerReport, SleepResult, SleepState,
 };
@@ -41,8 +42,10 @@ pub struct PowerMachine {
     node: NodeId,
     settings: Settings,
     gpus: BTreeMap<GpuIndex, GpuState>,
-    /// (generation, issued at) of the newest desired state received, obeyed or not.
-    newest: Option<(u64, Timestamp)>,
+    /// Version of the newest desired state accepted, expired or not.
+    newest: Option<OrderVersion>,
+    /// The last refused version, so that a repeated one is logged once.
+    refused: Option<OrderVersion>,
     observed_generation: u64,
     lease: Option<Lease>,
     stopping: bool,
@@ -67,6 +70,7 @@ impl PowerMachine {
             settings,
             gpus: BTreeMap::new(),
             newest: None,
+            refused: None,
             observed_generation: 0,
             lease: None,
             stopping: false,
@@ -98,24 +102,25 @@ impl PowerMachine {
             out.push(Action::Log(Note::WrongNode { node: desired.node }));
             return;
         }
-        let version = (desired.generation, desired.issued_at_us);
-        if let Some(newest) = self.newest {
-            if version == newest {
-                return; // the bus sends the last value again after each reconnect
-            }
-            if version < newest {
-                let note = Note::Outdated { generation: version.0, newest: newest.0 };
-                out.push(Action::Log(note));
-                return;
-            }
+        let version = OrderVersion::of(&desired);
+        if self.newest == Some(version) {
+            return; // the bus sends the last value again after each reconnect
         }
-        let newer_generation = self.newest.is_none_or(|newest| newest.0 < version.0);
+        if let Err(refused) = check_order(&desired, self.newest, now, self.settings.lease_max) {
+            if self.refused.replace(version) != Some(version) {
+                out.push(Action::Log(Note::Refused(refused)));
+            }
+            return;
+        }
+        let newer_generation =
+            self.newest.is_none_or(|newest| newest.generation != version.generation);
         self.newest = Some(version);
-        if desired.expires_at_us <= now {
+        let until = lease_end(&desired, now, self.settings.lease_max);
+        if until <= now {
             // The lease that it replaces is older, so none is in force.
             out.push(Action::Log(Note::Expired {
                 generation: desired.generation,
-                expired_at: desired.expires_at_us,
+                expired_at: until,
             }));
             self.lease = None;
         } else {
@@ -128,7 +133,7 @@ impl PowerMachine {
                     out.push(Action::Log(Note::UnknownGpu { gpu: *gpu }));
                 }
             }
-            self.lease = Some(Lease { generation: version.0, until: desired.expires_at_us, gpus });
+            self.lease = Some(Lease { generation: version.generation, until, gpus });
         }
         self.set_targets(out);
     }

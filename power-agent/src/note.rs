@@ -2,18 +2,14 @@
 
 use std::fmt;
 
+use wattle_common::bounds::OrderRefused;
 use wattle_common::{Frequency, GpuIndex, NodeId, Power, Timestamp};
 
 /// A log message for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// A desired state older than the newest was ignored.
-    Outdated {
-        /// Its generation.
-        generation: u64,
-        /// The newest generation.
-        newest: u64,
-    },
+    /// A desired state was refused: outdated, or with a number outside its limits.
+    Refused(OrderRefused),
     /// A desired state was for another node.
     WrongNode {
         /// The node it names.
@@ -95,9 +91,7 @@ pub enum Note {
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Outdated { generation, newest } => {
-                write!(f, "desired state of generation {generation} ignored: {newest} is newer")
-            }
+            Self::Refused(refused) => write!(f, "desired state refused: {refused}"),
             Self::WrongNode { node } => write!(f, "desired state of node {node} ignored"),
             Self::Expired { generation, expired_at } => write!(
                 f,

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use wattle_common::bounds::OrderRefused;
 use wattle_common::messages::PowerReport;
 use wattle_runtime::bus::BusConfig;
 use wattle_runtime::driver;
@@ -112,10 +113,12 @@ fn log(note: &Note) {
         | Note::CapChanged { gpu, .. }
         | Note::ClockAboveLock { gpu, .. }
         | Note::UnknownGpu { gpu } => tracing::warn!(gpu, "{note}"),
-        Note::Outdated { generation, .. }
-        | Note::Expired { generation, .. }
-        | Note::LeaseEnded { generation } => tracing::warn!(generation, "{note}"),
-        Note::WrongNode { .. }
+        Note::Refused(OrderRefused::OutOfBounds(_)) => tracing::error!("{note}"),
+        Note::Expired { generation, .. } | Note::LeaseEnded { generation } => {
+            tracing::warn!(generation, "{note}");
+        }
+        Note::Refused(OrderRefused::Outdated { .. })
+        | Note::WrongNode { .. }
         | Note::DriverFailed { .. }
         | Note::InvalidBoards { .. }
         | Note::SleepFailed { .. } => tracing::warn!("{note}"),

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use wattle_common::bounds::OrderVersion;
 use wattle_common::messages::{DesiredJob, JobProcesses, LaunchState};
 use wattle_common::{Machine, NodeId, Timestamp};
 use wattle_launcher::{
@@ -11,6 +12,10 @@ use wattle_launcher::{
 use crate::support::{at, config, desired, desired_job, node, run, stopping};
 
 const S: u64 = 1_000_000;
+
+fn version(generation: u64, issued: u64) -> Option<OrderVersion> {
+    Some(OrderVersion { generation, issued_at: at(issued) })
+}
 
 fn handle() -> Handle {
     let processes = JobProcesses::Session(77);
@@ -69,7 +74,8 @@ fn text(out: &[Action]) -> String {
         Action::Start(spec) => format!("start {}.{}", spec.job, spec.attempt),
         Action::Stop(run, stage) => format!("{stage:?} {}.{}", run.job, run.attempt),
         Action::Forget(run) => format!("forget {}.{}", run.job, run.attempt),
-        Action::StoreObeyed(generation, _) => format!("obeyed {generation}"),
+        Action::StoreObeyed(version) => format!("obeyed {}", version.generation),
+        Action::Alarm(refused) => format!("alarm {refused}"),
         Action::Report(report) => {
             let jobs: Vec<String> = report
                 .jobs
@@ -159,7 +165,7 @@ fn a_new_attempt_waits_for_the_old_one() {
 
 #[test]
 fn older_desired_states_are_ignored_after_a_restart() {
-    let mut launcher = Harness::new(PersistedState { obeyed: Some((5, at(5))), runs: Vec::new() });
+    let mut launcher = Harness::new(PersistedState { obeyed: version(5, 5), runs: Vec::new() });
     assert_eq!(launcher.desire(4, vec![desired_job("a", 1)]), "");
     let mut stale = desired(5, vec![desired_job("a", 1)]);
     stale.issued_at_us = at(4);
@@ -174,7 +180,7 @@ fn older_desired_states_are_ignored_after_a_restart() {
 #[test]
 fn runs_continue_without_a_desired_state() {
     let runs = vec![found("a", Some(Status::Running(handle())), None)];
-    let mut launcher = Harness::new(PersistedState { obeyed: Some((5, at(5))), runs });
+    let mut launcher = Harness::new(PersistedState { obeyed: version(5, 5), runs });
     assert_eq!(launcher.advance(3_600), "", "an expired lease stops nothing");
     let text = launcher.desire(5, vec![desired_job("a", 1)]);
     assert_eq!(text, "", "it runs already");
@@ -185,7 +191,7 @@ fn a_restarted_launcher_resumes_every_run() {
     let ended = |outcome| Some(Status::Ended(outcome));
     let live = Some(Status::Running(handle()));
     let state = PersistedState {
-        obeyed: Some((3, at(0))),
+        obeyed: version(3, 0),
         runs: vec![
             found("ended", ended(Outcome::Code(3)), None),
             found("half-started", None, None),
@@ -245,4 +251,23 @@ fn a_retiring_launcher_stops_every_run_and_starts_none() {
     assert!(!launcher.launcher.is_idle());
     launcher.handle(ended("a", 1, Outcome::Code(0)));
     assert!(launcher.launcher.is_idle());
+}
+
+#[test]
+fn absurd_generation_is_refused_and_an_obeyed_one_is_recovered_from() {
+    let mut launcher = Harness::new(PersistedState::default());
+    launcher.desire(1, vec![desired_job("a", 1)]);
+    let mut forged = desired(2, vec![]);
+    forged.generation = u64::MAX;
+    let refused = launcher.handle(Event::DesiredChanged(forged.clone()));
+    assert!(refused.starts_with("alarm generation = 18446744073709551615"), "{refused}");
+    assert_eq!(launcher.handle(Event::DesiredChanged(forged)), "", "one alarm");
+    assert_eq!(launcher.desire(2, vec![desired_job("a", 1)]), "obeyed 2; report 2 []");
+    // An earlier launcher has obeyed such a generation: a current order is obeyed after the longest lease.
+    let state = PersistedState { obeyed: version(u64::MAX, 0), ..PersistedState::default() };
+    let mut launcher = Harness::new(state);
+    launcher.now = at(600);
+    let mut order = desired(600, vec![]);
+    order.generation = 3;
+    assert_eq!(launcher.handle(Event::DesiredChanged(order)), "obeyed 3; report 3 []");
 }

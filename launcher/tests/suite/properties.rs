@@ -7,6 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tokio::sync::mpsc;
 use wattle_common::Machine;
+use wattle_common::bounds::OrderVersion;
 use wattle_common::messages::NodeDesired;
 use wattle_launcher::engine::{Engine, StatusSender};
 use wattle_launcher::{Action, Config, Event, Launcher, Outcome, PersistedState, Run};
@@ -57,7 +58,7 @@ proptest! {
         let mut launcher = Launcher::new(config(), PersistedState::default());
         let mut by = engine();
         let mut started: BTreeSet<Run> = BTreeSet::new();
-        let mut obeyed = None;
+        let mut obeyed: Option<OrderVersion> = None;
         let mut wanted = desired(0, vec![]);
         let mut before = wanted.clone();
         let mut now = at(0);
@@ -118,12 +119,13 @@ proptest! {
                         prop_assert!(!cluster.live().contains(&run));
                         by.forget(&run);
                     }
-                    Action::StoreObeyed(generation, issued) => {
-                        prop_assert!(obeyed <= Some((generation, issued)));
-                        obeyed = Some((generation, issued));
+                    Action::StoreObeyed(version) => {
+                        prop_assert!(obeyed <= Some(version));
+                        obeyed = Some(version);
                     }
+                    Action::Alarm(refused) => prop_assert!(false, "{refused}"),
                     Action::Report(report) => {
-                        let seen = obeyed.map_or(0, |(generation, _)| generation);
+                        let seen = obeyed.map_or(0, |obeyed| obeyed.generation);
                         prop_assert_eq!(report.observed_generation, seen);
                     }
                 }

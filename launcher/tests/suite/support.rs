@@ -32,6 +32,7 @@ pub(crate) fn config(root: &Path) -> Config {
         checkpoint_grace_ms: 10_000,
         terminate_grace_ms: 5_000,
         heartbeat_ms: 5_000,
+        lease_max_ms: 600_000,
         master_port_min: 29_500,
         master_port_max: 29_599,
         node_addresses: [("n0".to_owned(), "10.0.0.1".to_owned())].into(),

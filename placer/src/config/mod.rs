@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use wattle_common::aim::{Aim, MAX_SLOWDOWN_DEFAULT};
+use wattle_common::bounds::LEASE_DEFAULT;
 use wattle_common::config::non_zero;
 use wattle_common::job::{GpuSetting, Sharing};
 use wattle_common::{ClusterId, Frequency, Power};
@@ -100,7 +101,7 @@ const fn default_share() -> Sharing {
     Sharing::Consented
 }
 const fn default_lease_ms() -> u64 {
-    60_000
+    LEASE_DEFAULT.as_millis() as u64
 }
 const fn default_tick_ms() -> u64 {
     5_000

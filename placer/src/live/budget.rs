@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use wattle_common::bounds::check_budget;
 use wattle_common::budget::WINDOW_MIN;
 use wattle_common::messages::budget::STEPS_MAX;
 use wattle_common::messages::{
@@ -118,6 +119,17 @@ impl Placer {
         status: Option<BudgetStatus>,
     ) {
         let Some(record) = record else { return };
+        let status = match check_budget(&record, status.as_ref(), now) {
+            Ok(()) => status,
+            Err(error) => {
+                self.alarm_out_of_bounds(now, "the stored budget".to_owned(), &error);
+                // Without its status, the budget begins a new window.
+                if check_budget(&record, None, now).is_err() {
+                    return;
+                }
+                None
+            }
+        };
         let status = status.filter(|status| status.window_from_us >= record.since_us);
         let open = status.as_ref().map(|status| Spent {
             from_us: status.window_from_us,

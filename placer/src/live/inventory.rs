@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use wattle_common::bounds::CLOCK_TOLERANCE;
+use wattle_common::bounds::orders::is_in_sequence;
 use wattle_common::id::SwitchId;
 use wattle_common::messages::{
     AppliedGpu, LaunchReport, LaunchState, NodeDesired, NodeSleep, PowerReport, SleepState,
@@ -31,6 +33,12 @@ pub(super) struct NodeState {
     switch: Option<SwitchId>,
 }
 
+/// Whether a report follows the last one. After a last one dated further ahead than synchronised clocks
+/// differ, the order of arrival counts.
+fn is_newer(at: Timestamp, last: Timestamp, now: Timestamp) -> bool {
+    last < at || (last > now + CLOCK_TOLERANCE && at != last)
+}
+
 impl Placer {
     pub(super) fn node_mut(&mut self, node: &NodeId) -> &mut NodeState {
         self.nodes.entry(node.clone()).or_default()
@@ -39,7 +47,7 @@ impl Placer {
     /// A report counts as a heartbeat only if it is newer than the last: buckets deliver again.
     pub(super) fn power_reported(&mut self, now: Timestamp, report: PowerReport) {
         let node = self.node_mut(&report.node);
-        if node.power.as_ref().is_none_or(|(last, _)| last.at_us < report.at_us) {
+        if node.power.as_ref().is_none_or(|(last, _)| is_newer(report.at_us, last.at_us, now)) {
             node.power = Some((report, now));
         }
     }
@@ -48,11 +56,11 @@ impl Placer {
         let seen = report.observed_generation;
         let id = report.node.clone();
         let node = self.node_mut(&id);
-        if node.launch.as_ref().is_none_or(|(last, _)| last.at_us < report.at_us) {
+        if node.launch.as_ref().is_none_or(|(last, _)| is_newer(report.at_us, last.at_us, now)) {
             node.launch = Some((report, now));
             // The bucket of orders was lost or restored from an older copy. The next order must be
             // newer than the one the node obeyed, or the node ignores it.
-            if node.desired.as_ref().is_none_or(|desired| desired.generation < seen) {
+            if node.desired.as_ref().is_none_or(|last| !is_in_sequence(last.generation, seen)) {
                 self.to_order.insert(id);
             }
         }

@@ -1,10 +1,17 @@
 //! The orders of nodes: computed from the records, numbered and leased.
 
+use wattle_common::bounds::orders::is_in_sequence;
+use wattle_common::bounds::{DATE_TOLERANCE, next_generation};
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{DesiredGpu, DesiredJob, NodeDesired};
 use wattle_common::{NodeId, Timestamp};
 
 use crate::live::{Action, Placer, has_gpus};
+
+/// Whether an order's dates are plausible.
+fn is_current(order: &NodeDesired, now: Timestamp) -> bool {
+    order.issued_at_us <= now + DATE_TOLERANCE
+}
 
 impl Placer {
     /// Writes the node's order if it differs from the records, or its lease is due for renewal.
@@ -17,10 +24,13 @@ impl Placer {
         let by_launcher = state.launch.as_ref().map_or(0, |(report, _)| report.observed_generation);
         let by_agent = state.power.as_ref().map_or(0, |(report, _)| report.observed_generation);
         let seen = by_launcher.max(by_agent);
-        let next = match &state.desired {
+        let generation = next_generation(state.desired.as_ref().map(|last| last.generation), seen);
+        // An order that the node refuses, such as one that another program wrote, is not continued.
+        let last = state.desired.as_ref().filter(|last| is_current(last, now));
+        let next = match last {
             None => NodeDesired {
                 node: node.clone(),
-                generation: seen + 1,
+                generation,
                 issued_at_us: now,
                 expires_at_us,
                 gpus,
@@ -31,11 +41,11 @@ impl Placer {
                 if last.jobs != jobs
                     || last.gpus != gpus
                     || last.sleep != sleep
-                    || last.generation < seen =>
+                    || !is_in_sequence(last.generation, seen) =>
             {
                 NodeDesired {
                     node: node.clone(),
-                    generation: last.generation.max(seen) + 1,
+                    generation,
                     issued_at_us: now.max(last.issued_at_us),
                     expires_at_us,
                     gpus,

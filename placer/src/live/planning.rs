@@ -72,7 +72,7 @@ impl Placer {
                 record.setting = *setting;
                 record.phase = JobPhase::Starting;
                 record.phase_since_us = now;
-                record.attempt += 1;
+                record.attempt = record.attempt.saturating_add(1);
                 record.observing = *observe;
                 record.exit_code = None;
                 record.error = None;

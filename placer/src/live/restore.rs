@@ -10,7 +10,7 @@ use wattle_common::messages::{
 use wattle_common::{NodeId, Timestamp};
 
 use super::probes::Refused;
-use super::{Placer, Tracked, has_gpus, restarts};
+use super::{Event, Placer, Tracked, has_gpus, restarts};
 use crate::JobFacts;
 
 /// The contents of the buckets when the placer starts.
@@ -40,6 +40,11 @@ impl Placer {
         self.controller.set_aim(persisted.aim_status.as_ref(), now);
         self.restore_budget(now, persisted.budget, persisted.budget_status);
         for report in persisted.power {
+            let event = Event::PowerReported(report);
+            if !self.is_within_bounds(now, &event) {
+                continue;
+            }
+            let Event::PowerReported(report) = event else { continue };
             let received = report.at_us.min(now);
             self.power_reported(received, report);
         }
@@ -82,6 +87,11 @@ impl Placer {
             self.surface_known(surface);
         }
         for report in persisted.launch {
+            let event = Event::LaunchReported(report);
+            if !self.is_within_bounds(now, &event) {
+                continue;
+            }
+            let Event::LaunchReported(report) = event else { continue };
             let received = report.at_us.min(now);
             self.launch_reported(received, report);
         }

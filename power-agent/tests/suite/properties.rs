@@ -91,6 +91,8 @@ impl Node {
             ramp_step: Power::from_w(ramp_w),
             ramp_every: Duration::from_millis(500),
             heartbeat: Duration::from_secs(5),
+            // Issue times are versions here, long before the start.
+            lease_max: Duration::from_secs(86_400),
             can_sleep: true,
             ..Settings::default()
         };

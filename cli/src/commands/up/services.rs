@@ -179,6 +179,7 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
     ]);
     let mut agent = site.driver(node);
     agent.push(("heartbeat_ms", site.ms(10_000, WALL_HEARTBEAT)));
+    agent.push(("lease_max_ms", site.ms(600_000, 2 * WALL_LEASE)));
     if let Some(switch) = node.switch {
         agent.push(("switch", Value::from(format!("leaf-{switch}"))));
     }
@@ -204,6 +205,7 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
         ("checkpoint_dir", configs::path(&folder.join("checkpoints"))),
         ("job_environment", Value::Table(job_env)),
         ("heartbeat_ms", site.ms(5_000, WALL_HEARTBEAT)),
+        ("lease_max_ms", site.ms(600_000, 2 * WALL_LEASE)),
         ("checkpoint_grace_ms", site.ms(120_000, Duration::from_secs(5))),
         ("terminate_grace_ms", site.ms(10_000, Duration::from_secs(2))),
         ("stop_jobs_at_exit", Value::from(true)),

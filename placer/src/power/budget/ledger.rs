@@ -93,12 +93,24 @@ impl Ledger {
             }
             at = self.ends();
             self.close();
+            if self.open.from_us == Timestamp::FOREVER {
+                return;
+            }
         }
     }
 
     /// Closes the windows that ended before `now`.
     pub fn close_until(&mut self, now: Timestamp) {
-        while now >= self.ends() {
+        let window_us = u64::try_from(self.window.as_micros()).unwrap_or(u64::MAX);
+        let elapsed_us = now.as_us().saturating_sub(self.open.from_us.as_us());
+        let surplus = (elapsed_us / window_us).saturating_sub(2 * KEPT as u64);
+        if surplus > 0 {
+            // Windows that would not be kept are not closed one by one.
+            self.close();
+            let from = Timestamp::from_us(self.open.from_us.as_us() + (surplus - 1) * window_us);
+            self.open = Spent { from_us: from, until_us: from, ..Spent::default() };
+        }
+        while now >= self.ends() && self.open.from_us < Timestamp::FOREVER {
             self.close();
         }
     }

@@ -1,0 +1,80 @@
+//! Specifications and progress of jobs, and budgets.
+
+use std::time::Duration;
+
+use super::{
+    DATE_TOLERANCE, DURATION_MAX, GPUS_MAX, INTEGER_MAX, MEMORY_MIB_MAX, OutOfBounds, RATE_MAX,
+    at_most, invalid, not_ahead,
+};
+use crate::job::JobSpec;
+use crate::messages::{BudgetRecord, BudgetStatus, JobProgressed};
+use crate::time::Timestamp;
+
+/// Largest accepted slowdown, per mille: a thousand times as slow.
+const SLOWDOWN_PERMILLE_MAX: u32 = 1_000_000;
+
+/// Checks the numbers of a job's specification.
+///
+/// # Errors
+/// The first field outside its limits.
+pub fn check_job(spec: &JobSpec) -> Result<(), OutOfBounds> {
+    at_most("gpus.max", spec.gpus.max, GPUS_MAX)?;
+    for (field, ms) in
+        [("slack_ms", spec.slack_ms), ("duration_ms_estimate", spec.duration_ms_estimate)]
+    {
+        if let Some(ms) = ms
+            && Duration::from_millis(ms) > DURATION_MAX
+        {
+            return Err(invalid(field, ms, format_args!("at most {}", DURATION_MAX.as_millis())));
+        }
+    }
+    at_most("memory_mib_max", spec.memory_mib_max.unwrap_or(0), MEMORY_MIB_MAX)?;
+    at_most("max_slowdown_permille", spec.max_slowdown_permille.unwrap_or(0), SLOWDOWN_PERMILLE_MAX)
+}
+
+/// Checks a report of a job's progress.
+///
+/// # Errors
+/// The first field outside its limits.
+pub fn check_progress(message: &JobProgressed, now: Timestamp) -> Result<(), OutOfBounds> {
+    not_ahead("at_us", message.at_us, now, DATE_TOLERANCE)?;
+    for (field, steps) in [
+        ("step", Some(message.step)),
+        ("steps_total", message.steps_total),
+        ("steps_per_epoch", message.steps_per_epoch),
+    ] {
+        at_most(field, steps.unwrap_or(0), INTEGER_MAX)?;
+    }
+    match message.steps_per_s {
+        Some(rate) if !(0.0..=RATE_MAX).contains(&rate) => {
+            Err(invalid("steps_per_s", rate, format_args!("0 to {RATE_MAX}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks a stored budget with its status.
+///
+/// # Errors
+/// The first field outside its limits.
+pub fn check_budget(
+    record: &BudgetRecord,
+    status: Option<&BudgetStatus>,
+    now: Timestamp,
+) -> Result<(), OutOfBounds> {
+    if !record.budget.is_valid() {
+        let expected = "quantities above 0 and a window from a minute to a year";
+        return Err(invalid("budget", format_args!("{:?}", record.budget), expected));
+    }
+    not_ahead("since_us", record.since_us, now, DATE_TOLERANCE)?;
+    let Some(status) = status else { return Ok(()) };
+    not_ahead("window_from_us", status.window_from_us, now, DATE_TOLERANCE)?;
+    not_ahead("at_us", status.at_us, now, DATE_TOLERANCE)?;
+    if !(0.0..=1.0).contains(&status.price) {
+        return Err(invalid("price", status.price, "0 to 1"));
+    }
+    status
+        .counted_until_us
+        .values()
+        .try_for_each(|until| not_ahead("counted_until_us", *until, now, DATE_TOLERANCE))
+}

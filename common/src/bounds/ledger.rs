@@ -1,0 +1,105 @@
+//! Entries of the energy ledger.
+
+use std::time::Duration;
+
+use super::{
+    CLOCK_TOLERANCE, GPU_POWER_W_MAX, HOST_POWER_W_MAX, JOBS_PER_NODE_MAX, OutOfBounds, at_most,
+    invalid, not_ahead,
+};
+use crate::messages::LedgerEntry;
+use crate::time::Timestamp;
+use crate::topology::GPUS_PER_NODE_MAX;
+use crate::units::{Energy, Power};
+
+/// Longest span of one entry: the profiler's energy counters cover the time without a profiler, such
+/// as a month of maintenance.
+pub const LEDGER_SPAN_MAX: Duration = Duration::from_secs(31 * 86_400);
+
+/// Time by which an energy counter's reading may precede or follow the span that it is counted in.
+/// NVML's counters advance every 20 to 100 ms, a driver that hangs answers seconds later.
+pub const METER_GRACE: Duration = Duration::from_secs(10);
+
+/// Checks an entry of the energy ledger: its span, and its energy against the largest power of its GPUs
+/// and host.
+///
+/// # Errors
+/// The first field outside its limits.
+pub fn check_ledger_entry(entry: &LedgerEntry, now: Timestamp) -> Result<(), OutOfBounds> {
+    not_ahead("until_us", entry.until_us, now, CLOCK_TOLERANCE)?;
+    if entry.until_us < entry.from_us {
+        return Err(invalid(
+            "until_us",
+            entry.until_us,
+            format_args!("from_us = {} or later", entry.from_us),
+        ));
+    }
+    let span = entry.until_us.since(entry.from_us);
+    if span > LEDGER_SPAN_MAX {
+        let expected = format!("a span of at most {} s", LEDGER_SPAN_MAX.as_secs());
+        return Err(invalid("from_us", entry.from_us, expected));
+    }
+    at_most("number of GPUs", entry.energy_mj_gpus.len(), GPUS_PER_NODE_MAX as usize)?;
+    at_most("number of jobs", entry.jobs.len(), JOBS_PER_NODE_MAX)?;
+    let most = |w: u64| Power::from_w(w).over(span + METER_GRACE);
+    let check = |field, energy: Energy, most: Energy| {
+        if energy <= most {
+            return Ok(());
+        }
+        let expected = format!("at most {} J in {} s", most.as_j(), span.as_secs());
+        Err(invalid(field, format_args!("{} J", energy.as_j()), expected))
+    };
+    for energy in entry.energy_mj_gpus.iter().flatten() {
+        check("energy_mj_gpus", *energy, most(GPU_POWER_W_MAX))?;
+    }
+    check("energy_mj_host", entry.energy_mj_host, most(HOST_POWER_W_MAX))?;
+    // A job's energy in an entry may have been drawn before it, but never more than all GPUs can draw.
+    let all = GPU_POWER_W_MAX * u64::from(GPUS_PER_NODE_MAX);
+    entry.jobs.iter().try_for_each(|job| check("jobs.energy_mj", job.energy_mj, most(all)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::DATE_TOLERANCE;
+    use super::*;
+    use crate::id::NodeId;
+
+    const NOW: Timestamp = Timestamp::from_s(1_000_000_000);
+
+    fn entry(from: Timestamp, until: Timestamp) -> LedgerEntry {
+        LedgerEntry {
+            node: NodeId::new("n0").unwrap(),
+            from_us: from,
+            until_us: until,
+            energy_mj_gpus: vec![Some(Energy::from_j(60 * 300)), None],
+            energy_mj_host: Energy::from_j(60 * 400),
+            jobs: vec![],
+        }
+    }
+
+    #[test]
+    fn spans_and_energies_are_limited() {
+        let minute = Duration::from_secs(60);
+        let good = entry(NOW - minute, NOW);
+        assert_eq!(check_ledger_entry(&good, NOW), Ok(()));
+        let field = |change: &dyn Fn(&mut LedgerEntry)| {
+            let mut changed = good.clone();
+            change(&mut changed);
+            check_ledger_entry(&changed, NOW).err().map(|error| error.field)
+        };
+        assert_eq!(field(&|e| e.until_us = Timestamp::FOREVER), Some("until_us"));
+        assert_eq!(field(&|e| e.until_us = NOW + DATE_TOLERANCE), Some("until_us"));
+        assert_eq!(field(&|e| e.until_us = NOW - 2 * minute), Some("until_us"));
+        assert_eq!(field(&|e| e.from_us = Timestamp::EPOCH), Some("from_us"));
+        assert_eq!(
+            field(&|e| e.energy_mj_gpus[1] = Some(Energy::from_j(400_000))),
+            Some("energy_mj_gpus")
+        );
+        assert_eq!(
+            field(&|e| e.energy_mj_host = Energy::from_mj(u64::MAX)),
+            Some("energy_mj_host")
+        );
+        assert_eq!(field(&|e| e.energy_mj_gpus = vec![None; 65]), Some("number of GPUs"));
+        assert_eq!(field(&|e| e.from_us = NOW - LEDGER_SPAN_MAX), None);
+        assert_eq!(field(&|e| e.until_us = NOW + CLOCK_TOLERANCE), None);
+    }
+}
