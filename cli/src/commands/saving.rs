@@ -9,7 +9,7 @@ use wattle_common::topology::ClusterShape;
 use wattle_experiments::report::saving_page;
 use wattle_experiments::saving_estimate::{SavingEstimate, SavingInput, SavingOptions, estimate};
 use wattle_simulator::CarbonSeries;
-use wattle_simulator::trace;
+use wattle_simulator::{text, trace};
 
 use crate::atomic_file::AtomicFile;
 use crate::inputs::{inferred_cluster, restartable, world_of};
@@ -123,11 +123,11 @@ impl Saving {
         drop(progress);
         let trace_notes = trace.notes.iter().map(ToString::to_string);
         for text in assumptions.into_iter().chain(trace_notes).chain(notes) {
-            note(&format!("note: {text}"));
+            note(&text::note(&text));
         }
         for (name, _, schedule) in estimate.schedules.iter().take(2) {
             for text in &schedule.notes {
-                note(&format!("note: {name}: {text}"));
+                note(&text::note(&format!("{name}: {text}")));
             }
         }
         Ok(estimate.priced(self.price_kwh, self.intensity))

@@ -23,9 +23,56 @@ pub fn sanitize(text: &str) -> String {
     clean
 }
 
+/// Columns of a terminal.
+pub const COLUMNS: usize = 80;
+
+/// Text broken at spaces into lines of at most [`COLUMNS`] columns; later lines begin at `indent`.
+/// Text that fits keeps its spaces.
+#[must_use]
+pub fn hang(text: &str, indent: usize) -> String {
+    if text.chars().count() <= COLUMNS {
+        return text.to_owned();
+    }
+    let mut lines = vec![String::new()];
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let width = word.chars().count();
+        let last = lines.last_mut().expect("there is a first line");
+        if column > indent && column + 1 + width > COLUMNS {
+            lines.push(format!("{}{word}", " ".repeat(indent)));
+            column = indent + width;
+        } else {
+            if !last.is_empty() {
+                last.push(' ');
+                column += 1;
+            }
+            last.push_str(word);
+            column += width;
+        }
+    }
+    lines.join("\n")
+}
+
+/// A note below a table.
+#[must_use]
+pub fn note(text: &str) -> String {
+    hang(&format!("note: {text}"), 6)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_notes_are_broken_and_indented() {
+        assert_eq!(note("short"), "note: short");
+        let long = note(&"word ".repeat(40));
+        assert!(long.lines().count() == 3 && long.lines().all(|line| line.len() <= COLUMNS));
+        assert!(long.lines().skip(1).all(|line| line.starts_with("      word")));
+        assert_eq!(long.split_whitespace().count(), 41);
+        let unbreakable = "x".repeat(100);
+        assert_eq!(hang(&unbreakable, 2), unbreakable);
+    }
 
     #[test]
     fn one_has_no_plural() {

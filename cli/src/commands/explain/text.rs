@@ -1,6 +1,7 @@
 //! The explanation of a job as text.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use wattle_common::Timestamp;
 use wattle_common::job::JobPhase;
@@ -32,6 +33,7 @@ pub(super) fn describe(
         lines.push(measured::table(all_measured).fit(0, 80).render(false).trim_end().to_owned());
     } else if record.started_at_us.is_some() {
         lines.push("no complete measurement window of this job".to_owned());
+        lines.extend(silence(record, now).map(str::to_owned));
     }
     if let Some(prediction) = prediction {
         let placed = if record.placement.is_some() {
@@ -88,6 +90,19 @@ fn state(record: &JobRecord) -> String {
         text.push_str(&format!(": {error}"));
     }
     text
+}
+
+/// How long a running job without any progress report may be starting up.
+const STARTS_WITHIN: Duration = Duration::from_secs(120);
+
+/// A hint on a running job that reports no progress.
+fn silence(record: &JobRecord, now: Timestamp) -> Option<&'static str> {
+    let since = record.started_at_us.filter(|_| record.phase == JobPhase::Running)?;
+    let is_silent = record.step.is_none() && now.since(since) > STARTS_WITHIN;
+    is_silent.then_some(
+        "it reports no steps, so its speed is not measured and its end not predicted\n\
+         (docs/training.md shows how a job reports them)",
+    )
 }
 
 /// Power, energy, progress and rest; `-` if nothing is known.
@@ -278,6 +293,17 @@ mod tests {
         let text = describe(&view, surface, &all, prediction.as_ref(), at(600));
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         text
+    }
+
+    #[test]
+    fn a_running_job_without_progress_is_named() {
+        let silent = |step, now| {
+            let record = JobRecord { step, ..record(JobPhase::Running) };
+            let view = JobView::new(record, &Summaries::new(), now);
+            describe(&view, None, &[], None, now).contains("it reports no steps")
+        };
+        assert!(silent(None, at(600)));
+        assert!(!silent(None, at(100)) && !silent(Some(1), at(600)));
     }
 
     #[test]

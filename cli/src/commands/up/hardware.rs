@@ -7,8 +7,8 @@ use std::process::Command;
 use anyhow::Context as _;
 use wattle_common::topology::ClusterShape;
 use wattle_common::{NodeId, Timestamp, env};
-use wattle_gpu::Driver as _;
 use wattle_gpu::nvml::NvmlDriver;
+use wattle_gpu::{Driver as _, GpuError};
 
 use super::processes::find_own;
 use crate::output::usage;
@@ -44,7 +44,14 @@ pub(crate) struct Hardware {
 /// This machine's own GPUs.
 pub(crate) fn real() -> anyhow::Result<Hardware> {
     let none = "no NVIDIA GPU found; try simulated nodes: wattle up --simulated 2x4:v100";
-    let driver = NvmlDriver::open(None).context(none)?;
+    let driver = NvmlDriver::open(None).map_err(|error| match error {
+        GpuError::DriverAbsent { library, .. } => usage(format!(
+            "no NVIDIA driver: cannot load {}; install the driver, or try simulated nodes: \
+             wattle up --simulated 2x4:v100",
+            library.display()
+        )),
+        other => anyhow::Error::new(other).context(none),
+    })?;
     let gpus = driver.count().context(none)?;
     if gpus == 0 {
         return Err(usage(none));

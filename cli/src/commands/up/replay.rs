@@ -14,7 +14,7 @@ use wattle_common::{JobId, Timestamp};
 use wattle_placer::state::restarts::typical_cost;
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
-use wattle_simulator::{Scenario, SimJob, Work};
+use wattle_simulator::{Scenario, SimJob, Work, text};
 use wattle_world::World;
 
 use super::Up;
@@ -74,7 +74,7 @@ impl Trace {
             .collect();
         let simjob = find_own("wattle-simjob")?.to_string_lossy().into_owned();
         for text in &scenario.notes {
-            note(&format!("note: {text}"));
+            note(&text::note(text));
         }
         Ok(Self { scenario, ids, simjob })
     }

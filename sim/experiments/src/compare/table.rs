@@ -8,6 +8,7 @@ use super::{Comparison, Summary, Untuned, Waterfall};
 use crate::frontier::RatioSpread;
 use crate::saving::ChangeSpread;
 use wattle_simulator::PolicyOutcome;
+use wattle_simulator::text::note;
 
 /// Width of the policy column.
 const NAME: usize = 15;
@@ -100,7 +101,7 @@ pub fn to_table(comparison: &Comparison, form: Form) -> String {
         }
     }
     for text in &comparison.notes {
-        let _ = writeln!(out, "note: {text}");
+        let _ = writeln!(out, "{}", note(text));
     }
     out
 }

@@ -4,13 +4,11 @@ use std::fmt::Write as _;
 
 use wattle_common::job::Sharing;
 use wattle_simulator::Restartable;
+use wattle_simulator::text::hang;
 
 use super::study::Made;
 use super::{SavingEstimate, Totals};
 use crate::report::format;
-
-/// Width of the screen.
-const WIDTH: usize = 80;
 
 impl SavingEstimate {
     /// The answer in lines of at most 80 columns: verdict, table, parts, assumptions, and a last line
@@ -19,7 +17,7 @@ impl SavingEstimate {
     pub fn to_screen(&self, currency: &str) -> String {
         let mut text = String::new();
         let mut line = |words: &str| {
-            text.push_str(&wrapped(words, 0));
+            text.push_str(&hang(words, 0));
             text.push('\n');
         };
         line(&self.verdict());
@@ -55,10 +53,11 @@ impl SavingEstimate {
         line("");
         line("assumptions:");
         for assumption in &self.assumptions {
-            let _ = writeln!(text, "* {}", wrapped(assumption, 2));
+            text.push_str(&hang(&format!("* {assumption}"), 2));
+            text.push('\n');
         }
         text.push('\n');
-        text.push_str(&wrapped(&self.conclusion(), 0));
+        text.push_str(&hang(&self.conclusion(), 0));
         text.push('\n');
         text
     }
@@ -288,32 +287,6 @@ impl Made<'_> {
     }
 }
 
-/// Text broken at spaces into lines of at most [`WIDTH`] columns; later lines begin at `indent`.
-fn wrapped(text: &str, indent: usize) -> String {
-    // Rows of tables fit and keep their spaces.
-    if indent == 0 && text.chars().count() <= WIDTH {
-        return text.to_owned();
-    }
-    let mut lines = vec![String::new()];
-    let mut column = indent;
-    for word in text.split_whitespace() {
-        let width = word.chars().count();
-        let last = lines.last_mut().expect("there is a first line");
-        if column > indent && column + 1 + width > WIDTH {
-            lines.push(format!("{}{word}", " ".repeat(indent)));
-            column = indent + width;
-        } else {
-            if column > indent {
-                last.push(' ');
-                column += 1;
-            }
-            last.push_str(word);
-            column += width;
-        }
-    }
-    lines.join("\n")
-}
-
 /// A whole number with commas between thousands.
 fn grouped(value: f64) -> String {
     match format!("{value:.0}").as_str() {
@@ -380,14 +353,6 @@ fn span(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_is_wrapped_at_80_columns() {
-        let text = wrapped(&"word ".repeat(60), 2);
-        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
-        assert!(text.lines().skip(1).all(|line| line.starts_with("  word")), "{text}");
-        assert_eq!(text.split_whitespace().count(), 60);
-    }
 
     #[test]
     fn numbers_have_units_of_their_size() {

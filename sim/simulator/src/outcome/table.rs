@@ -6,10 +6,9 @@ use std::fmt::Write;
 
 use super::{Outcome, PolicyOutcome};
 use crate::scenario::WorkloadShare;
-use crate::text::sanitize;
+use crate::text::{COLUMNS, note, sanitize};
 
 /// Width of all lines.
-const WIDTH: usize = 80;
 /// A busy share below this part of the load is explained by the time after the last arrival.
 const TAIL: f64 = 0.8;
 
@@ -116,10 +115,10 @@ impl Outcome {
         text.push_str(&self.prediction_table());
         text.push_str("\nworkloads: ");
         let shares: Vec<String> = self.workloads.iter().map(share).collect();
-        text.push_str(&wrap(&shares, WIDTH, 11));
+        text.push_str(&wrap(&shares, COLUMNS, 11));
         text.push('\n');
-        for note in self.all_notes() {
-            let _ = writeln!(text, "note: {note}");
+        for line in self.all_notes() {
+            let _ = writeln!(text, "{}", note(&line));
         }
         text
     }
@@ -199,7 +198,7 @@ impl Outcome {
                     .split(", ")
                     .map(str::to_owned)
                     .collect();
-                format!("{}\n", wrap(&words, WIDTH, 0).replace('\n', "\n    "))
+                format!("{}\n", wrap(&words, COLUMNS, 0).replace('\n', "\n    "))
             })
         });
         let text: String = lines.collect();
