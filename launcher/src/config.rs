@@ -57,6 +57,15 @@ pub struct Config {
     /// Environment variables of every job on this node.
     #[serde(default)]
     pub job_environment: BTreeMap<String, String>,
+    /// The user under which jobs run.
+    #[serde(default)]
+    pub job_user: JobUser,
+    /// Jobs of users with a lower id are refused, unless they run as this service's user.
+    #[serde(default = "default_job_uid_min")]
+    pub job_uid_min: u32,
+    /// Largest output of a job on this node, MiB; what a job writes beyond it is dropped.
+    #[serde(default = "default_log_mib_max", deserialize_with = "non_zero")]
+    pub log_mib_max: u64,
     /// Number of ended runs that are kept, so that none of them is started again.
     #[serde(default = "default_ended_kept")]
     pub ended_kept: usize,
@@ -64,6 +73,29 @@ pub struct Config {
     /// `false`, they continue and the next launcher resumes them.
     #[serde(default)]
     pub stop_jobs_at_exit: bool,
+}
+
+/// The user under which jobs run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
+pub enum JobUser {
+    /// That of the launcher: `"service"`.
+    #[default]
+    Service,
+    /// The user that submitted the job: `"owner"`. The launcher must run as root.
+    Owner,
+    /// One user for all jobs, by name. The launcher must run as root.
+    Named(String),
+}
+
+impl From<String> for JobUser {
+    fn from(name: String) -> Self {
+        match name.as_str() {
+            "service" => Self::Service,
+            "owner" => Self::Owner,
+            _ => Self::Named(name),
+        }
+    }
 }
 
 /// Writing a checkpoint of tens of GiB to a shared disk takes minutes.
@@ -86,6 +118,13 @@ const fn default_master_port_min() -> u16 {
 }
 const fn default_master_port_max() -> u16 {
     30_499
+}
+/// Debian and most other systems give people ids from 1,000 on.
+const fn default_job_uid_min() -> u32 {
+    1_000
+}
+const fn default_log_mib_max() -> u64 {
+    256
 }
 const fn default_ended_kept() -> usize {
     1_000

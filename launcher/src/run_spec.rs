@@ -9,6 +9,7 @@ use wattle_common::job::NodeShare;
 use wattle_common::messages::DesiredJob;
 use wattle_common::{GpuIndex, JobId, NodeId, env};
 
+use crate::config::JobUser;
 use crate::{Config, log};
 
 /// One run of one job on one node.
@@ -36,6 +37,19 @@ pub struct RunSpec {
     pub checkpoint_signal: Option<String>,
     /// The file for the run's output, if the engine can choose it.
     pub log_path: String,
+    /// Largest size of that file, bytes.
+    pub log_bytes_max: u64,
+    /// The account of the run's processes; absent: that of the launcher.
+    pub account: Option<AccountSpec>,
+}
+
+/// The account under which a run's processes run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccountSpec {
+    /// The user's name.
+    pub name: String,
+    /// The least user id that is permitted.
+    pub uid_min: u32,
 }
 
 /// Why a desired job cannot be run on this node, for the job's owner.
@@ -58,6 +72,9 @@ pub enum SpecError {
         /// This node.
         node: NodeId,
     },
+    /// The node runs jobs as their owners, and the job has none.
+    #[error("jobs run as their owners on this node, and it has none: submit it as a user")]
+    NoOwner,
     /// A text cannot be passed to a process.
     #[error(
         "command, folder and environment must not contain zero bytes, and a variable's name must \
@@ -101,6 +118,11 @@ impl RunSpec {
         {
             return Err(SpecError::Text);
         }
+        let name = match &config.job_user {
+            JobUser::Service => None,
+            JobUser::Owner => Some(desired.user.clone().ok_or(SpecError::NoOwner)?),
+            JobUser::Named(name) => Some(name.clone()),
+        };
         let checkpoint_dir = config.checkpoint_dir.join(desired.job.as_str()).display().to_string();
         Ok(Self {
             node: node.clone(),
@@ -114,6 +136,8 @@ impl RunSpec {
             checkpoint_signal,
             log_path: config.log_dir.join(log::file_name(&desired.job, node)).display().to_string(),
             checkpoint_dir,
+            log_bytes_max: config.log_mib_max.saturating_mul(1 << 20),
+            account: name.map(|name| AccountSpec { name, uid_min: config.job_uid_min }),
         })
     }
 }

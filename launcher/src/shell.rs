@@ -17,6 +17,7 @@ use wattle_runtime::bus::{Bus, BusError, KvBucket, Request, Requests};
 use wattle_runtime::driver;
 use wattle_runtime::shell::{Shutdown, chain};
 
+use crate::config::JobUser;
 use crate::engine::local::LocalEngine;
 use crate::engine::{Engine, StatusSender};
 use crate::state::{self, StateError};
@@ -38,6 +39,12 @@ pub enum ShellError {
     /// The engine cannot be used.
     #[error("the engine that starts jobs cannot be used")]
     Engine(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Jobs are to run under other accounts, which only root can do.
+    #[error(
+        "job_user gives jobs another account, which only root can do: run the launcher as root, \
+         or set job_user = \"service\""
+    )]
+    NotRoot,
     /// The launcher's own program, which every supervisor runs, was not found.
     #[error("the path of the launcher's own program is not known")]
     Program(#[source] std::io::Error),
@@ -48,6 +55,9 @@ pub enum ShellError {
 /// # Errors
 /// Where the state folder or the launcher's own program cannot be used.
 pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> {
+    if config.job_user != JobUser::Service && !rustix::process::geteuid().is_root() {
+        return Err(ShellError::NotRoot);
+    }
     let program: PathBuf = std::env::current_exe().map_err(ShellError::Program)?;
     let state_dir = config.state_dir.clone();
     let engine = |changes| LocalEngine::new(state_dir, program, changes);

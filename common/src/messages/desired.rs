@@ -92,6 +92,9 @@ pub struct DesiredGpu {
 pub struct DesiredJob {
     /// The job.
     pub job: JobId,
+    /// The user who submitted it.
+    #[serde(default)]
+    pub user: Option<String>,
     /// Number of this start of the job, from 1. An attempt is started at most once.
     pub attempt: u32,
     /// Its GPUs on this node, ascending.

@@ -119,6 +119,7 @@ fn desired() {
         }],
         jobs: vec![DesiredJob {
             job: job("train-7"),
+            user: Some("ada".into()),
             attempt: 1,
             gpus: vec![0, 1],
             rank: 0,

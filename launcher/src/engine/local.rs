@@ -1,10 +1,13 @@
 //! Starts jobs as child processes of this node.
 //!
 //! Each run has a folder ([`run_folder`]) and a [`supervisor`]: a small process that starts the
-//! job, outlives the launcher and records the job's end. The engine starts supervisors, signals
-//! the processes below them ([`process`]) and waits for them.
+//! job ([`program`]), outlives the launcher and records the job's end. The engine starts supervisors,
+//! signals the processes below them ([`process`]) and waits for them.
 
+mod account;
+mod job_output;
 pub mod process;
+pub mod program;
 pub mod run_folder;
 pub mod supervisor;
 
@@ -73,6 +76,13 @@ enum StartError {
          free memory of the node"
     )]
     SupervisorEnded,
+}
+
+/// The folder after `command` in the command line of this process.
+fn requested_folder(command: &str) -> Option<PathBuf> {
+    let mut arguments = std::env::args_os().skip(1);
+    arguments.next().filter(|first| first == command)?;
+    arguments.next().map(PathBuf::from)
 }
 
 /// The handle of a run whose supervisor is `claim`.

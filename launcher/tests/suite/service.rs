@@ -186,6 +186,7 @@ fn glob(dir: &Path, name: &str) -> Vec<PathBuf> {
 fn job(id: &str, attempt: u32, script: &str) -> DesiredJob {
     DesiredJob {
         job: JobId::new(id).unwrap(),
+        user: None,
         attempt,
         gpus: vec![1, 3],
         rank: 0,

@@ -41,6 +41,9 @@ pub(crate) fn config(root: &Path) -> Config {
             ("NCCL_DEBUG".to_owned(), "WARN".to_owned()),
         ]
         .into(),
+        job_user: wattle_launcher::config::JobUser::Service,
+        job_uid_min: 1_000,
+        log_mib_max: 1,
         ended_kept: 4,
         stop_jobs_at_exit: false,
     }
@@ -50,6 +53,7 @@ pub(crate) fn config(root: &Path) -> Config {
 pub(crate) fn desired_job(job: &str, attempt: u32) -> DesiredJob {
     DesiredJob {
         job: JobId::new(job).unwrap(),
+        user: Some("ada".to_owned()),
         attempt,
         gpus: vec![0, 1],
         rank: 0,

@@ -75,6 +75,7 @@ impl Placer {
             for (rank, share) in (0u32..).zip(&placement.shares).filter(|(_, s)| s.node == *node) {
                 jobs.push(DesiredJob {
                     job: job.clone(),
+                    user: record.spec.user.clone(),
                     attempt: record.attempt,
                     gpus: share.gpus.clone(),
                     rank,

@@ -76,6 +76,7 @@ fn a_request_that_has_expired_or_names_a_job_is_ignored() {
     assert_eq!(agent.handle(Event::DesiredChanged(expired)), []);
     let mut used = agent.desired(2, SleepState::EnteringSleep, 7);
     used.jobs.push(DesiredJob {
+        user: None,
         job: kit::job("a"),
         attempt: 1,
         gpus: vec![0],

@@ -69,6 +69,10 @@ fn example(name: &str, folder: &Path, library: &Path) -> String {
     if matches!(name, "profiler" | "power-agent") {
         table.insert("nvml_library".into(), library.to_str().unwrap().into());
     }
+    if name == "launcher" {
+        // Another account for jobs needs root.
+        table.insert("job_user".into(), "service".into());
+    }
     table.to_string()
 }
 

@@ -209,6 +209,8 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
         ("checkpoint_grace_ms", site.ms(120_000, Duration::from_secs(5))),
         ("terminate_grace_ms", site.ms(10_000, Duration::from_secs(2))),
         ("stop_jobs_at_exit", Value::from(true)),
+        // All services are this user's.
+        ("job_user", Value::from("service")),
     ]);
     let services = [("profiler", profiler), ("power-agent", agent), ("launcher", launcher)];
     for (service, overrides) in services {

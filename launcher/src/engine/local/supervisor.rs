@@ -1,22 +1,26 @@
 //! The process that starts one job, waits for it and records its end.
 //!
 //! It is the launcher's binary (`wattle-launcher supervise DIR`) in a session of its own, so
-//! that it outlives the launcher. It adopts the job's orphaned processes and records the end when
-//! no process of the job is left: once `end.json` exists, the GPUs are free.
+//! that it outlives the launcher. It adopts the job's orphaned processes, writes their output to the log
+//! and records the end when no process of the job is left: once `end.json` exists, the GPUs are free.
 //! It must not decide anything and must not use the bus.
 
-use std::fs;
-use std::io::{self, Write};
+use std::fs::DirBuilder;
+use std::io::{self, Read as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wattle_common::Timestamp;
 use wattle_runtime::clock;
 use wattle_runtime::shell::chain;
 
+use super::account::{Account, AccountError};
+use super::job_output::{Copying, JobOutput};
 use super::process::{self, Signal};
+use super::program;
 use super::run_folder::{Claim, End, RunFolder, Started};
 use crate::state::StateError;
 use crate::{Outcome, RunSpec, log};
@@ -33,9 +37,7 @@ pub(super) const COMMAND: &str = "supervise";
 /// The run's folder, if the command line of this process requests a supervisor.
 #[must_use]
 pub fn requested_folder() -> Option<PathBuf> {
-    let mut arguments = std::env::args_os().skip(1);
-    arguments.next().filter(|command| command == COMMAND)?;
-    arguments.next().map(PathBuf::from)
+    super::requested_folder(COMMAND)
 }
 
 /// Starts the run stored in `dir`, waits for its end, and stores the end there.
@@ -57,19 +59,23 @@ pub fn run(dir: PathBuf) -> Result<(), StateError> {
     }
     // Otherwise orphaned processes of the job become children of init and cannot be found.
     let _ = rustix::process::set_child_subreaper(Some(me));
-    let outcome = match start(&spec) {
-        Err(error) => Outcome::Refused(chain(&error)),
-        Ok(mut child) => {
+    let (outcome, copying) = match start(&folder, &spec) {
+        Err(error) => (Outcome::Refused(chain(&error)), None),
+        Ok((mut child, copying)) => {
             if let Some(process) = process::identity(child.id()) {
                 folder.write_started(&Started { process, at_us: clock::now() })?;
             }
-            match child.wait() {
+            let outcome = match child.wait() {
                 Ok(status) => Outcome::Code(code(status)),
                 Err(error) => Outcome::Lost(format!("cannot wait for it: {error}")),
-            }
+            };
+            (outcome, Some(copying))
         }
     };
     kill_descendants(supervisor.pid);
+    if let Some(copying) = copying {
+        copying.finish();
+    }
     folder.write_end(&End { outcome, at_us: clock::now() }).map(|_| ())
 }
 
@@ -96,59 +102,63 @@ fn code(status: ExitStatus) -> i32 {
 /// Why the program was not started, for the job's owner.
 #[derive(Debug, thiserror::Error)]
 enum StartError {
+    #[error(transparent)]
+    Account(#[from] AccountError),
     #[error("cannot create the checkpoint folder {}", path.display())]
     CheckpointDir { path: PathBuf, source: io::Error },
     #[error("cannot open the log {path}")]
     Log { path: String, source: io::Error },
-    #[error("the working folder `{}` is not on this node: use a shared one", path.display())]
-    WorkingDir { path: PathBuf },
-    #[error("the command is empty")]
-    EmptyCommand,
-    #[error("the program `{0}` is not on this node: give its full path, or install it there")]
-    NotFound(String),
-    #[error("the program `{0}` is not executable: check its mode with ls -l")]
-    NotExecutable(String),
-    #[error("cannot start the program `{program}`")]
-    Spawn { program: String, source: io::Error },
+    #[error("cannot start a process for it")]
+    Spawn(#[source] io::Error),
+    #[error("{0}")]
+    Program(String),
 }
 
-fn start(spec: &RunSpec) -> Result<Child, StartError> {
+/// Starts the job's program and the copy of its output to the log.
+fn start(folder: &RunFolder, spec: &RunSpec) -> Result<(Child, Copying), StartError> {
+    let account = Account::of(spec)?;
+    let own = |path: &Path| account.as_ref().map_or(Ok(()), |account| account.own(path));
     let checkpoints = Path::new(&spec.checkpoint_dir);
-    fs::create_dir_all(checkpoints)
+    create_own_folder(checkpoints)
+        .and_then(|()| own(checkpoints))
         .map_err(|source| StartError::CheckpointDir { path: checkpoints.to_owned(), source })?;
     let log_error = |source| StartError::Log { path: spec.log_path.clone(), source };
-    let stdout = open_log(spec).map_err(log_error)?;
-    let stderr = stdout.try_clone().map_err(log_error)?;
-    let working_dir = spec.working_dir.as_deref().map_or(checkpoints, Path::new);
-    if !working_dir.is_dir() {
-        return Err(StartError::WorkingDir { path: working_dir.to_owned() });
-    }
-    let (program, arguments) = spec.command.split_first().ok_or(StartError::EmptyCommand)?;
-    let mut command = Command::new(program);
-    command.args(arguments).current_dir(working_dir);
-    for (key, _) in std::env::vars_os() {
-        if key.to_str().is_some_and(is_launchers_own) {
-            command.env_remove(key);
-        }
-    }
+    let output = open_log(spec).map_err(log_error)?;
+    own(Path::new(&spec.log_path)).map_err(log_error)?;
+
+    let (written, stdout) = io::pipe().map_err(StartError::Spawn)?;
+    let (mut reported, report) = io::pipe().map_err(StartError::Spawn)?;
+    let mut command = Command::new("/proc/self/exe");
     command
-        .envs(spec.environment.iter().map(|(key, value)| (key, value)))
-        .stdin(Stdio::null())
+        .arg(program::COMMAND)
+        .arg(folder.path())
+        .stdin(report)
+        .stderr(stdout.try_clone().map_err(StartError::Spawn)?)
         .stdout(stdout)
-        .stderr(stderr)
         // A process group of its own, so that terminating the job does not terminate its supervisor.
         .process_group(0);
-    command.spawn().map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => StartError::NotFound(program.clone()),
-        io::ErrorKind::PermissionDenied => StartError::NotExecutable(program.clone()),
-        _ => StartError::Spawn { program: program.clone(), source },
-    })
+    let mut child = command.spawn().map_err(StartError::Spawn)?;
+    // Closes this process's ends of the pipes.
+    drop(command);
+    let mut refused = String::new();
+    // The end of the pipe means that the program runs.
+    let _ = reported.read_to_string(&mut refused);
+    if !refused.is_empty() {
+        let _ = child.wait();
+        return Err(StartError::Program(refused));
+    }
+    Ok((child, output.copy_from(written)))
 }
 
-/// Whether a variable is the launcher's own, set by Wattle or by systemd, and not the job's.
-fn is_launchers_own(key: &str) -> bool {
-    key.starts_with("WATTLE_")
-        || matches!(key, "NOTIFY_SOCKET" | "WATCHDOG_USEC" | "WATCHDOG_PID" | "INVOCATION_ID")
+/// Creates a folder that only its owner can read, below folders that any user can pass through.
+fn create_own_folder(path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o711).create(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        created => created,
+    }
 }
 
 /// The time in UTC to the second.
@@ -158,15 +168,8 @@ fn utc(at: Timestamp) -> String {
 }
 
 /// Opens the job's log and writes the line that begins an attempt.
-fn open_log(spec: &RunSpec) -> io::Result<fs::File> {
-    let path = Path::new(&spec.log_path);
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir)?;
-    }
-    let mut log_file = fs::OpenOptions::new().create(true).append(true).open(path)?;
+fn open_log(spec: &RunSpec) -> io::Result<JobOutput> {
     let time = utc(clock::now());
     let header = log::header(&spec.job, spec.attempt, &spec.node, &spec.gpus, &time);
-    // One write: a process of an earlier attempt may still append to the file.
-    log_file.write_all(format!("{header}\n").as_bytes())?;
-    Ok(log_file)
+    JobOutput::open(Path::new(&spec.log_path), &header, spec.log_bytes_max)
 }
