@@ -472,9 +472,10 @@ fn wrong_usage_and_configuration_exit_with_code_2() {
     let good = include_str!("../../../deploy/launcher.toml");
     for (right, wrong, names) in [
         ("heartbeat_ms", "heartbeat_s", "heartbeat_s"),
-        ("\"/var/lib/wattle/launcher\"", "\"launcher\"", "state_dir"),
+        ("\"/var/lib/wattle-launcher/state\"", "\"state\"", "state_dir"),
         ("master_port_min = 29_500", "master_port_min = 40_000", "master_port_max"),
     ] {
+        assert!(good.contains(right), "the example has no {right}");
         fs::write(&file, good.replacen(right, wrong, 1)).unwrap();
         let (code, text) = launcher(&["--config", file.to_str().unwrap()]);
         assert!(code == Some(2) && text.contains(names), "{names}: {text}");
