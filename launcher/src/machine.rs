@@ -127,6 +127,8 @@ impl Entry {
 /// The launcher of one node.
 pub struct Launcher {
     node: NodeId,
+    /// This process, in reports.
+    instance: String,
     config: Config,
     obeyed: Option<OrderVersion>,
     /// The last refused generation, so that a repeated one raises one alarm.
@@ -148,6 +150,7 @@ impl Launcher {
         Self {
             runs: runs.collect(),
             node: config.node.clone(),
+            instance: String::new(),
             config,
             obeyed: state.obeyed,
             refused: None,
@@ -157,6 +160,13 @@ impl Launcher {
             reported: None,
             report_at: Timestamp::EPOCH,
         }
+    }
+
+    /// Names this process in its reports.
+    #[must_use]
+    pub fn instance(mut self, instance: String) -> Self {
+        self.instance = instance;
+        self
     }
 
     /// Whether every run has ended.
@@ -357,6 +367,7 @@ impl Launcher {
         }
         out.push(Action::Report(LaunchReport {
             node: self.node.clone(),
+            instance: self.instance.clone(),
             at_us: now,
             observed_generation: self.obeyed.map_or(0, |obeyed| obeyed.generation),
             jobs: jobs.clone(),

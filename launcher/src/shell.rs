@@ -78,7 +78,8 @@ pub async fn run_with<E: Engine>(
     let (reports, newest) = watch::channel(None);
     let mut engine = engine(StatusSender::new(sender.clone()));
     let state = restore(&config, &mut engine).await?;
-    let mut launcher = Launcher::new(config.clone(), state);
+    let mut launcher =
+        Launcher::new(config.clone(), state).instance(wattle_runtime::instance::name());
     let mut executor = Executor { state_dir: config.state_dir.clone(), engine, reports };
 
     let bus_side = tokio::spawn(follow_bus(config.clone(), sender.clone(), newest));

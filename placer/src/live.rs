@@ -33,8 +33,8 @@
 //! # Silent nodes
 //! A node with late heartbeats gets no new jobs; after `node_lost_after_ms` its jobs are queued
 //! again. When it returns, its launcher stops the jobs that are no longer ordered; until it reports
-//! so, their GPUs are not used. While the bus is away no node is lost. A node that is alive but cut
-//! off may run an old attempt until it returns.
+//! so, their GPUs are not used. While the bus or the placer itself is away no node is lost. A node
+//! that is alive but cut off may run an old attempt until it returns.
 
 mod admission;
 mod bounds;
@@ -46,6 +46,7 @@ mod node_sleep;
 mod orders;
 mod planning;
 mod probes;
+mod reporter;
 mod restarts;
 mod restore;
 
@@ -161,6 +162,8 @@ pub struct Placer {
     /// When the placer last started or the bus last returned: heartbeats missing before do not count.
     reports_valid_from: Timestamp,
     started_at: Timestamp,
+    /// When the placer last handled an event or a wake.
+    active_at: Timestamp,
     round_at: Option<Timestamp>,
     tick_at: Timestamp,
     /// Ended jobs, the oldest first.
@@ -198,6 +201,7 @@ impl Placer {
             nodes: BTreeMap::new(),
             reports_valid_from: now,
             started_at: now,
+            active_at: now,
             round_at: Some(now + config.round_delay()),
             tick_at: now,
             ended: BTreeSet::new(),
@@ -330,6 +334,7 @@ impl Machine for Placer {
     type Action = Action;
 
     fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
+        self.notice_absence(now);
         self.controller.advance_to(now);
         if !self.is_within_bounds(now, &event) {
             return self.flush(now, out);
@@ -380,6 +385,7 @@ impl Machine for Placer {
     }
 
     fn wake(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+        self.notice_absence(now);
         self.controller.advance_to(now);
         if now >= self.tick_at {
             self.tick(now);

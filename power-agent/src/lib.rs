@@ -14,6 +14,7 @@ pub mod config;
 pub mod gpu_state;
 pub mod machine;
 pub mod note;
+mod order_age;
 #[cfg(feature = "service")]
 pub mod shell;
 

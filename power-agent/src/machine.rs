@@ -1,7 +1,9 @@
 //! Decides which cap and clock each GPU is to have now.
 //!
 //! At any instant each GPU has one target: that of the newest desired state while its lease runs,
-//! else the safe state. A lease runs at most for `lease_max`, whatever the desired state declares. At most one cap and one clock are being set on a GPU at a time, and the
+//! else the safe state. A lease lasts as long as the order states, at most `lease_max`, less the order's
+//! age when it was received ([`crate::order_age`]), by this process's clock: the node's and the placer's
+//! clock may differ. At most one cap and one clock are being set on a GPU at a time, and the
 //! result of one triggers the next. So results may come late or never (a hung driver), and no
 //! settings accumulate.
 //!
@@ -15,8 +17,9 @@ mod event;
 mod readings;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use wattle_common::bounds::{OrderVersion, check_order, lease_end};
+use wattle_common::bounds::{OrderVersion, check_order};
 use wattle_common::messages::{
     AppliedGpu, DesiredGpu, NodeDesired, PowerReport, SleepResult, SleepState,
 };
@@ -25,6 +28,7 @@ use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp};
 use crate::config::Settings;
 use crate::gpu_state::{GpuState, SetError};
 use crate::note::Note;
+use crate::order_age::OrderAge;
 
 pub use event::{Action, Event};
 
@@ -32,6 +36,7 @@ pub use event::{Action, Event};
 #[derive(Clone, Debug)]
 struct Lease {
     generation: u64,
+    length: Duration,
     until: Timestamp,
     gpus: BTreeMap<GpuIndex, DesiredGpu>,
 }
@@ -40,8 +45,11 @@ struct Lease {
 #[derive(Clone, Debug)]
 pub struct PowerMachine {
     node: NodeId,
+    /// This process, in reports.
+    instance: String,
     settings: Settings,
     gpus: BTreeMap<GpuIndex, GpuState>,
+    order_age: OrderAge,
     /// Version of the newest desired state accepted, expired or not.
     newest: Option<OrderVersion>,
     /// The last refused version, so that a repeated one is logged once.
@@ -67,8 +75,10 @@ impl PowerMachine {
     pub fn new(node: NodeId, settings: Settings) -> Self {
         Self {
             node,
+            instance: String::new(),
             settings,
             gpus: BTreeMap::new(),
+            order_age: OrderAge::default(),
             newest: None,
             refused: None,
             observed_generation: 0,
@@ -81,6 +91,13 @@ impl PowerMachine {
             last_sleep: None,
             sleep_result: None,
         }
+    }
+
+    /// Names this process in its reports.
+    #[must_use]
+    pub fn instance(mut self, instance: String) -> Self {
+        self.instance = instance;
+        self
     }
 
     /// Whether every GPU that answers is in its safe state, so that the service may end.
@@ -115,13 +132,14 @@ impl PowerMachine {
         let newer_generation =
             self.newest.is_none_or(|newest| newest.generation != version.generation);
         self.newest = Some(version);
-        let until = lease_end(&desired, now, self.settings.lease_max);
+        let length = desired.expires_at_us.since(desired.issued_at_us).min(self.settings.lease_max);
+        let age = self.order_age.received(now, desired.issued_at_us, length);
+        let until = age.map_or(now, |age| now + length.saturating_sub(age));
+        // A newer order of the same length cannot expire before the one that it replaces.
+        let replaced = self.lease.as_ref().filter(|lease| lease.length <= length);
+        let until = replaced.map_or(until, |lease| until.max(lease.until));
         if until <= now {
-            // The lease that it replaces is older, so none is in force.
-            out.push(Action::Log(Note::Expired {
-                generation: desired.generation,
-                expired_at: until,
-            }));
+            out.push(Action::Log(Note::Expired { generation: desired.generation, age }));
             self.lease = None;
         } else {
             self.observed_generation = desired.generation;
@@ -133,7 +151,7 @@ impl PowerMachine {
                     out.push(Action::Log(Note::UnknownGpu { gpu: *gpu }));
                 }
             }
-            self.lease = Some(Lease { generation: version.generation, until, gpus });
+            self.lease = Some(Lease { generation: version.generation, length, until, gpus });
         }
         self.set_targets(out);
     }
@@ -145,7 +163,7 @@ impl PowerMachine {
             return;
         };
         let requested_at_us = sleep.since_us;
-        if !desired.jobs.is_empty() || self.last_sleep.is_some_and(|last| last >= requested_at_us) {
+        if !desired.jobs.is_empty() || self.last_sleep == Some(requested_at_us) {
             return;
         }
         self.last_sleep = Some(requested_at_us);
@@ -252,6 +270,7 @@ impl PowerMachine {
         });
         let mut report = PowerReport {
             node: self.node.clone(),
+            instance: self.instance.clone(),
             at_us: now,
             observed_generation: self.observed_generation,
             lease_until_us: self.lease.as_ref().map(|lease| lease.until),

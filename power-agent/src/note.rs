@@ -1,9 +1,10 @@
 //! Log messages of the machine, which does no I/O itself: one for each change.
 
 use std::fmt;
+use std::time::Duration;
 
 use wattle_common::bounds::OrderRefused;
-use wattle_common::{Frequency, GpuIndex, NodeId, Power, Timestamp};
+use wattle_common::{Frequency, GpuIndex, NodeId, Power};
 
 /// A log message for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,8 +20,8 @@ pub enum Note {
     Expired {
         /// Its generation.
         generation: u64,
-        /// When it expired.
-        expired_at: Timestamp,
+        /// Its age when it was received; absent: unknown, because it comes from the future.
+        age: Option<Duration>,
     },
     /// A desired state names a GPU that the node does not have.
     UnknownGpu {
@@ -93,9 +94,16 @@ impl fmt::Display for Note {
         match self {
             Self::Refused(refused) => write!(f, "desired state refused: {refused}"),
             Self::WrongNode { node } => write!(f, "desired state of node {node} ignored"),
-            Self::Expired { generation, expired_at } => write!(
+            Self::Expired { generation, age: Some(age) } => write!(
                 f,
-                "desired state of generation {generation} had expired at {expired_at}: GPUs return to their safe state"
+                "desired state of generation {generation} ignored: it was {} s old: GPUs are in their \
+                 safe state until the next one",
+                age.as_secs()
+            ),
+            Self::Expired { generation, age: None } => write!(
+                f,
+                "desired state of generation {generation} ignored: this node's clock is behind the \
+                 placer's; GPUs are in their safe state until the next one"
             ),
             Self::UnknownGpu { gpu } => write!(f, "GPU {gpu} is desired but not on this node"),
             Self::LeaseEnded { generation } => {

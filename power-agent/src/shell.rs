@@ -65,7 +65,8 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
         events: events.clone(),
     };
     let bus = tokio::spawn(bus::serve(config.clone(), events, newest));
-    let mut machine = PowerMachine::new(config.node.clone(), config.settings());
+    let mut machine = PowerMachine::new(config.node.clone(), config.settings())
+        .instance(wattle_runtime::instance::name());
     let mut act = |action| act(action, &gpus, &sleep_command, &reports);
     tracing::info!(node = %config.node, cluster = %config.cluster, "power agent started");
     driver::run(&mut machine, &mut inbox, shutdown, &mut act).await;

@@ -3,6 +3,11 @@
 //! With real hardware the system's time is wall time. With a simulated node it may run faster: the
 //! file that `WATTLE_CLOCK` names begins with a [`TimeScale`], which is read once. Decisions, sampling
 //! rates and leases use the system's time; NATS time-outs, pings and retries use wall time.
+//!
+//! A process reads the wall clock once, when it first needs the time. From then on its time advances
+//! with the kernel's boot-time clock, which also counts suspension and which no step of the wall clock
+//! changes. So [`now`] never goes back, and no lease, silence or grace ends because a clock was set.
+//! [`report_steps`] logs the difference; a restart of the process adopts the wall clock.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -12,11 +17,46 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use wattle_common::time::{TimeScale, TimeScaleError};
 use wattle_common::{Timestamp, env};
 
-/// Longest single sleep, in wall time; then the clock is read again, so a stepped wall clock is
-/// detected within a minute.
+/// Longest single sleep, in wall time; then the clock is read again, because timers do not count
+/// suspension.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// Interval at which a service compares its time with the wall clock, wall time.
+const COMPARE_EVERY: Duration = Duration::from_secs(10);
+/// Difference that is logged: NTP slews smaller ones, and a leap second may be a step of 1 s.
+const STEP_MIN: Duration = Duration::from_secs(2);
 
 static SCALE: OnceLock<TimeScale> = OnceLock::new();
+static STEADY: OnceLock<Steady> = OnceLock::new();
+
+/// Wall time at one reading of the boot-time clock, and since then that clock.
+#[derive(Clone, Copy, Debug)]
+struct Steady {
+    wall: Timestamp,
+    boot: Duration,
+}
+
+impl Steady {
+    /// The time when the boot-time clock reads `boot`.
+    fn at(self, boot: Duration) -> Timestamp {
+        self.wall + boot.saturating_sub(self.boot)
+    }
+
+    /// By how many microseconds `wall` is ahead of this process; negative: behind.
+    fn step_us(self, wall: Timestamp, boot: Duration) -> i128 {
+        i128::from(wall.as_us()) - i128::from(self.at(boot).as_us())
+    }
+}
+
+/// Time since the machine started, including suspension.
+fn boot_time() -> Duration {
+    let read = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let (s, ns) = (u64::try_from(read.tv_sec), u32::try_from(read.tv_nsec));
+    Duration::new(s.unwrap_or_default(), ns.unwrap_or_default())
+}
+
+fn steady() -> Steady {
+    *STEADY.get_or_init(|| Steady { wall: wall_now(), boot: boot_time() })
+}
 
 /// Why the clock is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -92,9 +132,36 @@ pub fn scale() -> TimeScale {
     }
 }
 
-/// The current system time.
+/// Wall time at which this process first read a clock.
+pub fn started_at() -> Timestamp {
+    steady().wall
+}
+
+/// The current system time; it never goes back and does not follow steps of the wall clock.
 pub fn now() -> Timestamp {
-    scale().system(wall_now().as_us())
+    scale().system(steady().at(boot_time()).as_us())
+}
+
+/// Logs each step of the wall clock, for as long as the service runs.
+pub async fn report_steps() {
+    let mut known = 0;
+    loop {
+        let step = steady().step_us(wall_now(), boot_time());
+        if (step - known).unsigned_abs() >= STEP_MIN.as_micros() {
+            known = step;
+            let (s, side) =
+                (step.unsigned_abs() / 1_000_000, if step < 0 { "back" } else { "ahead" });
+            if s == 0 {
+                tracing::warn!("the system clock agrees with this service again");
+            } else {
+                tracing::error!(
+                    "the system clock was set: it is {s} s {side} of this service, which continues \
+                     with its own time; synchronise the clocks, then restart this service"
+                );
+            }
+        }
+        tokio::time::sleep(COMPARE_EVERY).await;
+    }
 }
 
 /// The current wall time; for creating a clock, and for measuring how long a person waits.
@@ -139,6 +206,18 @@ mod tests {
         state.extend([9; 1_000]);
         std::fs::write(&path, state).unwrap();
         assert_eq!(read_scale(path).unwrap(), scale);
+    }
+
+    #[test]
+    fn steps_of_the_wall_clock_do_not_change_the_time() {
+        let steady = Steady { wall: Timestamp::from_s(1_000_000), boot: Duration::from_secs(50) };
+        let boot = Duration::from_secs(80);
+        assert_eq!(steady.at(boot), Timestamp::from_s(1_000_030));
+        assert_eq!(steady.step_us(Timestamp::from_s(1_000_030), boot), 0);
+        assert_eq!(steady.step_us(Timestamp::from_s(1_003_630), boot), 3_600_000_000);
+        assert_eq!(steady.step_us(Timestamp::from_s(996_430), boot), -3_600_000_000);
+        let (first, second) = (now(), now());
+        assert!(first <= second, "time goes back from {first} to {second}");
     }
 
     #[tokio::test]

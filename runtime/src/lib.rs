@@ -8,6 +8,7 @@ pub mod clock;
 pub mod command;
 pub mod config;
 pub mod driver;
+pub mod instance;
 pub mod server;
 pub mod service;
 pub mod shell;

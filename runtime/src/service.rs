@@ -124,6 +124,7 @@ fn run<C, E: Into<anyhow::Error>>(
     let runtime = builder.enable_all().build().context("cannot start threads")?;
     runtime.block_on(async {
         let shutdown = Shutdown::listen().context("cannot listen for signals")?;
+        tokio::spawn(crate::clock::report_steps());
         serve(config, &shutdown).await.map_err(Into::into)
     })
 }

@@ -21,7 +21,10 @@ use crate::units::{Frequency, Power};
 pub struct LaunchReport {
     /// The node.
     pub node: NodeId,
-    /// When the report was made.
+    /// The process that reports, for people; `at_us` never goes back within one instance.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub instance: String,
+    /// When the report was made, by the node's clock.
     pub at_us: Timestamp,
     /// Newest generation of the desired state that the launcher has received.
     pub observed_generation: u64,
@@ -96,7 +99,10 @@ pub enum LaunchState {
 pub struct PowerReport {
     /// The node.
     pub node: NodeId,
-    /// When the report was made.
+    /// The process that reports, for people; `at_us` never goes back within one instance.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub instance: String,
+    /// When the report was made, by the node's clock.
     pub at_us: Timestamp,
     /// Newest generation of the desired state that the agent has applied.
     pub observed_generation: u64,

@@ -151,6 +151,7 @@ fn actual() {
     check(
         "launch-report",
         &LaunchReport {
+            instance: String::new(),
             node: node(),
             at_us: at(3),
             observed_generation: 12,
@@ -164,6 +165,7 @@ fn actual() {
         },
     );
     let report = PowerReport {
+        instance: String::new(),
         node: node(),
         at_us: at(3),
         observed_generation: 12,

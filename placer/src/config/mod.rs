@@ -192,6 +192,15 @@ impl Config {
     pub(crate) const fn node_lost_after(&self) -> Duration {
         Duration::from_millis(self.node_lost_after_ms)
     }
+    /// Time without activity after which the placer itself was away: half of the time after which a node
+    /// is stale, and more than a late tick.
+    pub(crate) fn absence_min(&self) -> Duration {
+        (self.node_stale_after() / 2).max(self.tick() * 3)
+    }
+    /// Difference of a node's clock that is alarmed: half of a lease's renewal interval.
+    pub(crate) fn clock_difference_max(&self) -> Duration {
+        self.lease() / 6
+    }
     pub(crate) const fn progress_store(&self) -> Duration {
         Duration::from_millis(self.progress_store_ms)
     }

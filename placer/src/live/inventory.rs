@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use wattle_common::bounds::CLOCK_TOLERANCE;
 use wattle_common::bounds::orders::is_in_sequence;
 use wattle_common::id::SwitchId;
 use wattle_common::messages::{
@@ -12,6 +11,7 @@ use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::live::Placer;
+use crate::live::reporter::{Order, Reporter};
 use crate::{NodeFacts, Wakefulness};
 
 /// The state of one node.
@@ -21,8 +21,15 @@ pub(super) struct NodeState {
     pub(super) power: Option<(PowerReport, Timestamp)>,
     /// The launcher's.
     pub(super) launch: Option<(LaunchReport, Timestamp)>,
+    /// Its reporters.
+    power_agent: Reporter,
+    launcher: Reporter,
+    /// Whether its clock difference is alarmed.
+    clock_differs: bool,
     /// The order in force.
     pub(super) desired: Option<NodeDesired>,
+    /// When the order was last written; before any time if by an earlier placer.
+    pub(super) ordered_at: Timestamp,
     /// The jobs that hold GPUs here.
     pub(super) jobs: BTreeSet<JobId>,
     /// Its sleep state; absent: awake.
@@ -33,12 +40,6 @@ pub(super) struct NodeState {
     switch: Option<SwitchId>,
 }
 
-/// Whether a report follows the last one. After a last one dated further ahead than synchronised clocks
-/// differ, the order of arrival counts.
-fn is_newer(at: Timestamp, last: Timestamp, now: Timestamp) -> bool {
-    last < at || (last > now + CLOCK_TOLERANCE && at != last)
-}
-
 impl Placer {
     pub(super) fn node_mut(&mut self, node: &NodeId) -> &mut NodeState {
         self.nodes.entry(node.clone()).or_default()
@@ -47,16 +48,76 @@ impl Placer {
     /// A report counts as a heartbeat only if it is newer than the last: buckets deliver again.
     pub(super) fn power_reported(&mut self, now: Timestamp, report: PowerReport) {
         let node = self.node_mut(&report.node);
-        if node.power.as_ref().is_none_or(|(last, _)| is_newer(report.at_us, last.at_us, now)) {
-            node.power = Some((report, now));
-        }
+        let order = node.power_agent.reported(&report.instance, report.at_us, now);
+        self.power_received(now, report, &order);
     }
 
     pub(super) fn launch_reported(&mut self, now: Timestamp, report: LaunchReport) {
+        let node = self.node_mut(&report.node);
+        let order = node.launcher.reported(&report.instance, report.at_us, now);
+        self.compare_clocks(&report.node);
+        self.launch_received(now, report, &order);
+    }
+
+    /// A stored report of the power agent.
+    pub(super) fn power_restored(&mut self, now: Timestamp, report: PowerReport) {
+        let node = self.node_mut(&report.node);
+        let order = node.power_agent.restored(&report.instance, report.at_us, now);
+        self.power_received(report.at_us.min(now), report, &order);
+    }
+
+    /// A stored report of the launcher.
+    pub(super) fn launch_restored(&mut self, now: Timestamp, report: LaunchReport) {
+        let node = self.node_mut(&report.node);
+        let order = node.launcher.restored(&report.instance, report.at_us, now);
+        self.launch_received(report.at_us.min(now), report, &order);
+    }
+
+    fn power_received(&mut self, now: Timestamp, report: PowerReport, order: &Order) {
+        match order {
+            Order::New => {
+                let node = report.node.clone();
+                self.node_mut(&node).power = Some((report, now));
+            }
+            Order::Old => {}
+            Order::Second { other } => {
+                self.second_reporter("power agents", &report.node, &report.instance, other);
+            }
+        }
+    }
+
+    fn second_reporter(&mut self, which: &str, node: &NodeId, instance: &str, other: &str) {
+        self.alarms.push(format!(
+            "two {which} report as node {node}: ({instance}) and ({other}); stop one of them, or \
+             configure another `node` for it"
+        ));
+    }
+
+    /// Raises an alarm if the node's clock differs from the placer's.
+    fn compare_clocks(&mut self, node: &NodeId) {
+        let limit = self.config.clock_difference_max();
+        let Some(state) = self.nodes.get_mut(node) else { return };
+        let differs = state.launcher.differs_by(limit);
+        if std::mem::replace(&mut state.clock_differs, differs) == differs || !differs {
+            return;
+        }
+        let ahead_us = state.launcher.ahead_us().unwrap_or_default();
+        let (s, side) =
+            (ahead_us.unsigned_abs() / 1_000_000, if ahead_us < 0 { "behind" } else { "ahead of" });
+        self.alarms.push(format!(
+            "the clock of {node} is {s} s {side} the placer's; its jobs and orders are not affected, \
+             but recorded times are: synchronise the clocks, then restart the services that \
+             started with the wrong time"
+        ));
+    }
+
+    fn launch_received(&mut self, now: Timestamp, report: LaunchReport, order: &Order) {
         let seen = report.observed_generation;
         let id = report.node.clone();
         let node = self.node_mut(&id);
-        if node.launch.as_ref().is_none_or(|(last, _)| is_newer(report.at_us, last.at_us, now)) {
+        if let Order::Second { other } = order {
+            self.second_reporter("launchers", &id, &report.instance, other);
+        } else if *order == Order::New {
             node.launch = Some((report, now));
             // The bucket of orders was lost or restored from an older copy. The next order must be
             // newer than the one the node obeyed, or the node ignores it.
@@ -205,6 +266,27 @@ impl Placer {
         let last_report =
             report.map_or(self.reports_valid_from, |(_, at)| (*at).max(self.reports_valid_from));
         now.since(last_report) > self.config.node_lost_after()
+    }
+
+    /// Restarts the silence of every node, if the placer itself was away: paused, or busy for longer than
+    /// nodes may be silent. Reports that were sent meanwhile have not been received.
+    pub(super) fn notice_absence(&mut self, now: Timestamp) {
+        let away = now.since(self.active_at);
+        self.active_at = self.active_at.max(now);
+        if away <= self.config.absence_min() {
+            return;
+        }
+        self.reports_valid_from = self.reports_valid_from.max(now);
+        for state in self.nodes.values_mut() {
+            let power = state.power.as_mut().map(|(_, at)| at);
+            for at in power.into_iter().chain(state.launch.as_mut().map(|(_, at)| at)) {
+                *at = *at + away;
+            }
+        }
+        self.alarms.push(format!(
+            "the placer was paused or blocked for {} s; no node counts as silent for that time",
+            away.as_secs()
+        ));
     }
 
     /// Whether no GPU of the job on this node is reported as failed.

@@ -21,6 +21,7 @@ impl Placer {
         let expires_at_us = now + self.config.lease();
         let state = self.node_mut(node);
         let sleep = state.sleep;
+        let due = now >= state.ordered_at + third;
         let by_launcher = state.launch.as_ref().map_or(0, |(report, _)| report.observed_generation);
         let by_agent = state.power.as_ref().map_or(0, |(report, _)| report.observed_generation);
         let seen = by_launcher.max(by_agent);
@@ -46,18 +47,23 @@ impl Placer {
                 NodeDesired {
                     node: node.clone(),
                     generation,
-                    issued_at_us: now.max(last.issued_at_us),
+                    issued_at_us: now,
                     expires_at_us,
                     gpus,
                     jobs,
                     sleep,
                 }
             }
-            Some(last) if now >= last.issued_at_us + third => {
-                NodeDesired { issued_at_us: now, expires_at_us, ..last.clone() }
-            }
+            Some(last) if due => NodeDesired {
+                // Agents ignore an order that is not newer: an earlier placer's clock was ahead.
+                generation: last.generation + u64::from(now <= last.issued_at_us),
+                issued_at_us: now,
+                expires_at_us,
+                ..last.clone()
+            },
             Some(_) => return,
         };
+        state.ordered_at = now;
         state.desired = Some(next.clone());
         out.push(Action::StoreDesired(next));
     }
@@ -113,16 +119,17 @@ impl Placer {
     /// Renews the orders whose lease is more than a third over.
     pub(super) fn renew(&mut self, now: Timestamp) {
         let third = self.config.lease() / 3;
-        let due = self.nodes.iter().filter(|(_, state)| {
-            state.desired.as_ref().is_some_and(|desired| now >= desired.issued_at_us + third)
-        });
+        let due = self
+            .nodes
+            .iter()
+            .filter(|(_, state)| state.desired.is_some() && now >= state.ordered_at + third);
         self.to_order.extend(due.map(|(node, _)| node.clone()));
     }
 
     /// When the next lease is to be renewed.
     pub(super) fn renewal(&self) -> Option<Timestamp> {
         let third = self.config.lease() / 3;
-        let orders = self.nodes.values().filter_map(|state| state.desired.as_ref());
-        orders.map(|desired| desired.issued_at_us + third).min()
+        let ordered = self.nodes.values().filter(|state| state.desired.is_some());
+        ordered.map(|state| state.ordered_at + third).min()
     }
 }

@@ -45,13 +45,15 @@ impl Placer {
                 continue;
             }
             let Event::PowerReported(report) = event else { continue };
-            let received = report.at_us.min(now);
-            self.power_reported(received, report);
+            self.power_restored(now, report);
         }
         for desired in persisted.desired {
             let node = desired.node.clone();
             let state = self.node_mut(&node);
             state.sleep = desired.sleep;
+            // Renewed at once if the clock was ahead when it was written.
+            state.ordered_at =
+                Some(desired.issued_at_us).filter(|at| *at <= now).unwrap_or_default();
             state.desired = Some(desired);
         }
         let mut records = persisted.jobs;
@@ -92,8 +94,7 @@ impl Placer {
                 continue;
             }
             let Event::LaunchReported(report) = event else { continue };
-            let received = report.at_us.min(now);
-            self.launch_reported(received, report);
+            self.launch_restored(now, report);
         }
         self.restore_sleep(now);
         let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();

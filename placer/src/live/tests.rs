@@ -2,6 +2,7 @@
 
 mod bounds;
 mod budget;
+mod clock;
 mod fault_injection;
 mod forced_colocation;
 mod job_energy;

@@ -141,6 +141,7 @@ impl Site {
 
     async fn launch(&self, seen: u64, jobs: &[(&str, u32, LaunchState)]) {
         let report = LaunchReport {
+            instance: String::new(),
             node: node(),
             at_us: clock::now(),
             observed_generation: seen,

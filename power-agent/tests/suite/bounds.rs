@@ -99,6 +99,9 @@ proptest! {
         }
         // Two leases: the known order may be issued ahead by the tolerated difference of clocks.
         let later = NOW + longest * 2;
+        handle(&mut machine, later, order(1, later, later + LEASE));
+        // A renewal: an order with another clock before it makes the first one seem old.
+        let later = later + LEASE / 3;
         let next = handle(&mut machine, later, order(1, later, later + LEASE));
         prop_assert_eq!(next, Some((1, Some(later + LEASE))));
     }

@@ -19,8 +19,8 @@ const SAFE_W: u64 = 200;
 enum Step {
     Command {
         generation: u64,
-        issued_s: u64,
-        lease_s: i64,
+        age_s: u64,
+        lease_s: u64,
         gpus: Vec<(u32, Option<u64>, Option<u32>)>,
     },
     Advance {
@@ -38,8 +38,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let gpu_desired = (0..GPUS + 1, prop::option::of(0u64..500), prop::option::of(0u32..2_500));
     prop_oneof![
-        4 => (0u64..6, 0u64..4, -5i64..40, prop::collection::vec(gpu_desired, 0..5)).prop_map(
-            |(generation, issued_s, lease_s, gpus)| Step::Command { generation, issued_s, lease_s, gpus }
+        4 => (0u64..6, 0u64..30, 0u64..40, prop::collection::vec(gpu_desired, 0..5)).prop_map(
+            |(generation, age_s, lease_s, gpus)| Step::Command { generation, age_s, lease_s, gpus }
         ),
         4 => (0u64..25_000).prop_map(|ms| Step::Advance { ms }),
         3 => Just(Step::AnswerOne),
@@ -66,6 +66,8 @@ struct Node {
     now: Timestamp,
     waiting: VecDeque<Action>,
     newest: Option<NodeDesired>,
+    /// Whether the last order arrived at once, or none has arrived.
+    prompt: bool,
     reported: Option<PowerReport>,
 }
 
@@ -109,6 +111,7 @@ impl Node {
             now: Timestamp::from_s(1_000),
             waiting: VecDeque::new(),
             newest: None,
+            prompt: true,
             reported: None,
         }
     }
@@ -218,14 +221,17 @@ impl Node {
 
     fn apply(&mut self, step: Step) {
         match step {
-            Step::Command { generation, issued_s, lease_s, gpus } => {
+            Step::Command { generation, age_s, lease_s, gpus } => {
+                // The first order and one that follows a prompt one may be late: its age is then known.
+                let late = if self.prompt { Duration::from_secs(age_s) } else { Duration::ZERO };
+                let last = self.newest.as_ref().map_or(Timestamp::EPOCH, |last| last.issued_at_us);
+                let issued_at = (self.now - late).max(last);
+                let expires_at = issued_at + Duration::from_secs(lease_s);
                 let desired = NodeDesired {
                     node: node_id(),
                     generation,
-                    issued_at_us: Timestamp::from_s(issued_s),
-                    expires_at_us: Timestamp::from_us(
-                        self.now.as_us().saturating_add_signed(lease_s * 1_000_000),
-                    ),
+                    issued_at_us: issued_at,
+                    expires_at_us: expires_at,
                     gpus: gpus
                         .into_iter()
                         .map(|(gpu, cap, clock)| DesiredGpu {
@@ -240,6 +246,7 @@ impl Node {
                 let key = |o: &NodeDesired| (o.generation, o.issued_at_us);
                 if self.newest.as_ref().is_none_or(|newest| key(newest) < key(&desired)) {
                     self.newest = Some(desired.clone());
+                    self.prompt = issued_at == self.now;
                 }
                 self.event(Event::DesiredChanged(desired));
             }
@@ -256,6 +263,7 @@ impl Node {
                 self.machine = PowerMachine::new(node_id(), self.settings.clone());
                 self.waiting.clear();
                 self.newest = None;
+                self.prompt = true;
                 self.reported = None;
             }
         }
@@ -338,6 +346,32 @@ proptest! {
 fn desired(generation: u64, now: Timestamp, gpus: Vec<DesiredGpu>) -> NodeDesired {
     let expires_at = now + Duration::from_secs(30);
     NodeDesired { gpus, ..kit::node_desired("n0", generation, now, expires_at) }
+}
+
+#[test]
+fn a_node_with_a_wrong_clock_obeys_within_a_lease() {
+    for (ahead_s, behind_s) in [(0, 0), (3_600, 0), (0, 500)] {
+        let mut node = Node::new(0);
+        node.advance(Duration::from_secs(1), true);
+        let cap = |w| DesiredGpu { gpu: 0, cap_mw: Some(Power::from_w(w)), clock_mhz_max: None };
+        let placer = |node: &Node| {
+            node.now + Duration::from_secs(behind_s) - Duration::from_secs(ahead_s.min(900))
+        };
+        // Renewals every 10 s; the second one is obeyed at the latest.
+        for _ in 0..2 {
+            let order = desired(3, placer(&node), vec![cap(150)]);
+            node.newest = Some(NodeDesired { expires_at_us: Timestamp::FOREVER, ..order.clone() });
+            node.event(Event::DesiredChanged(order));
+            node.advance(Duration::from_secs(10), true);
+        }
+        assert_eq!(node.gpus[0].cap, Power::from_w(150), "{ahead_s} s ahead, {behind_s} s behind");
+        // The placer is away: the lease ends 30 s after its last renewal was received.
+        node.advance(Duration::from_secs(19), true);
+        assert_eq!(node.gpus[0].cap, Power::from_w(150));
+        node.newest = None;
+        node.advance(Duration::from_secs(2), true);
+        assert_eq!(node.gpus[0].cap, Power::from_w(SAFE_W));
+    }
 }
 
 #[test]

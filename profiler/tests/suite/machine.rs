@@ -160,6 +160,7 @@ impl Node {
             log_path: String::new(),
         });
         let report = LaunchReport {
+            instance: String::new(),
             node: node_id(),
             at_us: self.now,
             observed_generation: 1,

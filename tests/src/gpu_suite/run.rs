@@ -171,6 +171,7 @@ fn report(profiler: &Profiler, plan: &Plan, trainings: &[Training]) -> LaunchRep
         log_path: String::new(),
     };
     LaunchReport {
+        instance: String::new(),
         node: profiler.node.clone(),
         at_us: now,
         observed_generation: 1,

@@ -36,6 +36,7 @@ pub fn power_report(
     gpus: impl IntoIterator<Item = AppliedGpu>,
 ) -> PowerReport {
     PowerReport {
+        instance: String::new(),
         node: id::node(node),
         at_us: at,
         observed_generation: 0,
@@ -57,6 +58,7 @@ pub fn launch_report(
     jobs: impl IntoIterator<Item = LaunchedJob>,
 ) -> LaunchReport {
     LaunchReport {
+        instance: String::new(),
         node: id::node(node),
         at_us: at,
         observed_generation: generation,

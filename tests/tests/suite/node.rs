@@ -257,6 +257,7 @@ impl Node {
         let own = std::fs::read_to_string("/proc/self/stat").unwrap();
         let session = own.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(3).unwrap();
         let report = LaunchReport {
+            instance: String::new(),
             node: id(),
             at_us: self.now(),
             observed_generation: 1,

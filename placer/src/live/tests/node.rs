@@ -2,6 +2,7 @@
 //! a real node do and makes no decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use wattle_common::messages::{
     AppliedGpu, LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport, SleepResult,
@@ -15,6 +16,9 @@ pub(super) struct Node {
     /// Its leaf switch, and the number of GPUs per board.
     pub(super) place: (Option<&'static str>, Option<u32>),
     pub(super) gpus: u32,
+    /// The process of its services, and how far its clock is behind.
+    pub(super) instance: u32,
+    pub(super) behind: Duration,
     pub(super) unhealthy: BTreeSet<GpuIndex>,
     /// GPUs that have never been read.
     pub(super) unread: BTreeSet<GpuIndex>,
@@ -80,8 +84,9 @@ impl Node {
 
     pub(super) fn power(&self, now: Timestamp) -> PowerReport {
         PowerReport {
+            instance: format!("process {}", self.instance),
             node: self.id.clone(),
-            at_us: now,
+            at_us: now - self.behind,
             observed_generation: self.seen.as_ref().map_or(0, |seen| seen.generation),
             lease_until_us: None,
             gpus: (0..self.gpus).map(|gpu| self.gpu(gpu)).collect(),
@@ -121,8 +126,9 @@ impl Node {
             jobs.any(|job| job.job == run.job && job.attempt == run.attempt)
         };
         LaunchReport {
+            instance: format!("process {}", self.instance),
             node: self.id.clone(),
-            at_us: now,
+            at_us: now - self.behind,
             observed_generation: self.seen.as_ref().map_or(0, |seen| seen.generation),
             jobs: self.runs.values().filter(|run| is_live(run) || named(run)).cloned().collect(),
         }

@@ -110,6 +110,8 @@ impl World {
                     gpu_type: "v100",
                     place: (None, None),
                     gpus,
+                    instance: 1,
+                    behind: Duration::ZERO,
                     unhealthy: BTreeSet::new(),
                     unread: BTreeSet::new(),
                     cut_off: false,
@@ -221,6 +223,30 @@ impl World {
         let runs = &mut self.node_mut(node).runs;
         let run = runs.values_mut().rfind(|run| run.job.as_str() == job).unwrap();
         run.state = state;
+    }
+    /// The placer is paused; the nodes continue.
+    pub(super) fn pause_placer(&mut self, seconds: u64) {
+        self.now = self.now + Duration::from_secs(seconds);
+    }
+    /// Sets the clock of a node back while its services restart.
+    pub(super) fn set_clock_back(&mut self, node: &str, seconds: u64) {
+        let node = self.node_mut(node);
+        node.instance += 1;
+        node.behind = Duration::from_secs(seconds);
+    }
+    /// Reports of a second launcher without jobs alternate with those of the first.
+    pub(super) fn second_launcher(&mut self, node: &str) {
+        for _ in 0..2 {
+            self.pass(5);
+            let at = self.now;
+            let node = self.node_mut(node);
+            let report = LaunchReport {
+                instance: "process 2".to_owned(),
+                jobs: Vec::new(),
+                ..node.launch(at)
+            };
+            self.deliver(Event::LaunchReported(report));
+        }
     }
     /// The message bus is unavailable for some seconds.
     pub(super) fn bus_outage(&mut self, seconds: u64) {
