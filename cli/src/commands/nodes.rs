@@ -5,6 +5,7 @@
 //! the profilers; without their answer the cells are empty.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
@@ -258,10 +259,25 @@ pub(crate) fn table(nodes: &[Node], now: Timestamp, wide: bool, width: usize) ->
     if wide { table } else { table.fit(jobs, width) }
 }
 
-/// Faults of a node that the table does not show.
-fn faults(node: &Node) -> Vec<String> {
+/// Difference of a node's clock that is a fault, wall time: far above the delay of an answer.
+const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(5);
+
+/// Faults of a node that the table does not show. `rate`: seconds of the system's time per second of
+/// wall time.
+fn faults(node: &Node, now: Timestamp, rate: u32) -> Vec<String> {
     let id = &node.node;
     let mut faults = Vec::new();
+    if let Some(at) = node.summary.as_ref().map(|summary| summary.at_us) {
+        let difference = at.since(now).max(now.since(at));
+        if difference > CLOCK_DIFFERENCE_MAX * rate {
+            let side = if at > now { "ahead of" } else { "behind" };
+            faults.push(format!(
+                "{id}: its clock is {} s {side} this machine's: synchronise the clocks, then restart \
+                 the services that started with the wrong time",
+                difference.as_secs()
+            ));
+        }
+    }
     if node.power.is_none() {
         faults.push(format!("{id}: its power agent has not reported"));
     }
@@ -302,7 +318,8 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
         print(&format!("{}\n\n", verdict(&nodes)))?;
         let now = wattle_runtime::clock::now();
         table(&nodes, now, command.wide, terminal_width()).print()?;
-        nodes.iter().flat_map(faults).for_each(|fault| note(&fault));
+        let rate = wattle_runtime::clock::scale().rate;
+        nodes.iter().flat_map(|node| faults(node, now, rate)).for_each(|fault| note(&fault));
         Ok(())
     })
 }
@@ -414,11 +431,18 @@ pub(crate) mod tests {
     #[test]
     fn faults_name_node_and_gpu() {
         let nodes = two_nodes();
-        let shown: Vec<String> = nodes.iter().flat_map(faults).collect();
+        let shown: Vec<String> = nodes.iter().flat_map(|node| faults(node, at(100), 1)).collect();
         assert_eq!(shown, ["n0 GPU 2: GPU is lost"]);
         let silent = Node { summary: None, launcher: None, ..nodes[0].clone() };
-        let shown = faults(&silent);
+        let shown = faults(&silent, at(100), 1);
         assert_eq!(shown[0], "n0: its launcher has not reported");
         assert_eq!(shown[1], "n0: its profiler does not answer; readings are missing");
+        let wrong = |now| faults(&nodes[0], now, 1).first().cloned().unwrap_or_default();
+        assert!(
+            wrong(at(3_699)).contains("n0: its clock is 3600 s behind"),
+            "{}",
+            wrong(at(3_699))
+        );
+        assert!(wrong(at(9)).contains("n0: its clock is 90 s ahead of"), "{}", wrong(at(9)));
     }
 }
