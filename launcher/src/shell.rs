@@ -5,6 +5,8 @@
 //! jobs. Jobs do not depend on the bus:
 //! while it is away they continue, and the newest report is written once it is back.
 
+mod specs;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,6 +19,7 @@ use wattle_runtime::bus::{Bus, BusError, KvBucket, Request, Requests};
 use wattle_runtime::driver;
 use wattle_runtime::shell::{Shutdown, chain};
 
+use self::specs::Specs;
 use crate::config::JobUser;
 use crate::engine::local::LocalEngine;
 use crate::engine::{Engine, StatusSender};
@@ -200,10 +203,11 @@ async fn follow_bus_once(
     let requests = service.endpoint(subject).await?;
     let desired = bus.bucket(Bucket::Desired).await?;
     let actual = bus.bucket(Bucket::Actual).await?;
+    let specs = Specs::new(bus.bucket(Bucket::Jobs).await?);
     let key = Reporter::Launcher.key(&config.node);
     let followed = tokio::select! {
         () = actual.put_latest(&key, newest) => Ok(()),
-        followed = follow_desired(&desired, &config.node, sender) => followed,
+        followed = follow_desired(&desired, specs, &config.node, sender) => followed,
         () = answer_requests(requests, config) => Ok(()),
     };
     drop(service);
@@ -234,6 +238,7 @@ async fn answer(request: Request, log_dir: PathBuf, node: NodeId) {
 
 async fn follow_desired(
     bucket: &KvBucket,
+    mut specs: Specs,
     node: &NodeId,
     sender: &mpsc::Sender<Event>,
 ) -> Result<(), BusError> {
@@ -244,7 +249,8 @@ async fn follow_desired(
         }
         let Some(value) = change.value else { continue };
         match codec::decode_json::<NodeDesired>(&value) {
-            Ok(desired) => {
+            Ok(mut desired) => {
+                specs.complete(&mut desired).await;
                 if sender.send(Event::DesiredChanged(desired)).await.is_err() {
                     return Ok(());
                 }

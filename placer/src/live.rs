@@ -72,6 +72,9 @@ use probes::Refused;
 
 pub use restore::PersistedState;
 
+/// The part of the ended jobs that is forgotten at once when the bucket is nearly full: the inverse.
+const ENDED_PARTS: usize = 16;
+
 /// The number of a request, counted by the service.
 pub type RequestNumber = u64;
 
@@ -96,6 +99,10 @@ pub enum Event {
     Progressed(JobProgressed),
     /// The bus is connected again. Heartbeats missing until now do not count as silence.
     BusReturned,
+    /// The bucket `jobs` is nearly full: the oldest ended jobs are forgotten.
+    JobsNearlyFull,
+    /// The record of a submitted job was not stored, because the bucket is full.
+    SubmissionNotStored(JobId),
     /// A node's wake command ended, with its error if it failed.
     WakeAnswered(NodeId, Option<String>),
 }
@@ -291,17 +298,22 @@ impl Placer {
         let budgets = self.budget_answers.drain(..);
         out.extend(budgets.map(|(number, reply)| Action::AnswerBudget(number, reply)));
         out.extend(self.answers.drain(..).map(|(number, reply)| Action::Answer(number, reply)));
-        while self.ended.len() > self.config.ended_kept {
-            let Some((_, job)) = self.ended.pop_first() else { break };
-            self.jobs.remove(&job);
-            out.push(Action::ForgetJob(job));
-        }
+        self.forget_ended(self.config.ended_kept, out);
         for alarm in self.alarms.drain(..) {
             // A lasting fault raises one alarm.
             if self.last_alarm != alarm {
                 self.last_alarm.clone_from(&alarm);
                 out.push(Action::Alarm(alarm));
             }
+        }
+    }
+
+    /// Forgets the oldest ended jobs beyond `kept`.
+    fn forget_ended(&mut self, kept: usize, out: &mut Vec<Action>) {
+        while self.ended.len() > kept {
+            let Some((_, job)) = self.ended.pop_first() else { break };
+            self.jobs.remove(&job);
+            out.push(Action::ForgetJob(job));
         }
     }
 
@@ -378,6 +390,11 @@ impl Machine for Placer {
                 }
             }
             Event::Progressed(message) => self.progressed(now, &message),
+            Event::JobsNearlyFull => {
+                let kept = self.ended.len() - self.ended.len().div_ceil(ENDED_PARTS);
+                self.forget_ended(kept, out);
+            }
+            Event::SubmissionNotStored(job) => self.not_stored(&job),
             Event::WakeAnswered(node, error) => self.wake_answered(&node, error),
             Event::BusReturned => self.reports_valid_from = self.reports_valid_from.max(now),
         }

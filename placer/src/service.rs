@@ -5,20 +5,22 @@
 //! is away, actions wait; afterwards [`Event::BusReturned`] excuses missing heartbeats. Every write names
 //! the revision it replaces, so a second placer of the same cluster is detected at its first write.
 
-use std::collections::BTreeMap;
+mod storage;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobProgressed, LaunchReport,
-    LedgerEntry, PowerReport, Reply, SetBudget, SubmitJob, Surface,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobProgressed, JobRecord,
+    LaunchReport, LedgerEntry, PowerReport, Reply, SetBudget, SubmitJob, Surface,
 };
 use wattle_common::subject::{
     AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, Reporter, RequestTopic, StreamName, Subject,
     Topic,
 };
-use wattle_common::{Machine, NodeId, Timestamp, codec};
+use wattle_common::{JobId, Machine, NodeId, Timestamp, codec};
 use wattle_runtime::bus::{
     Bus, BusError, Change, Consumer, ExclusiveBucket, ExclusiveError, Request, Requests, Service,
     Stored, StoredDelivery, Subscription, Watch,
@@ -28,6 +30,8 @@ use wattle_runtime::{clock, command};
 
 use crate::live::{Action, Event, PersistedState, Placer, RequestNumber};
 use crate::{Config, Policy, UnknownPolicy};
+
+use storage::{Room, Storage};
 
 /// Pause before the bus is tried again: wall time.
 const RETRY: Duration = Duration::from_millis(250);
@@ -73,6 +77,11 @@ struct PlacerService {
     bus: Bus,
     placer: Placer,
     jobs: ExclusiveBucket,
+    storage: Storage,
+    /// Records of known jobs that were not stored for want of room, to be repeated.
+    unstored: BTreeMap<JobId, Box<JobRecord>>,
+    /// Submitted jobs that were not stored: refused, and removed after the current actions.
+    not_stored: BTreeSet<JobId>,
     orders: ExclusiveBucket,
     actual: Watch,
     surfaces: Watch,
@@ -141,6 +150,9 @@ impl PlacerService {
         Ok(Self {
             bus,
             placer,
+            storage: Storage::new(jobs.bucket().clone()),
+            unstored: BTreeMap::new(),
+            not_stored: BTreeSet::new(),
             jobs,
             orders,
             actual,
@@ -173,6 +185,7 @@ impl PlacerService {
                     event = self.next_event(&mut out) => event,
                 }
             };
+            let event_was_timer = event.is_none();
             if let Some(event) = event {
                 self.placer.handle(clock::now(), event, &mut out);
             }
@@ -181,6 +194,13 @@ impl PlacerService {
                     Stored::Immediately => {}
                     Stored::AfterRetry => was_away = true,
                     // Shutdown while the bus is away: the next start computes unwritten actions again.
+                    Stored::Interrupted => return Ok(()),
+                }
+            }
+            if !self.not_stored.is_empty() || (event_was_timer && !self.unstored.is_empty()) {
+                match self.repeat_unstored(shutdown).await? {
+                    Stored::Immediately => {}
+                    Stored::AfterRetry => was_away = true,
                     Stored::Interrupted => return Ok(()),
                 }
             }
@@ -197,10 +217,7 @@ impl PlacerService {
     async fn next_event(&mut self, out: &mut Vec<Action>) -> Option<Event> {
         let wake = self.placer.next_wake().map_or(Timestamp::FOREVER, |(at, _)| at);
         tokio::select! {
-            Some(request) = self.submissions.next() => {
-                let (number, body) = self.decode::<SubmitJob>(request).await?;
-                Some(Event::Submitted(number, Box::new(body)))
-            }
+            Some(request) = self.submissions.next() => self.submitted(request, out).await,
             Some(request) = self.cancellations.next() => {
                 let (number, body) = self.decode::<CancelJob>(request).await?;
                 Some(Event::Cancelled(number, body))
@@ -232,6 +249,62 @@ impl PlacerService {
         }
     }
 
+    /// Decodes a submission, and refuses it if the bucket of jobs has no room.
+    async fn submitted(&mut self, request: Request, out: &mut Vec<Action>) -> Option<Event> {
+        let (number, body) = self.decode::<SubmitJob>(request).await?;
+        let room = self.storage.room().await;
+        if room != Room::Free {
+            self.placer.handle(clock::now(), Event::JobsNearlyFull, out);
+        }
+        if room == Room::Full && !self.jobs.contains(body.spec.job.as_str()) {
+            let error = self.storage.refusal();
+            answer(self.waiting.remove(&number), Reply::Refused { error }).await;
+            return None;
+        }
+        Some(Event::Submitted(number, Box::new(body)))
+    }
+
+    /// Stores a record. Without room, the record of a known job is stored later, and a new job is
+    /// refused.
+    async fn store_job(
+        &mut self,
+        record: Box<JobRecord>,
+        shutdown: &Shutdown,
+    ) -> Result<Stored, ExclusiveError> {
+        let job = record.spec.job.clone();
+        let error = match self.jobs.put(job.as_str(), &record, shutdown).await {
+            Ok(stored) => {
+                self.unstored.remove(&job);
+                return Ok(stored);
+            }
+            Err(error) => error,
+        };
+        let Some(cause) = error.refused_value() else { return Err(error) };
+        self.storage.job_not_stored(&job, cause);
+        if self.jobs.contains(job.as_str()) {
+            self.unstored.insert(job, record);
+        } else {
+            self.not_stored.insert(job);
+        }
+        Ok(Stored::Immediately)
+    }
+
+    /// Completes what a full bucket interrupted: removes refused jobs, and repeats one write.
+    async fn repeat_unstored(&mut self, shutdown: &Shutdown) -> Result<Stored, ExclusiveError> {
+        let mut out = Vec::new();
+        for job in std::mem::take(&mut self.not_stored) {
+            self.placer.handle(clock::now(), Event::SubmissionNotStored(job), &mut out);
+        }
+        let mut stored = Stored::Immediately;
+        for action in out {
+            stored = self.execute(action, shutdown).await?;
+        }
+        if let Some((_, record)) = self.unstored.pop_first() {
+            stored = self.store_job(record, shutdown).await?;
+        }
+        Ok(stored)
+    }
+
     /// Decodes a request and assigns its number. Refuses an undecodable request.
     async fn decode<T: DeserializeOwned>(
         &mut self,
@@ -257,15 +330,30 @@ impl PlacerService {
         }
     }
 
+    /// Executes an action. A value for which the server has no room is left out with an alarm: orders,
+    /// the budget's status and the aim are written again.
     async fn execute(
         &mut self,
         action: Action,
         shutdown: &Shutdown,
     ) -> Result<Stored, ExclusiveError> {
+        let executed = self.try_execute(action, shutdown).await;
+        if let Err(ExclusiveError::Bus { bucket, source }) = &executed
+            && source.is_value_refused()
+        {
+            self.storage.not_stored(bucket, "a value", source);
+            return Ok(Stored::Immediately);
+        }
+        executed
+    }
+
+    async fn try_execute(
+        &mut self,
+        action: Action,
+        shutdown: &Shutdown,
+    ) -> Result<Stored, ExclusiveError> {
         match action {
-            Action::StoreJob(record) => {
-                self.jobs.put(record.spec.job.as_str(), &record, shutdown).await
-            }
+            Action::StoreJob(record) => self.store_job(record, shutdown).await,
             Action::StoreDesired(desired) => {
                 self.orders.put(desired.node.as_str(), &desired, shutdown).await
             }
@@ -283,7 +371,12 @@ impl PlacerService {
                 answer_budget(self.waiting.remove(&number), &reply).await;
                 Ok(Stored::Immediately)
             }
-            Action::Answer(number, reply) => {
+            Action::Answer(number, mut reply) => {
+                if let Reply::Accepted { job } = &reply
+                    && self.not_stored.contains(job)
+                {
+                    reply = Reply::Refused { error: self.storage.refusal() };
+                }
                 answer(self.waiting.remove(&number), reply).await;
                 Ok(Stored::Immediately)
             }
@@ -373,14 +466,25 @@ fn progressed(subject: &str, payload: &[u8]) -> Option<Event> {
     }
 }
 
+/// The entry of a delivery. One that cannot be decoded, or of another node than its subject's, raises an
+/// alarm; it is acknowledged and not delivered again.
 fn metered(delivery: &StoredDelivery) -> Option<Event> {
-    match codec::decode_json::<LedgerEntry>(&delivery.payload) {
-        Ok(entry) => Some(Event::EnergyMetered(Box::new(entry))),
+    let (subject, sequence) = (&delivery.subject, delivery.sequence);
+    let entry = match codec::decode_json::<LedgerEntry>(&delivery.payload) {
+        Ok(entry) => entry,
         Err(error) => {
-            tracing::warn!(subject = delivery.subject, %error, "message ignored: it cannot be decoded");
-            None
+            let error = chain(&error);
+            tracing::error!(subject, sequence, error, "energy ledger entry ignored: undecodable");
+            return None;
         }
+    };
+    let parsed = subject.parse::<Subject>();
+    if parsed.ok().and_then(|parsed| parsed.node().cloned()).as_ref() != Some(&entry.node) {
+        let node = entry.node.as_str();
+        tracing::error!(subject, sequence, node, "energy ledger entry ignored: of another node");
+        return None;
     }
+    Some(Event::EnergyMetered(Box::new(entry)))
 }
 
 async fn answer_budget(request: Option<Request>, reply: &BudgetReply) {

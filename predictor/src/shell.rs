@@ -27,7 +27,7 @@ use wattle_common::subject::{
 use wattle_common::{ClusterId, Machine};
 use wattle_runtime::bus::{Bus, BusConfig, BusError, Change, PendingWrites, StoredDelivery};
 use wattle_runtime::clock;
-use wattle_runtime::shell::Shutdown;
+use wattle_runtime::shell::{Shutdown, chain};
 
 use crate::config::PredictorConfig;
 use crate::machine::{Action, Event, PredictorMachine};
@@ -238,8 +238,8 @@ impl Service {
                 self.machine.handle(clock::now(), event, actions);
             }
             Err(error) => {
-                let source = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::warn!(subject = delivery.subject, %error, source, "window not readable");
+                let (subject, sequence) = (&delivery.subject, delivery.sequence);
+                tracing::error!(subject, sequence, error = chain(&error), "window ignored");
             }
         }
         if let Err(error) = delivery.ack().await {

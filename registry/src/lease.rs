@@ -1,13 +1,14 @@
 //! The lease on a cluster: at most one registry writes at a time.
 //!
 //! Two registries on one cluster would overwrite each other's surfaces and scores. One holds the key
-//! `registry` of the bucket `predictors`; another is on standby until the lease ends. A write names
-//! the revision that was read, so two registries cannot acquire it at once. Lease times are the
+//! `registry` of the bucket `predictors`; another is on standby until the lease ends. A lease that ends
+//! implausibly late is free ([`Lease::is_held`]). A write names the revision that was read, so two registries cannot acquire it at once. Lease times are the
 //! system's; clocks must agree to within a part of the lease.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use wattle_common::bounds::CLOCK_TOLERANCE;
 use wattle_common::subject::PredictorKey;
 use wattle_common::{Timestamp, codec};
 use wattle_runtime::bus::{BusError, KvBucket};
@@ -22,6 +23,19 @@ pub struct Lease {
     pub renewed_at_us: Timestamp,
     /// End of the lease.
     pub until_us: Timestamp,
+}
+
+/// Longest lease of another registry, as a multiple of this one's: their configurations may differ.
+const LENGTH_RATIO_MAX: u32 = 10;
+
+impl Lease {
+    /// Whether it is in force at `now`, for a registry whose own lease has this length. A lease that
+    /// ends later than [`LENGTH_RATIO_MAX`] own leases and the tolerated difference of clocks is not
+    /// from a registry.
+    fn is_held(&self, now: Timestamp, own: Duration) -> bool {
+        let latest = now + CLOCK_TOLERANCE + own.saturating_mul(LENGTH_RATIO_MAX);
+        now < self.until_us && self.until_us <= latest
+    }
 }
 
 /// Result of an attempt to acquire the lease.
@@ -75,9 +89,14 @@ pub(crate) async fn take(
     let next = lease(instance, length);
     let revision = match stored(bucket).await? {
         Some((Some(other), _))
-            if other.instance != instance && other.until_us > next.renewed_at_us =>
+            if other.instance != instance && other.is_held(next.renewed_at_us, length) =>
         {
             return Ok(Acquired::Other(other));
+        }
+        Some((Some(other), revision)) if other.until_us > next.renewed_at_us => {
+            let Lease { instance, until_us, .. } = other;
+            tracing::error!(instance, until = %until_us, "lease ignored: it ends implausibly late");
+            bucket.update(&key(), &next, revision).await?
         }
         Some((_, revision)) => bucket.update(&key(), &next, revision).await?,
         None => bucket.create(&key(), &next).await?,
@@ -133,5 +152,22 @@ impl Held {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lease_without_end_is_free() {
+        let (now, own) = (Timestamp::from_s(1_000_000), Duration::from_secs(10));
+        let held = |until_us| {
+            let lease = Lease { instance: "other".to_owned(), renewed_at_us: now, until_us };
+            lease.is_held(now, own)
+        };
+        assert!(held(now + own) && held(now + own * LENGTH_RATIO_MAX), "a longer lease of another");
+        assert!(!held(now));
+        assert!(!held(now + Duration::from_secs(3_600)) && !held(Timestamp::FOREVER));
     }
 }

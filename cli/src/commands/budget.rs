@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget,
 };
@@ -15,8 +16,9 @@ use wattle_common::subject::{
     AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, RequestTopic, Subject,
 };
 use wattle_common::{Budget, Timestamp};
-use wattle_runtime::bus::Bus;
+use wattle_runtime::bus::{Bus, BusError};
 use wattle_runtime::clock;
+use wattle_runtime::shell::chain;
 use wattle_simulator::CarbonSeries;
 
 use crate::aim::percent;
@@ -79,9 +81,26 @@ pub(crate) fn intensities(path: &Path, now: Timestamp) -> anyhow::Result<Intensi
     Ok(series.to_message(now))
 }
 
+/// A value of the bucket `budget`. One that cannot be decoded is ignored with a note: the placer ignores
+/// it too, and replaces it.
+async fn read<T: DeserializeOwned>(bus: &Bus, key: &str) -> anyhow::Result<Option<T>> {
+    match bus.bucket(Bucket::Budget).await?.get(key).await {
+        Ok(value) => Ok(value.map(|(value, _)| value)),
+        Err(BusError::Codec(error)) => {
+            let error = chain(&error);
+            note(&format!(
+                "note: the value of key `{key}` in bucket budget is ignored: {error}; `wattle budget \
+                 set` and `wattle budget clear` replace it"
+            ));
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// The stored budget.
 async fn stored(bus: &Bus) -> anyhow::Result<Option<BudgetRecord>> {
-    Ok(bus.bucket(Bucket::Budget).await?.get(BUDGET_SET).await?.map(|(set, _)| set))
+    read(bus, BUDGET_SET).await
 }
 
 /// Requests a budget from the placer. Without `budget` the limits stay and only the intensity
@@ -157,10 +176,9 @@ struct Shown {
 
 async fn show(command: Show) -> anyhow::Result<()> {
     let bus = command.connection.open().await?;
-    let bucket = bus.bucket(Bucket::Budget).await?;
-    let set: Option<BudgetRecord> = bucket.get(BUDGET_SET).await?.map(|(set, _)| set);
-    let status: Option<BudgetStatus> = bucket.get(BUDGET_STATUS).await?.map(|(status, _)| status);
-    let aim: Option<AimStatus> = bucket.get(AIM_STATUS).await?.map(|(aim, _)| aim);
+    let set = stored(&bus).await?;
+    let status: Option<BudgetStatus> = read(&bus, BUDGET_STATUS).await?;
+    let aim: Option<AimStatus> = read(&bus, AIM_STATUS).await?;
     if command.json {
         return print_json(&Shown { set, status, aim });
     }
@@ -223,8 +241,8 @@ async fn change(
         note("windows start now; earlier spending does not count");
     }
     let BudgetReply::Stored { budget } = &reply else { return Ok(()) };
-    let status = bus.bucket(Bucket::Budget).await?.get::<BudgetStatus>(BUDGET_STATUS).await?;
-    if let Some(infeasible) = status.and_then(|(status, _)| infeasible(budget, &status)) {
+    let status: Option<BudgetStatus> = read(&bus, BUDGET_STATUS).await?;
+    if let Some(infeasible) = status.and_then(|status| infeasible(budget, &status)) {
         note(&format!("note: {infeasible}"));
     }
     if json {
@@ -314,5 +332,18 @@ mod tests {
         );
         assert_eq!(text(&both, None, Some(207)), "", "idle draw not measured yet");
         assert_eq!(text(&budget(Some(50.0), Some(9.0)), Some(450), Some(2_073)), "");
+    }
+
+    #[test]
+    fn garbage_in_the_stored_budget_is_ignored() {
+        let read = block_on(async {
+            let server = wattle_runtime::testing::NatsServer::start().await;
+            let config = wattle_runtime::bus::BusConfig::at(&server.url());
+            let cluster = wattle_common::ClusterId::new("local").unwrap();
+            let bus = Bus::connect(&config, cluster, "test").await?;
+            bus.bucket(Bucket::Budget).await?.put(BUDGET_SET, &"garbage").await?;
+            stored(&bus).await
+        });
+        assert_eq!(read.unwrap(), None);
     }
 }

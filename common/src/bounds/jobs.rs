@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    DATE_TOLERANCE, DURATION_MAX, GPUS_MAX, INTEGER_MAX, MEMORY_MIB_MAX, OutOfBounds, RATE_MAX,
-    at_most, invalid, not_ahead,
+    DATE_TOLERANCE, DURATION_MAX, GPUS_MAX, INTEGER_MAX, OutOfBounds, RATE_MAX, at_most, invalid,
+    not_ahead,
 };
 use crate::job::JobSpec;
 use crate::messages::{BudgetRecord, BudgetStatus, JobProgressed};
@@ -28,7 +28,6 @@ pub fn check_job(spec: &JobSpec) -> Result<(), OutOfBounds> {
             return Err(invalid(field, ms, format_args!("at most {}", DURATION_MAX.as_millis())));
         }
     }
-    at_most("memory_mib_max", spec.memory_mib_max.unwrap_or(0), MEMORY_MIB_MAX)?;
     at_most("max_slowdown_permille", spec.max_slowdown_permille.unwrap_or(0), SLOWDOWN_PERMILLE_MAX)
 }
 

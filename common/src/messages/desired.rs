@@ -10,10 +10,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::PAYLOAD_LEN_MAX;
 use crate::id::{GpuIndex, JobId, NodeId};
 use crate::job::NodeShare;
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
+
+/// Most bytes of commands and environments in one desired state. With more, all of them are left to the
+/// jobs' records in the bucket `jobs`. JSON needs at most six bytes for one, so an eighth of the largest
+/// payload leaves a quarter of it for the rest.
+pub const ORDER_TEXT_MAX: usize = PAYLOAD_LEN_MAX / 8;
 
 /// The desired state of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +109,9 @@ pub struct DesiredJob {
     pub rank: u32,
     /// All nodes of the job in rank order, including this one.
     pub shares: Vec<NodeShare>,
-    /// The program and its arguments.
+    /// The program and its arguments; empty: command, environment and working directory are those of the
+    /// job's record ([`ORDER_TEXT_MAX`]).
+    #[serde(default)]
     pub command: Vec<String>,
     /// The job's environment variables.
     #[serde(default)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use wattle_common::job::NodeShare;
 use wattle_common::messages::{
-    DesiredJob, JobProcesses, LaunchReport, LaunchState, LaunchedJob, NodeDesired,
+    DesiredJob, JobProcesses, JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired,
 };
 use wattle_common::subject::{Bucket, Reporter};
 use wattle_common::{ClusterId, JobId, Timestamp};
@@ -488,4 +488,25 @@ fn the_example_configuration_is_valid() {
     let config: wattle_launcher::Config =
         wattle_runtime::config::parse(text, Path::new("launcher.toml")).unwrap();
     config.check().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_left_to_the_record_is_read_from_it() {
+    let mut site = Site::new().await;
+    let (config, cluster) = (BusConfig::at(&site.server.url()), ClusterId::new("launch").unwrap());
+    let bus = Bus::connect(&config, cluster, "records").await.unwrap();
+    let records = bus.bucket(Bucket::Jobs).await.unwrap();
+    let inline = job("long", 1, "echo from the record; echo $MINE");
+    let mut spec = wattle_testkit::job_spec("long", 2);
+    spec.command.clone_from(&inline.command);
+    spec.environment.clone_from(&inline.environment);
+    records.put("long", &JobRecord::queued(spec, Timestamp::from_s(1))).await.unwrap();
+    let referring = DesiredJob { command: vec![], environment: vec![], ..inline };
+    let unknown = DesiredJob { job: JobId::new("unknown").unwrap(), ..referring.clone() };
+    site.desire(vec![referring, unknown]).await;
+    let ended = site.until_state("long", |state| *state == LaunchState::Exited { code: 0 }).await;
+    let output = fs::read_to_string(ended.log_path).unwrap();
+    assert!(output.contains("from the record\nyes"), "{output}");
+    let refused = |state: &LaunchState| matches!(state, LaunchState::Refused { .. });
+    site.until_state("unknown", refused).await;
 }

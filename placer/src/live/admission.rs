@@ -1,5 +1,6 @@
 //! Requests of users: submissions and cancellations.
 
+use wattle_common::bounds::{OutOfBounds, check_job};
 use wattle_common::job::{JobPhase, JobSpec, SignalError, check_signal};
 use wattle_common::messages::{JobRecord, Reply, SubmitJob};
 use wattle_common::{JobId, Timestamp, codec, id};
@@ -9,8 +10,8 @@ use crate::controller::admission::NotAdmitted;
 use crate::live::lifecycle::PLACER;
 use crate::live::{Placer, Tracked, has_gpus};
 
-/// The largest specification accepted, as JSON. A node's order holds the commands of all its jobs
-/// and must stay below NATS's limit of 1 MiB.
+/// The largest specification accepted, as JSON: the job's record with its reasons and predictions must
+/// stay below NATS's limit of 1 MiB, and ten thousand records must fit into their bucket.
 pub(super) const SPEC_LEN_MAX: usize = 32 << 10;
 
 impl Placer {
@@ -57,6 +58,20 @@ impl Placer {
         Reply::Accepted { job }
     }
 
+    /// Forgets a submitted job whose record was not stored; its submission is refused.
+    pub(super) fn not_stored(&mut self, job: &JobId) {
+        let is_new = |tracked: &Tracked| {
+            tracked.record.phase == JobPhase::Queued && tracked.record.attempt == 0
+        };
+        if !self.jobs.get(job).is_some_and(is_new) {
+            return;
+        }
+        if let Some(key) = self.jobs.remove(job).and_then(|tracked| tracked.key) {
+            self.controller.job_ended(key);
+        }
+        self.to_store.remove(job);
+    }
+
     pub(super) fn cancelled(&mut self, now: Timestamp, job: &JobId) -> Reply {
         let Some(tracked) = self.jobs.get(job) else {
             return Reply::Refused {
@@ -91,6 +106,8 @@ enum SpecError {
          a script"
     )]
     TooLong { len: usize },
+    #[error("invalid job: {0}")]
+    OutOfBounds(#[from] OutOfBounds),
     #[error("invalid GPU type `{0}`: `wattle nodes` lists the GPU types")]
     GpuType(String),
     #[error("the command is empty: write it behind --")]
@@ -112,6 +129,7 @@ fn check_spec(spec: &JobSpec) -> Result<(), SpecError> {
     if len > SPEC_LEN_MAX {
         return Err(SpecError::TooLong { len });
     }
+    check_job(spec)?;
     if let Some(kind) = spec.gpu_type.as_deref().filter(|kind| id::check(kind).is_err()) {
         return Err(SpecError::GpuType(kind.to_owned()));
     }

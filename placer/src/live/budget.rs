@@ -24,6 +24,10 @@ use crate::power::model::{expected_power, least_baseline};
 /// Ledger entries shorter than this say nothing about idle power.
 const IDLE_SPAN_MIN: Duration = Duration::from_secs(10);
 
+/// Share of a GPU's energy that is attributed to no job if the GPU is idle: the last job may have ended
+/// at the entry's begin.
+const IDLE_SHARE: f64 = 0.95;
+
 /// The budget in force, as it is stored.
 pub(super) struct StoredBudget {
     pub(super) record: BudgetRecord,
@@ -36,8 +40,18 @@ pub(super) struct StoredBudget {
 pub(super) struct LedgerPower {
     /// The last mean power of each node's host.
     hosts: BTreeMap<NodeId, Power>,
-    /// The lowest mean power of a GPU of each node.
+    /// The lowest mean power of a GPU of each node, with or without jobs.
+    lowest: BTreeMap<NodeId, Power>,
+    /// The lowest mean power of a GPU without jobs of each node.
     idle: BTreeMap<NodeId, Power>,
+}
+
+/// Whether one GPU had no job for nearly all of an entry's time: its energy is attributed to no job.
+fn has_idle_gpu(entry: &LedgerEntry) -> bool {
+    let gpus = || entry.energy_mj_gpus.iter().flatten().copied();
+    let attributed: Energy = entry.jobs.iter().map(|job| job.energy_mj).sum();
+    let idle = gpus().sum::<Energy>().saturating_sub(attributed);
+    gpus().min().is_some_and(|least| idle >= least.scale(IDLE_SHARE))
 }
 
 /// Why a budget is refused.
@@ -176,8 +190,14 @@ impl Placer {
             let gpus = entry.energy_mj_gpus.iter().flatten();
             let least = gpus.filter_map(|energy| energy.mean_power(span)).min();
             if let Some(least) = least {
-                let known = self.ledger_power.idle.entry(entry.node.clone()).or_insert(least);
-                *known = (*known).min(least);
+                let mut known = vec![&mut self.ledger_power.lowest];
+                if has_idle_gpu(entry) {
+                    known.push(&mut self.ledger_power.idle);
+                }
+                for known in known {
+                    let power = known.entry(entry.node.clone()).or_insert(least);
+                    *power = (*power).min(least);
+                }
             }
         }
         let Some(stored) = &mut self.budget else { return };
@@ -216,7 +236,9 @@ impl Placer {
         for (id, state) in &self.nodes {
             let Some((report, _)) = &state.power else { continue };
             let Some(host) = self.ledger_power.hosts.get(id).copied() else { continue };
-            let idle = self.ledger_power.idle.get(id).copied().unwrap_or(Power::ZERO);
+            // Until a GPU without jobs was metered, the lowest power of any is an upper bound.
+            let metered = self.ledger_power.idle.get(id).or(self.ledger_power.lowest.get(id));
+            let idle = metered.copied().unwrap_or(Power::ZERO);
             for gpu in &report.gpus {
                 // The power of a GPU without caps is unbounded.
                 let Some(most) = gpu.cap_mw_default.or(gpu.cap_mw_max) else { continue };
@@ -233,6 +255,12 @@ impl Placer {
             }
         }
         by_type
+    }
+
+    /// Whether the idle power of every node is metered or configured.
+    fn is_idle_power_known(&self) -> bool {
+        let configured = self.config.sleep.watts().is_some();
+        configured || self.nodes.keys().all(|node| self.ledger_power.idle.contains_key(node))
     }
 
     /// Stores the budget, its status and the state of the energy aim where they have changed.
@@ -268,7 +296,7 @@ impl Placer {
             price: active.position(),
             policy_price: limits.price,
             power_mw_expected: expected_power(input),
-            power_mw_baseline: least_baseline(input),
+            power_mw_baseline: least_baseline(input).filter(|_| self.is_idle_power_known()),
             power_mw_budget_mean: has_window.then(|| Power::from_w_f64(controller.mean_w(now))),
             intensity_mg_per_kwh: intensity.map(CarbonIntensity::from_g_per_kwh),
             counted_until_us: stored.counted.clone(),

@@ -3,6 +3,7 @@
 use wattle_common::bounds::orders::is_in_sequence;
 use wattle_common::bounds::{DATE_TOLERANCE, next_generation};
 use wattle_common::job::JobPhase;
+use wattle_common::messages::desired::ORDER_TEXT_MAX;
 use wattle_common::messages::{DesiredGpu, DesiredJob, NodeDesired};
 use wattle_common::{NodeId, Timestamp};
 
@@ -11,6 +12,22 @@ use crate::live::{Action, Placer, has_gpus};
 /// Whether an order's dates are plausible.
 fn is_current(order: &NodeDesired, now: Timestamp) -> bool {
     order.issued_at_us <= now + DATE_TOLERANCE
+}
+
+/// Leaves commands and environments to the jobs' records if the order could exceed the bus's largest
+/// payload with them.
+fn refer_to_records(jobs: &mut [DesiredJob]) {
+    let len = |job: &DesiredJob| {
+        let environment = job.environment.iter().map(|(key, value)| key.len() + value.len());
+        let command = job.command.iter().map(String::len);
+        let texts = command.chain(environment).chain(job.working_dir.iter().map(String::len));
+        texts.sum::<usize>()
+    };
+    if jobs.iter().map(len).sum::<usize>() > ORDER_TEXT_MAX {
+        for job in jobs {
+            (job.command, job.environment, job.working_dir) = (Vec::new(), Vec::new(), None);
+        }
+    }
 }
 
 impl Placer {
@@ -94,6 +111,7 @@ impl Placer {
                 });
             }
         }
+        refer_to_records(&mut jobs);
         jobs
     }
 

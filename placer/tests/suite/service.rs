@@ -350,3 +350,43 @@ fn the_example_configuration_is_valid() {
         wattle_runtime::config::parse(text, Path::new("placer.toml")).unwrap();
     config.check().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn full_bucket_refuses_submissions_and_the_placer_keeps_serving() {
+    let mut site = Site::new().await;
+    site.power(2).await;
+    site.launch(0, &[]).await;
+    assert_eq!(site.submit(spec("a", 1)).await, accepted("a"));
+    let mut fillers = Vec::new();
+    for len in [1_000_000, 20_000, 400] {
+        let value = "x".repeat(len);
+        loop {
+            let filler = format!("filler-{}", fillers.len());
+            if site.jobs.put(&filler, &value).await.is_err() {
+                break;
+            }
+            fillers.push(filler);
+        }
+    }
+    assert!(fillers.len() > 100);
+    for _ in 0..3 {
+        let reply = site.submit(spec("b", 1)).await;
+        let Reply::Refused { error } = &reply else { panic!("{reply:?}") };
+        assert!(error.contains("full"), "{error}");
+    }
+    assert!(site.log().contains("submissions are refused: bucket jobs is"), "{}", site.log());
+    // It still answers, and the state of known jobs changes.
+    assert_eq!(site.submit(spec("a", 1)).await, accepted("a"));
+    let cancel = CancelJob { job: JobId::new("a").unwrap() };
+    assert_eq!(site.request(RequestTopic::JobCancelled, &cancel).await, accepted("a"));
+    assert!(site.placer.as_mut().unwrap().try_wait().unwrap().is_none(), "{}", site.log());
+    for filler in &fillers {
+        site.jobs.delete(filler).await.unwrap();
+    }
+    site.until("room", async || (site.submit(spec("b", 1)).await == accepted("b")).then_some(()))
+        .await;
+    let ended = |record: &JobRecord| {
+        record.next_phase == Some(JobPhase::Cancelled) || record.phase == JobPhase::Cancelled
+    };
+    site.record("a", ended).await;
+}

@@ -57,6 +57,15 @@ pub enum BusError {
         /// Its size.
         len: usize,
     },
+    /// The server has no room for the value: a full bucket, stream, account or disk.
+    #[error("cannot {what}: the server's storage for it is full")]
+    Full {
+        /// The operation.
+        what: String,
+        /// The server's error.
+        #[source]
+        source: Source,
+    },
     /// The payload cannot be decoded.
     #[error("received payload cannot be decoded")]
     Codec(#[from] CodecError),
@@ -103,6 +112,12 @@ pub enum BusError {
 impl BusError {
     pub(super) fn refused(what: impl Into<String>, source: impl Into<Source>) -> Self {
         Self::Refused { what: what.into(), source: source.into() }
+    }
+
+    /// Whether the server or the client does not store this value, although others may be stored.
+    #[must_use]
+    pub const fn is_value_refused(&self) -> bool {
+        matches!(self, Self::Full { .. } | Self::TooLarge { .. })
     }
 
     /// Whether the same call may succeed later without intervention.

@@ -63,7 +63,30 @@ pub enum ExclusiveError {
     },
 }
 
+impl ExclusiveError {
+    /// The cause, if only this value is not stored ([`BusError::is_value_refused`]).
+    #[must_use]
+    pub fn refused_value(&self) -> Option<&BusError> {
+        match self {
+            Self::Bus { source, .. } => Some(source).filter(|source| source.is_value_refused()),
+            Self::OtherWriter { .. } => None,
+        }
+    }
+}
+
 impl ExclusiveBucket {
+    /// The bucket, for reading.
+    #[must_use]
+    pub const fn bucket(&self) -> &KvBucket {
+        &self.bucket
+    }
+
+    /// Whether `key` has a value.
+    #[must_use]
+    pub fn contains(&self, key: &str) -> bool {
+        self.revisions.contains_key(key)
+    }
+
     /// Opens the bucket and reads its values. Waits for the server.
     ///
     /// # Errors

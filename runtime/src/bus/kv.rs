@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::{DeliverPolicy, ReplayPolicy, push};
 use async_nats::jetstream::kv::{self, Operation};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
@@ -29,6 +30,13 @@ const BUCKET_LEN_MAX: i64 = 128 << 20;
 const KEYS_MAX: usize = 100_000;
 /// Length of a watch's queue.
 const CHANGES_MAX: usize = 256;
+/// The server's errors for a value without room. A bucket over its limit answers with the first.
+const FULL: [ErrorCode; 4] = [
+    ErrorCode::STREAM_STORE_FAILED,
+    ErrorCode::STORAGE_RESOURCES_EXCEEDED,
+    ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
+    ErrorCode::INSUFFICIENT_RESOURCES,
+];
 /// Pause before a failed watch is restarted.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -195,6 +203,21 @@ impl KvBucket {
             .map_err(|_| BusError::Timeout { what: what.clone() })?
     }
 
+    /// The used share of the bucket's size limit; 0 without a limit.
+    ///
+    /// # Errors
+    /// If the server is away.
+    pub async fn fill(&self) -> Result<f64, BusError> {
+        self.bus.check_connected()?;
+        let what = format!("read the size of bucket {}", self.name);
+        let stream = self.bus.shared.jetstream.get_stream(format!("KV_{}", self.name));
+        let stream = self.done(&what, stream).await?;
+        let stream = stream.map_err(|source| self.bus.api_error(what, source))?;
+        let info = stream.cached_info();
+        let max = info.config.max_bytes;
+        Ok(if max > 0 { info.state.bytes as f64 / max as f64 } else { 0.0 })
+    }
+
     /// Watches the bucket: every current value, then every change. Waits for the server.
     ///
     /// # Errors
@@ -275,6 +298,11 @@ impl KvBucket {
                 )
             {
                 return BusError::Timeout { what };
+            }
+            if let Some(reply) = this.downcast_ref::<async_nats::jetstream::Error>()
+                && FULL.contains(&reply.error_code())
+            {
+                return BusError::Full { what, source: error.into() };
             }
             cause = this.source();
         }

@@ -10,7 +10,7 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind, PublishErrorKind};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
-use async_nats::jetstream::{self, ErrorCode};
+use async_nats::jetstream::{self, AckKind, ErrorCode};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use serde::Serialize;
@@ -40,6 +40,10 @@ const ACK_WITHIN: Duration = Duration::from_secs(5);
 const BATCH: usize = 32;
 /// Most unacknowledged messages; the server holds back the rest.
 const UNACKED_MAX: i64 = 1_024;
+/// Most deliveries of one message. One that is still not acknowledged, because its consumer ends while
+/// it handles it, is terminated with an alarm; it stays in the stream for reports. Ten deliveries take
+/// longer than a restart of a service or a server.
+const DELIVERIES_MAX: i64 = 10;
 /// Pause before a failed consumer is created again.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -333,11 +337,25 @@ async fn forward(
             Some(Err(error)) => return Some(error.to_string()),
             None => return Some("the stream ended".to_owned()),
         };
-        let sequence = match message.info() {
-            Ok(info) => info.stream_sequence,
+        let (sequence, deliveries) = match message.info() {
+            Ok(info) => (info.stream_sequence, info.delivered),
             Err(error) => return Some(error.to_string()),
         };
         let (message, acker) = message.split();
+        if deliveries > DELIVERIES_MAX {
+            let subject = message.subject.as_str();
+            tracing::error!(
+                subject,
+                sequence,
+                deliveries,
+                "message ignored: it was delivered repeatedly and never acknowledged"
+            );
+            // Delivered again, and terminated then, if this fails.
+            if let Err(error) = acker.ack_with(AckKind::Term).await {
+                return Some(error.to_string());
+            }
+            continue;
+        }
         let delivery = StoredDelivery {
             subject: message.subject.to_string(),
             payload: message.payload,

@@ -235,6 +235,34 @@ async fn repeated_message_id_is_stored_once() {
 }
 
 #[tokio::test]
+async fn message_that_is_never_acknowledged_is_terminated() {
+    use async_nats::jetstream::{self, AckKind, consumer::PullConsumer};
+    use futures_util::StreamExt;
+
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    stored(&bus, 1).await;
+    drop(bus.consume(StreamName::Ledger, "test").await.unwrap());
+    // Ten deliveries without an acknowledgement, as to a service that ends at each.
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let stream = jetstream::new(client).get_stream(StreamName::Ledger.name(bus.cluster())).await;
+    let consumer: PullConsumer = stream.unwrap().get_consumer("test").await.unwrap();
+    let mut messages = consumer.messages().await.unwrap();
+    loop {
+        let message = within("a delivery", messages.next()).await.unwrap().unwrap();
+        let deliveries = message.info().unwrap().delivered;
+        message.ack_with(AckKind::Nak(None)).await.unwrap();
+        if deliveries >= 10 {
+            break;
+        }
+    }
+    drop(messages);
+    stored(&bus, 2).await;
+    let mut consumer = bus.consume(StreamName::Ledger, "test").await.unwrap();
+    assert_eq!(taken(&mut consumer).await, 2, "the first was terminated");
+}
+
+#[tokio::test]
 async fn replay_ends_with_the_newest_stored_message() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use wattle_common::job::JobPhase;
-use wattle_common::messages::{BudgetReply, LedgerEntry, SetBudget};
+use wattle_common::codec::{self, PAYLOAD_LEN_MAX};
+use wattle_common::job::{JobPhase, JobSpec};
+use wattle_common::messages::{BudgetReply, LedgerEntry, Reply, SetBudget};
 use wattle_common::{Budget, Energy, NodeId, Power, Timestamp};
 
 use crate::live::Event;
@@ -138,4 +139,59 @@ fn garbage_in_the_stored_budget_is_ignored_with_an_alarm() {
     assert_eq!(limit.power_mw, Some(Power::from_w(9_000)));
     world.deliver(Event::BudgetSet(9, Box::new(SetBudget { budget: limit, intensity: None })));
     assert_eq!(world.budget_reply.take(), Some(BudgetReply::Stored { budget: limit }));
+}
+
+#[test]
+fn order_of_many_long_commands_fits_into_a_message() {
+    let mut world = World::new(1, 64);
+    world.long = true;
+    world.pass(2);
+    for at in 0..34 {
+        let mut long = spec(&format!("j{at}"), 1);
+        long.command.push("x".repeat(31_000));
+        assert!(matches!(world.request_submit(long), Reply::Accepted { .. }));
+    }
+    world.pass(5);
+    let order = world.desired("n0");
+    assert_eq!(order.jobs.len(), 34);
+    assert!(codec::encode_json(order).len() < PAYLOAD_LEN_MAX);
+    assert!((0..34).all(|at| world.record(&format!("j{at}")).phase == JobPhase::Running));
+    // A few jobs are ordered with their commands.
+    let mut world = World::new(1, 64);
+    world.submit(spec("a", 1));
+    world.pass(2);
+    assert!(!world.desired("n0").jobs[0].command.is_empty());
+}
+
+#[test]
+fn job_with_absurd_numbers_is_refused() {
+    let mut world = World::new(1, 2);
+    world.pass(2);
+    let refused = |change: fn(&mut JobSpec)| {
+        let mut wrong = spec("a", 1);
+        change(&mut wrong);
+        match World::new(1, 2).request_submit(wrong) {
+            Reply::Refused { error } => error,
+            Reply::Accepted { .. } => panic!("accepted"),
+        }
+    };
+    assert!(refused(|spec| spec.gpus.max = u32::MAX).contains("gpus.max = 4294967295"));
+    assert!(refused(|spec| spec.slack_ms = Some(u64::MAX)).contains("slack_ms"));
+    assert!(refused(|spec| spec.duration_ms_estimate = Some(u64::MAX)).contains("duration"));
+}
+
+#[test]
+fn oldest_ended_jobs_are_forgotten_when_the_bucket_is_nearly_full() {
+    let mut world = World::new(1, 4);
+    for at in 0..20 {
+        world.submit(spec(&format!("j{at:02}"), 1));
+    }
+    world.pass(120);
+    assert_eq!(world.jobs.len(), 20);
+    world.deliver(Event::JobsNearlyFull);
+    assert_eq!(world.jobs.len(), 18, "a sixteenth, rounded up");
+    for _ in 0..40 {
+        world.deliver(Event::JobsNearlyFull);
+    }
+    assert!(world.jobs.is_empty());
 }

@@ -136,6 +136,26 @@ fn the_status_reports_the_baseline_and_the_mean_power_of_the_budget() {
     assert_eq!((status.power_mw_baseline, status.power_mw_budget_mean), (baseline, None));
 }
 
+/// The lowest power of a busy GPU is not reported as that of an idle one.
+#[test]
+fn the_baseline_of_a_busy_cluster_is_unknown_until_a_gpu_is_idle() {
+    let mut world = World::new(1, 4);
+    set(&mut world, energy(5.0, 86_400));
+    let meter = |world: &mut World, watts, attributed: u64| {
+        let from = world.now;
+        world.pass(60);
+        let span = world.now.since(from);
+        let mut metered = entry(from, world.now, 4, watts);
+        let energy_mj = Power::from_w(attributed).over(span);
+        metered.jobs.push(JobEnergy { job: wattle_testkit::job("a"), energy_mj, user: None });
+        world.deliver(Event::EnergyMetered(Box::new(metered)));
+        status(world).power_mw_baseline.map(|power| power.as_w().round())
+    };
+    assert_eq!(meter(&mut world, 250, 4 * 250), None);
+    assert_eq!(meter(&mut world, 40, 0), Some(300.0 + 4.0 * 40.0));
+    assert_eq!(meter(&mut world, 250, 4 * 250), Some(300.0 + 4.0 * 40.0));
+}
+
 /// Jobs with slack are deferred also without any limit.
 #[test]
 fn carbon_deferral_needs_no_limit() {

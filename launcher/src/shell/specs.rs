@@ -1,0 +1,61 @@
+//! Commands and environments that a desired state leaves to the jobs' records.
+//!
+//! A desired state of many jobs with long commands would exceed the bus's largest payload, so the
+//! placer then leaves them out ([`wattle_common::messages::desired::ORDER_TEXT_MAX`]). This module
+//! adds them from the bucket `jobs` before the machine receives the desired state.
+
+use std::collections::BTreeMap;
+
+use wattle_common::JobId;
+use wattle_common::job::JobSpec;
+use wattle_common::messages::{JobRecord, NodeDesired};
+use wattle_runtime::bus::{BusError, KvBucket};
+use wattle_runtime::shell::chain;
+
+use super::RETRY;
+
+/// The specifications of the jobs of the last desired state that were read from their records.
+pub(super) struct Specs {
+    records: KvBucket,
+    known: BTreeMap<JobId, JobSpec>,
+}
+
+impl Specs {
+    pub(super) const fn new(records: KvBucket) -> Self {
+        Self { records, known: BTreeMap::new() }
+    }
+
+    /// Adds missing commands, environments and working directories. Waits while the bus is away; a job
+    /// without a readable record keeps its empty command and is refused by the machine.
+    pub(super) async fn complete(&mut self, desired: &mut NodeDesired) {
+        self.known.retain(|known, _| desired.jobs.iter().any(|job| job.job == *known));
+        for job in desired.jobs.iter_mut().filter(|job| job.command.is_empty() && !job.stop) {
+            if !self.known.contains_key(&job.job)
+                && let Some(spec) = self.read(&job.job).await
+            {
+                self.known.insert(job.job.clone(), spec);
+            }
+            if let Some(spec) = self.known.get(&job.job) {
+                job.command.clone_from(&spec.command);
+                job.environment.clone_from(&spec.environment);
+                job.working_dir.clone_from(&spec.working_dir);
+            }
+        }
+    }
+
+    async fn read(&self, job: &JobId) -> Option<JobSpec> {
+        loop {
+            match self.records.get::<JobRecord>(job.as_str()).await {
+                Ok(record) => return record.map(|(record, _)| record.spec),
+                Err(BusError::Codec(error)) => {
+                    tracing::error!(%job, error = chain(&error), "job record not readable");
+                    return None;
+                }
+                Err(error) => {
+                    tracing::debug!(%job, error = chain(&error), "job record not read; retrying");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+}
