@@ -3,6 +3,7 @@
 mod bounds;
 mod budget;
 mod clock;
+mod extremes;
 mod fault_injection;
 mod forced_colocation;
 mod job_energy;
