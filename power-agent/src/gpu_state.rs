@@ -6,8 +6,6 @@
 use wattle_common::messages::DesiredGpu;
 use wattle_common::{Frequency, Power, Timestamp};
 
-use crate::config::Settings;
-
 /// Properties of a GPU that the power agent does not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuFacts {
@@ -155,8 +153,7 @@ pub(crate) struct GpuState {
 }
 
 impl GpuState {
-    pub(crate) fn new(facts: GpuFacts, settings: &Settings) -> Self {
-        let cap = facts.safe_cap(settings.safe_cap);
+    pub(crate) const fn new(facts: GpuFacts, cap: Option<Power>) -> Self {
         Self {
             facts,
             healthy: true,
@@ -175,9 +172,9 @@ impl GpuState {
         }
     }
 
-    /// Makes the safe state the target.
-    pub(crate) fn set_safe_target(&mut self, settings: &Settings) {
-        self.target = Target { cap: self.facts.safe_cap(settings.safe_cap), clock: None };
+    /// Makes the safe state, with this cap, the target.
+    pub(crate) fn set_safe_target(&mut self, cap: Option<Power>) {
+        self.target = Target { cap, clock: None };
         self.rejected = None;
     }
 
@@ -276,7 +273,7 @@ mod tests {
     #[test]
     fn the_ramp_ends_at_the_target() {
         let w = Power::from_w;
-        let mut state = GpuState::new(v100(), &Settings::default());
+        let mut state = GpuState::new(v100(), None);
         state.target.cap = Some(w(100));
         state.cap = Some(w(300));
         let mut caps = Vec::new();

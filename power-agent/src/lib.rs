@@ -15,6 +15,7 @@ pub mod gpu_state;
 pub mod machine;
 pub mod note;
 mod order_age;
+pub mod persisted;
 #[cfg(feature = "service")]
 pub mod shell;
 
@@ -22,3 +23,4 @@ pub use config::{Config, Settings};
 pub use gpu_state::{GpuFacts, GpuStatus, SetError};
 pub use machine::{Action, Event, PowerMachine};
 pub use note::Note;
+pub use persisted::PersistedCaps;

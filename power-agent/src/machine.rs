@@ -26,9 +26,10 @@ use wattle_common::messages::{
 use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp};
 
 use crate::config::Settings;
-use crate::gpu_state::{GpuState, SetError};
+use crate::gpu_state::{GpuFacts, GpuState, SetError};
 use crate::note::Note;
 use crate::order_age::OrderAge;
+use crate::persisted::PersistedCaps;
 
 pub use event::{Action, Event};
 
@@ -65,6 +66,8 @@ pub struct PowerMachine {
     reported: Option<PowerReport>,
     /// The instant of the newest sleep request that was carried out.
     last_sleep: Option<Timestamp>,
+    /// Caps that outlive the agent.
+    caps: PersistedCaps,
     sleep_result: Option<SleepResult>,
 }
 
@@ -89,6 +92,7 @@ impl PowerMachine {
             driver_error: None,
             reported: None,
             last_sleep: None,
+            caps: PersistedCaps::default(),
             sleep_result: None,
         }
     }
@@ -98,6 +102,22 @@ impl PowerMachine {
     pub fn instance(mut self, instance: String) -> Self {
         self.instance = instance;
         self
+    }
+
+    /// Continues with the caps of an earlier agent.
+    #[must_use]
+    pub fn with_caps(mut self, caps: PersistedCaps) -> Self {
+        self.caps = caps;
+        if std::mem::take(&mut self.caps.restored) {
+            self.caps.found.clear();
+        }
+        self
+    }
+
+    /// The caps that outlive a stopped agent: every GPU has its found cap again.
+    #[must_use]
+    pub fn caps_after_stop(&self) -> PersistedCaps {
+        PersistedCaps { restored: true, ..self.caps.clone() }
     }
 
     /// Whether every GPU that answers is in its safe state, so that the service may end.
@@ -144,6 +164,7 @@ impl PowerMachine {
         } else {
             self.observed_generation = desired.generation;
             self.sleep(&desired, out);
+            self.keep_share(&desired, out);
             let gpus: BTreeMap<_, _> = desired.gpus.into_iter().map(|g| (g.gpu, g)).collect();
             // Logged once per generation, because it is renewed every few seconds.
             if newer_generation && !self.gpus.is_empty() {
@@ -184,10 +205,21 @@ impl PowerMachine {
         self.sleep_result = Some(result);
     }
 
+    /// Keeps the ordered caps for the time after the lease, if they are shares of a power limit.
+    fn keep_share(&mut self, desired: &NodeDesired, out: &mut Vec<Action>) {
+        let ordered = desired.gpus.iter().filter(|_| desired.power_limited);
+        let limited = ordered.filter_map(|gpu| gpu.cap_mw.map(|cap| (gpu.gpu, cap))).collect();
+        if self.caps.limited != limited {
+            self.caps.limited = limited;
+            out.push(Action::StoreCaps(self.caps.clone()));
+        }
+    }
+
     /// Gives every GPU its current target.
     fn set_targets(&mut self, out: &mut Vec<Action>) {
+        let safe = Safe { settings: &self.settings, caps: &self.caps, stopping: self.stopping };
         for (gpu, state) in &mut self.gpus {
-            set_target(state, *gpu, self.lease.as_ref(), &self.settings, out);
+            set_target(state, *gpu, self.lease.as_ref(), safe, out);
         }
     }
 
@@ -382,17 +414,35 @@ impl Machine for PowerMachine {
     }
 }
 
+/// Where the cap of a GPU without a lease comes from.
+#[derive(Clone, Copy)]
+struct Safe<'a> {
+    settings: &'a Settings,
+    caps: &'a PersistedCaps,
+    stopping: bool,
+}
+
+impl Safe<'_> {
+    fn cap(self, gpu: GpuIndex, facts: &GpuFacts) -> Option<Power> {
+        if self.stopping {
+            self.caps.final_cap(gpu, facts, self.settings)
+        } else {
+            self.caps.safe_cap(gpu, facts, self.settings)
+        }
+    }
+}
+
 fn set_target(
     state: &mut GpuState,
     gpu: GpuIndex,
     lease: Option<&Lease>,
-    settings: &Settings,
+    safe: Safe<'_>,
     out: &mut Vec<Action>,
 ) {
     let before = state.rejected.clone();
     match lease {
         Some(lease) => state.set_target(lease.gpus.get(&gpu)),
-        None => state.set_safe_target(settings),
+        None => state.set_safe_target(safe.cap(gpu, &state.facts)),
     }
     if state.rejected != before
         && let Some(error) = state.rejected.clone()

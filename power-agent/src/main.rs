@@ -32,8 +32,7 @@ async fn serve(
     match task {
         None => Ok(shell::run(config, shutdown).await?),
         Some(Task::Reset) => {
-            let left = shell::reset(config.nvml_library.as_deref(), &config.settings())
-                .context("no GPU was reset")?;
+            let left = shell::reset(&config).context("no GPU was reset")?;
             anyhow::ensure!(left == 0, "{left} GPUs are not in their safe state");
             Ok(())
         }

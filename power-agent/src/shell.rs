@@ -12,6 +12,7 @@
 mod bus;
 mod driver_thread;
 mod sleep_command;
+mod state_file;
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use wattle_runtime::shell::Shutdown;
 
 use self::driver_thread::{DriverThread, GpuCommand};
 use self::sleep_command::SleepCommand;
+use self::state_file::StateFile;
 use crate::config::Config;
 use crate::machine::{Action, Event, PowerMachine};
 use crate::note::Note;
@@ -67,7 +69,9 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
     let bus = tokio::spawn(bus::serve(config.clone(), events, newest));
     let mut machine = PowerMachine::new(config.node.clone(), config.settings())
         .instance(wattle_runtime::instance::name());
-    let mut act = |action| act(action, &gpus, &sleep_command, &reports);
+    let state = StateFile::new(config.state_dir.as_deref());
+    machine = machine.with_caps(state.read());
+    let mut act = |action| act(action, &gpus, &sleep_command, &reports, &state);
     tracing::info!(node = %config.node, cluster = %config.cluster, "power agent started");
     driver::run(&mut machine, &mut inbox, shutdown, &mut act).await;
 
@@ -76,6 +80,7 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
     let _ = tokio::time::timeout(SHUTDOWN_MAX, drain).await;
     if machine.is_safe() {
         tracing::info!("every GPU is in its safe state");
+        state.write(&machine.caps_after_stop());
     } else {
         tracing::error!("not every GPU is known to be in its safe state: run `reset`");
     }
@@ -92,6 +97,7 @@ fn act(
     driver: &DriverThread,
     sleep_command: &SleepCommand,
     reports: &watch::Sender<Option<PowerReport>>,
+    state: &StateFile,
 ) {
     match action {
         Action::Sleep(requested_at_us) => sleep_command.sleep(requested_at_us),
@@ -101,6 +107,7 @@ fn act(
         Action::Report(report) => {
             reports.send_replace(Some(report));
         }
+        Action::StoreCaps(caps) => state.write(&caps),
         Action::Log(note) => log(&note),
     }
 }

@@ -167,6 +167,7 @@ mod tests {
             expires_at_us: issued_at + Duration::from_secs(60),
             gpus: vec![],
             jobs: vec![],
+            power_limited: false,
             sleep: None,
         }
     }

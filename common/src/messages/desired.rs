@@ -6,7 +6,8 @@
 //! * **Delivery:** key-value bucket `desired`, key = node; the last value of a key is current.
 //! * **Lost or doubled:** a restarted agent reads the last value from the bucket. A value with an
 //!   older (generation, `issued_at_us`) than the last applied one is ignored. After `expires_at_us`
-//!   the power agent applies its safe cap; jobs continue.
+//!   the power agent applies its safe cap; jobs continue. Under a power limit of the site
+//!   (`power_limited`) the safe cap of a GPU is at most its last ordered cap.
 
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,10 @@ pub struct NodeDesired {
     /// Jobs that run on the node; the launcher stops every other job.
     #[serde(default)]
     pub jobs: Vec<DesiredJob>,
+    /// Whether a power limit of the site is in force. The caps are then this node's share of it, and no
+    /// cap rises above them after the lease.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub power_limited: bool,
     /// Sleep state; absent: awake.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleep: Option<NodeSleep>,

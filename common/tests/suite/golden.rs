@@ -130,6 +130,7 @@ fn desired() {
             checkpoint_signal: Some("SIGUSR1".into()),
             stop: false,
         }],
+        power_limited: false,
         sleep: None,
     };
     check("node-desired", &desired);

@@ -110,6 +110,7 @@ impl Site {
             expires_at_us: now,
             gpus: vec![],
             jobs,
+            power_limited: false,
             sleep: None,
         };
         self.desired.put("n0", &desired).await.unwrap();

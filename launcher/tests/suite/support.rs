@@ -79,6 +79,7 @@ pub(crate) fn desired(generation: u64, jobs: Vec<DesiredJob>) -> NodeDesired {
         expires_at_us: at(generation + 30),
         gpus: vec![],
         jobs,
+        power_limited: false,
         sleep: None,
     }
 }

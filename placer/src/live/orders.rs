@@ -34,6 +34,7 @@ impl Placer {
     /// Writes the node's order if it differs from the records, or its lease is due for renewal.
     pub(super) fn order(&mut self, now: Timestamp, node: &NodeId, out: &mut Vec<Action>) {
         let (jobs, gpus) = (self.jobs_of(node), self.caps_of(node));
+        let power_limited = self.controller.limits().power_max.is_some();
         let third = self.config.lease() / 3;
         let expires_at_us = now + self.config.lease();
         let state = self.node_mut(node);
@@ -53,12 +54,14 @@ impl Placer {
                 expires_at_us,
                 gpus,
                 jobs,
+                power_limited,
                 sleep,
             },
             Some(last)
                 if last.jobs != jobs
                     || last.gpus != gpus
                     || last.sleep != sleep
+                    || last.power_limited != power_limited
                     || !is_in_sequence(last.generation, seen) =>
             {
                 NodeDesired {
@@ -68,6 +71,7 @@ impl Placer {
                     expires_at_us,
                     gpus,
                     jobs,
+                    power_limited,
                     sleep,
                 }
             }

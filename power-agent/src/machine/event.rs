@@ -5,6 +5,7 @@ use wattle_common::{Frequency, GpuIndex, Power, Timestamp};
 
 use crate::gpu_state::{GpuStatus, SetError};
 use crate::note::Note;
+use crate::persisted::PersistedCaps;
 
 /// An input of the power agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +64,8 @@ pub enum Action {
     Sleep(Timestamp),
     /// Publish the actual state.
     Report(PowerReport),
+    /// Store the caps that a restarted agent needs.
+    StoreCaps(PersistedCaps),
     /// Write this to the log.
     Log(Note),
 }

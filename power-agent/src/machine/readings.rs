@@ -2,7 +2,7 @@
 
 use wattle_common::{Frequency, GpuIndex, Timestamp, topology};
 
-use super::{Action, PowerMachine, set_target};
+use super::{Action, PowerMachine, Safe, set_target};
 use crate::gpu_state::{GpuFacts, GpuState, GpuStatus};
 use crate::note::Note;
 
@@ -51,15 +51,22 @@ impl PowerMachine {
 
     fn gpu_read(&mut self, gpu: GpuIndex, read: GpuStatus, out: &mut Vec<Action>) {
         let lease = self.lease.as_ref();
+        if let Some(cap) = read.cap
+            && !self.caps.found.contains_key(&read.facts.uuid)
+        {
+            self.caps.found.insert(read.facts.uuid.clone(), cap);
+            out.push(Action::StoreCaps(self.caps.clone()));
+        }
+        let safe = Safe { settings: &self.settings, caps: &self.caps, stopping: self.stopping };
         let state = self.gpus.entry(gpu).or_insert_with(|| {
-            let mut state = GpuState::new(read.facts.clone(), &self.settings);
-            set_target(&mut state, gpu, lease, &self.settings, out);
+            let mut state = GpuState::new(read.facts.clone(), None);
+            set_target(&mut state, gpu, lease, safe, out);
             state
         });
         // Of a GPU that could not be read at the service's start only the index is known.
         if state.facts != read.facts {
             state.facts = read.facts;
-            set_target(state, gpu, lease, &self.settings, out);
+            set_target(state, gpu, lease, safe, out);
         }
         if !state.healthy {
             state.healthy = true;
@@ -94,8 +101,7 @@ impl PowerMachine {
             clock_range: None,
         };
         let first = !self.gpus.contains_key(&gpu);
-        let state =
-            self.gpus.entry(gpu).or_insert_with(|| GpuState::new(unknown(), &self.settings));
+        let state = self.gpus.entry(gpu).or_insert_with(|| GpuState::new(unknown(), None));
         if state.healthy || first {
             out.push(Action::Log(Note::Lost { gpu, error }));
         }

@@ -16,6 +16,8 @@ use wattle_gpu::{Driver, GpuError};
 use crate::config::Settings;
 use crate::gpu_state::{GpuFacts, GpuStatus, SetError};
 use crate::machine::Event;
+use crate::persisted::PersistedCaps;
+use crate::shell::state_file::StateFile;
 
 /// Capacity of the command channel: the machine has at most one reading pending, and one cap and
 /// one clock for each GPU.
@@ -151,19 +153,29 @@ fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<GpuFacts, GpuError> {
     })
 }
 
-/// Puts every GPU into its safe state; returns the number of failures.
+/// Gives every GPU the cap that an earlier service found, or the safe one, and unlocks its clock; returns the number of failures.
 ///
 /// # Errors
 /// Where there is no driver.
-pub fn reset(library: Option<&Path>, settings: &Settings) -> Result<u32, GpuError> {
-    let mut driver = NvmlDriver::open(library)?;
-    reset_all(&mut driver, settings)
+pub fn reset(config: &super::ServiceConfig) -> Result<u32, GpuError> {
+    let mut driver = NvmlDriver::open(config.nvml_library.as_deref())?;
+    let file = StateFile::new(config.state_dir.as_deref());
+    let caps = file.read();
+    let failed = reset_all(&mut driver, &config.settings(), &caps)?;
+    if failed == 0 {
+        file.write(&PersistedCaps { restored: true, ..caps });
+    }
+    Ok(failed)
 }
 
-fn reset_all(driver: &mut dyn Driver, settings: &Settings) -> Result<u32, GpuError> {
+fn reset_all(
+    driver: &mut dyn Driver,
+    settings: &Settings,
+    caps: &PersistedCaps,
+) -> Result<u32, GpuError> {
     let mut failed = 0;
     for gpu in 0..driver.count()? {
-        match reset_gpu(driver, gpu, settings) {
+        match reset_gpu(driver, gpu, settings, caps) {
             Ok(cap) => {
                 tracing::info!(gpu, cap_mw = cap.map(Power::as_mw), "GPU is in its safe state");
             }
@@ -180,8 +192,9 @@ fn reset_gpu(
     driver: &mut dyn Driver,
     gpu: GpuIndex,
     settings: &Settings,
+    caps: &PersistedCaps,
 ) -> Result<Option<Power>, GpuError> {
-    let cap = facts(driver, gpu)?.safe_cap(settings.safe_cap);
+    let cap = caps.final_cap(gpu, &facts(driver, gpu)?, settings);
     let capped = cap.map_or(Ok(()), |cap| driver.set_cap(gpu, cap));
     // The clock is unlocked even if the cap could not be set.
     match driver.set_clock_max(gpu, None) {
@@ -206,7 +219,7 @@ mod tests {
         node.commands.clear();
         let safe = Power::from_w(250);
         let settings = Settings { safe_cap: Some(safe), ..Settings::default() };
-        assert_eq!(reset_all(&mut node, &settings), Ok(1));
+        assert_eq!(reset_all(&mut node, &settings, &PersistedCaps::default()), Ok(1));
         assert_eq!(
             node.commands,
             [

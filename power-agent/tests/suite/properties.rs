@@ -9,7 +9,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use wattle_common::messages::{DesiredGpu, NodeDesired, PowerReport};
 use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp};
-use wattle_power_agent::{Action, Event, GpuFacts, GpuStatus, PowerMachine, SetError, Settings};
+use wattle_power_agent::{
+    Action, Event, GpuFacts, GpuStatus, PersistedCaps, PowerMachine, SetError, Settings,
+};
 use wattle_testkit as kit;
 
 const GPUS: u32 = 3;
@@ -21,6 +23,7 @@ enum Step {
         generation: u64,
         age_s: u64,
         lease_s: u64,
+        power_limited: bool,
         gpus: Vec<(u32, Option<u64>, Option<u32>)>,
     },
     Advance {
@@ -38,8 +41,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let gpu_desired = (0..GPUS + 1, prop::option::of(0u64..500), prop::option::of(0u32..2_500));
     prop_oneof![
-        4 => (0u64..6, 0u64..30, 0u64..40, prop::collection::vec(gpu_desired, 0..5)).prop_map(
-            |(generation, age_s, lease_s, gpus)| Step::Command { generation, age_s, lease_s, gpus }
+        4 => (0u64..6, 0u64..30, 0u64..40, any::<bool>(), prop::collection::vec(gpu_desired, 0..5)).prop_map(
+            |(generation, age_s, lease_s, power_limited, gpus)| Step::Command { generation, age_s, lease_s, power_limited, gpus }
         ),
         4 => (0u64..25_000).prop_map(|ms| Step::Advance { ms }),
         3 => Just(Step::AnswerOne),
@@ -66,6 +69,13 @@ struct Node {
     now: Timestamp,
     waiting: VecDeque<Action>,
     newest: Option<NodeDesired>,
+    /// The last stored caps.
+    caps: PersistedCaps,
+    /// Shares of a power limit, from the last order that was in force.
+    shares: BTreeMap<GpuIndex, Power>,
+    /// Cap of each GPU when it was first read.
+    first: BTreeMap<GpuIndex, Power>,
+    stopped: bool,
     /// Whether the last order arrived at once, or none has arrived.
     prompt: bool,
     reported: Option<PowerReport>,
@@ -111,6 +121,10 @@ impl Node {
             now: Timestamp::from_s(1_000),
             waiting: VecDeque::new(),
             newest: None,
+            caps: PersistedCaps::default(),
+            shares: BTreeMap::new(),
+            first: BTreeMap::new(),
+            stopped: false,
             prompt: true,
             reported: None,
         }
@@ -118,6 +132,14 @@ impl Node {
 
     fn in_force(&self) -> Option<&NodeDesired> {
         self.newest.as_ref().filter(|desired| desired.expires_at_us > self.now)
+    }
+
+    /// The cap that a GPU must have without a lease.
+    fn safe_cap(&self, gpu: GpuIndex) -> Power {
+        let safe = Power::from_w(SAFE_W);
+        let cap = if self.stopped { self.first.get(&gpu).copied().unwrap_or(safe) } else { safe };
+        let share = self.shares.get(&gpu).filter(|cap| facts().check_cap(**cap).is_ok());
+        share.map_or(cap, |share| cap.min(*share))
     }
 
     fn take(&mut self, out: Vec<Action>) {
@@ -129,7 +151,7 @@ impl Node {
                         "GPU {gpu}: {cap} is outside its limits"
                     );
                     if self.in_force().is_none() {
-                        assert_eq!(*cap, Power::from_w(SAFE_W), "GPU {gpu} without a lease");
+                        assert_eq!(*cap, self.safe_cap(*gpu), "GPU {gpu} without a lease");
                     }
                 }
                 Action::SetClock { clock, .. } => {
@@ -141,6 +163,10 @@ impl Node {
                 }
                 Action::Report(report) => {
                     self.reported = Some(report.clone());
+                    continue;
+                }
+                Action::StoreCaps(caps) => {
+                    self.caps = caps.clone();
                     continue;
                 }
                 Action::Log(_) | Action::Sleep(_) => continue,
@@ -166,13 +192,15 @@ impl Node {
         };
         let event = match action {
             Action::ReadGpus => {
-                let read = |model: &ModelGpu| {
+                let read = |(gpu, model): (GpuIndex, &ModelGpu)| {
                     if model.lost {
-                        return Err("lost".to_owned());
+                        return (gpu, Err("lost".to_owned()));
                     }
-                    Ok(GpuStatus { facts: facts(), cap: Some(model.cap), clock: model.clock })
+                    self.first.entry(gpu).or_insert(model.cap);
+                    let facts = GpuFacts { uuid: format!("GPU-{gpu}"), ..facts() };
+                    (gpu, Ok(GpuStatus { facts, cap: Some(model.cap), clock: model.clock }))
                 };
-                Event::GpusRead((0..).zip(self.gpus.iter().map(read)).collect())
+                Event::GpusRead((0..).zip(&self.gpus).map(read).collect())
             }
             Action::SetCap { gpu, cap } => {
                 let model = &mut self.gpus[gpu as usize];
@@ -190,7 +218,9 @@ impl Node {
                 }
                 Event::ClockSet { gpu, clock, result }
             }
-            Action::Report(_) | Action::Log(_) | Action::Sleep(_) => return true,
+            Action::Report(_) | Action::Log(_) | Action::Sleep(_) | Action::StoreCaps(_) => {
+                return true;
+            }
         };
         self.event(event);
         true
@@ -221,7 +251,7 @@ impl Node {
 
     fn apply(&mut self, step: Step) {
         match step {
-            Step::Command { generation, age_s, lease_s, gpus } => {
+            Step::Command { generation, age_s, lease_s, power_limited, gpus } => {
                 // The first order and one that follows a prompt one may be late: its age is then known.
                 let late = if self.prompt { Duration::from_secs(age_s) } else { Duration::ZERO };
                 let last = self.newest.as_ref().map_or(Timestamp::EPOCH, |last| last.issued_at_us);
@@ -241,12 +271,18 @@ impl Node {
                         })
                         .collect(),
                     jobs: Vec::new(),
+                    power_limited,
                     sleep: None,
                 };
                 let key = |o: &NodeDesired| (o.generation, o.issued_at_us);
                 if self.newest.as_ref().is_none_or(|newest| key(newest) < key(&desired)) {
                     self.newest = Some(desired.clone());
                     self.prompt = issued_at == self.now;
+                    if expires_at > self.now {
+                        let shares = desired.gpus.iter().filter(|_| power_limited);
+                        let shares = shares.filter_map(|gpu| Some((gpu.gpu, gpu.cap_mw?)));
+                        self.shares = shares.collect();
+                    }
                 }
                 self.event(Event::DesiredChanged(desired));
             }
@@ -260,7 +296,8 @@ impl Node {
             Step::Refuse(gpu, on) => self.gpus[gpu as usize].refuses = on,
             Step::ExternalCap(gpu, w) => self.gpus[gpu as usize].cap = Power::from_w(w),
             Step::Crash => {
-                self.machine = PowerMachine::new(node_id(), self.settings.clone());
+                self.machine = PowerMachine::new(node_id(), self.settings.clone())
+                    .with_caps(self.caps.clone());
                 self.waiting.clear();
                 self.newest = None;
                 self.prompt = true;
@@ -274,7 +311,7 @@ impl Node {
             self.in_force().map(|desired| desired.gpus.iter().map(|g| (g.gpu, *g)).collect());
         for (gpu, model) in (0..).zip(&self.gpus) {
             let Some(desired) = &desired else {
-                assert_eq!(model.cap, Power::from_w(SAFE_W), "GPU {gpu} without a lease");
+                assert_eq!(model.cap, self.safe_cap(gpu), "GPU {gpu} without a lease");
                 assert_eq!(model.clock, None, "GPU {gpu} without a lease");
                 continue;
             };
@@ -323,9 +360,9 @@ proptest! {
         assert!(node.machine.is_safe());
     }
 
-    /// A shutdown reaches the safe state from any state.
+    /// A shutdown sets the caps that the first agent found, from any state and after any crashes.
     #[test]
-    fn a_shutdown_leaves_the_gpus_safe(steps in prop::collection::vec(step(), 0..40)) {
+    fn a_shutdown_restores_the_caps_that_were_found(steps in prop::collection::vec(step(), 0..40)) {
         let mut node = Node::new(50);
         for step in steps {
             node.apply(step);
@@ -335,7 +372,9 @@ proptest! {
             model.refuses = false;
         }
         node.advance(Duration::from_secs(11), true);
-        node.newest = None; // from here on only the safe state is allowed
+        // From here on only the caps that were found are allowed.
+        node.newest = None;
+        node.stopped = true;
         node.event(Event::StopRequested);
         while node.answer() {}
         node.check_reached();
@@ -371,6 +410,33 @@ fn a_node_with_a_wrong_clock_obeys_within_a_lease() {
         node.newest = None;
         node.advance(Duration::from_secs(2), true);
         assert_eq!(node.gpus[0].cap, Power::from_w(SAFE_W));
+    }
+}
+
+#[test]
+fn no_cap_rises_after_the_lease_under_a_power_limit() {
+    for restarts in [false, true] {
+        let mut node = Node::new(0);
+        node.advance(Duration::from_secs(1), true);
+        let cap = |gpu, w| DesiredGpu { gpu, cap_mw: Some(Power::from_w(w)), clock_mhz_max: None };
+        let gpus = vec![cap(0, 110), cap(1, 150), cap(2, 250)];
+        node.apply(Step::Command {
+            generation: 1,
+            age_s: 0,
+            lease_s: 30,
+            power_limited: true,
+            gpus: gpus
+                .iter()
+                .map(|gpu| (gpu.gpu, gpu.cap_mw.map(|cap| cap.as_mw() / 1_000), None))
+                .collect(),
+        });
+        node.advance(Duration::from_secs(5), true);
+        if restarts {
+            node.apply(Step::Crash);
+        }
+        node.advance(Duration::from_secs(60), true);
+        let caps: Vec<u64> = node.gpus.iter().map(|gpu| gpu.cap.as_mw() / 1_000).collect();
+        assert_eq!(caps, [110, 150, SAFE_W], "restarted: {restarts}");
     }
 }
 

@@ -101,6 +101,7 @@ pub fn node_desired(
         expires_at_us: expires_at,
         gpus: Vec::new(),
         jobs: Vec::new(),
+        power_limited: false,
         sleep: None,
     }
 }

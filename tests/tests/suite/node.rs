@@ -162,6 +162,7 @@ impl Node {
             expires_at_us: now + lease,
             gpus,
             jobs: Vec::new(),
+            power_limited: false,
             sleep: None,
         };
         self.desired.put("n0", &desired).await.unwrap();

@@ -212,6 +212,8 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
         // All services are this user's.
         ("job_user", Value::from("service")),
     ]);
+    let agent_state = state.join(format!("power-agent-{}", node.id));
+    agent.push(("state_dir", configs::path(&agent_state)));
     let services = [("profiler", profiler), ("power-agent", agent), ("launcher", launcher)];
     for (service, overrides) in services {
         let name = format!("{service}-{}", node.id);

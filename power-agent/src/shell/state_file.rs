@@ -1,0 +1,76 @@
+//! The file with the caps that outlive the service.
+
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::persisted::PersistedCaps;
+
+const FILE: &str = "caps.json";
+
+/// The state folder, if one is configured.
+#[derive(Clone, Debug)]
+pub(super) struct StateFile(Option<PathBuf>);
+
+impl StateFile {
+    pub(super) fn new(state_dir: Option<&Path>) -> Self {
+        Self(state_dir.map(|folder| folder.join(FILE)))
+    }
+
+    /// The stored caps; none if there are none or the file is damaged, which is logged.
+    pub(super) fn read(&self) -> PersistedCaps {
+        let Some(path) = &self.0 else { return PersistedCaps::default() };
+        let read = match std::fs::read(path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| error.to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Default::default()),
+            Err(error) => Err(error.to_string()),
+        };
+        read.unwrap_or_else(|error| {
+            let path = path.display();
+            tracing::error!(%path, error, "stored caps cannot be read: caps found now are restored");
+            PersistedCaps::default()
+        })
+    }
+
+    /// Replaces the stored caps; a failure is logged.
+    pub(super) fn write(&self, caps: &PersistedCaps) {
+        let Some(path) = &self.0 else { return };
+        if let Err(error) = replace(path, caps) {
+            let path = path.display();
+            tracing::error!(%path, %error, "caps not stored: a restart does not know them");
+        }
+    }
+}
+
+fn replace(path: &Path, caps: &PersistedCaps) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let next = path.with_extension("next");
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+    file.write_all(&serde_json::to_vec(caps)?)?;
+    file.sync_all()?;
+    std::fs::rename(next, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wattle_common::Power;
+
+    #[test]
+    fn stored_caps_are_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::new(Some(&folder.path().join("agent")));
+        assert_eq!(file.read(), PersistedCaps::default());
+        let caps = PersistedCaps {
+            found: [("GPU-7".to_owned(), Power::from_w(180))].into(),
+            restored: false,
+            limited: [(0, Power::from_w(120))].into(),
+        };
+        file.write(&caps);
+        assert_eq!(file.read(), caps);
+        std::fs::write(folder.path().join("agent/caps.json"), "{").unwrap();
+        assert_eq!(file.read(), PersistedCaps::default());
+    }
+}
