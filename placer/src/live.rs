@@ -30,6 +30,8 @@
 //! A restart loses on which GPUs a job was undone, the measurements of an observation (it starts
 //! again) and probes under way (they count as made).
 //!
+//! A lost store is recognised by the nodes' reports, and their running jobs are adopted ([`adoption`]).
+//!
 //! # Silent nodes
 //! A node with late heartbeats gets no new jobs; after `node_lost_after_ms` its jobs are queued
 //! again. When it returns, its launcher stops the jobs that are no longer ordered; until it reports
@@ -37,6 +39,7 @@
 //! that is alive but cut off may run an old attempt until it returns.
 
 mod admission;
+mod adoption;
 mod bounds;
 mod budget;
 mod inventory;
@@ -172,6 +175,8 @@ pub struct Placer {
     /// When the placer last handled an event or a wake.
     active_at: Timestamp,
     round_at: Option<Timestamp>,
+    /// When jobs without a record are adopted ([`adoption`]).
+    adopt_at: Option<Timestamp>,
     tick_at: Timestamp,
     /// Ended jobs, the oldest first.
     ended: BTreeSet<(Timestamp, JobId)>,
@@ -210,6 +215,7 @@ impl Placer {
             started_at: now,
             active_at: now,
             round_at: Some(now + config.round_delay()),
+            adopt_at: None,
             tick_at: now,
             ended: BTreeSet::new(),
             to_reconcile: BTreeSet::new(),
@@ -407,6 +413,9 @@ impl Machine for Placer {
         if now >= self.tick_at {
             self.tick(now);
         }
+        if self.adopt_at.is_some_and(|at| now >= at) {
+            self.adopt(now);
+        }
         self.renew(now);
         self.control_budget(now);
         // Ended jobs release their GPUs before planning.
@@ -420,11 +429,12 @@ impl Machine for Placer {
 
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
         let round = self.round_at.map(|at| (at, "a planning round is due"));
+        let adoption = self.adopt_at.map(|at| (at, "jobs are adopted"));
         let renewal = self.renewal().map(|at| (at, "a lease renewal is due"));
         let probe = self.controller.probe_end().map(|at| (at, "a probe ends"));
         let control =
             self.controller.control_at().map(|at| (at, "a control step of the budget is due"));
-        [Some((self.tick_at, "tick")), round, renewal, probe, control]
+        [Some((self.tick_at, "tick")), round, adoption, renewal, probe, control]
             .into_iter()
             .flatten()
             .min_by_key(|(at, _)| *at)

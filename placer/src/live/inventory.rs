@@ -24,6 +24,8 @@ pub(super) struct NodeState {
     /// Its reporters.
     power_agent: Reporter,
     launcher: Reporter,
+    /// Whether it has jobs that wait for adoption; it gets no order until then.
+    pub(super) adopts: bool,
     /// Whether its clock difference is alarmed.
     clock_differs: bool,
     /// The order in force.
@@ -114,6 +116,9 @@ impl Placer {
     fn launch_received(&mut self, now: Timestamp, report: LaunchReport, order: &Order) {
         let seen = report.observed_generation;
         let id = report.node.clone();
+        if *order == Order::New {
+            self.compare_with_store(now, &report);
+        }
         let node = self.node_mut(&id);
         if let Order::Second { other } = order {
             self.second_reporter("launchers", &id, &report.instance, other);

@@ -245,6 +245,14 @@ impl Placer {
                 record.attempt
             ));
         }
+        if phase == JobPhase::Queued && record.spec.command.is_empty() {
+            phase = JobPhase::Failed;
+            record.error = Some(
+                "an adopted job cannot be started again, because the store has lost its command: \
+                 submit it again"
+                    .to_owned(),
+            );
+        }
         let placement = record.placement.take();
         record.phase = phase;
         record.phase_since_us = now;

@@ -38,6 +38,10 @@ impl Placer {
         let third = self.config.lease() / 3;
         let expires_at_us = now + self.config.lease();
         let state = self.node_mut(node);
+        // Its jobs may be unknown: an order without them would stop them.
+        if state.adopts || (state.desired.is_none() && state.launch.is_none()) {
+            return;
+        }
         let sleep = state.sleep;
         let due = now >= state.ordered_at + third;
         let by_launcher = state.launch.as_ref().map_or(0, |(report, _)| report.observed_generation);
@@ -141,17 +145,16 @@ impl Placer {
     /// Renews the orders whose lease is more than a third over.
     pub(super) fn renew(&mut self, now: Timestamp) {
         let third = self.config.lease() / 3;
-        let due = self
-            .nodes
-            .iter()
-            .filter(|(_, state)| state.desired.is_some() && now >= state.ordered_at + third);
+        let due = self.nodes.iter().filter(|(_, state)| {
+            state.desired.is_some() && !state.adopts && now >= state.ordered_at + third
+        });
         self.to_order.extend(due.map(|(node, _)| node.clone()));
     }
 
     /// When the next lease is to be renewed.
     pub(super) fn renewal(&self) -> Option<Timestamp> {
         let third = self.config.lease() / 3;
-        let ordered = self.nodes.values().filter(|state| state.desired.is_some());
+        let ordered = self.nodes.values().filter(|state| state.desired.is_some() && !state.adopts);
         ordered.map(|state| state.ordered_at + third).min()
     }
 }

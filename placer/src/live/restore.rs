@@ -106,7 +106,7 @@ impl Placer {
         self.to_order.extend(nodes);
     }
 
-    fn restore_job(&mut self, record: &JobRecord) {
+    pub(super) fn restore_job(&mut self, record: &JobRecord) {
         let job = record.spec.job.clone();
         let key = (!record.phase.is_final())
             .then(|| self.controller.restore(JobFacts::from(&record.spec), &record.probes));
@@ -123,7 +123,7 @@ impl Placer {
         self.jobs.insert(job, tracked);
     }
 
-    fn restore_placement(&mut self, record: &JobRecord) {
+    pub(super) fn restore_placement(&mut self, record: &JobRecord) {
         let Some(key) = self.controller.state().job_key(&record.spec.job) else { return };
         let Some(placement) = record.placement.as_ref().filter(|_| has_gpus(record.phase)) else {
             return;

@@ -1,5 +1,6 @@
 //! Unit tests of the live placer, and a scenario on a small cluster with a kill before every write.
 
+mod adoption;
 mod bounds;
 mod budget;
 mod clock;

@@ -248,6 +248,13 @@ impl World {
             self.deliver(Event::LaunchReported(report));
         }
     }
+    /// The store is lost, and the placer starts without any record or report.
+    pub(super) fn lose_store(&mut self) {
+        self.jobs.clear();
+        self.orders.clear();
+        let empty = PersistedState::default();
+        self.placer = Placer::new(self.config.clone(), (self.policy)(), empty, self.now);
+    }
     /// The message bus is unavailable for some seconds.
     pub(super) fn bus_outage(&mut self, seconds: u64) {
         self.now = self.now + Duration::from_secs(seconds);
