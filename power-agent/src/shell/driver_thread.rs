@@ -5,7 +5,7 @@
 //! GPUs are first read, and again after the driver has failed.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc as blocking;
 
 use tokio::sync::mpsc;
