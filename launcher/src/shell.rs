@@ -20,6 +20,7 @@ use wattle_runtime::driver;
 use wattle_runtime::shell::{Shutdown, chain};
 
 use self::specs::Specs;
+use crate::claim;
 use crate::config::JobUser;
 use crate::engine::local::LocalEngine;
 use crate::engine::{Engine, StatusSender};
@@ -82,7 +83,7 @@ pub async fn run_with<E: Engine>(
     let mut engine = engine(StatusSender::new(sender.clone()));
     let state = restore(&config, &mut engine).await?;
     let mut launcher =
-        Launcher::new(config.clone(), state).instance(wattle_runtime::instance::name());
+        Launcher::new(config.clone(), state).instance(claim::name(&config.state_dir));
     let mut executor = Executor { state_dir: config.state_dir.clone(), engine, reports };
 
     let bus_side = tokio::spawn(follow_bus(config.clone(), sender.clone(), newest));
@@ -196,22 +197,42 @@ async fn follow_bus_once(
 ) -> Result<(), BusError> {
     let name = format!("wattle-launcher-{}", config.node);
     let bus = Bus::connect(&config.nats, config.cluster.clone(), &name).await?;
-    let service =
-        bus.register_on("wattle-launcher", "starts and stops jobs on a node", &config.node).await?;
-    let subject =
-        Subject::of_node(config.cluster.clone(), NodeTopic::OutputRequested, config.node.clone());
-    let requests = service.endpoint(subject).await?;
     let desired = bus.bucket(Bucket::Desired).await?;
     let actual = bus.bucket(Bucket::Actual).await?;
-    let specs = Specs::new(bus.bucket(Bucket::Jobs).await?);
+    let mut specs = Specs::new(bus.bucket(Bucket::Jobs).await?);
     let key = Reporter::Launcher.key(&config.node);
-    let followed = tokio::select! {
-        () = actual.put_latest(&key, newest) => Ok(()),
-        followed = follow_desired(&desired, specs, &config.node, sender) => followed,
-        () = answer_requests(requests, config) => Ok(()),
-    };
-    drop(service);
-    followed
+    let heartbeat = wattle_runtime::clock::scale().wall_span(config.heartbeat());
+    loop {
+        let Some(first) = first_report(newest.clone()).await else { return Ok(()) };
+        tokio::select! {
+            claimed = claim::claim(&actual, &key, &first, heartbeat) => claimed?,
+            // This launcher ends before the name is free.
+            () = ended(newest.clone()) => return Ok(()),
+        }
+        let about = "starts and stops jobs on a node";
+        let service = bus.register_on("wattle-launcher", about, &config.node).await?;
+        let cluster = config.cluster.clone();
+        let subject = Subject::of_node(cluster, NodeTopic::OutputRequested, config.node.clone());
+        let requests = service.endpoint(subject).await?;
+        let followed = tokio::select! {
+            () = actual.put_latest(&key, newest.clone()) => Ok(()),
+            followed = follow_desired(&desired, &mut specs, &config.node, sender) => followed,
+            () = answer_requests(requests, config) => Ok(()),
+            () = claim::lost(&actual, &key, &first.instance, heartbeat) => continue,
+        };
+        drop(service);
+        return followed;
+    }
+}
+
+/// The first report of this launcher; `None` if it ends before.
+async fn first_report(mut newest: watch::Receiver<Option<LaunchReport>>) -> Option<LaunchReport> {
+    newest.wait_for(Option::is_some).await.ok()?.clone()
+}
+
+/// Returns when the sender of the reports is gone.
+async fn ended(mut newest: watch::Receiver<Option<LaunchReport>>) {
+    while newest.changed().await.is_ok() {}
 }
 
 /// Answers requests for the output of jobs; never returns.
@@ -238,7 +259,7 @@ async fn answer(request: Request, log_dir: PathBuf, node: NodeId) {
 
 async fn follow_desired(
     bucket: &KvBucket,
-    mut specs: Specs,
+    specs: &mut Specs,
     node: &NodeId,
     sender: &mpsc::Sender<Event>,
 ) -> Result<(), BusError> {

@@ -2,12 +2,18 @@
 
 use crate::clock;
 
+/// The name of this machine.
+#[must_use]
+pub fn machine() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
 /// Machine, process and start of this process, for people.
 #[must_use]
 pub fn name() -> String {
-    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (pid, began) = (std::process::id(), clock::started_at().as_us());
-    format!("{}, process {pid}, started {began}", machine.trim())
+    format!("{}, process {pid}, started {began}", machine())
 }
 
 #[cfg(test)]

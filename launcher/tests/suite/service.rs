@@ -31,6 +31,8 @@ struct Site {
     actual: KvBucket,
     generation: u64,
     stop_jobs_at_exit: bool,
+    /// The launcher's state folder.
+    state: &'static str,
 }
 
 impl Site {
@@ -49,6 +51,7 @@ impl Site {
             actual,
             generation: 0,
             stop_jobs_at_exit: false,
+            state: "state",
         };
         site.start_launcher();
         site
@@ -61,10 +64,11 @@ impl Site {
     fn start_launcher(&mut self) {
         let dir = self.folder.path().display();
         let config = format!(
-            "cluster = \"launch\"\nnode = \"n0\"\nstate_dir = \"{dir}/state\"\nlog_dir = \"{dir}/log\"\n\
+            "cluster = \"launch\"\nnode = \"n0\"\nstate_dir = \"{dir}/{}\"\nlog_dir = \"{dir}/log\"\n\
              checkpoint_dir = \"{dir}/checkpoints\"\nprogress_socket = \"{dir}/progress.sock\"\n\
              checkpoint_grace_ms = 2000\nterminate_grace_ms = 300\nheartbeat_ms = 300\n\
              stop_jobs_at_exit = {}\n[nats]\nurl = \"{}\"\n[job_environment]\nSITE = \"here\"\n",
+            self.state,
             self.stop_jobs_at_exit,
             self.server.url()
         );
@@ -420,6 +424,37 @@ async fn a_second_launcher_waits_for_the_first() {
     site.until_log("found running").await;
     site.desire(vec![]).await;
     site.until("stopped", |report| report.jobs.is_empty()).await;
+}
+
+/// With a state folder of its own, as on another machine.
+#[tokio::test]
+async fn a_second_launcher_of_one_node_stands_aside() {
+    let mut site = Site::new().await;
+    let runs = site.path("runs");
+    let script = format!("echo run >> {}; while true; do sleep 0.05; done", runs.display());
+    site.desire(vec![job("a", 1, &script)]).await;
+    site.until_state("a", |state| *state == LaunchState::Running).await;
+    let mut first = site.launcher.take().unwrap();
+    let first_state = std::mem::replace(&mut site.state, "other");
+    site.start_launcher();
+    site.until_log("another launcher has this node's name").await;
+    // Neither while the first one reports, nor while its last report lists the job.
+    first.kill().unwrap();
+    first.wait().unwrap();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(fs::read_to_string(&runs).unwrap(), "run\n", "the job runs once");
+    // The first one continues at once after a restart; the second one then gets the free name.
+    let mut second = site.launcher.take().unwrap();
+    site.state = first_state;
+    site.start_launcher();
+    site.desire(vec![]).await;
+    site.until("stopped", |report| report.jobs.is_empty()).await;
+    site.kill_launcher();
+    site.desire(vec![job("b", 1, "exit 0")]).await;
+    site.until_state("b", |state| *state == LaunchState::Exited { code: 0 }).await;
+    second.kill().unwrap();
+    second.wait().unwrap();
+    assert_eq!(fs::read_to_string(&runs).unwrap(), "run\n", "the job ran once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
