@@ -3,6 +3,7 @@
 //! Data goes to stdout, notes and errors to stderr. Colour is used only on a terminal without
 //! `NO_COLOR`, and never carries information by itself.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
@@ -32,10 +33,43 @@ pub(crate) fn usage_chain(error: impl std::error::Error) -> anyhow::Error {
     usage(chain(&error))
 }
 
+/// The colours of this command's own output.
+const COLOURS: [&str; 4] = ["\x1b[0m", "\x1b[1m", "\x1b[31m", "\x1b[36m"];
+
+/// The text with control characters escaped: names, commands and messages of jobs and nodes may contain
+/// them, and a terminal would obey them. Line breaks, tabs and [`COLOURS`] stay.
+fn visible(text: &str) -> Cow<'_, str> {
+    let is_hidden = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(is_hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let colour = COLOURS.into_iter().find(|colour| rest.starts_with(colour));
+        let length = match colour {
+            Some(colour) => {
+                shown.push_str(colour);
+                colour.len()
+            }
+            None if is_hidden(c) => {
+                shown.extend(c.escape_debug());
+                c.len_utf8()
+            }
+            None => {
+                shown.push(c);
+                c.len_utf8()
+            }
+        };
+        rest = &rest[length..];
+    }
+    Cow::Owned(shown)
+}
+
 /// Prints text to stdout. A closed pipe is an error for the caller to pass on.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    out.write_all(visible(text).as_bytes())?;
     if !text.ends_with('\n') {
         out.write_all(b"\n")?;
     }
@@ -51,7 +85,7 @@ pub(crate) fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
 /// Prints a note to stderr.
 pub(crate) fn note(text: &str) {
     // A closed stderr is no reason to stop.
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", visible(text));
 }
 
 /// Replaces the current line of the terminal on stderr. Text beyond the terminal's width is cut, not
@@ -183,6 +217,16 @@ pub(crate) fn span(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_are_shown_and_not_obeyed() {
+        let plain = "a\tb\nc: 250 W \u{e9}";
+        assert_eq!(visible(plain), plain);
+        let table = "\x1b[1mJOB\x1b[0m\nx";
+        assert_eq!(visible(table), table);
+        let hostile = "n\x1b]0;title\x07\x1b[2J\r\u{9b}31m";
+        assert_eq!(visible(hostile), "n\\u{1b}]0;title\\u{7}\\u{1b}[2J\\r\\u{9b}31m");
+    }
 
     #[test]
     fn numbers_align_right_and_text_left() {
