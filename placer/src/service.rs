@@ -5,31 +5,34 @@
 //! is away, actions wait; afterwards [`Event::BusReturned`] excuses missing heartbeats. Every write names
 //! the revision it replaces, so a second placer of the same cluster is detected at its first write.
 
+mod access;
 mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobProgressed, JobRecord,
-    LaunchReport, LedgerEntry, PowerReport, Reply, SetBudget, SubmitJob, Surface,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, JobProgressed, JobRecord, JobsReply,
+    LaunchReport, LedgerEntry, Order, PowerReport, ReadJobs, Reply, SubmitJob, Surface,
 };
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, Reporter, RequestTopic, StreamName, Subject,
-    Topic,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, Reporter, Requester, StreamName, Subject, Topic,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp, codec};
 use wattle_runtime::bus::{
     Bus, BusError, Change, Consumer, ExclusiveBucket, ExclusiveError, Request, Requests, Service,
     Stored, StoredDelivery, Subscription, Watch,
 };
+use wattle_runtime::orders::{OrderLog, requester_of};
 use wattle_runtime::shell::{Shutdown, chain};
 use wattle_runtime::{clock, command};
 
 use crate::live::{Action, Event, PersistedState, Placer, RequestNumber};
 use crate::{Config, Policy, UnknownPolicy};
+use access::Sender;
 
 use storage::{Room, Storage};
 
@@ -88,24 +91,34 @@ struct PlacerService {
     _service: Service,
     submissions: Requests,
     cancellations: Requests,
+    reads: Requests,
     budgets: Requests,
     budget: ExclusiveBucket,
     metered: Consumer,
     /// The energy ledger entry being counted, not yet acknowledged.
     counting: Option<StoredDelivery>,
     progress: Subscription,
+    orders_log: OrderLog,
     /// Unanswered requests.
-    waiting: BTreeMap<RequestNumber, Request>,
+    waiting: BTreeMap<RequestNumber, Waiting>,
     count: RequestNumber,
     wake_command: Vec<String>,
     /// The results of wake commands.
     woken: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
 }
 
+/// A request that is not answered yet.
+struct Waiting {
+    request: Request,
+    requester: Requester,
+    order: Order,
+}
+
 impl PlacerService {
     async fn open(config: Config, policy: Box<dyn Policy>) -> Result<Self, ShellError> {
         let cluster = config.cluster.clone();
         let bus = Bus::connect(&config.nats, cluster.clone(), "wattle-placer").await?;
+        bus.create_storage().await?;
         let (jobs, records) = open(&bus, Bucket::Jobs).await?;
         let (orders, desired) = open(&bus, Bucket::Desired).await?;
         let mut actual = bus.bucket(Bucket::Actual).await?.watch().await?;
@@ -142,10 +155,11 @@ impl PlacerService {
         let placer = Placer::new(config, policy, persisted, clock::now());
 
         let service = bus.register("wattle-placer", "accepts jobs and places them on GPUs").await?;
-        let subject = |topic| Subject::request(cluster.clone(), topic);
-        let submissions = service.endpoint(subject(RequestTopic::JobSubmitted)).await?;
-        let cancellations = service.endpoint(subject(RequestTopic::JobCancelled)).await?;
-        let budgets = service.endpoint(subject(RequestTopic::BudgetSet)).await?;
+        let submissions = service.endpoint(Topic::JobSubmitted.pattern(&cluster)).await?;
+        let cancellations = service.endpoint(Topic::JobCancelled.pattern(&cluster)).await?;
+        let reads = service.endpoint(Topic::JobRequested.pattern(&cluster)).await?;
+        let budgets = service.endpoint(Topic::BudgetSet.pattern(&cluster)).await?;
+        let orders_log = OrderLog::new(&bus, "placer");
         let progress = bus.subscribe(&Topic::JobProgressed.pattern(&cluster)).await?;
         Ok(Self {
             bus,
@@ -160,7 +174,9 @@ impl PlacerService {
             _service: service,
             submissions,
             cancellations,
+            reads,
             budgets,
+            orders_log,
             budget: budget_bucket,
             metered,
             counting: None,
@@ -219,12 +235,16 @@ impl PlacerService {
         tokio::select! {
             Some(request) = self.submissions.next() => self.submitted(request, out).await,
             Some(request) = self.cancellations.next() => {
-                let (number, body) = self.decode::<CancelJob>(request).await?;
+                let (number, body) = self.receive(request, access::cancel).await?;
                 Some(Event::Cancelled(number, body))
             }
             Some(request) = self.budgets.next() => {
-                let (number, body) = self.decode::<SetBudget>(request).await?;
+                let (number, body) = self.receive(request, access::set_budget).await?;
                 Some(Event::BudgetSet(number, Box::new(body)))
+            }
+            Some(request) = self.reads.next() => {
+                self.answer_read(&request).await;
+                None
             }
             Some(delivery) = self.metered.next() => {
                 let entry = metered(&delivery);
@@ -251,14 +271,15 @@ impl PlacerService {
 
     /// Decodes a submission, and refuses it if the bucket of jobs has no room.
     async fn submitted(&mut self, request: Request, out: &mut Vec<Action>) -> Option<Event> {
-        let (number, body) = self.decode::<SubmitJob>(request).await?;
+        let (number, body) = self.receive::<SubmitJob>(request, access::submit).await?;
         let room = self.storage.room().await;
         if room != Room::Free {
             self.placer.handle(clock::now(), Event::JobsNearlyFull, out);
         }
         if room == Room::Full && !self.jobs.contains(body.spec.job.as_str()) {
             let error = self.storage.refusal();
-            answer(self.waiting.remove(&number), Reply::Refused { error }).await;
+            let reply = Reply::Refused { error: error.clone() };
+            self.conclude(number, &reply, Some(&error)).await;
             return None;
         }
         Some(Event::Submitted(number, Box::new(body)))
@@ -305,16 +326,26 @@ impl PlacerService {
         Ok(stored)
     }
 
-    /// Decodes a request and assigns its number. Refuses an undecodable request.
-    async fn decode<T: DeserializeOwned>(
+    /// Decodes a request, checks that its sender has the right to it, and assigns its number. Refuses
+    /// it otherwise.
+    async fn receive<T: DeserializeOwned>(
         &mut self,
         request: Request,
+        permit: impl FnOnce(&Placer, &Sender, &mut T) -> (Order, Result<(), String>),
     ) -> Option<(RequestNumber, T)> {
-        match request.decode() {
-            Ok(body) => {
-                self.count += 1;
-                self.waiting.insert(self.count, request);
-                Some((self.count, body))
+        let requester = match requester_of(&self.bus, &request) {
+            Ok(requester) => requester,
+            Err(error) => {
+                tracing::warn!(subject = request.subject, error, "request refused");
+                answer(&request, &Reply::Refused { error }).await;
+                return None;
+            }
+        };
+        let sender = Sender { requester, proven: self.bus.has_key() };
+        let (order, error, body) = match request.decode::<T>() {
+            Ok(mut body) => {
+                let (order, permitted) = permit(&self.placer, &sender, &mut body);
+                (order, permitted.err(), Some(body))
             }
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
@@ -324,10 +355,47 @@ impl PlacerService {
                     error,
                     "request refused: it cannot be decoded"
                 );
-                answer(Some(request), Reply::Refused { error }).await;
+                (access::unreadable(&request.subject), Some(error), None)
+            }
+        };
+        let requester = sender.requester;
+        match (error, body) {
+            (None, Some(body)) => {
+                self.count += 1;
+                self.waiting.insert(self.count, Waiting { request, requester, order });
+                Some((self.count, body))
+            }
+            (error, _) => {
+                self.orders_log.record(&requester, order, error.as_deref());
+                let error = error.unwrap_or_default();
+                answer(&request, &Reply::Refused { error }).await;
                 None
             }
         }
+    }
+
+    /// Answers a request for the records of jobs.
+    async fn answer_read(&self, request: &Request) {
+        let reply = match (requester_of(&self.bus, request), request.decode::<ReadJobs>()) {
+            (Ok(requester), Ok(body)) => self.placer.records(&requester, &body),
+            (Err(error), _) => JobsReply::Refused { error },
+            (_, Err(error)) => JobsReply::Refused { error: chain(&error) },
+        };
+        answer(request, &reply).await;
+    }
+
+    /// Answers an order and records it in the log of orders.
+    async fn conclude<T: Serialize + std::fmt::Debug>(
+        &mut self,
+        number: RequestNumber,
+        reply: &T,
+        refused: Option<&str>,
+    ) {
+        let Some(Waiting { request, requester, order }) = self.waiting.remove(&number) else {
+            return;
+        };
+        self.orders_log.record(&requester, order, refused);
+        answer(&request, reply).await;
     }
 
     /// Executes an action. A value for which the server has no room is left out with an alarm: orders,
@@ -368,7 +436,11 @@ impl PlacerService {
             }
             Action::StoreAimStatus(status) => self.budget.put(AIM_STATUS, &status, shutdown).await,
             Action::AnswerBudget(number, reply) => {
-                answer_budget(self.waiting.remove(&number), &reply).await;
+                let refused = match &reply {
+                    BudgetReply::Refused { error } => Some(error.as_str()),
+                    BudgetReply::Stored { .. } => None,
+                };
+                self.conclude(number, &reply, refused).await;
                 Ok(Stored::Immediately)
             }
             Action::Answer(number, mut reply) => {
@@ -377,7 +449,11 @@ impl PlacerService {
                 {
                     reply = Reply::Refused { error: self.storage.refusal() };
                 }
-                answer(self.waiting.remove(&number), reply).await;
+                let refused = match &reply {
+                    Reply::Refused { error } => Some(error.as_str()),
+                    Reply::Accepted { .. } => None,
+                };
+                self.conclude(number, &reply, refused).await;
                 Ok(Stored::Immediately)
             }
             Action::Alarm(text) => {
@@ -458,6 +534,10 @@ async fn reports(actual: &mut Watch) -> (Vec<PowerReport>, Vec<LaunchReport>) {
 
 fn progressed(subject: &str, payload: &[u8]) -> Option<Event> {
     match codec::decode_json::<JobProgressed>(payload) {
+        Ok(message) if !access::is_about(subject, Some(&message.node), Some(&message.job)) => {
+            tracing::warn!(subject, "message ignored: it is about another node or job");
+            None
+        }
         Ok(message) => Some(Event::Progressed(message)),
         Err(error) => {
             tracing::warn!(subject, %error, "message ignored: it cannot be decoded");
@@ -487,16 +567,13 @@ fn metered(delivery: &StoredDelivery) -> Option<Event> {
     Some(Event::EnergyMetered(Box::new(entry)))
 }
 
-async fn answer_budget(request: Option<Request>, reply: &BudgetReply) {
-    let Some(request) = request else { return };
+async fn answer<T: Serialize + std::fmt::Debug>(request: &Request, reply: &T) {
     if let Err(error) = request.respond(reply).await {
-        tracing::warn!(%error, ?reply, "cannot send a reply; the client may repeat its request");
-    }
-}
-
-async fn answer(request: Option<Request>, reply: Reply) {
-    let Some(request) = request else { return };
-    if let Err(error) = request.respond(&reply).await {
-        tracing::warn!(%error, ?reply, "cannot send a reply; the client may repeat its request");
+        let error = chain(&error);
+        tracing::warn!(
+            error,
+            subject = request.subject,
+            "cannot send a reply; the client may repeat its request"
+        );
     }
 }

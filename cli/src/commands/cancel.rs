@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use clap::Args;
 use wattle_common::JobId;
 use wattle_common::messages::{CancelJob, Reply};
-use wattle_common::subject::{RequestTopic, Subject};
+use wattle_common::subject::RequestTopic;
 use wattle_runtime::bus::Bus;
 
 use crate::connection::{Connection, block_on};
@@ -26,7 +26,7 @@ pub(crate) struct Cancel {
 
 /// Requests the cancellation of `job`.
 pub(crate) async fn cancel(bus: &Bus, job: JobId) -> anyhow::Result<Reply> {
-    let subject = Subject::request(bus.cluster().clone(), RequestTopic::JobCancelled);
+    let subject = bus.request_subject(RequestTopic::JobCancelled);
     bus.request(&subject, &CancelJob { job })
         .await
         .context("the placer did not answer; is wattle-placer running?")

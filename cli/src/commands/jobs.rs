@@ -6,11 +6,11 @@
 use clap::Args;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::JobRecord;
-use wattle_common::subject::Bucket;
-use wattle_common::{Energy, Power, Timestamp, codec};
+use wattle_common::{Energy, Power, Timestamp};
 use wattle_runtime::bus::Bus;
 
 use crate::connection::{Connection, block_on};
+use crate::job_records;
 use crate::job_view::JobView;
 use crate::output::{Align, Table, note, print, print_json, terminal_width};
 use crate::quantity::{EnergyUnit, clock, energy, percent, power, watts};
@@ -40,18 +40,7 @@ pub(crate) struct Jobs {
 
 /// Every job's record, in the order of submission.
 pub(crate) async fn records(bus: &Bus) -> anyhow::Result<Vec<JobRecord>> {
-    let mut watch = bus.bucket(Bucket::Jobs).await?.watch().await?;
-    let mut records = Vec::new();
-    for change in watch.initial().await {
-        let Some(value) = change.value else { continue };
-        match codec::decode_json::<JobRecord>(&value) {
-            Ok(record) => records.push(record),
-            Err(error) => {
-                let key = change.key;
-                note(&format!("warning: job {key} cannot be read: {error}"));
-            }
-        }
-    }
+    let mut records = job_records::all(bus).await?;
     sort(&mut records);
     Ok(records)
 }
