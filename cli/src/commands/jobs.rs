@@ -21,6 +21,7 @@ use crate::summaries::{self, Summaries};
 #[command(
     after_help = "POWER is the power attributed to the job, ENERGY its energy so far, both of its GPUs.\n\
         REST is the predicted run time that remains, without waiting, as [days-][hours:]minutes:seconds.\n\
+        A `?` behind a USER: no key has proven the identity.\n\
         An observed job runs under early observation: its placement may still be undone.\n\n\
         Examples:\n  wattle jobs\n  wattle jobs --all --wide\n  wattle jobs --all --json"
 )]
@@ -131,12 +132,18 @@ pub(crate) fn table(views: &[JobView], now: Timestamp, wide: bool, width: usize)
                 setting.unwrap_or_default(),
                 placement.unwrap_or_default(),
                 workload.unwrap_or_default(),
-                record.spec.user.clone().unwrap_or_default(),
+                user(record),
             ]);
         }
         table.row(row);
     }
     if wide { table } else { table.fit(0, width) }
+}
+
+/// The owner, with a `?` if no key has proven its identity.
+fn user(record: &JobRecord) -> String {
+    let mark = if record.user_proven { "" } else { "?" };
+    record.spec.user.as_ref().map(|user| format!("{user}{mark}")).unwrap_or_default()
 }
 
 /// Runs the command.
