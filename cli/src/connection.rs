@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use wattle_common::subject::Rank;
 use wattle_common::{ClusterId, env};
 use wattle_runtime::bus::{Bus, BusConfig, BusError};
 
@@ -156,6 +157,10 @@ impl Connection {
         };
         let remedy = "start one with `wattle up`, or name it with --nats";
         match Bus::connect_within(&config, cluster, "wattle", PATIENCE).await {
+            Ok(bus) if bus.has_key() && bus.requester().rank == Rank::Local => Err(usage(
+                "the key is not one of a person: its file has no line `# role: user NAME`, as \
+                 `wattle keys add user NAME` writes it",
+            )),
             Ok(bus) => Ok(bus),
             Err(BusError::Disconnected { url }) => {
                 Err(anyhow::anyhow!("no NATS server answers at {url}; {remedy}"))

@@ -29,6 +29,14 @@ pub(crate) fn require_storage(bus: &Bus, command: &str) -> anyhow::Result<()> {
     )))
 }
 
+/// An error that names the remedy, if this person changes nothing.
+pub(crate) fn require_change(bus: &Bus) -> anyhow::Result<()> {
+    if bus.has_key() && bus.requester().rank == Rank::Monitor {
+        return Err(usage("a monitor changes nothing: name the key of a user with --credentials"));
+    }
+    Ok(())
+}
+
 /// One page.
 async fn page(bus: &Bus, request: &ReadJobs) -> anyhow::Result<(Vec<JobRecord>, bool)> {
     let subject = bus.request_subject(RequestTopic::JobRequested);

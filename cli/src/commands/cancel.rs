@@ -9,6 +9,7 @@ use wattle_runtime::bus::Bus;
 
 use crate::connection::{Connection, block_on};
 use crate::job_name::JobName;
+use crate::job_records;
 use crate::output::{print, print_json, usage};
 
 /// Cancel a job.
@@ -36,6 +37,7 @@ pub(crate) async fn cancel(bus: &Bus, job: JobId) -> anyhow::Result<Reply> {
 pub(crate) fn run(command: Cancel) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
+        job_records::require_change(&bus)?;
         let job = command.job.resolve(&bus).await?;
         match cancel(&bus, job).await? {
             reply @ Reply::Accepted { .. } if command.json => print_json(&reply),

@@ -255,6 +255,7 @@ pub(crate) fn run(command: Submit) -> anyhow::Result<()> {
     let (connection, json) = (command.connection.clone(), command.json);
     block_on(async {
         let bus = connection.open().await?;
+        job_records::require_change(&bus)?;
         let name = command.name.clone().filter(|_| command.job.is_none());
         let job = submit_with_retries(&bus, command.spec()?).await?;
         if let Some(name) = name {

@@ -137,7 +137,7 @@ fn role(kind: &str, name: Option<&str>) -> anyhow::Result<Role> {
     Role::new(kind, name).map_err(|error| usage(error.to_string()))
 }
 
-/// Tells the operator that the server does not know the change yet.
+/// Notes that the server must load the change.
 fn note_reload(folder: &Folder) {
     note(&format!(
         "the NATS server needs {}: copy the folder to its host, then `nats-server --signal reload`",
@@ -202,12 +202,12 @@ fn rotate(command: &Rotate) -> anyhow::Result<()> {
 fn revoke(command: &Revoke) -> anyhow::Result<()> {
     let mut folder = Folder::open(&command.at.folder)?;
     let role = role(&command.role, command.name.as_deref())?;
-    let keys = folder.revoke(&role, command.previous)?;
+    let keys = match folder.revoke(&role, command.previous)? {
+        1 => "1 key".to_owned(),
+        keys => format!("{keys} keys"),
+    };
     folder.save()?;
-    print(&format!(
-        "{keys} of {role} revoked",
-        keys = if keys == 1 { "1 key".to_owned() } else { format!("{keys} keys") }
-    ))?;
+    print(&format!("{keys} of {role} revoked"))?;
     note_reload(&folder);
     Ok(())
 }
