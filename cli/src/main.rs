@@ -71,7 +71,7 @@ enum Command {
     History(commands::history::History),
     /// Create, rotate, revoke and list the keys of services and people.
     Keys(commands::keys::Keys),
-    /// List who ordered what, and whether it was accepted.
+    /// List the orders of people, and whether they were accepted.
     Audit(commands::audit::Audit),
     /// Print every message on the bus, decoded, one per line.
     Tap(commands::tap::Tap),

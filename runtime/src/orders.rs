@@ -1,4 +1,4 @@
-//! The log of orders: who ordered what, and whether it was accepted.
+//! The log of orders: the person, the order, and whether it was accepted.
 //!
 //! Records are stored in the background, in order, and repeated until the server has acknowledged
 //! them. Their number is bounded: while the server is away, the newest are dropped and counted in the

@@ -1,4 +1,4 @@
-//! `wattle audit`: who ordered what, and whether it was accepted.
+//! `wattle audit`: the orders of people, and whether they were accepted.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::connection::{Connection, block_on};
 use crate::job_records;
 use crate::output::{Align, Table, note, print, print_json, terminal_width};
 
-/// List who ordered what, and whether it was accepted.
+/// List the orders of people, and whether they were accepted.
 ///
 /// Submissions, cancellations, budgets and promotions are recorded, also those that are refused. The
 /// server keeps the records for 400 days, at most 64 MiB.
@@ -47,7 +47,7 @@ fn time(at: Timestamp) -> String {
 fn table(records: &[OrderRecord]) -> Table {
     let columns = [
         ("TIME", Align::Left),
-        ("WHO", Align::Left),
+        ("PERSON", Align::Left),
         ("ORDER", Align::Left),
         ("OUTCOME", Align::Left),
     ];

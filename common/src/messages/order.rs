@@ -1,4 +1,4 @@
-//! Record of an order of a person: who, what, when, and whether it was accepted.
+//! Record of an order of a person: person, order, time, and whether it was accepted.
 //!
 //! * **Publisher:** placer, registry.
 //! * **Listeners:** `wattle audit`.

@@ -115,9 +115,9 @@ async fn job_runs_under_permissions_and_belongs_to_its_owner() {
     let simjob = simjob.to_str().unwrap();
     let training =
         ["--", simjob, "--workload", "eaco-resnet50", "--steps", "300", "--steps-per-epoch", "100"];
-    let submit = |who: &str, job: &str| {
+    let submit = |person: &str, job: &str| {
         let args = ["submit", "--job", job, "--workload", "eaco-resnet50"];
-        site.wattle_as(who, &[&args[..], &training].concat())
+        site.wattle_as(person, &[&args[..], &training].concat())
     };
     until("the placer accepts ada's job", async || {
         let output = submit("user-ada", "train");
@@ -126,8 +126,8 @@ async fn job_runs_under_permissions_and_belongs_to_its_owner() {
     .await;
 
     // Bob cannot see, read, cancel or replace it.
-    let jobs = |who: &str| -> Value {
-        let output = site.wattle_as(who, &["jobs", "--all", "--json"]);
+    let jobs = |person: &str| -> Value {
+        let output = site.wattle_as(person, &["jobs", "--all", "--json"]);
         assert!(output.status.success(), "{}", error_of(&output));
         serde_json::from_slice(&output.stdout).unwrap()
     };
@@ -174,13 +174,13 @@ async fn job_runs_under_permissions_and_belongs_to_its_owner() {
     }
 
     // Owner and operator cancel.
-    for (who, job) in [("user-ada", "second"), ("operator-olga", "third")] {
+    for (person, job) in [("user-ada", "second"), ("operator-olga", "third")] {
         assert!(submit("user-ada", job).status.success());
-        let output = site.wattle_as(who, &["cancel", job]);
-        assert!(output.status.success(), "{who}: {}", error_of(&output));
+        let output = site.wattle_as(person, &["cancel", job]);
+        assert!(output.status.success(), "{person}: {}", error_of(&output));
     }
 
-    // The log of orders has who ordered what.
+    // The log of orders has person, order and outcome.
     let audit = until("orders are recorded", async || {
         let output = site.wattle_as("operator-olga", &["audit", "--json"]);
         let records: Vec<Value> = serde_json::from_slice(&output.stdout).ok()?;
