@@ -6,34 +6,34 @@
 //! the revision it replaces, so a second placer of the same cluster is detected at its first write.
 
 mod access;
+mod requests;
 mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, JobProgressed, JobRecord, JobsReply,
-    LaunchReport, LedgerEntry, Order, PowerReport, ReadJobs, Reply, SubmitJob, Surface,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, JobProgressed, JobRecord, LaunchReport,
+    LedgerEntry, PowerReport, Reply, SubmitJob, Surface,
 };
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, Reporter, Requester, StreamName, Subject, Topic,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, Reporter, StreamName, Subject, Topic,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp, codec};
 use wattle_runtime::bus::{
     Bus, BusError, Change, Consumer, ExclusiveBucket, ExclusiveError, Request, Requests, Service,
     Stored, StoredDelivery, Subscription, Watch,
 };
-use wattle_runtime::orders::{OrderLog, requester_of};
+use wattle_runtime::orders::OrderLog;
 use wattle_runtime::shell::{Shutdown, chain};
 use wattle_runtime::{clock, command};
 
 use crate::live::{Action, Event, PersistedState, Placer, RequestNumber};
 use crate::{Config, Policy, UnknownPolicy};
-use access::Sender;
 
+use requests::Waiting;
 use storage::{Room, Storage};
 
 /// Pause before the bus is tried again: wall time.
@@ -105,13 +105,6 @@ struct PlacerService {
     wake_command: Vec<String>,
     /// The results of wake commands.
     woken: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
-}
-
-/// A request that is not answered yet.
-struct Waiting {
-    request: Request,
-    requester: Requester,
-    order: Order,
 }
 
 impl PlacerService {
@@ -326,78 +319,6 @@ impl PlacerService {
         Ok(stored)
     }
 
-    /// Decodes a request, checks that its sender has the right to it, and assigns its number. Refuses
-    /// it otherwise.
-    async fn receive<T: DeserializeOwned>(
-        &mut self,
-        request: Request,
-        permit: impl FnOnce(&Placer, &Sender, &mut T) -> (Order, Result<(), String>),
-    ) -> Option<(RequestNumber, T)> {
-        let requester = match requester_of(&self.bus, &request) {
-            Ok(requester) => requester,
-            Err(error) => {
-                tracing::warn!(subject = request.subject, error, "request refused");
-                answer(&request, &Reply::Refused { error }).await;
-                return None;
-            }
-        };
-        let sender = Sender { requester, proven: self.bus.has_key() };
-        let (order, error, body) = match request.decode::<T>() {
-            Ok(mut body) => {
-                let (order, permitted) = permit(&self.placer, &sender, &mut body);
-                (order, permitted.err(), Some(body))
-            }
-            Err(error) => {
-                let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
-                let error = format!("{error}{}", cause.unwrap_or_default());
-                tracing::warn!(
-                    subject = request.subject,
-                    error,
-                    "request refused: it cannot be decoded"
-                );
-                (access::unreadable(&request.subject), Some(error), None)
-            }
-        };
-        let requester = sender.requester;
-        match (error, body) {
-            (None, Some(body)) => {
-                self.count += 1;
-                self.waiting.insert(self.count, Waiting { request, requester, order });
-                Some((self.count, body))
-            }
-            (error, _) => {
-                self.orders_log.record(&requester, order, error.as_deref());
-                let error = error.unwrap_or_default();
-                answer(&request, &Reply::Refused { error }).await;
-                None
-            }
-        }
-    }
-
-    /// Answers a request for the records of jobs.
-    async fn answer_read(&self, request: &Request) {
-        let reply = match (requester_of(&self.bus, request), request.decode::<ReadJobs>()) {
-            (Ok(requester), Ok(body)) => self.placer.records(&requester, &body),
-            (Err(error), _) => JobsReply::Refused { error },
-            (_, Err(error)) => JobsReply::Refused { error: chain(&error) },
-        };
-        answer(request, &reply).await;
-    }
-
-    /// Answers an order and records it in the log of orders.
-    async fn conclude<T: Serialize + std::fmt::Debug>(
-        &mut self,
-        number: RequestNumber,
-        reply: &T,
-        refused: Option<&str>,
-    ) {
-        let Some(Waiting { request, requester, order }) = self.waiting.remove(&number) else {
-            return;
-        };
-        self.orders_log.record(&requester, order, refused);
-        answer(&request, reply).await;
-    }
-
     /// Executes an action. A value for which the server has no room is left out with an alarm: orders,
     /// the budget's status and the aim are written again.
     async fn execute(
@@ -565,15 +486,4 @@ fn metered(delivery: &StoredDelivery) -> Option<Event> {
         return None;
     }
     Some(Event::EnergyMetered(Box::new(entry)))
-}
-
-async fn answer<T: Serialize + std::fmt::Debug>(request: &Request, reply: &T) {
-    if let Err(error) = request.respond(reply).await {
-        let error = chain(&error);
-        tracing::warn!(
-            error,
-            subject = request.subject,
-            "cannot send a reply; the client may repeat its request"
-        );
-    }
 }
