@@ -10,10 +10,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use wattle_common::subject::Rank;
 use wattle_common::{ClusterId, env};
 use wattle_runtime::bus::{Bus, BusConfig, BusError};
 
-use crate::output::usage;
+use crate::output::{usage, usage_chain};
 
 /// NATS's own default address.
 const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
@@ -26,17 +27,28 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Args, Clone)]
 pub(crate) struct Connection {
     /// Address of the NATS server [default: that of a running `wattle up`, else nats://127.0.0.1:4222]
-    #[arg(long, value_name = "URL", env = env::NATS_URL)]
+    #[arg(long, value_name = "URL", env = env::NATS_URL, hide_env_values = true)]
     nats: Option<String>,
     /// Name of the cluster [default: that of a running `wattle up`, else local]
     #[arg(long, value_name = "ID", env = "WATTLE_CLUSTER")]
     cluster: Option<ClusterId>,
+    /// Your key file, as `wattle keys` writes it
+    #[arg(long, value_name = "FILE", env = env::CREDENTIALS)]
+    credentials: Option<PathBuf>,
+    /// File with the certificates trusted for the NATS server
+    #[arg(long, value_name = "FILE", env = env::CA)]
+    ca: Option<PathBuf>,
 }
 
 impl Connection {
     /// These options, completed by those of `outer`: options may precede or follow a subcommand.
     pub(crate) fn or(self, outer: Self) -> Self {
-        Self { nats: self.nats.or(outer.nats), cluster: self.cluster.or(outer.cluster) }
+        Self {
+            nats: self.nats.or(outer.nats),
+            cluster: self.cluster.or(outer.cluster),
+            credentials: self.credentials.or(outer.credentials),
+            ca: self.ca.or(outer.ca),
+        }
     }
 
     /// The address given by `--nats`.
@@ -135,16 +147,32 @@ impl Connection {
             (None, None) => ClusterId::new(DEFAULT_CLUSTER).expect("the constant is an id"),
         };
         if !url.contains("://") {
-            return Err(usage(format!("--nats {url}: write it as nats://HOST:PORT")));
+            // Not shown: it may contain a password.
+            return Err(usage("invalid --nats: write it as nats://HOST:PORT"));
         }
-        let config = BusConfig::at(&url);
+        let config = BusConfig {
+            credentials_file: self.credentials.clone(),
+            ca_file: self.ca.clone(),
+            ..BusConfig::at(&url)
+        };
         let remedy = "start one with `wattle up`, or name it with --nats";
         match Bus::connect_within(&config, cluster, "wattle", PATIENCE).await {
+            Ok(bus) if bus.has_key() && bus.requester().rank == Rank::Local => Err(usage(
+                "the key is not one of a person: its file has no line `# role: user NAME`, as \
+                 `wattle keys add user NAME` writes it",
+            )),
             Ok(bus) => Ok(bus),
-            Err(BusError::Disconnected { .. }) => {
+            Err(BusError::Disconnected { url }) => {
                 Err(anyhow::anyhow!("no NATS server answers at {url}; {remedy}"))
             }
-            Err(error) => Err(error).with_context(|| format!("no connection to {url}; {remedy}")),
+            // These errors have their own remedy.
+            Err(
+                error @ (BusError::PasswordInAddress { .. }
+                | BusError::Insecure { .. }
+                | BusError::File { .. }),
+            ) => Err(usage_chain(error)),
+            Err(error @ BusError::Unauthorized { .. }) => Err(error.into()),
+            Err(error) => Err(error).context(format!("no connection; {remedy}")),
         }
     }
 }

@@ -5,9 +5,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use wattle_common::JobId;
-use wattle_common::subject::Bucket;
 use wattle_runtime::bus::Bus;
 
+use crate::job_records;
 use crate::output::usage;
 
 /// Candidates that the error for an ambiguous prefix lists.
@@ -34,7 +34,7 @@ impl fmt::Display for JobName {
 impl JobName {
     /// The id of the job that this names.
     pub(crate) async fn resolve(&self, bus: &Bus) -> anyhow::Result<JobId> {
-        let keys = bus.bucket(Bucket::Jobs).await?.keys().await?;
+        let keys = job_records::ids(bus).await?;
         self.select(keys.iter().map(String::as_str))
     }
 

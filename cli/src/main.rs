@@ -12,6 +12,7 @@ mod commands;
 mod connection;
 mod inputs;
 mod job_name;
+mod job_records;
 mod job_view;
 mod output;
 mod policies;
@@ -68,6 +69,10 @@ enum Command {
     Top(commands::top::Top),
     /// Print the measured history of workloads as CSV.
     History(commands::history::History),
+    /// Create, rotate, revoke and list the keys of services and people.
+    Keys(commands::keys::Keys),
+    /// List the orders of people, and whether they were accepted.
+    Audit(commands::audit::Audit),
     /// Print every message on the bus, decoded, one per line.
     Tap(commands::tap::Tap),
     /// Simulate a trace under one or more policies, without server or GPU.
@@ -119,6 +124,8 @@ fn main() -> ExitCode {
         Command::Logs(command) => commands::logs::run(&command),
         Command::Top(command) => commands::top::run(&command),
         Command::History(command) => commands::history::run(command),
+        Command::Keys(command) => commands::keys::run(command),
+        Command::Audit(command) => commands::audit::run(&command),
         Command::Tap(command) => commands::tap::run(command),
         Command::Simulate(command) => commands::simulate::run(command),
         Command::Saving(command) => commands::saving::run(command),

@@ -6,8 +6,10 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 use wattle_common::NodeId;
 use wattle_common::messages::{NodeSummary, ReadSummary};
-use wattle_common::subject::{Bucket, NodeTopic, Reporter, Subject};
+use wattle_common::subject::{Bucket, NodeTopic, Rank, Reporter, Subject};
 use wattle_runtime::bus::Bus;
+
+use crate::job_records;
 
 /// Requests under way at once.
 const REQUESTS_MAX: usize = 64;
@@ -19,6 +21,9 @@ pub(crate) type Summaries = BTreeMap<NodeId, NodeSummary>;
 
 /// Requests the last summary of every node that has reported.
 pub(crate) async fn of_all_nodes(bus: &Bus) -> anyhow::Result<Summaries> {
+    if !job_records::reads_storage(bus) {
+        return Ok(Summaries::new());
+    }
     let keys = bus.bucket(Bucket::Actual).await?.keys().await?;
     let mut nodes: Vec<NodeId> =
         keys.iter().filter_map(|key| Reporter::parse(key)).map(|(_, node)| node).collect();
@@ -29,6 +34,10 @@ pub(crate) async fn of_all_nodes(bus: &Bus) -> anyhow::Result<Summaries> {
 
 /// Requests the last summary of these nodes.
 pub(crate) async fn of(bus: &Bus, nodes: Vec<NodeId>) -> Summaries {
+    if bus.has_key() && bus.requester().rank == Rank::User {
+        // A summary has the jobs of all users of the node.
+        return Summaries::new();
+    }
     let request = async |node: NodeId| {
         let subject =
             Subject::of_node(bus.cluster().clone(), NodeTopic::SummaryRequested, node.clone());

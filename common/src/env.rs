@@ -16,5 +16,9 @@ pub const SIM_NODE: &str = "WATTLE_SIM_NODE";
 pub const CLOCK: &str = "WATTLE_CLOCK";
 /// Address of the NATS server; overrides the configuration.
 pub const NATS_URL: &str = "WATTLE_NATS_URL";
+/// Path of the file with the nkey seed; overrides the configuration.
+pub const CREDENTIALS: &str = "WATTLE_CREDENTIALS";
+/// Path of the file with the certificates trusted for the NATS server; overrides the configuration.
+pub const CA: &str = "WATTLE_CA";
 /// Log filter, in tracing's syntax.
 pub const LOG: &str = "WATTLE_LOG";

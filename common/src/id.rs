@@ -125,6 +125,20 @@ id!(
     /// One predictor: its name as a NATS service.
     PredictorId
 );
+id!(
+    /// A person who submits jobs, operates the cluster or observes it.
+    UserId
+);
+
+impl UserId {
+    /// The id of a user of the operating system; characters that an id cannot have become `-`.
+    #[must_use]
+    pub fn of_local(name: &str) -> Self {
+        let allowed = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
+        let name: String = name.chars().take(ID_LEN_MAX).map(allowed).collect();
+        Self(if name.is_empty() { "unknown".into() } else { name.into() })
+    }
+}
 
 #[cfg(test)]
 mod tests {

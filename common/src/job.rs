@@ -118,7 +118,8 @@ pub struct JobSpec {
     pub job: JobId,
     /// Display name; need not be unique.
     pub name: String,
-    /// The user who submitted it, as declared by the client.
+    /// The user who submitted it; [`crate::messages::JobRecord::user_proven`] states whether the identity
+    /// is proven.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Its workload, if declared.

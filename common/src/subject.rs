@@ -1,16 +1,19 @@
 //! All NATS names of Wattle: subjects, key-value buckets, keys and streams.
 //!
 //! A subject is `wattle.v1.<cluster>.<noun>.<participle>[.<node>[.<job>]]`; a predictor's surface has
-//! `.<predictor>.<job>`. Subjects are built and parsed only here. Each contains its cluster, so
+//! `.<predictor>.<job>`, and a request of a person has `.<requester>.<user>` ([`Requester`]). Subjects are built and parsed only here. Each contains its cluster, so
 //! clusters on one server are separate.
 
+mod requester;
+pub mod roles;
 mod storage;
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::id::{ClusterId, IdError, JobId, NodeId, PredictorId};
+use crate::id::{ClusterId, IdError, JobId, NodeId, PredictorId, UserId};
 
+pub use requester::{Rank, Requester};
 pub use storage::{
     AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, PredictorKey, Reporter, StreamName,
 };
@@ -50,6 +53,10 @@ pub enum Topic {
     SummaryRequested,
     /// Request: a part of a job's output on a node: [`crate::messages::ReadOutput`].
     OutputRequested,
+    /// Request: the records of jobs: [`crate::messages::ReadJobs`].
+    JobRequested,
+    /// An order of a person and its outcome: [`crate::messages::OrderRecord`].
+    OrderRecorded,
 }
 
 /// The ids after a topic.
@@ -59,11 +66,13 @@ enum Ids {
     Node,
     NodeJob,
     PredictorJob,
+    Requester,
+    NodeRequester,
 }
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::GpuSampled,
         Self::NodeSummarized,
         Self::WindowClosed,
@@ -76,6 +85,8 @@ impl Topic {
         Self::BudgetSet,
         Self::SummaryRequested,
         Self::OutputRequested,
+        Self::JobRequested,
+        Self::OrderRecorded,
     ];
 
     /// Its noun and participle, as in the subject.
@@ -94,6 +105,8 @@ impl Topic {
             Self::BudgetSet => "budget.set",
             Self::SummaryRequested => "summary.requested",
             Self::OutputRequested => "output.requested",
+            Self::JobRequested => "job.requested",
+            Self::OrderRecorded => "order.recorded",
         }
     }
 
@@ -102,13 +115,16 @@ impl Topic {
             Self::GpuSampled
             | Self::NodeSummarized
             | Self::EnergyMetered
-            | Self::SummaryRequested
-            | Self::OutputRequested => Ids::Node,
+            | Self::SummaryRequested => Ids::Node,
             Self::WindowClosed | Self::JobProgressed => Ids::NodeJob,
             Self::SurfaceProposed => Ids::PredictorJob,
-            Self::JobSubmitted | Self::JobCancelled | Self::PredictorPromoted | Self::BudgetSet => {
-                Ids::None
-            }
+            Self::JobSubmitted
+            | Self::JobCancelled
+            | Self::PredictorPromoted
+            | Self::BudgetSet
+            | Self::JobRequested => Ids::Requester,
+            Self::OutputRequested => Ids::NodeRequester,
+            Self::OrderRecorded => Ids::None,
         }
     }
 
@@ -118,7 +134,8 @@ impl Topic {
         let ids = match self.ids() {
             Ids::None => "",
             Ids::Node => ".*",
-            Ids::NodeJob | Ids::PredictorJob => ".*.*",
+            Ids::NodeJob | Ids::PredictorJob | Ids::Requester => ".*.*",
+            Ids::NodeRequester => ".*.*.*",
         };
         format!("{ROOT}.{cluster}.{}{ids}", self.token())
     }
@@ -131,6 +148,8 @@ impl Topic {
             Ids::Node => ".<node>",
             Ids::NodeJob => ".<node>.<job>",
             Ids::PredictorJob => ".<predictor>.<job>",
+            Ids::Requester => ".<requester>.<user>",
+            Ids::NodeRequester => ".<node>.<requester>.<user>",
         };
         format!("{ROOT}.<cluster>.{}{ids}", self.token())
     }
@@ -144,19 +163,45 @@ pub struct Subject {
     node: Option<NodeId>,
     predictor: Option<PredictorId>,
     job: Option<JobId>,
+    requester: Option<Requester>,
 }
 
 impl Subject {
-    /// The subject of a request to the placer or registry of `cluster`.
+    /// The subject of a request of `requester` to the placer or registry of `cluster`.
     #[must_use]
-    pub const fn request(cluster: ClusterId, topic: RequestTopic) -> Self {
+    pub const fn request(cluster: ClusterId, topic: RequestTopic, requester: Requester) -> Self {
         let topic = match topic {
             RequestTopic::JobSubmitted => Topic::JobSubmitted,
             RequestTopic::JobCancelled => Topic::JobCancelled,
             RequestTopic::PredictorPromoted => Topic::PredictorPromoted,
             RequestTopic::BudgetSet => Topic::BudgetSet,
+            RequestTopic::JobRequested => Topic::JobRequested,
         };
-        Self { cluster, topic, node: None, predictor: None, job: None }
+        let requester = Some(requester);
+        Self { cluster, topic, node: None, predictor: None, job: None, requester }
+    }
+    /// The subject of a request of `requester` for the output of a job on `node`.
+    #[must_use]
+    pub const fn of_output(cluster: ClusterId, node: NodeId, requester: Requester) -> Self {
+        Self {
+            cluster,
+            topic: Topic::OutputRequested,
+            node: Some(node),
+            predictor: None,
+            job: None,
+            requester: Some(requester),
+        }
+    }
+    /// The pattern of the requests for output on `node`.
+    #[must_use]
+    pub fn outputs_of(cluster: &ClusterId, node: &NodeId) -> String {
+        format!("{ROOT}.{cluster}.{}.{node}.*.*", Topic::OutputRequested.token())
+    }
+    /// The subject of the records of orders.
+    #[must_use]
+    pub const fn of_orders(cluster: ClusterId) -> Self {
+        let topic = Topic::OrderRecorded;
+        Self { cluster, topic, node: None, predictor: None, job: None, requester: None }
     }
     /// The subject of a message about a node.
     #[must_use]
@@ -166,9 +211,8 @@ impl Subject {
             NodeTopic::NodeSummarized => Topic::NodeSummarized,
             NodeTopic::EnergyMetered => Topic::EnergyMetered,
             NodeTopic::SummaryRequested => Topic::SummaryRequested,
-            NodeTopic::OutputRequested => Topic::OutputRequested,
         };
-        Self { cluster, topic, node: Some(node), predictor: None, job: None }
+        Self { cluster, topic, node: Some(node), predictor: None, job: None, requester: None }
     }
     /// The subject of a message about a job on a node.
     #[must_use]
@@ -177,13 +221,20 @@ impl Subject {
             JobTopic::WindowClosed => Topic::WindowClosed,
             JobTopic::JobProgressed => Topic::JobProgressed,
         };
-        Self { cluster, topic, node: Some(node), predictor: None, job: Some(job) }
+        Self { cluster, topic, node: Some(node), predictor: None, job: Some(job), requester: None }
     }
     /// The subject of a surface that `predictor` proposes.
     #[must_use]
     pub const fn of_proposal(cluster: ClusterId, predictor: PredictorId, job: JobId) -> Self {
         let topic = Topic::SurfaceProposed;
-        Self { cluster, topic, node: None, predictor: Some(predictor), job: Some(job) }
+        Self {
+            cluster,
+            topic,
+            node: None,
+            predictor: Some(predictor),
+            job: Some(job),
+            requester: None,
+        }
     }
     /// The pattern of the windows of one job on all nodes.
     #[must_use]
@@ -215,6 +266,12 @@ impl Subject {
     pub const fn job(&self) -> Option<&JobId> {
         self.job.as_ref()
     }
+    /// The person who sent it, as the server proves: a client may publish only on subjects of its own
+    /// identity.
+    #[must_use]
+    pub const fn requester(&self) -> Option<&Requester> {
+        self.requester.as_ref()
+    }
     /// The pattern of all subjects of `cluster`.
     #[must_use]
     pub fn everything(cluster: &ClusterId) -> String {
@@ -233,6 +290,8 @@ pub enum RequestTopic {
     PredictorPromoted,
     /// [`Topic::BudgetSet`]
     BudgetSet,
+    /// [`Topic::JobRequested`]
+    JobRequested,
 }
 
 /// Topics with a node.
@@ -246,8 +305,6 @@ pub enum NodeTopic {
     EnergyMetered,
     /// [`Topic::SummaryRequested`]
     SummaryRequested,
-    /// [`Topic::OutputRequested`]
-    OutputRequested,
 }
 
 /// Topics with a node and a job.
@@ -271,6 +328,9 @@ impl fmt::Display for Subject {
         if let Some(job) = &self.job {
             write!(f, ".{job}")?;
         }
+        if let Some(requester) = &self.requester {
+            write!(f, ".{requester}")?;
+        }
         Ok(())
     }
 }
@@ -284,6 +344,9 @@ pub enum SubjectError {
     /// Wrong number of ids for the topic.
     #[error("subject `{0}` has the wrong number of ids for its topic")]
     Ids(String),
+    /// An unknown rank of a requester.
+    #[error("subject `{0}` has no requester: expected user, operator, monitor or local")]
+    Requester(String),
     /// An invalid id.
     #[error("{0}")]
     Id(#[from] IdError),
@@ -300,18 +363,41 @@ impl FromStr for Subject {
             .into_iter()
             .find(|topic| topic.token().split_once('.') == Some((noun, verb)))
             .ok_or_else(unknown)?;
-        let (node, predictor, job) = match (topic.ids(), ids) {
-            (Ids::None, []) => (None, None, None),
-            (Ids::Node, [node]) => (Some(NodeId::new(node)?), None, None),
-            (Ids::NodeJob, [node, job]) => (Some(NodeId::new(node)?), None, Some(JobId::new(job)?)),
-            (Ids::PredictorJob, [predictor, job]) => {
-                (None, Some(PredictorId::new(predictor)?), Some(JobId::new(job)?))
-            }
-            (Ids::None | Ids::Node | Ids::NodeJob | Ids::PredictorJob, _) => {
-                return Err(SubjectError::Ids(text.to_owned()));
-            }
+        let cluster = ClusterId::new(cluster)?;
+        let mut subject =
+            Self { cluster, topic, node: None, predictor: None, job: None, requester: None };
+        let wrong = || SubjectError::Ids(text.to_owned());
+        let requester = |rank: &str, user| {
+            let rank = Rank::parse(rank).ok_or_else(|| SubjectError::Requester(text.to_owned()))?;
+            Ok::<_, SubjectError>(Requester { rank, user: UserId::new(user)? })
         };
-        Ok(Self { cluster: ClusterId::new(cluster)?, topic, node, predictor, job })
+        match (topic.ids(), ids) {
+            (Ids::None, []) => {}
+            (Ids::Node, [node]) => subject.node = Some(NodeId::new(node)?),
+            (Ids::NodeJob, [node, job]) => {
+                subject.node = Some(NodeId::new(node)?);
+                subject.job = Some(JobId::new(job)?);
+            }
+            (Ids::PredictorJob, [predictor, job]) => {
+                subject.predictor = Some(PredictorId::new(predictor)?);
+                subject.job = Some(JobId::new(job)?);
+            }
+            (Ids::Requester, [rank, user]) => subject.requester = Some(requester(rank, user)?),
+            (Ids::NodeRequester, [node, rank, user]) => {
+                subject.node = Some(NodeId::new(node)?);
+                subject.requester = Some(requester(rank, user)?);
+            }
+            (
+                Ids::None
+                | Ids::Node
+                | Ids::NodeJob
+                | Ids::PredictorJob
+                | Ids::Requester
+                | Ids::NodeRequester,
+                _,
+            ) => return Err(wrong()),
+        }
+        Ok(subject)
     }
 }
 
@@ -324,18 +410,22 @@ mod tests {
         let id = "[A-Za-z0-9_-]{1,20}";
         (id, id, id, 0usize..Topic::ALL.len()).prop_map(|(cluster, first, job, at)| {
             let topic = Topic::ALL[at];
-            let (has_node, has_predictor, has_job) = match topic.ids() {
-                Ids::None => (false, false, false),
-                Ids::Node => (true, false, false),
-                Ids::NodeJob => (true, false, true),
-                Ids::PredictorJob => (false, true, true),
+            let (has_node, has_predictor, has_job, has_requester) = match topic.ids() {
+                Ids::None => (false, false, false, false),
+                Ids::Node => (true, false, false, false),
+                Ids::NodeJob => (true, false, true, false),
+                Ids::PredictorJob => (false, true, true, false),
+                Ids::Requester => (false, false, false, true),
+                Ids::NodeRequester => (true, false, false, true),
             };
+            let requester = Requester { rank: Rank::ALL[at % 4], user: UserId::new(&job).unwrap() };
             Subject {
                 cluster: ClusterId::new(&cluster).unwrap(),
                 topic,
                 node: has_node.then(|| NodeId::new(&first).unwrap()),
                 predictor: has_predictor.then(|| PredictorId::new(&first).unwrap()),
                 job: has_job.then(|| JobId::new(&job).unwrap()),
+                requester: has_requester.then_some(requester),
             }
         })
     }

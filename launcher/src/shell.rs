@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use wattle_common::messages::{LaunchReport, NodeDesired, OutputReply, ReadOutput};
-use wattle_common::subject::{Bucket, NodeTopic, Reporter, Subject};
-use wattle_common::{NodeId, codec};
+use wattle_common::messages::{JobRecord, LaunchReport, NodeDesired, OutputReply, ReadOutput};
+use wattle_common::subject::{Bucket, Rank, Reporter, Requester, Subject};
+use wattle_common::{JobId, NodeId, codec};
 use wattle_runtime::bus::{Bus, BusError, KvBucket, Request, Requests};
 use wattle_runtime::driver;
+use wattle_runtime::orders::requester_of;
 use wattle_runtime::shell::{Shutdown, chain};
 
 use self::specs::Specs;
@@ -199,7 +200,8 @@ async fn follow_bus_once(
     let bus = Bus::connect(&config.nats, config.cluster.clone(), &name).await?;
     let desired = bus.bucket(Bucket::Desired).await?;
     let actual = bus.bucket(Bucket::Actual).await?;
-    let mut specs = Specs::new(bus.bucket(Bucket::Jobs).await?);
+    let jobs = bus.bucket(Bucket::Jobs).await?;
+    let mut specs = Specs::new(jobs.clone());
     let key = Reporter::Launcher.key(&config.node);
     let heartbeat = wattle_runtime::clock::scale().wall_span(config.heartbeat());
     loop {
@@ -211,13 +213,11 @@ async fn follow_bus_once(
         }
         let about = "starts and stops jobs on a node";
         let service = bus.register_on("wattle-launcher", about, &config.node).await?;
-        let cluster = config.cluster.clone();
-        let subject = Subject::of_node(cluster, NodeTopic::OutputRequested, config.node.clone());
-        let requests = service.endpoint(subject).await?;
+        let requests = service.endpoint(Subject::outputs_of(&config.cluster, &config.node)).await?;
         let followed = tokio::select! {
             () = actual.put_latest(&key, newest.clone()) => Ok(()),
             followed = follow_desired(&desired, &mut specs, &config.node, sender) => followed,
-            () = answer_requests(requests, config) => Ok(()),
+            () = answer_requests(requests, config, &bus, &jobs) => Ok(()),
             () = claim::lost(&actual, &key, &first.instance, heartbeat) => continue,
         };
         drop(service);
@@ -236,24 +236,54 @@ async fn ended(mut newest: watch::Receiver<Option<LaunchReport>>) {
 }
 
 /// Answers requests for the output of jobs; never returns.
-async fn answer_requests(mut requests: Requests, config: &Config) {
+async fn answer_requests(mut requests: Requests, config: &Config, bus: &Bus, jobs: &KvBucket) {
     while let Some(request) = requests.next().await {
         let (log_dir, node) = (config.log_dir.clone(), config.node.clone());
-        tokio::spawn(answer(request, log_dir, node));
+        let requester = requester_of(bus, &request);
+        tokio::spawn(answer(request, requester, jobs.clone(), log_dir, node));
     }
     // The requests end only with the bus client.
     std::future::pending::<()>().await;
 }
 
-async fn answer(request: Request, log_dir: PathBuf, node: NodeId) {
-    let reply = match request.decode::<ReadOutput>() {
+async fn answer(
+    request: Request,
+    requester: Result<Requester, String>,
+    jobs: KvBucket,
+    log_dir: PathBuf,
+    node: NodeId,
+) {
+    let permitted = async {
+        let body = request.decode::<ReadOutput>().map_err(|error| chain(&error))?;
+        may_read(&requester?, &jobs, &body.job).await?;
+        Ok::<_, String>(body)
+    };
+    let reply = match permitted.await {
         Ok(body) => tokio::task::spawn_blocking(move || output::reply(&log_dir, &node, &body))
             .await
             .unwrap_or_else(|error| OutputReply::Refused { error: error.to_string() }),
-        Err(error) => OutputReply::Refused { error: chain(&error) },
+        Err(error) => OutputReply::Refused { error },
     };
     if let Err(error) = request.respond(&reply).await {
         tracing::warn!(error = chain(&error), "output not sent");
+    }
+}
+
+/// Whether a person may read the output of a job; its owner is in the placer's record.
+async fn may_read(requester: &Requester, jobs: &KvBucket, job: &JobId) -> Result<(), String> {
+    if requester.rank != Rank::User {
+        return if requester.may_operate() {
+            Ok(())
+        } else {
+            Err("only users and operators read the output of jobs".to_owned())
+        };
+    }
+    let record = jobs.get::<JobRecord>(job.as_str()).await.map_err(|error| chain(&error))?;
+    let owner = record.as_ref().and_then(|(record, _)| record.spec.user.as_deref());
+    if requester.may_see(owner) {
+        Ok(())
+    } else {
+        Err(format!("unknown job `{job}`; `wattle jobs` lists your jobs"))
     }
 }
 
@@ -263,7 +293,7 @@ async fn follow_desired(
     node: &NodeId,
     sender: &mpsc::Sender<Event>,
 ) -> Result<(), BusError> {
-    let mut watch = bucket.watch().await?;
+    let mut watch = bucket.watch_keys(node.as_str()).await?;
     while let Some(change) = watch.next().await {
         if change.key != node.as_str() {
             continue;

@@ -5,6 +5,8 @@
 //! is away, actions wait; afterwards [`Event::BusReturned`] excuses missing heartbeats. Every write names
 //! the revision it replaces, so a second placer of the same cluster is detected at its first write.
 
+mod access;
+mod requests;
 mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,24 +15,25 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobProgressed, JobRecord,
-    LaunchReport, LedgerEntry, PowerReport, Reply, SetBudget, SubmitJob, Surface,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, JobProgressed, JobRecord, LaunchReport,
+    LedgerEntry, PowerReport, Reply, SubmitJob, Surface,
 };
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, Reporter, RequestTopic, StreamName, Subject,
-    Topic,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, Reporter, StreamName, Subject, Topic,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp, codec};
 use wattle_runtime::bus::{
     Bus, BusError, Change, Consumer, ExclusiveBucket, ExclusiveError, Request, Requests, Service,
     Stored, StoredDelivery, Subscription, Watch,
 };
+use wattle_runtime::orders::OrderLog;
 use wattle_runtime::shell::{Shutdown, chain};
 use wattle_runtime::{clock, command};
 
 use crate::live::{Action, Event, PersistedState, Placer, RequestNumber};
 use crate::{Config, Policy, UnknownPolicy};
 
+use requests::Waiting;
 use storage::{Room, Storage};
 
 /// Pause before the bus is tried again: wall time.
@@ -88,14 +91,16 @@ struct PlacerService {
     _service: Service,
     submissions: Requests,
     cancellations: Requests,
+    reads: Requests,
     budgets: Requests,
     budget: ExclusiveBucket,
     metered: Consumer,
     /// The energy ledger entry being counted, not yet acknowledged.
     counting: Option<StoredDelivery>,
     progress: Subscription,
+    orders_log: OrderLog,
     /// Unanswered requests.
-    waiting: BTreeMap<RequestNumber, Request>,
+    waiting: BTreeMap<RequestNumber, Waiting>,
     count: RequestNumber,
     wake_command: Vec<String>,
     /// The results of wake commands.
@@ -106,6 +111,7 @@ impl PlacerService {
     async fn open(config: Config, policy: Box<dyn Policy>) -> Result<Self, ShellError> {
         let cluster = config.cluster.clone();
         let bus = Bus::connect(&config.nats, cluster.clone(), "wattle-placer").await?;
+        bus.create_storage().await?;
         let (jobs, records) = open(&bus, Bucket::Jobs).await?;
         let (orders, desired) = open(&bus, Bucket::Desired).await?;
         let mut actual = bus.bucket(Bucket::Actual).await?.watch().await?;
@@ -142,10 +148,11 @@ impl PlacerService {
         let placer = Placer::new(config, policy, persisted, clock::now());
 
         let service = bus.register("wattle-placer", "accepts jobs and places them on GPUs").await?;
-        let subject = |topic| Subject::request(cluster.clone(), topic);
-        let submissions = service.endpoint(subject(RequestTopic::JobSubmitted)).await?;
-        let cancellations = service.endpoint(subject(RequestTopic::JobCancelled)).await?;
-        let budgets = service.endpoint(subject(RequestTopic::BudgetSet)).await?;
+        let submissions = service.endpoint(Topic::JobSubmitted.pattern(&cluster)).await?;
+        let cancellations = service.endpoint(Topic::JobCancelled.pattern(&cluster)).await?;
+        let reads = service.endpoint(Topic::JobRequested.pattern(&cluster)).await?;
+        let budgets = service.endpoint(Topic::BudgetSet.pattern(&cluster)).await?;
+        let orders_log = OrderLog::new(&bus, "placer");
         let progress = bus.subscribe(&Topic::JobProgressed.pattern(&cluster)).await?;
         Ok(Self {
             bus,
@@ -160,7 +167,9 @@ impl PlacerService {
             _service: service,
             submissions,
             cancellations,
+            reads,
             budgets,
+            orders_log,
             budget: budget_bucket,
             metered,
             counting: None,
@@ -219,12 +228,16 @@ impl PlacerService {
         tokio::select! {
             Some(request) = self.submissions.next() => self.submitted(request, out).await,
             Some(request) = self.cancellations.next() => {
-                let (number, body) = self.decode::<CancelJob>(request).await?;
+                let (number, body) = self.receive(request, access::cancel).await?;
                 Some(Event::Cancelled(number, body))
             }
             Some(request) = self.budgets.next() => {
-                let (number, body) = self.decode::<SetBudget>(request).await?;
+                let (number, body) = self.receive(request, access::set_budget).await?;
                 Some(Event::BudgetSet(number, Box::new(body)))
+            }
+            Some(request) = self.reads.next() => {
+                self.answer_read(&request).await;
+                None
             }
             Some(delivery) = self.metered.next() => {
                 let entry = metered(&delivery);
@@ -251,14 +264,15 @@ impl PlacerService {
 
     /// Decodes a submission, and refuses it if the bucket of jobs has no room.
     async fn submitted(&mut self, request: Request, out: &mut Vec<Action>) -> Option<Event> {
-        let (number, body) = self.decode::<SubmitJob>(request).await?;
+        let (number, body) = self.receive::<SubmitJob>(request, access::submit).await?;
         let room = self.storage.room().await;
         if room != Room::Free {
             self.placer.handle(clock::now(), Event::JobsNearlyFull, out);
         }
         if room == Room::Full && !self.jobs.contains(body.spec.job.as_str()) {
             let error = self.storage.refusal();
-            answer(self.waiting.remove(&number), Reply::Refused { error }).await;
+            let reply = Reply::Refused { error: error.clone() };
+            self.conclude(number, &reply, Some(&error)).await;
             return None;
         }
         Some(Event::Submitted(number, Box::new(body)))
@@ -305,31 +319,6 @@ impl PlacerService {
         Ok(stored)
     }
 
-    /// Decodes a request and assigns its number. Refuses an undecodable request.
-    async fn decode<T: DeserializeOwned>(
-        &mut self,
-        request: Request,
-    ) -> Option<(RequestNumber, T)> {
-        match request.decode() {
-            Ok(body) => {
-                self.count += 1;
-                self.waiting.insert(self.count, request);
-                Some((self.count, body))
-            }
-            Err(error) => {
-                let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
-                let error = format!("{error}{}", cause.unwrap_or_default());
-                tracing::warn!(
-                    subject = request.subject,
-                    error,
-                    "request refused: it cannot be decoded"
-                );
-                answer(Some(request), Reply::Refused { error }).await;
-                None
-            }
-        }
-    }
-
     /// Executes an action. A value for which the server has no room is left out with an alarm: orders,
     /// the budget's status and the aim are written again.
     async fn execute(
@@ -368,7 +357,11 @@ impl PlacerService {
             }
             Action::StoreAimStatus(status) => self.budget.put(AIM_STATUS, &status, shutdown).await,
             Action::AnswerBudget(number, reply) => {
-                answer_budget(self.waiting.remove(&number), &reply).await;
+                let refused = match &reply {
+                    BudgetReply::Refused { error } => Some(error.as_str()),
+                    BudgetReply::Stored { .. } => None,
+                };
+                self.conclude(number, &reply, refused).await;
                 Ok(Stored::Immediately)
             }
             Action::Answer(number, mut reply) => {
@@ -377,7 +370,11 @@ impl PlacerService {
                 {
                     reply = Reply::Refused { error: self.storage.refusal() };
                 }
-                answer(self.waiting.remove(&number), reply).await;
+                let refused = match &reply {
+                    Reply::Refused { error } => Some(error.as_str()),
+                    Reply::Accepted { .. } => None,
+                };
+                self.conclude(number, &reply, refused).await;
                 Ok(Stored::Immediately)
             }
             Action::Alarm(text) => {
@@ -458,6 +455,10 @@ async fn reports(actual: &mut Watch) -> (Vec<PowerReport>, Vec<LaunchReport>) {
 
 fn progressed(subject: &str, payload: &[u8]) -> Option<Event> {
     match codec::decode_json::<JobProgressed>(payload) {
+        Ok(message) if !access::is_about(subject, Some(&message.node), Some(&message.job)) => {
+            tracing::warn!(subject, "message ignored: it is about another node or job");
+            None
+        }
         Ok(message) => Some(Event::Progressed(message)),
         Err(error) => {
             tracing::warn!(subject, %error, "message ignored: it cannot be decoded");
@@ -485,18 +486,4 @@ fn metered(delivery: &StoredDelivery) -> Option<Event> {
         return None;
     }
     Some(Event::EnergyMetered(Box::new(entry)))
-}
-
-async fn answer_budget(request: Option<Request>, reply: &BudgetReply) {
-    let Some(request) = request else { return };
-    if let Err(error) = request.respond(reply).await {
-        tracing::warn!(%error, ?reply, "cannot send a reply; the client may repeat its request");
-    }
-}
-
-async fn answer(request: Option<Request>, reply: Reply) {
-    let Some(request) = request else { return };
-    if let Err(error) = request.respond(&reply).await {
-        tracing::warn!(%error, ?reply, "cannot send a reply; the client may repeat its request");
-    }
 }

@@ -15,14 +15,15 @@ use serde::Deserialize;
 use wattle_common::codec;
 use wattle_common::id::{JobId, PredictorId};
 use wattle_common::messages::{
-    Champion, JobRecord, JobWindow, PromotePredictor, PromoteReply, Surface,
+    Champion, JobRecord, JobWindow, Order, PromotePredictor, PromoteReply, Surface,
 };
-use wattle_common::subject::{Bucket, PredictorKey, RequestTopic, Subject, Topic};
+use wattle_common::subject::{Bucket, PredictorKey, Requester, Subject, Topic};
 use wattle_common::{ClusterId, Machine};
 use wattle_runtime::bus::{
     Bus, BusConfig, BusError, Change, Delivery, KvBucket, PendingWrites, Request,
 };
 use wattle_runtime::clock;
+use wattle_runtime::orders::{OrderLog, requester_of};
 use wattle_runtime::shell::{Shutdown, chain};
 
 use crate::check::InvalidSurface;
@@ -160,6 +161,7 @@ async fn open(config: &ServiceConfig, bus: &Bus, lease: Held) -> Result<Service,
     let champion = &registry.champion().predictor;
     tracing::info!(cluster = %config.cluster, %champion, kept, "registry started");
     Ok(Service {
+        orders: OrderLog::new(&bus, "registry"),
         bus,
         surfaces,
         predictors,
@@ -184,6 +186,7 @@ struct Service {
     registry: Registry,
     lease: Held,
     pending: PendingWrites<String, Write>,
+    orders: OrderLog,
 }
 
 impl Service {
@@ -205,8 +208,8 @@ impl Service {
                     "serves the champion predictor and scores all predictors",
                 )
                 .await?;
-            let subject = Subject::request(bus.cluster().clone(), RequestTopic::PredictorPromoted);
-            let requests = service.endpoint(subject).await?;
+            let pattern = Topic::PredictorPromoted.pattern(bus.cluster());
+            let requests = service.endpoint(pattern).await?;
             Ok::<_, BusError>((windows, proposals, jobs, first, service, requests))
         };
         let Some(begun) = shutdown.or(begin).await else { return Ok(Ended::Stopped) };
@@ -345,13 +348,44 @@ impl Service {
     }
 
     async fn on_request(&mut self, request: &Request, actions: &mut Vec<Action>) {
-        let reply = match request.decode::<PromotePredictor>() {
-            Ok(PromotePredictor { predictor }) => self.promote(predictor, actions).await,
-            Err(error) => PromoteReply::Refused { error: chain(&error) },
+        let reply = match requester_of(&self.bus, request) {
+            Ok(requester) => self.answer(request, &requester, actions).await,
+            Err(error) => PromoteReply::Refused { error },
         };
         if let Err(error) = request.respond(&reply).await {
             tracing::warn!(%error, "reply to a promotion not sent");
         }
+    }
+
+    /// Carries out an operator's request, and records it.
+    async fn answer(
+        &mut self,
+        request: &Request,
+        requester: &Requester,
+        actions: &mut Vec<Action>,
+    ) -> PromoteReply {
+        let (order, reply) = match request.decode::<PromotePredictor>() {
+            Ok(PromotePredictor { predictor }) => {
+                let order = Order::Promote { predictor: predictor.clone() };
+                let reply = if requester.may_operate() {
+                    self.promote(predictor, actions).await
+                } else {
+                    let error = "only an operator promotes predictors: use the key of an operator";
+                    PromoteReply::Refused { error: error.to_owned() }
+                };
+                (order, reply)
+            }
+            Err(error) => {
+                let topic = Topic::PredictorPromoted.token().to_owned();
+                (Order::Unreadable { topic }, PromoteReply::Refused { error: chain(&error) })
+            }
+        };
+        let refused = match &reply {
+            PromoteReply::Refused { error } => Some(error.as_str()),
+            PromoteReply::Promoted { .. } => None,
+        };
+        self.orders.record(requester, order, refused);
+        reply
     }
 
     /// Promotes a predictor: stored first, then in effect, then acknowledged.

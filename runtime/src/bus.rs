@@ -12,8 +12,10 @@
 
 mod config;
 mod connect;
+mod credentials;
 mod error;
 mod exclusive;
+mod follow;
 mod kv;
 mod latest;
 mod pending;
@@ -33,7 +35,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use wattle_common::ClusterId;
 use wattle_common::codec::{self, PAYLOAD_LEN_MAX};
-use wattle_common::subject::{StreamName, Subject};
+use wattle_common::subject::{RequestTopic, Requester, StreamName, Subject};
 
 pub use config::BusConfig;
 pub use error::BusError;
@@ -59,6 +61,11 @@ struct Shared {
     jetstream: jetstream::Context,
     cluster: ClusterId,
     url: String,
+    requester: Requester,
+    /// Whether this process presents a key.
+    has_key: bool,
+    /// Whether the server refused the last connection because of the identity.
+    refused: Arc<AtomicBool>,
     /// Number of connections so far.
     reached: watch::Receiver<u64>,
     /// Streams known to exist, in the order of [`StreamName::ALL`].
@@ -98,6 +105,24 @@ impl Bus {
     #[must_use]
     pub fn cluster(&self) -> &ClusterId {
         &self.shared.cluster
+    }
+
+    /// The person on whose behalf this process sends requests.
+    #[must_use]
+    pub fn requester(&self) -> &Requester {
+        &self.shared.requester
+    }
+
+    /// Whether the server has checked the key of this process, and so proves identities.
+    #[must_use]
+    pub fn has_key(&self) -> bool {
+        self.shared.has_key && self.shared.client.server_info().auth_required
+    }
+
+    /// The subject of this process's request to the placer or registry.
+    #[must_use]
+    pub fn request_subject(&self, topic: RequestTopic) -> Subject {
+        Subject::request(self.cluster().clone(), topic, self.requester().clone())
     }
 
     /// The server's address, without a password.
@@ -187,6 +212,12 @@ impl Bus {
         if tokio::time::timeout(ANSWER_WITHIN, self.shared.client.flush()).await.is_err() {
             tracing::debug!("queued messages not written");
         }
+    }
+
+    /// A new name of a consumer, which no other process can guess.
+    fn consumer_name(&self) -> String {
+        let inbox = self.shared.client.new_inbox();
+        inbox.rsplit('.').next().unwrap_or(&inbox).to_owned()
     }
 
     fn check(&self, subject: &str, len: usize) -> Result<(), BusError> {

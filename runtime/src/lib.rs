@@ -9,6 +9,7 @@ pub mod command;
 pub mod config;
 pub mod driver;
 pub mod instance;
+pub mod orders;
 pub mod server;
 pub mod service;
 pub mod shell;

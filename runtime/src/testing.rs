@@ -127,6 +127,18 @@ impl NatsServer {
         self.launch().await;
     }
 
+    /// Replaces the configuration and lets the running server read it.
+    ///
+    /// # Panics
+    /// If the file cannot be written.
+    pub fn reload(&self, configuration: &str) {
+        std::fs::write(self.folder.join("nats.conf"), configuration)
+            .expect("the server's own folder takes a file");
+        if let Some(child) = &self.child {
+            let _ = Command::new("kill").args(["-HUP", &child.id().to_string()]).status();
+        }
+    }
+
     /// As [`Self::restart`], with or without JetStream from now on.
     ///
     /// # Panics

@@ -12,9 +12,7 @@ use serde::de::DeserializeOwned;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget,
 };
-use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, RequestTopic, Subject,
-};
+use wattle_common::subject::{AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, RequestTopic};
 use wattle_common::{Budget, Timestamp};
 use wattle_runtime::bus::{Bus, BusError};
 use wattle_runtime::clock;
@@ -24,6 +22,7 @@ use wattle_simulator::CarbonSeries;
 use crate::aim::percent;
 use crate::budget::{BudgetOptions, kw, limits, tidy};
 use crate::connection::{Connection, block_on};
+use crate::job_records;
 use crate::output::{note, print, print_json, span, usage, usage_chain};
 
 /// Show or set the energy, carbon and power budget.
@@ -114,7 +113,7 @@ pub(crate) async fn set(
         Some(budget) => budget,
         None => stored(bus).await?.map(|record| record.budget).unwrap_or_default(),
     };
-    let subject = Subject::request(bus.cluster().clone(), RequestTopic::BudgetSet);
+    let subject = bus.request_subject(RequestTopic::BudgetSet);
     let reply: BudgetReply = bus
         .request(&subject, &SetBudget { budget, intensity })
         .await
@@ -176,6 +175,7 @@ struct Shown {
 
 async fn show(command: Show) -> anyhow::Result<()> {
     let bus = command.connection.open().await?;
+    job_records::require_storage(&bus, "budget")?;
     let set = stored(&bus).await?;
     let status: Option<BudgetStatus> = read(&bus, BUDGET_STATUS).await?;
     let aim: Option<AimStatus> = read(&bus, AIM_STATUS).await?;
@@ -233,6 +233,7 @@ async fn change(
     carbon: Option<&Path>,
 ) -> anyhow::Result<()> {
     let bus = connection.open().await?;
+    job_records::require_storage(&bus, "budget")?;
     // The system's clock is known once the bus is open.
     let intensity = carbon.map(|path| intensities(path, clock::now())).transpose()?;
     let before = stored(&bus).await?.map(|record| record.since_us);

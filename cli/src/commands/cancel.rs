@@ -4,11 +4,12 @@ use anyhow::Context as _;
 use clap::Args;
 use wattle_common::JobId;
 use wattle_common::messages::{CancelJob, Reply};
-use wattle_common::subject::{RequestTopic, Subject};
+use wattle_common::subject::RequestTopic;
 use wattle_runtime::bus::Bus;
 
 use crate::connection::{Connection, block_on};
 use crate::job_name::JobName;
+use crate::job_records;
 use crate::output::{print, print_json, usage};
 
 /// Cancel a job.
@@ -26,7 +27,7 @@ pub(crate) struct Cancel {
 
 /// Requests the cancellation of `job`.
 pub(crate) async fn cancel(bus: &Bus, job: JobId) -> anyhow::Result<Reply> {
-    let subject = Subject::request(bus.cluster().clone(), RequestTopic::JobCancelled);
+    let subject = bus.request_subject(RequestTopic::JobCancelled);
     bus.request(&subject, &CancelJob { job })
         .await
         .context("the placer did not answer; is wattle-placer running?")
@@ -36,6 +37,7 @@ pub(crate) async fn cancel(bus: &Bus, job: JobId) -> anyhow::Result<Reply> {
 pub(crate) fn run(command: Cancel) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
+        job_records::require_change(&bus)?;
         let job = command.job.resolve(&bus).await?;
         match cancel(&bus, job).await? {
             reply @ Reply::Accepted { .. } if command.json => print_json(&reply),

@@ -14,6 +14,7 @@ use wattle_runtime::bus::Bus;
 
 use super::predictors::statuses;
 use crate::connection::{Connection, block_on};
+use crate::job_records;
 use crate::output::{note, print, usage};
 
 /// Print the measured history of workloads as CSV.
@@ -46,6 +47,7 @@ async fn check_known(bus: &Bus, wanted: &PredictorId, keys: &[String]) -> anyhow
 pub(crate) fn run(command: History) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
+        job_records::require_storage(&bus, "history")?;
         let bucket = bus.bucket(Bucket::Knowledge).await?;
         let mut keys = bucket.keys().await?;
         keys.sort();

@@ -6,11 +6,11 @@
 use clap::Args;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::JobRecord;
-use wattle_common::subject::Bucket;
-use wattle_common::{Energy, Power, Timestamp, codec};
+use wattle_common::{Energy, Power, Timestamp};
 use wattle_runtime::bus::Bus;
 
 use crate::connection::{Connection, block_on};
+use crate::job_records;
 use crate::job_view::JobView;
 use crate::output::{Align, Table, note, print, print_json, terminal_width};
 use crate::quantity::{EnergyUnit, clock, energy, percent, power, watts};
@@ -21,6 +21,7 @@ use crate::summaries::{self, Summaries};
 #[command(
     after_help = "POWER is the power attributed to the job, ENERGY its energy so far, both of its GPUs.\n\
         REST is the predicted run time that remains, without waiting, as [days-][hours:]minutes:seconds.\n\
+        A `?` behind a USER: no key has proven the identity.\n\
         An observed job runs under early observation: its placement may still be undone.\n\n\
         Examples:\n  wattle jobs\n  wattle jobs --all --wide\n  wattle jobs --all --json"
 )]
@@ -40,18 +41,7 @@ pub(crate) struct Jobs {
 
 /// Every job's record, in the order of submission.
 pub(crate) async fn records(bus: &Bus) -> anyhow::Result<Vec<JobRecord>> {
-    let mut watch = bus.bucket(Bucket::Jobs).await?.watch().await?;
-    let mut records = Vec::new();
-    for change in watch.initial().await {
-        let Some(value) = change.value else { continue };
-        match codec::decode_json::<JobRecord>(&value) {
-            Ok(record) => records.push(record),
-            Err(error) => {
-                let key = change.key;
-                note(&format!("warning: job {key} cannot be read: {error}"));
-            }
-        }
-    }
+    let mut records = job_records::all(bus).await?;
     sort(&mut records);
     Ok(records)
 }
@@ -142,12 +132,18 @@ pub(crate) fn table(views: &[JobView], now: Timestamp, wide: bool, width: usize)
                 setting.unwrap_or_default(),
                 placement.unwrap_or_default(),
                 workload.unwrap_or_default(),
-                record.spec.user.clone().unwrap_or_default(),
+                user(record),
             ]);
         }
         table.row(row);
     }
     if wide { table } else { table.fit(0, width) }
+}
+
+/// The owner, with a `?` if no key has proven its identity.
+fn user(record: &JobRecord) -> String {
+    let mark = if record.user_proven { "" } else { "?" };
+    record.spec.user.as_ref().map(|user| format!("{user}{mark}")).unwrap_or_default()
 }
 
 /// Runs the command.

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub(crate) mod audit;
 pub(crate) mod budget;
 pub(crate) mod cancel;
 pub(crate) mod compare;
@@ -9,6 +10,7 @@ pub(crate) mod evaluate;
 pub(crate) mod explain;
 pub(crate) mod history;
 pub(crate) mod jobs;
+pub(crate) mod keys;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod nodes;

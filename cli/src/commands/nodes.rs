@@ -18,6 +18,7 @@ use wattle_common::{JobId, NodeId, Power, Timestamp, codec};
 use wattle_runtime::bus::Bus;
 
 use crate::connection::{Connection, block_on};
+use crate::job_records;
 use crate::output::{Align, Table, note, print, print_json, terminal_width};
 use crate::quantity::{power, watts};
 use crate::summaries::{self, Summaries};
@@ -302,6 +303,7 @@ fn faults(node: &Node, now: Timestamp, rate: u32) -> Vec<String> {
 pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
+        job_records::require_storage(&bus, "nodes")?;
         let mut nodes = nodes(&bus).await?;
         let ids = nodes.iter().map(|node| node.node.clone()).collect();
         summarize(&mut nodes, summaries::of(&bus, ids).await);

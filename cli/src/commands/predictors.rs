@@ -11,11 +11,12 @@ use wattle_common::id::PredictorId;
 use wattle_common::messages::{
     PredictorState, PredictorStatus, PromotePredictor, PromoteReply, Score, Scores,
 };
-use wattle_common::subject::{Bucket, PredictorKey, RequestTopic, Subject};
+use wattle_common::subject::{Bucket, PredictorKey, RequestTopic};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 
 use crate::connection::{Connection, block_on};
+use crate::job_records;
 use crate::output::{Align, Table, note, print, print_json, span, usage};
 
 /// A registry without an update for this long is considered absent, wall time. It writes every few
@@ -186,6 +187,7 @@ fn remarks(statuses: &[PredictorStatus], now: Timestamp) -> Vec<String> {
 
 async fn list(connection: &Connection, json: bool) -> anyhow::Result<()> {
     let bus = connection.open().await?;
+    job_records::require_storage(&bus, "predictors")?;
     let statuses = statuses(&bus).await?;
     if json {
         return print_json(&statuses);
@@ -208,7 +210,7 @@ async fn list(connection: &Connection, json: bool) -> anyhow::Result<()> {
 
 async fn promote(command: Promote) -> anyhow::Result<()> {
     let bus = command.connection.open().await?;
-    let subject = Subject::request(bus.cluster().clone(), RequestTopic::PredictorPromoted);
+    let subject = bus.request_subject(RequestTopic::PredictorPromoted);
     let request = PromotePredictor { predictor: command.predictor };
     let reply: PromoteReply = bus
         .request(&subject, &request)

@@ -7,13 +7,14 @@ use clap::Args;
 use wattle_common::aim::parse_slowdown;
 use wattle_common::id::SubmissionId;
 use wattle_common::job::{GpuRequest, JobSpec, check_signal};
-use wattle_common::messages::{JobRecord, Reply, SubmitJob};
-use wattle_common::subject::{Bucket, RequestTopic, Subject};
+use wattle_common::messages::{Reply, SubmitJob};
+use wattle_common::subject::RequestTopic;
 use wattle_common::{JobId, WorkloadId, id};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 
 use crate::connection::{Connection, block_on};
+use crate::job_records;
 use crate::output::{UsageError, note, print, print_json, usage};
 
 /// Time limit for an unresponsive placer, wall time. A failed placer restarts within a second.
@@ -188,7 +189,7 @@ impl Submit {
 
 /// Submits a job; on success it is stored.
 pub(crate) async fn submit(bus: &Bus, request: &SubmitJob) -> anyhow::Result<JobId> {
-    let subject = Subject::request(bus.cluster().clone(), RequestTopic::JobSubmitted);
+    let subject = bus.request_subject(RequestTopic::JobSubmitted);
     let reply: Reply = bus
         .request(&subject, request)
         .await
@@ -204,7 +205,7 @@ async fn submit_with_retries(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> 
     let job = spec.job.clone();
     let unique = format!("{}-{:x}", std::process::id(), clock::wall_now().as_us());
     let submission = SubmissionId::new(&unique).context("the id of the submission")?;
-    let request = SubmitJob { spec, submission: Some(submission) };
+    let request = SubmitJob { spec, submission: Some(submission), user_proven: false };
     let mut last = None;
     let taken = async {
         loop {
@@ -226,13 +227,11 @@ async fn submit_with_retries(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> 
 /// Notes other jobs of the same name that have not ended: a second submission may be a mistake. The job
 /// is submitted already, so errors are ignored.
 async fn note_same_name(bus: &Bus, name: &str, job: &JobId) {
-    let Ok(bucket) = bus.bucket(Bucket::Jobs).await else { return };
+    let Ok(ids) = job_records::ids(bus).await else { return };
     let mut others = Vec::new();
-    for key in bucket.keys().await.unwrap_or_default() {
-        if key == job.as_str() || !is_of_name(&key, name) {
-            continue;
-        }
-        if let Ok(Some((record, _))) = bucket.get::<JobRecord>(&key).await
+    for key in ids.into_iter().filter(|key| key != job.as_str() && is_of_name(key, name)) {
+        let Ok(other) = JobId::new(&key) else { continue };
+        if let Ok(Some(record)) = job_records::one(bus, &other).await
             && !record.phase.is_final()
         {
             others.push(key);
@@ -256,6 +255,7 @@ pub(crate) fn run(command: Submit) -> anyhow::Result<()> {
     let (connection, json) = (command.connection.clone(), command.json);
     block_on(async {
         let bus = connection.open().await?;
+        job_records::require_change(&bus)?;
         let name = command.name.clone().filter(|_| command.job.is_none());
         let job = submit_with_retries(&bus, command.spec()?).await?;
         if let Some(name) = name {

@@ -11,12 +11,15 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 use wattle_common::codec::{self, MAGIC};
-use wattle_common::subject::{Bucket, Subject, Topic};
+use wattle_common::subject::roles::TELEMETRY;
+use wattle_common::subject::{Bucket, Rank, Subject, Topic};
 use wattle_common::{ClusterId, Timestamp};
+use wattle_runtime::bus::Bus;
 use wattle_runtime::clock::wall_now;
 use wattle_runtime::shell::chain;
 
 use crate::connection::{Connection, block_on};
+use crate::job_records;
 use crate::output::{colour, print, usage};
 
 /// Print the messages on the bus, decoded, one per line.
@@ -73,6 +76,14 @@ fn patterns(argument: Option<&str>, cluster: &ClusterId) -> anyhow::Result<Vec<S
         )));
     }
     Ok(vec![argument.to_owned()])
+}
+
+/// The patterns that a monitor may subscribe to.
+fn telemetry(bus: &Bus) -> anyhow::Result<Vec<String>> {
+    if bus.requester().rank != Rank::Monitor {
+        return Err(usage("`wattle tap` needs the key of an operator or a monitor"));
+    }
+    Ok(TELEMETRY.map(|topic| topic.pattern(bus.cluster())).into())
 }
 
 /// Decodes a payload to JSON.
@@ -160,7 +171,11 @@ pub(crate) fn run(command: Tap) -> anyhow::Result<()> {
         };
         // A named subject is shown without gaps.
         let is_sparse = form == Form::Short && command.subject.is_none();
-        for pattern in patterns(command.subject.as_deref(), bus.cluster())? {
+        let patterns = match command.subject.as_deref() {
+            None if !job_records::reads_storage(&bus) => telemetry(&bus)?,
+            subject => patterns(subject, bus.cluster())?,
+        };
+        for pattern in patterns {
             let mut subscription = bus.subscribe(&pattern).await?;
             let sender = sender.clone();
             tokio::spawn(async move {

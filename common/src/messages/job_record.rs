@@ -32,6 +32,9 @@ pub struct JobRecord {
     /// The submission that it is from; absent: the request named none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submission: Option<SubmissionId>,
+    /// Whether the NATS server has proven the identity of `spec.user` by a key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub user_proven: bool,
     /// Its phase.
     pub phase: JobPhase,
     /// When the phase began.
@@ -154,6 +157,7 @@ impl JobRecord {
         Self {
             spec,
             submission: None,
+            user_proven: false,
             phase: JobPhase::Queued,
             phase_since_us: now,
             attempt: 0,

@@ -9,7 +9,9 @@ pub mod actual;
 pub mod budget;
 pub mod desired;
 pub mod job_record;
+pub mod jobs;
 pub mod ledger;
+pub mod order;
 pub mod output;
 pub mod predictor;
 pub mod progressed;
@@ -29,7 +31,9 @@ pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use job_record::{
     JobRecord, LeftSizeRecord, Prediction, ProbeRecord, RecordedReason, RestartRecord,
 };
+pub use jobs::{JobsReply, ReadJobs};
 pub use ledger::{JobEnergy, LedgerEntry};
+pub use order::{Order, OrderRecord};
 pub use output::{OutputReply, ReadOutput};
 pub use predictor::{Champion, Latency, PredictorState, PredictorStatus, Score, Scores};
 pub use progressed::JobProgressed;

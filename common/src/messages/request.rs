@@ -16,12 +16,15 @@ use crate::job::JobSpec;
 /// Request: accept this job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubmitJob {
-    /// The job; the placer sets its `submitted_at_us`.
+    /// The job; the placer sets its `submitted_at_us` and, from the subject, its `user`.
     pub spec: JobSpec,
     /// Identifies the submission, to recognise a repeated request. Absent: an equal specification is a
     /// repeated request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submission: Option<SubmissionId>,
+    /// Whether the NATS server has proven the identity of `spec.user`. Only the placer sets it.
+    #[serde(skip)]
+    pub user_proven: bool,
 }
 
 /// Request: cancel this job; a running job is stopped.

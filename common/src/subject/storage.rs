@@ -60,6 +60,18 @@ impl Bucket {
         }
     }
 
+    /// The name of its stream on the server.
+    #[must_use]
+    pub fn stream(self, cluster: &ClusterId) -> String {
+        format!("KV_{}", self.name(cluster))
+    }
+
+    /// The subject of the values of a key, or of a pattern of keys.
+    #[must_use]
+    pub fn subject(self, cluster: &ClusterId, key: &str) -> String {
+        format!("$KV.{}.{key}", self.name(cluster))
+    }
+
     /// Its name on the server, as in `nats kv get wattle-v1-<cluster>-jobs <job>`.
     #[must_use]
     pub fn name(self, cluster: &ClusterId) -> String {
@@ -149,11 +161,13 @@ pub enum StreamName {
     Windows,
     /// The energy ledger ([`Topic::EnergyMetered`]).
     Ledger,
+    /// Orders of people, accepted or refused ([`Topic::OrderRecorded`]).
+    Orders,
 }
 
 impl StreamName {
     /// Every stream.
-    pub const ALL: [Self; 2] = [Self::Windows, Self::Ledger];
+    pub const ALL: [Self; 3] = [Self::Windows, Self::Ledger, Self::Orders];
 
     /// Its name on the server.
     #[must_use]
@@ -161,6 +175,7 @@ impl StreamName {
         let token = match self {
             Self::Windows => "windows",
             Self::Ledger => "ledger",
+            Self::Orders => "orders",
         };
         format!("wattle-v1-{cluster}-{token}")
     }
@@ -171,6 +186,7 @@ impl StreamName {
         match self {
             Self::Windows => Topic::WindowClosed,
             Self::Ledger => Topic::EnergyMetered,
+            Self::Orders => Topic::OrderRecorded,
         }
     }
 }

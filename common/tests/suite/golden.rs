@@ -9,9 +9,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wattle_common::codec::{decode_json, decode_telemetry, encode_telemetry};
-use wattle_common::id::{PredictorId, SubmissionId, SwitchId};
+use wattle_common::id::{PredictorId, SubmissionId, SwitchId, UserId};
 use wattle_common::job::{GpuRequest, GpuSetting, JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::*;
+use wattle_common::subject::{Rank, Requester};
 use wattle_common::{
     Budget, Carbon, CarbonIntensity, Energy, Frequency, JobId, NodeId, Power, Timestamp, WorkloadId,
 };
@@ -408,8 +409,11 @@ fn budgets() {
 #[test]
 fn requests_and_job_records() {
     let submission = Some(SubmissionId::new("n0-41-18f2c").unwrap());
-    check("submit-job-once", &SubmitJob { spec: spec(), submission: submission.clone() });
-    let submit = |spec| SubmitJob { spec, submission: None };
+    check(
+        "submit-job-once",
+        &SubmitJob { spec: spec(), submission: submission.clone(), user_proven: false },
+    );
+    let submit = |spec| SubmitJob { spec, submission: None, user_proven: false };
     check("submit-job", &submit(spec()));
     let spec_of_more = JobSpec { priority: 3, slack_ms: Some(7_200_000), ..spec() };
     check("submit-job-priority", &submit(spec_of_more));
@@ -421,6 +425,7 @@ fn requests_and_job_records() {
     let record = JobRecord {
         spec: spec(),
         submission: None,
+        user_proven: false,
         phase: JobPhase::Running,
         phase_since_us: at(2),
         attempt: 1,
@@ -504,10 +509,32 @@ fn requests_and_job_records() {
     };
     check("job-record-predicted", &predicted);
     let owned = JobSpec { user: Some("ada".into()), ..spec() };
-    check("submit-job-user", &SubmitJob { spec: owned, submission: None });
+    check("submit-job-user", &SubmitJob { spec: owned, submission: None, user_proven: false });
+    let proven = JobSpec { user: Some("ada".into()), ..spec() };
+    let proven = JobRecord { user_proven: true, ..JobRecord::queued(proven, at(2)) };
+    check("job-record-proven", &proven);
+    check("read-jobs", &ReadJobs { job: None, after: Some(job("train-7")) });
+    check("jobs-reply", &JobsReply::Jobs { records: vec![proven], more: true });
+    check("jobs-reply-refused", &JobsReply::Refused { error: "no key".into() });
     let clock_mhz_max = Some(Frequency::from_mhz(1_095));
     let clock = ProbeRecord { cap_mw: Power::from_w(250), clock_mhz_max, ..probe };
     check("job-record-probed-clock", &JobRecord { probes: vec![clock], ..probed });
+}
+
+#[test]
+fn orders() {
+    let requester = Requester { rank: Rank::User, user: UserId::new("ada").unwrap() };
+    let record = OrderRecord {
+        at_us: at(3),
+        requester,
+        proven: true,
+        order: Order::Submit { job: job("train-7") },
+        refused: None,
+    };
+    check("order-record", &record);
+    let order = Order::Budget { budget: "1.200 kWh".into() };
+    let refused = Some("only an operator sets the budget".into());
+    check("order-record-refused", &OrderRecord { order, refused, ..record });
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! Requests of users: submissions and cancellations.
 
+use std::ops::Bound;
+
 use wattle_common::bounds::{OutOfBounds, check_job};
 use wattle_common::job::{JobPhase, JobSpec, SignalError, check_signal};
-use wattle_common::messages::{JobRecord, Reply, SubmitJob};
+use wattle_common::messages::jobs::PAGE_LEN_MAX;
+use wattle_common::messages::{JobRecord, JobsReply, ReadJobs, Reply, SubmitJob};
+use wattle_common::subject::Requester;
 use wattle_common::{JobId, Timestamp, codec, id};
 
 use crate::JobFacts;
@@ -16,7 +20,7 @@ pub(super) const SPEC_LEN_MAX: usize = 32 << 10;
 
 impl Placer {
     pub(super) fn submitted(&mut self, now: Timestamp, request: SubmitJob) -> Reply {
-        let SubmitJob { mut spec, submission } = request;
+        let SubmitJob { mut spec, submission, user_proven } = request;
         let job = spec.job.clone();
         // Normalised as in the stored specification, so that a repeated request is equal to it.
         if let Some(Ok(signal)) = spec.checkpoint_signal.as_deref().map(check_signal) {
@@ -24,7 +28,7 @@ impl Placer {
         }
         if let Some(known) = self.jobs.get(&job) {
             let is_repeated = if submission.is_some() {
-                submission == known.record.submission
+                submission == known.record.submission && spec.user == known.record.spec.user
             } else {
                 spec.submitted_at_us = known.record.spec.submitted_at_us;
                 spec == known.record.spec
@@ -49,7 +53,7 @@ impl Placer {
             Ok(key) => key,
             Err(error) => return Reply::Refused { error: error.to_string() },
         };
-        let record = JobRecord { submission, ..JobRecord::queued(spec, now) };
+        let record = JobRecord { submission, user_proven, ..JobRecord::queued(spec, now) };
         let tracked =
             Tracked { record, key: Some(key), stored_at: now, unsaved: false, refused: Vec::new() };
         self.jobs.insert(job.clone(), tracked);
@@ -92,9 +96,38 @@ impl Placer {
             }
             _ => self.end(now, job, JobPhase::Cancelled),
         }
-        let reason = "cancelled by its owner".to_owned();
+        let reason = "cancelled on request".to_owned();
         self.reason(now, job, PLACER, "cancelled".to_owned(), reason);
         accepted
+    }
+}
+
+impl Placer {
+    /// The owner of a job; `None` for an unknown job.
+    #[must_use]
+    pub fn owner(&self, job: &JobId) -> Option<Option<&str>> {
+        self.jobs.get(job).map(|tracked| tracked.record.spec.user.as_deref())
+    }
+
+    /// A page of the records that `requester` may see.
+    #[must_use]
+    pub fn records(&self, requester: &Requester, request: &ReadJobs) -> JobsReply {
+        let from = request.after.clone().map_or(Bound::Unbounded, Bound::Excluded);
+        let one = request.job.as_ref();
+        let seen = self.jobs.range((from, Bound::Unbounded)).filter(|(job, tracked)| {
+            one.is_none_or(|one| one == *job)
+                && requester.may_see(tracked.record.spec.user.as_deref())
+        });
+        let (mut records, mut len, mut more) = (Vec::new(), 0, false);
+        for (_, tracked) in seen {
+            len += codec::encode_json(&tracked.record).len();
+            if len > PAGE_LEN_MAX && !records.is_empty() {
+                more = true;
+                break;
+            }
+            records.push(tracked.record.clone());
+        }
+        JobsReply::Jobs { records, more }
     }
 }
 

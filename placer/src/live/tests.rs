@@ -120,7 +120,7 @@ fn invalid_submissions_are_refused_with_a_reason() {
 fn a_known_job_id_is_refused_to_another_submission() {
     let submit = |world: &mut World, id: &str| {
         let submission = Some(SubmissionId::new(id).unwrap());
-        world.request_submission(SubmitJob { spec: spec("a", 1), submission })
+        world.request_submission(SubmitJob { spec: spec("a", 1), submission, user_proven: false })
     };
     let mut world = World::new(1, 2);
     world.long = true;

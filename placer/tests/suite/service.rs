@@ -11,7 +11,7 @@ use wattle_common::job::{JobPhase, JobSpec};
 use wattle_common::messages::{
     CancelJob, JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired, Reply, SubmitJob,
 };
-use wattle_common::subject::{Bucket, Reporter, RequestTopic, Subject};
+use wattle_common::subject::{Bucket, Reporter, RequestTopic};
 use wattle_common::{ClusterId, JobId, NodeId};
 use wattle_runtime::bus::{Bus, BusConfig, KvBucket};
 use wattle_runtime::clock;
@@ -101,13 +101,17 @@ impl Site {
 
     /// Sends a request until there is a reply.
     async fn request<T: serde::Serialize>(&self, topic: RequestTopic, message: &T) -> Reply {
-        let subject = Subject::request(cluster(), topic);
+        let subject = self.bus.request_subject(topic);
         self.until("a reply", async || self.bus.request::<T, Reply>(&subject, message).await.ok())
             .await
     }
 
     async fn submit(&self, spec: JobSpec) -> Reply {
-        self.request(RequestTopic::JobSubmitted, &SubmitJob { spec, submission: None }).await
+        self.request(
+            RequestTopic::JobSubmitted,
+            &SubmitJob { spec, submission: None, user_proven: false },
+        )
+        .await
     }
 
     async fn until<T>(&self, what: &str, look: impl AsyncFn() -> Option<T>) -> T {

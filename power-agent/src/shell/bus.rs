@@ -54,7 +54,7 @@ pub(super) async fn serve(
 async fn open(config: &ServiceConfig) -> Result<(Bus, Watch, KvBucket), BusError> {
     let name = format!("wattle-power-agent-{}", config.node);
     let bus = Bus::connect(&config.nats, config.cluster.clone(), &name).await?;
-    let desired = bus.bucket(Bucket::Desired).await?.watch().await?;
+    let desired = bus.bucket(Bucket::Desired).await?.watch_keys(config.node.as_str()).await?;
     let actual = bus.bucket(Bucket::Actual).await?;
     Ok((bus, desired, actual))
 }

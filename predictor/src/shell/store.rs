@@ -43,7 +43,7 @@ impl Store {
     pub(super) async fn restore(&self, predictor: &mut Predictor) -> Result<Restored, BusError> {
         let mut restored = Restored::default();
         let prefix = format!("{}.", self.predictor);
-        for entry in self.knowledge.watch().await?.initial().await {
+        for entry in self.knowledge.watch_keys(&format!("{prefix}>")).await?.initial().await {
             let (Some(key), Some(value)) = (entry.key.strip_prefix(&prefix), &entry.value) else {
                 continue;
             };

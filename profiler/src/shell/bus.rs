@@ -175,7 +175,8 @@ async fn answer_summaries(
 async fn open(config: &ServiceConfig) -> Result<(Bus, Watch, Watch), BusError> {
     let name = format!("wattle-profiler-{}", config.node);
     let bus = Bus::connect(&config.nats, config.cluster.clone(), &name).await?;
-    let actual = bus.bucket(Bucket::Actual).await?.watch().await?;
+    let reports = [Reporter::Launcher, Reporter::Power].map(|reporter| reporter.key(&config.node));
+    let actual = bus.bucket(Bucket::Actual).await?.follow(reports.into()).await?;
     let jobs = bus.bucket(Bucket::Jobs).await?.watch().await?;
     Ok((bus, actual, jobs))
 }

@@ -161,8 +161,7 @@ impl Bench {
     }
 
     async fn promote(&self, name: &str) -> PromoteReply {
-        let cluster = self.bus.cluster().clone();
-        let subject = Subject::request(cluster, RequestTopic::PredictorPromoted);
+        let subject = self.bus.request_subject(RequestTopic::PredictorPromoted);
         let predictor = PredictorId::new(name).unwrap();
         self.bus.request(&subject, &PromotePredictor { predictor }).await.unwrap()
     }

@@ -12,19 +12,49 @@ pub struct BusConfig {
     /// Its address, `nats://127.0.0.1:4222`; several are joined by commas. `WATTLE_NATS_URL` in the
     /// environment overrides it.
     pub url: String,
-    /// File with this service's nkey seed, if the server requires an identity.
+    /// File with the nkey seed of this process, as `wattle keys` writes it. `WATTLE_CREDENTIALS` in the
+    /// environment overrides it.
     #[serde(default)]
-    pub nkey_seed_file: Option<PathBuf>,
-    /// File with the trusted certificates; enables TLS.
+    pub credentials_file: Option<PathBuf>,
+    /// File with the trusted certificates; enables TLS. `WATTLE_CA` in the environment overrides it.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
+    /// File with the certificate of this process, if the server requires one.
+    #[serde(default)]
+    pub certificate_file: Option<PathBuf>,
+    /// File with the private key of that certificate.
+    #[serde(default)]
+    pub certificate_key_file: Option<PathBuf>,
+    /// Permits a server that is not on loopback without a key or without TLS.
+    #[serde(default)]
+    pub permit_insecure: bool,
 }
 
 impl BusConfig {
     /// A server at `url` without authentication.
     #[must_use]
     pub fn at(url: &str) -> Self {
-        Self { url: url.to_owned(), nkey_seed_file: None, ca_file: None }
+        Self {
+            url: url.to_owned(),
+            credentials_file: None,
+            ca_file: None,
+            certificate_file: None,
+            certificate_key_file: None,
+            permit_insecure: false,
+        }
+    }
+
+    /// This configuration with the addresses and files that the environment names.
+    #[must_use]
+    pub fn in_force(&self) -> Self {
+        let file =
+            |key: &str| std::env::var_os(key).filter(|path| !path.is_empty()).map(PathBuf::from);
+        Self {
+            url: self.url_in_force(),
+            credentials_file: file(env::CREDENTIALS).or_else(|| self.credentials_file.clone()),
+            ca_file: file(env::CA).or_else(|| self.ca_file.clone()),
+            ..self.clone()
+        }
     }
 
     /// The address in use: from the environment, or this configuration.

@@ -4,8 +4,9 @@
 //! client's defaults detect a half-open connection after minutes and wait ten seconds for a reply;
 //! this is too long for a power agent, so pings are seconds apart.
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::{ConnectOptions, Event, ServerAddr, jetstream};
@@ -13,6 +14,7 @@ use tokio::sync::watch;
 use wattle_common::ClusterId;
 use wattle_common::subject::StreamName;
 
+use super::credentials::{self, Credentials};
 use super::{ANSWER_WITHIN, Bus, BusConfig, BusError, Shared};
 use crate::shell::chain;
 
@@ -62,8 +64,23 @@ impl Bus {
         let bus = Self::prepare(config, cluster, client_name).await?;
         match tokio::time::timeout(patience, bus.wait_connected()).await {
             Ok(()) => Ok(bus),
-            Err(_) => Err(BusError::Disconnected { url: bus.shared.url.clone() }),
+            Err(_) => Err(bus.not_connected()),
         }
+    }
+
+    fn not_connected(&self) -> BusError {
+        let url = self.shared.url.clone();
+        if !self.shared.refused.load(Ordering::Relaxed) {
+            return BusError::Disconnected { url };
+        }
+        let reason = if self.shared.has_key {
+            "it does not know the key; add it to the server's configuration (`wattle keys`) and reload \
+             the server"
+        } else {
+            "it requires a key: name the key file with --credentials, WATTLE_CREDENTIALS or \
+             credentials_file"
+        };
+        BusError::Unauthorized { url, reason }
     }
 
     async fn prepare(
@@ -71,7 +88,8 @@ impl Bus {
         cluster: ClusterId,
         client_name: &str,
     ) -> Result<Self, BusError> {
-        let url = config.url_in_force();
+        let config = &config.in_force();
+        let url = config.url.clone();
         let addresses: Vec<ServerAddr> = url
             .split(',')
             .map(|address| address.trim().parse())
@@ -82,8 +100,15 @@ impl Bus {
                 BusError::refused(what, source)
             })?;
         let url = shown(&url);
+        let credentials = config.credentials_file.as_deref().map(Credentials::read).transpose()?;
+        credentials::check(config, &addresses, &url, credentials.is_some())?;
         let (sender, reached) = watch::channel(0);
-        let options = Self::options(config, client_name, &url, sender)?;
+        let refused = Arc::new(AtomicBool::new(false));
+        let options = Self::options(config, client_name, &url, sender, &refused)?;
+        let options = match &credentials {
+            Some(credentials) => credentials.apply(options),
+            None => options,
+        };
         let client = options
             .connect(addresses)
             .await
@@ -94,8 +119,22 @@ impl Bus {
             .max_ack_inflight(ACKS_MAX)
             .build(client.clone());
         let streams_ready = [const { AtomicBool::new(false) }; StreamName::ALL.len()];
+        let has_key = credentials.is_some();
+        let requester = credentials
+            .and_then(|credentials| credentials.requester())
+            .unwrap_or_else(credentials::local_requester);
         Ok(Self {
-            shared: Arc::new(Shared { client, jetstream, cluster, url, reached, streams_ready }),
+            shared: Arc::new(Shared {
+                client,
+                jetstream,
+                cluster,
+                url,
+                requester,
+                has_key,
+                refused,
+                reached,
+                streams_ready,
+            }),
         })
     }
 
@@ -104,8 +143,9 @@ impl Bus {
         client_name: &str,
         url: &str,
         reached: watch::Sender<u64>,
+        refused: &Arc<AtomicBool>,
     ) -> Result<ConnectOptions, BusError> {
-        let (url, reached) = (url.to_owned(), Arc::new(reached));
+        let (url, reached, refused) = (url.to_owned(), Arc::new(reached), Arc::clone(refused));
         let mut options = ConnectOptions::new()
             .name(client_name)
             .retry_on_initial_connect()
@@ -119,19 +159,26 @@ impl Bus {
                 Duration::from_millis(10 << exponent).min(RETRY_EVERY_MAX)
             })
             .event_callback(move |event| {
-                note(&url, &reached, &event);
+                note(&url, &reached, &refused, &event);
                 std::future::ready(())
             });
-        if let Some(path) = &config.nkey_seed_file {
-            let seed = std::fs::read_to_string(path)
-                .map_err(|source| BusError::File { path: path.clone(), source: source.into() })?;
-            options = options.nkey(seed.trim().to_owned());
-        }
+        // The client reads the files when it connects, and does not report an error.
+        let readable = |path: &PathBuf| {
+            std::fs::read(path).map(|_| path.clone()).map_err(|source| BusError::file(path, source))
+        };
         if let Some(path) = &config.ca_file {
-            // The client reads the file when it connects, and does not report an error.
-            std::fs::read(path)
-                .map_err(|source| BusError::File { path: path.clone(), source: source.into() })?;
-            options = options.add_root_certificates(path.clone()).require_tls(true);
+            options = options.add_root_certificates(readable(path)?).require_tls(true);
+        }
+        match (&config.certificate_file, &config.certificate_key_file) {
+            (Some(certificate), Some(key)) => {
+                let files = (readable(certificate)?, readable(key)?);
+                options = options.add_client_certificate(files.0, files.1).require_tls(true);
+            }
+            (None, None) => {}
+            (Some(path), None) | (None, Some(path)) => {
+                let both = "certificate_file and certificate_key_file are used together";
+                return Err(BusError::file(path, both));
+            }
         }
         Ok(options)
     }
@@ -191,9 +238,16 @@ fn shown(url: &str) -> String {
     url.split(',').map(|one| address(one.trim())).collect::<Vec<_>>().join(",")
 }
 
-fn note(url: &str, reached: &watch::Sender<u64>, event: &Event) {
+fn note(url: &str, reached: &watch::Sender<u64>, refused: &AtomicBool, event: &Event) {
+    // The client has no event of its own for a refused connection.
+    if matches!(event, Event::ServerError(_) | Event::ClientError(_))
+        && event.to_string().to_lowercase().contains("authorization")
+    {
+        refused.store(true, Ordering::Relaxed);
+    }
     match event {
         Event::Connected => {
+            refused.store(false, Ordering::Relaxed);
             reached.send_modify(|count| *count += 1);
             tracing::info!(url, "connected to nats server");
         }

@@ -89,8 +89,37 @@ pub enum BusError {
         /// The required configuration.
         needed: String,
     },
-    /// A file named in the configuration cannot be used.
-    #[error("cannot use {}, which the nats table of the configuration names", path.display())]
+    /// The address contains a user or password.
+    #[error(
+        "the address of the nats server at {url} contains a user or a password, which other users of \
+         this machine can read: use the key file of `wattle keys` with --credentials or \
+         credentials_file"
+    )]
+    PasswordInAddress {
+        /// The address without them.
+        url: String,
+    },
+    /// The server is not on loopback and the connection would not be protected.
+    #[error(
+        "nats server at {url} is not on loopback and the connection lacks {missing} \
+         (permit_insecure = true in the [nats] table permits it)"
+    )]
+    Insecure {
+        /// Its address.
+        url: String,
+        /// What is missing, and the remedy.
+        missing: &'static str,
+    },
+    /// The server does not accept the credentials, or requires some.
+    #[error("nats server at {url} refuses the connection: {reason}")]
+    Unauthorized {
+        /// Its address.
+        url: String,
+        /// What was presented, and the remedy.
+        reason: &'static str,
+    },
+    /// A file for the connection cannot be used.
+    #[error("cannot use {} for the connection to the nats server", path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -110,6 +139,10 @@ pub enum BusError {
 }
 
 impl BusError {
+    pub(super) fn file(path: &std::path::Path, source: impl Into<Source>) -> Self {
+        Self::File { path: path.to_owned(), source: source.into() }
+    }
+
     pub(super) fn refused(what: impl Into<String>, source: impl Into<Source>) -> Self {
         Self::Refused { what: what.into(), source: source.into() }
     }

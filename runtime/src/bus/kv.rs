@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::{DeliverPolicy, ReplayPolicy, push};
 use async_nats::jetstream::kv::{self, Operation};
-use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType, Stream};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use serde::Serialize;
@@ -28,6 +28,8 @@ use crate::shell::chain;
 const BUCKET_LEN_MAX: i64 = 128 << 20;
 /// Most keys of one listing.
 const KEYS_MAX: usize = 100_000;
+/// The pattern of all keys.
+const ALL_KEYS: &str = ">";
 /// Length of a watch's queue.
 const CHANGES_MAX: usize = 256;
 /// The server's errors for a value without room. A bucket over its limit answers with the first.
@@ -186,7 +188,7 @@ impl KvBucket {
         self.bus.check_connected()?;
         let what = format!("list bucket {}", self.name);
         let listed = async {
-            let (mut messages, of) = self.replay(true).await?;
+            let (mut messages, of) = self.replay(ALL_KEYS, true).await?;
             // Key, and whether it has a value.
             let mut keys: BTreeMap<String, bool> = BTreeMap::new();
             while keys.len() < of.min(KEYS_MAX) {
@@ -223,26 +225,53 @@ impl KvBucket {
     /// # Errors
     /// If the server refuses.
     pub async fn watch(&self) -> Result<Watch, BusError> {
-        let first = self.bus.retry_until_done("watch", || self.replay(false)).await?;
+        self.watch_keys(ALL_KEYS).await
+    }
+
+    /// As [`Self::watch`], for one key or a pattern of keys (`a.>`).
+    ///
+    /// # Errors
+    /// As [`Self::watch`].
+    pub async fn watch_keys(&self, keys: &str) -> Result<Watch, BusError> {
+        let first = self.bus.retry_until_done("watch", || self.replay(keys, false)).await?;
         let (sender, items) = mpsc::channel(CHANGES_MAX);
-        let bucket = self.clone();
-        let watcher = Watcher { bucket, sender, caught_up: false, received: BTreeSet::new() };
+        let (bucket, keys) = (self.clone(), keys.to_owned());
+        let watcher = Watcher { bucket, keys, sender, caught_up: false, received: BTreeSet::new() };
         let reached = self.bus.shared.reached.clone();
         let task = tokio::spawn(watcher.run(first, reached));
-        Ok(Watch { items, caught_up: false, _task: AbortOnDropHandle::new(task) })
+        Ok(Watch::new(items, AbortOnDropHandle::new(task)))
+    }
+
+    pub(super) const fn bus(&self) -> &Bus {
+        &self.bus
+    }
+
+    pub(super) const fn stream(&self) -> &Stream {
+        &self.store.stream
+    }
+
+    /// The subject of a key or a pattern of keys.
+    pub(super) fn subject(&self, keys: &str) -> String {
+        format!("$KV.{}.{keys}", self.name)
     }
 
     /// A consumer of the last value of each key and later changes, and the number of keys, including
     /// deleted ones. After that many different keys, all initial values were received: a key's last
     /// message may be replaced meanwhile but never disappears. The server's count of pending messages
     /// is wrong in that case (observed with 2.9.10), so it is not used.
-    async fn replay(&self, headers_only: bool) -> Result<(push::Ordered, usize), BusError> {
+    async fn replay(
+        &self,
+        keys: &str,
+        headers_only: bool,
+    ) -> Result<(push::Ordered, usize), BusError> {
         self.bus.ensure_bucket(&self.name).await?;
         let what = format!("watch bucket {}", self.name);
         let config = push::OrderedConfig {
             deliver_subject: self.bus.shared.client.new_inbox(),
+            // With a name the request's subject contains the filter, which permissions can restrict.
+            name: Some(self.bus.consumer_name()),
             description: Some("watch of the bucket".to_owned()),
-            filter_subject: format!("$KV.{}.>", self.name),
+            filter_subject: self.subject(keys),
             replay_policy: ReplayPolicy::Instant,
             deliver_policy: DeliverPolicy::LastPerSubject,
             headers_only,
@@ -259,7 +288,12 @@ impl KvBucket {
         })?;
         let stream = jetstream.get_stream(stream).await;
         let stream = stream.map_err(|source| self.bus.api_error(what.clone(), source))?;
-        let keys = stream.cached_info().state.subjects_count as usize;
+        let keys = if keys == ALL_KEYS {
+            stream.cached_info().state.subjects_count as usize
+        } else {
+            let found = stream.info_with_subjects(self.subject(keys)).await;
+            found.map_err(|source| self.bus.api_error(what.clone(), source))?.count().await
+        };
         let messages = consumer.messages().await;
         Ok((messages.map_err(|source| BusError::refused(what, source))?, keys))
     }
@@ -309,7 +343,7 @@ impl KvBucket {
         self.bus.api_error(what, error)
     }
 
-    fn what(&self, verb: &str, key: &str) -> String {
+    pub(super) fn what(&self, verb: &str, key: &str) -> String {
         format!("{verb} key `{key}` of bucket {}", self.name)
     }
 
@@ -347,13 +381,17 @@ pub struct Watch {
     _task: AbortOnDropHandle<()>,
 }
 
-enum Item {
+pub(super) enum Item {
     Change(Change),
     /// All initial values were received; sent for an empty bucket.
     CaughtUp,
 }
 
 impl Watch {
+    pub(super) const fn new(items: mpsc::Receiver<Item>, task: AbortOnDropHandle<()>) -> Self {
+        Self { items, caught_up: false, _task: task }
+    }
+
     /// Waits for the next change; `None` after the bus is closed. Cancel-safe.
     pub async fn next(&mut self) -> Option<Change> {
         loop {
@@ -393,6 +431,7 @@ impl Watch {
 /// Feeds a [`Watch`]; restarts after each reconnection.
 struct Watcher {
     bucket: KvBucket,
+    keys: String,
     sender: mpsc::Sender<Item>,
     caught_up: bool,
     /// Keys received so far, until all initial values were received.
@@ -416,8 +455,8 @@ impl Watcher {
                 return;
             }
             replay = loop {
-                match self.bucket.bus.retry_until_done("watch", || self.bucket.replay(false)).await
-                {
+                let again = || self.bucket.replay(&self.keys, false);
+                match self.bucket.bus.retry_until_done("watch", again).await {
                     Ok(replay) => break replay,
                     Err(error) => {
                         let error = chain(&error);

@@ -40,8 +40,10 @@ impl Bus {
         let what = format!("read stream {name}");
         let config = push::OrderedConfig {
             deliver_subject: self.shared.client.new_inbox(),
+            name: Some(self.consumer_name()),
             description: Some("replay of the stream".to_owned()),
-            filter_subject: filter.unwrap_or_default().to_owned(),
+            filter_subject: filter
+                .map_or_else(|| stream.topic().pattern(self.cluster()), str::to_owned),
             replay_policy: ReplayPolicy::Instant,
             deliver_policy: DeliverPolicy::All,
             ..push::OrderedConfig::default()

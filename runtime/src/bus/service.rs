@@ -19,11 +19,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wattle_common::NodeId;
 use wattle_common::codec::{self, CodecError};
+use wattle_common::subject::{Requester, Subject};
 
 use super::{ANSWER_WITHIN, Bus, BusError};
 
 /// Most services of one discovery.
 const SERVICES_MAX: usize = 1_024;
+/// The beginning of every subject of replies.
+const REPLIES: &str = "_INBOX.";
 const ERROR: &str = "Nats-Service-Error";
 const ERROR_CODE: &str = "Nats-Service-Error-Code";
 
@@ -261,7 +264,19 @@ impl Request {
         self.send(Err(service::error::Error { status, code: usize::from(code) })).await
     }
 
+    /// The person who sent it, if its subject names one.
+    #[must_use]
+    pub fn requester(&self) -> Option<Requester> {
+        self.subject.parse::<Subject>().ok()?.requester().cloned()
+    }
+
     async fn send(&self, answer: Result<Bytes, service::error::Error>) -> Result<(), BusError> {
+        // A service may write subjects that the requester may not: a key of a bucket, for example.
+        let reply = self.inner.message.reply.as_deref().unwrap_or_default();
+        if !reply.starts_with(REPLIES) {
+            let what = format!("reply to `{reply}`");
+            return Err(BusError::refused(what, "replies are sent to _INBOX subjects only"));
+        }
         match tokio::time::timeout(ANSWER_WITHIN, self.inner.respond(answer)).await {
             Ok(sent) => sent.map_err(|source| BusError::refused("reply", source)),
             Err(_) => Err(BusError::Busy),

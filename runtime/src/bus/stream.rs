@@ -17,7 +17,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 use wattle_common::codec::{self, PAYLOAD_LEN_MAX};
-use wattle_common::subject::{StreamName, Subject};
+use wattle_common::subject::{Bucket, StreamName, Subject};
 
 use super::{ANSWER_WITHIN, Bus, BusError};
 use crate::shell::chain;
@@ -31,6 +31,10 @@ const LEDGER_AGE_MAX: Duration = Duration::from_secs(400 * 86_400);
 /// Most bytes of the ledger: 500,000 entries of about 1 kB, which is 100 nodes for three days at one a
 /// minute, or ten for a month. A larger site raises it (`nats stream edit`).
 const LEDGER_LEN_MAX: i64 = 512 << 20;
+/// Retention of the records of orders: as the ledger.
+const ORDERS_AGE_MAX: Duration = LEDGER_AGE_MAX;
+/// Most bytes of the records of orders: 250,000 records of about 250 bytes.
+const ORDERS_LEN_MAX: i64 = 64 << 20;
 /// Interval within which the server detects a repeated message id.
 const DUPLICATES_WITHIN: Duration = Duration::from_secs(120);
 /// Time after which an unacknowledged message is delivered again, wall time.
@@ -206,6 +210,7 @@ impl Bus {
             let (max_age, max_bytes) = match stream {
                 StreamName::Windows => (WINDOWS_AGE_MAX, WINDOWS_LEN_MAX),
                 StreamName::Ledger => (LEDGER_AGE_MAX, LEDGER_LEN_MAX),
+                StreamName::Orders => (ORDERS_AGE_MAX, ORDERS_LEN_MAX),
             };
             self.ensure(Config {
                 name: stream.name(self.cluster()),
@@ -224,6 +229,21 @@ impl Bus {
             })
             .await?;
             flag.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Creates all buckets and streams. The placer does this at its start, because no other service may
+    /// create any on a server with permissions. Waits for the server.
+    ///
+    /// # Errors
+    /// [`BusError::NoJetStream`], [`BusError::Foreign`], or if the server refuses.
+    pub async fn create_storage(&self) -> Result<(), BusError> {
+        for bucket in Bucket::ALL {
+            self.bucket(bucket).await?;
+        }
+        for stream in StreamName::ALL {
+            self.retry_until_done("create a stream", || self.ready(stream)).await?;
         }
         Ok(())
     }

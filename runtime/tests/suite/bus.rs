@@ -1,5 +1,6 @@
 //! Core messages, requests and services on a real nats-server.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use crate::common::{cluster, connect, job, until, within};
@@ -55,7 +56,7 @@ async fn messages_stay_within_their_cluster() {
 async fn request_is_answered_refused_or_without_responder() {
     let server = NatsServer::start().await;
     let (placer, client) = (connect(&server, "main").await, connect(&server, "main").await);
-    let subject = Subject::request(cluster("main"), RequestTopic::JobSubmitted);
+    let subject = client.request_subject(RequestTopic::JobSubmitted);
 
     let unanswered = client.request::<_, Reply>(&subject, &job("j1")).await;
     assert!(matches!(unanswered, Err(BusError::NoResponder { .. })), "{unanswered:?}");
@@ -95,7 +96,7 @@ async fn request_is_answered_refused_or_without_responder() {
 async fn unanswered_request_times_out() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
-    let subject = Subject::request(cluster("main"), RequestTopic::JobCancelled);
+    let subject = bus.request_subject(RequestTopic::JobCancelled);
     let service = bus.register("wattle-placer", "Never answers").await.unwrap();
     let _requests = service.endpoint(&subject).await.unwrap();
     let error = within("the request ends", bus.request::<_, Reply>(&subject, &job("j1"))).await;
@@ -139,7 +140,7 @@ async fn services_are_found_by_name() {
     let b = bus.register_one_of("wattle-predictor", "Predicts", word("b")).await.unwrap();
     let _c = other.register_one_of("wattle-predictor", "Predicts", word("c")).await.unwrap();
     let placer = bus.register("wattle-placer", "Places jobs").await.unwrap();
-    let submit = Subject::request(bus.cluster().clone(), RequestTopic::JobSubmitted);
+    let submit = Topic::JobSubmitted.pattern(bus.cluster());
     let serves = async || bus.serves("wattle-placer", &submit, Duration::from_millis(200)).await;
     assert!(!serves().await.unwrap(), "it is registered without an endpoint");
     let _submissions = placer.endpoint(&submit).await.unwrap();
@@ -211,13 +212,16 @@ async fn nkey_permissions_are_enforced() {
     let folder = tempfile::tempdir().unwrap();
     let seed = folder.path().join("placer.nk");
     std::fs::write(&seed, format!("{NKEY_SEED}\n")).unwrap();
+    std::fs::set_permissions(&seed, PermissionsExt::from_mode(0o600)).unwrap();
 
     let mut config = BusConfig::at(&server.url());
     let unknown =
-        Bus::connect_within(&config, cluster("main"), "test", Duration::from_millis(200)).await;
-    assert!(matches!(unknown, Err(BusError::Disconnected { .. })), "an unknown client is accepted");
+        Bus::connect_within(&config, cluster("main"), "test", Duration::from_millis(500)).await;
+    let error = unknown.err().expect("an unknown client is refused");
+    assert!(matches!(error, BusError::Unauthorized { .. }), "{error}");
+    assert!(error.to_string().contains("--credentials"), "{error}");
 
-    config.nkey_seed_file = Some(seed);
+    config.credentials_file = Some(seed);
     let bus = within("the client connects", Bus::connect(&config, cluster("main"), "test"))
         .await
         .unwrap();
@@ -250,7 +254,7 @@ async fn invalid_configuration_fails_at_once() {
     assert!(error.to_string().contains("nats://HOST:4222"), "{error}");
     let error = wrong(|config| config.ca_file = Some("/nowhere/ca.pem".into())).await;
     assert!(matches!(error, BusError::File { .. }), "{error}");
-    let error = wrong(|config| config.nkey_seed_file = Some("/nowhere/seed".into())).await;
+    let error = wrong(|config| config.credentials_file = Some("/nowhere/seed".into())).await;
     assert!(error.to_string().contains("/nowhere/seed"), "{error}");
 
     let server = NatsServer::start().await;

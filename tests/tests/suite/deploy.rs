@@ -156,14 +156,21 @@ fn every_configuration_of_a_service_is_an_example() {
 }
 
 #[test]
-fn the_servers_example_is_one() {
+fn example_of_the_server_accepts_the_generated_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let keys = path("keys");
+    let run = |args: &[&str]| {
+        let output =
+            Command::new(program("wattle")).args(args).arg("--folder").arg(&keys).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    run(&["keys", "init", "--cluster", "main", "--host", "localhost", "--host", "10.0.0.5"]);
+    run(&["keys", "add", "node", "n0"]);
+    std::fs::copy(repository("deploy/nats.conf"), path("nats.conf")).unwrap();
+    std::os::unix::fs::symlink(keys.join("server"), path("wattle")).unwrap();
     let binary = wattle_runtime::server::find().expect("tests/run installs nats-server");
-    let checked = Command::new(binary)
-        .arg("-t")
-        .arg("-c")
-        .arg(repository("deploy/nats.conf"))
-        .output()
-        .unwrap();
+    let checked = Command::new(binary).arg("-t").arg("-c").arg(path("nats.conf")).output().unwrap();
     let info = String::from_utf8_lossy(&checked.stderr).into_owned();
     assert!(checked.status.success(), "{info}");
 }

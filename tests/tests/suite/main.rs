@@ -11,6 +11,7 @@ mod documentation;
 mod edges;
 mod gpu_suite;
 mod history;
+mod identity;
 mod kill;
 mod kinds;
 mod live;

@@ -20,6 +20,7 @@ use self::report::Report;
 use crate::commands::jobs::records;
 use crate::commands::submit::parse_span;
 use crate::connection::{Connection, block_on};
+use crate::job_records;
 use crate::output::{note, print, print_json, terminal_width};
 
 /// Report the energy of jobs, users, nodes or days from the ledger.
@@ -79,6 +80,7 @@ async fn read(bus: &Bus, since: Timestamp) -> anyhow::Result<Accounts> {
 pub(crate) fn run(command: &EnergyCommand) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
+        job_records::require_storage(&bus, "energy")?;
         let since = command.since.map_or(Timestamp::EPOCH, |span| {
             let now = clock::now().as_us();
             Timestamp::from_us(now.saturating_sub(span.as_micros() as u64))

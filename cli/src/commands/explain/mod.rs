@@ -20,6 +20,7 @@ use wattle_runtime::clock;
 use self::measured::measured;
 use crate::connection::{Connection, block_on};
 use crate::job_name::JobName;
+use crate::job_records;
 use crate::job_view::JobView;
 use crate::output::{print, print_json, usage};
 use crate::summaries;
@@ -88,7 +89,7 @@ fn current(record: &JobRecord, surface: Option<&Surface>) -> Option<Prediction> 
 }
 
 /// The stored windows of a job, oldest first.
-async fn windows(bus: &Bus, job: &JobId) -> anyhow::Result<Vec<JobWindow>> {
+async fn stored_windows(bus: &Bus, job: &JobId) -> anyhow::Result<Vec<JobWindow>> {
     let filter = Subject::windows_of(bus.cluster(), job);
     let mut replay = bus.replay(StreamName::Windows, Some(&filter)).await?;
     let mut windows = Vec::new();
@@ -103,16 +104,17 @@ pub(crate) fn run(command: Explain) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
         let job = command.job.resolve(&bus).await?;
-        let jobs = bus.bucket(Bucket::Jobs).await?;
-        let (record, _) = jobs
-            .get::<JobRecord>(job.as_str())
-            .await
-            .context("the job's record cannot be read")?
+        let record = job_records::one(&bus, &job)
+            .await?
             .ok_or_else(|| usage(format!("no job `{job}`; `wattle jobs --all` lists all jobs")))?;
-        let surfaces = bus.bucket(Bucket::Surfaces).await?;
-        let surface = surfaces.get::<Surface>(job.as_str()).await.ok().flatten();
-        let surface = surface.map(|(surface, _)| surface);
-        let windows = windows(&bus, &job).await.context("the measured windows cannot be read")?;
+        let (mut surface, mut windows) = (None, Vec::new());
+        if job_records::reads_storage(&bus) {
+            let surfaces = bus.bucket(Bucket::Surfaces).await?;
+            let found = surfaces.get::<Surface>(job.as_str()).await.ok().flatten();
+            surface = found.map(|(surface, _)| surface);
+            windows =
+                stored_windows(&bus, &job).await.context("the measured windows cannot be read")?;
+        }
         let measured = measured(&windows, record.prediction_placed.as_deref());
         let nodes = record.placement.iter().flat_map(|placement| &placement.shares);
         let nodes = nodes.map(|share| share.node.clone()).collect();

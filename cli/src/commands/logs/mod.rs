@@ -11,13 +11,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use wattle_common::messages::{JobRecord, OutputReply, ReadOutput};
-use wattle_common::subject::{Bucket, NodeTopic, Reporter, Subject};
+use wattle_common::subject::{Bucket, Reporter, Subject};
 use wattle_common::{JobId, NodeId};
 use wattle_runtime::bus::{Bus, BusError};
 
 use self::merge::Merge;
 use crate::connection::{Connection, block_on};
 use crate::job_name::JobName;
+use crate::job_records;
 use crate::output::{note, usage};
 
 /// Interval at which new output is requested, wall time.
@@ -57,8 +58,8 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// The next part of the output on a node; `None` without an answer.
     async fn part(&self, node: &NodeId) -> anyhow::Result<Option<Vec<u8>>> {
-        let subject =
-            Subject::of_node(self.bus.cluster().clone(), NodeTopic::OutputRequested, node.clone());
+        let (cluster, requester) = (self.bus.cluster().clone(), self.bus.requester().clone());
+        let subject = Subject::of_output(cluster, node.clone(), requester);
         let body = ReadOutput { job: self.job.clone(), offset: self.merge.offset(node) };
         match self.bus.request(&subject, &body).await {
             Ok(OutputReply::Output { data, .. }) => Ok(Some(data)),
@@ -107,17 +108,23 @@ fn write(bytes: &[u8]) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Every node with a launcher.
-async fn nodes(bus: &Bus) -> anyhow::Result<Vec<NodeId>> {
+/// The nodes that may have output: every node with a launcher, or for people without access to the
+/// reports those on which the job has run.
+async fn nodes(bus: &Bus, record: Option<&JobRecord>) -> anyhow::Result<Vec<NodeId>> {
+    if !job_records::reads_storage(bus) {
+        return Ok(record.map(nodes_of).unwrap_or_default());
+    }
     let keys = bus.bucket(Bucket::Actual).await?.keys().await?;
     let launcher = |(reporter, node)| (reporter == Reporter::Launcher).then_some(node);
     Ok(keys.iter().filter_map(|key| Reporter::parse(key).and_then(launcher)).collect())
 }
 
-async fn record(bus: &Bus, job: &JobId) -> anyhow::Result<Option<JobRecord>> {
-    let bucket = bus.bucket(Bucket::Jobs).await?;
-    let found = bucket.get(job.as_str()).await.context("the job's record cannot be read")?;
-    Ok(found.map(|(record, _)| record))
+/// The nodes that a record names: of its placement, and of the energy ledger.
+fn nodes_of(record: &JobRecord) -> Vec<NodeId> {
+    let placed = record.placement.iter().flat_map(|placement| &placement.shares);
+    let placed = placed.map(|share| share.node.clone());
+    let nodes: BTreeSet<NodeId> = placed.chain(record.energy_until_us.keys().cloned()).collect();
+    nodes.into_iter().collect()
 }
 
 /// Notes on output that could not be read.
@@ -146,7 +153,7 @@ pub(crate) fn run(command: &Logs) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
         let job = command.job.resolve(&bus).await?;
-        let known = nodes(&bus).await?;
+        let known = nodes(&bus, job_records::one(&bus, &job).await?.as_ref()).await?;
         if let Some(node) = command.node.as_ref().filter(|node| !known.contains(node)) {
             return Err(usage(format!("no node `{node}`; `wattle nodes` lists the nodes")));
         }
@@ -157,9 +164,9 @@ pub(crate) fn run(command: &Logs) -> anyhow::Result<()> {
         loop {
             // The phase is read before the output: an ended job writes no more.
             let round = async {
-                let mut known = nodes(&bus).await?;
+                let now = job_records::one(&bus, &reader.job).await?;
+                let mut known = nodes(&bus, now.as_ref()).await?;
                 known.retain(only);
-                let now = record(&bus, &reader.job).await?;
                 let on_several = now.as_ref().filter(|record| {
                     record.placement.as_ref().is_some_and(|placement| placement.node_count() > 1)
                 });

@@ -21,6 +21,7 @@ use wattle_runtime::shell::Shutdown;
 
 use self::model::Model;
 use crate::connection::{Connection, block_on};
+use crate::job_records;
 use crate::output::usage;
 
 /// Interval of updates, wall time.
@@ -148,6 +149,7 @@ pub(crate) fn run(command: &Top) -> anyhow::Result<()> {
     }
     block_on(async {
         let bus = command.connection.open().await?;
+        job_records::require_storage(&bus, "top")?;
         let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
         let result = show(&bus, &mut terminal).await;
         ratatui::restore();

@@ -132,7 +132,8 @@ impl Trace {
     pub(crate) async fn run(&self, bus: &Bus, began: Timestamp) -> anyhow::Result<()> {
         for (job, id) in self.scenario.jobs.iter().zip(&self.ids) {
             clock::sleep_until(began + job.submit).await;
-            let request = SubmitJob { spec: self.spec(job, id, began), submission: None };
+            let request =
+                SubmitJob { spec: self.spec(job, id, began), submission: None, user_proven: false };
             // A killed service restarts, and a known job is not duplicated.
             while let Err(error) = submit(bus, &request).await {
                 if error.is::<UsageError>() {

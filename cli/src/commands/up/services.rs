@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use wattle_common::aim::MAX_SLOWDOWN_DEFAULT;
 use wattle_common::job::Sharing;
 use wattle_common::messages::Reply;
-use wattle_common::subject::{RequestTopic, Subject};
+use wattle_common::subject::Topic;
 use wattle_common::{ClusterId, NodeId, Power};
 use wattle_launcher::engine::local::kill_all;
 use wattle_runtime::bus::Bus;
@@ -252,7 +252,7 @@ async fn missing(bus: &Bus, nodes_wanted: usize) -> anyhow::Result<Option<String
         return Ok(Some(format!("{ready} of {nodes_wanted} nodes have reported")));
     }
     // The placer subscribes to this subject last.
-    let last = Subject::request(bus.cluster().clone(), RequestTopic::BudgetSet);
+    let last = Topic::BudgetSet.pattern(bus.cluster());
     let answering = async |name, wanted| {
         let found = bus.services(name, ANSWER_WITHIN).await?.len();
         anyhow::Ok((found < wanted).then(|| format!("{found} of {wanted} {name} answer")))

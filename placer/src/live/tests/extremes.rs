@@ -33,7 +33,8 @@ fn event(world: &World, kind: u8, n: &[u64; 5], count: usize) -> Event {
             spec.deadline_at_us = Some(at(n[2]));
             (spec.slack_ms, spec.duration_ms_estimate) = (Some(n[3]), Some(n[4]));
             (spec.memory_mib_max, spec.max_slowdown_permille) = (Some(n[0]), Some(small(n[2])));
-            let submit = wattle_common::messages::SubmitJob { spec, submission: None };
+            let submit =
+                wattle_common::messages::SubmitJob { spec, submission: None, user_proven: false };
             Event::Submitted(1 << 40, Box::new(submit))
         }
         1 => {

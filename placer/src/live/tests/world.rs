@@ -153,7 +153,7 @@ impl World {
         self.ask(Request::Cancel(JobId::new(job).unwrap()));
     }
     pub(super) fn request_submit(&mut self, spec: JobSpec) -> Reply {
-        self.request_submission(SubmitJob { spec, submission: None })
+        self.request_submission(SubmitJob { spec, submission: None, user_proven: false })
     }
     pub(super) fn request_submission(&mut self, request: SubmitJob) -> Reply {
         self.ask(Request::Submit(Box::new(request)))

@@ -39,7 +39,7 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
 }
 
 pub(crate) fn job(name: &str) -> SubmitJob {
-    SubmitJob { spec: job_spec(name, 1), submission: None }
+    SubmitJob { spec: job_spec(name, 1), submission: None, user_proven: false }
 }
 
 pub(crate) fn ledger_subject(bus: &Bus, node: &str) -> Subject {

@@ -297,7 +297,10 @@ impl<'r> Live<'r> {
         self.requests += 1;
         self.handle(
             now,
-            Event::Submitted(self.requests, Box::new(SubmitJob { spec, submission: None })),
+            Event::Submitted(
+                self.requests,
+                Box::new(SubmitJob { spec, submission: None, user_proven: false }),
+            ),
         );
     }
 

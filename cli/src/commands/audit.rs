@@ -1,0 +1,99 @@
+//! `wattle audit`: the orders of people, and whether they were accepted.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use wattle_common::messages::OrderRecord;
+use wattle_common::subject::StreamName;
+use wattle_common::{Timestamp, codec};
+use wattle_runtime::clock;
+
+use crate::commands::submit::parse_span;
+use crate::connection::{Connection, block_on};
+use crate::job_records;
+use crate::output::{Align, Table, note, print, print_json, terminal_width};
+
+/// List the orders of people, and whether they were accepted.
+///
+/// Submissions, cancellations, budgets and promotions are recorded, also those that are refused. The
+/// server keeps the records for 400 days, at most 64 MiB.
+#[derive(Args)]
+#[command(after_help = "A `?` behind a name: the NATS server has not proven the identity.\n\n\
+        Examples:\n  wattle audit\n  wattle audit --since 7d --json")]
+pub(crate) struct Audit {
+    /// Only orders of this last time: 90s, 45m, 12h, 7d [default: all]
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    since: Option<Duration>,
+    #[command(flatten)]
+    connection: Connection,
+    /// Print the records as a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// Text without control characters: it may come from a stranger's request.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Date and time in UTC.
+fn time(at: Timestamp) -> String {
+    let stamp =
+        i64::try_from(at.as_us()).ok().and_then(|us| jiff::Timestamp::from_microsecond(us).ok());
+    stamp.map_or_else(|| at.to_string(), |stamp| stamp.strftime("%m-%d %H:%M:%SZ").to_string())
+}
+
+fn table(records: &[OrderRecord]) -> Table {
+    let columns = [
+        ("TIME", Align::Left),
+        ("PERSON", Align::Left),
+        ("ORDER", Align::Left),
+        ("OUTCOME", Align::Left),
+    ];
+    let mut table = Table::new(&columns);
+    for record in records {
+        let proven = if record.proven { "" } else { "?" };
+        let outcome = record.refused.as_ref().map(|error| format!("refused: {}", plain(error)));
+        table.row(vec![
+            time(record.at_us),
+            format!("{}{proven}", record.requester),
+            plain(&record.order.to_string()),
+            outcome.unwrap_or_else(|| "accepted".to_owned()),
+        ]);
+    }
+    table
+}
+
+/// Runs the command.
+pub(crate) fn run(command: &Audit) -> anyhow::Result<()> {
+    block_on(async {
+        let bus = command.connection.open().await?;
+        job_records::require_storage(&bus, "audit")?;
+        let from = command.since.map_or(Timestamp::EPOCH, |span| {
+            let span = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+            Timestamp::from_us(clock::now().as_us().saturating_sub(span))
+        });
+        let (mut records, mut unreadable) = (Vec::new(), 0);
+        let what = "the log of orders cannot be read";
+        let mut replay = bus.replay(StreamName::Orders, None).await.context(what)?;
+        while let Some(payload) = replay.next().await.context(what)? {
+            match codec::decode_json::<OrderRecord>(&payload) {
+                Ok(record) => records.extend(Some(record).filter(|record| record.at_us >= from)),
+                Err(_) => unreadable += 1,
+            }
+        }
+        if unreadable > 0 {
+            note(&format!("warning: {unreadable} records cannot be read"));
+        }
+        if command.json {
+            return print_json(&records);
+        }
+        let refused = records.iter().filter(|record| record.refused.is_some()).count();
+        print(&format!("{} orders, {refused} refused", records.len()))?;
+        if records.is_empty() {
+            return Ok(());
+        }
+        table(&records).fit(2, terminal_width()).print()
+    })
+}

@@ -1,0 +1,98 @@
+//! The jobs' records: from the bucket, or from the placer for people who may not read the bucket.
+//!
+//! The bucket is available without a running placer. It contains the jobs of all users, so only
+//! operators may read it; the placer gives users the records of their own jobs.
+
+use anyhow::Context as _;
+use wattle_common::messages::{JobRecord, JobsReply, ReadJobs};
+use wattle_common::subject::{Bucket, Rank, RequestTopic};
+use wattle_common::{JobId, codec};
+use wattle_runtime::bus::Bus;
+
+use crate::output::{note, usage};
+
+/// Whether this person reads stored state itself.
+pub(crate) fn reads_storage(bus: &Bus) -> bool {
+    match bus.requester().rank {
+        Rank::Operator | Rank::Local => true,
+        Rank::User | Rank::Monitor => !bus.has_key(),
+    }
+}
+
+/// An error that names the remedy, unless this person reads stored state.
+pub(crate) fn require_storage(bus: &Bus, command: &str) -> anyhow::Result<()> {
+    if reads_storage(bus) {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "`wattle {command}` needs the key of an operator: name it with --credentials"
+    )))
+}
+
+/// An error that names the remedy, if this person changes nothing.
+pub(crate) fn require_change(bus: &Bus) -> anyhow::Result<()> {
+    if bus.has_key() && bus.requester().rank == Rank::Monitor {
+        return Err(usage("a monitor changes nothing: name the key of a user with --credentials"));
+    }
+    Ok(())
+}
+
+/// One page.
+async fn page(bus: &Bus, request: &ReadJobs) -> anyhow::Result<(Vec<JobRecord>, bool)> {
+    let subject = bus.request_subject(RequestTopic::JobRequested);
+    let reply: JobsReply = bus
+        .request(&subject, request)
+        .await
+        .context("the placer did not answer; is wattle-placer running?")?;
+    match reply {
+        JobsReply::Jobs { records, more } => Ok((records, more)),
+        JobsReply::Refused { error } => Err(usage(error)),
+    }
+}
+
+/// Every record that this person may read, in any order.
+pub(crate) async fn all(bus: &Bus) -> anyhow::Result<Vec<JobRecord>> {
+    let mut records = Vec::new();
+    if !reads_storage(bus) {
+        let mut request = ReadJobs::default();
+        loop {
+            let (page, more) = page(bus, &request).await?;
+            request.after = page.last().map(|record| record.spec.job.clone());
+            records.extend(page);
+            if !more || request.after.is_none() {
+                return Ok(records);
+            }
+        }
+    }
+    let mut watch = bus.bucket(Bucket::Jobs).await?.watch().await?;
+    for change in watch.initial().await {
+        let Some(value) = change.value else { continue };
+        match codec::decode_json::<JobRecord>(&value) {
+            Ok(record) => records.push(record),
+            Err(error) => {
+                let key = change.key;
+                note(&format!("warning: job {key} cannot be read: {error}"));
+            }
+        }
+    }
+    Ok(records)
+}
+
+/// The record of a job.
+pub(crate) async fn one(bus: &Bus, job: &JobId) -> anyhow::Result<Option<JobRecord>> {
+    if !reads_storage(bus) {
+        let request = ReadJobs { job: Some(job.clone()), after: None };
+        return Ok(page(bus, &request).await?.0.pop());
+    }
+    let bucket = bus.bucket(Bucket::Jobs).await?;
+    let found = bucket.get(job.as_str()).await.context("the job's record cannot be read")?;
+    Ok(found.map(|(record, _)| record))
+}
+
+/// The ids of all jobs that this person may see.
+pub(crate) async fn ids(bus: &Bus) -> anyhow::Result<Vec<String>> {
+    if reads_storage(bus) {
+        return Ok(bus.bucket(Bucket::Jobs).await?.keys().await?);
+    }
+    Ok(all(bus).await?.into_iter().map(|record| record.spec.job.to_string()).collect())
+}

@@ -1,0 +1,407 @@
+//! The identities of a cluster and what each may publish and subscribe to: the role table.
+//!
+//! `wattle keys` generates the NATS server's configuration from this table, and the tests try every
+//! role on every subject and key. Four rules shape it:
+//! * A role publishes only what it is the source of, on subjects that contain its own name.
+//! * A request is served by one role; no other may subscribe to its subject, so that no request is
+//!   answered or swallowed by another process.
+//! * Each identity has its own prefix of reply subjects ([`inbox`]).
+//! * The server publishes replies of JetStream to any subject that a client names, with the payload of
+//!   stored messages. Therefore people without the rank of an operator have no access to JetStream, and
+//!   a node has no raw access to values that it writes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Bucket, PREDICTOR_SERVICE, Rank, Reporter, Requester, StreamName, Subject, Topic};
+use crate::id::{ClusterId, NodeId, PredictorId, UserId};
+
+/// An identity: one key of `wattle keys`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// The placers of the cluster.
+    Placer,
+    /// The registries of the cluster.
+    Registry,
+    /// One predictor.
+    Predictor(PredictorId),
+    /// Profiler, launcher and power agent of one node.
+    Node(NodeId),
+    /// A person who submits jobs.
+    User(UserId),
+    /// A person who operates the cluster.
+    Operator(UserId),
+    /// A person or program that observes the cluster.
+    Monitor(UserId),
+}
+
+/// Why a text is not a [`Role`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "invalid role `{0}`: expected placer, registry, predictor NAME, node NAME, user NAME, operator \
+     NAME or monitor NAME; a NAME has 1 to 64 letters, digits, - and _"
+)]
+pub struct RoleError(String);
+
+impl Role {
+    /// The role `kind`, with `name` where it has one.
+    ///
+    /// # Errors
+    /// If the kind is unknown, or the name is missing, superfluous or not an id.
+    pub fn new(kind: &str, name: Option<&str>) -> Result<Self, RoleError> {
+        let wrong = || RoleError([kind, name.unwrap_or_default()].join(" ").trim().to_owned());
+        let user = |name: &str| UserId::new(name).map_err(|_| wrong());
+        match (kind, name) {
+            ("placer", None) => Ok(Self::Placer),
+            ("registry", None) => Ok(Self::Registry),
+            ("predictor", Some(name)) => {
+                PredictorId::new(name).map(Self::Predictor).map_err(|_| wrong())
+            }
+            ("node", Some(name)) => NodeId::new(name).map(Self::Node).map_err(|_| wrong()),
+            ("user", Some(name)) => user(name).map(Self::User),
+            ("operator", Some(name)) => user(name).map(Self::Operator),
+            ("monitor", Some(name)) => user(name).map(Self::Monitor),
+            _ => Err(wrong()),
+        }
+    }
+
+    /// Its kind and name.
+    #[must_use]
+    pub fn parts(&self) -> (&'static str, Option<&str>) {
+        match self {
+            Self::Placer => ("placer", None),
+            Self::Registry => ("registry", None),
+            Self::Predictor(name) => ("predictor", Some(name.as_str())),
+            Self::Node(name) => ("node", Some(name.as_str())),
+            Self::User(name) => ("user", Some(name.as_str())),
+            Self::Operator(name) => ("operator", Some(name.as_str())),
+            Self::Monitor(name) => ("monitor", Some(name.as_str())),
+        }
+    }
+
+    /// The name of its key file, without extension: `node-n0`.
+    #[must_use]
+    pub fn file_stem(&self) -> String {
+        match self.parts() {
+            (kind, None) => kind.to_owned(),
+            (kind, Some(name)) => format!("{kind}-{name}"),
+        }
+    }
+
+    /// The person, for roles of people.
+    #[must_use]
+    pub fn requester(&self) -> Option<Requester> {
+        let (rank, user) = match self {
+            Self::User(user) => (Rank::User, user),
+            Self::Operator(user) => (Rank::Operator, user),
+            Self::Monitor(user) => (Rank::Monitor, user),
+            Self::Placer | Self::Registry | Self::Predictor(_) | Self::Node(_) => return None,
+        };
+        Some(Requester { rank, user: user.clone() })
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.parts() {
+            (kind, None) => f.write_str(kind),
+            (kind, Some(name)) => write!(f, "{kind} {name}"),
+        }
+    }
+}
+
+impl FromStr for Role {
+    type Err = RoleError;
+    /// Parses `placer` or `node n0`.
+    fn from_str(text: &str) -> Result<Self, RoleError> {
+        let mut words = text.split_whitespace();
+        let role = Self::new(words.next().unwrap_or_default(), words.next());
+        if words.next().is_some() { Err(RoleError(text.to_owned())) } else { role }
+    }
+}
+
+/// The prefix of the reply subjects of the identity with this public key.
+#[must_use]
+pub fn inbox(public_key: &str) -> String {
+    format!("_INBOX.{public_key}")
+}
+
+/// The topics that a monitor may subscribe to.
+pub const TELEMETRY: [Topic; 6] = [
+    Topic::GpuSampled,
+    Topic::NodeSummarized,
+    Topic::WindowClosed,
+    Topic::JobProgressed,
+    Topic::EnergyMetered,
+    Topic::SurfaceProposed,
+];
+
+/// What an identity may do on the NATS server; everything else is refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Permissions {
+    /// Subjects that it may publish to.
+    pub publish: Vec<String>,
+    /// Subjects that it may subscribe to, also in a queue group.
+    pub subscribe: Vec<String>,
+    /// Exceptions from `subscribe`, as `SUBJECT` or `SUBJECT QUEUE`.
+    pub subscribe_deny: Vec<String>,
+}
+
+/// The permissions of the identity `role` with this public key.
+#[must_use]
+pub fn permissions(role: &Role, cluster: &ClusterId, public_key: &str) -> Permissions {
+    let mut grant = Grant { cluster, permissions: Permissions::default() };
+    grant.subscribe(format!("{}.>", inbox(public_key)));
+    match role {
+        Role::Placer => grant.placer(),
+        Role::Registry => grant.registry(),
+        Role::Predictor(name) => grant.predictor(name),
+        Role::Node(node) => grant.node(node),
+        Role::User(_) => {}
+        Role::Operator(_) => grant.operator(),
+        Role::Monitor(_) => grant.monitor(),
+    }
+    if let Some(requester) = role.requester() {
+        grant.person(&requester);
+    }
+    grant.permissions
+}
+
+/// Builds [`Permissions`].
+struct Grant<'a> {
+    cluster: &'a ClusterId,
+    permissions: Permissions,
+}
+
+impl Grant<'_> {
+    fn publish(&mut self, subject: impl Into<String>) {
+        self.permissions.publish.push(subject.into());
+    }
+
+    fn subscribe(&mut self, subject: impl Into<String>) {
+        self.permissions.subscribe.push(subject.into());
+    }
+
+    /// The subject of a topic with these ids.
+    fn topic(&self, topic: Topic, ids: &str) -> String {
+        format!("{}.{}.{}{ids}", super::ROOT, self.cluster, topic.token())
+    }
+
+    /// Serves requests: discovery under this service name, and replies.
+    fn service(&mut self, name: &str) {
+        for verb in ["PING", "INFO", "STATS"] {
+            self.subscribe(format!("$SRV.{verb}"));
+            self.subscribe(format!("$SRV.{verb}.{name}"));
+            self.subscribe(format!("$SRV.{verb}.{name}.*"));
+        }
+        if !self.permissions.publish.iter().any(|subject| subject == "_INBOX.>") {
+            self.publish("_INBOX.>");
+        }
+    }
+
+    /// Serves the requests of a topic.
+    fn serve(&mut self, topic: Topic) {
+        self.subscribe(topic.pattern(self.cluster));
+    }
+
+    /// Finds a stream.
+    fn find(&mut self, stream: &str) {
+        self.publish(format!("$JS.API.STREAM.INFO.{stream}"));
+    }
+
+    /// Reads the messages of a stream whose subject is `filter`, by consumers without a stored
+    /// position.
+    fn read(&mut self, stream: &str, filter: &str) {
+        self.publish(format!("$JS.API.CONSUMER.CREATE.{stream}.*.{filter}"));
+        self.publish(format!("$JS.API.CONSUMER.INFO.{stream}.*"));
+        self.publish(format!("$JS.API.CONSUMER.DELETE.{stream}.*"));
+        self.publish(format!("$JS.FC.{stream}.>"));
+    }
+
+    /// Reads and watches the keys of a bucket.
+    fn watch(&mut self, bucket: Bucket, keys: &str) {
+        let (stream, filter) = (bucket.stream(self.cluster), bucket.subject(self.cluster, keys));
+        self.find(&stream);
+        self.read(&stream, &filter);
+        self.publish(format!("$JS.API.DIRECT.GET.{stream}.{filter}"));
+    }
+
+    /// Writes the keys of a bucket.
+    fn write(&mut self, bucket: Bucket, keys: &str) {
+        self.publish(bucket.subject(self.cluster, keys));
+    }
+
+    /// Consumes a stream with a stored position.
+    fn consume(&mut self, stream: StreamName, durable: &str) {
+        let stream = stream.name(self.cluster);
+        self.find(&stream);
+        for verb in ["CREATE", "INFO", "MSG.NEXT"] {
+            self.publish(format!("$JS.API.CONSUMER.{verb}.{stream}.{durable}"));
+        }
+        self.publish(format!("$JS.ACK.{stream}.{durable}.>"));
+    }
+
+    /// Stores messages in a stream.
+    fn store(&mut self, stream: StreamName, ids: &str) {
+        self.find(&stream.name(self.cluster));
+        self.publish(self.topic(stream.topic(), ids));
+    }
+
+    fn placer(&mut self) {
+        self.service("wattle-placer");
+        // The placer creates what all others use.
+        for bucket in Bucket::ALL {
+            let stream = bucket.stream(self.cluster);
+            self.find(&stream);
+            self.publish(format!("$JS.API.STREAM.CREATE.{stream}"));
+        }
+        for stream in StreamName::ALL {
+            let stream = stream.name(self.cluster);
+            self.find(&stream);
+            self.publish(format!("$JS.API.STREAM.CREATE.{stream}"));
+        }
+        for bucket in [Bucket::Jobs, Bucket::Desired, Bucket::Budget] {
+            self.watch(bucket, ">");
+            self.write(bucket, ">");
+        }
+        self.watch(Bucket::Actual, ">");
+        self.watch(Bucket::Surfaces, ">");
+        self.consume(StreamName::Ledger, "wattle-placer");
+        self.store(StreamName::Orders, "");
+        for topic in
+            [Topic::JobSubmitted, Topic::JobCancelled, Topic::BudgetSet, Topic::JobRequested]
+        {
+            self.serve(topic);
+        }
+        self.subscribe(Topic::JobProgressed.pattern(self.cluster));
+    }
+
+    fn registry(&mut self) {
+        self.service("wattle-registry");
+        for bucket in [Bucket::Surfaces, Bucket::Predictors] {
+            self.watch(bucket, ">");
+            self.write(bucket, ">");
+        }
+        self.watch(Bucket::Jobs, ">");
+        self.store(StreamName::Orders, "");
+        self.serve(Topic::PredictorPromoted);
+        self.subscribe(Topic::WindowClosed.pattern(self.cluster));
+        self.subscribe(Topic::SurfaceProposed.pattern(self.cluster));
+        self.publish(format!("$SRV.PING.{PREDICTOR_SERVICE}"));
+    }
+
+    fn predictor(&mut self, name: &PredictorId) {
+        self.service(PREDICTOR_SERVICE);
+        let own = format!("{name}.>");
+        self.watch(Bucket::Knowledge, &own);
+        self.write(Bucket::Knowledge, &own);
+        for bucket in [Bucket::Jobs, Bucket::Predictors, Bucket::Actual] {
+            self.watch(bucket, ">");
+        }
+        self.consume(StreamName::Windows, &format!("predictor-{name}"));
+        self.publish(self.topic(Topic::SurfaceProposed, &format!(".{name}.*")));
+    }
+
+    fn node(&mut self, node: &NodeId) {
+        for name in ["wattle-profiler", "wattle-launcher", "wattle-power-agent"] {
+            self.service(name);
+        }
+        self.watch(Bucket::Desired, node.as_str());
+        self.watch(Bucket::Jobs, ">");
+        // Own reports are read through a JSON envelope: see the module's last rule.
+        let reports = Bucket::Actual.stream(self.cluster);
+        self.find(&reports);
+        self.publish(format!("$JS.API.STREAM.MSG.GET.{reports}"));
+        for reporter in [Reporter::Launcher, Reporter::Power] {
+            let key = reporter.key(node);
+            self.write(Bucket::Actual, &key);
+            self.subscribe(Bucket::Actual.subject(self.cluster, &key));
+        }
+        for topic in [Topic::GpuSampled, Topic::NodeSummarized] {
+            self.publish(self.topic(topic, &format!(".{node}")));
+        }
+        self.publish(self.topic(Topic::JobProgressed, &format!(".{node}.*")));
+        self.store(StreamName::Windows, &format!(".{node}.*"));
+        self.store(StreamName::Ledger, &format!(".{node}"));
+        self.subscribe(self.topic(Topic::SummaryRequested, &format!(".{node}")));
+        self.subscribe(Subject::outputs_of(self.cluster, node));
+    }
+
+    /// The requests of every person.
+    fn person(&mut self, requester: &Requester) {
+        self.publish(self.topic(Topic::JobRequested, &format!(".{requester}")));
+        if requester.rank == Rank::Monitor {
+            return;
+        }
+        for topic in [Topic::JobSubmitted, Topic::JobCancelled] {
+            self.publish(self.topic(topic, &format!(".{requester}")));
+        }
+        self.publish(self.topic(Topic::OutputRequested, &format!(".*.{requester}")));
+        if requester.rank == Rank::Operator {
+            for topic in [Topic::BudgetSet, Topic::PredictorPromoted] {
+                self.publish(self.topic(topic, &format!(".{requester}")));
+            }
+        }
+    }
+
+    fn operator(&mut self) {
+        for bucket in Bucket::ALL {
+            self.watch(bucket, ">");
+            self.subscribe(bucket.subject(self.cluster, ">"));
+            self.without_queue_groups(bucket.subject(self.cluster, ">"));
+        }
+        for stream in StreamName::ALL {
+            let name = stream.name(self.cluster);
+            self.find(&name);
+            self.read(&name, &stream.topic().pattern(self.cluster));
+        }
+        self.publish(self.topic(Topic::SummaryRequested, ".*"));
+        self.publish("$SRV.>");
+        self.subscribe(Subject::everything(self.cluster));
+        self.without_queue_groups(Subject::everything(self.cluster));
+    }
+
+    fn monitor(&mut self) {
+        for topic in TELEMETRY {
+            self.subscribe(topic.pattern(self.cluster));
+            self.without_queue_groups(topic.pattern(self.cluster));
+        }
+        self.publish(self.topic(Topic::SummaryRequested, ".*"));
+    }
+
+    /// Only plain subscriptions, which receive copies.
+    fn without_queue_groups(&mut self, pattern: String) {
+        self.permissions.subscribe_deny.push(format!("{pattern} >"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_round_trip() {
+        for text in
+            ["placer", "registry", "predictor a", "node n0", "user ada", "operator b", "monitor m"]
+        {
+            assert_eq!(text.parse::<Role>().map(|role| role.to_string()), Ok(text.to_owned()));
+        }
+        for text in ["", "placer x", "node", "node a.b", "root x", "user a b", "user *", "user >"] {
+            assert!(text.parse::<Role>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_services_of_the_cluster_write_orders_and_only_users_lack_jetstream() {
+        let cluster = ClusterId::new("c").unwrap();
+        let of = |text: &str| permissions(&text.parse().unwrap(), &cluster, "KEY");
+        for text in ["registry", "predictor a", "node n0", "user ada", "operator b", "monitor m"] {
+            let publish = of(text).publish;
+            let desired = Bucket::Desired.subject(&cluster, "");
+            assert!(!publish.iter().any(|subject| subject.starts_with(&desired)), "{text}");
+            let people = matches!(text.split(' ').next(), Some("user" | "monitor"));
+            let jetstream = publish.iter().any(|subject| subject.starts_with('$'));
+            assert_eq!(jetstream, !people, "{text}");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The complete system under the generated permissions and TLS: a job from submission to completion,
+//! and what each person may do with it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use wattle_tests::{kill, program, repository, until};
+
+use super::{Site, error_of, text_of, wattle};
+
+/// The services, with the example configuration and the key of each.
+const SERVICES: [(&str, &str, &str); 6] = [
+    ("placer", "placer", "placer"),
+    ("registry", "registry", "registry"),
+    ("predictor", "predictor", "predictor-physical"),
+    ("profiler", "profiler", "node-n0"),
+    ("power-agent", "power-agent", "node-n0"),
+    ("launcher", "launcher", "node-n0"),
+];
+
+struct Services {
+    children: BTreeMap<&'static str, Child>,
+    folder: PathBuf,
+}
+
+impl Drop for Services {
+    fn drop(&mut self) {
+        for child in self.children.values_mut() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Services {
+    fn log(&self) -> String {
+        let log = |name: &&str| {
+            let text = std::fs::read_to_string(self.folder.join(format!("{name}.log")));
+            format!("--- {name}\n{}\n", text.unwrap_or_default())
+        };
+        self.children.keys().map(log).collect()
+    }
+}
+
+/// The example configuration of a service, for this site.
+fn configuration(site: &Site, name: &str, key: &str, folder: &Path) -> String {
+    let text = std::fs::read_to_string(repository(&format!("deploy/{name}.toml"))).unwrap();
+    let mut text = text.replace("nats://127.0.0.1:4222", &site.server.url());
+    for part in ["/var/lib/wattle", "/var/log/wattle", "/run/wattle"] {
+        let own = folder.join(part.rsplit('/').nth(1).unwrap());
+        std::fs::create_dir_all(&own).unwrap();
+        text = text.replace(part, own.to_str().unwrap());
+    }
+    let mut table: toml::Table = text.parse().unwrap();
+    if matches!(name, "profiler" | "power-agent") {
+        table.insert("nvml_library".into(), program("libnvml_sim.so").to_str().unwrap().into());
+    }
+    if name == "launcher" {
+        // The test's users have no accounts.
+        table.insert("job_user".into(), "service".into());
+        let state = folder.join("n0.state").to_str().unwrap().to_owned();
+        let environment = ["WATTLE_SIM_NODE", "WATTLE_CLOCK"]
+            .map(|variable| (variable.to_owned(), state.clone().into()));
+        table.insert("job_environment".into(), toml::Table::from_iter(environment).into());
+    }
+    if table.contains_key("node") {
+        table.insert("node".into(), "n0".into());
+    }
+    let nats = table["nats"].as_table_mut().unwrap();
+    nats.insert("credentials_file".into(), site.seed(key).to_str().unwrap().into());
+    nats.insert("ca_file".into(), site.authority().to_str().unwrap().into());
+    table.to_string()
+}
+
+fn start(site: &Site) -> Services {
+    let folder = site.folder.path().join("services");
+    std::fs::create_dir_all(&folder).unwrap();
+    let state = folder.join("n0.state");
+    let made = Command::new(program("wattle-simnode"))
+        .args(["create", "--node", "n0", "--gpus", "2", "--gpu-type", "v100", "--rate", "30"])
+        .arg("--state")
+        .arg(&state)
+        .status()
+        .unwrap();
+    assert!(made.success());
+    let mut children = BTreeMap::new();
+    // The placer creates the storage; the others wait for it.
+    for (service, example, key) in SERVICES.into_iter().rev() {
+        let file = folder.join(format!("{service}.toml"));
+        std::fs::write(&file, configuration(site, example, key, &folder)).unwrap();
+        let log = File::create(folder.join(format!("{service}.log"))).unwrap();
+        let child = Command::new(program(&format!("wattle-{service}")))
+            .arg("--config")
+            .arg(&file)
+            .env("WATTLE_SIM_NODE", &state)
+            .env("WATTLE_CLOCK", &state)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        children.insert(service, child);
+    }
+    Services { children, folder }
+}
+
+#[tokio::test]
+async fn job_runs_under_permissions_and_belongs_to_its_owner() {
+    let site = Site::new(true).await;
+    let services = start(&site);
+    let simjob = program("wattle-simjob");
+    let simjob = simjob.to_str().unwrap();
+    let training =
+        ["--", simjob, "--workload", "eaco-resnet50", "--steps", "300", "--steps-per-epoch", "100"];
+    let submit = |person: &str, job: &str| {
+        let args = ["submit", "--job", job, "--workload", "eaco-resnet50"];
+        site.wattle_as(person, &[&args[..], &training].concat())
+    };
+    until("the placer accepts ada's job", async || {
+        let output = submit("user-ada", "train");
+        output.status.success().then_some(())
+    })
+    .await;
+
+    // Bob cannot see, read, cancel or replace it.
+    let jobs = |person: &str| -> Value {
+        let output = site.wattle_as(person, &["jobs", "--all", "--json"]);
+        assert!(output.status.success(), "{}", error_of(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    assert_eq!(jobs("user-bob"), Value::Array(Vec::new()));
+    for refused in [
+        site.wattle_as("user-bob", &["cancel", "train"]),
+        site.wattle_as("user-bob", &["logs", "train"]),
+        site.wattle_as("user-bob", &["explain", "train"]),
+        submit("user-bob", "train"),
+        site.wattle_as("user-bob", &["budget", "set", "--power-kw", "0.1"]),
+        site.wattle_as("user-bob", &["nodes"]),
+        site.wattle_as("monitor-mona", &["cancel", "train"]),
+        submit("monitor-mona", "other"),
+    ] {
+        assert!(!refused.status.success(), "{}", text_of(&refused));
+    }
+
+    // It completes, and its record states its proven owner.
+    let finished = until("ada's job has ended", async || {
+        let jobs = jobs("user-ada");
+        let ended = matches!(jobs[0]["phase"].as_str(), Some("finished" | "failed" | "cancelled"));
+        ended.then(|| jobs[0].clone())
+    })
+    .await;
+    assert_eq!(finished["phase"], "finished", "{finished}\n{}", services.log());
+    assert_eq!(
+        (&finished["spec"]["user"], &finished["user_proven"]),
+        (&"ada".into(), &true.into())
+    );
+    assert_eq!(jobs("operator-olga")[0]["spec"]["job"], "train");
+    assert_eq!(jobs("monitor-mona")[0]["spec"]["job"], "train");
+    let output = site.wattle_as("user-ada", &["explain", "train"]);
+    assert!(output.status.success(), "{}", error_of(&output));
+
+    // Surfaces, windows and the ledger flow as well, and the operator reads them.
+    until("the predictor's surface is used", async || {
+        let output = site.wattle_as("operator-olga", &["predictors", "--json"]);
+        text_of(&output).contains("physical").then_some(())
+    })
+    .await;
+    for command in ["nodes", "energy", "history"] {
+        let output = site.wattle_as("operator-olga", &[command]);
+        assert!(output.status.success(), "{command}: {}", error_of(&output));
+    }
+
+    // Owner and operator cancel.
+    for (person, job) in [("user-ada", "second"), ("operator-olga", "third")] {
+        assert!(submit("user-ada", job).status.success());
+        let output = site.wattle_as(person, &["cancel", job]);
+        assert!(output.status.success(), "{person}: {}", error_of(&output));
+    }
+
+    // The log of orders has person, order and outcome.
+    let audit = until("orders are recorded", async || {
+        let output = site.wattle_as("operator-olga", &["audit", "--json"]);
+        let records: Vec<Value> = serde_json::from_slice(&output.stdout).ok()?;
+        let last =
+            records.iter().any(|record| record["order"] == "cancel" && record["job"] == "third");
+        last.then_some(records)
+    })
+    .await;
+    let recorded = |user: &str, order: &str, job: &str, refused: bool| {
+        audit.iter().any(|record| {
+            record["requester"]["user"] == user
+                && record["order"] == order
+                && record["job"] == job
+                && record["proven"] == true
+                && record["refused"].is_string() == refused
+        })
+    };
+    assert!(recorded("ada", "submit", "train", false), "{audit:?}");
+    assert!(recorded("bob", "submit", "train", true), "{audit:?}");
+    assert!(recorded("olga", "cancel", "third", false), "{audit:?}");
+
+    // No process has violated a permission; services that start before the placer try to create storage.
+    let log = site.server.log();
+    let violations: Vec<&str> = log.lines().filter(|line| line.contains("Violation")).collect();
+    let expected = |line: &str| line.contains("STREAM.CREATE");
+    assert!(violations.iter().all(|line| expected(line)), "{violations:#?}");
+    for child in services.children.values() {
+        kill(child.id(), "TERM");
+    }
+}
+
+#[tokio::test]
+async fn rotated_and_revoked_keys_take_effect_after_a_reload() {
+    let site = Site::new(true).await;
+    let keys = site.folder.path().join("keys");
+    let run = |args: &[&str]| {
+        let output = wattle(&[args, &["--folder", keys.to_str().unwrap()]].concat());
+        assert!(output.status.success(), "{}", error_of(&output));
+    };
+    let reload = || {
+        let configuration = std::fs::read_to_string(keys.join("server/auth.conf")).unwrap();
+        site.server.reload(&configuration);
+    };
+    // Any answer but a refusal of the key: no placer runs.
+    let knows = || !error_of(&site.wattle_as("user-ada", &["jobs"])).contains("know the key");
+    assert!(knows());
+    run(&["keys", "rotate", "user", "ada"]);
+    assert!(!knows(), "the server has not loaded the new key");
+    reload();
+    until("the new key is known", async || knows().then_some(())).await;
+    run(&["keys", "revoke", "user", "ada", "--previous"]);
+    let seed = std::fs::read_to_string(site.seed("user-ada")).unwrap();
+    run(&["keys", "revoke", "user", "ada"]);
+    assert!(!site.seed("user-ada").exists());
+    reload();
+    std::fs::write(site.seed("user-ada"), seed).unwrap();
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(site.seed("user-ada"), private).unwrap();
+    until("the key is revoked", async || (!knows()).then_some(())).await;
+}
