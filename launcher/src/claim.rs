@@ -6,13 +6,13 @@
 //! stopped and the last one lists no running job, because it would start these jobs a second time.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wattle_common::codec;
 use wattle_common::hash::fnv1a;
 use wattle_common::messages::{LaunchReport, LaunchState};
 use wattle_runtime::bus::{BusError, KvBucket};
-use wattle_runtime::instance;
+use wattle_runtime::{clock, instance};
 
 /// Heartbeats without a report after which the other launcher has ended.
 const SILENT_HEARTBEATS: u32 = 3;
@@ -45,7 +45,7 @@ pub(crate) async fn claim(
     first: &LaunchReport,
     heartbeat: Duration,
 ) -> Result<(), BusError> {
-    let (mut seen, mut since, mut logged) = (0, Instant::now(), false);
+    let (mut seen, mut since, mut logged) = (0, clock::now(), false);
     loop {
         let stored = actual.get_bytes(key).await?;
         let report = stored.as_ref().and_then(|(value, revision)| {
@@ -59,12 +59,13 @@ pub(crate) async fn claim(
             continue;
         };
         if revision != seen {
-            (seen, since) = (revision, Instant::now());
+            (seen, since) = (revision, clock::now());
         }
         let is_live =
             |state: &LaunchState| matches!(state, LaunchState::Running | LaunchState::Stopping);
         let live = report.jobs.iter().filter(|job| is_live(&job.state)).count();
-        let is_silent = since.elapsed() >= heartbeat * SILENT_HEARTBEATS;
+        let silence = clock::scale().wall_span(clock::now().since(since));
+        let is_silent = silence >= heartbeat * SILENT_HEARTBEATS;
         if is_silent && live == 0 {
             if try_claim(actual, key, first, Some(revision)).await? {
                 return Ok(());

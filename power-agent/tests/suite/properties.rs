@@ -419,7 +419,7 @@ fn no_cap_rises_after_the_lease_under_a_power_limit() {
         let mut node = Node::new(0);
         node.advance(Duration::from_secs(1), true);
         let cap = |gpu, w| DesiredGpu { gpu, cap_mw: Some(Power::from_w(w)), clock_mhz_max: None };
-        let gpus = vec![cap(0, 110), cap(1, 150), cap(2, 250)];
+        let gpus = [cap(0, 110), cap(1, 150), cap(2, 250)];
         node.apply(Step::Command {
             generation: 1,
             age_s: 0,
