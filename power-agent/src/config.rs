@@ -89,7 +89,8 @@ pub struct Config<B> {
     /// Longest lease of caps and clocks, whatever the desired state declares, in milliseconds.
     #[serde(default = "lease_max_ms", deserialize_with = "wattle_common::config::non_zero")]
     pub lease_max_ms: u64,
-    /// Folder of the caps that outlive the service; absent: not stored.
+    /// Folder of the caps that outlive the service; absent: not stored, and GPUs get their safe cap at
+    /// the stop.
     #[serde(default)]
     pub state_dir: Option<PathBuf>,
     /// The program and arguments that put this node to sleep; `{node}` stands for its id. Absent:

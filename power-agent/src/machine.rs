@@ -68,6 +68,8 @@ pub struct PowerMachine {
     last_sleep: Option<Timestamp>,
     /// Caps that outlive the agent.
     caps: PersistedCaps,
+    /// Whether they are stored. Otherwise a cap found at the start may be that of a killed agent.
+    stores_caps: bool,
     sleep_result: Option<SleepResult>,
 }
 
@@ -93,6 +95,7 @@ impl PowerMachine {
             reported: None,
             last_sleep: None,
             caps: PersistedCaps::default(),
+            stores_caps: true,
             sleep_result: None,
         }
     }
@@ -101,6 +104,13 @@ impl PowerMachine {
     #[must_use]
     pub fn instance(mut self, instance: String) -> Self {
         self.instance = instance;
+        self
+    }
+
+    /// Stores no caps: GPUs get their safe cap when the agent stops.
+    #[must_use]
+    pub const fn without_stored_caps(mut self) -> Self {
+        self.stores_caps = false;
         self
     }
 

@@ -70,7 +70,10 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
     let mut machine = PowerMachine::new(config.node.clone(), config.settings())
         .instance(wattle_runtime::instance::name());
     let state = StateFile::new(config.state_dir.as_deref());
-    machine = machine.with_caps(state.read());
+    machine = match config.state_dir {
+        Some(_) => machine.with_caps(state.read()),
+        None => machine.without_stored_caps(),
+    };
     let mut act = |action| act(action, &gpus, &sleep_command, &reports, &state);
     tracing::info!(node = %config.node, cluster = %config.cluster, "power agent started");
     driver::run(&mut machine, &mut inbox, shutdown, &mut act).await;

@@ -52,6 +52,7 @@ impl PowerMachine {
     fn gpu_read(&mut self, gpu: GpuIndex, read: GpuStatus, out: &mut Vec<Action>) {
         let lease = self.lease.as_ref();
         if let Some(cap) = read.cap
+            && self.stores_caps
             && !self.caps.found.contains_key(&read.facts.uuid)
         {
             self.caps.found.insert(read.facts.uuid.clone(), cap);

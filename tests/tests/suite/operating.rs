@@ -93,15 +93,21 @@ async fn energy_agrees_with_the_ledger_in_every_sum() {
     assert_eq!(uses(&reports["node"], "jobs"), jobs.as_mj());
     assert_eq!(reports["node"]["rows"].as_array().unwrap().len(), 2);
     // `wattle jobs` shows the same energy of an ended job.
-    let shown = system.json(&["jobs", "--all", "--json"]);
     let of = |job: &str, list: &Value, id: &str, energy: &str| {
         let find = |one: &&Value| one.pointer(id).and_then(Value::as_str) == Some(job);
         list.as_array().unwrap().iter().find(find).unwrap()[energy].as_u64().unwrap()
     };
-    for job in ["both-nodes", "single"] {
-        let listed = of(job, &shown, "/spec/job", "energy_mj_total");
-        assert_eq!(listed, of(job, &reports["job"]["rows"], "/name", "energy_mj"), "{job}");
-    }
+    // A busy profiler may attribute a moment of the next interval to a job that has ended.
+    until("`wattle jobs` shows the energy of the ledger", async || {
+        let shown = system.json(&["jobs", "--all", "--json"]);
+        let report = system.json(&["energy", "--by", "job", "--json"]);
+        let agrees = |job: &&str| {
+            let listed = of(job, &shown, "/spec/job", "energy_mj_total");
+            listed == of(job, &report["rows"], "/name", "energy_mj")
+        };
+        ["both-nodes", "single"].iter().all(agrees).then_some(())
+    })
+    .await;
     let (code, csv, _) = text(&system.wattle(&["energy", "--by", "user", "--csv"]));
     assert!(
         code == Some(0) && csv.starts_with("use,user,jobs,energy_mj,energy_kwh\njob,"),
