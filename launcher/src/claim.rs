@@ -47,7 +47,7 @@ pub(crate) async fn claim(
 ) -> Result<(), BusError> {
     let (mut seen, mut since, mut logged) = (0, clock::now(), false);
     loop {
-        let stored = actual.get_bytes(key).await?;
+        let stored = actual.get_own(key).await?;
         let report = stored.as_ref().and_then(|(value, revision)| {
             let report = codec::decode_json::<LaunchReport>(value).ok()?;
             is_other(&report.instance, &first.instance).then_some((report, *revision))
@@ -108,7 +108,8 @@ pub(crate) async fn lost(actual: &KvBucket, key: &str, instance: &str, heartbeat
     loop {
         tokio::time::sleep(heartbeat).await;
         // An unreachable bus is not a lost claim.
-        let Ok(Some((report, _))) = actual.get::<LaunchReport>(key).await else { continue };
+        let Ok(Some((value, _))) = actual.get_own(key).await else { continue };
+        let Ok(report) = codec::decode_json::<LaunchReport>(&value) else { continue };
         if is_other(&report.instance, instance) {
             return;
         }

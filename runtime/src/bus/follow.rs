@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_nats::Message;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::{SelectAll, select_all};
 use tokio::sync::{mpsc, watch};
@@ -46,6 +47,15 @@ impl KvBucket {
         let reached = self.bus().shared.reached.clone();
         let task = tokio::spawn(follower.run(select_all(signals), reached));
         Ok(Watch::new(items, AbortOnDropHandle::new(task)))
+    }
+
+    /// The value and the revision of a key that this process may also write.
+    ///
+    /// # Errors
+    /// If the server is away or refuses.
+    pub async fn get_own(&self, key: &str) -> Result<Option<(Bytes, u64)>, BusError> {
+        let stored = self.read_enveloped(key).await?;
+        Ok(stored.and_then(|change| change.value.map(|value| (value, change.revision))))
     }
 
     /// The stored value of a key, in the server's envelope.
