@@ -13,7 +13,7 @@ use wattle_common::messages::{
 use wattle_common::progress::Progress;
 use wattle_common::units::Energy;
 use wattle_common::{GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
-use wattle_gpu::fake::{FakeDriver, FaultMode};
+use wattle_gpu::fake::{FakeDriver, FakeGpu, FaultMode};
 use wattle_gpu::{Driver, ProcessReading};
 use wattle_profiler::{
     Action, Event, GpuFacts, ProcessOrigin, ProfilerMachine, SampledGpu, Settings, State,
@@ -556,8 +556,11 @@ proptest! {
         let before: Vec<Energy> =
             node.driver.gpus.iter().map(|c| c.reading.energy_total.unwrap()).collect();
         for step in steps {
-            // Without an entry yet, a crash leaves nothing to continue from.
-            if matches!(step, Step::Crash) && node.file.is_none() {
+            // Without an entry yet, a crash leaves nothing to continue from. Without a readable GPU, no
+            // counter shows that the node was not restarted, and a new interval begins.
+            let lost = |gpu: &FakeGpu| matches!(gpu.fault, FaultMode::Lost);
+            let continues = node.file.is_some() && !node.driver.gpus.iter().all(lost);
+            if matches!(step, Step::Crash) && !continues {
                 continue;
             }
             node.apply(step, &mut changes);
