@@ -248,16 +248,17 @@ async fn message_that_is_never_acknowledged_is_terminated() {
     let client = async_nats::connect(server.url()).await.unwrap();
     let stream = jetstream::new(client).get_stream(StreamName::Ledger.name(bus.cluster())).await;
     let consumer: PullConsumer = stream.unwrap().get_consumer("test").await.unwrap();
-    let mut messages = consumer.messages().await.unwrap();
     loop {
-        let message = within("a delivery", messages.next()).await.unwrap().unwrap();
+        // One request for one message: none is pending when this consumer goes.
+        let mut messages = consumer.fetch().max_messages(1).messages().await.unwrap();
+        let Some(message) = within("a delivery", messages.next()).await else { continue };
+        let message = message.unwrap();
         let deliveries = message.info().unwrap().delivered;
         message.ack_with(AckKind::Nak(None)).await.unwrap();
         if deliveries >= 15 {
             break;
         }
     }
-    drop(messages);
     stored(&bus, 2).await;
     let mut consumer = bus.consume(StreamName::Ledger, "test").await.unwrap();
     assert_eq!(taken(&mut consumer).await, 2, "the first was terminated");
