@@ -1,4 +1,4 @@
-//! The jobs' records: from the bucket, or from the placer for people who may not read the bucket.
+//! The jobs' records: from the bucket, or from the placer for people without access to the bucket.
 //!
 //! The bucket is available without a running placer. It contains the jobs of all users, so only
 //! operators may read it; the placer gives users the records of their own jobs.
