@@ -32,12 +32,20 @@ pub struct EnergyMeasure {
 }
 
 /// The energy since the last reading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EnergySpent {
     /// The energy.
     pub energy: Energy,
     /// The time since the last reading.
     pub span: Duration,
+}
+
+impl EnergySpent {
+    /// The mean power; `None` over no time.
+    #[must_use]
+    pub fn mean_power(&self) -> Option<Power> {
+        self.energy.mean_power(self.span)
+    }
 }
 
 impl EnergyMeasure {

@@ -62,6 +62,8 @@ pub(crate) struct Tenant {
 pub(crate) struct AttributedSample {
     pub(crate) power: Option<Power>,
     pub(crate) energy: Option<Energy>,
+    /// The time since the reading before.
+    pub(crate) span: Duration,
     pub(crate) busy: Option<u8>,
     pub(crate) memory_busy: Option<u8>,
     pub(crate) clock: Option<Frequency>,
@@ -179,6 +181,7 @@ impl GpuTracker {
         let tracker = AttributedSample {
             power: reading.power,
             energy,
+            span: spent.map(|spent| spent.span).unwrap_or_default(),
             busy: reading.utilization_gpu_percent,
             memory_busy: reading.utilization_memory_percent,
             clock: reading.clock,

@@ -13,9 +13,10 @@ use wattle_common::messages::{
     LedgerEntry, Neighbour, NodeSummary, PowerReport, TelemetryBatch,
 };
 use wattle_common::progress::Progress;
-use wattle_common::{Energy, Frequency, GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
+use wattle_common::{Frequency, GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
 
 use crate::config::Settings;
+use crate::energy::EnergySpent;
 use crate::gpu_tracker::{AttributedSample, GpuFacts, GpuTracker, SampledGpu};
 use crate::jobs::JobTable;
 use crate::ledger::{GpuCounter, Ledger, State};
@@ -108,10 +109,8 @@ pub struct ProfilerMachine {
     /// Whether a ledger entry was sent and its result is awaited.
     storing: bool,
     samples: u32,
-    /// Energy attributed to each job since the last summary.
-    attributed: BTreeMap<JobId, Energy>,
-    /// When the last summary was made.
-    summarized_at: Option<Timestamp>,
+    /// Energy of each GPU attributed to each job since the last summary, over the time between readings.
+    attributed: BTreeMap<JobId, BTreeMap<GpuIndex, EnergySpent>>,
     readings_failed: u32,
     driver_error: Option<String>,
 }
@@ -139,7 +138,6 @@ impl ProfilerMachine {
             storing: false,
             samples: 0,
             attributed: BTreeMap::new(),
-            summarized_at: None,
             readings_failed: 0,
             driver_error: None,
         }
@@ -214,7 +212,10 @@ impl ProfilerMachine {
                 if let (Some(job), Some(energy)) = (&tenant.job, tenant.energy) {
                     let user = self.jobs.declared.get(job).and_then(|d| d.user.as_ref());
                     self.ledger.attribute(job, user, energy);
-                    *self.attributed.entry(job.clone()).or_default() += energy;
+                    let by_gpu = self.attributed.entry(job.clone()).or_default();
+                    let spent = by_gpu.entry(sample.gpu).or_default();
+                    spent.energy += energy;
+                    spent.span += attributed.span;
                 }
             }
             if self.batch.len() < BATCH_SAMPLES_MAX {
@@ -314,7 +315,7 @@ impl ProfilerMachine {
     fn summarize(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         self.summary_at = now + self.settings.summary_every;
         let gpus = self.gpus.iter_mut().map(|(gpu, tracker)| tracker.summarize(*gpu)).collect();
-        let jobs = self.summarize_jobs(now);
+        let jobs = self.summarize_jobs();
         out.push(Action::PublishSummary(NodeSummary {
             node: self.node.clone(),
             at_us: now,
@@ -328,8 +329,7 @@ impl ProfilerMachine {
     }
 
     /// The jobs on the node and those with energy in the open ledger interval.
-    fn summarize_jobs(&mut self, now: Timestamp) -> Vec<JobSummary> {
-        let span = self.summarized_at.replace(now).map(|before| now.since(before));
+    fn summarize_jobs(&mut self) -> Vec<JobSummary> {
         let attributed = std::mem::take(&mut self.attributed);
         let ids: BTreeSet<&JobId> = self.jobs.local.keys().chain(self.ledger.jobs()).collect();
         let is_read = |id: &JobId| {
@@ -342,7 +342,7 @@ impl ProfilerMachine {
                 power_mw_mean: attributed
                     .get(id)
                     .filter(|_| is_read(id))
-                    .and_then(|energy| energy.mean_power(span?)),
+                    .and_then(|gpus| gpus.values().map(EnergySpent::mean_power).sum()),
                 energy_mj_open: self.ledger.attributed(id),
             })
             .collect()

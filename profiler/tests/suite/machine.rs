@@ -297,6 +297,27 @@ fn the_energy_of_two_tenants_is_split() {
 }
 
 #[test]
+fn the_power_of_a_job_does_not_depend_on_when_a_summary_falls_between_late_readings() {
+    let mut node = Node::new(1);
+    node.draws[0] = Power::from_w(240);
+    node.place("a", 100, &[0]);
+    // Readings are late by up to two seconds, summaries are on time.
+    for span_ms in [100, 900, 300, 1_900, 150, 600, 1_400, 50].repeat(4) {
+        let read_at = node.now + Duration::from_millis(span_ms);
+        while let Some((due, _)) = node.machine.next_wake().filter(|(due, _)| *due < read_at) {
+            let mut out = Vec::new();
+            node.machine.wake(due, &mut out);
+            node.take(out);
+        }
+        node.sampled(Duration::from_millis(span_ms));
+    }
+    let powers = node.summaries.iter().flat_map(|summary| &summary.jobs);
+    let powers: Vec<_> = powers.filter_map(|job| job.power_mw_mean).collect();
+    assert!(powers.len() > 10, "{powers:?}");
+    assert!(powers.iter().all(|power| *power == Power::from_w(240)), "{powers:?}");
+}
+
+#[test]
 fn the_end_of_an_early_epoch_closes_a_window() {
     let mut node = Node::new(1);
     node.place("a", 100, &[0]);
