@@ -45,7 +45,7 @@ impl Plan {
     }
 }
 
-/// Counts a stop before the job has run for ten times its restart cost.
+/// Counts a stop before the job has run for ten times its restart cost, or shortly before its end.
 fn count_early_stop(state: &mut ClusterState, key: JobKey) {
     let settles_at = state.job(key).and_then(|job| settles_at(state, job));
     if settles_at.is_some_and(|at| state.now() < at) {

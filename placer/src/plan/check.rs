@@ -11,6 +11,7 @@ use crate::plan::input::PlanningInput;
 use crate::plan::{Decision, NodeDecision, Plan};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey};
 use crate::state::job::{Job, State};
+use crate::state::job_forecast::remaining_alone;
 use crate::state::node::Wakefulness;
 
 /// A rule that a plan breaks.
@@ -94,13 +95,18 @@ pub enum Violation {
     WronglyRejected(JobKey),
 }
 
-/// Whether a running job has run for ten times its restart cost, has a deadline or a failed GPU.
+/// Whether a running job has run for ten times its restart cost and does not complete within three times,
+/// or has a deadline or a failed GPU.
 fn may_move(input: PlanningInput<'_>, job: &Job) -> bool {
     let State::Running { on, since, .. } = &job.state else { return true };
-    let settles_at = *since + 10 * input.state.restart_cost(job, on.gpu_count());
+    let restart_cost = input.state.restart_cost(job, on.gpu_count());
+    let ends_soon = remaining_alone(input.now(), job, on.gpu_count(), on.node_count())
+        .is_some_and(|left| !left.is_zero() && left < 3 * restart_cost);
     let failed =
         on.by_node.iter().any(|here| here.gpus & !input.state.node(here.node).facts.healthy != 0);
-    failed || job.facts.deadline.is_some() || input.now() >= settles_at
+    failed
+        || job.facts.deadline.is_some()
+        || (input.now() >= *since + 10 * restart_cost && !ends_soon)
 }
 
 /// The violations of a plan made for `input`.

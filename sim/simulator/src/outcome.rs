@@ -89,8 +89,8 @@ pub struct PolicyOutcome {
     pub migrations: usize,
     /// Most restarts of one completed job.
     pub restarts_max: u32,
-    /// Stops of completed jobs by a plan before they had run for ten times their restart cost, for whatever
-    /// reason; preemption counts.
+    /// Stops of completed jobs by a plan before they had run for ten times their restart cost, or within three
+    /// times that cost before their end, for whatever reason; preemption counts.
     pub early_stops: u32,
     /// GPU hours of restarts, without progress.
     pub restart_gpu_h: f64,

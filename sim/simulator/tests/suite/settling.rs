@@ -41,3 +41,22 @@ fn a_lone_job_of_any_workload_settles() {
         }
     }
 }
+
+/// The demonstration: 24 jobs on eight GPUs, which share GPUs.
+#[test]
+fn wattle_stops_no_job_early_or_shortly_before_its_end() {
+    let world = World::builtin();
+    let csv = include_bytes!("../../../../deploy/demo/trace.csv");
+    let trace = trace::parse("trace.csv", csv).unwrap();
+    let cluster = "2x4:v100".parse().unwrap();
+    let wattle = policy("wattle").unwrap();
+    for seed in 7..10 {
+        let scenario = Scenario::from_trace(&world, &trace, &cluster, seed).unwrap();
+        let options = RunOptions::default();
+        let run = run_recorded(&world, &scenario, wattle.as_ref(), &options, &mut |_, _| {});
+        let (outcome, recording) = run.unwrap();
+        assert_eq!(outcome.early_stops, 0);
+        let pieces: usize = recording.jobs.iter().map(|job| job.placements.len()).sum();
+        assert!(pieces > recording.jobs.len() + 10, "jobs hardly move: {pieces}");
+    }
+}
