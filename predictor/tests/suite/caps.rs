@@ -4,6 +4,7 @@ use crate::common::{Truth, class, job, one_gpu, seen, window};
 use wattle_common::messages::{Estimate, SurfacePoint};
 use wattle_common::rng::Stream;
 use wattle_common::{Frequency, Power, Timestamp};
+use wattle_predictor::model::cap_forms::{Basis, FAMILIES_MIN};
 use wattle_predictor::surface::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
 
@@ -213,5 +214,39 @@ fn four_clocks_predict_the_others_better_than_two() {
     let surface = four.surface(Timestamp::from_s(99), &job("j")).unwrap();
     for mhz in [1_230, 1_035, 855] {
         assert!(surface.points.iter().any(|p| p.clock_mhz_max == Some(Frequency::from_mhz(mhz))));
+    }
+}
+
+/// Six networks on a GPU type where speed falls steeply below a knee.
+#[test]
+fn a_restarted_predictor_chooses_the_same_forms_from_the_stored_windows() {
+    let networks =
+        ["resnet50-b32", "vgg16-b64", "bert-b8", "lstm-b20", "alexnet-b128", "inception3-b32"];
+    let mut rng = Stream::new(5, "noise");
+    let mut live = Predictor::new(PredictorConfig::shipped());
+    let mut stored = Vec::new();
+    for (i, name) in (0u32..).zip(networks) {
+        let demand_w = 170.0 + 12.0 * f64::from(i);
+        let truth = Truth { rate: 6.0, demand_w, steepness: 0.05, busy: 0.9 };
+        for (minute, cap) in CAPS.iter().enumerate() {
+            let mut w = seen(&truth, name, minute as u64, *cap, 0.005, &mut rng);
+            w.workload = Some(class(name));
+            live.learn(w.until_us, &w);
+            stored.push(w);
+        }
+    }
+    let chosen = live.cap_forms("v100");
+    assert!(chosen.families >= FAMILIES_MIN, "{chosen:?}");
+    assert_eq!(chosen.basis, Basis::Blend, "{chosen:?}");
+    // After a restart the windows are replayed in batches, and the pooled models are fitted once.
+    let mut restarted = Predictor::new(PredictorConfig::shipped());
+    for batch in stored.chunks(10) {
+        restarted.learn_all(batch.last().unwrap().until_us, batch);
+    }
+    restarted.refit_pooled();
+    let again = restarted.cap_forms("v100");
+    assert_eq!((again.basis, again.families), (chosen.basis, chosen.families));
+    for (before, after) in chosen.shares.iter().zip(again.shares) {
+        assert!((before - after).abs() < 0.1, "{chosen:?} {again:?}");
     }
 }
