@@ -22,7 +22,7 @@ use crate::output::{note, print, usage, usage_chain};
 /// energy. docs/comparing.md describes the scenarios and the files they need.
 #[derive(Args)]
 #[command(
-    after_help = "Scenarios: powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin\n\nExamples:\n  wattle compare powerflow-16 --data measurements --load 0.76 --world alone --quick --oracle\n  wattle compare powerflow-16 --data measurements --surfaces smooth:0.1 --lengths unknown --json\n  wattle compare eaco-28 --oracle --policy fifo,fifo-packed,eaco --load 0.7 --report out.html\n\nA full comparison takes hours, one with --quick about a minute."
+    after_help = "Scenarios: powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin\n\nJCT is the job completion time, from submission to completion.\n\nExamples:\n  wattle compare powerflow-16 --data measurements --load 0.76 --world alone --quick --oracle\n  wattle compare powerflow-16 --data measurements --surfaces smooth:0.1 --lengths unknown --json\n  wattle compare eaco-28 --oracle --policy fifo,fifo-packed,eaco --load 0.7 --report out.html\n\nA full comparison takes hours, one with --quick about a minute."
 )]
 pub(crate) struct Compare {
     /// The scenario: powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin

@@ -37,7 +37,7 @@ const SEEDS_MAX: u64 = 1_000;
 /// Simulate a trace or generated jobs under one or more policies, without server or GPU.
 #[derive(Args)]
 #[command(
-    after_help = format!("{}\n\nExamples:\n  wattle simulate --report out.html\n  wattle simulate --jobs 5000 --load 1.1 --cluster 28x8:v100 --policy fifo,fifo-packed,eaco\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo-packed,eaco --oracle\n  wattle simulate --trace philly.csv.gz --cluster 320x8:a100 --policy fifo --json\n  wattle simulate --trace sacct.txt --cluster 16x8:a100 --seeds 10", table())
+    after_help = format!("{}\n\nJCT is the job completion time, from submission to completion; wait is its part without GPUs,\nnodes the mean number of nodes with a job, busy the mean utilisation of all GPUs.\n\nExamples:\n  wattle simulate --report out.html\n  wattle simulate --jobs 5000 --load 1.1 --cluster 28x8:v100 --policy fifo,fifo-packed,eaco\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo-packed,eaco --oracle\n  wattle simulate --trace philly.csv.gz --cluster 320x8:a100 --policy fifo --json\n  wattle simulate --trace sacct.txt --cluster 16x8:a100 --seeds 10", table())
 )]
 pub(crate) struct Simulate {
     /// Trace of Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz; or `builtin`:

@@ -34,27 +34,43 @@ pub const KEEPS_FOR: u32 = 3;
 /// A size is expected to last this long, if the rest of the run is unknown or longer, s.
 pub(crate) const SIZE_LASTS_S: f64 = 3_600.0;
 
-/// When a running job may be moved: after [`RUNS_FOR`] times its restart cost, or at its end if that comes
-/// within [`KEEPS_FOR`] times. `None` for a job that does not run.
-#[must_use]
-pub fn settles_at(state: &ClusterState, job: &Job) -> Option<Timestamp> {
-    let State::Running { on, since, .. } = &job.state else { return None };
-    let restart_cost = state.restart_cost(job, on.gpu_count());
-    let end = end(state.now(), job, on.gpu_count(), on.node_count(), 1.0);
-    let near = end.filter(|end| *end < state.now() + restart_cost * KEEPS_FOR);
-    Some((*since + restart_cost * RUNS_FOR).max(near.unwrap_or_default()))
+/// When a running job has run for [`RUNS_FOR`] times its restart cost; `None` for a job that does not run.
+fn settles_at(state: &ClusterState, job: &Job) -> Option<Timestamp> {
+    match &job.state {
+        State::Running { on, since, .. } => {
+            Some(*since + state.restart_cost(job, on.gpu_count()) * RUNS_FOR)
+        }
+        State::Queued | State::Stopping { .. } => None,
+    }
 }
 
-/// Until when a running job keeps its GPUs; `None` if it may be moved now. A job that started at this instant
-/// keeps them in any case: nothing has been learned since, and plans must come to an end.
+/// Whether a running job completes within [`KEEPS_FOR`] times its restart cost.
+fn completes_soon(state: &ClusterState, job: &Job) -> bool {
+    let State::Running { on, .. } = &job.state else { return false };
+    let left = remaining_alone(state.now(), job, on.gpu_count(), on.node_count());
+    // A job that runs on after its predicted end has an unknown rest.
+    left.is_some_and(|left| {
+        !left.is_zero() && left < state.restart_cost(job, on.gpu_count()) * KEEPS_FOR
+    })
+}
+
+/// Whether a stop now comes before a job has settled or shortly before its end.
+pub(crate) fn is_early_stop(state: &ClusterState, job: &Job) -> bool {
+    settles_at(state, job).is_some_and(|at| state.now() < at) || completes_soon(state, job)
+}
+
+/// Until when a running job keeps its GPUs at least; `None` if it may be moved now. A job that started at this
+/// instant keeps them in any case: nothing has been learned since, and plans must come to an end.
 pub(crate) fn held_until(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
     let State::Running { since, .. } = &job.state else { return None };
     let until = settles_at(input.state, job)?;
-    let just_started = *since == input.now();
-    if !just_started && has_failed_gpus(input, job) {
-        return None;
+    if *since == input.now() {
+        return Some(until);
     }
-    (just_started || (input.now() < until && !misses_deadline(input, job))).then_some(until)
+    let may_move = has_failed_gpus(input, job)
+        || !is_early_stop(input.state, job)
+        || misses_deadline(input, job);
+    (!may_move).then_some(until)
 }
 
 /// Whether a running job keeps its GPUs for now.

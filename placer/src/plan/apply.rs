@@ -1,6 +1,6 @@
 //! Applies a plan to the cluster's state.
 
-use crate::allocation::settling::settles_at;
+use crate::allocation::settling::is_early_stop;
 use crate::plan::{Decision, NodeDecision, Plan};
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
@@ -47,8 +47,7 @@ impl Plan {
 
 /// Counts a stop before the job has run for ten times its restart cost, or shortly before its end.
 fn count_early_stop(state: &mut ClusterState, key: JobKey) {
-    let settles_at = state.job(key).and_then(|job| settles_at(state, job));
-    if settles_at.is_some_and(|at| state.now() < at) {
+    if state.job(key).is_some_and(|job| is_early_stop(state, job)) {
         state.stopped_early(key);
     }
 }
