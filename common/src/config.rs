@@ -5,14 +5,23 @@
 
 use serde::{Deserialize, Deserializer};
 
-/// Deserialises a number greater than zero.
+use crate::bounds::DURATION_MAX;
+
+/// Largest number in a configuration: ten years in milliseconds. Sums and products of a few such numbers do
+/// not overflow.
+pub const NUMBER_MAX: u64 = DURATION_MAX.as_secs() * 1_000;
+
+/// Deserialises a number from 1 to [`NUMBER_MAX`].
 ///
 /// # Errors
-/// For zero.
+/// For any other number.
 pub fn non_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let value = u64::deserialize(deserializer)?;
     if value == 0 {
         return Err(serde::de::Error::custom("must be greater than 0"));
+    }
+    if value > NUMBER_MAX {
+        return Err(serde::de::Error::custom(format!("must be at most {NUMBER_MAX}")));
     }
     Ok(value)
 }

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{self, GPUS_MAX, NEIGHBOURS_MAX, RATE_MAX};
+use crate::bounds::{self, GPUS_MAX, MEMORY_MIB_MAX, NEIGHBOURS_MAX, RATE_MAX};
 use crate::id::{self, JobId, NodeId, WorkloadId};
 use crate::messages::JobWindow;
 use crate::time::Timestamp;
@@ -184,7 +184,7 @@ impl Observation {
             busy: share(window.utilization_gpu_percent),
             busy_job: share(window.utilization_gpu_percent_job),
             memory_busy: share(window.utilization_memory_percent),
-            memory_mib: window.memory_mib_max_job.filter(|m| *m > 0 && *m < 1 << 32),
+            memory_mib: window.memory_mib_max_job.filter(|m| *m > 0 && *m <= MEMORY_MIB_MAX),
         })
     }
 
@@ -224,6 +224,7 @@ impl Observation {
             && self.rate_sd >= RATE_SD_MIN
             && inside(self.gpu_power_w.map(|w| w - 1.0), GPU_POWER_W_MAX)
             && [self.busy, self.busy_job, self.memory_busy].into_iter().all(|v| inside(v, 1.0))
+            && self.memory_mib.is_none_or(|m| m <= MEMORY_MIB_MAX)
     }
 }
 

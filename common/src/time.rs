@@ -70,6 +70,22 @@ impl fmt::Display for Timestamp {
     }
 }
 
+/// Longest duration of [`span_s`], seconds: 300,000 years. Sums of thousands of them do not overflow.
+const SPAN_S_MAX: f64 = 1e13;
+
+/// A duration of a model's seconds: zero for a negative value or NaN, at most 300,000 years.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "within the range")]
+pub fn span_s(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.max(0.0).min(SPAN_S_MAX))
+}
+
+/// `span` times a model's factor: zero for a negative value or NaN, at most 300,000 years.
+#[must_use]
+pub fn scaled(span: Duration, factor: f64) -> Duration {
+    span_s(span.as_secs_f64() * factor)
+}
+
 /// Mapping of wall time to the system's time: from `epoch_us` on, `rate` times as fast.
 ///
 /// With rate 1 they are equal.
@@ -107,7 +123,8 @@ impl TimeScale {
         if wall_us <= self.epoch_us {
             return Timestamp(wall_us);
         }
-        Timestamp(self.epoch_us + (wall_us - self.epoch_us) * self.rate as u64)
+        let ahead = (wall_us - self.epoch_us).saturating_mul(self.rate as u64);
+        Timestamp(self.epoch_us.saturating_add(ahead))
     }
 
     /// The wall time, in microseconds, at the system's time `at`; rounded up, so that waiting until
@@ -169,6 +186,19 @@ mod tests {
         assert_eq!(scale.system(2_000_000), Timestamp::from_s(61));
         assert_eq!(scale.wall(Timestamp::from_s(61)), 2_000_000);
         assert_eq!(scale.wall_span(Duration::from_secs(60)), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn times_beyond_the_range_saturate() {
+        let scale = TimeScale { epoch_us: 5, rate: u32::MAX };
+        assert_eq!(scale.system(u64::MAX), Timestamp::FOREVER);
+        let longest = span_s(f64::INFINITY);
+        assert_eq!(scaled(longest, 1e300), longest);
+        assert!(longest + longest > longest, "sums do not overflow");
+        for none in [f64::NAN, -1.0, f64::NEG_INFINITY] {
+            assert_eq!((span_s(none), scaled(longest, none)), (Duration::ZERO, Duration::ZERO));
+        }
+        assert_eq!(scaled(Duration::from_secs(3), 1.5), Duration::from_millis(4_500));
     }
 
     #[test]

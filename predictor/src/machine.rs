@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use wattle_common::bounds::{OutOfBounds, check_window};
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{JobWindow, Surface};
@@ -54,6 +55,13 @@ pub enum Action {
         job: JobId,
         /// What is wrong with it.
         error: UnusableWindow,
+    },
+    /// Log that a number of a window is outside its limits; the window is ignored.
+    ReportOutOfBounds {
+        /// Its job.
+        job: JobId,
+        /// The number.
+        error: OutOfBounds,
     },
 }
 
@@ -202,6 +210,9 @@ impl Machine for PredictorMachine {
                 }
             }
             Event::WindowClosed(window) if self.ended.contains(&window.job) => {}
+            Event::WindowClosed(window) if let Err(error) = check_window(&window, now) => {
+                out.push(Action::ReportOutOfBounds { job: window.job, error });
+            }
             Event::WindowClosed(window) => match self.predictor.learn(now, &window) {
                 Learned::Something => {
                     let new = self.predictor.add_gpu_type(&window.gpu_type);

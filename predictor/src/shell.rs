@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Deserialize;
+use wattle_common::bounds::{check_power_report, check_record};
 use wattle_common::codec;
 use wattle_common::id::JobId;
 use wattle_common::messages::{JobRecord, JobWindow, PowerReport};
@@ -221,6 +222,9 @@ impl Service {
         let Some(value) = &change.value else { return };
         match codec::decode_json::<PowerReport>(value) {
             Ok(report) => {
+                if let Err(error) = check_power_report(&report, clock::now()) {
+                    return tracing::error!(key = change.key, %error, "power report ignored");
+                }
                 let gpu_types: BTreeSet<String> =
                     report.gpus.into_iter().map(|gpu| gpu.gpu_type).collect();
                 for gpu_type in gpu_types {
@@ -260,6 +264,9 @@ impl Service {
                     let written = self.store.remove(&job).await;
                     self.pending.record(job, Write::Removal, written);
                 }
+                Action::ReportOutOfBounds { job, error } => {
+                    tracing::error!(%job, %error, "window ignored");
+                }
                 Action::ReportUnusable { job, error } => {
                     tracing::warn!(%job, %error, "window not usable");
                 }
@@ -294,7 +301,13 @@ impl Service {
 fn read_record(change: &Change) -> Option<JobRecord> {
     let value = change.value.as_ref()?;
     match codec::decode_json::<JobRecord>(value) {
-        Ok(record) => Some(record),
+        Ok(record) => match check_record(&record, clock::now()) {
+            Ok(()) => Some(record),
+            Err(error) => {
+                tracing::error!(key = change.key, %error, "job record ignored");
+                None
+            }
+        },
         Err(error) => {
             tracing::warn!(key = change.key, %error, "job record not read");
             None

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use wattle_common::bounds::{GPU_POWER_W_MAX, METER_GRACE};
 use wattle_common::units::{Energy, EnergyMeter};
 use wattle_common::{Power, Timestamp};
 use wattle_gpu::{EnergyCounter, EnergyStep, GpuReading};
@@ -92,7 +93,7 @@ impl EnergyMeasure {
         let span = self.at.map(|at| now.since(at));
         let integrated = span.and_then(|span| self.integrate(span, reading.power));
         let energy = match reading.energy_total {
-            Some(total) => self.count(now, total, integrated),
+            Some(total) => self.count(now, total, integrated, span),
             None => {
                 self.counter.clear();
                 self.counter_last = None;
@@ -110,7 +111,7 @@ impl EnergyMeasure {
             return None;
         }
         // The mean of both ends, which is exact for constant power.
-        let mean = Power::from_mw((self.power?.as_mw() + power?.as_mw()) / 2);
+        let mean = Power::from_mw((self.power? + power?).as_mw() / 2);
         self.meter.add(mean, span);
         let energy = self.meter.total() - self.metered;
         self.metered = self.meter.total();
@@ -122,10 +123,14 @@ impl EnergyMeasure {
         now: Timestamp,
         total: Energy,
         integrated: Option<Energy>,
+        span: Option<Duration>,
     ) -> Option<Energy> {
         self.counter_last = Some(total);
+        // More than a GPU can draw: an invalid reading or an invalid restored counter.
+        let most = Power::from_w(GPU_POWER_W_MAX).over(span.unwrap_or_default() + METER_GRACE);
         match self.counter.step(total) {
             EnergyStep::First => integrated,
+            EnergyStep::Reset(energy) | EnergyStep::Spent(energy) if energy > most => integrated,
             EnergyStep::Reset(energy) => {
                 (self.still_since, self.stuck) = (None, false);
                 Some(energy)
@@ -182,6 +187,18 @@ mod tests {
         // After the driver was reloaded, at least the counter's value.
         let spent = measure.read(at(3_600_100), &reading(None, Some(7))).unwrap();
         assert_eq!(spent.energy, Energy::from_mj(7));
+    }
+
+    #[test]
+    fn impossible_steps_of_the_counter_are_replaced_by_power() {
+        let mut measure = EnergyMeasure::new(GAP);
+        let mut read = |ms, mj| measure.read(at(ms), &reading(Some(100), Some(mj)));
+        assert_eq!(read(0, 5_000_000_000_000), None);
+        let second = Energy::from_j(100);
+        let mut read = |ms, mj| read(ms, mj).unwrap().energy;
+        assert_eq!(read(1_000, u64::MAX), second);
+        assert_eq!(read(2_000, 5_000_000_000_000), second, "a reset to an impossible value");
+        assert_eq!(read(3_000, 5_000_000_090_000), Energy::from_j(90));
     }
 
     #[test]

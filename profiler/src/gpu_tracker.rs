@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use wattle_common::bounds::{GPU_POWER_W_MAX, MEMORY_MIB_MAX};
 use wattle_common::messages::{GpuSample, GpuSummary, TenantSample};
 use wattle_common::units::Energy;
 use wattle_common::{Frequency, GpuIndex, JobId, Power, Timestamp};
@@ -120,12 +121,17 @@ impl GpuTracker {
         &mut self,
         now: Timestamp,
         gpu: GpuIndex,
-        reading: GpuReading,
+        mut reading: GpuReading,
         origins: &[Arc<ProcessOrigin>],
         table: &JobTable,
         settings: &Settings,
     ) -> (AttributedSample, GpuSample) {
         self.error = None;
+        // A driver's invalid value is a missing reading, so that it spoils no sum.
+        let most = Power::from_w(GPU_POWER_W_MAX);
+        reading.power = reading.power.filter(|power| *power <= most);
+        reading.cap = reading.cap.filter(|cap| *cap <= most);
+        reading.memory_used_mib = reading.memory_used_mib.filter(|mib| *mib <= MEMORY_MIB_MAX);
         let processes = reading.processes.as_deref().unwrap_or_default();
         let owners: Vec<Option<JobId>> =
             (0..processes.len()).map(|at| table.owner(origins.get(at)?).cloned()).collect();

@@ -9,7 +9,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use wattle_common::bounds::{CLOCK_TOLERANCE, LEDGER_SPAN_MAX, OutOfBounds, check_ledger_entry};
 use wattle_common::messages::{JobEnergy, LedgerEntry};
+use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::units::{Energy, EnergyMeter};
 use wattle_common::{GpuIndex, JobId, NodeId, Power, Timestamp};
 
@@ -23,6 +25,32 @@ pub struct State {
     /// The last entry, until the bus has acknowledged it.
     #[serde(default)]
     pub pending: Option<LedgerEntry>,
+}
+
+impl State {
+    /// Checks the numbers of a stored state. One from the distant past is refused too: its entry of the
+    /// ledger would span more than an entry may.
+    ///
+    /// # Errors
+    /// The first field outside its limits.
+    pub fn check(&self, node: &NodeId, now: Timestamp) -> Result<(), OutOfBounds> {
+        let refused =
+            |field, value: String, expected: String| Err(OutOfBounds { field, value, expected });
+        let expected = format!("within {} s before {now}", LEDGER_SPAN_MAX.as_secs());
+        if self.until_us > now + CLOCK_TOLERANCE || now.since(self.until_us) > LEDGER_SPAN_MAX {
+            return refused("until_us", self.until_us.to_string(), expected);
+        }
+        let max = GPUS_PER_NODE_MAX as usize;
+        if self.gpus.len() > max {
+            let gpus = self.gpus.len().to_string();
+            return refused("number of gpus", gpus, format!("at most {max}"));
+        }
+        let Some(pending) = &self.pending else { return Ok(()) };
+        if pending.node != *node {
+            return refused("pending.node", pending.node.to_string(), node.to_string());
+        }
+        check_ledger_entry(pending, now)
+    }
 }
 
 /// One GPU at the end of the last entry.

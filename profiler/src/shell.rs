@@ -60,7 +60,7 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
     let sampler = sampler::start(config.nvml_library.clone(), every, events.clone())?;
     let bus = bus::start(&config, events);
     let settings = config.settings().at_rate(rate);
-    let mut machine = ProfilerMachine::new(config.node.clone(), settings, file.load());
+    let mut machine = ProfilerMachine::new(config.node.clone(), settings, file.load(clock::now()));
     let mut act = |action| act(action, &bus, &file);
     tracing::info!(
         node = %config.node,

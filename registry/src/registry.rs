@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use wattle_common::bounds::{check_champion, check_window};
 use wattle_common::id::{JobId, PredictorId};
 use wattle_common::messages::surface::GPU_TYPES_MAX;
 use wattle_common::messages::{Champion, JobWindow, PredictorState, PredictorStatus, Surface};
@@ -56,6 +57,11 @@ impl Registry {
         records: Vec<(PredictorId, Record)>,
     ) -> Self {
         let default = || Champion { predictor: config.champion.clone(), since_us: now };
+        let champion = champion.map(|stored| Champion {
+            // A promotion in the future would delay priors until then.
+            since_us: if check_champion(&stored, now).is_ok() { stored.since_us } else { now },
+            ..stored
+        });
         let champion = champion.unwrap_or_else(default);
         let mut candidates = BTreeMap::new();
         candidates.insert(champion.predictor.clone(), Candidate::new(now, Record::default()));
@@ -231,7 +237,8 @@ impl Registry {
 
     fn on_window(&mut self, now: Timestamp, window: &JobWindow, out: &mut Vec<Action>) {
         let id = &window.job;
-        if self.ended.contains(id) {
+        // Predictors log the error.
+        if self.ended.contains(id) || check_window(window, now).is_err() {
             return;
         }
         let class_of = |job: &JobId| self.jobs.get(job).and_then(|job| job.workload.clone());

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
+use wattle_common::bounds::INTEGER_MAX;
 use wattle_common::messages::{Estimate, Latency, Score, Scores};
 
 /// Errors kept of each quantity and horizon.
@@ -148,6 +149,9 @@ impl Record {
         }
         while self.latency_ms.len() > KEPT_MAX {
             self.latency_ms.pop_front();
+        }
+        for count in [&mut self.proposals, &mut self.refused, &mut self.uncovered] {
+            *count = (*count).min(INTEGER_MAX);
         }
         self
     }

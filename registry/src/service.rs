@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Deserialize;
+use wattle_common::bounds::check_record;
 use wattle_common::codec;
 use wattle_common::id::{JobId, PredictorId};
 use wattle_common::messages::{
@@ -419,9 +420,15 @@ impl Service {
 
 fn read_record(change: &Change) -> Option<JobRecord> {
     match codec::decode_json::<JobRecord>(change.value.as_ref()?) {
-        Ok(record) => Some(record),
+        Ok(record) => match check_record(&record, clock::now()) {
+            Ok(()) => Some(record),
+            Err(error) => {
+                tracing::error!(key = change.key, %error, "job record ignored");
+                None
+            }
+        },
         Err(error) => {
-            tracing::warn!(key = change.key, %error, "job record not readable");
+            tracing::warn!(key = change.key, error = chain(&error), "job record not readable");
             None
         }
     }

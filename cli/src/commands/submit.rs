@@ -9,6 +9,7 @@ use wattle_common::id::SubmissionId;
 use wattle_common::job::{GpuRequest, JobSpec, check_signal};
 use wattle_common::messages::{Reply, SubmitJob};
 use wattle_common::subject::RequestTopic;
+use wattle_common::time::span_s;
 use wattle_common::{JobId, WorkloadId, id};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
@@ -97,7 +98,7 @@ pub(crate) fn parse_span(text: &str) -> Result<Duration, String> {
     if !(number > 0.0 && number * seconds < 1e10) {
         return Err(wrong());
     }
-    Ok(Duration::from_secs_f64(number * seconds))
+    Ok(span_s(number * seconds))
 }
 
 /// Parses a GPU type; nodes report it in lower case.

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::job::JobSpec;
 use crate::messages::{BudgetRecord, BudgetStatus, JobProgressed};
+use crate::progress::Progress;
 use crate::time::Timestamp;
 
 /// Largest accepted slowdown, per mille: a thousand times as slow.
@@ -37,19 +38,27 @@ pub fn check_job(spec: &JobSpec) -> Result<(), OutOfBounds> {
 /// The first field outside its limits.
 pub fn check_progress(message: &JobProgressed, now: Timestamp) -> Result<(), OutOfBounds> {
     not_ahead("at_us", message.at_us, now, DATE_TOLERANCE)?;
-    for (field, steps) in [
-        ("step", Some(message.step)),
-        ("steps_total", message.steps_total),
-        ("steps_per_epoch", message.steps_per_epoch),
-    ] {
-        at_most(field, steps.unwrap_or(0), INTEGER_MAX)?;
-    }
+    check_steps(message.step, message.steps_total, message.steps_per_epoch)?;
     match message.steps_per_s {
         Some(rate) if !(0.0..=RATE_MAX).contains(&rate) => {
             Err(invalid("steps_per_s", rate, format_args!("0 to {RATE_MAX}")))
         }
         _ => Ok(()),
     }
+}
+
+/// Checks the numbers of a progress line, before the profiler adds them to its messages.
+///
+/// # Errors
+/// The first value outside its limits.
+pub fn check_progress_line(line: &Progress) -> Result<(), OutOfBounds> {
+    check_steps(line.step, line.steps_total, line.steps_per_epoch)
+}
+
+fn check_steps(step: u64, total: Option<u64>, per_epoch: Option<u64>) -> Result<(), OutOfBounds> {
+    [("step", Some(step)), ("steps_total", total), ("steps_per_epoch", per_epoch)]
+        .into_iter()
+        .try_for_each(|(field, steps)| at_most(field, steps.unwrap_or(0), INTEGER_MAX))
 }
 
 /// Checks a stored budget with its status.

@@ -10,7 +10,10 @@
 mod jobs;
 mod ledger;
 pub mod orders;
+mod records;
 mod reports;
+mod surfaces;
+mod windows;
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -19,13 +22,16 @@ use crate::id::GpuIndex;
 use crate::time::Timestamp;
 use crate::topology::GPUS_PER_NODE_MAX;
 
-pub use jobs::{check_budget, check_job, check_progress};
+pub use jobs::{check_budget, check_job, check_progress, check_progress_line};
 pub use ledger::{LEDGER_SPAN_MAX, METER_GRACE, check_ledger_entry};
 pub use orders::{
     GENERATION_JUMP_MAX, GENERATION_MAX, LEASE_DEFAULT, LEASE_MAX_DEFAULT, OrderRefused,
     OrderVersion, check_order, lease_end, next_generation,
 };
+pub use records::check_record;
 pub use reports::{check_launch_report, check_power_report};
+pub use surfaces::{check_one_type, check_surface};
+pub use windows::{check_champion, check_window};
 
 /// Largest difference of two synchronised machines' clocks. NTP keeps them within milliseconds;
 /// Kerberos refuses a ticket at the same limit (RFC 4120, section 8.2).
@@ -46,6 +52,9 @@ pub const GPUS_MAX: u32 = 65_536;
 
 /// Largest number of jobs in one order or report: 64 GPUs with 64 jobs each.
 pub const JOBS_PER_NODE_MAX: usize = 4_096;
+
+/// Largest number of a job's start. Half of the type's range, so that the next one always exists.
+pub const ATTEMPT_MAX: u32 = u32::MAX / 2;
 
 /// Largest number of co-tenants in one message.
 pub const NEIGHBOURS_MAX: usize = 16;

@@ -1,8 +1,8 @@
 //! Reports of a node's power agent and launcher.
 
 use super::{
-    DATE_TOLERANCE, GPU_POWER_W_MAX, JOBS_PER_NODE_MAX, MEMORY_MIB_MAX, OutOfBounds, at_most,
-    check_gpus, check_text, invalid, not_ahead,
+    ATTEMPT_MAX, DATE_TOLERANCE, GPU_POWER_W_MAX, JOBS_PER_NODE_MAX, MEMORY_MIB_MAX, OutOfBounds,
+    at_most, check_gpus, check_text, invalid, not_ahead,
 };
 use crate::messages::{AppliedGpu, LaunchReport, LaunchState, LaunchedJob, PowerReport};
 use crate::time::Timestamp;
@@ -45,6 +45,7 @@ pub fn check_launch_report(report: &LaunchReport, now: Timestamp) -> Result<(), 
 
 fn check_run(run: &LaunchedJob) -> Result<(), OutOfBounds> {
     check_gpus("gpus of a job", &run.gpus)?;
+    at_most("attempt", run.attempt, ATTEMPT_MAX)?;
     check_text("log_path", &run.log_path)?;
     match &run.state {
         LaunchState::Lost { error } | LaunchState::Refused { error } => check_text("error", error),

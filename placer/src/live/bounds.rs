@@ -6,7 +6,9 @@ use std::time::Duration;
 use wattle_common::Timestamp;
 use wattle_common::bounds::{
     OutOfBounds, check_launch_report, check_ledger_entry, check_power_report, check_progress,
+    check_record, check_surface,
 };
+use wattle_common::messages::JobRecord;
 use wattle_common::topology::NODES_MAX;
 
 use crate::live::{Event, Placer};
@@ -42,6 +44,9 @@ impl Placer {
             Event::Progressed(message) => {
                 (format!("progress of {}", message.job), check_progress(message, now))
             }
+            Event::SurfaceKnown(surface) => {
+                (format!("the surface of {}", surface.job), check_surface(surface, now))
+            }
             _ => return true,
         };
         match checked {
@@ -51,6 +56,15 @@ impl Placer {
                 false
             }
         }
+    }
+
+    /// Whether a stored record can be restored. If not, an alarm is raised: the job is adopted if it runs.
+    pub(super) fn is_restorable(&mut self, now: Timestamp, record: &JobRecord) -> bool {
+        let checked = check_record(record, now);
+        if let Err(error) = &checked {
+            self.alarm_out_of_bounds(now, format!("the record of {}", record.spec.job), error);
+        }
+        checked.is_ok()
     }
 
     fn check_node_count(&self, node: &wattle_common::NodeId) -> Result<(), OutOfBounds> {

@@ -57,6 +57,7 @@ impl Placer {
             state.desired = Some(desired);
         }
         let mut records = persisted.jobs;
+        records.retain(|record| self.is_restorable(now, record));
         // In order of arrival. Observed jobs are placed after the co-tenants that they joined.
         records.sort_by(|a, b| {
             let order = |record: &JobRecord| (record.spec.submitted_at_us, record.spec.job.clone());
@@ -86,7 +87,12 @@ impl Placer {
             restarts::restore_costs(self.controller.events(), record);
         }
         for surface in persisted.surfaces {
-            self.surface_known(surface);
+            let event = Event::SurfaceKnown(Box::new(surface));
+            if !self.is_within_bounds(now, &event) {
+                continue;
+            }
+            let Event::SurfaceKnown(surface) = event else { continue };
+            self.surface_known(*surface);
         }
         for report in persisted.launch {
             let event = Event::LaunchReported(report);

@@ -30,6 +30,7 @@ use crate::power::model::PowerEstimate;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::remaining_alone;
+use wattle_common::time::{scaled, span_s};
 
 /// Quantile of the next day's forecast up to which the intensity counts as clean.
 const CLEAN_SHARE: f64 = 0.6;
@@ -193,8 +194,8 @@ fn latest_start(input: PlanningInput<'_>, pace: Pace, job: &Job) -> Option<Times
     let gpus = job.facts.request.min;
     let node = input.state.nodes().iter().map(|node| node.facts.gpus).max().unwrap_or(1).max(1);
     let left = remaining_alone(input.now(), job, gpus, gpus.div_ceil(node))?;
-    let longest = left.mul_f64(pace.slowdown(job, gpus)?);
-    let needed = longest.mul_f64(1.0 + DEADLINE_MARGIN) + restart_cost(input, job, gpus);
+    let longest = scaled(left, pace.slowdown(job, gpus)?);
+    let needed = scaled(longest, 1.0 + DEADLINE_MARGIN) + restart_cost(input, job, gpus);
     Some(by_slack.min(deadline - needed))
 }
 
@@ -223,5 +224,5 @@ fn epoch_end(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
     if into_s <= EPOCH_END_TOLERANCE.as_secs_f64() || epoch_s <= EPOCH_END_TOLERANCE.as_secs_f64() {
         return Some(input.now());
     }
-    Some(input.now() + Duration::from_secs_f64((epoch_s - into_s).clamp(1.0, 1e9)))
+    Some(input.now() + span_s((epoch_s - into_s).clamp(1.0, 1e9)))
 }

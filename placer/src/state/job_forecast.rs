@@ -12,6 +12,7 @@ use wattle_common::{Timestamp, WorkloadId};
 use crate::state::cluster::ClusterState;
 use crate::state::job::{Job, Mark, State};
 use crate::state::surface_index::SurfaceIndex;
+use wattle_common::time::span_s;
 
 /// The least remaining work, s.
 const WORK_MIN_S: f64 = 1.0;
@@ -259,9 +260,5 @@ pub fn measured_end(job: &Job, mark: &Mark) -> Option<Timestamp> {
 fn span(seconds: f64) -> Duration {
     /// A hundred years, later than every deadline.
     const LONGEST_S: f64 = 100.0 * 365.25 * 86_400.0;
-    Duration::from_secs_f64(if seconds.is_finite() {
-        seconds.clamp(0.0, LONGEST_S)
-    } else {
-        LONGEST_S
-    })
+    span_s(if seconds.is_finite() { seconds.clamp(0.0, LONGEST_S) } else { LONGEST_S })
 }

@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use wattle_common::time::{scaled, span_s};
 
 use wattle_common::{Timestamp, WorkloadId};
 
@@ -29,7 +30,7 @@ pub const MEASURED_MAX: usize = 16;
 #[must_use]
 pub fn typical_cost(gpus: u32) -> Duration {
     let doublings = f64::from(gpus.max(1)).log2();
-    Duration::from_secs_f64(27.0 + 2.0 + 2.0 * (doublings + 1.0))
+    span_s(27.0 + 2.0 + 2.0 * (doublings + 1.0))
 }
 
 /// A sum of measured factors, on the logarithmic scale.
@@ -88,7 +89,7 @@ impl RestartCosts {
         restarts: &Restarts,
         gpus: u32,
     ) -> Duration {
-        typical_cost(gpus).mul_f64(self.factor(workload, restarts))
+        scaled(typical_cost(gpus), self.factor(workload, restarts))
     }
 
     /// The predicted cost over the formula's.
@@ -233,7 +234,7 @@ impl Restarts {
         let rate = steps_per_s.filter(|rate| *rate > 0.0);
         let ahead_s = rate.map_or(0.0, |rate| (step - from) as f64 / rate);
         let starting_s = (at.since(since).as_secs_f64() - ahead_s).max(0.0);
-        let cost = interruption.stopping + Duration::from_secs_f64(starting_s);
+        let cost = interruption.stopping + span_s(starting_s);
         let measured = MeasuredRestart { gpus, cost };
         self.remember(measured);
         Some(measured)

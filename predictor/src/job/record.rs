@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
+use wattle_common::bounds::GPUS_MAX;
 use wattle_common::id::{NodeId, WorkloadId};
 use wattle_common::job::GpuRequest;
 use wattle_common::observation::Observation;
@@ -83,6 +84,13 @@ impl Job {
         true
     }
 
+    /// The latest of its times: its last update, or the start of a window.
+    #[must_use]
+    pub fn newest(&self) -> Timestamp {
+        let windows = self.windows.iter().map(|window| window.from_us);
+        windows.fold(self.updated_at_us, Timestamp::max)
+    }
+
     /// Whether values read from storage are valid.
     #[must_use]
     pub fn is_sane(&self, max: usize) -> bool {
@@ -90,6 +98,7 @@ impl Job {
             && self.windows.iter().all(Observation::is_sane)
             && self.gpus.min > 0
             && self.gpus.min <= self.gpus.max
+            && self.gpus.max <= GPUS_MAX
     }
 
     /// Global batch sizes that this job or its class was seen with, other than the job's current one,

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use wattle_common::Timestamp;
+use wattle_common::bounds::MEMORY_MIB_MAX;
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::messages::surface::{self, NEIGHBOUR_CLASSES_MAX};
 use wattle_common::messages::{Surface, SurfacePoint};
@@ -100,7 +101,7 @@ impl Predictor {
             class: class_id,
             utilization_gpu_percent: model.busy_seen.then_some(100.0 * model.busy.mean),
             utilization_memory_percent: model.memory_busy.map(|m| 100.0 * m),
-            memory_mib_max: model.memory_mib,
+            memory_mib_max: model.memory_mib.map(|mib| mib.min(MEMORY_MIB_MAX)),
             points,
             other_gpu_types: Vec::new(),
             probe: probe::propose(&self.config, known, &gpu, |what_if, wanted| {

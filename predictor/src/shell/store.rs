@@ -6,11 +6,13 @@
 //! entry that cannot be read, or that another version wrote, is skipped and counted; it is replaced
 //! by the next write.
 
+use wattle_common::bounds::DATE_TOLERANCE;
 use wattle_common::codec;
 use wattle_common::id::{JobId, PredictorId, WorkloadId};
 use wattle_common::messages::Surface;
 use wattle_common::subject::{Bucket, Subject};
 use wattle_runtime::bus::{Bus, BusError, KvBucket};
+use wattle_runtime::clock;
 
 use crate::calibration::Scores;
 use crate::history::Class;
@@ -42,6 +44,8 @@ impl Store {
 
     pub(super) async fn restore(&self, predictor: &mut Predictor) -> Result<Restored, BusError> {
         let mut restored = Restored::default();
+        // A value from the future would be the newest for as long.
+        let latest = clock::now() + DATE_TOLERANCE;
         let prefix = format!("{}.", self.predictor);
         for entry in self.knowledge.watch_keys(&format!("{prefix}>")).await?.initial().await {
             let (Some(key), Some(value)) = (entry.key.strip_prefix(&prefix), &entry.value) else {
@@ -51,6 +55,7 @@ impl Store {
             let fine = match (words.next(), words.next(), words.next()) {
                 (Some("job"), Some(job), None) => {
                     let stored = JobId::new(job).ok().zip(codec::decode_json::<Job>(value).ok());
+                    let stored = stored.filter(|(_, stored)| stored.newest() <= latest);
                     let fine =
                         stored.is_some_and(|(job, stored)| predictor.restore_job(job, stored));
                     restored.jobs += usize::from(fine);
@@ -59,6 +64,7 @@ impl Store {
                 (Some("class"), Some(gpu_type), Some(class)) => {
                     let stored =
                         WorkloadId::new(class).ok().zip(codec::decode_json::<Class>(value).ok());
+                    let stored = stored.filter(|(_, stored)| stored.updated_at_us <= latest);
                     let fine = stored.is_some_and(|(class, stored)| {
                         predictor.restore_class(gpu_type, class, stored)
                     });

@@ -35,6 +35,7 @@ fn short(out: Vec<Action>) -> Vec<String> {
             Action::PublishSurface(s) => format!("{} after {}", s.job, s.windows),
             Action::ForgetJob(job) => format!("remove {job}"),
             Action::ReportUnusable { job, error } => format!("{job}: {error}"),
+            Action::ReportOutOfBounds { job, error } => format!("{job}: {error}"),
         })
         .collect()
 }
@@ -60,6 +61,18 @@ fn publication_rate_is_limited_and_the_newest_surface_is_published() {
     assert_eq!(handle(&mut m, 130, closed("j", 2)), ["j after 4"]);
     assert!(handle(&mut m, 131, closed("j", 2)).is_empty(), "a duplicate window");
     assert!(m.next_wake().is_none());
+}
+
+#[test]
+fn window_from_the_future_is_ignored() {
+    let mut m = machine();
+    assert_eq!(handle(&mut m, 100, described("j")), ["j after 0"]);
+    let mut forged = window("j", Some("a"), 0);
+    forged.until_us = Timestamp::FOREVER;
+    forged.from_us = Timestamp::from_us(u64::MAX - 60_000_000);
+    let reported = handle(&mut m, 101, Event::WindowClosed(Box::new(forged)));
+    assert!(reported[0].starts_with("j: until_us ="), "{reported:?}");
+    assert_eq!(handle(&mut m, 102, closed("j", 0)), ["j after 1"]);
 }
 
 #[test]

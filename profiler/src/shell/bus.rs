@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use wattle_common::bounds::{OutOfBounds, check_launch_report, check_power_report, check_record};
 use wattle_common::codec;
 use wattle_common::messages::{JobProgressed, JobWindow, LedgerEntry, NodeSummary, TelemetryBatch};
 use wattle_common::subject::{Bucket, JobTopic, NodeTopic, Reporter, Subject};
 use wattle_common::{ClusterId, JobId, NodeId};
 use wattle_runtime::bus::{Bus, BusError, Change, Service, Watch};
+use wattle_runtime::clock;
 
 use super::ServiceConfig;
 use crate::machine::Event;
@@ -184,7 +186,7 @@ async fn open(config: &ServiceConfig) -> Result<(Bus, Watch, Watch), BusError> {
 async fn follow(
     mut watch: Watch,
     events: &mpsc::Sender<Event>,
-    read: impl Fn(&Change) -> Result<Option<Event>, codec::CodecError>,
+    read: impl Fn(&Change) -> Result<Option<Event>, Unusable>,
 ) {
     while let Some(change) = watch.next().await {
         match read(&change) {
@@ -196,7 +198,7 @@ async fn follow(
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(key = change.key, %error, source = source(&error), "value ignored");
+                tracing::error!(key = change.key, %error, source = source(&error), "value ignored");
             }
         }
     }
@@ -204,22 +206,41 @@ async fn follow(
     std::future::pending::<()>().await;
 }
 
-fn reported(own: &NodeId, change: &Change) -> Result<Option<Event>, codec::CodecError> {
+/// Why a value is ignored.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    /// It cannot be decoded.
+    #[error(transparent)]
+    Undecodable(#[from] codec::CodecError),
+    /// A number is outside its limits.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
+}
+
+fn reported(own: &NodeId, change: &Change) -> Result<Option<Event>, Unusable> {
     let Some(value) = &change.value else { return Ok(None) };
     Ok(match Reporter::parse(&change.key) {
         Some((Reporter::Launcher, node)) if node == *own => {
-            Some(Event::LaunchReported(codec::decode_json(value)?))
+            let report = codec::decode_json(value)?;
+            check_launch_report(&report, clock::now())?;
+            Some(Event::LaunchReported(report))
         }
         Some((Reporter::Power, node)) if node == *own => {
-            Some(Event::PowerReported(codec::decode_json(value)?))
+            let report = codec::decode_json(value)?;
+            check_power_report(&report, clock::now())?;
+            Some(Event::PowerReported(report))
         }
         Some(_) | None => None,
     })
 }
 
-fn recorded(change: &Change) -> Result<Option<Event>, codec::CodecError> {
+fn recorded(change: &Change) -> Result<Option<Event>, Unusable> {
     Ok(match &change.value {
-        Some(value) => Some(Event::JobRecorded(Box::new(codec::decode_json(value)?))),
+        Some(value) => {
+            let record = codec::decode_json(value)?;
+            check_record(&record, clock::now())?;
+            Some(Event::JobRecorded(Box::new(record)))
+        }
         None => JobId::new(&change.key).ok().map(Event::RecordDeleted),
     })
 }

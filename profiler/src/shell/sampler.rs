@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use wattle_common::rng::Stream;
+use wattle_common::time::scaled;
 use wattle_common::{GpuIndex, Timestamp};
 use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver, GpuError};
@@ -81,7 +82,7 @@ fn next(at: Timestamp, every: Duration, now: Timestamp) -> Timestamp {
 fn jittered(at: Timestamp, every: Duration, unit: f64) -> Timestamp {
     let quarter = every / 4;
     let early = at.as_us().saturating_sub(u64::try_from(quarter.as_micros()).unwrap_or(u64::MAX));
-    Timestamp::from_us(early) + quarter.mul_f64(2.0 * unit)
+    Timestamp::from_us(early) + scaled(quarter, 2.0 * unit)
 }
 
 /// The receiver of events has ended.

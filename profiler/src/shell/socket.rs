@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::net::UnixDatagram;
 use tokio::sync::mpsc;
 use wattle_common::Timestamp;
+use wattle_common::bounds::check_progress_line;
 use wattle_common::progress::{LINE_LEN_MAX, Progress};
 use wattle_runtime::clock;
 
@@ -61,7 +62,7 @@ pub async fn listen(socket: UnixDatagram, events: mpsc::Sender<Event>) {
             }
         };
         let at = clock::now();
-        match Progress::parse(&buffer[..length]) {
+        match parse(&buffer[..length]) {
             Ok(line) => match events.try_send(Event::Progressed { at, line }) {
                 Ok(()) => {}
                 Err(mpsc::error::TrySendError::Full(_)) => {
@@ -72,6 +73,13 @@ pub async fn listen(socket: UnixDatagram, events: mpsc::Sender<Event>) {
             Err(error) => rejected.add(at, error),
         }
     }
+}
+
+/// A line within the limits of the messages that are made of it.
+fn parse(bytes: &[u8]) -> Result<Progress, String> {
+    let line = Progress::parse(bytes).map_err(|error| error.to_string())?;
+    check_progress_line(&line).map_err(|error| error.to_string())?;
+    Ok(line)
 }
 
 /// Counts rejected lines and logs them at a bounded rate.

@@ -5,11 +5,14 @@
 
 use std::path::{Path, PathBuf};
 
+use wattle_common::{NodeId, Timestamp};
+
 use super::ServiceConfig;
 use crate::ledger::State;
 
 pub(super) struct StateFile {
     path: PathBuf,
+    node: NodeId,
 }
 
 impl StateFile {
@@ -17,14 +20,23 @@ impl StateFile {
         if let Err(error) = std::fs::create_dir_all(&config.state_dir) {
             tracing::error!(folder = %config.state_dir.display(), %error, "state_dir cannot be created");
         }
-        Self::at(config.state_dir.join(format!("energy.{}.{}.json", config.cluster, config.node)))
+        let name = format!("energy.{}.{}.json", config.cluster, config.node);
+        Self { path: config.state_dir.join(name), node: config.node.clone() }
     }
 
-    fn at(path: PathBuf) -> Self {
-        Self { path }
+    pub(super) fn load(&self, now: Timestamp) -> Option<State> {
+        let state = self.read()?;
+        match state.check(&self.node, now) {
+            Ok(()) => Some(state),
+            Err(error) => {
+                let path = self.path.display();
+                tracing::error!(%path, %error, "state ignored: energy since then is not in the ledger");
+                None
+            }
+        }
     }
 
-    pub(super) fn load(&self) -> Option<State> {
+    fn read(&self) -> Option<State> {
         let path = self.path.display();
         match std::fs::read(&self.path) {
             Ok(bytes) => serde_json::from_slice(&bytes)
@@ -55,17 +67,22 @@ impl StateFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wattle_common::Timestamp;
-
     #[test]
     fn saved_state_is_loaded_and_invalid_state_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
-        let file = StateFile::at(folder.path().join("energy.main.n0.json"));
-        assert_eq!(file.load(), None);
+        let path = folder.path().join("energy.main.n0.json");
+        let file = StateFile { path, node: NodeId::new("n0").unwrap() };
+        let now = Timestamp::from_s(9);
+        assert_eq!(file.load(now), None);
         let state = State { until_us: Timestamp::from_s(7), ..State::default() };
         file.save(&state);
-        assert_eq!(file.load(), Some(state));
+        assert_eq!(file.load(now), Some(state.clone()));
+        // Neither a state from the future nor one of which an entry would be too long.
+        let years_later = Timestamp::from_s(100_000_000);
+        assert_eq!(file.load(years_later), None);
+        file.save(&State { until_us: Timestamp::FOREVER, ..state });
+        assert_eq!(file.load(now), None);
         std::fs::write(&file.path, b"{\"until").unwrap();
-        assert_eq!(file.load(), None);
+        assert_eq!(file.load(now), None);
     }
 }

@@ -306,6 +306,35 @@ fn surfaces_of_other_gpu_types_are_scored_there() {
 }
 
 #[test]
+fn window_from_the_future_does_not_outdate_later_ones() {
+    let mut bench = Bench::new();
+    bench.propose(1, surface("physical", "a", at(1), &[(None, 10.0, 180.0)]));
+    bench.close(20, closed("a", Timestamp::FOREVER, 300));
+    bench.close(20, closed("a", at(20), 300));
+    bench.close(40, closed("a", at(40), 300));
+    let scored = bench.status(40, "physical").power;
+    let windows = [scored.prior, scored.new_config, scored.same_config];
+    assert_eq!(windows.into_iter().flatten().map(|score| score.windows).sum::<u64>(), 2);
+}
+
+#[test]
+fn stored_champion_and_counts_are_limited() {
+    let champion = Champion { predictor: named("physical"), since_us: Timestamp::FOREVER };
+    let stored = r#"{"speed":{"prior":[],"new_config":[],"same_config":[]},
+        "power":{"prior":[],"new_config":[],"same_config":[]},"latency_ms":[],
+        "proposals":18446744073709551615,"refused":18446744073709551615,"uncovered":0}"#;
+    let record: Record = serde_json::from_str(stored).unwrap();
+    let records = vec![(named("physical"), record)];
+    let config = RegistryConfig::shipped();
+    let registry = Registry::new(at(0), config, Some(champion), records);
+    assert_eq!(registry.champion().since_us, at(0));
+    let mut bench = Bench { registry, out: Vec::new() };
+    bench.describe(0, "a");
+    bench.propose(1, surface("physical", "a", at(1), &[(None, 10.0, 180.0)]));
+    assert_eq!(bench.written().len(), 1);
+}
+
+#[test]
 fn invalid_surfaces_are_refused_and_three_make_a_predictor_failing() {
     let mut bench = Bench::new();
     let good = surface("rival", "a", at(1), &[(None, 10.0, 180.0)]);
@@ -333,13 +362,13 @@ fn invalid_surfaces_are_refused_and_three_make_a_predictor_failing() {
             wrong(&|s| s.other_gpu_types = (0..8).map(|i| there(&format!("k{i}"))).collect()),
         ),
         ("no points", wrong(&|s| s.points.clear())),
-        ("not finite", wrong(&|s| s.points[0].gpu_power_w.mean = f64::NAN)),
+        ("gpu_power_w", wrong(&|s| s.points[0].gpu_power_w.mean = f64::NAN)),
         ("in order", wrong(&|s| s.points[0].relative_speed.low = 1.5)),
         (
-            "not within",
+            "gpu_power_w",
             wrong(&|s| s.points[0].gpu_power_w = Estimate { mean: -3.0, low: -4.0, high: 1.0 }),
         ),
-        ("not within", wrong(&|s| s.points[0].steps_per_s = Some(estimate(0.0)))),
+        ("steps_per_s", wrong(&|s| s.points[0].steps_per_s = Some(estimate(0.0)))),
         ("gpus and nodes", wrong(&|s| s.points[0].nodes = 2)),
         ("future", wrong(&|s| s.at_us = at(10_000))),
         ("the subject names", wrong(&|s| s.job = job("b"))),

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use wattle_common::Energy;
+use wattle_common::time;
 use wattle_simulator::replay::Replay;
 use wattle_simulator::{CarbonSeries, Detail, PolicyOutcome, Prediction, Scenario};
 
@@ -85,7 +86,7 @@ impl Schedule {
         let rest_kwh = self.rest_w * rest_s / 3.6e6;
         if let Some((kg, series)) = self.carbon_kg.zip(scenario.carbon.as_ref()) {
             let first = scenario.jobs.iter().map(|job| job.submit).min().unwrap_or_default();
-            let from = first + Duration::from_secs_f64(self.makespan_s);
+            let from = first + time::span_s(self.makespan_s);
             self.carbon_kg = Some(kg + emitted_kg(series, rest_kwh, from, rest_s));
         }
         self.energy_kwh += rest_kwh;
@@ -124,7 +125,7 @@ fn completions(detail: &Detail) -> Vec<Option<f64>> {
 
 fn emitted_kg(series: &CarbonSeries, kwh: f64, from: Duration, span_s: f64) -> f64 {
     let energy = Energy::from_j((kwh * 3.6e6).round() as u64);
-    series.emitted(energy, from, from + Duration::from_secs_f64(span_s)).as_g() / 1e3
+    series.emitted(energy, from, from + time::span_s(span_s)).as_g() / 1e3
 }
 
 /// Completion and waiting times over the jobs that complete in two schedules.

@@ -6,13 +6,13 @@
 mod workloads;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use wattle_common::{Energy, Frequency, Power};
 
 use crate::interference::{MildCurve, Sharing};
 use crate::toml_format::{Caps, Clocks, File, GpuEntry, SleepEntry};
 use crate::{Curve, GpuModel, Interference, NodeSleep, World};
+use wattle_common::time::span_s;
 
 use workloads::workload;
 
@@ -247,8 +247,8 @@ fn node_sleep(
     )?;
     Ok(NodeSleep {
         power: Power::from_w_f64(power_w),
-        enter: Duration::from_secs_f64(enter_s),
-        wake: Duration::from_secs_f64(wake_s),
+        enter: span_s(enter_s),
+        wake: span_s(wake_s),
         wake_energy: Energy::from_j(wake_j.round() as u64),
     })
 }

@@ -9,6 +9,7 @@ use wattle_common::{Frequency, Power};
 use super::label;
 use crate::output::{Align, Table};
 use crate::quantity::clock;
+use wattle_common::time::span_s;
 
 /// A configuration as it is measured.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -152,7 +153,7 @@ pub(crate) fn table(all: &[Measured]) -> Table {
         let neighbours: Vec<&str> = here.neighbours.iter().map(String::as_str).collect();
         table.row(vec![
             label(here.gpus, here.cap_mw, here.clock_mhz_max, &neighbours),
-            clock(std::time::Duration::from_secs_f64(one.span_s.max(0.0))),
+            clock(span_s(one.span_s.max(0.0))),
             one.steps_per_s.map(three_digits).unwrap_or_default(),
             predicted.and_then(|p| p.steps_per_s.as_ref()).map(estimate).unwrap_or_default(),
             one.gpu_power_w.map(|w| format!("{w:.0}")).unwrap_or_default(),

@@ -84,6 +84,20 @@ fn report_dated_far_ahead_does_not_hide_later_reports() {
 }
 
 #[test]
+fn surface_outside_its_limits_is_ignored_with_an_alarm() {
+    let mut world = World::new(1, 2);
+    world.submit(spec("a", 1));
+    world.pass(2);
+    let point = wattle_testkit::point(1, 10.0, 200.0);
+    let mut absurd = wattle_testkit::surface("a", "v100", vec![point]);
+    absurd.memory_mib_max = Some(u64::MAX);
+    absurd.at_us = world.now;
+    world.deliver(Event::SurfaceKnown(Box::new(absurd)));
+    let alarms = alarms(&world);
+    assert!(alarms.iter().any(|alarm| alarm.contains("the surface of a")), "{alarms:?}");
+}
+
+#[test]
 fn absurd_generation_in_a_report_or_a_stored_order_is_not_continued() {
     let mut world = World::new(1, 2);
     world.pass(2);

@@ -537,8 +537,15 @@ impl World {
         for node in self.nodes.iter().filter(|node| !node.cut_off) {
             let mut tenants: Vec<Vec<&JobId>> = vec![Vec::new(); node.gpus as usize];
             for ((job, attempt), run) in node.runs.iter().filter(|(_, run)| is_live(run)) {
-                // A reconnected node may still be stopping an attempt that has been placed again.
-                if run.state == LaunchState::Running {
+                // A reconnected node may still be stopping an attempt that has been placed again, or has not
+                // read the order that stops it.
+                let order = self.orders.get(&node.id).filter(|order| {
+                    node.seen.as_ref().is_some_and(|seen| seen.generation < order.generation)
+                });
+                let is_undone = order.is_some_and(|order| {
+                    order.jobs.iter().all(|named| named.job != *job || named.attempt != *attempt)
+                });
+                if run.state == LaunchState::Running && !is_undone {
                     let other = attempts.insert(job, *attempt);
                     assert!(other.is_none_or(|other| other == *attempt), "{job} runs twice");
                 }

@@ -10,7 +10,6 @@
 //! nothing to do.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use wattle_common::Timestamp;
 use wattle_common::job::GpuSetting;
@@ -32,6 +31,7 @@ use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::is_unmeasured;
 use crate::state::operating_points::OperatingPoints;
+use wattle_common::time::span_s;
 
 /// The interval between full rounds, s per job and at most. At a minute, a job that finds no free GPU waits
 /// half a minute longer on average, of completion times of hours.
@@ -44,7 +44,7 @@ const FEW_JOBS: usize = 32;
 pub(super) fn next_full_round(now: Timestamp, jobs: usize) -> Timestamp {
     let interval_s =
         if jobs <= FEW_JOBS { 0.0 } else { (INTERVAL_PER_JOB_S * jobs as f64).min(INTERVAL_MAX_S) };
-    now + Duration::from_secs_f64(interval_s)
+    now + span_s(interval_s)
 }
 
 /// The arrival number without the priority.

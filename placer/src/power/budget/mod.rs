@@ -19,6 +19,7 @@ pub mod series;
 
 use std::sync::Arc;
 use std::time::Duration;
+use wattle_common::time::scaled;
 
 use wattle_common::{Budget, Power, Timestamp};
 
@@ -191,7 +192,7 @@ impl BudgetController {
             let needed_w = measured_w.unwrap_or(f64::INFINITY).min(min_power.as_w());
             let sustained_w =
                 |reserve| self.allowed_w_with(reserve, now).map_or(0.0, |w| w.max(0.0));
-            let settling = self.budget.window().mul_f64(SETTLING);
+            let settling = scaled(self.budget.window(), SETTLING);
             let excessive_w = sustained_w(-0.5 * RESERVE * left_s / settling.as_secs_f64());
             let sustained_w = sustained_w(0.0);
             let since = self.short_since.filter(|_| needed_w > sustained_w).unwrap_or(now);

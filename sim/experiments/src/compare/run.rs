@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use wattle_common::Energy;
+use wattle_common::time::span_s;
 use wattle_placer::policy;
 
 use super::judge::judge;
@@ -315,7 +315,7 @@ fn emitted_kg(
     (from_s, until_s): (f64, f64),
 ) -> f64 {
     let first = scenario.jobs.iter().map(|job| job.submit).min().unwrap_or_default();
-    let at = |s: f64| first + Duration::from_secs_f64(s);
+    let at = |s: f64| first + span_s(s);
     let energy = Energy::from_j((watts * (until_s - from_s)).round() as u64);
     series.emitted(energy, at(from_s), at(until_s)).as_g() / 1e3
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use wattle_common::job::GpuRequest;
 use wattle_common::rng::Stream;
+use wattle_common::time::{scaled, span_s};
 use wattle_common::topology::ClusterShape;
 use wattle_common::{JobId, WorkloadId};
 use wattle_world::World;
@@ -98,7 +99,7 @@ fn drawn(
         let id = format!("{base}{suffix}");
         let workload = world.workload(&id).expect("the catalog has it");
         let steps = (f64::from(workload.epochs) * workload.steps_per_epoch as f64 * length).round();
-        let alone = Duration::from_secs_f64(steps / workload.steps_per_s(gpu, GPUS, 1));
+        let alone = span_s(steps / workload.steps_per_s(gpu, GPUS, 1));
         let slack = slack.filter(|_| deadlines && has_deadline);
         jobs.push(SimJob {
             id: JobId::new(&index.to_string()).expect("digits are an id"),
@@ -107,7 +108,7 @@ fn drawn(
             workload: WorkloadId::new(&id).expect("the catalog's names are ids"),
             work: Work::Steps(steps as u64),
             steps_per_epoch: None,
-            deadline: slack.map(|slack| submit + alone.mul_f64(slack)),
+            deadline: slack.map(|slack| submit + scaled(alone, slack)),
             slack: None,
             duration_estimate: slack.map(|_| alone),
             exclusive: false,
@@ -116,7 +117,7 @@ fn drawn(
             can_stop: true,
         });
         // An hour on average; setting the load scales it.
-        submit += Duration::from_secs_f64(-3_600.0 * (1.0 - stream.unit()).ln());
+        submit += span_s(-3_600.0 * (1.0 - stream.unit()).ln());
     }
     Ok(Scenario {
         trace: "eaco".to_owned(),

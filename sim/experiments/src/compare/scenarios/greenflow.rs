@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use wattle_common::time::{scaled, span_s};
 use wattle_world::World;
 
 use super::{Case, CaseFilter, CompareError, Worlds, powerflow};
@@ -67,9 +68,9 @@ fn declare_slack(world: &World, scenario: &mut Scenario) {
             Work::Lasts(span) => span,
             Work::Steps(steps) => {
                 let rate = workload.steps_per_s(gpu, job.gpus.min, nodes);
-                Duration::from_secs_f64(steps as f64 / rate)
+                span_s(steps as f64 / rate)
             }
         };
-        job.slack = Some(alone.mul_f64(SLACK));
+        job.slack = Some(scaled(alone, SLACK));
     }
 }
