@@ -48,7 +48,7 @@ impl Steady {
 }
 
 /// Time since the machine started, including suspension.
-fn boot_time() -> Duration {
+pub(crate) fn boot_time() -> Duration {
     let read = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let (s, ns) = (u64::try_from(read.tv_sec), u32::try_from(read.tv_nsec));
     Duration::new(s.unwrap_or_default(), ns.unwrap_or_default())

@@ -9,6 +9,7 @@ pub mod command;
 pub mod config;
 pub mod driver;
 pub mod instance;
+mod log_limit;
 pub mod orders;
 pub mod server;
 pub mod service;

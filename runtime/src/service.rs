@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command, Subcommand, value_parser};
 
+use crate::log_limit;
 use crate::shell::{Shutdown, start_logging};
 
 /// Exit code for wrong usage or configuration, as in clap.
@@ -125,7 +126,10 @@ fn run<C, E: Into<anyhow::Error>>(
     runtime.block_on(async {
         let shutdown = Shutdown::listen().context("cannot listen for signals")?;
         tokio::spawn(crate::clock::report_steps());
-        serve(config, &shutdown).await.map_err(Into::into)
+        tokio::spawn(log_limit::report_regularly());
+        let served = serve(config, &shutdown).await;
+        log_limit::report_suppressed();
+        served.map_err(Into::into)
     })
 }
 

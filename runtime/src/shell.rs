@@ -4,7 +4,9 @@ use std::io::IsTerminal;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _};
 use wattle_common::env;
 
 /// Default log filter: info for Wattle, warnings for the NATS client.
@@ -12,7 +14,8 @@ const LOG_DEFAULT: &str = "info,async_nats=warn";
 
 /// Starts logging to stderr: text on a terminal, one JSON object per line elsewhere.
 ///
-/// `WATTLE_LOG` sets the filter, as in `debug` or `info,wattle_placer=debug`. A second call has no
+/// A flood of lines from one place in the code is limited ([`crate::log_limit`]). `WATTLE_LOG` sets the
+/// filter, as in `debug` or `info,wattle_placer=debug`. A second call has no
 /// effect.
 pub fn start_logging() {
     let configured = std::env::var(env::LOG).ok().filter(|text| !text.is_empty());
@@ -20,11 +23,13 @@ pub fn start_logging() {
         Ok(filter) => (filter, None),
         Err(error) => (EnvFilter::new(LOG_DEFAULT), Some(error)),
     };
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let limit = crate::log_limit::limit();
+    let registry = tracing_subscriber::registry().with(filter);
     let started = if std::io::stderr().is_terminal() {
-        builder.with_target(false).try_init()
+        registry.with(lines.with_target(false).with_filter(limit)).try_init()
     } else {
-        builder.json().flatten_event(true).try_init()
+        registry.with(lines.json().flatten_event(true).with_filter(limit)).try_init()
     };
     if started.is_ok()
         && let Some(error) = wrong
