@@ -60,6 +60,25 @@ impl Bucket {
         }
     }
 
+    /// Its description on the server, as `nats kv info` shows it.
+    #[must_use]
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::Jobs => "Wattle: record of each job (JobRecord, JSON), key = job",
+            Self::Desired => "Wattle: desired state of each node (NodeDesired, JSON), key = node",
+            Self::Actual => {
+                "Wattle: reports of each node (LaunchReport, PowerReport, JSON), \
+                 key = launcher.<node>, power.<node>"
+            }
+            Self::Surfaces => {
+                "Wattle: predicted speed and power of each job (Surface, JSON), key = job"
+            }
+            Self::Knowledge => "Wattle: learned state of each predictor, in its own format",
+            Self::Predictors => "Wattle: champion, status and scores of the predictors (JSON)",
+            Self::Budget => "Wattle: the budget, its consumption and the energy aim (JSON)",
+        }
+    }
+
     /// The name of its stream on the server.
     #[must_use]
     pub fn stream(self, cluster: &ClusterId) -> String {
@@ -178,6 +197,16 @@ impl StreamName {
             Self::Orders => "orders",
         };
         format!("wattle-v1-{cluster}-{token}")
+    }
+
+    /// Its description on the server, as `nats stream info` shows it.
+    #[must_use]
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::Windows => "Wattle: measurement windows of jobs (JobWindow, JSON)",
+            Self::Ledger => "Wattle: energy of each node and job (LedgerEntry, JSON)",
+            Self::Orders => "Wattle: orders of people, accepted or refused (OrderRecord, JSON)",
+        }
     }
 
     /// The topic it stores.

@@ -3,3 +3,4 @@
 
 mod golden;
 mod messages_doc;
+mod telemetry_doc;

@@ -68,8 +68,10 @@ impl Bus {
     }
 
     async fn ensure_bucket(&self, name: &str) -> Result<(), BusError> {
+        let bucket = Bucket::ALL.into_iter().find(|bucket| bucket.name(self.cluster()) == name);
         self.ensure(Config {
             name: format!("KV_{name}"),
+            description: bucket.map(|bucket| bucket.description().to_owned()),
             subjects: vec![format!("$KV.{name}.>")],
             storage: StorageType::File,
             discard: DiscardPolicy::New,

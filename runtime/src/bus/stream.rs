@@ -214,6 +214,7 @@ impl Bus {
             };
             self.ensure(Config {
                 name: stream.name(self.cluster()),
+                description: Some(stream.description().to_owned()),
                 subjects: vec![stream.topic().pattern(self.cluster())],
                 storage: StorageType::File,
                 discard: DiscardPolicy::Old,
