@@ -21,5 +21,6 @@ mod plain_english;
 mod predictors;
 mod probing;
 mod sleeping;
+mod supply_chain;
 mod tidy;
 mod up;
