@@ -77,7 +77,8 @@ const SPAN_S_MAX: f64 = 1e13;
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "within the range")]
 pub fn span_s(seconds: f64) -> Duration {
-    Duration::from_secs_f64(seconds.max(0.0).min(SPAN_S_MAX))
+    // `max` replaces NaN, which `clamp` would keep.
+    Duration::from_secs_f64(f64::min(seconds.max(0.0), SPAN_S_MAX))
 }
 
 /// `span` times a model's factor: zero for a negative value or NaN, at most 300,000 years.

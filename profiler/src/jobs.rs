@@ -7,11 +7,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use wattle_common::messages::{JobProcesses, JobProgressed, JobRecord, LaunchReport, LaunchState};
+use wattle_common::messages::{
+    JobProcesses, JobProgressed, JobRecord, LaunchReport, LaunchState, LaunchedJob,
+};
 use wattle_common::progress::Progress;
 use wattle_common::{GpuIndex, JobId, NodeId, Timestamp, WorkloadId};
 
 use crate::process_tree::ProcessOrigin;
+use crate::sender::Sender;
 use crate::steps::StepMeter;
 use crate::window::{Conditions, OpenWindow};
 
@@ -84,6 +87,8 @@ pub(crate) struct LocalJob {
     pub(crate) attempt: u32,
     pub(crate) gpus: Vec<GpuIndex>,
     pub(crate) processes: Option<JobProcesses>,
+    /// User of the verified sender of its progress.
+    verified: Option<u32>,
     pub(crate) pace: ReportedProgress,
     pub(crate) meter: StepMeter,
     /// Its conditions at the last sampling instant; `None` if they were not known completely.
@@ -103,7 +108,17 @@ pub(crate) struct JobTable {
     node: NodeId,
     pub(crate) local: BTreeMap<JobId, LocalJob>,
     pub(crate) declared: BTreeMap<JobId, DeclaredJob>,
-    unplaced: BTreeMap<JobId, ReportedProgress>,
+    /// Progress of jobs that the launcher has not reported yet, with its sender.
+    unplaced: BTreeMap<JobId, (ReportedProgress, Sender)>,
+}
+
+/// The effect of a progress line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ProgressResult {
+    /// Kept; this message is due, if any.
+    Kept(Option<JobProgressed>),
+    /// Ignored: the sender does not speak for the job.
+    Refused,
 }
 
 impl JobTable {
@@ -134,7 +149,8 @@ impl JobTable {
                 attempt: job.attempt,
                 gpus,
                 processes: None,
-                pace: self.unplaced.remove(&job.job).unwrap_or_default(),
+                verified: None,
+                pace: self.unplaced_progress(job),
                 meter: StepMeter::default(),
                 conditions: None,
                 window: None,
@@ -147,6 +163,13 @@ impl JobTable {
         }
         ended.extend(before);
         ended
+    }
+
+    /// What the job's own processes reported before the launcher did.
+    fn unplaced_progress(&mut self, job: &LaunchedJob) -> ReportedProgress {
+        let found = self.unplaced.remove(&job.job);
+        let own = found.filter(|(_, sender)| sender.speaks_for(job.processes.as_ref(), None));
+        own.map(|(progress, _)| progress).unwrap_or_default()
     }
 
     /// Applies the placer's record of a job.
@@ -174,41 +197,53 @@ impl JobTable {
         self.declared.remove(job);
     }
 
-    /// Applies a job's progress line; returns the message to publish, if one is due.
+    /// Applies a job's progress line.
     pub(crate) fn progressed(
         &mut self,
         now: Timestamp,
         line: &Progress,
+        sender: &Sender,
         every: std::time::Duration,
-    ) -> Option<JobProgressed> {
+    ) -> ProgressResult {
         let Some(local) = self.local.get_mut(&line.job) else {
             if self.unplaced.len() < UNPLACED_MAX || self.unplaced.contains_key(&line.job) {
-                self.unplaced.entry(line.job.clone()).or_default().report(now, line);
+                let new = || (ReportedProgress::default(), sender.clone());
+                let entry = self.unplaced.entry(line.job.clone()).or_insert_with(new);
+                if entry.1 != *sender {
+                    *entry = new();
+                }
+                entry.0.report(now, line);
             } else {
                 // A flood of invented names displaces other invented names.
                 self.unplaced.pop_first();
             }
-            return None;
+            return ProgressResult::Kept(None);
         };
+        if !sender.speaks_for(local.processes.as_ref(), local.verified) {
+            return ProgressResult::Refused;
+        }
+        if sender.is_of(local.processes.as_ref()) {
+            local.verified = sender.uid;
+        }
         let ended = local.pace.report(now, line);
         local.meter.report(now, line.step);
         local.epoch_ended |= ended;
         let due = local.pace.published_at.is_none_or(|at| now.since(at) >= every);
-        if !ended && !due {
-            return None;
-        }
+        let Some(step) = local.pace.step.filter(|_| ended || due) else {
+            return ProgressResult::Kept(None);
+        };
         local.pace.published_at = Some(now);
-        Some(JobProgressed {
+        ProgressResult::Kept(Some(JobProgressed {
             job: line.job.clone(),
             node: self.node.clone(),
             attempt: local.attempt,
             at_us: now,
-            step: local.pace.step?,
+            step,
             steps_total: local.pace.steps_total,
             epoch: local.pace.epoch,
             steps_per_epoch: local.pace.steps_per_epoch,
             steps_per_s: local.pace.per_s(),
-        })
+        }))
     }
 
     /// The job that a process belongs to.

@@ -18,6 +18,7 @@ pub mod machine;
 pub mod note;
 pub mod period_detection;
 pub mod process_tree;
+pub mod sender;
 #[cfg(feature = "service")]
 pub mod shell;
 pub mod steps;
@@ -30,3 +31,4 @@ pub use ledger::State;
 pub use machine::{Action, Event, ProfilerMachine};
 pub use note::Note;
 pub use process_tree::ProcessOrigin;
+pub use sender::Sender;

@@ -18,9 +18,10 @@ use wattle_common::{Frequency, GpuIndex, JobId, Machine, NodeId, Power, Timestam
 use crate::config::Settings;
 use crate::energy::EnergySpent;
 use crate::gpu_tracker::{AttributedSample, GpuFacts, GpuTracker, SampledGpu};
-use crate::jobs::JobTable;
+use crate::jobs::{JobTable, ProgressResult};
 use crate::ledger::{GpuCounter, Ledger, State};
 use crate::note::Note;
+use crate::sender::Sender;
 use crate::window::{Conditions, OpenWindow};
 use crate::windowing;
 
@@ -49,6 +50,8 @@ pub enum Event {
         at: Timestamp,
         /// The line.
         line: Progress,
+        /// Its sender.
+        sender: Sender,
     },
     /// The launcher of this node reported.
     LaunchReported(LaunchReport),
@@ -448,10 +451,16 @@ impl Machine for ProfilerMachine {
                 // Without GPUs the conditions are unknown, which closes open windows.
                 self.sample_windows(now, &BTreeMap::new(), out);
             }
-            Event::Progressed { at, line } => {
+            Event::Progressed { at, line, sender } => {
                 let every = self.settings.progress_every;
-                let progress = self.jobs.progressed(at, &line, every);
-                out.extend(progress.map(Action::PublishProgress));
+                match self.jobs.progressed(at, &line, &sender, every) {
+                    ProgressResult::Kept(progress) => {
+                        out.extend(progress.map(Action::PublishProgress));
+                    }
+                    ProgressResult::Refused => {
+                        out.push(Action::Log(Note::ForeignProgress(line.job, sender.uid)));
+                    }
+                }
             }
             Event::LaunchReported(report) if report.node == self.node => {
                 self.launched(&report, out);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use wattle_common::GpuIndex;
+use wattle_common::{GpuIndex, JobId};
 
 /// A log message for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub enum Note {
     CounterStuck(GpuIndex),
     /// No GPU can be read.
     DriverFailed(String),
+    /// A process that is not of a job reported progress for it; the user id of the process.
+    ForeignProgress(JobId, Option<u32>),
 }
 
 impl fmt::Display for Note {
@@ -24,6 +26,10 @@ impl fmt::Display for Note {
             Self::Recovered(gpu) => write!(f, "GPU {gpu} can be read again"),
             Self::CounterStuck(gpu) => {
                 write!(f, "GPU {gpu}: energy counter does not advance; power is integrated instead")
+            }
+            Self::ForeignProgress(job, uid) => {
+                let uid = uid.map_or("unknown".to_owned(), |uid| uid.to_string());
+                write!(f, "progress of job {job} ignored: its sender, user {uid}, is not the job")
             }
             Self::DriverFailed(error) => write!(f, "no GPU can be read: {error}"),
         }

@@ -97,7 +97,7 @@ fn act(action: Action, bus: &bus::Outbox, file: &state::StateFile) {
         Action::Log(note) => match &note {
             Note::Recovered(gpu) => tracing::info!(gpu, "{note}"),
             Note::Lost(gpu, _) | Note::CounterStuck(gpu) => tracing::warn!(gpu, "{note}"),
-            Note::DriverFailed(_) => tracing::warn!("{note}"),
+            Note::DriverFailed(_) | Note::ForeignProgress(..) => tracing::warn!("{note}"),
         },
     }
 }

@@ -37,7 +37,8 @@ impl OriginReader {
     }
 }
 
-fn read(pid: u32) -> ProcessOrigin {
+/// The origin of `pid` now; empty if the process has ended or is hidden.
+pub(crate) fn read(pid: u32) -> ProcessOrigin {
     let mut origin = ProcessOrigin::default();
     let mut at = pid;
     for _ in 0..ANCESTORS_MAX {

@@ -1,13 +1,19 @@
 //! The Unix datagram socket to which jobs send their progress.
 //!
-//! Any process with write permission may send anything. Lines are bounded and parsed; invalid ones
-//! are counted and logged at a bounded rate. A line that finds the channel full is dropped, since
-//! the job's next line supersedes it.
+//! Any process with write permission may send anything. The kernel adds the sender's process and user
+//! ([`Sender`]), which no sender can forge. Lines are bounded and parsed; invalid ones are counted and
+//! logged at a bounded rate. A line that finds the channel full is dropped, since the job's next line
+//! supersedes it.
 
+use std::collections::BTreeMap;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, UCred, recvmsg, sockopt};
+use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::sync::mpsc;
 use wattle_common::Timestamp;
@@ -16,9 +22,17 @@ use wattle_common::progress::{LINE_LEN_MAX, Progress};
 use wattle_runtime::clock;
 
 use crate::machine::Event;
+use crate::process_tree::reader;
+use crate::sender::Sender;
 
 /// Least time between two warnings: wall time.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Time for which a sender's process is not looked up again, wall time: far less than Linux needs to reuse
+/// a process id.
+const SENDER_KEPT: Duration = Duration::from_secs(1);
+/// Most senders that are kept.
+const SENDERS_MAX: usize = 256;
 
 /// Opens the socket at `path`, replacing one that a killed service has left.
 ///
@@ -43,6 +57,7 @@ pub fn open(path: &Path, mode: u32) -> std::io::Result<UnixDatagram> {
         std::fs::remove_file(path).map_err(named)?;
     }
     let socket = UnixDatagram::bind(path).map_err(named)?;
+    sockopt::set_socket_passcred(&socket, true).map_err(|errno| named(errno.into()))?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(named)?;
     Ok(socket)
 }
@@ -52,9 +67,11 @@ pub async fn listen(socket: UnixDatagram, events: mpsc::Sender<Event>) {
     // One byte more than the longest line, to detect longer ones.
     let mut buffer = [0; LINE_LEN_MAX + 1];
     let mut rejected = RejectedLines::default();
+    let mut senders = Senders::default();
     loop {
-        let length = match socket.recv(&mut buffer).await {
-            Ok(length) => length,
+        let received = socket.async_io(Interest::READABLE, || receive(&socket, &mut buffer)).await;
+        let (length, credentials) = match received {
+            Ok(received) => received,
             Err(error) => {
                 tracing::error!(%error, "the jobs' socket fails; retrying");
                 tokio::time::sleep(WARN_INTERVAL).await;
@@ -63,15 +80,53 @@ pub async fn listen(socket: UnixDatagram, events: mpsc::Sender<Event>) {
         };
         let at = clock::now();
         match parse(&buffer[..length]) {
-            Ok(line) => match events.try_send(Event::Progressed { at, line }) {
-                Ok(()) => {}
-                Err(mpsc::error::TrySendError::Full(_)) => {
-                    rejected.add(at, "the event channel is full");
+            Ok(line) => {
+                let sender = senders.of(at, credentials);
+                match events.try_send(Event::Progressed { at, line, sender }) {
+                    Ok(()) => {}
+                    Err(mpsc::error::TrySendError::Full(_)) => {
+                        rejected.add(at, "the event channel is full");
+                    }
+                    Err(mpsc::error::TrySendError::Closed(_)) => return,
                 }
-                Err(mpsc::error::TrySendError::Closed(_)) => return,
-            },
+            }
             Err(error) => rejected.add(at, error),
         }
+    }
+}
+
+/// Receives one datagram: its length and the credentials of its sender.
+fn receive(socket: &UnixDatagram, buffer: &mut [u8]) -> std::io::Result<(usize, Option<UCred>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(buffer)];
+    let received = recvmsg(socket, &mut parts, &mut control, RecvFlags::DONTWAIT)?;
+    let credentials = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials),
+        _ => None,
+    });
+    Ok((received.bytes, credentials))
+}
+
+/// Senders by process, looked up again after [`SENDER_KEPT`]: a job may report a thousand times per second.
+#[derive(Default)]
+struct Senders(BTreeMap<i32, (Timestamp, Sender)>);
+
+impl Senders {
+    fn of(&mut self, now: Timestamp, credentials: Option<UCred>) -> Sender {
+        let Some(credentials) = credentials else { return Sender::default() };
+        let (pid, uid) = (credentials.pid.as_raw_nonzero().get(), credentials.uid.as_raw());
+        let pause = SENDER_KEPT * clock::scale().rate;
+        self.0.retain(|_, (at, _)| now.since(*at) < pause);
+        if let Some((_, known)) = self.0.get(&pid).filter(|(_, known)| known.uid == Some(uid)) {
+            return known.clone();
+        }
+        let origin = reader::read(pid.unsigned_abs());
+        let sender = Sender { uid: Some(uid), origin };
+        if self.0.len() < SENDERS_MAX {
+            self.0.insert(pid, (now, sender.clone()));
+        }
+        sender
     }
 }
 
@@ -119,8 +174,14 @@ mod tests {
         for line in [&b"nonsense"[..], &[0xff; 3], &[b'x'; 600], b"job=a step=7\n"] {
             job.send_to(line, &path).await.unwrap();
         }
-        let Some(Event::Progressed { line, .. }) = events.recv().await else { panic!("no line") };
+        let received = events.recv().await;
+        let Some(Event::Progressed { line, sender, .. }) = received else { panic!("no line") };
         assert_eq!((line.job.as_str(), line.step), ("a", 7));
+        // The kernel states its sender.
+        assert_eq!(sender.uid, Some(rustix::process::getuid().as_raw()));
+        let own = reader::read(std::process::id());
+        assert!(!own.sessions.is_empty());
+        assert_eq!(sender.origin, own);
         // A second service on the same socket is refused.
         let error = open(&path, 0o666).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);

@@ -16,7 +16,7 @@ use wattle_common::{GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
 use wattle_gpu::fake::{FakeDriver, FakeGpu, FaultMode};
 use wattle_gpu::{Driver, ProcessReading};
 use wattle_profiler::{
-    Action, Event, GpuFacts, ProcessOrigin, ProfilerMachine, SampledGpu, Settings, State,
+    Action, Event, GpuFacts, ProcessOrigin, ProfilerMachine, SampledGpu, Sender, Settings, State,
 };
 use wattle_testkit as kit;
 
@@ -233,7 +233,15 @@ impl Node {
 
     fn line(&mut self, text: &str) {
         let line = Progress::parse(text.as_bytes()).expect("a progress line");
-        self.event(Event::Progressed { at: self.now, line });
+        self.event(Event::Progressed { at: self.now, line, sender: Sender::root() });
+    }
+
+    /// A line of a process of user 1,000 in this session.
+    fn line_from(&mut self, session: u32, text: &str) {
+        let line = Progress::parse(text.as_bytes()).expect("a progress line");
+        let origin = ProcessOrigin { sessions: vec![session], cgroups: vec![] };
+        let sender = Sender { uid: Some(1_000 + session), origin };
+        self.event(Event::Progressed { at: self.now, line, sender });
     }
 
     fn of<'a>(&'a self, job: &'a str) -> impl Iterator<Item = &'a JobWindow> {
@@ -341,6 +349,21 @@ fn the_end_of_an_early_epoch_closes_a_window() {
     }
     let late = node.progress.last().unwrap();
     assert!((late.steps_per_s.unwrap() - 100.0).abs() < 1.0);
+}
+
+#[test]
+fn progress_of_other_processes_is_ignored() {
+    let mut node = Node::new(2);
+    // Before the launcher's report, a process of another job claims progress.
+    node.line_from(200, "job=a step=1000000");
+    node.place("a", 100, &[0]);
+    node.place("b", 200, &[1]);
+    node.line_from(200, "job=a step=2000000");
+    assert_eq!(node.progress, [], "{:?}", node.progress);
+    node.line_from(100, "job=a step=7");
+    node.line_from(200, "job=b step=8");
+    let steps: Vec<(&str, u64)> = node.progress.iter().map(|p| (p.job.as_str(), p.step)).collect();
+    assert_eq!(steps, [("a", 7), ("b", 8)]);
 }
 
 #[test]

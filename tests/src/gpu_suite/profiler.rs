@@ -78,7 +78,7 @@ impl Profiler {
                     }
                 }
             }
-            Event::Progressed { at, line } => self.reports.push((*at, line.clone())),
+            Event::Progressed { at, line, .. } => self.reports.push((*at, line.clone())),
             Event::DriverFailed(error) => self.error = Some(error.clone()),
             _ => {}
         }
