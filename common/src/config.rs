@@ -6,6 +6,7 @@
 use serde::{Deserialize, Deserializer};
 
 use crate::bounds::DURATION_MAX;
+use crate::lease::{SERVICE_LEASE_DEFAULT, SERVICE_LEASE_MAX, SERVICE_LEASE_MIN};
 
 /// Largest number in a configuration: ten years in milliseconds. Sums and products of a few such numbers do
 /// not overflow.
@@ -24,6 +25,25 @@ pub fn non_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Er
         return Err(serde::de::Error::custom(format!("must be at most {NUMBER_MAX}")));
     }
     Ok(value)
+}
+
+/// Deserialises the length of a service's lease, milliseconds: half a second to ten minutes.
+///
+/// # Errors
+/// For any other length.
+pub fn service_lease<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let value = u64::deserialize(deserializer)?;
+    let length = std::time::Duration::from_millis(value);
+    if (SERVICE_LEASE_MIN..=SERVICE_LEASE_MAX).contains(&length) {
+        return Ok(value);
+    }
+    Err(serde::de::Error::custom("must be from 500 to 600_000"))
+}
+
+/// [`SERVICE_LEASE_DEFAULT`], milliseconds.
+#[must_use]
+pub const fn service_lease_default() -> u64 {
+    SERVICE_LEASE_DEFAULT.as_millis() as u64
 }
 
 /// Deserialises an optional number of GPUs on a board: a power of two.

@@ -15,6 +15,7 @@ pub mod gpu_type;
 pub mod hash;
 pub mod id;
 pub mod job;
+pub mod lease;
 pub mod machine;
 pub mod messages;
 pub mod numerics;

@@ -15,7 +15,7 @@ use crate::id::{ClusterId, IdError, JobId, NodeId, PredictorId, UserId};
 
 pub use requester::{Rank, Requester};
 pub use storage::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, PredictorKey, Reporter, StreamName,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, LeaseKey, PredictorKey, Reporter, StreamName,
 };
 
 /// The first two tokens of every subject: the product and the version of its messages.
@@ -462,9 +462,18 @@ mod tests {
         for key in [PredictorKey::Status(named.clone()), PredictorKey::Scores(named)] {
             assert_eq!(PredictorKey::parse(&key.to_string()), Some(key));
         }
-        for key in [PredictorKey::Champion, PredictorKey::Registry] {
-            assert_eq!(PredictorKey::parse(&key.to_string()), Some(key));
-        }
+        let champion = PredictorKey::Champion;
+        assert_eq!(PredictorKey::parse(&champion.to_string()), Some(champion));
         assert_eq!(PredictorKey::parse("physical"), None);
+        let name = PredictorId::new("placer").unwrap();
+        for key in [
+            LeaseKey::Placer,
+            LeaseKey::Registry,
+            LeaseKey::Predictor(name),
+            LeaseKey::Profiler(node.clone()),
+            LeaseKey::Power(node),
+        ] {
+            assert_eq!(LeaseKey::parse(&key.to_string()), Some(key));
+        }
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! Requests, reports and surfaces are the inputs; records, orders and replies are the outputs. One loop
 //! executes all actions in order, and each write is acknowledged before the next begins. While the bus
-//! is away, actions wait; afterwards [`Event::BusReturned`] excuses missing heartbeats. Every write names
-//! the revision it replaces, so a second placer of the same cluster is detected at its first write.
+//! is away, actions wait; afterwards [`Event::BusReturned`] excuses missing heartbeats. Of several placers
+//! one leads ([`leader`]); the server refuses writes of any other.
 
 mod access;
+mod leader;
 mod requests;
 mod storage;
 
@@ -23,8 +24,8 @@ use wattle_common::subject::{
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp, codec};
 use wattle_runtime::bus::{
-    Bus, BusError, Change, Consumer, ExclusiveBucket, ExclusiveError, Request, Requests, Service,
-    Stored, StoredDelivery, Subscription, Watch,
+    Bus, BusError, Change, Consumer, ExclusiveBucket, ExclusiveError, Leadership, Request,
+    Requests, Service, Stored, StoredDelivery, Subscription, Watch,
 };
 use wattle_runtime::orders::OrderLog;
 use wattle_runtime::shell::{Shutdown, chain};
@@ -33,6 +34,8 @@ use wattle_runtime::{clock, command};
 use crate::live::{Action, Event, PersistedState, Placer, RequestNumber};
 use crate::{Config, Policy, UnknownPolicy};
 
+use leader::Ended;
+pub use leader::run;
 use requests::Waiting;
 use storage::{Room, Storage};
 
@@ -54,30 +57,15 @@ pub enum ShellError {
     /// The configured policy is unknown.
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
-    /// State cannot be stored, for example because another placer writes it.
-    #[error(
-        "the placer's state cannot be stored; if another process writes it, stop the other placer \
-         of this cluster (`$SRV.PING.wattle-placer` shows them), then start this one again"
-    )]
+    /// State cannot be stored.
+    #[error("the placer's state cannot be stored")]
     Store(#[from] ExclusiveError),
-}
-
-/// Runs until shutdown.
-///
-/// # Errors
-/// If the bus refuses the connection, or another placer of the cluster runs.
-pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> {
-    let policy = crate::policy(&config.policy)?;
-    // Opening waits for the bus; a shutdown interrupts it.
-    match shutdown.or(PlacerService::open(config, policy)).await {
-        Some(service) => service?.serve(shutdown).await,
-        None => Ok(()),
-    }
 }
 
 /// The live placer with its connections.
 struct PlacerService {
     bus: Bus,
+    leadership: Leadership,
     placer: Placer,
     jobs: ExclusiveBucket,
     storage: Storage,
@@ -108,16 +96,22 @@ struct PlacerService {
 }
 
 impl PlacerService {
-    async fn open(config: Config, policy: Box<dyn Policy>) -> Result<Self, ShellError> {
+    async fn open(
+        config: Config,
+        policy: Box<dyn Policy>,
+        bus: Bus,
+        leadership: Leadership,
+    ) -> Result<Self, ShellError> {
         let cluster = config.cluster.clone();
-        let bus = Bus::connect(&config.nats, cluster.clone(), "wattle-placer").await?;
+        // Again, because the server may have lost its store since the start.
         bus.create_storage().await?;
-        let (jobs, records) = open(&bus, Bucket::Jobs).await?;
-        let (orders, desired) = open(&bus, Bucket::Desired).await?;
+        let (jobs, records) = open(&bus, Bucket::Jobs, &leadership).await?;
+        let (orders, desired) = open(&bus, Bucket::Desired, &leadership).await?;
         let mut actual = bus.bucket(Bucket::Actual).await?.watch().await?;
         let mut surfaces = bus.bucket(Bucket::Surfaces).await?.watch().await?;
         let (power, launch) = reports(&mut actual).await;
-        let (budget_bucket, budget_values) = ExclusiveBucket::open(&bus, Bucket::Budget).await?;
+        let (budget_bucket, budget_values) =
+            ExclusiveBucket::open(&bus, Bucket::Budget, &leadership).await?;
         let entry = |key: &str| budget_values.iter().find(|change| change.key == key);
         let budget =
             entry(BUDGET_SET).and_then(|change| read::<BudgetRecord>(Bucket::Budget, change));
@@ -147,7 +141,7 @@ impl PlacerService {
         let wake_command = config.sleep.wake_command.clone().unwrap_or_default();
         let placer = Placer::new(config, policy, persisted, clock::now());
 
-        let service = bus.register("wattle-placer", "accepts jobs and places them on GPUs").await?;
+        let service = leader::register(&bus, "active").await?;
         let submissions = service.endpoint(Topic::JobSubmitted.pattern(&cluster)).await?;
         let cancellations = service.endpoint(Topic::JobCancelled.pattern(&cluster)).await?;
         let reads = service.endpoint(Topic::JobRequested.pattern(&cluster)).await?;
@@ -156,6 +150,7 @@ impl PlacerService {
         let progress = bus.subscribe(&Topic::JobProgressed.pattern(&cluster)).await?;
         Ok(Self {
             bus,
+            leadership,
             placer,
             storage: Storage::new(jobs.bucket().clone()),
             unstored: BTreeMap::new(),
@@ -181,19 +176,29 @@ impl PlacerService {
         })
     }
 
-    async fn serve(mut self, shutdown: &Shutdown) -> Result<(), ShellError> {
+    async fn serve(mut self, shutdown: &Shutdown) -> Result<Ended, ShellError> {
         let mut out = Vec::new();
         let mut was_away = false;
+        let leadership = self.leadership.clone();
         loop {
             let event = if std::mem::take(&mut was_away) {
                 Some(Event::BusReturned)
             } else {
                 // `select!` polls in random order: many requests do not delay lease renewals and reports.
                 tokio::select! {
-                    () = shutdown.wait() => return Ok(()),
+                    () = shutdown.wait() => return Ok(Ended::Stopped),
+                    lost = leadership.lost() => return Ok(Ended::Lost(lost)),
                     event = self.next_event(&mut out) => event,
                 }
             };
+            // Without a valid lease nothing is decided: the server or this process was away.
+            if !leadership.is_valid() {
+                match shutdown.or(leadership.confirm()).await {
+                    Some(Ok(())) => was_away = true,
+                    Some(Err(lost)) => return Ok(Ended::Lost(lost)),
+                    None => return Ok(Ended::Stopped),
+                }
+            }
             let event_was_timer = event.is_none();
             if let Some(event) = event {
                 self.placer.handle(clock::now(), event, &mut out);
@@ -203,14 +208,14 @@ impl PlacerService {
                     Stored::Immediately => {}
                     Stored::AfterRetry => was_away = true,
                     // Shutdown while the bus is away: the next start computes unwritten actions again.
-                    Stored::Interrupted => return Ok(()),
+                    Stored::Interrupted => return Ok(Ended::Stopped),
                 }
             }
             if !self.not_stored.is_empty() || (event_was_timer && !self.unstored.is_empty()) {
                 match self.repeat_unstored(shutdown).await? {
                     Stored::Immediately => {}
                     Stored::AfterRetry => was_away = true,
-                    Stored::Interrupted => return Ok(()),
+                    Stored::Interrupted => return Ok(Ended::Stopped),
                 }
             }
             // The counted entry is stored: acknowledge it.
@@ -403,8 +408,9 @@ impl PlacerService {
 async fn open<T: DeserializeOwned>(
     bus: &Bus,
     which: Bucket,
-) -> Result<(ExclusiveBucket, Vec<T>), BusError> {
-    let (bucket, changes) = ExclusiveBucket::open(bus, which).await?;
+    leadership: &Leadership,
+) -> Result<(ExclusiveBucket, Vec<T>), ExclusiveError> {
+    let (bucket, changes) = ExclusiveBucket::open(bus, which, leadership).await?;
     Ok((bucket, changes.iter().filter_map(|change| read(which, change)).collect()))
 }
 

@@ -115,8 +115,9 @@ impl Service {
         let begin = async {
             let name = self.machine.predictor().config().name.as_str();
             let description = format!("predicts speed and power: {name}");
-            let word = (PREDICTOR_NAME_KEY, name);
-            let registered = self.bus.register_one_of(PREDICTOR_SERVICE, &description, word).await;
+            let words = [(PREDICTOR_NAME_KEY, name)];
+            let registered =
+                self.bus.register_one_of(PREDICTOR_SERVICE, &description, &words).await;
             let service = registered
                 .inspect_err(|error| tracing::warn!(%error, "service not registered"))
                 .ok();

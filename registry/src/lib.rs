@@ -15,8 +15,6 @@ pub mod config;
 pub mod event;
 mod gpu_types;
 mod job;
-#[cfg(feature = "service")]
-pub mod lease;
 pub mod prior;
 pub mod proposal;
 pub mod registry;

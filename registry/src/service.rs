@@ -4,6 +4,9 @@
 //! Windows arrive by a core subscription: a window closed while the registry was down cannot be
 //! scored, because the proposals before it were not received. While the server is unreachable the
 //! newest write of each key is pending.
+//!
+//! Of several registries of a cluster, the holder of the lease is active; the others are on standby. The server
+//! refuses writes of an earlier holder ([`ExclusiveBucket`]).
 
 mod discovery;
 mod writes;
@@ -14,14 +17,16 @@ use std::time::Duration;
 use serde::Deserialize;
 use wattle_common::bounds::check_record;
 use wattle_common::codec;
+use wattle_common::config::{service_lease, service_lease_default};
 use wattle_common::id::{JobId, PredictorId};
 use wattle_common::messages::{
     Champion, JobRecord, JobWindow, Order, PromotePredictor, PromoteReply, Surface,
 };
-use wattle_common::subject::{Bucket, PredictorKey, Requester, Subject, Topic};
+use wattle_common::subject::{Bucket, LeaseKey, PredictorKey, Requester, Subject, Topic};
 use wattle_common::{ClusterId, Machine};
 use wattle_runtime::bus::{
-    Bus, BusConfig, BusError, Change, Delivery, KvBucket, PendingWrites, Request,
+    Bus, BusConfig, BusError, Candidate, Change, Delivery, ExclusiveBucket, ExclusiveError,
+    Leadership, LeaseLost, PendingWrites, Request,
 };
 use wattle_runtime::clock;
 use wattle_runtime::orders::{OrderLog, requester_of};
@@ -30,7 +35,6 @@ use wattle_runtime::shell::{Shutdown, chain};
 use crate::check::InvalidSurface;
 use crate::config::RegistryConfig;
 use crate::event::{Action, Event};
-use crate::lease::{self, Acquired, Held, Lease};
 use crate::registry::{Registry, is_trouble};
 use crate::score::Record;
 
@@ -46,23 +50,19 @@ pub struct ServiceConfig {
     /// Wall time between two discoveries of predictors, milliseconds.
     #[serde(deserialize_with = "wattle_common::config::non_zero")]
     pub discovery_interval_wall_ms: u64,
-    /// Length of the lease on the cluster, wall time, milliseconds; it is renewed after a third.
-    #[serde(default = "lease_wall_ms", deserialize_with = "wattle_common::config::non_zero")]
-    pub lease_wall_ms: u64,
+    /// Length of the working registry's lease, wall time, milliseconds; it is renewed after a third.
+    #[serde(default = "service_lease_default", deserialize_with = "service_lease")]
+    pub service_lease_wall_ms: u64,
     /// Configuration of the library.
     pub registry: RegistryConfig,
     /// The bus.
     pub nats: BusConfig,
 }
 
-const fn lease_wall_ms() -> u64 {
-    10_000
-}
-
-/// Interval of lease renewal and of repeated writes, wall time.
+/// Interval of repeated writes, wall time.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
-/// Interval at which a standby registry checks the lease, wall time.
-const STANDBY_INTERVAL: Duration = Duration::from_millis(250);
+/// The name under which registries register.
+const NAME: &str = "wattle-registry";
 /// Most pending writes.
 const PENDING_MAX: usize = 20_000;
 
@@ -70,68 +70,85 @@ const PENDING_MAX: usize = 20_000;
 ///
 /// # Errors
 /// Where the configuration is invalid or the server refuses a required operation.
-pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), BusError> {
-    let instance = lease::instance();
-    let connect = Bus::connect(&config.nats, config.cluster.clone(), "wattle-registry");
-    let Some(bus) = shutdown.or(connect).await else { return Ok(()) };
-    let bus = bus?;
-    let Some(bucket) = shutdown.or(bus.bucket(Bucket::Predictors)).await else { return Ok(()) };
-    let bucket = bucket?;
+pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), ExclusiveError> {
+    let connect = async {
+        let bus = Bus::connect(&config.nats, config.cluster.clone(), NAME).await?;
+        let length = Duration::from_millis(config.service_lease_wall_ms);
+        let candidate = Candidate::new(&bus, LeaseKey::Registry, length).await?;
+        Ok::<_, BusError>((bus, candidate))
+    };
+    let Some(connected) = shutdown.or(connect).await else { return Ok(()) };
+    let (bus, candidate) = connected.map_err(refused)?;
     // Repeated, because another registry may take over during an outage.
     loop {
-        let Some(held) = shutdown.or(acquire(&config, &bucket, &instance)).await else {
+        let Some(lease) = shutdown.or(stand_by(&config, &bus, &candidate)).await else {
             return Ok(());
         };
-        let mut service = match shutdown.or(open(&config, &bus, held)).await {
-            Some(service) => service?,
-            None => return Ok(()),
+        let lease = lease.map_err(refused)?;
+        let served = match shutdown.or(open(&config, &bus, &lease)).await {
+            Some(Ok(mut service)) => service.serve(&config, shutdown).await,
+            Some(Err(error)) => Err(error),
+            None => Ok(Ended::Stopped),
         };
-        match service.serve(&config, shutdown).await? {
-            Ended::Stopped => {
-                service.lease.release(&bucket).await;
-                bus.flush().await;
-                return Ok(());
-            }
-            Ended::Replaced(other) => tracing::error!(
+        match served {
+            Ok(Ended::Lost(lost)) | Err(ExclusiveError::Lost(lost)) => tracing::error!(
                 cluster = %config.cluster,
-                other = other.instance,
-                "another registry has taken over this cluster; on standby"
+                other = lost.holder.instance,
+                "another registry is active in this cluster because this one was away longer than its \
+                 lease; this one is on standby"
             ),
+            ended => {
+                lease.release().await;
+                bus.flush().await;
+                return ended.map(drop);
+            }
         }
     }
 }
 
-/// Waits until the lease is free and acquires it.
-async fn acquire(config: &ServiceConfig, bucket: &KvBucket, instance: &str) -> Held {
-    let length = Duration::from_millis(config.lease_wall_ms) * clock::scale().rate;
-    let mut logged = false;
-    loop {
-        match lease::take(bucket, instance, length).await {
-            Ok(Acquired::Own(held)) => return held,
-            Ok(Acquired::Other(other)) if !logged => {
-                logged = true;
-                tracing::warn!(
-                    cluster = %config.cluster,
-                    other = other.instance,
-                    until = %other.until_us,
-                    "another registry holds this cluster; on standby until its lease ends. Stop one of \
-                     the two or configure different clusters"
-                );
-            }
-            Ok(Acquired::Other(_)) => {}
-            Err(error) => tracing::debug!(%error, "lease not acquired yet"),
-        }
-        tokio::time::sleep(STANDBY_INTERVAL).await;
-    }
+/// The error of an operation before the buckets are open.
+const fn refused(source: BusError) -> ExclusiveError {
+    refused_by(Bucket::Leases, source)
+}
+
+const fn refused_by(bucket: Bucket, source: BusError) -> ExclusiveError {
+    ExclusiveError::Bus { bucket: bucket.token(), source }
+}
+
+/// Waits until this registry holds the lease.
+async fn stand_by(
+    config: &ServiceConfig,
+    bus: &Bus,
+    candidate: &Candidate,
+) -> Result<Leadership, BusError> {
+    let service = register(bus, "standby").await?;
+    let lease = candidate
+        .acquire(|lease| {
+            let (cluster, other) = (&config.cluster, &lease.holder.instance);
+            tracing::warn!(%cluster, other, "another registry is active in this cluster; this one is on standby");
+        })
+        .await;
+    service.stop().await;
+    Ok(lease)
+}
+
+/// Registers this process with its state, `active` or `standby`.
+async fn register(bus: &Bus, state: &str) -> Result<wattle_runtime::bus::Service, BusError> {
+    let about = "serves the champion predictor and scores all predictors";
+    bus.register_one_of(NAME, about, &[("state", state)]).await
 }
 
 /// Restores the champion and the records.
-async fn open(config: &ServiceConfig, bus: &Bus, lease: Held) -> Result<Service, BusError> {
+async fn open(
+    config: &ServiceConfig,
+    bus: &Bus,
+    lease: &Leadership,
+) -> Result<Service, ExclusiveError> {
     let bus = bus.clone();
-    let (surfaces, predictors) =
-        (bus.bucket(Bucket::Surfaces).await?, bus.bucket(Bucket::Predictors).await?);
+    let (surfaces, _) = ExclusiveBucket::open(&bus, Bucket::Surfaces, lease).await?;
+    let (predictors, values) = ExclusiveBucket::open(&bus, Bucket::Predictors, lease).await?;
     let (mut champion, mut records) = (None, BTreeMap::new());
-    for entry in predictors.watch().await?.initial().await {
+    for entry in values {
         let Some(value) = &entry.value else { continue };
         let read = match PredictorKey::parse(&entry.key) {
             Some(PredictorKey::Champion) => {
@@ -145,7 +162,7 @@ async fn open(config: &ServiceConfig, bus: &Bus, lease: Held) -> Result<Service,
                 records.entry(name).or_default();
                 Ok(())
             }
-            Some(PredictorKey::Registry) | None => Ok(()),
+            None => Ok(()),
         };
         if let Err(error) = read {
             let error = chain(&error);
@@ -167,7 +184,7 @@ async fn open(config: &ServiceConfig, bus: &Bus, lease: Held) -> Result<Service,
         surfaces,
         predictors,
         registry,
-        lease,
+        lease: lease.clone(),
         pending: PendingWrites::new(PENDING_MAX),
     })
 }
@@ -176,16 +193,16 @@ async fn open(config: &ServiceConfig, bus: &Bus, lease: Held) -> Result<Service,
 enum Ended {
     /// Shutdown was requested.
     Stopped,
-    /// Another registry holds the cluster.
-    Replaced(Lease),
+    /// Another registry works.
+    Lost(LeaseLost),
 }
 
 struct Service {
     bus: Bus,
-    surfaces: KvBucket,
-    predictors: KvBucket,
+    surfaces: ExclusiveBucket,
+    predictors: ExclusiveBucket,
     registry: Registry,
-    lease: Held,
+    lease: Leadership,
     pending: PendingWrites<String, Write>,
     orders: OrderLog,
 }
@@ -195,7 +212,7 @@ impl Service {
         &mut self,
         config: &ServiceConfig,
         shutdown: &Shutdown,
-    ) -> Result<Ended, BusError> {
+    ) -> Result<Ended, ExclusiveError> {
         let begin = async {
             let bus = &self.bus;
             // Windows first, so that no proposal is received before the window it answers.
@@ -203,39 +220,38 @@ impl Service {
             let proposals = bus.subscribe(&Topic::SurfaceProposed.pattern(bus.cluster())).await?;
             let mut jobs = bus.bucket(Bucket::Jobs).await?.watch().await?;
             let first = jobs.initial().await;
-            let service = bus
-                .register(
-                    "wattle-registry",
-                    "serves the champion predictor and scores all predictors",
-                )
-                .await?;
+            let service = register(bus, "active").await?;
             let pattern = Topic::PredictorPromoted.pattern(bus.cluster());
             let requests = service.endpoint(pattern).await?;
             Ok::<_, BusError>((windows, proposals, jobs, first, service, requests))
         };
         let Some(begun) = shutdown.or(begin).await else { return Ok(Ended::Stopped) };
-        let (mut windows, mut proposals, mut jobs, first, service, mut requests) = begun?;
+        let (mut windows, mut proposals, mut jobs, first, service, mut requests) =
+            begun.map_err(refused)?;
         let mut actions = Vec::new();
         self.restore_jobs(&first, &mut actions).await;
         // Predictors then propose all their jobs, which replaces proposals lost while down.
         actions.push(Action::WriteChampion(self.registry.champion().clone()));
-        self.act(&mut actions).await;
+        self.act(&mut actions).await?;
+        let lease = self.lease.clone();
         let mut found =
             discover(&self.bus, Duration::from_millis(config.discovery_interval_wall_ms));
         let mut retry = tokio::time::interval(RETRY_EVERY);
         retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut ended = Ended::Stopped;
         loop {
             let (wake, _) =
                 self.registry.next_wake().expect("the registry always has a next check");
             tokio::select! {
                 biased;
                 () = shutdown.wait() => break,
+                lost = lease.lost() => return Ok(Ended::Lost(lost)),
                 window = windows.next() => match window {
                     Some(window) => self.on_window(&window, &mut actions),
                     None => break,
                 },
                 request = requests.next() => match request {
+                    // Another registry may answer it; the client repeats it.
+                    Some(_) if !lease.is_valid() => {}
                     Some(request) => self.on_request(&request, &mut actions).await,
                     None => break,
                 },
@@ -245,12 +261,7 @@ impl Service {
                 },
                 () = clock::sleep_until(wake) => self.registry.wake(clock::now(), &mut actions),
                 _ = retry.tick() => {
-                    if let Err(other) = self.lease.renew(&self.predictors).await {
-                        self.pending.clear();
-                        ended = Ended::Replaced(other);
-                        break;
-                    }
-                    self.repeat_pending().await;
+                    self.repeat_pending().await?;
                 }
                 Some(services) = found.recv() => {
                     let event = Event::ServicesFound(services);
@@ -261,12 +272,12 @@ impl Service {
                     None => break,
                 },
             }
-            self.act(&mut actions).await;
+            self.act(&mut actions).await?;
         }
-        self.repeat_pending().await;
+        self.repeat_pending().await?;
         service.stop().await;
         self.bus.flush().await;
-        Ok(ended)
+        Ok(Ended::Stopped)
     }
 
     /// Restores the jobs and their surfaces, and deletes surfaces of jobs that ended while the
@@ -281,18 +292,19 @@ impl Service {
         }
         let cleaned = async {
             let mut gone = 0;
-            for key in self.surfaces.keys().await? {
+            let keys = self.surfaces.bucket().keys().await;
+            for key in keys.map_err(|source| refused_by(Bucket::Surfaces, source))? {
                 match JobId::new(&key) {
                     Ok(job) if live.contains(key.as_str()) => {
                         self.registry.handle(clock::now(), Event::SurfaceFound(job), actions);
                     }
                     _ => {
-                        self.surfaces.delete(&key).await?;
+                        self.surfaces.try_delete(&key).await?;
                         gone += 1;
                     }
                 }
             }
-            Ok::<_, BusError>(gone)
+            Ok::<_, ExclusiveError>(gone)
         };
         match cleaned.await {
             Ok(0) => {}
@@ -404,7 +416,7 @@ impl Service {
         if before.predictor != predictor {
             let champion = Champion { predictor: predictor.clone(), since_us: now };
             let key = PredictorKey::Champion.to_string();
-            if let Err(error) = self.predictors.put(&key, &champion).await {
+            if let Err(error) = self.predictors.try_put(&key, &champion).await {
                 let error =
                     format!("not promoted, the champion cannot be stored: {}", chain(&error));
                 return PromoteReply::Refused { error };

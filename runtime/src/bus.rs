@@ -18,8 +18,10 @@ mod exclusive;
 mod follow;
 mod kv;
 mod latest;
+mod lease;
 mod pending;
 mod replay;
+mod sequenced;
 mod service;
 mod stream;
 
@@ -41,6 +43,7 @@ pub use config::BusConfig;
 pub use error::BusError;
 pub use exclusive::{ExclusiveBucket, ExclusiveError, Stored};
 pub use kv::{Change, KvBucket, Watch};
+pub use lease::{Candidate, Leadership, LeaseLost};
 pub use pending::PendingWrites;
 pub use replay::Replay;
 pub use service::{FoundService, Request, Requests, Service};

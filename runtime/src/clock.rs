@@ -132,6 +132,13 @@ pub fn scale() -> TimeScale {
     }
 }
 
+/// Time since the machine started, including suspension; it never goes back. For spans that do not
+/// depend on the system's time.
+#[must_use]
+pub fn monotonic() -> Duration {
+    boot_time()
+}
+
 /// Wall time at which this process first read a clock.
 pub fn started_at() -> Timestamp {
     steady().wall

@@ -13,7 +13,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Bucket, PREDICTOR_SERVICE, Rank, Reporter, Requester, StreamName, Subject, Topic};
+use super::{
+    Bucket, LeaseKey, PREDICTOR_SERVICE, Rank, Reporter, Requester, StreamName, Subject, Topic,
+};
 use crate::id::{ClusterId, NodeId, PredictorId, UserId};
 
 /// An identity: one key of `wattle keys`.
@@ -231,6 +233,16 @@ impl Grant<'_> {
         self.publish(bucket.subject(self.cluster, keys));
     }
 
+    /// Competes for the lease of a service. It is read through a JSON envelope: see the module's last
+    /// rule.
+    fn lease(&mut self, key: &LeaseKey) {
+        let (stream, key) = (Bucket::Leases.stream(self.cluster), key.to_string());
+        self.find(&stream);
+        self.publish(format!("$JS.API.STREAM.MSG.GET.{stream}"));
+        self.write(Bucket::Leases, &key);
+        self.subscribe(Bucket::Leases.subject(self.cluster, &key));
+    }
+
     /// Consumes a stream with a stored position.
     fn consume(&mut self, stream: StreamName, durable: &str) {
         let stream = stream.name(self.cluster);
@@ -268,6 +280,7 @@ impl Grant<'_> {
         self.watch(Bucket::Surfaces, ">");
         self.consume(StreamName::Ledger, "wattle-placer");
         self.store(StreamName::Orders, "");
+        self.lease(&LeaseKey::Placer);
         for topic in
             [Topic::JobSubmitted, Topic::JobCancelled, Topic::BudgetSet, Topic::JobRequested]
         {
@@ -283,6 +296,7 @@ impl Grant<'_> {
             self.write(bucket, ">");
         }
         self.watch(Bucket::Jobs, ">");
+        self.lease(&LeaseKey::Registry);
         self.store(StreamName::Orders, "");
         self.serve(Topic::PredictorPromoted);
         self.subscribe(Topic::WindowClosed.pattern(self.cluster));
@@ -295,6 +309,7 @@ impl Grant<'_> {
         let own = format!("{name}.>");
         self.watch(Bucket::Knowledge, &own);
         self.write(Bucket::Knowledge, &own);
+        self.lease(&LeaseKey::Predictor(name.clone()));
         for bucket in [Bucket::Jobs, Bucket::Predictors, Bucket::Actual] {
             self.watch(bucket, ">");
         }
@@ -308,6 +323,8 @@ impl Grant<'_> {
         }
         self.watch(Bucket::Desired, node.as_str());
         self.watch(Bucket::Jobs, ">");
+        self.lease(&LeaseKey::Profiler(node.clone()));
+        self.lease(&LeaseKey::Power(node.clone()));
         // Own reports are read through a JSON envelope: see the module's last rule.
         let reports = Bucket::Actual.stream(self.cluster);
         self.find(&reports);

@@ -25,6 +25,8 @@ pub enum Bucket {
     /// Keys [`BUDGET_SET`], [`BUDGET_STATUS`] and [`AIM_STATUS`]: the budget in force, its consumption, and
     /// the state of the energy aim.
     Budget,
+    /// Key = service: [`LeaseKey`]; [`crate::messages::ServiceLease`].
+    Leases,
 }
 
 /// Key of the budget in force in [`Bucket::Budget`]: [`crate::messages::BudgetRecord`].
@@ -36,7 +38,7 @@ pub const AIM_STATUS: &str = "aim";
 
 impl Bucket {
     /// Every bucket.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Jobs,
         Self::Desired,
         Self::Actual,
@@ -44,6 +46,7 @@ impl Bucket {
         Self::Knowledge,
         Self::Predictors,
         Self::Budget,
+        Self::Leases,
     ];
 
     /// The last part of its name.
@@ -57,6 +60,7 @@ impl Bucket {
             Self::Knowledge => "knowledge",
             Self::Predictors => "predictors",
             Self::Budget => "budget",
+            Self::Leases => "leases",
         }
     }
 
@@ -141,8 +145,6 @@ pub enum PredictorKey {
     Status(PredictorId),
     /// Data of a predictor's scores, in the registry's own format.
     Scores(PredictorId),
-    /// The active registry's lease, in the registry's own format.
-    Registry,
 }
 
 impl PredictorKey {
@@ -150,11 +152,7 @@ impl PredictorKey {
     #[must_use]
     pub fn parse(key: &str) -> Option<Self> {
         match key.split_once('.') {
-            None => match key {
-                "champion" => Some(Self::Champion),
-                "registry" => Some(Self::Registry),
-                _ => None,
-            },
+            None => (key == "champion").then_some(Self::Champion),
             Some(("status", predictor)) => PredictorId::new(predictor).ok().map(Self::Status),
             Some(("scores", predictor)) => PredictorId::new(predictor).ok().map(Self::Scores),
             Some(_) => None,
@@ -166,9 +164,65 @@ impl fmt::Display for PredictorKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Champion => f.write_str("champion"),
-            Self::Registry => f.write_str("registry"),
             Self::Status(predictor) => write!(f, "status.{predictor}"),
             Self::Scores(predictor) => write!(f, "scores.{predictor}"),
+        }
+    }
+}
+
+/// A key of [`Bucket::Leases`]: a service of which one process works at a time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LeaseKey {
+    /// The cluster's placer.
+    Placer,
+    /// The cluster's registry.
+    Registry,
+    /// The predictor of one name.
+    Predictor(PredictorId),
+    /// The profiler of a node.
+    Profiler(NodeId),
+    /// The power agent of a node.
+    Power(NodeId),
+}
+
+impl LeaseKey {
+    /// Parses `key`.
+    #[must_use]
+    pub fn parse(key: &str) -> Option<Self> {
+        match key.split_once('.') {
+            None => match key {
+                "placer" => Some(Self::Placer),
+                "registry" => Some(Self::Registry),
+                _ => None,
+            },
+            Some(("predictor", name)) => PredictorId::new(name).ok().map(Self::Predictor),
+            Some(("profiler", node)) => NodeId::new(node).ok().map(Self::Profiler),
+            Some(("power", node)) => NodeId::new(node).ok().map(Self::Power),
+            Some(_) => None,
+        }
+    }
+
+    /// The service and the node or predictor, for people: `power agent n0`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self {
+            Self::Placer => "placer".to_owned(),
+            Self::Registry => "registry".to_owned(),
+            Self::Predictor(name) => format!("predictor {name}"),
+            Self::Profiler(node) => format!("profiler {node}"),
+            Self::Power(node) => format!("power agent {node}"),
+        }
+    }
+}
+
+impl fmt::Display for LeaseKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Placer => f.write_str("placer"),
+            Self::Registry => f.write_str("registry"),
+            Self::Predictor(name) => write!(f, "predictor.{name}"),
+            Self::Profiler(node) => write!(f, "profiler.{node}"),
+            Self::Power(node) => write!(f, "power.{node}"),
         }
     }
 }

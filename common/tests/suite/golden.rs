@@ -592,6 +592,19 @@ fn node_readings() {
         },
     );
     check("read-summary", &ReadSummary {});
+    let lease = ServiceLease {
+        holder: LeaseHolder {
+            instance: "host-1, process 4243, started 1700000000000000".to_owned(),
+            boot: Some("6a0ed5f1-6f3b-4d1c-9a35-0d6d3b6f2f11".to_owned()),
+            pid_namespace: Some("pid:[4026531836]".to_owned()),
+            pid: 4_243,
+        },
+        length_ms: 5_000,
+        since_us: at(5),
+        released: false,
+    };
+    check("service-lease", &lease);
+    check("service-lease-released", &ServiceLease { released: true, ..lease });
     let batch = TelemetryBatch {
         node: node(),
         sequence: 9,

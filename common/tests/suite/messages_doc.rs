@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use wattle_common::ClusterId;
-use wattle_common::subject::{Bucket, PredictorKey, Reporter, StreamName, Topic};
+use wattle_common::subject::{Bucket, LeaseKey, PredictorKey, Reporter, StreamName, Topic};
 
 fn page() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/messages.md");
@@ -63,9 +63,13 @@ fn payloads_and_keys_are_documented() {
         assert!(page.contains(&format!("`{key}`")), "{key}");
     }
     let named = wattle_common::id::PredictorId::new("NAME").unwrap();
-    let keys = [PredictorKey::Status(named.clone()), PredictorKey::Scores(named)];
-    for key in keys.iter().chain([&PredictorKey::Champion, &PredictorKey::Registry]) {
-        let key = key.to_string().replace("NAME", "<predictor>");
+    let keys = [PredictorKey::Status(named.clone()), PredictorKey::Scores(named.clone())];
+    let champion = [PredictorKey::Champion];
+    let leases = [LeaseKey::Placer, LeaseKey::Registry, LeaseKey::Predictor(named)];
+    let of_node = [LeaseKey::Profiler(node.clone()), LeaseKey::Power(node)];
+    let keys = keys.iter().chain(&champion).map(ToString::to_string);
+    for key in keys.chain(leases.iter().chain(&of_node).map(ToString::to_string)) {
+        let key = key.replace("NAME", "<predictor>").replace("NODE", "<node>");
         assert!(page.contains(&format!("`{key}`")), "{key}");
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use wattle_common::aim::{Aim, MAX_SLOWDOWN_DEFAULT};
 use wattle_common::bounds::LEASE_DEFAULT;
-use wattle_common::config::non_zero;
+use wattle_common::config::{non_zero, service_lease, service_lease_default};
 use wattle_common::job::{GpuSetting, Sharing};
 use wattle_common::{ClusterId, Frequency, Power};
 
@@ -49,6 +49,9 @@ pub struct Config {
     /// Lease of an order; renewed after a third of it.
     #[serde(default = "default_lease_ms", deserialize_with = "non_zero")]
     pub lease_ms: u64,
+    /// Length of the leading placer's lease, wall time; renewed after a third of it.
+    #[serde(default = "service_lease_default", deserialize_with = "service_lease")]
+    pub service_lease_wall_ms: u64,
     /// Longest time between two checks of all jobs and nodes.
     #[serde(default = "default_tick_ms", deserialize_with = "non_zero")]
     pub tick_ms: u64,

@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod elastic;
+mod failover;
 mod policies;
 mod service;
 mod settling;
+mod site;
 mod slowdown;
 mod support;
 mod wattle;

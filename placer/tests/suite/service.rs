@@ -3,181 +3,16 @@
 //! Every wait is for a condition, with a deadline.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::path::Path;
+use std::process::Command;
 
-use wattle_common::job::{JobPhase, JobSpec};
-use wattle_common::messages::{
-    CancelJob, JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired, Reply, SubmitJob,
-};
-use wattle_common::subject::{Bucket, Reporter, RequestTopic};
-use wattle_common::{ClusterId, JobId, NodeId};
-use wattle_runtime::bus::{Bus, BusConfig, KvBucket};
-use wattle_runtime::clock;
-use wattle_runtime::testing::{NatsServer, until};
-use wattle_testkit::{applied_gpu, job_spec, power_report};
+use wattle_common::JobId;
+use wattle_common::job::JobPhase;
+use wattle_common::messages::{CancelJob, JobRecord, LaunchState, Reply};
+use wattle_common::subject::RequestTopic;
+use wattle_runtime::testing::until;
 
-/// Long enough for a machine that runs many tests at once.
-const DEADLINE: Duration = Duration::from_secs(30);
-
-struct Site {
-    server: NatsServer,
-    folder: tempfile::TempDir,
-    placer: Option<Child>,
-    bus: Bus,
-    jobs: KvBucket,
-    desired: KvBucket,
-    actual: KvBucket,
-}
-
-fn node() -> NodeId {
-    NodeId::new("n0").unwrap()
-}
-
-fn cluster() -> ClusterId {
-    ClusterId::new("place").unwrap()
-}
-
-fn spec(job: &str, gpus: u32) -> JobSpec {
-    JobSpec {
-        checkpoint_signal: Some("SIGUSR1".to_owned()),
-        consents_to_sharing: true,
-        ..job_spec(job, gpus)
-    }
-}
-
-impl Site {
-    async fn new() -> Self {
-        let server = NatsServer::start().await;
-        let bus = Bus::connect(&BusConfig::at(&server.url()), cluster(), "test").await.unwrap();
-        let jobs = bus.bucket(Bucket::Jobs).await.unwrap();
-        let desired = bus.bucket(Bucket::Desired).await.unwrap();
-        let actual = bus.bucket(Bucket::Actual).await.unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let mut site = Self { server, folder, placer: None, bus, jobs, desired, actual };
-        site.start_placer();
-        site
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn start_placer(&mut self) {
-        self.placer = Some(self.spawn_placer());
-    }
-
-    fn spawn_placer(&self) -> Child {
-        // Node timeouts beyond the test's duration: the simulated nodes report only on demand.
-        let config = format!(
-            "cluster = \"place\"\npolicy = \"fifo\"\nlease_ms = 3000\ntick_ms = 200\n\
-             round_delay_ms = 10\nnode_stale_after_ms = 600000\nnode_lost_after_ms = 600000\n\
-             nodes_expected = 1\ngpu_cap_w = 200\n[nats]\nurl = \"{}\"\n",
-            self.server.url()
-        );
-        let file = self.path("placer.toml");
-        fs::write(&file, config).unwrap();
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.path("placer.log"));
-        Command::new(env!("CARGO_BIN_EXE_wattle-placer"))
-            .arg("--config")
-            .arg(file)
-            .stdin(Stdio::null())
-            .stderr(log.unwrap())
-            .spawn()
-            .unwrap()
-    }
-
-    /// Kills the placer with SIGKILL.
-    fn kill_placer(&mut self) {
-        let mut placer = self.placer.take().unwrap();
-        placer.kill().unwrap();
-        placer.wait().unwrap();
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.path("placer.log")).unwrap_or_default()
-    }
-
-    /// Sends a request until there is a reply.
-    async fn request<T: serde::Serialize>(&self, topic: RequestTopic, message: &T) -> Reply {
-        let subject = self.bus.request_subject(topic);
-        self.until("a reply", async || self.bus.request::<T, Reply>(&subject, message).await.ok())
-            .await
-    }
-
-    async fn submit(&self, spec: JobSpec) -> Reply {
-        self.request(
-            RequestTopic::JobSubmitted,
-            &SubmitJob { spec, submission: None, user_proven: false },
-        )
-        .await
-    }
-
-    async fn until<T>(&self, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
-        match until(DEADLINE, look).await {
-            Some(found) => found,
-            None => panic!("{what}: timed out\nplacer:\n{}", self.log()),
-        }
-    }
-
-    async fn record(&self, job: &str, wanted: impl Fn(&JobRecord) -> bool) -> JobRecord {
-        self.until(job, async || {
-            let (record, _) = self.jobs.get::<JobRecord>(job).await.ok()??;
-            wanted(&record).then_some(record)
-        })
-        .await
-    }
-
-    async fn order(&self, what: &str, wanted: impl Fn(&NodeDesired) -> bool) -> NodeDesired {
-        self.until(what, async || {
-            let (desired, _) = self.desired.get::<NodeDesired>("n0").await.ok()??;
-            wanted(&desired).then_some(desired)
-        })
-        .await
-    }
-
-    async fn power(&self, gpus: u32) {
-        let report =
-            power_report("n0", clock::now(), (0..gpus).map(|gpu| applied_gpu(gpu, "v100")));
-        self.actual.put(&Reporter::Power.key(&node()), &report).await.unwrap();
-    }
-
-    async fn launch(&self, seen: u64, jobs: &[(&str, u32, LaunchState)]) {
-        let report = LaunchReport {
-            instance: String::new(),
-            node: node(),
-            at_us: clock::now(),
-            observed_generation: seen,
-            jobs: jobs
-                .iter()
-                .map(|(job, attempt, state)| LaunchedJob {
-                    job: JobId::new(job).unwrap(),
-                    attempt: *attempt,
-                    gpus: vec![0],
-                    state: state.clone(),
-                    processes: None,
-                    since_us: clock::now(),
-                    log_path: format!("/log/{job}"),
-                })
-                .collect(),
-        };
-        self.actual.put(&Reporter::Launcher.key(&node()), &report).await.unwrap();
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        if let Some(mut placer) = self.placer.take() {
-            let _ = placer.kill();
-            let _ = placer.wait();
-        }
-    }
-}
-
-fn accepted(job: &str) -> Reply {
-    Reply::Accepted { job: JobId::new(job).unwrap() }
-}
+use crate::site::{DEADLINE, Site, accepted, spec};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_placer_resumes_after_a_kill_at_every_stage() {
@@ -286,23 +121,6 @@ async fn jobs_and_orders_survive_a_bus_restart() {
     assert_eq!((after.generation, after.jobs.len()), (order.generation, 1));
     assert_eq!(site.submit(spec("b", 1)).await, accepted("b"));
     assert_eq!(site.record("a", |_| true).await.phase, JobPhase::Running);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_second_placer_of_the_cluster_is_detected() {
-    let mut site = Site::new().await;
-    site.power(1).await;
-    site.launch(0, &[]).await;
-    site.order("the first placer works", |_| true).await;
-    let mut second = site.spawn_placer();
-    // The second one to write finds the other's revision and exits.
-    let first = site.placer.as_mut().unwrap();
-    let ended =
-        until(DEADLINE, async || second.try_wait().unwrap().or(first.try_wait().unwrap())).await;
-    let _ = second.kill();
-    let _ = second.wait();
-    assert_eq!(ended.expect("one of them ends").code(), Some(1));
-    assert!(site.log().contains("stop the other placer"), "{}", site.log());
 }
 
 /// A pending connection must not delay shutdown.

@@ -3,6 +3,7 @@
 use wattle_common::id::{JobId, PredictorId};
 use wattle_common::messages::{Champion, PredictorStatus, Surface};
 use wattle_common::subject::PredictorKey;
+use wattle_runtime::bus::{ExclusiveError, LeaseLost};
 
 use super::Service;
 use crate::event::{Action, Notice};
@@ -35,7 +36,7 @@ impl Write {
 
 impl Service {
     /// Carries out the actions in order.
-    pub(super) async fn act(&mut self, actions: &mut Vec<Action>) {
+    pub(super) async fn act(&mut self, actions: &mut Vec<Action>) -> Result<(), LeaseLost> {
         for action in actions.drain(..) {
             let write = match action {
                 Action::WriteSurface(surface) => Write::Surface(surface),
@@ -49,48 +50,52 @@ impl Service {
                     continue;
                 }
             };
-            self.write(write).await;
+            self.write(write).await?;
         }
+        Ok(())
     }
 
-    async fn write(&mut self, write: Write) {
-        // Without the lease another registry may have taken over.
+    async fn write(&mut self, write: Write) -> Result<(), LeaseLost> {
+        // Written when the lease is renewed.
         if !self.lease.is_valid() {
             self.pending.insert(write.key(), write);
-            return;
+            return Ok(());
         }
         let written = match &write {
-            Write::Surface(surface) => {
-                self.surfaces.put(surface.job.as_str(), surface).await.map(drop)
-            }
-            Write::RemoveSurface(job) => self.surfaces.delete(job.as_str()).await,
-            Write::Champion(champion) => {
-                self.predictors.put(&write.key(), champion).await.map(drop)
-            }
-            Write::Status(status) => self.predictors.put(&write.key(), status).await.map(drop),
-            Write::Scores(_, record) => self.predictors.put(&write.key(), record).await.map(drop),
+            Write::Surface(surface) => self.surfaces.try_put(surface.job.as_str(), surface).await,
+            Write::RemoveSurface(job) => self.surfaces.try_delete(job.as_str()).await,
+            Write::Champion(champion) => self.predictors.try_put(&write.key(), champion).await,
+            Write::Status(status) => self.predictors.try_put(&write.key(), status).await,
+            Write::Scores(_, record) => self.predictors.try_put(&write.key(), record).await,
             Write::RemovePredictor(name) => {
                 let keys = [PredictorKey::Status(name.clone()), PredictorKey::Scores(name.clone())];
                 let mut deleted = Ok(());
                 for key in keys {
-                    deleted = deleted.and(self.predictors.delete(&key.to_string()).await);
+                    deleted = deleted.and(self.predictors.try_delete(&key.to_string()).await);
                 }
                 deleted
             }
         };
+        let written = match written {
+            Ok(()) => Ok(()),
+            Err(ExclusiveError::Lost(lost)) => return Err(lost),
+            Err(ExclusiveError::Bus { source, .. }) => Err(source),
+        };
         self.pending.record(write.key(), write, written);
+        Ok(())
     }
 
     /// Repeats pending writes until one fails.
-    pub(super) async fn repeat_pending(&mut self) {
+    pub(super) async fn repeat_pending(&mut self) -> Result<(), LeaseLost> {
         while self.bus.is_connected()
             && let Some((key, write)) = self.pending.pop_first()
         {
-            self.write(write).await;
+            self.write(write).await?;
             if self.pending.contains(&key) {
                 break;
             }
         }
+        Ok(())
     }
 }
 

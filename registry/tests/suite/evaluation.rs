@@ -10,16 +10,16 @@ use tokio::task::JoinHandle;
 use wattle_common::id::PredictorId;
 use wattle_common::job::{JobPhase, JobSpec};
 use wattle_common::messages::{
-    JobRecord, JobWindow, PredictorState, PredictorStatus, PromotePredictor, PromoteReply, Surface,
+    JobRecord, JobWindow, PredictorState, PredictorStatus, PromotePredictor, PromoteReply,
+    ServiceLease, Surface,
 };
-use wattle_common::subject::{Bucket, JobTopic, PredictorKey, RequestTopic, Subject};
+use wattle_common::subject::{Bucket, JobTopic, LeaseKey, PredictorKey, RequestTopic, Subject};
 use wattle_common::{ClusterId, Timestamp};
 use wattle_predictor::PredictorConfig;
 use wattle_predictor::shell;
 use wattle_registry::RegistryConfig;
-use wattle_registry::lease::Lease;
 use wattle_registry::service as registry;
-use wattle_runtime::bus::{Bus, BusConfig, BusError};
+use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
 use wattle_runtime::testing::NatsServer;
@@ -30,12 +30,15 @@ const WITHIN: Duration = Duration::from_secs(60);
 /// How often a condition is looked at, with a window closed each time.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-struct Running(Shutdown, JoinHandle<Result<(), BusError>>);
+/// The lease of the active registry.
+const SERVICE_LEASE: Duration = Duration::from_secs(1);
+
+struct Running(Shutdown, JoinHandle<()>);
 
 impl Running {
     async fn stop(self) {
         self.0.request();
-        self.1.await.unwrap().unwrap();
+        self.1.await.unwrap();
     }
 }
 
@@ -71,14 +74,14 @@ impl Bench {
         };
         let shutdown = Shutdown::default();
         let stop = shutdown.clone();
-        Running(shutdown, tokio::spawn(async move { shell::run(config, &stop).await }))
+        Running(shutdown, tokio::spawn(async move { shell::run(config, &stop).await.unwrap() }))
     }
 
     fn registry(&self) -> Running {
         let config = registry::ServiceConfig {
             cluster: self.bus.cluster().clone(),
             discovery_interval_wall_ms: 100,
-            lease_wall_ms: 1_000,
+            service_lease_wall_ms: SERVICE_LEASE.as_millis() as u64,
             registry: RegistryConfig {
                 first_prior_after_ms: 500,
                 silent_after_ms: 2_000,
@@ -90,7 +93,7 @@ impl Bench {
         };
         let shutdown = Shutdown::default();
         let stop = shutdown.clone();
-        Running(shutdown, tokio::spawn(async move { registry::run(config, &stop).await }))
+        Running(shutdown, tokio::spawn(async move { registry::run(config, &stop).await.unwrap() }))
     }
 
     /// Closes a window of job `one` that ends now.
@@ -153,11 +156,19 @@ impl Bench {
             .await
     }
 
-    /// The lease of the active registry.
-    async fn lease(&self) -> Option<Lease> {
-        let bucket = self.bus.bucket(Bucket::Predictors).await.unwrap();
-        let key = PredictorKey::Registry.to_string();
-        bucket.get(&key).await.unwrap().map(|(lease, _)| lease)
+    /// The lease of the registries and its revision.
+    async fn lease(&self) -> (ServiceLease, u64) {
+        let bucket = self.bus.bucket(Bucket::Leases).await.unwrap();
+        bucket.get(&LeaseKey::Registry.to_string()).await.unwrap().unwrap()
+    }
+
+    /// The states of the registries that answer.
+    async fn states(&self) -> Vec<String> {
+        let found = self.bus.services("wattle-registry", Duration::from_millis(200)).await;
+        let mut states: Vec<String> =
+            found.unwrap().iter().map(|found| found.metadata["state"].clone()).collect();
+        states.sort();
+        states
     }
 
     async fn promote(&self, name: &str) -> PromoteReply {
@@ -235,44 +246,53 @@ async fn champion_is_served_challengers_are_scored_and_both_survive_a_restart() 
     }
 }
 
-/// The second registry takes over after a crash of the first and after its shutdown.
+/// The second registry takes over after a crash of the first and after its shutdown; a third then serves
+/// requests at once.
 #[tokio::test]
 async fn second_registry_is_on_standby_until_the_lease_ends() {
     let mut bench = Bench::new().await;
     let predictor = bench.predictor("physical");
     let first = bench.registry();
     bench.until_surface("one", "physical").await;
-    let held = bench.lease().await.unwrap();
+    let (held, _) = bench.lease().await;
     let second = bench.registry();
-    // Twice the duration of a lease: it would have ended without renewal.
-    let later = held.until_us + Duration::from_secs(1);
-    let renewed = bench
-        .until("the lease is renewed while another registry runs", async |bench| {
-            bench.lease().await.filter(|lease| lease.renewed_at_us > later)
+    bench
+        .until("the second is on standby", async |bench| {
+            (bench.states().await == ["active", "standby"]).then_some(())
         })
         .await;
-    assert_eq!(renewed.instance, held.instance);
-    let services = bench.bus.services("wattle-registry", Duration::from_millis(500)).await.unwrap();
-    assert_eq!(services.len(), 1, "a standby registry does not answer: {services:?}");
+    // Twice the duration of a lease: it would have ended without renewal.
+    let seen = clock::monotonic();
+    bench
+        .until("two lengths of the lease", async |_| {
+            (clock::monotonic() - seen > SERVICE_LEASE * 2).then_some(())
+        })
+        .await;
+    let (renewed, revision) = bench.lease().await;
+    assert_eq!(renewed, held);
 
     // A killed registry does not release the lease; the lease expires.
     first.1.abort();
+    let killed = clock::monotonic();
     let next = bench
         .until("the second takes over", async |bench| {
-            bench.lease().await.filter(|lease| lease.instance != held.instance)
+            let (lease, now) = bench.lease().await;
+            (lease.holder != held.holder && now > revision).then_some(lease)
         })
         .await;
-    assert!(next.renewed_at_us >= renewed.until_us, "before the first one's lease had ended");
-    bench
-        .until_status("physical", "the second registry reports", |s| s.at_us > next.until_us)
-        .await;
+    let waited = clock::monotonic() - killed;
+    assert!(waited > SERVICE_LEASE / 2 && waited < SERVICE_LEASE * 2, "{waited:?}");
+    let reported = |status: &PredictorStatus| status.at_us > next.since_us;
+    bench.until_status("physical", "the second registry reports", reported).await;
     assert_eq!(promoted(&bench.promote("physical").await), ("physical", "physical"));
 
     // A registry that shuts down releases the lease at once.
     second.stop().await;
-    assert_eq!(bench.lease().await, None);
+    assert!(bench.lease().await.0.released);
     let third = bench.registry();
-    bench.until("a third begins", async |bench| bench.lease().await).await;
+    bench
+        .until("a third begins", async |bench| (!bench.lease().await.0.released).then_some(()))
+        .await;
     for running in [predictor, third] {
         running.stop().await;
     }

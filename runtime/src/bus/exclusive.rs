@@ -1,32 +1,45 @@
-//! A bucket with a single writer.
+//! A bucket that only the holder of a lease writes.
 //!
-//! Every write names the revision it replaces. A second writer is detected at its first write and
-//! reported as [`ExclusiveError::OtherWriter`], so two writers never overwrite each other.
+//! Every write names the last sequence number of the bucket's stream, and the server refuses it if
+//! anything was written since. A new holder writes a mark into the bucket, confirms its lease after that,
+//! and only then reads and writes values. So the server refuses every later write of an earlier holder,
+//! also one that was paused or delayed on the network, without comparing clocks:
+//! * if the lease is confirmed, every later holder writes its mark after this one;
+//! * if it is not, this process writes nothing but the mark.
 //!
-//! Writes are ordered: each is acknowledged before the call returns. While the server is away the call
-//! retries until the value is stored or the service stops. A write that timed out but was stored is
-//! recognised by its value. A value that cannot be decoded is overwritten. Values lost with the
-//! server's store are written again.
+//! A refused write has one of three causes. Another process holds the lease: [`ExclusiveError::Lost`].
+//! An earlier attempt timed out and was stored: it is recognised by its value. Another client wrote to the
+//! bucket, or the server lost its store: the mark is written again, the lease is confirmed, and the write
+//! is repeated.
+//!
+//! The mark is a deleted key, so readers of values do not see it. Writes are ordered: each is acknowledged
+//! before the call returns. While the server is away [`ExclusiveBucket::put`] retries until the value is
+//! stored or the service stops.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use wattle_common::codec;
 use wattle_common::subject::Bucket;
 
-use super::{Bus, BusError, Change, KvBucket};
-use crate::shell::Shutdown;
+use super::{ANSWER_WITHIN, Bus, BusError, Change, KvBucket, Leadership, LeaseLost};
+use crate::shell::{Shutdown, chain};
 
 /// Pause between two attempts, in wall time.
 const RETRY: Duration = Duration::from_millis(250);
+/// The key of the mark. A key with a dot is no job and no node.
+const MARK: &str = "writer.mark";
 
-/// A bucket that only this process writes.
+/// A bucket that only the holder of a lease writes.
 pub struct ExclusiveBucket {
     which: Bucket,
     bucket: KvBucket,
-    revisions: BTreeMap<String, u64>,
+    leadership: Leadership,
+    /// The sequence number of the last message in the bucket's stream.
+    last: u64,
+    keys: BTreeSet<String>,
 }
 
 /// Outcome of a write.
@@ -53,14 +66,9 @@ pub enum ExclusiveError {
         #[source]
         source: BusError,
     },
-    /// Another process wrote the key.
-    #[error("key `{key}` of bucket {bucket} was written by another process")]
-    OtherWriter {
-        /// The bucket.
-        bucket: &'static str,
-        /// The key.
-        key: String,
-    },
+    /// Another process holds the lease.
+    #[error(transparent)]
+    Lost(#[from] LeaseLost),
 }
 
 impl ExclusiveError {
@@ -69,10 +77,13 @@ impl ExclusiveError {
     pub fn refused_value(&self) -> Option<&BusError> {
         match self {
             Self::Bus { source, .. } => Some(source).filter(|source| source.is_value_refused()),
-            Self::OtherWriter { .. } => None,
+            Self::Lost(_) => None,
         }
     }
 }
+
+/// A value to write, or the deletion of its key.
+type Value<'a> = (&'a str, Option<Bytes>);
 
 impl ExclusiveBucket {
     /// The bucket, for reading.
@@ -84,123 +95,188 @@ impl ExclusiveBucket {
     /// Whether `key` has a value.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
-        self.revisions.contains_key(key)
+        self.keys.contains(key)
     }
 
-    /// Opens the bucket and reads its values. Waits for the server.
+    /// Excludes earlier writers and reads the values. Waits for the server.
     ///
     /// # Errors
-    /// As [`Bus::bucket`].
-    pub async fn open(bus: &Bus, which: Bucket) -> Result<(Self, Vec<Change>), BusError> {
-        let bucket = bus.bucket(which).await?;
-        let changes = bucket.watch().await?.initial().await;
-        // Includes values that cannot be decoded: their replacement must name their revision.
-        let revisions = changes.iter().map(|change| (change.key.clone(), change.revision));
-        let revisions = revisions.collect();
-        Ok((Self { which, bucket, revisions }, changes))
+    /// As [`Bus::bucket`], or if another process holds the lease.
+    pub async fn open(
+        bus: &Bus,
+        which: Bucket,
+        leadership: &Leadership,
+    ) -> Result<(Self, Vec<Change>), ExclusiveError> {
+        let error = |source| ExclusiveError::Bus { bucket: which.token(), source };
+        let bucket = bus.bucket(which).await.map_err(error)?;
+        let leadership = leadership.clone();
+        let mut this = Self { which, bucket, leadership, last: 0, keys: BTreeSet::new() };
+        while let Err(error) = this.exclude_others().await {
+            match error {
+                ExclusiveError::Bus { source, .. } if source.is_transient() => {
+                    tokio::time::sleep(RETRY).await;
+                }
+                error => return Err(error),
+            }
+        }
+        let changes = this.bucket.watch().await.map_err(error)?.initial().await;
+        // Includes values that cannot be decoded.
+        this.keys = changes.iter().map(|change| change.key.clone()).collect();
+        Ok((this, changes))
     }
 
     /// Writes `value`, and retries while the server is away.
     ///
     /// # Errors
-    /// If another process wrote the key, or the server refuses the write.
-    pub async fn put<T: Serialize + DeserializeOwned>(
+    /// If another process holds the lease, or the server refuses the write.
+    pub async fn put<T: Serialize>(
         &mut self,
         key: &str,
         value: &T,
         shutdown: &Shutdown,
     ) -> Result<Stored, ExclusiveError> {
-        let mut stored = Stored::Immediately;
-        loop {
-            let written = match self.revisions.get(key) {
-                Some(revision) => self.bucket.update(key, value, *revision).await,
-                None => self.bucket.create(key, value).await,
-            };
-            let written = match written {
-                Err(BusError::Conflict { .. }) => self.resolve_conflict(key, value).await?,
-                Err(error) => Err(error),
-                Ok(revision) => Ok(Some(revision)),
-            };
-            match written {
-                Ok(Some(revision)) => {
-                    self.revisions.insert(key.to_owned(), revision);
-                    return Ok(stored);
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    self.pause(key, error, &mut stored, shutdown).await?;
-                    if stored == Stored::Interrupted {
-                        return Ok(stored);
-                    }
-                }
-            }
-        }
+        self.write((key, Some(codec::encode_json(value).into())), shutdown).await
     }
 
     /// Deletes `key`, and retries while the server is away.
     ///
     /// # Errors
-    /// If the server refuses.
+    /// As [`Self::put`].
     pub async fn delete(
         &mut self,
         key: &str,
         shutdown: &Shutdown,
     ) -> Result<Stored, ExclusiveError> {
-        let mut stored = Stored::Immediately;
-        while let Err(error) = self.bucket.delete(key).await {
-            self.pause(key, error, &mut stored, shutdown).await?;
-            if stored == Stored::Interrupted {
-                return Ok(stored);
-            }
-        }
-        self.revisions.remove(key);
-        Ok(stored)
+        self.write((key, None), shutdown).await
     }
 
-    /// The revision of an earlier attempt that was stored; `None` if the write must be repeated with
-    /// the revision now known.
-    async fn resolve_conflict<T: Serialize + DeserializeOwned>(
+    /// Writes `value` in one attempt.
+    ///
+    /// # Errors
+    /// As [`Self::put`], or a [transient](BusError::is_transient) error of the bus.
+    pub async fn try_put<T: Serialize>(
         &mut self,
         key: &str,
         value: &T,
-    ) -> Result<Result<Option<u64>, BusError>, ExclusiveError> {
-        let bucket = self.which.token();
-        Ok(match self.bucket.get_bytes(key).await {
-            // The attempt timed out and was stored.
-            Ok(Some((bytes, revision))) if bytes == codec::encode_json(value) => Ok(Some(revision)),
-            // Not written by this service.
-            Ok(Some((bytes, revision))) if codec::decode_json::<T>(&bytes).is_err() => {
-                tracing::warn!(bucket, key, revision, "undecodable value overwritten");
-                self.revisions.insert(key.to_owned(), revision);
-                Ok(None)
-            }
-            // The server lost its store.
-            Ok(None) if self.revisions.remove(key).is_some() => Ok(None),
-            Ok(_) => return Err(ExclusiveError::OtherWriter { bucket, key: key.to_owned() }),
-            Err(error) => Err(error),
-        })
+    ) -> Result<(), ExclusiveError> {
+        self.attempt(&(key, Some(codec::encode_json(value).into()))).await
     }
 
-    /// Pauses before the next attempt; `stored` becomes `Interrupted` if shutdown comes first.
-    async fn pause(
-        &self,
-        key: &str,
-        error: BusError,
-        stored: &mut Stored,
+    /// Deletes `key` in one attempt.
+    ///
+    /// # Errors
+    /// As [`Self::try_put`].
+    pub async fn try_delete(&mut self, key: &str) -> Result<(), ExclusiveError> {
+        self.attempt(&(key, None)).await
+    }
+
+    async fn write(
+        &mut self,
+        value: Value<'_>,
         shutdown: &Shutdown,
-    ) -> Result<(), ExclusiveError> {
+    ) -> Result<Stored, ExclusiveError> {
+        let mut stored = Stored::Immediately;
+        loop {
+            let error = match self.attempt(&value).await {
+                Ok(()) => return Ok(stored),
+                Err(ExclusiveError::Bus { source, .. }) if source.is_transient() => source,
+                Err(error) => return Err(error),
+            };
+            if std::mem::replace(&mut stored, Stored::AfterRetry) == Stored::Immediately {
+                let bucket = self.which.token();
+                tracing::warn!(bucket, key = value.0, %error, "not stored yet; retrying");
+            }
+            tokio::select! {
+                () = shutdown.wait() => return Ok(Stored::Interrupted),
+                lost = self.leadership.lost() => return Err(lost.into()),
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
+    }
+
+    async fn attempt(&mut self, value: &Value<'_>) -> Result<(), ExclusiveError> {
+        let (key, payload) = value;
+        match self.publish(value).await {
+            Err(BusError::Conflict { .. }) => {}
+            Err(error) => return Err(self.error(error)),
+            Ok(sequence) => {
+                self.last = sequence;
+                self.remember(key, payload.is_some());
+                return Ok(());
+            }
+        }
+        // An earlier attempt that timed out is the only message since.
+        if let Some(payload) = payload
+            && let Some((bytes, sequence)) =
+                self.bucket.get_bytes(key).await.map_err(|error| self.error(error))?
+            && bytes == *payload
+            && sequence == self.last + 1
+        {
+            self.last = sequence;
+            self.remember(key, true);
+            return Ok(());
+        }
+        let before = self.last;
+        self.exclude_others().await?;
         let bucket = self.which.token();
-        if !error.is_transient() {
-            return Err(ExclusiveError::Bus { bucket, source: error });
-        }
-        if *stored == Stored::Immediately {
-            tracing::warn!(bucket, key, %error, "not stored yet; retrying");
-        }
-        *stored = Stored::AfterRetry;
-        tokio::select! {
-            () = shutdown.wait() => *stored = Stored::Interrupted,
-            () = tokio::time::sleep(RETRY) => {}
-        }
+        tracing::warn!(
+            bucket,
+            sequence = before,
+            "the bucket was written by another client, or the server lost its store; this service holds \
+             the lease and writes its values again as they change"
+        );
+        self.last = self.publish(value).await.map_err(|error| match error {
+            // Repeated as after a time-out.
+            BusError::Conflict { .. } => self.error(BusError::Busy),
+            error => self.error(error),
+        })?;
+        self.remember(key, payload.is_some());
         Ok(())
+    }
+
+    /// Writes the mark, then confirms the lease.
+    async fn exclude_others(&mut self) -> Result<(), ExclusiveError> {
+        let bucket = self.which.token();
+        let last = match self.bucket.put_mark(MARK).await {
+            Ok(sequence) => sequence,
+            Err(error) if error.is_value_refused() => {
+                tracing::error!(
+                    bucket,
+                    error = chain(&error),
+                    "the bucket is full: an earlier writer is excluded only from this service's next \
+                     write on; enlarge the bucket with `nats stream edit`"
+                );
+                self.bucket.last_sequence().await.map_err(|error| self.error(error))?
+            }
+            Err(error) => return Err(self.error(error)),
+        };
+        match tokio::time::timeout(ANSWER_WITHIN * 2, self.leadership.confirm()).await {
+            Ok(confirmed) => confirmed?,
+            Err(_) => {
+                let what = format!("confirm the lease for bucket {bucket}");
+                return Err(self.error(BusError::Timeout { what }));
+            }
+        }
+        self.last = last;
+        Ok(())
+    }
+
+    async fn publish(&self, (key, payload): &Value<'_>) -> Result<u64, BusError> {
+        match payload {
+            Some(payload) => self.bucket.put_after(key, payload.clone(), self.last).await,
+            None => self.bucket.delete_after(key, self.last).await,
+        }
+    }
+
+    fn remember(&mut self, key: &str, has_value: bool) {
+        if !has_value {
+            self.keys.remove(key);
+        } else if !self.keys.contains(key) {
+            self.keys.insert(key.to_owned());
+        }
+    }
+
+    const fn error(&self, source: BusError) -> ExclusiveError {
+        ExclusiveError::Bus { bucket: self.which.token(), source }
     }
 }

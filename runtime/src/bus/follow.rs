@@ -59,7 +59,7 @@ impl KvBucket {
     }
 
     /// The stored value of a key, in the server's envelope.
-    async fn read_enveloped(&self, key: &str) -> Result<Option<Change>, BusError> {
+    pub(super) async fn read_enveloped(&self, key: &str) -> Result<Option<Change>, BusError> {
         self.bus().check_connected()?;
         let what = self.what("read", key);
         let subject = self.subject(key);

@@ -244,12 +244,21 @@ impl KvBucket {
         Ok(Watch::new(items, AbortOnDropHandle::new(task)))
     }
 
+    /// Creates the bucket if it is missing.
+    pub(super) async fn ensure(&self) -> Result<(), BusError> {
+        self.bus.ensure_bucket(&self.name).await
+    }
+
     pub(super) const fn bus(&self) -> &Bus {
         &self.bus
     }
 
     pub(super) const fn stream(&self) -> &Stream {
         &self.store.stream
+    }
+
+    pub(super) fn stream_name(&self) -> String {
+        format!("KV_{}", self.name)
     }
 
     /// The subject of a key or a pattern of keys.
@@ -311,7 +320,11 @@ impl KvBucket {
         Ok(payload.into())
     }
 
-    async fn done<T>(&self, what: &str, work: impl Future<Output = T>) -> Result<T, BusError> {
+    pub(super) async fn done<T>(
+        &self,
+        what: &str,
+        work: impl Future<Output = T>,
+    ) -> Result<T, BusError> {
         // The client waits for the acknowledgement; this limit also covers a full queue.
         tokio::time::timeout(ANSWER_WITHIN * 2, work)
             .await
@@ -319,7 +332,7 @@ impl KvBucket {
     }
 
     /// The error of a failed write; the client's errors have the kind in one of their sources.
-    fn publish_error(
+    pub(super) fn publish_error(
         &self,
         what: String,
         error: impl std::error::Error + Send + Sync + 'static,
@@ -349,7 +362,7 @@ impl KvBucket {
         format!("{verb} key `{key}` of bucket {}", self.name)
     }
 
-    fn conflict(&self, key: &str) -> BusError {
+    pub(super) fn conflict(&self, key: &str) -> BusError {
         BusError::Conflict { bucket: self.name.clone(), key: key.to_owned() }
     }
 }

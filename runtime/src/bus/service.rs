@@ -14,7 +14,7 @@ use async_nats::service::endpoint::Endpoint;
 use async_nats::service::{self, ServiceExt};
 use async_nats::{HeaderMap, Message};
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{FutureExt as _, StreamExt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wattle_common::NodeId;
@@ -22,6 +22,7 @@ use wattle_common::codec::{self, CodecError};
 use wattle_common::subject::{Requester, Subject};
 
 use super::{ANSWER_WITHIN, Bus, BusError};
+use crate::instance;
 
 /// Most services of one discovery.
 const SERVICES_MAX: usize = 1_024;
@@ -30,10 +31,11 @@ const REPLIES: &str = "_INBOX.";
 const ERROR: &str = "Nats-Service-Error";
 const ERROR_CODE: &str = "Nats-Service-Error-Code";
 
-/// A registered service, until it is stopped or the process ends.
+/// A registered service, until it is stopped or dropped.
 pub struct Service {
     bus: Bus,
-    service: service::Service,
+    /// `None` after its end.
+    service: Option<service::Service>,
 }
 
 /// A service's reply to `$SRV.PING` or `$SRV.INFO`.
@@ -74,7 +76,7 @@ impl Bus {
     /// # Errors
     /// If `name` has other characters than letters, digits, `-` and `_`.
     pub async fn register(&self, name: &str, description: &str) -> Result<Service, BusError> {
-        self.register_as(name, description, None).await
+        self.register_as(name, description, &[]).await
     }
 
     /// Registers this process as a service of one node of the cluster.
@@ -87,11 +89,11 @@ impl Bus {
         description: &str,
         node: &NodeId,
     ) -> Result<Service, BusError> {
-        self.register_as(name, description, Some(("node", node.as_str()))).await
+        self.register_as(name, description, &[("node", node.as_str())]).await
     }
 
-    /// Registers this process as a service of the cluster with the metadata entry `word`, which
-    /// distinguishes it from others of the same name.
+    /// Registers this process as a service of the cluster with metadata entries that distinguish it from
+    /// others of the same name. The entry `state` is `active` or `standby`.
     ///
     /// # Errors
     /// As [`Self::register`].
@@ -99,9 +101,9 @@ impl Bus {
         &self,
         name: &str,
         description: &str,
-        word: (&str, &str),
+        words: &[(&str, &str)],
     ) -> Result<Service, BusError> {
-        self.register_as(name, description, Some(word)).await
+        self.register_as(name, description, words).await
     }
 
     /// All processes that reply as service `name` of this cluster within `patience`.
@@ -168,14 +170,15 @@ impl Bus {
         &self,
         name: &str,
         description: &str,
-        word: Option<(&str, &str)>,
+        words: &[(&str, &str)],
     ) -> Result<Service, BusError> {
         let mut metadata = HashMap::from([
             ("cluster".to_owned(), self.cluster().to_string()),
             ("pid".to_owned(), std::process::id().to_string()),
+            ("host".to_owned(), instance::machine()),
         ]);
-        if let Some((key, value)) = word {
-            metadata.insert(key.to_owned(), value.to_owned());
+        for (key, value) in words {
+            metadata.insert((*key).to_owned(), (*value).to_owned());
         }
         let service = self
             .shared
@@ -183,24 +186,28 @@ impl Bus {
             .service_builder()
             .description(description)
             .metadata(metadata)
+            // Every process receives all requests: of two processes, only the one that holds the lease
+            // answers, and none is lost because it was sent to the other.
+            .queue_group(self.consumer_name())
             .start(name, env!("CARGO_PKG_VERSION"))
             .await
             .map_err(|source| BusError::refused(format!("register {name}"), source))?;
         self.flush().await;
-        Ok(Service { bus: self.clone(), service })
+        Ok(Service { bus: self.clone(), service: Some(service) })
     }
 }
 
 impl Service {
-    /// Serves the requests to `subject` (a `Subject`, or a pattern). Processes that serve the same
-    /// subject share its requests.
+    /// Serves the requests to `subject` (a `Subject`, or a pattern). Every process that serves a subject
+    /// receives all its requests.
     ///
     /// # Errors
     /// If the subject is invalid.
     pub async fn endpoint(&self, subject: impl fmt::Display) -> Result<Requests, BusError> {
         let subject = subject.to_string();
-        let endpoint = self
-            .service
+        let service = self.service.as_ref();
+        let service = service.ok_or_else(|| BusError::refused("serve", "the service has ended"))?;
+        let endpoint = service
             .endpoint_builder()
             .name(endpoint_name(&subject))
             .add(&subject)
@@ -211,9 +218,20 @@ impl Service {
     }
 
     /// Stops the service.
-    pub async fn stop(self) {
-        // It fails only if the connection is closed.
-        let _ = self.service.stop().await;
+    pub async fn stop(mut self) {
+        self.end();
+        self.bus.flush().await;
+    }
+
+    fn end(&mut self) {
+        // Stopping does not wait; without it, discovery would still find the service.
+        let _ = self.service.take().and_then(|service| service.stop().now_or_never());
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -42,8 +42,17 @@ const ACK_WITHIN: Duration = Duration::from_secs(5);
 /// Messages requested from the server at once. Their acknowledgement time runs while they are queued: a
 /// consumer may need up to 0.15 s for each.
 const BATCH: usize = 32;
-/// Most unacknowledged messages; the server holds back the rest.
-const UNACKED_MAX: i64 = 1_024;
+/// Most unacknowledged messages; the server holds back the rest. The entries of the ledger are counted in
+/// order: each names until when its node is counted, so one that was delivered again after a later one
+/// would be lost.
+const fn unacked_max(stream: StreamName) -> i64 {
+    match stream {
+        StreamName::Ledger => 1,
+        StreamName::Windows | StreamName::Orders => 1_024,
+    }
+}
+/// Duration of a request for messages. A process that is paused receives messages until its request ends.
+const REQUEST: Duration = Duration::from_secs(5);
 /// Most deliveries of one message. One that is still not acknowledged, because its consumer ends while
 /// it handles it, is terminated with an alarm; it stays in the stream for reports. Ten deliveries take
 /// longer than a restart of a service or a server.
@@ -79,8 +88,8 @@ impl StoredDelivery {
 /// A durable consumer: delivers each message of a stream at least once, and continues after the last
 /// acknowledged one.
 ///
-/// Messages are in order, except for redeliveries: those not acknowledged in time, or whose
-/// acknowledgement a killed server had not stored.
+/// Messages are in order, except for redeliveries: those whose acknowledgement a killed server had not
+/// stored, and in streams other than the ledger those not acknowledged in time.
 pub struct Consumer {
     messages: mpsc::Receiver<StoredDelivery>,
     _task: AbortOnDropHandle<()>,
@@ -180,7 +189,7 @@ impl Bus {
             deliver_policy: DeliverPolicy::All,
             ack_policy: AckPolicy::Explicit,
             ack_wait: ACK_WITHIN,
-            max_ack_pending: UNACKED_MAX,
+            max_ack_pending: unacked_max(stream),
             ..pull::Config::default()
         };
         let what = || format!("consume stream {name} as {durable}");
@@ -196,7 +205,7 @@ impl Bus {
         consumer
             .stream()
             .max_messages_per_batch(BATCH)
-            .expires(Duration::from_secs(30))
+            .expires(REQUEST)
             .heartbeat(Duration::from_secs(2))
             .messages()
             .await

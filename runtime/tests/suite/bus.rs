@@ -135,10 +135,10 @@ async fn services_are_visible_to_any_client() {
 async fn services_are_found_by_name() {
     let server = NatsServer::start().await;
     let (bus, other) = (connect(&server, "main").await, connect(&server, "other").await);
-    let word = |name| ("predictor", name);
-    let _a = bus.register_one_of("wattle-predictor", "Predicts", word("a")).await.unwrap();
-    let b = bus.register_one_of("wattle-predictor", "Predicts", word("b")).await.unwrap();
-    let _c = other.register_one_of("wattle-predictor", "Predicts", word("c")).await.unwrap();
+    let words = |name| [("predictor", name)];
+    let _a = bus.register_one_of("wattle-predictor", "Predicts", &words("a")).await.unwrap();
+    let b = bus.register_one_of("wattle-predictor", "Predicts", &words("b")).await.unwrap();
+    let _c = other.register_one_of("wattle-predictor", "Predicts", &words("c")).await.unwrap();
     let placer = bus.register("wattle-placer", "Places jobs").await.unwrap();
     let submit = Topic::JobSubmitted.pattern(bus.cluster());
     let serves = async || bus.serves("wattle-placer", &submit, Duration::from_millis(200)).await;

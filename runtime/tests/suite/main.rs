@@ -3,4 +3,5 @@
 
 mod bus;
 mod common;
+mod lease;
 mod storage;

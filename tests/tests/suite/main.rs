@@ -9,6 +9,7 @@ mod commands;
 mod deploy;
 mod documentation;
 mod edges;
+mod failover;
 mod gpu_suite;
 mod history;
 mod identity;

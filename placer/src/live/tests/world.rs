@@ -68,6 +68,7 @@ pub(super) struct World {
 
 fn config() -> Config {
     Config {
+        service_lease_wall_ms: 5_000,
         aim: wattle_common::Aim::Time,
         max_slowdown: 0.05,
         cluster: wattle_common::ClusterId::new("main").unwrap(),

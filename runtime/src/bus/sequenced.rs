@@ -1,0 +1,77 @@
+//! Writes to a bucket that name the last sequence number of its stream, for
+//! [`super::ExclusiveBucket`].
+
+use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::message::PublishMessage;
+use bytes::Bytes;
+
+use super::{BusError, KvBucket};
+
+const OPERATION: &str = "KV-Operation";
+
+impl KvBucket {
+    /// Writes only if `last` is the sequence number of the last message in the bucket's stream; returns
+    /// the new one.
+    ///
+    /// # Errors
+    /// [`BusError::Conflict`] if it is not. As [`Self::put`].
+    pub(super) async fn put_after(
+        &self,
+        key: &str,
+        payload: Bytes,
+        last: u64,
+    ) -> Result<u64, BusError> {
+        self.bus().check(&self.what("write", key), payload.len())?;
+        let message = PublishMessage::build().payload(payload).expected_last_sequence(last);
+        self.publish("write", key, message).await
+    }
+
+    /// Deletes a key as [`Self::put_after`].
+    pub(super) async fn delete_after(&self, key: &str, last: u64) -> Result<u64, BusError> {
+        self.bus().check_connected()?;
+        let message = PublishMessage::build().header(OPERATION, "DEL").expected_last_sequence(last);
+        self.publish("delete", key, message).await
+    }
+
+    /// Writes the deletion of a key that has no value, unconditionally; returns its sequence number.
+    pub(super) async fn put_mark(&self, key: &str) -> Result<u64, BusError> {
+        self.bus().check_connected()?;
+        self.ensure().await?;
+        self.publish("mark", key, PublishMessage::build().header(OPERATION, "DEL")).await
+    }
+
+    /// The sequence number of the last message in the bucket's stream.
+    pub(super) async fn last_sequence(&self) -> Result<u64, BusError> {
+        self.bus().check_connected()?;
+        let what = self.what("count", "*");
+        let stream = self.bus().shared.jetstream.get_stream(self.stream_name());
+        let stream = self.done(&what, stream).await?;
+        let stream = stream.map_err(|source| self.bus().api_error(what, source))?;
+        Ok(stream.cached_info().state.last_sequence)
+    }
+
+    async fn publish(
+        &self,
+        verb: &str,
+        key: &str,
+        message: PublishMessage,
+    ) -> Result<u64, BusError> {
+        let what = self.what(verb, key);
+        let stored = async {
+            let sent = self.bus().shared.jetstream.send_publish(self.subject(key), message).await?;
+            sent.await
+        };
+        match self.done(&what, stored).await? {
+            Ok(ack) => Ok(ack.sequence),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
+                Err(self.conflict(key))
+            }
+            Err(error) if error.kind() == PublishErrorKind::StreamNotFound => {
+                // The server lost its store: the repetition finds an empty bucket.
+                self.ensure().await?;
+                Err(BusError::Timeout { what })
+            }
+            Err(error) => Err(self.publish_error(what, error)),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The lease of a service and the buckets that only its holder writes, on a real nats-server.
+
+use std::time::Duration;
+
+use crate::common::{connect, until, within};
+use wattle_common::messages::ServiceLease;
+use wattle_common::subject::{Bucket, LeaseKey};
+use wattle_runtime::bus::{Bus, Candidate, ExclusiveBucket, ExclusiveError, Stored};
+use wattle_runtime::clock;
+use wattle_runtime::shell::Shutdown;
+use wattle_runtime::testing::NatsServer;
+
+/// A candidate whose lease is not renewed during a test.
+async fn candidate(bus: &Bus) -> Candidate {
+    Candidate::new(bus, LeaseKey::Placer, Duration::from_secs(600)).await.unwrap()
+}
+
+#[tokio::test]
+async fn values_of_other_clients_are_overwritten_by_the_holder() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let shutdown = Shutdown::default();
+    let lease = candidate(&bus).await.acquire(|_| ()).await;
+    let (mut bucket, values) = ExclusiveBucket::open(&bus, Bucket::Jobs, &lease).await.unwrap();
+    assert!(values.is_empty());
+    assert_eq!(bucket.put("a", &1_u64, &shutdown).await.unwrap(), Stored::Immediately);
+    assert_eq!(bucket.put("a", &2_u64, &shutdown).await.unwrap(), Stored::Immediately);
+    assert_eq!(bucket.delete("a", &shutdown).await.unwrap(), Stored::Immediately);
+    assert_eq!(bucket.put("a", &3_u64, &shutdown).await.unwrap(), Stored::Immediately);
+    let (mut bucket, values) = ExclusiveBucket::open(&bus, Bucket::Jobs, &lease).await.unwrap();
+    assert_eq!(values.len(), 1);
+    assert_eq!(bucket.put("a", &4_u64, &shutdown).await.unwrap(), Stored::Immediately);
+    let other = bus.bucket(Bucket::Jobs).await.unwrap();
+    other.put("a", &"not a number").await.unwrap();
+    assert_eq!(bucket.put("a", &5_u64, &shutdown).await.unwrap(), Stored::Immediately);
+    other.put("a", &6_u64).await.unwrap();
+    assert_eq!(bucket.put("a", &7_u64, &shutdown).await.unwrap(), Stored::Immediately);
+    assert_eq!(other.get::<u64>("a").await.unwrap().unwrap().0, 7);
+}
+
+/// An earlier holder that does not know yet that it lost the lease, because it was paused, can write,
+/// create and delete nothing.
+#[tokio::test]
+async fn earlier_holder_is_refused_by_the_store() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let shutdown = Shutdown::default();
+    let first = candidate(&bus).await.acquire(|_| ()).await;
+    let (mut old, _) = ExclusiveBucket::open(&bus, Bucket::Jobs, &first).await.unwrap();
+    let _ = old.put("a", &1_u64, &shutdown).await.unwrap();
+    let (mut idle, _) = ExclusiveBucket::open(&bus, Bucket::Desired, &first).await.unwrap();
+
+    release_for_test(&bus).await;
+    let second = candidate(&bus).await.acquire(|_| ()).await;
+    let (mut new, values) = ExclusiveBucket::open(&bus, Bucket::Jobs, &second).await.unwrap();
+    assert_eq!(values.len(), 1);
+    let (mut other, _) = ExclusiveBucket::open(&bus, Bucket::Desired, &second).await.unwrap();
+    assert!(first.is_valid(), "by its own clock");
+    let refused =
+        |result: Result<_, ExclusiveError>| matches!(result, Err(ExclusiveError::Lost(_)));
+    // A changed value, a value that the new holder has not touched, a new one, and a deletion.
+    assert_eq!(new.put("b", &5_u64, &shutdown).await.unwrap(), Stored::Immediately);
+    assert!(refused(old.put("a", &2_u64, &shutdown).await));
+    assert!(refused(old.put("c", &3_u64, &shutdown).await));
+    assert!(refused(old.delete("b", &shutdown).await.map(|_| Stored::Immediately)));
+    assert!(refused(idle.put("n0", &4_u64, &shutdown).await));
+    assert!(!first.is_valid(), "it has noticed");
+    let jobs = bus.bucket(Bucket::Jobs).await.unwrap();
+    assert_eq!(jobs.keys().await.unwrap(), ["a", "b"]);
+    assert_eq!(jobs.get::<u64>("a").await.unwrap().unwrap().0, 1);
+    assert_eq!(bus.bucket(Bucket::Desired).await.unwrap().keys().await.unwrap(), [""; 0]);
+
+    // Its attempts left marks; the new holder continues.
+    assert_eq!(new.put("a", &6_u64, &shutdown).await.unwrap(), Stored::Immediately);
+    assert_eq!(other.put("n0", &7_u64, &shutdown).await.unwrap(), Stored::Immediately);
+}
+
+/// Lets the next candidate acquire the lease without the knowledge of its holder.
+async fn release_for_test(bus: &Bus) {
+    let leases = bus.bucket(Bucket::Leases).await.unwrap();
+    let (mut lease, _) = leases.get::<ServiceLease>("placer").await.unwrap().unwrap();
+    lease.released = true;
+    leases.put("placer", &lease).await.unwrap();
+}
+
+/// Of many candidates one holds the lease; the next follows when it is released, or ends with the lease.
+#[tokio::test]
+async fn one_candidate_holds_the_lease_at_a_time() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let length = Duration::from_millis(900);
+    let (sender, mut leaders) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..3 {
+        let candidate = Candidate::new(&bus, LeaseKey::Registry, length).await.unwrap();
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            let leadership = candidate.acquire(|_| ()).await;
+            let _ = sender.send((number, leadership));
+        });
+    }
+    let (one, first) = within("a leader", leaders.recv()).await.unwrap();
+    // It keeps the lease for longer than its length.
+    assert!(tokio::time::timeout(length * 2, leaders.recv()).await.is_err());
+    assert!(first.is_valid());
+    let released = clock::monotonic();
+    first.release().await;
+    assert!(!first.is_valid());
+    let (two, second) = within("the next", leaders.recv()).await.unwrap();
+    let after_release = clock::monotonic() - released;
+    assert!(after_release < length / 2, "{after_release:?}");
+    // Dropped: not released, and its process still exists.
+    let dropped = clock::monotonic();
+    drop(second);
+    let (three, third) = within("the last", leaders.recv()).await.unwrap();
+    let waited = clock::monotonic() - dropped;
+    assert!(waited >= length / 2 && waited < length * 2, "{waited:?}");
+    assert!(third.is_valid() && one != two && two != three);
+}
+
+/// The lease of a process that was away is confirmed again if no other process acquired it.
+#[tokio::test]
+async fn lease_continues_after_an_outage_and_a_lost_store() {
+    let mut server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let length = Duration::from_millis(600);
+    let candidate = Candidate::new(&bus, LeaseKey::Placer, length).await.unwrap();
+    let lease = candidate.acquire(|_| ()).await;
+    let (mut jobs, _) = ExclusiveBucket::open(&bus, Bucket::Jobs, &lease).await.unwrap();
+    server.kill();
+    until("the lease has ended", async || !lease.is_valid()).await;
+    server.restart().await;
+    within("confirmed", lease.confirm()).await.unwrap();
+    assert!(lease.is_valid());
+    let shutdown = Shutdown::default();
+    let _ = within("stored", jobs.put("a", &1_u64, &shutdown)).await.unwrap();
+    server.restart_empty().await;
+    let _ = within("stored again", jobs.put("a", &2_u64, &shutdown)).await.unwrap();
+    within("confirmed", lease.confirm()).await.unwrap();
+    let leases = bus.bucket(Bucket::Leases).await.unwrap();
+    assert_eq!(leases.keys().await.unwrap(), ["placer"]);
+}
