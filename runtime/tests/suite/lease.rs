@@ -89,13 +89,13 @@ async fn one_candidate_holds_the_lease_at_a_time() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let length = Duration::from_millis(900);
-    let (sender, mut leaders) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut leaders) = tokio::sync::mpsc::channel(3);
     for number in 0..3 {
         let candidate = Candidate::new(&bus, LeaseKey::Registry, length).await.unwrap();
         let sender = sender.clone();
         tokio::spawn(async move {
             let leadership = candidate.acquire(|_| ()).await;
-            let _ = sender.send((number, leadership));
+            let _ = sender.send((number, leadership)).await;
         });
     }
     let (one, first) = within("a leader", leaders.recv()).await.unwrap();
