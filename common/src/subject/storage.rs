@@ -80,6 +80,7 @@ impl Bucket {
             Self::Knowledge => "Wattle: learned state of each predictor, in its own format",
             Self::Predictors => "Wattle: champion, status and scores of the predictors (JSON)",
             Self::Budget => "Wattle: the budget, its consumption and the energy aim (JSON)",
+            Self::Leases => "Wattle: the active process of each service (JSON)",
         }
     }
 

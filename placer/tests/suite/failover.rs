@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::{Child, Command};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use wattle_common::id::SubmissionId;
@@ -91,8 +91,8 @@ async fn another_placer_takes_over_and_loses_nothing() {
     site.until_state(&third.0, "standby").await;
 
     // A user who submits one job after another and repeats what is not answered.
-    let stop = Arc::new(AtomicBool::new(false));
-    let (bus, ended) = (site.bus.clone(), stop.clone());
+    let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (bus, ended, accepted_jobs) = (site.bus.clone(), stop.clone(), count.clone());
     let submissions = tokio::spawn(async move {
         let mut accepted_at = Vec::new();
         while !ended.load(Ordering::Relaxed) {
@@ -107,6 +107,7 @@ async fn another_placer_takes_over_and_loses_nothing() {
                     Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
                 }
             }
+            accepted_jobs.store(accepted_at.len(), Ordering::Relaxed);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         accepted_at
@@ -134,6 +135,9 @@ async fn another_placer_takes_over_and_loses_nothing() {
     let stopped = clock::monotonic();
     site.until_state(&last.0, "active").await;
     site.meter(3).await;
+    let so_far = count.load(Ordering::Relaxed);
+    let more = async || (count.load(Ordering::Relaxed) > so_far + 1).then_some(());
+    site.until("jobs are accepted again", more).await;
     let counted = |record: &JobRecord| record.energy_mj == Some(Energy::from_j(4));
     let record = site.record("a", counted).await;
     assert_eq!((record.phase, record.attempt), (JobPhase::Running, 1), "{record:#?}");
