@@ -17,6 +17,23 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
     ("gpu", &["common"], &[]),
     // For tests only: no row names it, and dev-dependencies are not edges.
     ("testkit", &["common"], &[]),
+    // The fuzz targets read what every service reads.
+    (
+        "fuzz",
+        &[
+            "common",
+            "runtime",
+            "profiler",
+            "predictor",
+            "registry",
+            "placer",
+            "power-agent",
+            "launcher",
+            "simulator",
+            "testkit",
+        ],
+        &[],
+    ),
     ("world", &["common"], &[]),
     ("nvml-sim", &["common", "world"], &[]),
     ("profiler", &["common", "gpu"], &["runtime"]),
