@@ -10,6 +10,7 @@ use wattle_common::{JobId, codec};
 use wattle_runtime::bus::Bus;
 
 use crate::output::{note, usage};
+use crate::takeover;
 
 /// Whether this person reads stored state itself.
 pub(crate) fn reads_storage(bus: &Bus) -> bool {
@@ -39,12 +40,7 @@ pub(crate) fn require_change(bus: &Bus) -> anyhow::Result<()> {
 
 /// One page.
 async fn page(bus: &Bus, request: &ReadJobs) -> anyhow::Result<(Vec<JobRecord>, bool)> {
-    let subject = bus.request_subject(RequestTopic::JobRequested);
-    let reply: JobsReply = bus
-        .request(&subject, request)
-        .await
-        .context("the placer did not answer; is wattle-placer running?")?;
-    match reply {
+    match takeover::request(bus, RequestTopic::JobRequested, "placer", request).await? {
         JobsReply::Jobs { records, more } => Ok((records, more)),
         JobsReply::Refused { error } => Err(usage(error)),
     }

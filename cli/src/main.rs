@@ -19,6 +19,7 @@ mod policies;
 mod progress;
 mod quantity;
 mod summaries;
+mod takeover;
 
 use std::process::ExitCode;
 
@@ -55,6 +56,8 @@ enum Command {
     Cancel(commands::cancel::Cancel),
     /// List the nodes and their GPUs.
     Nodes(commands::nodes::Nodes),
+    /// List the processes of the services, and which of them are active.
+    Services(commands::services::Services),
     /// List the predictors with their errors, or promote one.
     Predictors(commands::predictors::Predictors),
     /// Show or set the energy, carbon and power budget.
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
         Command::Jobs(command) => commands::jobs::run(command),
         Command::Cancel(command) => commands::cancel::run(command),
         Command::Nodes(command) => commands::nodes::run(command),
+        Command::Services(command) => commands::services::run(&command),
         Command::Predictors(command) => commands::predictors::run(command),
         Command::Budget(command) => commands::budget::run(command),
         Command::Explain(command) => commands::explain::run(command),

@@ -28,6 +28,10 @@ use crate::time::Timestamp;
 /// Length of a lease, unless configured: a process that ended is replaced within twice this time.
 pub const SERVICE_LEASE_DEFAULT: Duration = Duration::from_secs(5);
 
+/// Length of the lease of a node's power agent and profiler. It only separates two processes with one
+/// node's name, and thousands of nodes renew it.
+pub const NODE_LEASE: Duration = Duration::from_secs(30);
+
 /// Shortest configurable length: several round trips to a busy server.
 pub const SERVICE_LEASE_MIN: Duration = Duration::from_millis(500);
 

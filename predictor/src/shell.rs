@@ -9,6 +9,9 @@
 //! does not read the stream of windows again. Windows acknowledged immediately before a crash may be lost,
 //! which costs only accuracy.
 //!
+//! Of two predictors with one name, the holder of the lease is active. Another one may write a job's entry
+//! once more before it notices that it lost the lease, which costs only accuracy.
+//!
 //! The registry decides whether the surfaces are in force (the crate `wattle-registry`). Whenever it
 //! writes the champion, all surfaces are proposed again.
 
@@ -20,13 +23,17 @@ use std::time::Duration;
 use serde::Deserialize;
 use wattle_common::bounds::{check_power_report, check_record};
 use wattle_common::codec;
+use wattle_common::config::{service_lease, service_lease_default};
 use wattle_common::id::JobId;
 use wattle_common::messages::{JobRecord, JobWindow, PowerReport};
 use wattle_common::subject::{
-    Bucket, PREDICTOR_NAME_KEY, PREDICTOR_SERVICE, PredictorKey, Reporter, StreamName,
+    Bucket, LeaseKey, PREDICTOR_NAME_KEY, PREDICTOR_SERVICE, PredictorKey, Reporter, StreamName,
 };
 use wattle_common::{ClusterId, Machine};
-use wattle_runtime::bus::{Bus, BusConfig, BusError, Change, PendingWrites, StoredDelivery};
+use wattle_runtime::bus::{
+    self, Bus, BusConfig, BusError, Candidate, Change, Leadership, LeaseLost, PendingWrites,
+    StoredDelivery,
+};
 use wattle_runtime::clock;
 use wattle_runtime::shell::{Shutdown, chain};
 
@@ -45,6 +52,9 @@ pub struct ServiceConfig {
     /// system time runs faster than wall time.
     #[serde(deserialize_with = "wattle_common::config::non_zero")]
     pub write_interval_wall_ms: u64,
+    /// Length of the lease of the active predictor of this name, wall time, milliseconds.
+    #[serde(default = "service_lease_default", deserialize_with = "service_lease")]
+    pub service_lease_wall_ms: u64,
     /// Configuration of the library.
     pub model: PredictorConfig,
     /// The bus.
@@ -61,17 +71,61 @@ const PENDING_MAX: usize = 100_000;
 /// # Errors
 /// Where the configuration is invalid or the server refuses a required operation.
 pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), BusError> {
-    match shutdown.or(open(&config)).await {
-        Some(Ok(mut service)) => service.serve(shutdown).await,
-        Some(Err(error)) => Err(error),
-        None => Ok(()),
+    let connect = async {
+        let bus = Bus::connect(&config.nats, config.cluster.clone(), "wattle-predictor").await?;
+        let key = LeaseKey::Predictor(config.model.name.clone());
+        let length = Duration::from_millis(config.service_lease_wall_ms);
+        let candidate = Candidate::new(&bus, key, length).await?;
+        Ok::<_, BusError>((bus, candidate))
+    };
+    let Some(connected) = shutdown.or(connect).await else { return Ok(()) };
+    let (bus, candidate) = connected?;
+    loop {
+        let Some(lease) = shutdown.or(stand_by(&config, &bus, &candidate)).await else {
+            return Ok(());
+        };
+        let ended = match shutdown.or(open(&config, &bus, &lease)).await {
+            Some(Ok(mut service)) => service.serve(shutdown).await,
+            Some(Err(error)) => Err(error),
+            None => Ok(None),
+        };
+        if let Ok(Some(lost)) = ended {
+            tracing::error!(
+                predictor = %config.model.name,
+                other = lost.holder.instance,
+                "another predictor of this name is active; this one is on standby"
+            );
+            continue;
+        }
+        lease.release().await;
+        return ended.map(drop);
     }
 }
 
-/// Connects and restores the stored state.
-async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
-    let name = &config.model.name;
-    let bus = Bus::connect(&config.nats, config.cluster.clone(), "wattle-predictor").await?;
+/// Waits until this predictor holds the lease of its name.
+async fn stand_by(config: &ServiceConfig, bus: &Bus, candidate: &Candidate) -> Leadership {
+    let _registered = register(bus, config.model.name.as_str(), "standby").await;
+    candidate
+        .acquire(|lease| {
+            tracing::warn!(
+                predictor = %config.model.name,
+                other = lease.holder.instance,
+                "another predictor of this name is active; this one is on standby"
+            );
+        })
+        .await
+}
+
+async fn register(bus: &Bus, name: &str, state: &str) -> Option<bus::Service> {
+    let description = format!("predicts speed and power: {name}");
+    let words = [(PREDICTOR_NAME_KEY, name), ("state", state)];
+    let registered = bus.register_one_of(PREDICTOR_SERVICE, &description, &words).await;
+    registered.inspect_err(|error| tracing::warn!(%error, "service not registered")).ok()
+}
+
+/// Restores the stored state.
+async fn open(config: &ServiceConfig, bus: &Bus, lease: &Leadership) -> Result<Service, BusError> {
+    let (name, bus) = (&config.model.name, bus.clone());
     let store = Store::open(&bus, name).await?;
     let mut model = config.model.clone();
     let wall_ms = u64::from(clock::scale().rate).saturating_mul(config.write_interval_wall_ms);
@@ -88,6 +142,7 @@ async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
     );
     Ok(Service {
         bus,
+        lease: lease.clone(),
         store,
         machine: PredictorMachine::with(predictor),
         pending: PendingWrites::new(PENDING_MAX),
@@ -104,6 +159,7 @@ enum Write {
 
 struct Service {
     bus: Bus,
+    lease: Leadership,
     store: Store,
     machine: PredictorMachine,
     pending: PendingWrites<JobId, Write>,
@@ -111,16 +167,11 @@ struct Service {
 }
 
 impl Service {
-    async fn serve(&mut self, shutdown: &Shutdown) -> Result<(), BusError> {
+    /// Serves until shutdown, or until another predictor holds the lease.
+    async fn serve(&mut self, shutdown: &Shutdown) -> Result<Option<LeaseLost>, BusError> {
         let begin = async {
             let name = self.machine.predictor().config().name.as_str();
-            let description = format!("predicts speed and power: {name}");
-            let words = [(PREDICTOR_NAME_KEY, name)];
-            let registered =
-                self.bus.register_one_of(PREDICTOR_SERVICE, &description, &words).await;
-            let service = registered
-                .inspect_err(|error| tracing::warn!(%error, "service not registered"))
-                .ok();
+            let service = register(&self.bus, name, "active").await;
             let mut jobs = self.bus.bucket(Bucket::Jobs).await?.watch().await?;
             let first = jobs.initial().await;
             let windows = self.bus.consume(StreamName::Windows, &self.durable).await?;
@@ -129,7 +180,7 @@ impl Service {
             let reports = nodes.initial().await;
             Ok::<_, BusError>((service, (jobs, first), windows, champion, (nodes, reports)))
         };
-        let Some(begun) = shutdown.or(begin).await else { return Ok(()) };
+        let Some(begun) = shutdown.or(begin).await else { return Ok(None) };
         let (service, (mut jobs, first), mut windows, mut champion, (mut nodes, reports)) = begun?;
         self.catch_up(&first).await;
         let mut actions = Vec::new();
@@ -139,18 +190,22 @@ impl Service {
             self.on_job(change, &mut actions);
             self.act(&mut actions).await;
         }
+        let lease = self.lease.clone();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let wake = self.machine.next_wake();
             tokio::select! {
                 () = shutdown.wait() => break,
+                lost = lease.lost() => return Ok(Some(lost)),
                 () = wake_at(wake) => self.machine.wake(clock::now(), &mut actions),
                 change = jobs.next() => match change {
                     Some(change) => self.on_job(change, &mut actions),
                     None => break,
                 },
                 delivery = windows.next() => match delivery {
+                    // Not acknowledged: it is delivered again, to the active predictor.
+                    Some(_) if !lease.is_valid() => {}
                     Some(delivery) => self.on_window(&delivery, &mut actions).await,
                     None => break,
                 },
@@ -174,7 +229,7 @@ impl Service {
             service.stop().await;
         }
         self.bus.flush().await;
-        Ok(())
+        Ok(None)
     }
 
     /// Deletes the stored state of jobs that ended while the service was down.
@@ -255,6 +310,13 @@ impl Service {
     async fn act(&mut self, actions: &mut Vec<Action>) {
         for action in actions.drain(..) {
             match action {
+                // Written when the lease is renewed.
+                Action::PublishSurface(surface) if !self.lease.is_valid() => {
+                    self.pending.insert(surface.job.clone(), Write::Surface);
+                }
+                Action::ForgetJob(job) if !self.lease.is_valid() => {
+                    self.pending.insert(job, Write::Removal);
+                }
                 Action::PublishSurface(surface) => {
                     let job = surface.job.clone();
                     let knowledge = self.machine.predictor().knowledge_of(&job);
@@ -277,6 +339,9 @@ impl Service {
 
     /// Repeats pending writes and stores changed classes.
     async fn on_tick(&mut self) {
+        if !self.lease.is_valid() {
+            return;
+        }
         for (job, write) in self.pending.take() {
             let written = match (write, self.machine.surface(clock::now(), &job)) {
                 (Write::Surface, Some(surface)) => {

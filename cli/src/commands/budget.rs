@@ -5,7 +5,6 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,6 +23,7 @@ use crate::budget::{BudgetOptions, kw, limits, tidy};
 use crate::connection::{Connection, block_on};
 use crate::job_records;
 use crate::output::{note, print, print_json, span, usage, usage_chain};
+use crate::takeover;
 
 /// Show or set the energy, carbon and power budget.
 #[derive(Args)]
@@ -113,11 +113,8 @@ pub(crate) async fn set(
         Some(budget) => budget,
         None => stored(bus).await?.map(|record| record.budget).unwrap_or_default(),
     };
-    let subject = bus.request_subject(RequestTopic::BudgetSet);
-    let reply: BudgetReply = bus
-        .request(&subject, &SetBudget { budget, intensity })
-        .await
-        .context("the placer did not answer; is wattle-placer running?")?;
+    let request = SetBudget { budget, intensity };
+    let reply = takeover::request(bus, RequestTopic::BudgetSet, "placer", &request).await?;
     match reply {
         BudgetReply::Refused { error } => Err(usage(error)),
         BudgetReply::Stored { .. } => Ok(reply),

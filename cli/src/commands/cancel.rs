@@ -1,6 +1,5 @@
 //! `wattle cancel`: cancels a queued or running job.
 
-use anyhow::Context as _;
 use clap::Args;
 use wattle_common::JobId;
 use wattle_common::messages::{CancelJob, Reply};
@@ -11,6 +10,7 @@ use crate::connection::{Connection, block_on};
 use crate::job_name::JobName;
 use crate::job_records;
 use crate::output::{print, print_json, usage};
+use crate::takeover;
 
 /// Cancel a job.
 #[derive(Args)]
@@ -27,10 +27,7 @@ pub(crate) struct Cancel {
 
 /// Requests the cancellation of `job`.
 pub(crate) async fn cancel(bus: &Bus, job: JobId) -> anyhow::Result<Reply> {
-    let subject = bus.request_subject(RequestTopic::JobCancelled);
-    bus.request(&subject, &CancelJob { job })
-        .await
-        .context("the placer did not answer; is wattle-placer running?")
+    takeover::request(bus, RequestTopic::JobCancelled, "placer", &CancelJob { job }).await
 }
 
 /// Runs the command.

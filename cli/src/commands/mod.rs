@@ -16,6 +16,7 @@ pub(crate) mod man;
 pub(crate) mod nodes;
 pub(crate) mod predictors;
 pub(crate) mod saving;
+pub(crate) mod services;
 pub(crate) mod simulate;
 pub(crate) mod submit;
 pub(crate) mod tap;

@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use wattle_common::Timestamp;
 use wattle_common::id::PredictorId;
@@ -18,6 +17,7 @@ use wattle_runtime::clock;
 use crate::connection::{Connection, block_on};
 use crate::job_records;
 use crate::output::{Align, Table, note, print, print_json, span, usage};
+use crate::takeover;
 
 /// A registry without an update for this long is considered absent, wall time. It writes every few
 /// seconds.
@@ -210,12 +210,9 @@ async fn list(connection: &Connection, json: bool) -> anyhow::Result<()> {
 
 async fn promote(command: Promote) -> anyhow::Result<()> {
     let bus = command.connection.open().await?;
-    let subject = bus.request_subject(RequestTopic::PredictorPromoted);
     let request = PromotePredictor { predictor: command.predictor };
-    let reply: PromoteReply = bus
-        .request(&subject, &request)
-        .await
-        .context("the registry did not answer; is wattle-registry running?")?;
+    let topic = RequestTopic::PredictorPromoted;
+    let reply: PromoteReply = takeover::request(&bus, topic, "registry", &request).await?;
     match &reply {
         PromoteReply::Refused { error } => Err(usage(error.clone())),
         PromoteReply::Promoted { .. } if command.json => print_json(&reply),

@@ -16,12 +16,8 @@ use wattle_runtime::clock;
 
 use crate::connection::{Connection, block_on};
 use crate::job_records;
-use crate::output::{UsageError, note, print, print_json, usage};
-
-/// Time limit for an unresponsive placer, wall time. A failed placer restarts within a second.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Pause between attempts, wall time.
-const PAUSE: Duration = Duration::from_millis(200);
+use crate::output::{note, print, print_json, usage};
+use crate::takeover;
 
 /// Submit a job.
 #[derive(Args)]
@@ -201,27 +197,20 @@ pub(crate) async fn submit(bus: &Bus, request: &SubmitJob) -> anyhow::Result<Job
     }
 }
 
-/// Calls [`submit`] with retries. A job that was stored before a lost reply is not duplicated.
+/// Submits a job, and repeats the request while another placer may take over. A job that was stored before
+/// a lost reply is not duplicated.
 async fn submit_with_retries(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> {
     let job = spec.job.clone();
     let unique = format!("{}-{:x}", std::process::id(), clock::wall_now().as_us());
     let submission = SubmissionId::new(&unique).context("the id of the submission")?;
     let request = SubmitJob { spec, submission: Some(submission), user_proven: false };
-    let mut last = None;
-    let taken = async {
-        loop {
-            match submit(bus, &request).await {
-                Err(error) if !error.is::<UsageError>() => last = Some(error),
-                answered => return answered,
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    };
-    match tokio::time::timeout(PATIENCE, taken).await {
-        Ok(answered) => answered,
-        Err(late) => Err(last.unwrap_or_else(|| late.into())).with_context(|| {
-            format!("it is unknown whether {job} was accepted; check `wattle jobs`")
-        }),
+    let reply = takeover::request(bus, RequestTopic::JobSubmitted, "placer", &request).await;
+    let reply = reply.with_context(|| {
+        format!("it is unknown whether {job} was accepted; check `wattle jobs`")
+    })?;
+    match reply {
+        Reply::Accepted { job } => Ok(job),
+        Reply::Refused { error } => Err(usage(error)),
     }
 }
 

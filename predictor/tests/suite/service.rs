@@ -43,6 +43,7 @@ impl Bench {
         let config = ServiceConfig {
             cluster: self.bus.cluster().clone(),
             write_interval_wall_ms: 50,
+            service_lease_wall_ms: 1_000,
             model: PredictorConfig { publish_interval_ms: 50, ..PredictorConfig::shipped() },
             nats: BusConfig::at(&self.server.url()),
         };

@@ -1,6 +1,7 @@
 //! Publishes the profiler's messages and receives reports and records.
 //!
-//! The last summary also answers requests.
+//! The last summary also answers requests. Of two profilers with one node's name, the holder of the lease
+//! is active; the other one measures and sends nothing.
 //! Core messages are dropped while the bus is away. Windows wait in a bounded queue: each is stored,
 //! in order, whereas `PendingWrites` of the runtime keeps only the newest write of a key. A ledger
 //! entry is sent once and its result reported; the machine persists it and retries. Received are the
@@ -12,10 +13,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use wattle_common::bounds::{OutOfBounds, check_launch_report, check_power_report, check_record};
 use wattle_common::codec;
+use wattle_common::lease::NODE_LEASE;
 use wattle_common::messages::{JobProgressed, JobWindow, LedgerEntry, NodeSummary, TelemetryBatch};
-use wattle_common::subject::{Bucket, JobTopic, NodeTopic, Reporter, Subject};
+use wattle_common::subject::{Bucket, JobTopic, LeaseKey, NodeTopic, Reporter, Subject};
 use wattle_common::{ClusterId, JobId, NodeId};
-use wattle_runtime::bus::{Bus, BusError, Change, Service, Watch};
+use wattle_runtime::bus::{Bus, BusError, Candidate, Change, Leadership, Service, Watch};
 use wattle_runtime::clock;
 
 use super::ServiceConfig;
@@ -110,22 +112,30 @@ pub(super) fn start(config: &ServiceConfig, events: mpsc::Sender<Event>) -> Outb
             _ = sending => {}
             () = serve(&config, sender, &events, last_summary) => {}
         }
-        let open = bus.borrow().clone();
-        if let Some(bus) = open {
+        let active = bus.borrow().clone();
+        if let Some(Active { bus, lease }) = active {
+            lease.release().await;
             bus.flush().await;
         }
     });
     Outbox { core, windows, ledger, summary, task }
 }
 
+/// The connection of the active profiler of the node.
+#[derive(Clone)]
+struct Active {
+    bus: Bus,
+    lease: Leadership,
+}
+
 /// Connects, registers and receives; never returns.
 async fn serve(
     config: &ServiceConfig,
-    sender: watch::Sender<Option<Bus>>,
+    sender: watch::Sender<Option<Active>>,
     events: &mpsc::Sender<Event>,
     last_summary: watch::Receiver<Option<NodeSummary>>,
 ) {
-    let (bus, actual, jobs) = loop {
+    let (bus, actual, jobs, candidate) = loop {
         match open(config).await {
             Ok(open) => break open,
             Err(error) => {
@@ -134,16 +144,50 @@ async fn serve(
             }
         }
     };
-    sender.send_replace(Some(bus.clone()));
-    let service = bus.register_on("wattle-profiler", "watches GPUs and jobs", &config.node).await;
-    if let Err(error) = &service {
-        tracing::warn!(%error, "not registered");
-    }
     tokio::join!(
-        answer_summaries(config, service.ok(), last_summary),
+        compete(config, &bus, &candidate, sender, last_summary),
         follow(actual, events, |change| reported(&config.node, change)),
         follow(jobs, events, recorded),
     );
+}
+
+/// Sends and answers while this process holds the node's lease; never returns.
+async fn compete(
+    config: &ServiceConfig,
+    bus: &Bus,
+    candidate: &Candidate,
+    sender: watch::Sender<Option<Active>>,
+    last_summary: watch::Receiver<Option<NodeSummary>>,
+) {
+    loop {
+        let standby = register(bus, config, "standby").await;
+        let lease = candidate
+            .acquire(|lease| {
+                tracing::error!(
+                    other = lease.holder.instance,
+                    "another profiler has this node's name: this one is on standby and sends nothing; \
+                     stop one of the two, or configure another `node`"
+                );
+            })
+            .await;
+        drop(standby);
+        sender.send_replace(Some(Active { bus: bus.clone(), lease: lease.clone() }));
+        let service = register(bus, config, "active").await;
+        tokio::select! {
+            () = answer_summaries(config, service, last_summary.clone()) => {}
+            lost = lease.lost() => {
+                sender.send_replace(None);
+                tracing::error!(other = lost.holder.instance, "another profiler of this node is active");
+            }
+        }
+    }
+}
+
+async fn register(bus: &Bus, config: &ServiceConfig, state: &str) -> Option<Service> {
+    let words = [("node", config.node.as_str()), ("state", state)];
+    let about = "watches GPUs and jobs";
+    let service = bus.register_one_of("wattle-profiler", about, &words).await;
+    service.inspect_err(|error| tracing::warn!(%error, "not registered")).ok()
 }
 
 /// Answers requests for the last summary.
@@ -152,7 +196,7 @@ async fn answer_summaries(
     service: Option<Service>,
     last: watch::Receiver<Option<NodeSummary>>,
 ) {
-    let Some(service) = service else { return };
+    let Some(service) = service else { return std::future::pending().await };
     let names = Names { cluster: config.cluster.clone(), node: config.node.clone() };
     let mut requests = match service.endpoint(names.of_node(NodeTopic::SummaryRequested)).await {
         Ok(requests) => requests,
@@ -172,15 +216,19 @@ async fn answer_summaries(
             tracing::debug!(%error, "summary not sent");
         }
     }
+    // The requests end only with the bus client.
+    std::future::pending::<()>().await;
 }
 
-async fn open(config: &ServiceConfig) -> Result<(Bus, Watch, Watch), BusError> {
+async fn open(config: &ServiceConfig) -> Result<(Bus, Watch, Watch, Candidate), BusError> {
     let name = format!("wattle-profiler-{}", config.node);
     let bus = Bus::connect(&config.nats, config.cluster.clone(), &name).await?;
     let reports = [Reporter::Launcher, Reporter::Power].map(|reporter| reporter.key(&config.node));
     let actual = bus.bucket(Bucket::Actual).await?.follow(reports.into()).await?;
     let jobs = bus.bucket(Bucket::Jobs).await?.watch().await?;
-    Ok((bus, actual, jobs))
+    let candidate =
+        Candidate::new(&bus, LeaseKey::Profiler(config.node.clone()), NODE_LEASE).await?;
+    Ok((bus, actual, jobs, candidate))
 }
 
 async fn follow(
@@ -248,10 +296,10 @@ fn recorded(change: &Change) -> Result<Option<Event>, Unusable> {
 async fn publish_core(
     names: &Names,
     mut core: mpsc::Receiver<CoreMessage>,
-    bus: watch::Receiver<Option<Bus>>,
+    active: watch::Receiver<Option<Active>>,
 ) {
     while let Some(core) = core.recv().await {
-        let Some(bus) = bus.borrow().clone() else { continue };
+        let Some(Active { bus, .. }) = active.borrow().clone() else { continue };
         let published = match &core {
             CoreMessage::Batch(batch) => {
                 let subject = names.of_node(NodeTopic::GpuSampled);
@@ -276,13 +324,13 @@ async fn publish_core(
 async fn store_windows(
     names: &Names,
     mut windows: mpsc::Receiver<Box<JobWindow>>,
-    mut bus: watch::Receiver<Option<Bus>>,
+    mut active: watch::Receiver<Option<Active>>,
 ) {
-    let Some(bus) = ready(&mut bus).await else { return };
     while let Some(window) = windows.recv().await {
         let subject = names.of_job(JobTopic::WindowClosed, &window.job);
         let id = format!("{}.{}.{}", window.job, names.node, window.from_us.as_us());
         loop {
+            let Some(bus) = ready(&mut active).await else { return };
             match bus.store(&subject, &id, &*window).await {
                 Ok(()) => break,
                 Err(error) if error.is_transient() => tokio::time::sleep(RETRY).await,
@@ -298,11 +346,11 @@ async fn store_windows(
 async fn store_ledger(
     names: &Names,
     mut entries: mpsc::Receiver<LedgerEntry>,
-    mut bus: watch::Receiver<Option<Bus>>,
+    mut active: watch::Receiver<Option<Active>>,
     events: &mpsc::Sender<Event>,
 ) {
-    let Some(bus) = ready(&mut bus).await else { return };
     while let Some(entry) = entries.recv().await {
+        let Some(bus) = ready(&mut active).await else { return };
         let from = entry.from_us;
         let id = format!("{}.{}", names.node, from.as_us());
         let stored = bus.store(&names.of_node(NodeTopic::EnergyMetered), &id, &entry).await;
@@ -316,8 +364,9 @@ async fn store_ledger(
     }
 }
 
-async fn ready(bus: &mut watch::Receiver<Option<Bus>>) -> Option<Bus> {
-    bus.wait_for(Option::is_some).await.ok()?.clone()
+async fn ready(active: &mut watch::Receiver<Option<Active>>) -> Option<Bus> {
+    let active = active.wait_for(Option::is_some).await.ok()?;
+    active.as_ref().map(|active| active.bus.clone())
 }
 
 fn source(error: &dyn std::error::Error) -> Option<String> {

@@ -34,6 +34,9 @@ pub(super) fn discover(
             }
             let named = services.into_iter().filter_map(|service| {
                 let name = service.metadata.get(PREDICTOR_NAME_KEY)?;
+                if service.metadata.get("state").is_some_and(|state| state == "standby") {
+                    return None;
+                }
                 Some((PredictorId::new(name).ok()?, service.version))
             });
             if sender.send(named.collect()).await.is_err() {

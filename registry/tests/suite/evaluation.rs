@@ -65,6 +65,7 @@ impl Bench {
         let config = shell::ServiceConfig {
             cluster: self.bus.cluster().clone(),
             write_interval_wall_ms: 20,
+            service_lease_wall_ms: 1_000,
             model: PredictorConfig {
                 name: PredictorId::new(name).unwrap(),
                 publish_interval_ms: 20,

@@ -115,7 +115,15 @@ impl Bus {
         name: &str,
         patience: Duration,
     ) -> Result<Vec<FoundService>, BusError> {
-        self.found("PING", name, patience).await
+        self.found("PING", Some(name), patience).await
+    }
+
+    /// All services of this cluster that reply within `patience`.
+    ///
+    /// # Errors
+    /// As [`Self::services`].
+    pub async fn all_services(&self, patience: Duration) -> Result<Vec<FoundService>, BusError> {
+        self.found("PING", None, patience).await
     }
 
     /// Whether a service `name` of this cluster reports an endpoint on `subject` within `patience`.
@@ -129,23 +137,27 @@ impl Bus {
         patience: Duration,
     ) -> Result<bool, BusError> {
         let subject = subject.to_string();
-        let found = self.found("INFO", name, patience).await?;
+        let found = self.found("INFO", Some(name), patience).await?;
         Ok(found.iter().flat_map(|s| &s.endpoints).any(|endpoint| endpoint.subject == subject))
     }
 
     async fn found(
         &self,
         verb: &str,
-        name: &str,
+        name: Option<&str>,
         patience: Duration,
     ) -> Result<Vec<FoundService>, BusError> {
         self.check_connected()?;
-        let what = || format!("discover the services {name}");
+        let subject = match name {
+            Some(name) => format!("$SRV.{verb}.{name}"),
+            None => format!("$SRV.{verb}"),
+        };
+        let what = || format!("discover services by {subject}");
         let client = &self.shared.client;
         let inbox = client.new_inbox();
         let answers = client.subscribe(inbox.clone()).await;
         let mut answers = answers.map_err(|source| BusError::refused(what(), source))?;
-        let sent = client.publish_with_reply(format!("$SRV.{verb}.{name}"), inbox, Bytes::new());
+        let sent = client.publish_with_reply(subject.clone(), inbox, Bytes::new());
         sent.await.map_err(|source| BusError::refused(what(), source))?;
         let mut found = Vec::new();
         let gather = async {

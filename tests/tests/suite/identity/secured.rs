@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
+use wattle_common::ClusterId;
+use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_tests::{kill, program, repository, until};
 
 use super::{Site, error_of, text_of, wattle};
@@ -224,13 +226,21 @@ async fn rotated_and_revoked_keys_take_effect_after_a_reload() {
         let configuration = std::fs::read_to_string(keys.join("server/auth.conf")).unwrap();
         site.server.reload(&configuration);
     };
-    // Any answer but a refusal of the key: no placer runs.
-    let knows = || !error_of(&site.wattle_as("user-ada", &["jobs"])).contains("know the key");
-    assert!(knows());
+    let knows = async || {
+        let config = BusConfig {
+            credentials_file: Some(site.seed("user-ada")),
+            ca_file: Some(site.authority()),
+            ..BusConfig::at(&site.server.url())
+        };
+        let cluster = ClusterId::new("main").unwrap();
+        let patience = std::time::Duration::from_secs(3);
+        Bus::connect_within(&config, cluster, "test", patience).await.is_ok()
+    };
+    assert!(knows().await);
     run(&["keys", "rotate", "user", "ada"]);
-    assert!(!knows(), "the server has not loaded the new key");
+    assert!(!knows().await, "the server has not loaded the new key");
     reload();
-    until("the new key is known", async || knows().then_some(())).await;
+    until("the new key is known", async || knows().await.then_some(())).await;
     run(&["keys", "revoke", "user", "ada", "--previous"]);
     let seed = std::fs::read_to_string(site.seed("user-ada")).unwrap();
     run(&["keys", "revoke", "user", "ada"]);
@@ -239,5 +249,5 @@ async fn rotated_and_revoked_keys_take_effect_after_a_reload() {
     std::fs::write(site.seed("user-ada"), seed).unwrap();
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(site.seed("user-ada"), private).unwrap();
-    until("the key is revoked", async || (!knows()).then_some(())).await;
+    until("the key is revoked", async || (!knows().await).then_some(())).await;
 }
