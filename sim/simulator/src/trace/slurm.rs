@@ -286,7 +286,7 @@ fn gpus(row: &Row<'_>, notes: &mut RowNotes) -> Result<Gpus, RowError> {
     for column in ["AllocGRES", "ReqGRES"] {
         if let Some(cell) = row.text(column) {
             let gpus = gres(column, cell)?;
-            let count = u64::from(gpus.count) * nodes.unwrap_or(1);
+            let count = u64::from(gpus.count).saturating_mul(nodes.unwrap_or(1));
             if count > 0 {
                 let count =
                     u32::try_from(count).map_err(|_| RowError::NotAPositiveInteger(column))?;
