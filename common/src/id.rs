@@ -126,6 +126,10 @@ id!(
     PredictorId
 );
 id!(
+    /// A project: an account for the jobs of several users.
+    ProjectId
+);
+id!(
     /// A person who submits jobs, operates the cluster or observes it.
     UserId
 );

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{GpuIndex, JobId, NodeId, WorkloadId};
+use crate::id::{GpuIndex, JobId, NodeId, ProjectId, WorkloadId};
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
 
@@ -122,6 +122,9 @@ pub struct JobSpec {
     /// is proven.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The project whose quota and share it counts towards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<ProjectId>,
     /// Its workload, if declared.
     #[serde(default)]
     pub workload: Option<WorkloadId>,

@@ -5,6 +5,7 @@
 //! service, this library reads no clock, does no I/O and uses no random numbers: equal inputs give
 //! equal plans.
 
+pub mod accounts;
 pub mod allocation;
 pub mod config;
 pub mod controller;

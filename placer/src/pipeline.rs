@@ -3,13 +3,15 @@
 //! 1. Carbon deferral hides queued jobs that wait for a cleaner grid ([`crate::power::carbon_deferral`]).
 //! 2. Jobs that need more power than the budget ever supplies are hidden, so that no job queues
 //!    behind them.
-//! 3. The policy plans. If it shares GPUs, the co-location trial ([`colocation_trial`]) first decides about
+//! 3. Quotas and fair shares hide the queued jobs of accounts at their limit and bound the sizes of elastic
+//!    jobs ([`crate::accounts::stage`]).
+//! 4. The policy plans. If it shares GPUs, the co-location trial ([`colocation_trial`]) first decides about
 //!    ended observations, and observes the jobs that the policy co-locates. Jobs that have not settled are
 //!    not moved ([`crate::allocation::settling`]).
-//! 4. The setting rule replaces caps and clocks (`@MHZ`, `+zeus`; [`crate::policies::setting_rule`]).
-//! 5. Node sleep wakes nodes for queued jobs and puts unused ones to sleep ([`node_sleep`]).
-//! 6. Carbon deferral pauses running jobs.
-//! 7. Power limits lower settings, hold back starts and stop jobs until the plan keeps every limit
+//! 5. The setting rule replaces caps and clocks (`@MHZ`, `+zeus`; [`crate::policies::setting_rule`]).
+//! 6. Node sleep wakes nodes for queued jobs and puts unused ones to sleep ([`node_sleep`]).
+//! 7. Carbon deferral pauses running jobs.
+//! 8. Power limits lower settings, hold back starts and stop jobs until the plan keeps every limit
 //!    ([`crate::power::limits`]).
 //!
 //! Without limits and deferrals the policy's plan passes unchanged.
@@ -18,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::Power;
 
+use crate::accounts;
 use crate::allocation::settling::{keep_settling_jobs, plan_when_settled};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
@@ -32,6 +35,7 @@ use crate::state::gpu_set::JobKey;
 /// The plan of one round.
 #[must_use]
 pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
+    let is_elastic = policy.capabilities().is_elastic;
     let deferrals = Deferrals::of(policy, input);
     let infeasible = infeasible_under_budget(policy, input);
     let hidden: BTreeSet<JobKey> =
@@ -39,13 +43,21 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
     let visible = (!hidden.is_empty()).then(|| input.state.without(&hidden));
     let input = visible.as_ref().map_or(input, |visible| input.with_state(visible));
 
-    // Stages 3 to 5: `StagedPolicy::solve`.
+    let accounts = accounts::stage::limit(&input.limits.accounts, is_elastic, input);
+    let held_back: BTreeSet<JobKey> = accounts.held_back.keys().copied().collect();
+    let visible = (!held_back.is_empty()).then(|| input.state.without(&held_back));
+    let input = visible.as_ref().map_or(input, |visible| input.with_state(visible));
+    let input = PlanningInput { sizes_max: Some(&accounts.sizes_max), ..input };
+
+    // Stages 4 to 6: `StagedPolicy::solve`.
     let mut plan = policy.solve(input);
     if !deferrals.is_empty() {
         deferrals.add_to(&mut plan);
     }
     let mut plan = enforce(policy, input, plan);
 
+    let first = |(job, reason): (JobKey, Option<Reason>)| Some(Blocked { job, reason: reason? });
+    plan.held_back = accounts.held_back.into_iter().filter_map(first).collect();
     plan.deferred = deferrals.waiting.len() as u32;
     if plan.blocked.is_none() {
         plan.blocked = hidden.iter().next().and_then(|&job| {

@@ -106,6 +106,7 @@ pub(crate) fn table(views: &[JobView], now: Timestamp, wide: bool, width: usize)
             ("PLACEMENT", Align::Left),
             ("WORKLOAD", Align::Left),
             ("USER", Align::Left),
+            ("PROJECT", Align::Left),
         ]);
     }
     let mut table = Table::new(&columns);
@@ -133,6 +134,7 @@ pub(crate) fn table(views: &[JobView], now: Timestamp, wide: bool, width: usize)
                 placement.unwrap_or_default(),
                 workload.unwrap_or_default(),
                 user(record),
+                record.spec.project.as_ref().map(ToString::to_string).unwrap_or_default(),
             ]);
         }
         table.row(row);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use wattle_common::aim::parse_slowdown;
-use wattle_common::id::SubmissionId;
+use wattle_common::id::{ProjectId, SubmissionId};
 use wattle_common::job::{GpuRequest, JobSpec, check_signal};
 use wattle_common::messages::{Reply, SubmitJob};
 use wattle_common::subject::RequestTopic;
@@ -61,6 +61,9 @@ pub(crate) struct Submit {
     /// How much slower than at the default cap and clock its GPUs may run it: 2% or 0.02
     #[arg(long, value_name = "SHARE", value_parser = parse_slowdown)]
     max_slowdown: Option<f64>,
+    /// Project whose quota and fair share it counts towards
+    #[arg(long, value_name = "NAME", env = "WATTLE_PROJECT")]
+    project: Option<ProjectId>,
     /// Priority from 0 to 100, higher first; equal priorities in order of submission
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     priority: u8,
@@ -164,6 +167,7 @@ impl Submit {
             job,
             name,
             user: user(),
+            project: self.project,
             workload: self.workload,
             gpus: self.gpus,
             exclusive: self.exclusive,

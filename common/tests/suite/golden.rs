@@ -87,6 +87,7 @@ fn spec() -> JobSpec {
         job: job("train-7"),
         name: "train".into(),
         user: None,
+        project: None,
         workload: Some(workload()),
         gpus: GpuRequest { min: 1, max: 2 },
         exclusive: false,

@@ -4,6 +4,7 @@
 
 pub mod node_sleep;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -13,6 +14,7 @@ use wattle_common::config::{non_zero, service_lease, service_lease_default};
 use wattle_common::job::{GpuSetting, Sharing};
 use wattle_common::{ClusterId, Frequency, Power};
 
+use crate::accounts::rules::AccountRules;
 use crate::config::node_sleep::SleepConfig;
 use crate::controller::ControllerConfig;
 use crate::plan::input::TENANTS_MAX_DEFAULT;
@@ -85,6 +87,9 @@ pub struct Config {
     /// Probes of running jobs at lower caps and clocks, and their budget.
     #[serde(default)]
     pub probe: ProbeConfig,
+    /// Quotas and fair shares of users and projects.
+    #[serde(default)]
+    pub accounts: AccountRules,
     /// Sleep of idle nodes.
     #[serde(default)]
     pub sleep: SleepConfig,
@@ -164,6 +169,7 @@ impl Config {
                 self.max_slowdown
             ));
         }
+        self.accounts.check()?;
         self.sleep.check(self.node_stale_after())?;
         self.probe.check()
     }
@@ -171,6 +177,7 @@ impl Config {
         ControllerConfig {
             tenants_max: self.tenants_max,
             share: self.share,
+            accounts: Arc::new(self.accounts.clone()),
             jobs_max: self.jobs_max,
             price: 0.0,
             max_slowdown: (self.aim == Aim::Energy).then_some(self.max_slowdown),

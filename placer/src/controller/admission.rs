@@ -3,6 +3,7 @@
 use wattle_common::Timestamp;
 use wattle_common::job::GpuRequest;
 
+use crate::accounts::rules::Refusal;
 use crate::allocation::feasibility::infeasible;
 use crate::controller::{Controller, PolicyHandle};
 use crate::plan::reason::Reason;
@@ -29,6 +30,9 @@ pub enum NotAdmitted {
         /// The time of submission.
         now: Timestamp,
     },
+    /// A quota or a project's members exclude it.
+    #[error(transparent)]
+    Account(#[from] Refusal),
     /// The cluster can never run it.
     #[error("{0}")]
     NeverFits(Reason),
@@ -50,6 +54,8 @@ impl<P: PolicyHandle> Controller<P> {
         if let Some(deadline) = facts.deadline.filter(|deadline| *deadline <= now) {
             return Err(NotAdmitted::DeadlinePassed { deadline, now });
         }
+        let present = self.state.running().chain(self.state.queue());
+        self.limits.accounts.admit(&facts, present.map(|(_, job)| &job.facts))?;
         let job = Job::new(facts, 0);
         if let Some(reason) = infeasible(&self.state, &job) {
             return Err(NotAdmitted::NeverFits(reason));

@@ -23,11 +23,13 @@ pub mod planning;
 pub mod probes;
 pub mod sleep;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
 use wattle_common::job::{GpuSetting, Sharing};
 
+use crate::accounts::rules::AccountRules;
 use crate::plan::input::{
     IDLE_BEFORE_SLEEP, PlanningInput, PlanningLimits, PolicyCache, TENANTS_MAX_DEFAULT,
 };
@@ -45,6 +47,8 @@ pub struct ControllerConfig {
     pub tenants_max: u32,
     /// The site's rule on sharing GPUs.
     pub share: Sharing,
+    /// Quotas and fair shares of users and projects.
+    pub accounts: Arc<AccountRules>,
     /// Most queued and running jobs.
     pub jobs_max: usize,
     /// The least price of a joule, in the policy's unit. A budget may raise it.
@@ -67,6 +71,7 @@ impl Default for ControllerConfig {
         Self {
             tenants_max: TENANTS_MAX_DEFAULT,
             share: Sharing::Any,
+            accounts: Arc::default(),
             jobs_max: usize::MAX,
             price: 0.0,
             max_slowdown: None,
@@ -119,6 +124,7 @@ impl<P: PolicyHandle> Controller<P> {
             price: config.price,
             nodes_sleep: config.nodes_sleep,
             idle_before_sleep: config.idle_before_sleep,
+            accounts: Arc::clone(&config.accounts),
             ..PlanningLimits::default()
         };
         let mut state = ClusterState::new();
@@ -179,7 +185,12 @@ impl<P: PolicyHandle> Controller<P> {
     /// The input of a plan made now.
     #[must_use]
     pub const fn input(&self) -> PlanningInput<'_> {
-        PlanningInput { state: &self.state, limits: &self.limits, cache: self.cache.as_ref() }
+        PlanningInput {
+            state: &self.state,
+            limits: &self.limits,
+            sizes_max: None,
+            cache: self.cache.as_ref(),
+        }
     }
 
     /// Time has reached `now`.

@@ -156,6 +156,7 @@ fn adopted(job: &JobId, unrecorded: &Unrecorded) -> JobRecord {
         job: job.clone(),
         name: job.to_string(),
         user: None,
+        project: None,
         workload: None,
         gpus: GpuRequest { min: gpus, max: gpus },
         exclusive: !unrecorded.is_shared,

@@ -6,7 +6,7 @@ use wattle_common::messages::job_record::REASONS_MAX;
 use wattle_common::messages::{Prediction, RecordedReason};
 
 use crate::live::Placer;
-use crate::{Decision, JobKey, Plan, prediction};
+use crate::{Blocked, Decision, JobKey, Plan, prediction};
 
 /// The decision recorded for the first queued job that finds no room.
 const WAITS: &str = "waits";
@@ -35,7 +35,7 @@ impl Placer {
         for decision in &plan.nodes {
             self.node_decided(now, decision);
         }
-        self.note_blocked(now, &plan);
+        self.note_waiting(now, &plan);
         if let Some(at) = plan.again_at {
             let at = at.max(now + self.config.round_delay());
             self.round_at = Some(self.round_at.map_or(at, |sooner| sooner.min(at)));
@@ -133,9 +133,15 @@ impl Placer {
         }
     }
 
-    /// Records why the first queued job waits, at most as often as progress is stored.
-    fn note_blocked(&mut self, now: Timestamp, plan: &Plan) {
-        let Some(blocked) = &plan.blocked else { return };
+    /// Records why the first queued job waits, and the first of each account that its quota or share holds
+    /// back, at most as often as progress is stored.
+    fn note_waiting(&mut self, now: Timestamp, plan: &Plan) {
+        for blocked in plan.blocked.iter().chain(&plan.held_back) {
+            self.note_blocked(now, blocked);
+        }
+    }
+
+    fn note_blocked(&mut self, now: Timestamp, blocked: &Blocked) {
         let Some(id) = self.id_of(blocked.job) else { return };
         let reason = blocked.reason.to_string();
         let policy = self.controller.policy().name().to_owned();

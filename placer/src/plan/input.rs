@@ -1,6 +1,7 @@
 //! The input of a planning round: cluster state, planning limits and policy cache.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,9 @@ use std::time::Duration;
 use wattle_common::job::Sharing;
 use wattle_common::{Power, Timestamp};
 
+use crate::accounts::rules::AccountRules;
 use crate::state::cluster::ClusterState;
+use crate::state::gpu_set::JobKey;
 
 /// Default limit of jobs on one GPU: our own choice. The published tables of EaCO
 /// (arXiv 2412.08294) show no further saving beyond three, and each co-tenant adds risk.
@@ -44,6 +47,8 @@ pub struct PlanningLimits {
     pub preemption_limit: Option<Power>,
     /// The grid's carbon intensity and its forecast.
     pub grid: Option<Arc<GridForecast>>,
+    /// Quotas and fair shares of users and projects.
+    pub accounts: Arc<AccountRules>,
     /// Whether idle nodes may sleep.
     pub nodes_sleep: bool,
     /// How long a node must have been idle before it sleeps.
@@ -63,6 +68,7 @@ impl Default for PlanningLimits {
             admission_limit: None,
             preemption_limit: None,
             grid: None,
+            accounts: Arc::default(),
             nodes_sleep: false,
             idle_before_sleep: IDLE_BEFORE_SLEEP,
         }
@@ -129,6 +135,8 @@ pub struct PlanningInput<'a> {
     pub state: &'a ClusterState,
     /// The limits in force.
     pub limits: &'a PlanningLimits,
+    /// The largest sizes of jobs whose account is limited.
+    pub sizes_max: Option<&'a BTreeMap<JobKey, u32>>,
     /// The cache returned with the last applied plan, if any.
     pub cache: Option<&'a PolicyCache>,
 }
@@ -137,7 +145,7 @@ impl<'a> PlanningInput<'a> {
     /// An input without a cache.
     #[must_use]
     pub const fn new(state: &'a ClusterState, limits: &'a PlanningLimits) -> Self {
-        Self { state, limits, cache: None }
+        Self { state, limits, sizes_max: None, cache: None }
     }
 
     /// The instant to plan for.
@@ -152,6 +160,6 @@ impl<'a> PlanningInput<'a> {
     where
         'a: 'b,
     {
-        PlanningInput { state, limits: self.limits, cache: self.cache }
+        PlanningInput { state, ..self }
     }
 }

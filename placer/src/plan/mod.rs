@@ -27,6 +27,8 @@ pub struct Plan {
     pub again_at: Option<Timestamp>,
     /// The first queued job that could not be placed.
     pub blocked: Option<Blocked>,
+    /// The first queued job of each account that its quota or share holds back.
+    pub held_back: Vec<Blocked>,
     /// Number of jobs deferred for a cleaner grid.
     pub deferred: u32,
     /// The energy price at which it was made.

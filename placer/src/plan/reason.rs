@@ -10,6 +10,8 @@ use std::time::Duration;
 use wattle_common::job::GpuSetting;
 use wattle_common::{JobId, Power, Timestamp};
 
+use crate::accounts::Account;
+
 /// Highest market price of a GPU-second, s of completion time. Above it demand exceeds supply at every
 /// price.
 pub(crate) const GPU_PRICE_MAX: f64 = 1e9;
@@ -85,6 +87,20 @@ pub enum Reason {
     Share {
         /// GPUs allocated.
         gpus: u32,
+    },
+    /// Not started: its account holds its quota.
+    Quota {
+        /// The account.
+        account: Account,
+        /// GPUs.
+        gpus_max: u32,
+    },
+    /// Not started: its account holds its share of contended GPUs.
+    FairShare {
+        /// The account.
+        account: Account,
+        /// GPUs, rounded.
+        share: u32,
     },
     /// Not admitted: the site's power draw with it would exceed the admission limit.
     HeldBack {
@@ -314,6 +330,12 @@ impl fmt::Display for Reason {
                 available.join(", ")
             ),
 
+            Self::Quota { account, gpus_max } => {
+                write!(f, "it would exceed the quota of {account}: {gpus_max} GPUs")
+            }
+            Self::FairShare { account, share } => {
+                write!(f, "the fair share of {account}, {share} GPUs, is in use")
+            }
             Self::HeldBack { drawn, below } => {
                 write!(f, "power draw would be {}, admission limit {}", Kw(*drawn), Kw(*below))
             }

@@ -28,15 +28,24 @@ pub(crate) struct ElasticJob<'a> {
     pub(crate) fixed_size: Option<u32>,
     /// Its size, if it runs and has not settled ([`crate::allocation::settling`]).
     pub(crate) held: Option<u32>,
+    /// The largest size that the limits of its accounts permit.
+    pub(crate) gpus_max: u32,
     /// Sizes that it left and that nothing new is known of.
     pub(crate) tried_sizes: Vec<u32>,
     growth: Option<Growth>,
 }
 
 impl<'a> ElasticJob<'a> {
-    /// A job that may have every size of these operating points.
-    pub(crate) const fn new(key: JobKey, job: &'a Job, points: &'a OperatingPoints) -> Self {
+    /// A job that may have every size of these operating points within the limits of its accounts.
+    pub(crate) fn new(
+        input: PlanningInput<'_>,
+        key: JobKey,
+        job: &'a Job,
+        points: &'a OperatingPoints,
+    ) -> Self {
+        let gpus_max = input.sizes_max.and_then(|sizes| sizes.get(&key).copied());
         Self {
+            gpus_max: gpus_max.unwrap_or(u32::MAX),
             key,
             job,
             points,
@@ -80,6 +89,7 @@ impl<'a> ElasticJob<'a> {
     fn may_have(&self, gpus: u32) -> bool {
         let rates = || self.points.with_gpus(gpus).iter().map(|point| point.steps_per_s);
         self.fixed_size.or(self.held).is_none_or(|size| size == gpus)
+            && gpus <= self.gpus_max
             && !self.tried_sizes.contains(&gpus)
             && self.growth.is_none_or(|growth| growth.pays(gpus, rates().fold(0.0, f64::max)))
     }
@@ -137,7 +147,7 @@ impl<'a> Sizing<'a> {
         if let Some(points) = points
             && fixed_size.is_none_or(|size| !points.with_gpus(size).is_empty())
         {
-            self.jobs.push(ElasticJob::new(key, job, points).settling(input, fixed_size));
+            self.jobs.push(ElasticJob::new(input, key, job, points).settling(input, fixed_size));
             return;
         }
         let (gpus, gpu_type, setting) = match running {

@@ -22,6 +22,10 @@ pub struct JobFacts {
     pub id: JobId,
     /// Its workload, if declared.
     pub workload: Option<WorkloadId>,
+    /// The user who submitted it, if stated.
+    pub user: Option<Arc<str>>,
+    /// Its project, if it names one.
+    pub project: Option<Arc<str>>,
     /// The minimum and maximum number of GPUs.
     pub request: GpuRequest,
     /// Whether it requires GPUs without co-tenants.
@@ -55,6 +59,8 @@ impl JobFacts {
         Self {
             id,
             workload: None,
+            user: None,
+            project: None,
             request,
             exclusive: false,
             consents_to_sharing: false,
@@ -76,6 +82,8 @@ impl From<&JobSpec> for JobFacts {
         Self {
             id: spec.job.clone(),
             workload: spec.workload.clone(),
+            user: spec.user.as_deref().map(Arc::from),
+            project: spec.project.as_ref().map(|project| Arc::from(project.as_str())),
             request: spec.gpus,
             exclusive: spec.exclusive,
             consents_to_sharing: spec.consents_to_sharing,

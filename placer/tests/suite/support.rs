@@ -30,7 +30,12 @@ impl Site {
 
     /// The planning input.
     pub(crate) fn input(&self) -> PlanningInput<'_> {
-        PlanningInput { state: &self.state, limits: &self.limits, cache: self.cache.as_ref() }
+        PlanningInput {
+            state: &self.state,
+            limits: &self.limits,
+            sizes_max: None,
+            cache: self.cache.as_ref(),
+        }
     }
 
     /// Lets time pass.

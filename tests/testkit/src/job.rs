@@ -14,6 +14,7 @@ pub fn job_spec(job: &str, gpus: u32) -> JobSpec {
         job: id::job(job),
         name: job.to_owned(),
         user: None,
+        project: None,
         workload: None,
         gpus: GpuRequest::exactly(gpus),
         exclusive: false,

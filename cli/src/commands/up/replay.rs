@@ -109,6 +109,7 @@ impl Trace {
             job: id.clone(),
             name: job.workload.to_string(),
             user: crate::commands::submit::user(),
+            project: None,
             workload: Some(job.workload.clone()),
             gpus: job.gpus,
             exclusive: job.exclusive,

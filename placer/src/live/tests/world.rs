@@ -17,6 +17,7 @@ use wattle_common::messages::{
 use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
 
 use crate::Config;
+use crate::accounts::rules::AccountRules;
 use crate::live::tests::fault_injection::Faults;
 use crate::live::tests::node::{Node, SimulatedSleep, is_live};
 use crate::live::{Action, Event, PersistedState, Placer};
@@ -90,6 +91,7 @@ fn config() -> Config {
         gpu_cap_w: None,
         gpu_clock_mhz_max: None,
         probe: crate::probing::ProbeConfig::default(),
+        accounts: AccountRules::default(),
         sleep: crate::config::node_sleep::SleepConfig::default(),
     }
 }

@@ -46,6 +46,8 @@ pub(super) struct Bidder<'a> {
     age_s: f64,
     /// All its work, done and remaining, s.
     total_work: f64,
+    /// The largest size that the limits of its accounts permit.
+    pub(super) gpus_max: u32,
     /// Its size if it runs and cannot stop.
     pub(super) fixed_size: Option<u32>,
     /// The least size it must get, for its deadline or after a long wait.
@@ -69,7 +71,7 @@ impl Bidder<'_> {
 
     /// Whether it may get this many GPUs.
     fn may_have(&self, gpus: u32) -> bool {
-        gpus >= self.gpus_min
+        (self.gpus_min..=self.gpus_max).contains(&gpus)
             && self.fixed_size.or(self.held).is_none_or(|size| size == gpus)
             && !self.tried_sizes.contains(&gpus)
     }
@@ -109,7 +111,7 @@ pub(super) fn build_bids<'a>(
     let mut classes: Vec<BidderClass> = Vec::new();
     let mut numbers: BTreeMap<(usize, i32, u32, u32, u64, i32), usize> = BTreeMap::new();
     for bidder in &mut bidders {
-        let gpus_max = bidder.fixed_size.unwrap_or(u32::MAX);
+        let gpus_max = bidder.fixed_size.unwrap_or(bidder.gpus_max);
         let speed_min = bidder.speed_min.to_bits();
         let bounds = (bidder.gpus_min, gpus_max, speed_min, bidder.age_step);
         let key = (bidder.curve, bidder.work_step, bounds.0, bounds.1, bounds.2, bounds.3);
@@ -140,7 +142,7 @@ fn class_of(bidder: &Bidder<'_>) -> BidderClass {
         curve: bidder.curve,
         work: bidder.work,
         gpus_min: bidder.gpus_min,
-        gpus_max: bidder.fixed_size.unwrap_or(u32::MAX),
+        gpus_max: bidder.fixed_size.unwrap_or(bidder.gpus_max),
         may_wait: bidder.gpus_min == 0,
         speed_min: bidder.speed_min,
         age_s: age_of(bidder.age_step),
@@ -189,6 +191,7 @@ fn bidder<'a>(
         age_step: age_step(age_s),
         age_s,
         total_work: remaining.total_s,
+        gpus_max: elastic.gpus_max,
         fixed_size: elastic.fixed_size,
         gpus_min: elastic.fixed_size.unwrap_or(0),
         speed_min: if is_too_slow { 0.0 } else { speed_min },
@@ -226,7 +229,9 @@ fn set_least_sizes(bidders: &mut [Bidder<'_>], curves: &[OperatingCurve<'_>], fr
         let bidder = &mut bidders[index];
         let sizes = &curves[bidder.curve].sizes;
         let fast_enough = sizes.iter().find(|size| size.speed_max() >= bidder.speed_min);
-        match fast_enough.filter(|size| bidder.fixed_size.is_none() && size.gpus <= left) {
+        match fast_enough
+            .filter(|size| bidder.fixed_size.is_none() && size.gpus <= left.min(bidder.gpus_max))
+        {
             Some(size) => {
                 left -= size.gpus;
                 bidder.gpus_min = size.gpus;

@@ -241,9 +241,9 @@ fn bid_for_free(
     let curve =
         OperatingCurve::new(points, points.unit_rate()?, charge, joule, cleared.largest_set)?;
     let forecast = PriceForecast { long_run: LONG_RUN_PRICE, tau_s: cleared.tau_s };
-    let elastic = ElasticJob::new(key, job, points);
+    let elastic = ElasticJob::new(input, key, job, points);
     let (bidder, mut class) = single_bidder(input, &elastic, &curve);
-    class.gpus_max = free;
+    class.gpus_max = free.min(elastic.gpus_max);
     let mut market = Market { curves: vec![curve], classes: vec![class], forecast };
     market.set_tau(cleared.tau_s);
     let bid = market.bid(&market.classes[0], cleared.price);

@@ -160,13 +160,13 @@ fn assign_gpu_types<'a>(input: PlanningInput<'a>, sizing: &mut Sizing<'a>) {
 /// Jobs that are stopping to wait in the queue. They bid like queued jobs: the price that sent them back
 /// must not fall because they left.
 fn jobs_returning_to_queue(input: PlanningInput<'_>) -> impl Iterator<Item = ElasticJob<'_>> {
-    input.state.running().filter_map(|(key, job)| {
+    input.state.running().filter_map(move |(key, job)| {
         let points =
             job.operating_points.as_deref().filter(|points| !points.points().is_empty())?;
         let stops = matches!(job.state, State::Stopping { .. }) && job.next_gpus.is_none();
         let mut nodes = input.state.nodes().iter();
         let exists = nodes.any(|node| node.facts.gpu_type == points.gpu_type);
-        (stops && exists).then_some(ElasticJob::new(key, job, points))
+        (stops && exists).then_some(ElasticJob::new(input, key, job, points))
     })
 }
 

@@ -399,8 +399,9 @@ fn co_tenants(bidders: &[Bidder<'_>], moved: &BTreeSet<JobKey>) -> Vec<(usize, u
 
 /// The sizes that a pair may have: that of a job that has not settled, or any.
 fn permitted_sizes(a: &Bidder<'_>, b: &Bidder<'_>) -> impl Fn(u32) -> bool + use<> {
-    let (least, held) = (a.gpus_min.max(b.gpus_min), a.held.or(b.held));
-    move |gpus| gpus >= least && held.is_none_or(|size| size == gpus)
+    let (least, most) = (a.gpus_min.max(b.gpus_min), a.gpus_max.min(b.gpus_max));
+    let held = a.held.or(b.held);
+    move |gpus| (least..=most).contains(&gpus) && held.is_none_or(|size| size == gpus)
 }
 
 /// Whether two jobs are co-tenants of which one has not settled. They stay together.

@@ -13,6 +13,7 @@ impl LimitedPlan<'_> {
     /// The plan with the chosen settings, without the starts that are held back, and with the stops.
     pub(super) fn into_plan(self) -> Plan {
         let mut plan = Plan {
+            held_back: Vec::new(),
             decisions: Vec::with_capacity(self.plan.decisions.len()),
             nodes: first_wakes(&self.plan.nodes, self.wakes).cloned().collect(),
             again_at: self.plan.again_at,

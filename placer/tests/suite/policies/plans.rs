@@ -106,6 +106,7 @@ pub(super) fn happen(site: &mut Site, sizes: &[u32], name: String, step: Step) {
                 exclusive,
                 // Derived from the number in the name, so that recorded failures reproduce.
                 consents_to_sharing: name.ends_with(['0', '2', '4', '6', '8']),
+                user: name.ends_with(['0', '3', '6', '9']).then(|| Arc::from("ada")),
                 priority,
                 can_stop,
                 deadline,

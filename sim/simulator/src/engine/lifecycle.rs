@@ -15,6 +15,8 @@ impl Engine<'_> {
         let facts = JobFacts {
             id: spec.id.clone(),
             workload: Some(spec.workload.clone()),
+            user: None,
+            project: None,
             request: spec.gpus,
             exclusive: spec.exclusive,
             consents_to_sharing: false,
