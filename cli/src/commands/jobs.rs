@@ -291,7 +291,7 @@ pub(crate) mod tests {
     fn wide_table_has_names_in_full() {
         let views = views(records(), &last_summaries(), at(4_200), false);
         expect![[r#"
-            JOB                                                               PHASE          GPUS  POWER W  ENERGY Wh  DONE     REST      RAN   WAITED  STEPS/s  SETTING  PLACEMENT  WORKLOAD  USER
+            JOB                                                               PHASE          GPUS  POWER W  ENERGY Wh  DONE     REST      RAN   WAITED  STEPS/s  SETTING  PLACEMENT  WORKLOAD  USER  PROJECT
             python3-660bb7234354a                                             running           2      371      456.1  45 %  1:13:20  1:00:00    10:00     1.25  default  n0:0,1
             t-2                                                               observed          1      164        2.7                    3:20  1:06:40           default  n1:0       bert-b8
             a-job-with-a-name-of-the-greatest-length-that-an-id-can-have-001  queued    4..8 p100                                              1:10:00

@@ -22,9 +22,9 @@ use crate::lockstep::observed::{ObservedPolicy, Round};
 pub(super) type Made = BTreeSet<(Timestamp, JobId, String, String)>;
 
 /// No tick, lease or silence falls into a run: the trace alone makes rounds.
-const CONFIG: &str = "cluster = \"main\"\naim = \"time\"\nnodes_expected = 2\ntick_ms = 1000000000000\n\
-    lease_ms = 1000000000000\nround_delay_ms = 0\nnode_stale_after_ms = 1000000000000\n\
-    node_lost_after_ms = 1000000000000\n";
+const CONFIG: &str = "cluster = \"main\"\naim = \"time\"\nnodes_expected = 2\ntick_ms = 300000000000\n\
+    lease_ms = 300000000000\nround_delay_ms = 0\nnode_stale_after_ms = 300000000000\n\
+    node_lost_after_ms = 300000000000\n";
 const NATS: &str = "[nats]\nurl = \"nats://127.0.0.1:4222\"\n";
 
 fn config() -> Config {
