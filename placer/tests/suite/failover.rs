@@ -57,6 +57,13 @@ impl Site {
         .await;
     }
 
+    /// Waits until two more jobs are accepted.
+    async fn until_more(&self, count: &AtomicUsize) {
+        let so_far = count.load(Ordering::Relaxed);
+        let more = async || (count.load(Ordering::Relaxed) > so_far + 1).then_some(());
+        self.until("two more jobs are accepted", more).await;
+    }
+
     /// Stores a ledger entry of one second in which job `a` used a joule.
     async fn meter(&self, second: u64) {
         let from = Timestamp::from_s(1_000 + second);
@@ -113,6 +120,7 @@ async fn another_placer_takes_over_and_loses_nothing() {
         accepted_at
     });
     site.meter(0).await;
+    site.until_more(&count).await;
 
     // Not waited for: its process id exists, so nothing but its silence shows that it has ended.
     signal(&first, "KILL");
@@ -131,13 +139,12 @@ async fn another_placer_takes_over_and_loses_nothing() {
     assert_eq!(leader.0.id(), led);
 
     // The clean stop.
+    site.until_more(&count).await;
     signal(&leader.0, "TERM");
     let stopped = clock::monotonic();
     site.until_state(&last.0, "active").await;
     site.meter(3).await;
-    let so_far = count.load(Ordering::Relaxed);
-    let more = async || (count.load(Ordering::Relaxed) > so_far + 1).then_some(());
-    site.until("jobs are accepted again", more).await;
+    site.until_more(&count).await;
     let counted = |record: &JobRecord| record.energy_mj == Some(Energy::from_j(4));
     let record = site.record("a", counted).await;
     assert_eq!((record.phase, record.attempt), (JobPhase::Running, 1), "{record:#?}");
