@@ -1,8 +1,8 @@
 //! Weighted max-min fair shares: the entitlement of each account to contended GPUs.
 //!
-//! Every account receives GPUs in proportion to its weight until its demand is met; what is left goes to the
-//! others in the same way (Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2). The GPUs that jobs
-//! hold now count; past usage does not.
+//! Every account receives GPUs in proportion to its weight until its demand is met; the others receive the rest
+//! in the same way (Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2). The GPUs that jobs hold now
+//! count; past usage does not.
 
 /// The demand of an account for GPUs, and its weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
