@@ -327,6 +327,16 @@ async fn live_commands_run_in_order() {
     assert!(system.end().await.success());
 }
 
+/// `cargo fuzz run TARGET FOLDER...`: the target exists and all folders but the first, which it creates.
+fn check_fuzz_command(place: &str, words: &[String]) {
+    let [run, target, _, corpora @ ..] = words else { panic!("{place}: {words:?}") };
+    assert_eq!(run, "run", "{place}");
+    assert!(root().join(format!("fuzz/fuzz_targets/{target}.rs")).exists(), "{place}: {target}");
+    for corpus in corpora {
+        assert!(root().join(corpus).is_dir(), "{place}: {corpus}");
+    }
+}
+
 /// The options of cargo commands name what exists; a test filter selects at least one test.
 #[test]
 fn cargo_commands_name_existing_packages_targets_and_tests() {
@@ -352,6 +362,10 @@ fn cargo_commands_name_existing_packages_targets_and_tests() {
             continue;
         }
         seen += 1;
+        if let Some(at) = words.iter().position(|word| word == "fuzz") {
+            check_fuzz_command(&place, &words[at + 1..]);
+            continue;
+        }
         let mut package = None;
         let mut words = words.iter().map(String::as_str).skip(2).peekable();
         while let Some(word) = words.next() {
