@@ -70,7 +70,7 @@ pub struct ProjectRule {
     /// Its weight in the fair share.
     #[serde(default = "one")]
     pub weight: f64,
-    /// The users who may name it; empty: every user.
+    /// Users with access; empty: every user.
     #[serde(default)]
     pub members: Vec<String>,
 }
@@ -160,40 +160,33 @@ impl AccountRules {
     /// The quota of GPUs of an account.
     #[must_use]
     pub fn gpus_max(&self, account: &Account) -> Option<u32> {
-        match account {
-            Account::User(user) => match self.user(user.as_deref()) {
-                Some(rule) => rule.gpus_max,
-                None => self.user_gpus_max,
-            },
-            Account::Project(project) => self.project(project.as_deref())?.gpus_max,
-        }
+        self.limits(account).0
     }
 
     /// The quota of queued and running jobs of an account.
     #[must_use]
     pub fn jobs_max(&self, account: &Account) -> Option<u32> {
-        match account {
-            Account::User(user) => match self.user(user.as_deref()) {
-                Some(rule) => rule.jobs_max,
-                None => self.user_jobs_max,
-            },
-            Account::Project(project) => self.project(project.as_deref())?.jobs_max,
-        }
+        self.limits(account).1
     }
 
     /// The weight of an account in the fair share.
     #[must_use]
     pub fn weight(&self, account: &Account) -> f64 {
-        match account {
-            Account::User(user) => self.user(user.as_deref()).map_or(1.0, |rule| rule.weight),
-            Account::Project(project) => {
-                self.project(project.as_deref()).map_or(1.0, |rule| rule.weight)
-            }
-        }
+        self.limits(account).2
     }
 
-    fn user(&self, name: Option<&str>) -> Option<&UserRule> {
-        self.users.get(name?)
+    /// The quota of GPUs, the quota of jobs and the weight of an account.
+    fn limits(&self, account: &Account) -> (Option<u32>, Option<u32>, f64) {
+        match account {
+            Account::User(user) => match user.as_deref().and_then(|name| self.users.get(name)) {
+                Some(rule) => (rule.gpus_max, rule.jobs_max, rule.weight),
+                None => (self.user_gpus_max, self.user_jobs_max, 1.0),
+            },
+            Account::Project(project) => match self.project(project.as_deref()) {
+                Some(rule) => (rule.gpus_max, rule.jobs_max, rule.weight),
+                None => (None, None, 1.0),
+            },
+        }
     }
 
     fn project(&self, name: Option<&str>) -> Option<&ProjectRule> {
