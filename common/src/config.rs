@@ -27,6 +27,14 @@ pub fn non_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Er
     Ok(value)
 }
 
+/// Deserialises an optional power limit, watts: greater than 0 and at most [`NUMBER_MAX`].
+///
+/// # Errors
+/// For any other number.
+pub fn watts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    non_zero(deserializer).map(Some)
+}
+
 /// Deserialises the length of a service's lease, milliseconds: half a second to ten minutes.
 ///
 /// # Errors

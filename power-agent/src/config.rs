@@ -15,6 +15,8 @@ use wattle_common::{ClusterId, NodeId, Power};
 pub struct Settings {
     /// The cap of a GPU without a lease; absent: the GPU's default.
     pub safe_cap: Option<Power>,
+    /// Largest sum of the caps of all GPUs; absent: no limit.
+    pub node_limit: Option<Power>,
     /// Largest single change of a cap; zero: no ramp.
     pub ramp_step: Power,
     /// Time between two changes.
@@ -35,6 +37,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             safe_cap: None,
+            node_limit: None,
             ramp_step: Power::ZERO,
             ramp_every: Duration::from_millis(DEFAULT_RAMP_MS),
             heartbeat: Duration::from_millis(DEFAULT_HEARTBEAT_MS),
@@ -77,6 +80,9 @@ pub struct Config<B> {
     /// The cap of a GPU without a lease, in watts; absent: the GPU's default.
     #[serde(default)]
     pub safe_cap_w: Option<u64>,
+    /// Largest sum of the caps of this node's GPUs, in watts; absent: no limit.
+    #[serde(default, deserialize_with = "wattle_common::config::watts")]
+    pub node_limit_w: Option<u64>,
     /// Largest single change of a cap, in watts; 0: no ramp.
     #[serde(default)]
     pub ramp_w_step: u64,
@@ -111,10 +117,12 @@ impl<B> Config<B> {
     /// The settings of the machine.
     #[must_use]
     pub fn settings(&self) -> Settings {
+        // Saturates: an absurd number of watts must not overflow.
+        let watts = |w: u64| Power::from_mw(w.saturating_mul(1_000));
         Settings {
-            // Saturates: an absurd number of watts must not overflow.
-            safe_cap: self.safe_cap_w.map(|w| Power::from_mw(w.saturating_mul(1_000))),
-            ramp_step: Power::from_mw(self.ramp_w_step.saturating_mul(1_000)),
+            safe_cap: self.safe_cap_w.map(watts),
+            node_limit: self.node_limit_w.map(watts),
+            ramp_step: watts(self.ramp_w_step),
             ramp_every: Duration::from_millis(self.ramp_ms),
             heartbeat: Duration::from_millis(self.heartbeat_ms),
             lease_max: Duration::from_millis(self.lease_max_ms),

@@ -6,6 +6,8 @@
 use wattle_common::messages::DesiredGpu;
 use wattle_common::{Frequency, Power, Timestamp};
 
+use crate::node_limit::CapRequest;
+
 /// Properties of a GPU that the power agent does not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuFacts {
@@ -102,14 +104,20 @@ impl GpuFacts {
         }
     }
 
+    /// The supported cap that is nearest to this one. `None` if it supports no cap.
+    #[must_use]
+    pub fn nearest_cap(&self, cap: Power) -> Option<Power> {
+        let (min, max) = self.cap_range?;
+        // `clamp` would panic if a driver reported min > max.
+        Some(cap.min(max).max(min)).filter(|cap| self.check_cap(*cap).is_ok())
+    }
+
     /// The cap of the GPU without a lease: the configured one, clamped to the GPU's limits, or the
     /// GPU's default. `None` if it supports no cap.
     #[must_use]
     pub fn safe_cap(&self, configured: Option<Power>) -> Option<Power> {
-        let (min, max) = self.cap_range?;
-        let cap = configured.or(self.cap_default).unwrap_or(max);
-        // `clamp` would panic if a driver reported min > max.
-        Some(cap.min(max).max(min)).filter(|cap| self.check_cap(*cap).is_ok())
+        let (_, max) = self.cap_range?;
+        self.nearest_cap(configured.or(self.cap_default).unwrap_or(max))
     }
 }
 
@@ -127,12 +135,16 @@ pub(crate) struct Target {
 pub(crate) struct GpuState {
     pub(crate) facts: GpuFacts,
     pub(crate) healthy: bool,
-    /// The actual cap, as last read or set.
+    /// The actual cap, as last read or set; absent: not known at present.
     pub(crate) cap: Option<Power>,
+    /// The last known cap.
+    pub(crate) cap_last: Option<Power>,
     /// The actual lock, as last set: unknown, none or a clock. NVML cannot read it.
     pub(crate) clock: Option<Option<Frequency>>,
     /// Whether another program may have changed the lock since.
     pub(crate) clock_unverified: bool,
+    /// The cap by the order or the safe state, before the node's limit.
+    pub(crate) requested_cap: Option<Power>,
     pub(crate) target: Target,
     /// Why the desired cap or clock is not the target.
     pub(crate) rejected: Option<String>,
@@ -140,8 +152,8 @@ pub(crate) struct GpuState {
     pub(crate) cap_error: Option<String>,
     /// Why the driver did not set the clock, until it does.
     pub(crate) clock_error: Option<String>,
-    /// Whether a cap was sent to the driver and its result is awaited.
-    pub(crate) cap_pending: bool,
+    /// The cap that was sent to the driver and whose result is awaited.
+    pub(crate) cap_pending: Option<Power>,
     /// Whether a clock was sent to the driver and its result is awaited.
     pub(crate) clock_pending: bool,
     /// Whether the driver refused the cap, which is not retried before the next reading.
@@ -153,18 +165,20 @@ pub(crate) struct GpuState {
 }
 
 impl GpuState {
-    pub(crate) const fn new(facts: GpuFacts, cap: Option<Power>) -> Self {
+    pub(crate) const fn new(facts: GpuFacts) -> Self {
         Self {
             facts,
             healthy: true,
             cap: None,
+            cap_last: None,
             clock: None,
             clock_unverified: false,
-            target: Target { cap, clock: None },
+            requested_cap: None,
+            target: Target { cap: None, clock: None },
             rejected: None,
             cap_error: None,
             clock_error: None,
-            cap_pending: false,
+            cap_pending: None,
             clock_pending: false,
             cap_blocked: false,
             clock_blocked: false,
@@ -174,28 +188,35 @@ impl GpuState {
 
     /// Makes the safe state, with this cap, the target.
     pub(crate) fn set_safe_target(&mut self, cap: Option<Power>) {
+        self.requested_cap = cap;
         self.target = Target { cap, clock: None };
         self.rejected = None;
     }
 
-    /// Makes the desired cap and clock the target. A value that the GPU does not support leaves the
-    /// previous target in force and is reported.
-    pub(crate) fn set_target(&mut self, desired: Option<&DesiredGpu>) {
+    /// Makes the desired cap and clock the target. A value that the GPU does not support is reported and
+    /// leaves the previous one in force; under a power limit the nearest supported cap is set.
+    pub(crate) fn set_target(&mut self, desired: Option<&DesiredGpu>, power_limited: bool) {
         let mut rejected = Vec::new();
         match desired.and_then(|gpu| gpu.cap_mw) {
             Some(cap) => match self.facts.check_cap(cap) {
-                Ok(()) => self.target.cap = Some(cap),
-                Err(error) => rejected.push(error.to_string()),
+                Ok(()) => self.requested_cap = Some(cap),
+                Err(error) => {
+                    rejected.push(error.to_string());
+                    if power_limited {
+                        self.requested_cap = self.facts.nearest_cap(cap);
+                    }
+                }
             },
             // Without a desired cap the target is the default cap, if the GPU has one.
             None => {
                 if let Some(cap) = self.facts.cap_default
                     && self.facts.check_cap(cap).is_ok()
                 {
-                    self.target.cap = Some(cap);
+                    self.requested_cap = Some(cap);
                 }
             }
         }
+        self.target.cap = self.requested_cap;
         match desired.and_then(|gpu| gpu.clock_mhz_max) {
             Some(clock) => match self.facts.check_clock(clock) {
                 Ok(()) => self.target.clock = Some(clock),
@@ -206,6 +227,27 @@ impl GpuState {
         self.rejected = (!rejected.is_empty()).then(|| rejected.join("; "));
     }
 
+    /// Whether its cap can be changed now.
+    fn is_settable(&self) -> bool {
+        self.healthy && !self.cap_blocked && self.facts.cap_range.is_some()
+    }
+
+    /// The highest cap that the GPU may have: the known one, the last known one, or the highest that it
+    /// supports, and the one that is being set. A GPU that was never read counts with `unread`.
+    pub(crate) fn cap_at_most(&self, unread: Power) -> Power {
+        let highest = self.facts.cap_range.map(|(_, highest)| highest);
+        let known = self.cap.or(self.cap_last).or(highest).or(self.facts.cap_default);
+        known.unwrap_or(unread).max(self.cap_pending.unwrap_or_default())
+    }
+
+    /// Its cap for the node's limit.
+    pub(crate) fn cap_request(&self, unread: Power) -> CapRequest {
+        let settable = self.requested_cap.zip(self.facts.cap_range).filter(|_| self.is_settable());
+        settable.map_or(CapRequest::Fixed(self.cap_at_most(unread)), |(requested, (lowest, _))| {
+            CapRequest::Settable { requested, lowest }
+        })
+    }
+
     /// Whether the known cap and clock equal the target.
     pub(crate) fn reached(&self) -> bool {
         (self.target.cap.is_none() || self.cap == self.target.cap)
@@ -213,14 +255,14 @@ impl GpuState {
     }
 
     /// The next cap on the way to the target: at most `step` from the actual cap; the target itself
-    /// if `step` is zero or the actual cap is unknown.
-    pub(crate) fn next_cap(&self, step: Power) -> Option<Power> {
+    /// if `step` is zero, the actual cap is unknown, or it falls under a power limit.
+    pub(crate) fn next_cap(&self, step: Power, falls_at_once: bool) -> Option<Power> {
         let target = self.target.cap?;
         let Some(cap) = self.cap else { return Some(target) };
         if cap == target {
             return None;
         }
-        let next = if step == Power::ZERO {
+        let next = if step == Power::ZERO || (falls_at_once && cap > target) {
             target
         } else if cap < target {
             (cap + step).min(target)
@@ -273,17 +315,17 @@ mod tests {
     #[test]
     fn the_ramp_ends_at_the_target() {
         let w = Power::from_w;
-        let mut state = GpuState::new(v100(), None);
+        let mut state = GpuState::new(v100());
         state.target.cap = Some(w(100));
         state.cap = Some(w(300));
         let mut caps = Vec::new();
-        while let Some(next) = state.next_cap(w(80)) {
+        while let Some(next) = state.next_cap(w(80), false) {
             caps.push(next);
             state.cap = Some(next);
         }
         assert_eq!(caps, [w(220), w(140), w(100)]);
         state.cap = Some(w(20)); // below the limits, set by another program
-        assert_eq!(state.next_cap(w(50)), Some(w(100)));
+        assert_eq!(state.next_cap(w(50), false), Some(w(100)));
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! * a cap or clock outside the GPU's limits is never set;
 //! * an older desired state is never obeyed;
 //! * without a current lease every GPU is at its safe cap with its clock unlocked;
-//! * the same holds after start and after shutdown.
+//! * the same holds after start and after shutdown;
+//! * the sum of the caps is within the node's limit, and a cap rises only when others have fallen enough.
 //!
 //! [`PowerMachine`] decides, without I/O and without a clock of its own; the shell (feature
 //! `service`) reads and sets the GPUs and uses the bus.
@@ -13,6 +14,7 @@
 pub mod config;
 pub mod gpu_state;
 pub mod machine;
+mod node_limit;
 pub mod note;
 mod order_age;
 pub mod persisted;

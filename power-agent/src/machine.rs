@@ -7,12 +7,14 @@
 //! result of one triggers the next. So results may come late or never (a hung driver), and no
 //! settings accumulate.
 //!
-//! Caps move to a lease's target by the ramp, and to the safe state at once.
+//! Caps move to a lease's target by the ramp, and to the safe state at once. Under a power limit, of the
+//! site or of this node, they fall at once. [`drive`] keeps the sum of the caps within the node's limit.
 //!
 //! A request to sleep is carried out once for each instant that it carries, and only while its
 //! lease runs and it names no job. A node that has slept reads the request again when it wakes,
 //! perhaps before the placer has withdrawn it.
 
+mod drive;
 mod event;
 mod readings;
 
@@ -39,6 +41,8 @@ struct Lease {
     generation: u64,
     length: Duration,
     until: Timestamp,
+    /// Whether the caps are this node's share of a power limit.
+    power_limited: bool,
     gpus: BTreeMap<GpuIndex, DesiredGpu>,
 }
 
@@ -71,6 +75,8 @@ pub struct PowerMachine {
     /// Whether they are stored. Otherwise a cap found at the start may be that of a killed agent.
     stores_caps: bool,
     sleep_result: Option<SleepResult>,
+    /// The lowest possible sum of the caps, while it exceeds the node's limit.
+    limit_missed: Option<Power>,
 }
 
 impl PowerMachine {
@@ -97,6 +103,7 @@ impl PowerMachine {
             caps: PersistedCaps::default(),
             stores_caps: true,
             sleep_result: None,
+            limit_missed: None,
         }
     }
 
@@ -136,7 +143,7 @@ impl PowerMachine {
         self.lease.is_none()
             && self.gpus.values().filter(|gpu| gpu.healthy).all(|gpu| {
                 (gpu.reached() || gpu.cap_blocked || gpu.clock_blocked)
-                    && !gpu.cap_pending
+                    && gpu.cap_pending.is_none()
                     && !gpu.clock_pending
             })
     }
@@ -171,10 +178,12 @@ impl PowerMachine {
         if until <= now {
             out.push(Action::Log(Note::Expired { generation: desired.generation, age }));
             self.lease = None;
+            self.keep_share_of_expired(&desired, out);
         } else {
             self.observed_generation = desired.generation;
             self.sleep(&desired, out);
             self.keep_share(&desired, out);
+            let power_limited = desired.power_limited;
             let gpus: BTreeMap<_, _> = desired.gpus.into_iter().map(|g| (g.gpu, g)).collect();
             // Logged once per generation, because it is renewed every few seconds.
             if newer_generation && !self.gpus.is_empty() {
@@ -182,7 +191,8 @@ impl PowerMachine {
                     out.push(Action::Log(Note::UnknownGpu { gpu: *gpu }));
                 }
             }
-            self.lease = Some(Lease { generation: version.generation, length, until, gpus });
+            let generation = version.generation;
+            self.lease = Some(Lease { generation, length, until, power_limited, gpus });
         }
         self.set_targets(out);
     }
@@ -217,10 +227,21 @@ impl PowerMachine {
 
     /// Keeps the ordered caps for the time after the lease, if they are shares of a power limit.
     fn keep_share(&mut self, desired: &NodeDesired, out: &mut Vec<Action>) {
-        let ordered = desired.gpus.iter().filter(|_| desired.power_limited);
-        let limited = ordered.filter_map(|gpu| gpu.cap_mw.map(|cap| (gpu.gpu, cap))).collect();
+        let limited = desired.power_limited.then(|| shares(desired));
         if self.caps.limited != limited {
             self.caps.limited = limited;
+            out.push(Action::StoreCaps(self.caps.clone()));
+        }
+    }
+
+    /// An expired order still names this node's share of a power limit: a new agent may have no other.
+    fn keep_share_of_expired(&mut self, desired: &NodeDesired, out: &mut Vec<Action>) {
+        if !desired.power_limited {
+            return;
+        }
+        let before = self.caps.limited.clone();
+        self.caps.lower_to(shares(desired));
+        if self.caps.limited != before {
             out.push(Action::StoreCaps(self.caps.clone()));
         }
     }
@@ -241,9 +262,10 @@ impl PowerMachine {
         out: &mut Vec<Action>,
     ) {
         let Some(state) = self.gpus.get_mut(&gpu) else { return };
-        state.cap_pending = false;
+        state.cap_pending = None;
         match result {
             Ok(()) => {
+                state.cap_last = Some(cap);
                 if state.healthy {
                     state.cap = Some(cap);
                 }
@@ -279,17 +301,6 @@ impl PowerMachine {
         }
     }
 
-    /// Issues the settings that are due, and a report if it changed.
-    fn drive(&mut self, now: Timestamp, heartbeat: bool, out: &mut Vec<Action>) {
-        let leased = self.lease.is_some();
-        if self.driver_error.is_none() {
-            for (gpu, state) in self.gpus.iter_mut().filter(|(_, state)| state.healthy) {
-                drive_gpu(*gpu, state, now, leased, &self.settings, out);
-            }
-        }
-        self.report(now, heartbeat, out);
-    }
-
     fn report(&mut self, now: Timestamp, heartbeat: bool, out: &mut Vec<Action>) {
         if self.gpus.is_empty() && self.driver_error.is_none() {
             return; // nothing has been read yet, and an empty inventory would be wrong
@@ -321,6 +332,7 @@ impl PowerMachine {
             sleep_result: self.sleep_result.clone(),
             switch: self.settings.switch.clone(),
             gpus_per_board,
+            node_limit_mw: self.settings.node_limit,
         };
         let changed = self.reported.as_mut().is_none_or(|last| {
             std::mem::swap(&mut last.at_us, &mut report.at_us);
@@ -410,18 +422,15 @@ impl Machine for PowerMachine {
 
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
         let lease = self.lease.as_ref().map(|lease| (lease.until, "the lease ends"));
-        let step = self
-            .gpus
-            .values()
-            .filter(|gpu| gpu.healthy && !gpu.cap_pending && !gpu.cap_blocked)
-            .filter(|gpu| {
-                self.driver_error.is_none() && gpu.next_cap(self.settings.ramp_step).is_some()
-            })
-            .map(|gpu| (gpu.step_at, "the ramp's next step"))
-            .min();
+        let step = self.next_step().map(|at| (at, "the ramp's next step"));
         let read = Some((self.read_at, "heartbeat"));
         [lease, step, read].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
+}
+
+/// The caps of an order, by GPU.
+fn shares(desired: &NodeDesired) -> BTreeMap<GpuIndex, Power> {
+    desired.gpus.iter().filter_map(|gpu| gpu.cap_mw.map(|cap| (gpu.gpu, cap))).collect()
 }
 
 /// Where the cap of a GPU without a lease comes from.
@@ -451,7 +460,7 @@ fn set_target(
 ) {
     let before = state.rejected.clone();
     match lease {
-        Some(lease) => state.set_target(lease.gpus.get(&gpu)),
+        Some(lease) => state.set_target(lease.gpus.get(&gpu), lease.power_limited),
         None => state.set_safe_target(safe.cap(gpu, &state.facts)),
     }
     if state.rejected != before
@@ -465,42 +474,5 @@ fn store_error(current: &mut Option<String>, gpu: GpuIndex, error: String, out: 
     if current.as_ref() != Some(&error) {
         out.push(Action::Log(Note::NotApplied { gpu, error: error.clone() }));
         *current = Some(error);
-    }
-}
-
-fn drive_gpu(
-    gpu: GpuIndex,
-    state: &mut GpuState,
-    now: Timestamp,
-    leased: bool,
-    settings: &Settings,
-    out: &mut Vec<Action>,
-) {
-    let step = if leased { settings.ramp_step } else { Power::ZERO };
-    let ramping = step != Power::ZERO;
-    // An error is cleared once the GPU has its target: targets change, and other programs may set
-    // GPUs too.
-    if state.target.cap.is_none() || state.cap == state.target.cap {
-        state.cap_error = None;
-    }
-    if state.clock == Some(state.target.clock) && !state.clock_unverified {
-        state.clock_error = None;
-    }
-    if !state.cap_pending
-        && !state.cap_blocked
-        && (!ramping || now >= state.step_at)
-        && let Some(cap) = state.next_cap(step)
-    {
-        state.cap_pending = true;
-        if ramping {
-            state.step_at = now + settings.ramp_every;
-        }
-        out.push(Action::SetCap { gpu, cap });
-    }
-    let reached = state.clock == Some(state.target.clock) && !state.clock_unverified;
-    if !state.clock_pending && !state.clock_blocked && !reached {
-        state.clock_pending = true;
-        state.clock_unverified = false;
-        out.push(Action::SetClock { gpu, clock: state.target.clock });
     }
 }

@@ -33,6 +33,13 @@ pub enum Note {
         /// The generation of the lease.
         generation: u64,
     },
+    /// The lowest possible caps exceed the node's limit.
+    NodeLimitMissed {
+        /// The limit.
+        limit: Power,
+        /// The sum of the lowest possible caps.
+        lowest: Power,
+    },
     /// A setting was not applied.
     NotApplied {
         /// The GPU.
@@ -112,6 +119,11 @@ impl fmt::Display for Note {
                     "lease of generation {generation} expired: GPUs return to their safe state"
                 )
             }
+            Self::NodeLimitMissed { limit, lowest } => write!(
+                f,
+                "node_limit_w is exceeded: it is {limit}, and the lowest caps that can be set add up to \
+                 {lowest}: correct node_limit_w, or find the GPU that refuses its cap"
+            ),
             Self::NotApplied { gpu, error } => write!(f, "GPU {gpu}: not set: {error}"),
             Self::CapChanged { gpu, set, found: Some(found) } => {
                 write!(f, "GPU {gpu}: cap was set to {set} and is {found}: set again")

@@ -18,9 +18,10 @@ pub struct PersistedCaps {
     /// Whether the found caps have been set again since; the next agent then reads them again.
     #[serde(default)]
     pub restored: bool,
-    /// Last ordered cap of each GPU under a power limit of the site: its share of the limit.
+    /// Last ordered cap of each GPU under a power limit of the site or of its group: its share of the
+    /// limit. A GPU that is not named has its default cap as its share. Absent: no limit is in force.
     #[serde(default)]
-    pub limited: BTreeMap<GpuIndex, Power>,
+    pub limited: Option<BTreeMap<GpuIndex, Power>>,
 }
 
 impl PersistedCaps {
@@ -39,8 +40,19 @@ impl PersistedCaps {
     }
 
     fn at_most_share(&self, gpu: GpuIndex, facts: &GpuFacts, cap: Option<Power>) -> Option<Power> {
-        let share = self.limited.get(&gpu).copied();
-        let share = share.filter(|share| facts.check_cap(*share).is_ok());
+        let Some(limited) = &self.limited else { return cap };
+        let share = limited.get(&gpu).copied().or(facts.cap_default);
+        let share = share.and_then(|share| facts.nearest_cap(share));
         cap.map(|cap| share.map_or(cap, |share| cap.min(share)))
+    }
+
+    /// The shares of an order that has expired before it was received: they only lower the known ones,
+    /// because the order may be older than those.
+    pub(crate) fn lower_to(&mut self, shares: BTreeMap<GpuIndex, Power>) {
+        let known = self.limited.get_or_insert_default();
+        for (gpu, share) in shares {
+            let known = known.entry(gpu).or_insert(share);
+            *known = (*known).min(share);
+        }
     }
 }

@@ -11,6 +11,7 @@
 
 mod bus;
 mod driver_thread;
+mod reset;
 mod sleep_command;
 mod state_file;
 
@@ -31,7 +32,7 @@ use crate::config::Config;
 use crate::machine::{Action, Event, PowerMachine};
 use crate::note::Note;
 
-pub use driver_thread::reset;
+pub use reset::reset;
 
 /// The service's configuration.
 pub type ServiceConfig = Config<BusConfig>;
@@ -124,7 +125,9 @@ fn log(note: &Note) {
         | Note::CapChanged { gpu, .. }
         | Note::ClockAboveLock { gpu, .. }
         | Note::UnknownGpu { gpu } => tracing::warn!(gpu, "{note}"),
-        Note::Refused(OrderRefused::OutOfBounds(_)) => tracing::error!("{note}"),
+        Note::Refused(OrderRefused::OutOfBounds(_)) | Note::NodeLimitMissed { .. } => {
+            tracing::error!("{note}");
+        }
         Note::Expired { generation, .. } | Note::LeaseEnded { generation } => {
             tracing::warn!(generation, "{note}");
         }

@@ -195,6 +195,8 @@ pub(crate) fn verdict(nodes: &[Node]) -> String {
 pub(crate) fn table(nodes: &[Node], now: Timestamp, wide: bool, width: usize) -> Table {
     let switch = |node: &Node| node.power.as_ref()?.switch.as_ref().map(ToString::to_string);
     let switched = wide && nodes.iter().any(|node| switch(node).is_some());
+    let limit = |node: &Node| node.power.as_ref()?.node_limit_mw;
+    let limited = wide && nodes.iter().any(|node| limit(node).is_some());
     let mut columns = vec![
         ("NODE", Align::Left),
         ("GPU", Align::Right),
@@ -208,6 +210,9 @@ pub(crate) fn table(nodes: &[Node], now: Timestamp, wide: bool, width: usize) ->
     ];
     if switched {
         columns.push(("SWITCH", Align::Left));
+    }
+    if limited {
+        columns.push(("NODE LIMIT W", Align::Right));
     }
     if wide {
         columns.extend([
@@ -244,6 +249,9 @@ pub(crate) fn table(nodes: &[Node], now: Timestamp, wide: bool, width: usize) ->
             ];
             if switched {
                 row.push(switch(node).unwrap_or_default());
+            }
+            if limited {
+                row.push(limit(node).map(watts).unwrap_or_default());
             }
             if wide {
                 let clock = reading.and_then(|r| r.clock_mhz).map(|c| u64::from(c.as_mhz()));
@@ -287,6 +295,17 @@ fn faults(node: &Node, now: Timestamp, rate: u32) -> Vec<String> {
     }
     if node.summary.is_none() && node.sleep.is_none() {
         faults.push(format!("{id}: its profiler does not answer; readings are missing"));
+    }
+    let caps: Power = node.gpus().filter_map(|(gpu, _)| gpu.cap_mw).sum();
+    if let Some(limit) = node.power.as_ref().and_then(|report| report.node_limit_mw)
+        && caps > limit
+    {
+        faults.push(format!(
+            "{id}: its caps add up to {}, above node_limit_w = {}: correct the limit, or the GPU that \
+             refuses its cap",
+            power(caps),
+            limit.as_mw() / 1_000
+        ));
     }
     for (gpu, reading) in node.gpus() {
         if let Some(error) = reading.and_then(|reading| reading.error.as_ref()) {
@@ -382,6 +401,7 @@ pub(crate) mod tests {
         };
         let report = PowerReport {
             switch: SwitchId::new("leaf-0").ok(),
+            node_limit_mw: Some(Power::from_w(900)),
             ..testkit::power_report("n0", at(95), [gpu(0), gpu(1), lost])
         };
         let jobs = [running("python3-660bb7234354a", [0]), running("resnet-2", [0])];
@@ -422,11 +442,11 @@ pub(crate) mod tests {
     #[test]
     fn wide_table_has_clocks_and_jobs_in_full() {
         expect![[r#"
-            NODE  GPU  TYPE  STATE   POWER W  CAP W  BUSY %  MEMORY GiB  TEMP °C  SWITCH  CLOCK MHz  LIMIT MHz  REPORTED s  JOBS
-            n0      0  v100  ok          231    250      97      8.9/32       61  leaf-0       1380                      5  python3-660bb7234354a resnet-2
-            n0      1  v100  ok           41    250       0      8.9/32       61  leaf-0       1380                      5
-            n0      2  v100  lost          0    250       0      8.9/32       61  leaf-0       1380                      5
-            n1      0  v100  asleep             250                  32                                                 80
+            NODE  GPU  TYPE  STATE   POWER W  CAP W  BUSY %  MEMORY GiB  TEMP °C  SWITCH  NODE LIMIT W  CLOCK MHz  LIMIT MHz  REPORTED s  JOBS
+            n0      0  v100  ok          231    250      97      8.9/32       61  leaf-0           900       1380                      5  python3-660bb7234354a resnet-2
+            n0      1  v100  ok           41    250       0      8.9/32       61  leaf-0           900       1380                      5
+            n0      2  v100  lost          0    250       0      8.9/32       61  leaf-0           900       1380                      5
+            n1      0  v100  asleep             250                  32                                                               80
         "#]].assert_eq(&table(&two_nodes(), at(100), true, 80).render(false));
     }
 
@@ -439,6 +459,10 @@ pub(crate) mod tests {
         let shown = faults(&silent, at(100), 1);
         assert_eq!(shown[0], "n0: its launcher has not reported");
         assert_eq!(shown[1], "n0: its profiler does not answer; readings are missing");
+        let mut limited = nodes[0].clone();
+        limited.power.as_mut().unwrap().node_limit_mw = Some(Power::from_w(600));
+        let shown = faults(&limited, at(100), 1);
+        assert!(shown[0].starts_with("n0: its caps add up to 750 W, above node_limit_w = 600"));
         let wrong = |now| faults(&nodes[0], now, 1).first().cloned().unwrap_or_default();
         assert!(
             wrong(at(3_699)).contains("n0: its clock is 3600 s behind"),

@@ -123,6 +123,9 @@ pub struct PowerReport {
     /// GPUs on each board of the node in index order, if configured: a power of two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_per_board: Option<u32>,
+    /// Largest sum of the caps of the node's GPUs, if configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_limit_mw: Option<Power>,
 }
 
 /// Result of a sleep request.

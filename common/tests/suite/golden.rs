@@ -192,6 +192,7 @@ fn actual() {
         sleep_result: None,
         switch: None,
         gpus_per_board: None,
+        node_limit_mw: None,
     };
     check("power-report", &report);
     let mut with_clocks = report;
@@ -206,6 +207,8 @@ fn actual() {
     let mut placed = that_sleeps;
     (placed.switch, placed.gpus_per_board) = (SwitchId::new("leaf-3").ok(), Some(4));
     check("power-report-place", &placed);
+    placed.node_limit_mw = Some(Power::from_w(1_600));
+    check("power-report-limit", &placed);
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl PowerMachine {
         }
         let safe = Safe { settings: &self.settings, caps: &self.caps, stopping: self.stopping };
         let state = self.gpus.entry(gpu).or_insert_with(|| {
-            let mut state = GpuState::new(read.facts.clone(), None);
+            let mut state = GpuState::new(read.facts.clone());
             set_target(&mut state, gpu, lease, safe, out);
             state
         });
@@ -74,7 +74,7 @@ impl PowerMachine {
             state.cap = None;
             out.push(Action::Log(Note::Recovered { gpu }));
         }
-        if let (Some(set), false) = (state.cap, state.cap_pending)
+        if let (Some(set), false) = (state.cap, state.cap_pending.is_some())
             && read.cap != Some(set)
         {
             out.push(Action::Log(Note::CapChanged { gpu, set, found: read.cap }));
@@ -85,6 +85,7 @@ impl PowerMachine {
             out.push(Action::Log(Note::ClockAboveLock { gpu, set, found }));
         }
         state.cap = read.cap;
+        state.cap_last = read.cap.or(state.cap_last);
         state.cap_blocked = false;
         state.clock_blocked = false;
         // NVML cannot read a lock, so it is set again after each reading, which corrects a change by
@@ -102,7 +103,7 @@ impl PowerMachine {
             clock_range: None,
         };
         let first = !self.gpus.contains_key(&gpu);
-        let state = self.gpus.entry(gpu).or_insert_with(|| GpuState::new(unknown(), None));
+        let state = self.gpus.entry(gpu).or_insert_with(|| GpuState::new(unknown()));
         if state.healthy || first {
             out.push(Action::Log(Note::Lost { gpu, error }));
         }

@@ -13,11 +13,8 @@ use wattle_common::{Frequency, GpuIndex, Power};
 use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver, GpuError};
 
-use crate::config::Settings;
 use crate::gpu_state::{GpuFacts, GpuStatus, SetError};
 use crate::machine::Event;
-use crate::persisted::PersistedCaps;
-use crate::shell::state_file::StateFile;
 
 /// Capacity of the command channel: the machine has at most one reading pending, and one cap and
 /// one clock for each GPU.
@@ -141,7 +138,7 @@ fn read_gpu(
     Ok(GpuStatus { facts, cap: reading.cap, clock: reading.clock })
 }
 
-fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<GpuFacts, GpuError> {
+pub(super) fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<GpuFacts, GpuError> {
     let info = driver.info(gpu)?;
     Ok(GpuFacts {
         uuid: info.uuid,
@@ -153,83 +150,10 @@ fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<GpuFacts, GpuError> {
     })
 }
 
-/// Gives every GPU the cap that an earlier service found, or the safe one, and unlocks its clock; returns the number of failures.
-///
-/// # Errors
-/// Where there is no driver.
-pub fn reset(config: &super::ServiceConfig) -> Result<u32, GpuError> {
-    let mut driver = NvmlDriver::open(config.nvml_library.as_deref())?;
-    let file = StateFile::new(config.state_dir.as_deref());
-    let caps = file.read();
-    let failed = reset_all(&mut driver, &config.settings(), &caps)?;
-    if failed == 0 {
-        file.write(&PersistedCaps { restored: true, ..caps });
-    }
-    Ok(failed)
-}
-
-fn reset_all(
-    driver: &mut dyn Driver,
-    settings: &Settings,
-    caps: &PersistedCaps,
-) -> Result<u32, GpuError> {
-    let mut failed = 0;
-    for gpu in 0..driver.count()? {
-        match reset_gpu(driver, gpu, settings, caps) {
-            Ok(cap) => {
-                tracing::info!(gpu, cap_mw = cap.map(Power::as_mw), "GPU is in its safe state");
-            }
-            Err(error) => {
-                failed += 1;
-                tracing::error!(gpu, %error, "GPU could not be reset");
-            }
-        }
-    }
-    Ok(failed)
-}
-
-fn reset_gpu(
-    driver: &mut dyn Driver,
-    gpu: GpuIndex,
-    settings: &Settings,
-    caps: &PersistedCaps,
-) -> Result<Option<Power>, GpuError> {
-    let cap = caps.final_cap(gpu, &facts(driver, gpu)?, settings);
-    let capped = cap.map_or(Ok(()), |cap| driver.set_cap(gpu, cap));
-    // The clock is unlocked even if the cap could not be set.
-    match driver.set_clock_max(gpu, None) {
-        Ok(()) | Err(GpuError::Unsupported { .. }) => capped.map(|()| cap),
-        Err(error) => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wattle_gpu::fake::{Command, FakeDriver, FaultMode};
-
-    #[test]
-    fn reset_makes_every_reachable_gpu_safe() {
-        let mut node = FakeDriver::v100s(3);
-        for gpu in 0..3 {
-            node.set_cap(gpu, Power::from_w(120)).unwrap();
-            node.set_clock_max(gpu, Some(Frequency::from_mhz(900))).unwrap();
-        }
-        node.gpus[1].fault = FaultMode::Lost;
-        node.commands.clear();
-        let safe = Power::from_w(250);
-        let settings = Settings { safe_cap: Some(safe), ..Settings::default() };
-        assert_eq!(reset_all(&mut node, &settings, &PersistedCaps::default()), Ok(1));
-        assert_eq!(
-            node.commands,
-            [
-                Command::Cap(0, safe),
-                Command::ClockMax(0, None),
-                Command::Cap(2, safe),
-                Command::ClockMax(2, None)
-            ]
-        );
-    }
+    use wattle_gpu::fake::{FakeDriver, FaultMode};
 
     #[test]
     fn each_command_has_one_true_result() {

@@ -66,7 +66,7 @@ mod tests {
         let caps = PersistedCaps {
             found: [("GPU-7".to_owned(), Power::from_w(180))].into(),
             restored: false,
-            limited: [(0, Power::from_w(120))].into(),
+            limited: Some([(0, Power::from_w(120))].into()),
         };
         file.write(&caps);
         assert_eq!(file.read(), caps);

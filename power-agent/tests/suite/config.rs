@@ -17,8 +17,10 @@ fn the_example_states_the_defaults() {
     let config = load(Path::new(EXAMPLE)).unwrap();
     assert_eq!(config.settings(), Settings::default());
     let text = std::fs::read_to_string(EXAMPLE).unwrap().replace("# safe_cap_w", "safe_cap_w");
+    let text = text.replace("# node_limit_w", "node_limit_w");
     let config: ServiceConfig = parse(&text, Path::new("power-agent.toml")).unwrap();
     assert_eq!(config.settings().safe_cap, Some(Power::from_w(250)));
+    assert_eq!(config.settings().node_limit, Some(Power::from_w(1_600)));
     assert_eq!((config.switch, config.gpus_per_board), (None, None));
     let text =
         text.replace("# switch =", "switch =").replace("# gpus_per_board =", "gpus_per_board =");
@@ -32,6 +34,7 @@ fn a_wrong_value_is_named() {
     let text = std::fs::read_to_string(EXAMPLE).unwrap();
     for (right, wrong, named, detail) in [
         ("heartbeat_ms = 10_000", "heartbeat_ms = 0", "heartbeat_ms", "greater than 0"),
+        ("# node_limit_w = 1_600", "node_limit_w = 0", "node_limit_w", "greater than 0"),
         ("# gpus_per_board = 4", "gpus_per_board = 3", "gpus_per_board", "1, 2, 4, 8"),
         ("# switch = \"leaf-0\"", "switch = \"leaf 0\"", "switch", "use letters"),
     ] {

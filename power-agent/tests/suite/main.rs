@@ -3,6 +3,8 @@
 
 mod bounds;
 mod config;
+mod model;
+mod node_limit;
 mod properties;
 mod sleep;
 mod topology;

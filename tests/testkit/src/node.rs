@@ -46,6 +46,7 @@ pub fn power_report(
         sleep_result: None,
         switch: None,
         gpus_per_board: None,
+        node_limit_mw: None,
     }
 }
 

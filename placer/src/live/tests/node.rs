@@ -94,6 +94,7 @@ impl Node {
             sleep_result: self.sleep.answer.clone(),
             switch: self.place.0.map(|switch| switch.parse().unwrap()),
             gpus_per_board: self.place.1,
+            node_limit_mw: None,
         }
     }
 
