@@ -66,10 +66,8 @@ fn final_caps(
         }
     };
     let requests: Vec<CapRequest> = gpus.iter().map(request).collect();
-    let level = match settings.node_limit.map(|limit| common_level(&requests, limit)) {
-        None => None,
-        Some(level) => Some(level.unwrap_or(Power::ZERO)),
-    };
+    let limit = settings.node_limit;
+    let level = limit.map(|limit| common_level(&requests, limit).unwrap_or(Power::ZERO));
     let cap = |request: &CapRequest| match request {
         CapRequest::Settable { requested, .. } => {
             Some(level.map_or(*requested, |level| request.at(level)))
