@@ -73,6 +73,8 @@ struct Shared {
     reached: watch::Receiver<u64>,
     /// Streams known to exist, in the order of [`StreamName::ALL`].
     streams_ready: [AtomicBool; StreamName::ALL.len()],
+    /// Number of servers that keep each bucket and stream, if this process sets it.
+    replicas: Option<usize>,
 }
 
 /// A received message.

@@ -5,6 +5,7 @@
 
 #![allow(clippy::missing_panics_doc, reason = "a test fails by panicking")]
 
+pub mod chaos;
 pub mod gpu_suite;
 
 use std::ffi::OsStr;
@@ -28,14 +29,15 @@ pub const PATIENCE: Duration = Duration::from_secs(90);
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
     let me = std::env::current_exe().expect("a test knows its own path");
-    let folder = me.ancestors().nth(2).expect("a test lies in target/PROFILE/deps");
-    let path = folder.join(name);
-    assert!(
-        path.is_file(),
-        "{} is missing; run `cargo build --workspace --bins --lib` first (tests/run does)",
-        path.display()
-    );
-    path
+    // A program lies in target/PROFILE, a test in target/PROFILE/deps.
+    let folders = || me.ancestors().skip(1).take(2);
+    let path = folders().map(|folder| folder.join(name)).find(|path| path.is_file());
+    path.unwrap_or_else(|| {
+        panic!(
+            "{name} is missing in {}; run `cargo build --workspace --bins --lib` first (tests/run does)",
+            folders().last().unwrap_or(&me).display()
+        )
+    })
 }
 
 /// A file of the repository.

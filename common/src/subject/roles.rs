@@ -259,18 +259,24 @@ impl Grant<'_> {
         self.publish(self.topic(stream.topic(), ids));
     }
 
+    /// Creates a stream, and changes the number of its copies.
+    fn create(&mut self, stream: &str) {
+        self.publish(format!("$JS.API.STREAM.CREATE.{stream}"));
+        self.publish(format!("$JS.API.STREAM.UPDATE.{stream}"));
+    }
+
     fn placer(&mut self) {
         self.service("wattle-placer");
         // The placer creates what all others use.
         for bucket in Bucket::ALL {
             let stream = bucket.stream(self.cluster);
             self.find(&stream);
-            self.publish(format!("$JS.API.STREAM.CREATE.{stream}"));
+            self.create(&stream);
         }
         for stream in StreamName::ALL {
             let stream = stream.name(self.cluster);
             self.find(&stream);
-            self.publish(format!("$JS.API.STREAM.CREATE.{stream}"));
+            self.create(&stream);
         }
         for bucket in [Bucket::Jobs, Bucket::Desired, Bucket::Budget] {
             self.watch(bucket, ">");

@@ -28,6 +28,18 @@ pub struct BusConfig {
     /// Permits a server that is not on loopback without a key or without TLS.
     #[serde(default)]
     pub permit_insecure: bool,
+    /// Number of servers that keep each bucket and stream: 1, 3 or 5. The placer sets it, also for existing
+    /// ones. Absent: 1 for new buckets and streams, existing ones unchanged.
+    #[serde(default, deserialize_with = "replicas")]
+    pub replicas: Option<usize>,
+}
+
+fn replicas<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
+    let value = usize::deserialize(deserializer)?;
+    if [1, 3, 5].contains(&value) {
+        return Ok(Some(value));
+    }
+    Err(serde::de::Error::custom(format!("invalid replicas {value}: expected 1, 3 or 5")))
 }
 
 impl BusConfig {
@@ -41,6 +53,7 @@ impl BusConfig {
             certificate_file: None,
             certificate_key_file: None,
             permit_insecure: false,
+            replicas: None,
         }
     }
 

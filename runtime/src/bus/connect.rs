@@ -134,6 +134,7 @@ impl Bus {
                 refused,
                 reached,
                 streams_ready,
+                replicas: config.replicas,
             }),
         })
     }

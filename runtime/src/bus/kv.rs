@@ -75,7 +75,7 @@ impl Bus {
             subjects: vec![format!("$KV.{name}.>")],
             storage: StorageType::File,
             discard: DiscardPolicy::New,
-            num_replicas: 1,
+            num_replicas: self.shared.replicas.unwrap_or(1),
             max_consumers: -1,
             max_messages: -1,
             max_messages_per_subject: 1,

@@ -227,7 +227,7 @@ impl Bus {
                 subjects: vec![stream.topic().pattern(self.cluster())],
                 storage: StorageType::File,
                 discard: DiscardPolicy::Old,
-                num_replicas: 1,
+                num_replicas: self.shared.replicas.unwrap_or(1),
                 max_consumers: -1,
                 max_messages: -1,
                 max_messages_per_subject: -1,
@@ -284,7 +284,15 @@ impl Bus {
                 _ => return Err(self.api_error(what(), error)),
             },
         };
-        essentials(&name, &config, &found)
+        essentials(&name, &config, &found)?;
+        match self.shared.replicas {
+            Some(replicas) if replicas != found.num_replicas => {
+                let changed = Config { num_replicas: replicas, ..found };
+                let changed = self.shared.jetstream.update_stream(changed).await;
+                changed.map_err(|error| self.create_error(&name, error)).map(drop)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn create_error(&self, name: &str, error: jetstream::context::CreateStreamError) -> BusError {

@@ -67,7 +67,9 @@ pub(super) fn issue(folder: &Folder, hosts: &[String]) -> anyhow::Result<()> {
         usage(format!("invalid --host {}: {error}; expected a name or an address", hosts.join(" ")))
     })?;
     params.distinguished_name.push(DnType::CommonName, hosts[0].clone());
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    // The servers of a NATS cluster connect to each other with the same certificate.
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     params.use_authority_key_identifier_extension = true;
     validity(&mut params, SERVER_YEARS)?;
     let key = KeyPair::generate().context("cannot create a key")?;
