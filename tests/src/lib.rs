@@ -29,15 +29,16 @@ pub const PATIENCE: Duration = Duration::from_secs(90);
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
     let me = std::env::current_exe().expect("a test knows its own path");
-    // A program lies in target/PROFILE, a test in target/PROFILE/deps.
-    let folders = || me.ancestors().skip(1).take(2);
-    let path = folders().map(|folder| folder.join(name)).find(|path| path.is_file());
-    path.unwrap_or_else(|| {
-        panic!(
-            "{name} is missing in {}; run `cargo build --workspace --bins --lib` first (tests/run does)",
-            folders().last().unwrap_or(&me).display()
-        )
-    })
+    // A program is in target/PROFILE, a test in target/PROFILE/deps.
+    let own = me.parent().expect("a file has a folder");
+    let folder = if own.ends_with("deps") { own.parent().unwrap_or(own) } else { own };
+    let path = folder.join(name);
+    assert!(
+        path.is_file(),
+        "{} is missing; run `cargo build --workspace --bins --lib` first (tests/run does)",
+        path.display()
+    );
+    path
 }
 
 /// A file of the repository.

@@ -284,9 +284,13 @@ async fn every_role_is_held_to_the_table() {
             .into_iter()
             .chain(StreamName::ALL.map(|stream| stream.name(&cluster())))
         {
-            for (verb, permitted) in
-                [("CREATE", "P"), ("UPDATE", ""), ("DELETE", ""), ("PURGE", ""), ("MSG.DELETE", "")]
-            {
+            for (verb, permitted) in [
+                ("CREATE", "P"),
+                ("UPDATE", "P"),
+                ("DELETE", ""),
+                ("PURGE", ""),
+                ("MSG.DELETE", ""),
+            ] {
                 let row = format!("$JS.API.STREAM.{verb}.{name}");
                 let errors = client.errors(&format!("PUB {row} 2\r\n{{}}\r\n")).await;
                 judge("Publish", &row, permitted, errors);
