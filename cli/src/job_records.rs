@@ -1,10 +1,11 @@
 //! The jobs' records: from the bucket, or from the placer for people without access to the bucket.
 //!
 //! The bucket is available without a running placer. It contains the jobs of all users, so only
-//! operators may read it; the placer gives users the records of their own jobs.
+//! operators may read it; the placer gives users the records of their own jobs. Lists come from the placer,
+//! which sends the part that is shown.
 
 use anyhow::Context as _;
-use wattle_common::messages::{JobRecord, JobsReply, ReadJobs};
+use wattle_common::messages::{JobCounts, JobList, JobRecord, JobsReply, ReadJobs};
 use wattle_common::subject::{Bucket, Rank, RequestTopic};
 use wattle_common::{JobId, codec};
 use wattle_runtime::bus::Bus;
@@ -41,7 +42,7 @@ pub(crate) fn require_change(bus: &Bus) -> anyhow::Result<()> {
 /// One page.
 async fn page(bus: &Bus, request: &ReadJobs) -> anyhow::Result<(Vec<JobRecord>, bool)> {
     match takeover::request(bus, RequestTopic::JobRequested, "placer", request).await? {
-        JobsReply::Jobs { records, more } => Ok((records, more)),
+        JobsReply::Jobs { records, more, .. } => Ok((records, more)),
         JobsReply::Refused { error } => Err(usage(error)),
     }
 }
@@ -74,10 +75,61 @@ pub(crate) async fn all(bus: &Bus) -> anyhow::Result<Vec<JobRecord>> {
     Ok(records)
 }
 
+/// Records in the order of a list, and the number of all jobs that this person may see.
+pub(crate) struct Listed {
+    /// The first records of the list.
+    pub(crate) records: Vec<JobRecord>,
+    /// Jobs by phase, ended ones included.
+    pub(crate) counts: JobCounts,
+}
+
+/// The first `limit` records of a list, from the placer. Without a placer they come from the bucket, if
+/// this person may read it.
+pub(crate) async fn listed(bus: &Bus, ended: bool, limit: usize) -> anyhow::Result<Listed> {
+    let mut request = ReadJobs { list: Some(JobList { ended }), ..ReadJobs::default() };
+    let mut listed = Listed { records: Vec::new(), counts: JobCounts::new() };
+    loop {
+        let reply = if reads_storage(bus) {
+            let subject = bus.request_subject(RequestTopic::JobRequested);
+            match bus.request(&subject, &request).await {
+                Ok(reply) => reply,
+                Err(_) => return listed_from_bucket(bus, ended, limit).await,
+            }
+        } else {
+            takeover::request(bus, RequestTopic::JobRequested, "placer", &request).await?
+        };
+        let (records, more) = match reply {
+            JobsReply::Jobs { records, more, counts } => {
+                listed.counts = counts.unwrap_or(listed.counts);
+                (records, more)
+            }
+            JobsReply::Refused { error } => return Err(usage(error)),
+        };
+        request.after = records.last().map(|record| record.spec.job.clone());
+        listed.records.extend(records);
+        if !more || request.after.is_none() || listed.records.len() >= limit {
+            listed.records.truncate(limit);
+            return Ok(listed);
+        }
+    }
+}
+
+async fn listed_from_bucket(bus: &Bus, ended: bool, limit: usize) -> anyhow::Result<Listed> {
+    let mut records = all(bus).await?;
+    let mut counts = JobCounts::new();
+    for record in &records {
+        *counts.entry(record.phase).or_default() += 1;
+    }
+    records.retain(|record| ended || !record.phase.is_final());
+    records.sort_by(|a, b| a.list_order().cmp(&b.list_order()));
+    records.truncate(limit);
+    Ok(Listed { records, counts })
+}
+
 /// The record of a job.
 pub(crate) async fn one(bus: &Bus, job: &JobId) -> anyhow::Result<Option<JobRecord>> {
     if !reads_storage(bus) {
-        let request = ReadJobs { job: Some(job.clone()), after: None };
+        let request = ReadJobs { job: Some(job.clone()), ..ReadJobs::default() };
         return Ok(page(bus, &request).await?.0.pop());
     }
     let bucket = bus.bucket(Bucket::Jobs).await?;

@@ -1,4 +1,5 @@
-//! Requests to the placer and the registry, repeated while another process takes over.
+//! Requests to the placer and the registry, repeated while another process takes over or the service is
+//! busy.
 //!
 //! Every request may be repeated: a repetition changes nothing more.
 
@@ -9,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wattle_common::lease::SERVICE_LEASE_DEFAULT;
 use wattle_common::subject::RequestTopic;
-use wattle_runtime::bus::{Bus, BusError};
+use wattle_runtime::bus::{Bus, BusError, SERVICE_BUSY};
 
 use crate::output::note;
 
@@ -38,16 +39,21 @@ pub(crate) async fn request<T: Serialize, R: DeserializeOwned>(
         };
         let may_pass = error.is_transient() || matches!(error, BusError::NoResponder { .. });
         let waited = began.elapsed();
+        let is_busy = matches!(error, BusError::Service { code: SERVICE_BUSY, .. });
+        if is_busy && waited >= TAKEOVER_MAX {
+            return Err(error.into());
+        }
         if !may_pass || waited >= TAKEOVER_MAX {
             return Err(error)
                 .context(format!("the {service} did not answer; is wattle-{service} running?"));
         }
         if waited >= NOTE_AFTER && !std::mem::replace(&mut noted, true) {
-            note(&format!(
-                "the {service} does not answer; repeating the request for up to {} s, as another one may \
-                 take over",
-                TAKEOVER_MAX.as_secs()
-            ));
+            let cause = if is_busy {
+                format!("the {service} has too many requests")
+            } else {
+                format!("the {service} does not answer, and another one may take over")
+            };
+            note(&format!("{cause}; repeating the request for up to {} s", TAKEOVER_MAX.as_secs()));
         }
         tokio::time::sleep(PAUSE).await;
     }

@@ -271,7 +271,7 @@ impl fmt::Display for Placement {
 }
 
 /// Phase of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobPhase {
     /// Accepted; waits for GPUs.

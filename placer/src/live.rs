@@ -45,6 +45,7 @@ mod budget;
 mod inventory;
 mod job_energy;
 mod lifecycle;
+mod listing;
 mod node_sleep;
 mod orders;
 mod planning;

@@ -1,14 +1,16 @@
 //! The placer's service: connects the live placer to the bus.
 //!
 //! Requests, reports and surfaces are the inputs; records, orders and replies are the outputs. One loop
-//! executes all actions in order, and each write is acknowledged before the next begins. While the bus
-//! is away, actions wait; afterwards [`Event::BusReturned`] excuses missing heartbeats. Of several placers
-//! one leads ([`leader`]); the server refuses writes of any other.
+//! executes all actions in order ([`actions`]). While the bus is away, actions wait; afterwards
+//! [`Event::BusReturned`] excuses missing heartbeats. Of several placers one leads ([`leader`]); the server
+//! refuses writes of any other.
 
 mod access;
+mod actions;
 mod leader;
 mod requests;
 mod storage;
+mod submissions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,16 +18,16 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, JobProgressed, JobRecord, LaunchReport,
-    LedgerEntry, PowerReport, Reply, SubmitJob, Surface,
+    AimStatus, BudgetRecord, BudgetStatus, JobProgressed, JobRecord, LaunchReport, LedgerEntry,
+    PowerReport, Surface,
 };
 use wattle_common::subject::{
     AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, Reporter, StreamName, Subject, Topic,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp, codec};
 use wattle_runtime::bus::{
-    Bus, BusError, Change, Consumer, ExclusiveBucket, ExclusiveError, Leadership, Request,
-    Requests, Service, Stored, StoredDelivery, Subscription, Watch,
+    Bus, BusError, Change, Consumer, ExclusiveBucket, ExclusiveError, Leadership, Requests,
+    Service, Stored, StoredDelivery, Subscription, Watch,
 };
 use wattle_runtime::orders::OrderLog;
 use wattle_runtime::shell::{Shutdown, chain};
@@ -37,7 +39,8 @@ use crate::{Config, Policy, UnknownPolicy};
 use leader::Ended;
 pub use leader::run;
 use requests::Waiting;
-use storage::{Room, Storage};
+use storage::Storage;
+use submissions::Submissions;
 
 /// Pause before the bus is tried again: wall time.
 const RETRY: Duration = Duration::from_millis(250);
@@ -77,7 +80,7 @@ struct PlacerService {
     actual: Watch,
     surfaces: Watch,
     _service: Service,
-    submissions: Requests,
+    submissions: Submissions,
     cancellations: Requests,
     reads: Requests,
     budgets: Requests,
@@ -143,6 +146,7 @@ impl PlacerService {
 
         let service = leader::register(&bus, "active").await?;
         let submissions = service.endpoint(Topic::JobSubmitted.pattern(&cluster)).await?;
+        let submissions = Submissions::new(submissions);
         let cancellations = service.endpoint(Topic::JobCancelled.pattern(&cluster)).await?;
         let reads = service.endpoint(Topic::JobRequested.pattern(&cluster)).await?;
         let budgets = service.endpoint(Topic::BudgetSet.pattern(&cluster)).await?;
@@ -203,13 +207,11 @@ impl PlacerService {
             if let Some(event) = event {
                 self.placer.handle(clock::now(), event, &mut out);
             }
-            for action in out.drain(..) {
-                match self.execute(action, shutdown).await? {
-                    Stored::Immediately => {}
-                    Stored::AfterRetry => was_away = true,
-                    // Shutdown while the bus is away: the next start computes unwritten actions again.
-                    Stored::Interrupted => return Ok(Ended::Stopped),
-                }
+            match self.carry_out(&mut out, shutdown).await? {
+                Stored::Immediately => {}
+                Stored::AfterRetry => was_away = true,
+                // Shutdown while the bus is away: the next start computes unwritten actions again.
+                Stored::Interrupted => return Ok(Ended::Stopped),
             }
             if !self.not_stored.is_empty() || (event_was_timer && !self.unstored.is_empty()) {
                 match self.repeat_unstored(shutdown).await? {
@@ -231,7 +233,10 @@ impl PlacerService {
     async fn next_event(&mut self, out: &mut Vec<Action>) -> Option<Event> {
         let wake = self.placer.next_wake().map_or(Timestamp::FOREVER, |(at, _)| at);
         tokio::select! {
-            Some(request) = self.submissions.next() => self.submitted(request, out).await,
+            batch = self.submissions.next() => {
+                self.submitted(batch, out).await;
+                None
+            }
             Some(request) = self.cancellations.next() => {
                 let (number, body) = self.receive(request, access::cancel).await?;
                 Some(Event::Cancelled(number, body))
@@ -263,128 +268,6 @@ impl PlacerService {
                 // Disconnected: no report can arrive, so no node counts as silent.
                 tokio::time::sleep(RETRY).await;
                 Some(Event::BusReturned)
-            }
-        }
-    }
-
-    /// Decodes a submission, and refuses it if the bucket of jobs has no room.
-    async fn submitted(&mut self, request: Request, out: &mut Vec<Action>) -> Option<Event> {
-        let (number, body) = self.receive::<SubmitJob>(request, access::submit).await?;
-        let room = self.storage.room().await;
-        if room != Room::Free {
-            self.placer.handle(clock::now(), Event::JobsNearlyFull, out);
-        }
-        if room == Room::Full && !self.jobs.contains(body.spec.job.as_str()) {
-            let error = self.storage.refusal();
-            let reply = Reply::Refused { error: error.clone() };
-            self.conclude(number, &reply, Some(&error)).await;
-            return None;
-        }
-        Some(Event::Submitted(number, Box::new(body)))
-    }
-
-    /// Stores a record. Without room, the record of a known job is stored later, and a new job is
-    /// refused.
-    async fn store_job(
-        &mut self,
-        record: Box<JobRecord>,
-        shutdown: &Shutdown,
-    ) -> Result<Stored, ExclusiveError> {
-        let job = record.spec.job.clone();
-        let error = match self.jobs.put(job.as_str(), &record, shutdown).await {
-            Ok(stored) => {
-                self.unstored.remove(&job);
-                return Ok(stored);
-            }
-            Err(error) => error,
-        };
-        let Some(cause) = error.refused_value() else { return Err(error) };
-        self.storage.job_not_stored(&job, cause);
-        if self.jobs.contains(job.as_str()) {
-            self.unstored.insert(job, record);
-        } else {
-            self.not_stored.insert(job);
-        }
-        Ok(Stored::Immediately)
-    }
-
-    /// Completes what a full bucket interrupted: removes refused jobs, and repeats one write.
-    async fn repeat_unstored(&mut self, shutdown: &Shutdown) -> Result<Stored, ExclusiveError> {
-        let mut out = Vec::new();
-        for job in std::mem::take(&mut self.not_stored) {
-            self.placer.handle(clock::now(), Event::SubmissionNotStored(job), &mut out);
-        }
-        let mut stored = Stored::Immediately;
-        for action in out {
-            stored = self.execute(action, shutdown).await?;
-        }
-        if let Some((_, record)) = self.unstored.pop_first() {
-            stored = self.store_job(record, shutdown).await?;
-        }
-        Ok(stored)
-    }
-
-    /// Executes an action. A value for which the server has no room is left out with an alarm: orders,
-    /// the budget's status and the aim are written again.
-    async fn execute(
-        &mut self,
-        action: Action,
-        shutdown: &Shutdown,
-    ) -> Result<Stored, ExclusiveError> {
-        let executed = self.try_execute(action, shutdown).await;
-        if let Err(ExclusiveError::Bus { bucket, source }) = &executed
-            && source.is_value_refused()
-        {
-            self.storage.not_stored(bucket, "a value", source);
-            return Ok(Stored::Immediately);
-        }
-        executed
-    }
-
-    async fn try_execute(
-        &mut self,
-        action: Action,
-        shutdown: &Shutdown,
-    ) -> Result<Stored, ExclusiveError> {
-        match action {
-            Action::StoreJob(record) => self.store_job(record, shutdown).await,
-            Action::StoreDesired(desired) => {
-                self.orders.put(desired.node.as_str(), &desired, shutdown).await
-            }
-            Action::ForgetJob(job) => self.jobs.delete(job.as_str(), shutdown).await,
-            Action::WakeNode(node) => {
-                self.wake_node(node);
-                Ok(Stored::Immediately)
-            }
-            Action::StoreBudget(record) => self.budget.put(BUDGET_SET, &*record, shutdown).await,
-            Action::StoreBudgetStatus(status) => {
-                self.budget.put(BUDGET_STATUS, &*status, shutdown).await
-            }
-            Action::StoreAimStatus(status) => self.budget.put(AIM_STATUS, &status, shutdown).await,
-            Action::AnswerBudget(number, reply) => {
-                let refused = match &reply {
-                    BudgetReply::Refused { error } => Some(error.as_str()),
-                    BudgetReply::Stored { .. } => None,
-                };
-                self.conclude(number, &reply, refused).await;
-                Ok(Stored::Immediately)
-            }
-            Action::Answer(number, mut reply) => {
-                if let Reply::Accepted { job } = &reply
-                    && self.not_stored.contains(job)
-                {
-                    reply = Reply::Refused { error: self.storage.refusal() };
-                }
-                let refused = match &reply {
-                    Reply::Refused { error } => Some(error.as_str()),
-                    Reply::Accepted { .. } => None,
-                };
-                self.conclude(number, &reply, refused).await;
-                Ok(Stored::Immediately)
-            }
-            Action::Alarm(text) => {
-                tracing::error!("{text}");
-                Ok(Stored::Immediately)
             }
         }
     }

@@ -63,6 +63,10 @@ pub struct ServiceConfig {
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// The name under which registries register.
 const NAME: &str = "wattle-registry";
+/// Most bytes of proposals that wait: those of 2,500 jobs at 13 kB each. A newer one replaces the one of
+/// the same predictor and job; one without room is dropped, and the predictor proposes the next with the
+/// job's next window.
+const PROPOSALS_LEN_MAX: usize = 32 << 20;
 /// Most pending writes.
 const PENDING_MAX: usize = 20_000;
 
@@ -145,7 +149,7 @@ async fn open(
     lease: &Leadership,
 ) -> Result<Service, ExclusiveError> {
     let bus = bus.clone();
-    let (surfaces, _) = ExclusiveBucket::open(&bus, Bucket::Surfaces, lease).await?;
+    let surfaces = ExclusiveBucket::open_without_values(&bus, Bucket::Surfaces, lease).await?;
     let (predictors, values) = ExclusiveBucket::open(&bus, Bucket::Predictors, lease).await?;
     let (mut champion, mut records) = (None, BTreeMap::new());
     for entry in values {
@@ -217,7 +221,8 @@ impl Service {
             let bus = &self.bus;
             // Windows first, so that no proposal is received before the window it answers.
             let windows = bus.subscribe(&Topic::WindowClosed.pattern(bus.cluster())).await?;
-            let proposals = bus.subscribe(&Topic::SurfaceProposed.pattern(bus.cluster())).await?;
+            let proposals = Topic::SurfaceProposed.pattern(bus.cluster());
+            let proposals = bus.subscribe_newest(&proposals, PROPOSALS_LEN_MAX).await?;
             let mut jobs = bus.bucket(Bucket::Jobs).await?.watch().await?;
             let first = jobs.initial().await;
             let service = register(bus, "active").await?;
@@ -230,6 +235,7 @@ impl Service {
             begun.map_err(refused)?;
         let mut actions = Vec::new();
         self.restore_jobs(&first, &mut actions).await;
+        drop(first);
         // Predictors then propose all their jobs, which replaces proposals lost while down.
         actions.push(Action::WriteChampion(self.registry.champion().clone()));
         self.act(&mut actions).await?;

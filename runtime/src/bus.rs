@@ -19,6 +19,7 @@ mod follow;
 mod kv;
 mod latest;
 mod lease;
+mod newest;
 mod pending;
 mod replay;
 mod sequenced;
@@ -44,9 +45,10 @@ pub use error::BusError;
 pub use exclusive::{ExclusiveBucket, ExclusiveError, Stored};
 pub use kv::{Change, KvBucket, Watch};
 pub use lease::{Candidate, Leadership, LeaseLost};
+pub use newest::NewestMessages;
 pub use pending::PendingWrites;
 pub use replay::Replay;
-pub use service::{FoundService, Request, Requests, Service};
+pub use service::{FoundService, Request, Requests, SERVICE_BUSY, Service};
 pub use stream::{Consumer, StoredDelivery};
 
 /// Time limit of a request, wall time. A loopback reply takes 0.2 ms; two seconds allow for a busy

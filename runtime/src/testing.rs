@@ -99,6 +99,12 @@ impl NatsServer {
         self.port
     }
 
+    /// Its process id, while it runs.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// Ends it with SIGKILL; its store remains.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {

@@ -7,6 +7,7 @@
 
 pub mod chaos;
 pub mod gpu_suite;
+pub mod load;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -25,9 +26,15 @@ use wattle_runtime::{clock, testing};
 /// Deadline of a condition, far above the expected time.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The path of a program built by `cargo build --workspace`.
+/// The environment variable with the folder of the programs under test; by default that of the test.
+pub const PROGRAMS_ENV: &str = "WATTLE_PROGRAMS";
+
+/// The path of a program built by `cargo build --workspace`, or of one in [`PROGRAMS_ENV`].
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
+    if let Some(folder) = std::env::var_os(PROGRAMS_ENV).filter(|folder| !folder.is_empty()) {
+        return Path::new(&folder).join(name);
+    }
     let me = std::env::current_exe().expect("a test knows its own path");
     // A program is in target/PROFILE, a test in target/PROFILE/deps.
     let own = me.parent().expect("a file has a folder");

@@ -1,16 +1,20 @@
 //! `wattle jobs`: the jobs with power, energy, progress and predicted rest.
 //!
-//! The list is read from the bucket, so it is available without a running placer. Power and the energy
-//! of the last minute come from the profilers of the nodes; without their answer the cells are empty.
+//! The placer sends the part of the list that is shown; without a placer, operators read it from the
+//! bucket. Power and the energy of the last minute come from the profilers of the nodes; without their
+//! answer the cells are empty.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
 
 use clap::Args;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::JobRecord;
-use wattle_common::{Energy, Power, Timestamp};
+use wattle_common::messages::{JobCounts, JobRecord};
+use wattle_common::{Energy, NodeId, Power, Timestamp};
 use wattle_runtime::bus::Bus;
 
 use crate::connection::{Connection, block_on};
-use crate::job_records;
+use crate::job_records::{self, Listed};
 use crate::job_view::JobView;
 use crate::output::{Align, Table, note, print, print_json, terminal_width};
 use crate::quantity::{EnergyUnit, clock, energy, percent, power, watts};
@@ -22,13 +26,18 @@ use crate::summaries::{self, Summaries};
     after_help = "POWER is the power attributed to the job, ENERGY its energy so far, both of its GPUs.\n\
         REST is the predicted run time that remains, without waiting, as [days-][hours:]minutes:seconds.\n\
         A `?` behind a USER: no key has proven the identity.\n\
-        An observed job runs under early observation: its placement may still be undone.\n\n\
-        Examples:\n  wattle jobs\n  wattle jobs --all --wide\n  wattle jobs --all --json"
+        An observed job runs under early observation: its placement may still be undone.\n\
+        Jobs with GPUs are first, then queued, then ended ones; the newest first.\n\n\
+        Examples:\n  wattle jobs\n  wattle jobs --all --wide\n  wattle jobs --limit 500\n  \
+        wattle jobs --all --json"
 )]
 pub(crate) struct Jobs {
     /// Include finished, failed and cancelled jobs
     #[arg(long)]
     all: bool,
+    /// Most jobs to list, or `all` [default: 100; all with --json]
+    #[arg(long, value_name = "JOBS")]
+    limit: Option<Limit>,
     /// All columns, and names in full
     #[arg(long)]
     wide: bool,
@@ -37,6 +46,24 @@ pub(crate) struct Jobs {
     /// Print the job records as a JSON array, with power_mw, energy_mj_total, done and rest_ms
     #[arg(long)]
     json: bool,
+}
+
+/// Jobs listed by default.
+const LIMIT_DEFAULT: usize = 100;
+
+/// A number of jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limit(usize);
+
+impl FromStr for Limit {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match (text, text.parse()) {
+            ("all", _) => Ok(Self(usize::MAX)),
+            (_, Ok(jobs @ 1..)) => Ok(Self(jobs)),
+            _ => Err("give a number of jobs from 1, or `all`"),
+        }
+    }
 }
 
 /// Every job's record, in the order of submission.
@@ -53,13 +80,11 @@ pub(crate) fn sort(records: &mut [JobRecord]) {
     });
 }
 
-/// The numbers of jobs, their power and their energy, if known: `3 running, 1 queued`, `running jobs draw
-/// 840 W` and `listed jobs used 2.31 kWh`.
-pub(crate) fn verdict(views: &[JobView]) -> (String, [Option<String>; 2]) {
-    let count = |phases: &[JobPhase]| {
-        views.iter().filter(|view| phases.contains(&view.record.phase)).count()
-    };
-    let running = views.iter().filter(|view| view.is_running()).count();
+/// The number of jobs in each phase, in one line: `3 running, 1 queued`.
+fn counts_text(counts: &JobCounts) -> String {
+    let count =
+        |phases: &[JobPhase]| -> u64 { phases.iter().filter_map(|phase| counts.get(phase)).sum() };
+    let running = count(&[JobPhase::Starting, JobPhase::Running, JobPhase::Stopping]);
     let mut text = format!("{running} running, {} queued", count(&[JobPhase::Queued]));
     for (phase, word) in [
         (JobPhase::Finished, "finished"),
@@ -71,13 +96,29 @@ pub(crate) fn verdict(views: &[JobView]) -> (String, [Option<String>; 2]) {
             text.push_str(&format!(", {jobs} {word}"));
         }
     }
+    text
+}
+
+/// The numbers of jobs, their power and their energy, if known: `3 running, 1 queued`, `running jobs draw
+/// 840 W` and `listed jobs used 2.31 kWh`.
+pub(crate) fn verdict(views: &[JobView]) -> (String, [Option<String>; 2]) {
+    let mut counts = JobCounts::new();
+    for view in views {
+        *counts.entry(view.record.phase).or_default() += 1;
+    }
+    (counts_text(&counts), consumption(views, true))
+}
+
+/// Power and energy of jobs. `complete`: every running job is among them.
+fn consumption(views: &[JobView], complete: bool) -> [Option<String>; 2] {
     let drawn: Vec<Power> = views.iter().filter_map(|view| view.power_mw).collect();
     let spent: Energy = views.iter().filter_map(|view| view.energy_mj_total).sum();
+    let which = if complete { "running" } else { "listed" };
     let verb = if drawn.len() == 1 { "job draws" } else { "jobs draw" };
     let draw =
-        (!drawn.is_empty()).then(|| format!("running {verb} {}", power(drawn.into_iter().sum())));
+        (!drawn.is_empty()).then(|| format!("{which} {verb} {}", power(drawn.into_iter().sum())));
     let used = (spent > Energy::ZERO).then(|| format!("listed jobs used {}", energy(spent)));
-    (text, [draw, used])
+    [draw, used]
 }
 
 /// The table of jobs; the column of names fits into `width` unless `wide`.
@@ -152,26 +193,38 @@ fn user(record: &JobRecord) -> String {
 pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
-        let (records, summaries) = tokio::try_join!(records(&bus), summaries::of_all_nodes(&bus))?;
+        let default = if command.json { usize::MAX } else { LIMIT_DEFAULT };
+        let limit = command.limit.map_or(default, |limit| limit.0);
+        let Listed { records, mut counts } = job_records::listed(&bus, command.all, limit).await?;
+        let summaries = summaries::of(&bus, nodes_of(&records)).await;
         let now = wattle_runtime::clock::now();
-        let ended = records.iter().filter(|record| record.phase.is_final()).count();
-        let views = views(records, &summaries, now, command.all);
+        let views = views(records, &summaries, now);
         if command.json {
             return print_json(&views);
         }
+        let ended: u64 = counts.iter().filter(|(phase, _)| phase.is_final()).map(|(_, n)| n).sum();
         if views.is_empty() && ended == 0 {
             note(&format!("cluster {} has no jobs; --cluster selects another", bus.cluster()));
             return Ok(());
         }
-        let (counts, consumption) = verdict(&views);
-        print(&counts)?;
-        let consumption: Vec<String> = consumption.into_iter().flatten().collect();
+        if !command.all {
+            counts.retain(|phase, _| !phase.is_final());
+        }
+        print(&counts_text(&counts))?;
+        let hidden = counts.values().sum::<u64>().saturating_sub(views.len() as u64);
+        let complete = hidden == 0 || views.last().is_some_and(|view| !view.is_running());
+        let consumption: Vec<String> =
+            consumption(&views, complete).into_iter().flatten().collect();
         if !consumption.is_empty() {
             print(&consumption.join("; "))?;
         }
         if !views.is_empty() {
             print("")?;
             table(&views, now, command.wide, terminal_width()).print()?;
+        }
+        if hidden > 0 {
+            let shown = views.len();
+            note(&format!("{shown} jobs are listed, {hidden} more are not; --limit all lists all"));
         }
         if !command.all && ended > 0 {
             let hidden = if ended == 1 { "job is" } else { "jobs are" };
@@ -181,15 +234,17 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
     })
 }
 
-/// The views of the records, of ended jobs only if `all`.
-fn views(
-    records: Vec<JobRecord>,
-    summaries: &Summaries,
-    now: Timestamp,
-    all: bool,
-) -> Vec<JobView> {
-    let shown = records.into_iter().filter(|record| all || !record.phase.is_final());
-    shown.map(|record| JobView::new(record, summaries, now)).collect()
+/// The nodes whose profilers meter one of these jobs.
+fn nodes_of(records: &[JobRecord]) -> Vec<NodeId> {
+    let running = records.iter().filter(|record| !record.phase.is_final());
+    let shares = running.filter_map(|record| record.placement.as_ref()).flat_map(|p| &p.shares);
+    let nodes: BTreeSet<&NodeId> = shares.map(|share| &share.node).collect();
+    nodes.into_iter().cloned().collect()
+}
+
+/// The views of the records.
+fn views(records: Vec<JobRecord>, summaries: &Summaries, now: Timestamp) -> Vec<JobView> {
+    records.into_iter().map(|record| JobView::new(record, summaries, now)).collect()
 }
 
 #[cfg(test)]
@@ -269,7 +324,7 @@ pub(crate) mod tests {
 
     #[test]
     fn table_fits_80_columns() {
-        let views = views(records(), &last_summaries(), at(4_200), true);
+        let views = views(records(), &last_summaries(), at(4_200));
         let (counts, consumption) = verdict(&views);
         let table = table(&views, at(4_200), false, 80).render(false);
         let shown = format!("{counts}\n{}\n\n{table}", consumption.map(Option::unwrap).join("; "));
@@ -289,7 +344,9 @@ pub(crate) mod tests {
 
     #[test]
     fn wide_table_has_names_in_full() {
-        let views = views(records(), &last_summaries(), at(4_200), false);
+        let mut records = records();
+        records.retain(|record| !record.phase.is_final());
+        let views = views(records, &last_summaries(), at(4_200));
         expect![[r#"
             JOB                                                               PHASE          GPUS  POWER W  ENERGY Wh  DONE     REST      RAN   WAITED  STEPS/s  SETTING  PLACEMENT  WORKLOAD  USER  PROJECT
             python3-660bb7234354a                                             running           2      371      456.1  45 %  1:13:20  1:00:00    10:00     1.25  default  n0:0,1

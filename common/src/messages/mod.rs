@@ -32,7 +32,7 @@ pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use job_record::{
     JobRecord, LeftSizeRecord, Prediction, ProbeRecord, RecordedReason, RestartRecord,
 };
-pub use jobs::{JobsReply, ReadJobs};
+pub use jobs::{JobCounts, JobList, JobsReply, ReadJobs};
 pub use ledger::{JobEnergy, LedgerEntry};
 pub use order::{Order, OrderRecord};
 pub use output::{OutputReply, ReadOutput};

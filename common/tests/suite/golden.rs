@@ -517,8 +517,13 @@ fn requests_and_job_records() {
     let proven = JobSpec { user: Some("ada".into()), ..spec() };
     let proven = JobRecord { user_proven: true, ..JobRecord::queued(proven, at(2)) };
     check("job-record-proven", &proven);
-    check("read-jobs", &ReadJobs { job: None, after: Some(job("train-7")) });
-    check("jobs-reply", &JobsReply::Jobs { records: vec![proven], more: true });
+    let read = ReadJobs { after: Some(job("train-7")), ..ReadJobs::default() };
+    check("read-jobs", &read);
+    check("read-jobs-list", &ReadJobs { list: Some(JobList { ended: false }), ..read });
+    let reply = JobsReply::Jobs { records: vec![proven], more: true, counts: None };
+    check("jobs-reply", &reply);
+    let counts = Some([(JobPhase::Queued, 2), (JobPhase::Finished, 7)].into());
+    check("jobs-reply-list", &JobsReply::Jobs { records: Vec::new(), more: false, counts });
     check("jobs-reply-refused", &JobsReply::Refused { error: "no key".into() });
     let clock_mhz_max = Some(Frequency::from_mhz(1_095));
     let clock = ProbeRecord { cap_mw: Power::from_w(250), clock_mhz_max, ..probe };

@@ -1,12 +1,8 @@
 //! Requests of users: submissions and cancellations.
 
-use std::ops::Bound;
-
 use wattle_common::bounds::{OutOfBounds, check_job};
 use wattle_common::job::{JobPhase, JobSpec, SignalError, check_signal};
-use wattle_common::messages::jobs::PAGE_LEN_MAX;
-use wattle_common::messages::{JobRecord, JobsReply, ReadJobs, Reply, SubmitJob};
-use wattle_common::subject::Requester;
+use wattle_common::messages::{JobRecord, Reply, SubmitJob};
 use wattle_common::{JobId, Timestamp, codec, id};
 
 use crate::JobFacts;
@@ -107,27 +103,6 @@ impl Placer {
     #[must_use]
     pub fn owner(&self, job: &JobId) -> Option<Option<&str>> {
         self.jobs.get(job).map(|tracked| tracked.record.spec.user.as_deref())
-    }
-
-    /// A page of the records that `requester` may see.
-    #[must_use]
-    pub fn records(&self, requester: &Requester, request: &ReadJobs) -> JobsReply {
-        let from = request.after.clone().map_or(Bound::Unbounded, Bound::Excluded);
-        let one = request.job.as_ref();
-        let seen = self.jobs.range((from, Bound::Unbounded)).filter(|(job, tracked)| {
-            one.is_none_or(|one| one == *job)
-                && requester.may_see(tracked.record.spec.user.as_deref())
-        });
-        let (mut records, mut len, mut more) = (Vec::new(), 0, false);
-        for (_, tracked) in seen {
-            len += codec::encode_json(&tracked.record).len();
-            if len > PAGE_LEN_MAX && !records.is_empty() {
-                more = true;
-                break;
-            }
-            records.push(tracked.record.clone());
-        }
-        JobsReply::Jobs { records, more }
     }
 }
 

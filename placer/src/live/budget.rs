@@ -243,15 +243,15 @@ impl Placer {
                 // The power of a GPU without caps is unbounded.
                 let Some(most) = gpu.cap_mw_default.or(gpu.cap_mw_max) else { continue };
                 let power = GpuPower { idle, most, cap_min: gpu.cap_mw_min, host };
-                by_type
-                    .entry(gpu.gpu_type.clone())
-                    .and_modify(|known| {
-                        known.idle = known.idle.max(power.idle);
-                        known.most = known.most.max(power.most);
-                        known.cap_min = known.cap_min.max(power.cap_min);
-                        known.host = known.host.max(power.host);
-                    })
-                    .or_insert(power);
+                // At every wake-up, for every GPU: the name is copied once for each type.
+                let Some(known) = by_type.get_mut(&gpu.gpu_type) else {
+                    by_type.insert(gpu.gpu_type.clone(), power);
+                    continue;
+                };
+                known.idle = known.idle.max(power.idle);
+                known.most = known.most.max(power.most);
+                known.cap_min = known.cap_min.max(power.cap_min);
+                known.host = known.host.max(power.host);
             }
         }
         by_type

@@ -9,6 +9,7 @@ mod fault_injection;
 mod forced_colocation;
 mod job_energy;
 mod kinds;
+mod listing;
 mod node;
 mod node_sleep;
 mod probes;

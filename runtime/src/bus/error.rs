@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use wattle_common::codec::{CodecError, PAYLOAD_LEN_MAX};
 
+use super::SERVICE_BUSY;
+
 /// An error of the client library.
 pub(super) type Source = Box<dyn std::error::Error + Send + Sync>;
 
@@ -162,6 +164,7 @@ impl BusError {
                 | Self::Busy
                 | Self::Timeout { .. }
                 | Self::NoJetStream { .. }
+                | Self::Service { code: SERVICE_BUSY, .. }
         )
     }
 }

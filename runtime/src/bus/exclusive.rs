@@ -14,7 +14,8 @@
 //!
 //! The mark is a deleted key, so readers of values do not see it. Writes are ordered: each is acknowledged
 //! before the call returns. While the server is away [`ExclusiveBucket::put`] retries until the value is
-//! stored or the service stops.
+//! stored or the service stops. [`ExclusiveBucket::put_all`] sends several writes before the first is
+//! acknowledged.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,6 +30,8 @@ use crate::shell::{Shutdown, chain};
 
 /// Pause between two attempts, in wall time.
 const RETRY: Duration = Duration::from_millis(250);
+/// Most writes that are sent before the first is acknowledged.
+const SENT_MAX: usize = 256;
 /// The key of the mark. A key with a dot is no job and no node.
 const MARK: &str = "writer.mark";
 
@@ -107,6 +110,41 @@ impl ExclusiveBucket {
         which: Bucket,
         leadership: &Leadership,
     ) -> Result<(Self, Vec<Change>), ExclusiveError> {
+        let mut this = Self::exclusive(bus, which, leadership).await?;
+        let mut watch = this.bucket.watch().await.map_err(|error| this.error(error))?;
+        let changes = watch.initial().await;
+        // Includes values that cannot be decoded.
+        this.keys = changes.iter().map(|change| change.key.clone()).collect();
+        Ok((this, changes))
+    }
+
+    /// As [`Self::open`], but reads only the keys: the values of a large bucket need not fit into memory.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_without_values(
+        bus: &Bus,
+        which: Bucket,
+        leadership: &Leadership,
+    ) -> Result<Self, ExclusiveError> {
+        let mut this = Self::exclusive(bus, which, leadership).await?;
+        let keys = loop {
+            match this.bucket.keys().await {
+                Ok(keys) => break keys,
+                Err(error) if error.is_transient() => tokio::time::sleep(RETRY).await,
+                Err(error) => return Err(this.error(error)),
+            }
+        };
+        this.keys = keys.into_iter().collect();
+        Ok(this)
+    }
+
+    /// The bucket after earlier writers are excluded, with no keys known.
+    async fn exclusive(
+        bus: &Bus,
+        which: Bucket,
+        leadership: &Leadership,
+    ) -> Result<Self, ExclusiveError> {
         let error = |source| ExclusiveError::Bus { bucket: which.token(), source };
         let bucket = bus.bucket(which).await.map_err(error)?;
         let leadership = leadership.clone();
@@ -119,10 +157,7 @@ impl ExclusiveBucket {
                 error => return Err(error),
             }
         }
-        let changes = this.bucket.watch().await.map_err(error)?.initial().await;
-        // Includes values that cannot be decoded.
-        this.keys = changes.iter().map(|change| change.key.clone()).collect();
-        Ok((this, changes))
+        Ok(this)
     }
 
     /// Writes `value`, and retries while the server is away.
@@ -136,6 +171,51 @@ impl ExclusiveBucket {
         shutdown: &Shutdown,
     ) -> Result<Stored, ExclusiveError> {
         self.write((key, Some(codec::encode_json(value).into())), shutdown).await
+    }
+
+    /// Writes values in their order, and retries while the server is away. Returns one result for each.
+    ///
+    /// All are sent before the first is acknowledged. From the first one that is not stored, the rest is
+    /// written one by one as by [`Self::put`]: the server has stored none of them, unless only the
+    /// acknowledgement was lost, which a repetition recognises.
+    pub async fn put_all<T: Serialize>(
+        &mut self,
+        values: &[(&str, &T)],
+        shutdown: &Shutdown,
+    ) -> Vec<Result<Stored, ExclusiveError>> {
+        let mut results = Vec::with_capacity(values.len());
+        let encode = |(key, value): &(&str, &T)| -> (String, Bytes) {
+            ((*key).to_owned(), codec::encode_json(*value).into())
+        };
+        for values in values.chunks(SENT_MAX) {
+            let values: Vec<(String, Bytes)> = values.iter().map(encode).collect();
+            let stored = self.send_all(&values).await;
+            results.extend((0..stored).map(|_| Ok(Stored::Immediately)));
+            for (key, payload) in values.into_iter().skip(stored) {
+                results.push(self.write((&key, Some(payload)), shutdown).await);
+            }
+        }
+        results
+    }
+
+    /// Sends writes, and returns the number of acknowledged ones before the first that is not.
+    async fn send_all(&mut self, values: &[(String, Bytes)]) -> usize {
+        let mut sent = Vec::with_capacity(values.len());
+        for ((key, payload), last) in values.iter().zip(self.last..) {
+            match self.bucket.send_after(key, payload.clone(), last).await {
+                Ok(write) => sent.push(write),
+                Err(_) => break,
+            }
+        }
+        let mut stored = 0;
+        for (write, (key, _)) in sent.into_iter().zip(values) {
+            // The later ones are refused or lost as well; their repetition finds out.
+            let Ok(sequence) = self.bucket.acknowledged(write).await else { break };
+            self.last = sequence;
+            self.remember(key, true);
+            stored += 1;
+        }
+        stored
     }
 
     /// Deletes `key`, and retries while the server is away.

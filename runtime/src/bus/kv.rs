@@ -24,8 +24,14 @@ use wattle_common::subject::Bucket;
 use super::{ANSWER_WITHIN, Bus, BusError};
 use crate::shell::chain;
 
-/// Most bytes of a bucket. A job record is a few kB: enough for tens of thousands of jobs.
-const BUCKET_LEN_MAX: i64 = 128 << 20;
+/// Most bytes of a bucket: a job record is a few kB, enough for tens of thousands of jobs; a surface is up
+/// to 75 kB.
+const fn len_max(bucket: Bucket) -> i64 {
+    match bucket {
+        Bucket::Surfaces => 1 << 30,
+        _ => 128 << 20,
+    }
+}
 /// Most keys of one listing.
 const KEYS_MAX: usize = 100_000;
 /// The pattern of all keys.
@@ -80,7 +86,7 @@ impl Bus {
             max_messages: -1,
             max_messages_per_subject: 1,
             max_message_size: PAYLOAD_LEN_MAX as i32,
-            max_bytes: BUCKET_LEN_MAX,
+            max_bytes: bucket.map_or(-1, len_max),
             allow_rollup: true,
             deny_delete: true,
             allow_direct: true,

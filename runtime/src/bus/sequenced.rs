@@ -1,13 +1,23 @@
 //! Writes to a bucket that name the last sequence number of its stream, for
 //! [`super::ExclusiveBucket`].
+//!
+//! The server processes the messages of one connection in their order, so several writes may be sent
+//! before the first is acknowledged, each with the sequence number that the one before it will have.
+//! If one is refused, the server refuses all later ones of the sequence.
 
-use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::context::{PublishAckFuture, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use bytes::Bytes;
 
 use super::{BusError, KvBucket};
 
 const OPERATION: &str = "KV-Operation";
+
+/// A write that was sent and is not acknowledged yet.
+pub(super) struct SentWrite {
+    key: String,
+    acknowledged: PublishAckFuture,
+}
 
 impl KvBucket {
     /// Writes only if `last` is the sequence number of the last message in the bucket's stream; returns
@@ -24,6 +34,41 @@ impl KvBucket {
         self.bus().check(&self.what("write", key), payload.len())?;
         let message = PublishMessage::build().payload(payload).expected_last_sequence(last);
         self.publish("write", key, message).await
+    }
+
+    /// Sends a write as [`Self::put_after`], without waiting for its acknowledgement.
+    ///
+    /// # Errors
+    /// As [`Self::put_after`]; nothing was sent.
+    pub(super) async fn send_after(
+        &self,
+        key: &str,
+        payload: Bytes,
+        last: u64,
+    ) -> Result<SentWrite, BusError> {
+        self.bus().check(&self.what("write", key), payload.len())?;
+        let message = PublishMessage::build().payload(payload).expected_last_sequence(last);
+        let what = self.what("write", key);
+        let sent = self.bus().shared.jetstream.send_publish(self.subject(key), message);
+        let acknowledged =
+            self.done(&what, sent).await?.map_err(|error| self.publish_error(what, error))?;
+        Ok(SentWrite { key: key.to_owned(), acknowledged })
+    }
+
+    /// Waits for the acknowledgement of a write; returns its sequence number.
+    ///
+    /// # Errors
+    /// As [`Self::put_after`].
+    pub(super) async fn acknowledged(&self, sent: SentWrite) -> Result<u64, BusError> {
+        let SentWrite { key, acknowledged } = sent;
+        let what = self.what("write", &key);
+        match self.done(&what, acknowledged.into_future()).await? {
+            Ok(ack) => Ok(ack.sequence),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
+                Err(self.conflict(&key))
+            }
+            Err(error) => Err(self.publish_error(what, error)),
+        }
     }
 
     /// Deletes a key as [`Self::put_after`].

@@ -26,6 +26,8 @@ use crate::instance;
 
 /// Most services of one discovery.
 const SERVICES_MAX: usize = 1_024;
+/// The error code of a service that has too many requests; the request may be repeated.
+pub const SERVICE_BUSY: u16 = 503;
 /// The beginning of every subject of replies.
 const REPLIES: &str = "_INBOX.";
 const ERROR: &str = "Nats-Service-Error";

@@ -139,3 +139,37 @@ async fn lease_continues_after_an_outage_and_a_lost_store() {
     let leases = bus.bucket(Bucket::Leases).await.unwrap();
     assert_eq!(leases.keys().await.unwrap(), ["placer"]);
 }
+
+/// Values that are sent together are stored in their order. A value that is refused, and another client's
+/// write in between, cost no other value.
+#[tokio::test]
+async fn values_sent_together_are_all_stored() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let lease = candidate(&bus).await.acquire(|_| ()).await;
+    let (mut jobs, _) = ExclusiveBucket::open(&bus, Bucket::Jobs, &lease).await.unwrap();
+    let shutdown = Shutdown::default();
+    let keys: Vec<String> = (0..600).map(|i| format!("job-{i:03}")).collect();
+    let reader = bus.bucket(Bucket::Jobs).await.unwrap();
+    for round in 0..2 {
+        let texts: Vec<String> = (0..600).map(|i| format!("{round} {i}")).collect();
+        let values: Vec<(&str, &String)> = keys.iter().map(String::as_str).zip(&texts).collect();
+        let stored = within("all are stored", jobs.put_all(&values, &shutdown)).await;
+        assert!(stored.iter().all(|stored| matches!(stored, Ok(Stored::Immediately))), "{round}");
+        let (_, first) = reader.get::<String>("job-000").await.unwrap().unwrap();
+        let (text, last) = reader.get::<String>("job-599").await.unwrap().unwrap();
+        assert_eq!((text, last - first), (format!("{round} 599"), 599));
+        // The next round begins with a conflict.
+        reader.put("other", &0).await.unwrap();
+    }
+    let (short, long) = ("short".to_owned(), "x".repeat(2 << 20));
+    let values = [("a", &short), ("b", &long), ("c", &short)];
+    let stored = within("two are stored", jobs.put_all(&values, &shutdown)).await;
+    let refused = |stored: &Result<Stored, ExclusiveError>| match stored {
+        Ok(_) => false,
+        Err(error) => error.refused_value().is_some(),
+    };
+    assert_eq!(stored.iter().map(refused).collect::<Vec<_>>(), [false, true, false]);
+    assert!(jobs.contains("c") && !jobs.contains("b"));
+    assert_eq!(reader.get::<String>("c").await.unwrap().unwrap().0, short);
+}

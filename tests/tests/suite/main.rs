@@ -18,6 +18,7 @@ mod kinds;
 mod live;
 mod node;
 mod operating;
+mod overload;
 mod plain_english;
 mod predictors;
 mod probing;

@@ -1,0 +1,69 @@
+//! Pages of job records, for people.
+
+use std::ops::Bound;
+
+use wattle_common::messages::jobs::PAGE_LEN_MAX;
+use wattle_common::messages::{JobCounts, JobList, JobRecord, JobsReply, ReadJobs};
+use wattle_common::subject::Requester;
+use wattle_common::{JobId, codec};
+
+use crate::live::Placer;
+
+impl Placer {
+    /// A page of the records that `requester` may see.
+    #[must_use]
+    pub fn records(&self, requester: &Requester, request: &ReadJobs) -> JobsReply {
+        let may_see = |record: &&JobRecord| requester.may_see(record.spec.user.as_deref());
+        if let Some(job) = &request.job {
+            let record = self.jobs.get(job).map(|tracked| &tracked.record).filter(may_see);
+            return page(record.into_iter(), None);
+        }
+        let Some(list) = request.list else {
+            let from = request.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+            let jobs = self.jobs.range::<JobId, _>((from, Bound::Unbounded));
+            return page(jobs.map(|(_, tracked)| &tracked.record).filter(may_see), None);
+        };
+        let seen = || self.jobs.values().map(|tracked| &tracked.record).filter(may_see);
+        let after = request.after.as_ref().and_then(|job| self.jobs.get(job));
+        let records = in_list_order(seen(), list, after.map(|tracked| &tracked.record));
+        let counts = request.after.is_none().then(|| counts(seen()));
+        page(records.into_iter(), counts)
+    }
+}
+
+/// The records of a list after the one of `after`.
+fn in_list_order<'r>(
+    records: impl Iterator<Item = &'r JobRecord>,
+    list: JobList,
+    after: Option<&JobRecord>,
+) -> Vec<&'r JobRecord> {
+    let listed = records.filter(|record| {
+        (list.ended || !record.phase.is_final())
+            && after.is_none_or(|after| record.list_order() > after.list_order())
+    });
+    let mut listed: Vec<_> = listed.collect();
+    listed.sort_by_key(|record| record.list_order());
+    listed
+}
+
+fn counts<'r>(records: impl Iterator<Item = &'r JobRecord>) -> JobCounts {
+    let mut counts = JobCounts::new();
+    for record in records {
+        *counts.entry(record.phase).or_default() += 1;
+    }
+    counts
+}
+
+/// The first records that fit into one reply.
+fn page<'r>(seen: impl Iterator<Item = &'r JobRecord>, counts: Option<JobCounts>) -> JobsReply {
+    let (mut records, mut len, mut more) = (Vec::new(), 0, false);
+    for record in seen {
+        len += codec::encode_json(record).len();
+        if len > PAGE_LEN_MAX && !records.is_empty() {
+            more = true;
+            break;
+        }
+        records.push(record.clone());
+    }
+    JobsReply::Jobs { records, more, counts }
+}
