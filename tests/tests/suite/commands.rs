@@ -417,7 +417,8 @@ fn is_part_of_a_test(filter: &str) -> bool {
                 rest.split('(').next().is_some_and(|name| name.contains(filter))
             })
         };
-        text.contains("#[test]") && (module || text.lines().any(is_test))
+        let has_tests = text.contains("#[test]") || text.contains("#[tokio::test");
+        has_tests && (module || text.lines().any(is_test))
     })
 }
 
