@@ -10,6 +10,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use wattle_common::{ClusterId, NodeId, Power};
 
+use crate::gap::SAME_TENANTS_MAX;
+
 /// The settings of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -33,16 +35,31 @@ pub struct Settings {
     pub early_windows: u32,
     /// Time between ledger entries.
     pub ledger_every: Duration,
+    /// Time between checkpoints of the open ledger interval.
+    pub checkpoint_every: Duration,
     /// Power of an idle GPU, until it has been measured.
     pub idle: Option<Power>,
     /// Power of the node without its GPUs.
     pub host_power: Power,
     /// Longest gap between two samples over which power is integrated and energy attributed.
     pub gap_max: Duration,
+    /// Longest gap that belongs to the tenants before and after it, if they are the same.
+    pub same_tenants_max: Duration,
+    /// Age from which the launcher's last report is stale: the bus is away, or the launcher.
+    pub report_stale_after: Duration,
+    /// Least difference of the clocks of two runs that is a step of the clock.
+    pub clock_step_min: Duration,
 }
 
 /// Training power varies within seconds, so a longer gap cannot be interpolated.
 const GAP_MAX: Duration = Duration::from_secs(5);
+/// After a kill, energy since the last checkpoint has no known owner, unless the same jobs run before and
+/// after; after a restart of the node it is unmeasured.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
+/// Several heartbeats of the launcher.
+const REPORT_STALE_AFTER: Duration = Duration::from_secs(30);
+/// NTP slews smaller differences.
+const CLOCK_STEP_MIN: Duration = Duration::from_secs(2);
 
 impl Default for Settings {
     /// The settings of a configuration file without keys.
@@ -59,9 +76,13 @@ impl Default for Settings {
             early_epochs: early_epochs(),
             early_windows: early_windows(),
             ledger_every: ms(ledger_ms()),
+            checkpoint_every: CHECKPOINT_EVERY,
             idle: None,
             host_power: Power::ZERO,
             gap_max: GAP_MAX,
+            same_tenants_max: SAME_TENANTS_MAX,
+            report_stale_after: REPORT_STALE_AFTER,
+            clock_step_min: CLOCK_STEP_MIN,
         }
     }
 }
@@ -78,6 +99,10 @@ impl Settings {
             self.progress_every = self.progress_every.max(wall(100));
             // A quarter of a wall second: a busy machine may miss some samples.
             self.gap_max = self.gap_max.max(wall(250));
+            self.same_tenants_max = self.same_tenants_max.max(self.gap_max);
+            self.checkpoint_every = self.checkpoint_every.max(wall(1_000));
+            self.report_stale_after = self.report_stale_after.max(wall(3_000));
+            self.clock_step_min = CLOCK_STEP_MIN * rate;
         }
         self
     }
@@ -192,9 +217,13 @@ impl<B> Config<B> {
             early_epochs: self.early_epochs,
             early_windows: self.early_windows,
             ledger_every: ms(self.ledger_ms),
+            checkpoint_every: CHECKPOINT_EVERY,
             idle: self.idle_w.map(|w| Power::from_w(w.into())),
             host_power: Power::from_w(self.host_power_w.into()),
             gap_max: GAP_MAX,
+            same_tenants_max: SAME_TENANTS_MAX,
+            report_stale_after: REPORT_STALE_AFTER,
+            clock_step_min: CLOCK_STEP_MIN,
         }
     }
 

@@ -3,11 +3,13 @@
 //! It comes from the GPU's energy counter if there is one, otherwise from integrating power. Three
 //! faults occur in practice and are distinguished: a counter that restarts (the driver was
 //! reloaded), one that does not advance under load (power is integrated until it does), and a gap
-//! too long to integrate over. An unknown energy is `None`, never zero.
+//! too long to integrate over. Energy that was not measured completely is marked with its cause
+//! ([`Measured::unmeasured`]), never counted as zero silently.
 
 use std::time::Duration;
 
 use wattle_common::bounds::{GPU_POWER_W_MAX, METER_GRACE};
+use wattle_common::messages::UnknownCause;
 use wattle_common::units::{Energy, EnergyMeter};
 use wattle_common::{Power, Timestamp};
 use wattle_gpu::{EnergyCounter, EnergyStep, GpuReading};
@@ -30,6 +32,24 @@ pub struct EnergyMeasure {
     /// Since when the counter does not advance, and the energy integrated since.
     still_since: Option<(Timestamp, Energy)>,
     stuck: bool,
+    /// Energy integrated while the counter was stuck.
+    integrated_stuck: Energy,
+    /// Whether the node was restarted since the last reading, which resets the counter.
+    restarted: bool,
+}
+
+/// The energy since the last reading, and whether that is all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// The measured energy.
+    pub energy: Energy,
+    /// The time since the last reading.
+    pub span: Duration,
+    /// Why more energy may have been consumed than was measured; `None`: the energy is complete.
+    pub unmeasured: Option<UnknownCause>,
+    /// Whether the counter may have restarted since the last reading and passed its value there: a GPU can
+    /// draw its present value in the time.
+    pub may_have_restarted: bool,
 }
 
 /// The energy since the last reading.
@@ -39,6 +59,14 @@ pub struct EnergySpent {
     pub energy: Energy,
     /// The time since the last reading.
     pub span: Duration,
+}
+
+impl Measured {
+    /// The measured energy and its time.
+    #[must_use]
+    pub const fn spent(&self) -> EnergySpent {
+        EnergySpent { energy: self.energy, span: self.span }
+    }
 }
 
 impl EnergySpent {
@@ -63,7 +91,21 @@ impl EnergyMeasure {
             metered: Energy::ZERO,
             still_since: None,
             stuck: false,
+            integrated_stuck: Energy::ZERO,
+            restarted: false,
         }
+    }
+
+    /// A measure after a restart of the node; the last reading was at `at`.
+    #[must_use]
+    pub fn restarted(gap_max: Duration, at: Timestamp) -> Self {
+        Self { at: Some(at), restarted: true, ..Self::new(gap_max) }
+    }
+
+    /// A measure of a GPU without a counter, last read at `at`.
+    #[must_use]
+    pub fn resumed_without_counter(gap_max: Duration, at: Timestamp) -> Self {
+        Self { at: Some(at), ..Self::new(gap_max) }
     }
 
     /// A measure that continues from the counter's reading at `at` of an earlier run of the
@@ -82,28 +124,55 @@ impl EnergyMeasure {
         self.counter_last
     }
 
+    /// When it was last read.
+    #[must_use]
+    pub const fn read_at(&self) -> Option<Timestamp> {
+        self.at
+    }
+
+    /// The power at the last reading.
+    #[must_use]
+    pub const fn power(&self) -> Option<Power> {
+        self.power
+    }
+
+    /// Whether the node was restarted since the last reading.
+    #[must_use]
+    pub const fn is_restarted(&self) -> bool {
+        self.restarted
+    }
+
     /// Whether the counter is considered stuck.
     #[must_use]
     pub const fn stuck(&self) -> bool {
         self.stuck
     }
 
-    /// Applies a reading; returns the energy since the last one, if it is known.
-    pub fn read(&mut self, now: Timestamp, reading: &GpuReading) -> Option<EnergySpent> {
+    /// Applies a reading; returns the energy since the last one. `None` for the first reading, and for
+    /// one without energy and power, which the next reading covers.
+    pub fn read(&mut self, now: Timestamp, reading: &GpuReading) -> Option<Measured> {
         let span = self.at.map(|at| now.since(at));
         let integrated = span.and_then(|span| self.integrate(span, reading.power));
-        let energy = match reading.energy_total {
+        let counted = match reading.energy_total {
             Some(total) => self.count(now, total, integrated, span),
+            None if integrated.is_none() && self.counter_last.is_some() => return None,
             None => {
                 self.counter.clear();
                 self.counter_last = None;
                 (self.still_since, self.stuck) = (None, false);
-                integrated
+                integrated.ok_or((Energy::ZERO, UnknownCause::NoCounter))
             }
         };
         self.at = Some(now);
         self.power = reading.power;
-        Some(EnergySpent { energy: energy?, span: span? })
+        let (energy, unmeasured) = match counted {
+            Ok(energy) => (energy, None),
+            Err((energy, cause)) => (energy, Some(cause)),
+        };
+        let span = span?;
+        let within = |total| total <= Power::from_w(GPU_POWER_W_MAX).over(span + METER_GRACE);
+        let may_have_restarted = reading.energy_total.is_some_and(within);
+        Some(Measured { energy, span, unmeasured, may_have_restarted })
     }
 
     fn integrate(&mut self, span: Duration, power: Option<Power>) -> Option<Energy> {
@@ -118,39 +187,60 @@ impl EnergyMeasure {
         Some(energy)
     }
 
+    /// The energy by the counter; an error is the part that was measured, with the cause.
     fn count(
         &mut self,
         now: Timestamp,
         total: Energy,
         integrated: Option<Energy>,
         span: Option<Duration>,
-    ) -> Option<Energy> {
+    ) -> Result<Energy, (Energy, UnknownCause)> {
         self.counter_last = Some(total);
         // More than a GPU can draw: an invalid reading or an invalid restored counter.
         let most = Power::from_w(GPU_POWER_W_MAX).over(span.unwrap_or_default() + METER_GRACE);
+        let invalid = (Energy::ZERO, UnknownCause::CounterInvalid);
+        let restarted = std::mem::take(&mut self.restarted);
         match self.counter.step(total) {
-            EnergyStep::First => integrated,
-            EnergyStep::Reset(energy) | EnergyStep::Spent(energy) if energy > most => integrated,
+            EnergyStep::First if restarted && total <= most => {
+                Err((total, UnknownCause::NodeRestarted))
+            }
+            EnergyStep::First if restarted => Err(invalid),
+            EnergyStep::First => integrated.ok_or((Energy::ZERO, UnknownCause::NoCounter)),
+            EnergyStep::Reset(energy) | EnergyStep::Spent(energy) if energy > most => {
+                integrated.ok_or(invalid)
+            }
             EnergyStep::Reset(energy) => {
                 (self.still_since, self.stuck) = (None, false);
-                Some(energy)
+                // The counter's value is a part, so the larger figure is the better one.
+                let measured = integrated.map(|integrated| integrated.max(energy));
+                measured.ok_or((energy, UnknownCause::CounterReset))
             }
             EnergyStep::Spent(energy) if energy > Energy::ZERO => {
                 self.still_since = None;
+                if !std::mem::take(&mut self.stuck) {
+                    return Ok(energy);
+                }
                 // The energy counted for the stuck time has been integrated already.
-                if std::mem::take(&mut self.stuck) { integrated } else { Some(energy) }
+                let before = std::mem::take(&mut self.integrated_stuck);
+                Ok(integrated.unwrap_or(energy.saturating_sub(before)))
             }
-            EnergyStep::Spent(_) if self.stuck => integrated,
+            EnergyStep::Spent(_) if self.stuck => {
+                self.integrated_stuck += integrated.unwrap_or_default();
+                integrated.ok_or(invalid)
+            }
+            // No GPU draws nothing over a gap that is too long to integrate over.
+            EnergyStep::Spent(_) if integrated.is_none() && span > Some(STILL_MAX) => Err(invalid),
             EnergyStep::Spent(_) => {
                 let integrated = integrated.unwrap_or(Energy::ZERO);
                 let (since, mut missed) = self.still_since.unwrap_or((now, Energy::ZERO));
                 missed += integrated;
                 if now.since(since) > STILL_MAX && missed > Energy::ZERO {
                     (self.still_since, self.stuck) = (None, true);
-                    return Some(missed);
+                    self.integrated_stuck = missed;
+                    return Ok(missed);
                 }
                 self.still_since = Some((since, missed));
-                Some(Energy::ZERO)
+                Ok(Energy::ZERO)
             }
         }
     }
@@ -187,6 +277,33 @@ mod tests {
         // After the driver was reloaded, at least the counter's value.
         let spent = measure.read(at(3_600_100), &reading(None, Some(7))).unwrap();
         assert_eq!(spent.energy, Energy::from_mj(7));
+        assert_eq!(spent.unmeasured, Some(UnknownCause::CounterReset));
+    }
+
+    #[test]
+    fn a_reset_between_two_readings_is_integrated() {
+        let mut measure = EnergyMeasure::new(GAP);
+        measure.read(at(0), &reading(Some(100), Some(5_000_000)));
+        let spent = measure.read(at(1_000), &reading(Some(100), Some(60_000))).unwrap();
+        assert_eq!((spent.energy, spent.unmeasured), (Energy::from_j(100), None));
+    }
+
+    #[test]
+    fn a_restart_of_the_node_leaves_the_time_before_unmeasured() {
+        let mut measure = EnergyMeasure::restarted(GAP, at(1_000));
+        // The counter may have passed its last value before the restart.
+        let spent = measure.read(at(61_000), &reading(Some(100), Some(3_000_000))).unwrap();
+        assert_eq!(spent.energy, Energy::from_j(3_000));
+        assert_eq!(spent.unmeasured, Some(UnknownCause::NodeRestarted));
+    }
+
+    #[test]
+    fn a_reading_without_energy_and_power_is_covered_by_the_next_one() {
+        let mut measure = EnergyMeasure::new(GAP);
+        measure.read(at(0), &reading(Some(100), Some(5_000)));
+        assert_eq!(measure.read(at(1_000), &reading(None, None)), None);
+        let spent = measure.read(at(2_000), &reading(Some(100), Some(205_000))).unwrap();
+        assert_eq!((spent.energy, spent.span.as_secs()), (Energy::from_j(200), 2));
     }
 
     #[test]
@@ -207,9 +324,11 @@ mod tests {
         measure.read(at(0), &reading(Some(100), None));
         let spent = measure.read(at(1_000), &reading(Some(200), None)).unwrap();
         assert_eq!(spent.energy, Energy::from_j(150));
-        assert_eq!(measure.read(at(7_000), &reading(Some(200), None)), None);
-        assert_eq!(measure.read(at(8_000), &reading(None, None)), None);
-        assert_eq!(measure.read(at(9_000), &reading(Some(200), None)), None);
+        for (ms, power) in [(7_000, Some(200)), (8_000, None), (9_000, Some(200))] {
+            let spent = measure.read(at(ms), &reading(power, None)).unwrap();
+            let unmeasured = Some(UnknownCause::NoCounter);
+            assert_eq!((spent.energy, spent.unmeasured), (Energy::ZERO, unmeasured));
+        }
     }
 
     #[test]

@@ -9,16 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::bounds::{GPU_POWER_W_MAX, MEMORY_MIB_MAX};
-use wattle_common::messages::{GpuSample, GpuSummary, TenantSample};
+use wattle_common::messages::{GpuSample, GpuSummary, TenantSample, UnknownCause, UnknownEnergy};
 use wattle_common::units::Energy;
 use wattle_common::{Frequency, GpuIndex, JobId, Power, Timestamp};
 use wattle_gpu::{GpuReading, ProcessReading};
 
 use crate::attribution;
 use crate::config::Settings;
-use crate::energy::EnergyMeasure;
+use crate::energy::{EnergyMeasure, EnergySpent, Measured};
+use crate::gap::{OpenGap, Owner};
 use crate::jobs::JobTable;
 use crate::process_tree::ProcessOrigin;
+use crate::resume::{GpuCounter, TenantKey};
 use crate::window::Mean;
 
 /// How long a process's utilisation stays valid: NVML samples it a few times per second, and does
@@ -63,8 +65,10 @@ pub(crate) struct Tenant {
 pub(crate) struct AttributedSample {
     pub(crate) power: Option<Power>,
     pub(crate) energy: Option<Energy>,
-    /// The time since the reading before.
-    pub(crate) span: Duration,
+    /// The energy that was attributed to its tenants, or that is idle energy.
+    pub(crate) owned: Option<EnergySpent>,
+    /// The energy whose owner remains unknown.
+    pub(crate) unknown: Option<UnknownEnergy>,
     pub(crate) busy: Option<u8>,
     pub(crate) memory_busy: Option<u8>,
     pub(crate) clock: Option<Frequency>,
@@ -82,6 +86,12 @@ pub(crate) struct GpuTracker {
     pub(crate) idle: Option<Power>,
     /// Why it cannot be read, while that is so.
     pub(crate) error: Option<String>,
+    /// Why no reading was made since the last one, if that is known.
+    away: Option<UnknownCause>,
+    /// The energy whose owner is not decided yet.
+    gap: Option<OpenGap>,
+    /// The tenants at the last reading.
+    keys: Vec<TenantKey>,
     energy: Option<Energy>,
     last: Option<GpuReading>,
     power: Mean,
@@ -98,6 +108,9 @@ impl GpuTracker {
             measure: EnergyMeasure::new(gap_max),
             idle: None,
             error: None,
+            away: None,
+            gap: None,
+            keys: Vec::new(),
             energy: None,
             last: None,
             power: Mean::default(),
@@ -107,13 +120,99 @@ impl GpuTracker {
         }
     }
 
-    /// Records that it could not be read; returns whether it could before.
-    pub(crate) fn failed(&mut self, error: String) -> bool {
+    /// Continues from the last reading of an earlier run; `away` is why no reading was made since.
+    pub(crate) fn resume(&mut self, earlier: GpuCounter, away: UnknownCause, gap_max: Duration) {
+        self.idle = earlier.idle_mw;
+        self.away = Some(away);
+        let at = earlier.read_at_us.unwrap_or_default();
+        self.measure = match earlier.energy_mj_counter {
+            _ if earlier.reset => EnergyMeasure::restarted(gap_max, at),
+            Some(counter) => EnergyMeasure::resumed(gap_max, at, counter),
+            None => EnergyMeasure::resumed_without_counter(gap_max, at),
+        };
+        self.gap = earlier.undecided;
+        self.keys = earlier.tenants;
+    }
+
+    /// Records that it could not be read, and why; returns whether it could before.
+    pub(crate) fn failed(&mut self, error: String, cause: UnknownCause) -> bool {
         let core = self.error.is_none();
         self.error = Some(error);
+        self.away.get_or_insert(cause);
         self.last = None;
         self.recent_busy.clear();
         core
+    }
+
+    /// The last reading, for a later run; `None` before the first.
+    pub(crate) fn counter(&self, gpu: GpuIndex) -> Option<GpuCounter> {
+        Some(GpuCounter {
+            gpu,
+            uuid: self.uuid.clone(),
+            energy_mj_counter: self.measure.counter(),
+            reset: self.measure.is_restarted(),
+            idle_mw: self.idle,
+            undecided: self.gap.clone(),
+            read_at_us: Some(self.measure.read_at()?),
+            tenants: self.keys.clone(),
+        })
+    }
+
+    /// The undecided energy as unknown.
+    pub(crate) fn give_up_gap(&mut self, gpu: GpuIndex) -> Option<UnknownEnergy> {
+        self.gap.take().map(|gap| gap.into_unknown(gpu))
+    }
+
+    /// The time since the last reading, if it is longer than `gap_max`: it is not measured yet.
+    pub(crate) fn unread(
+        &self,
+        gpu: GpuIndex,
+        now: Timestamp,
+        gap_max: Duration,
+    ) -> Option<UnknownEnergy> {
+        let from_us = self.measure.read_at().filter(|at| now.since(*at) > gap_max)?;
+        let cause = self.away.unwrap_or(UnknownCause::ReadingsLate);
+        Some(unmeasured(gpu, cause, from_us, now))
+    }
+
+    /// Decides the owner of the energy since the last reading; `None`: not yet.
+    fn decide(
+        &mut self,
+        now: Timestamp,
+        gpu: GpuIndex,
+        before: (Vec<TenantKey>, Option<Power>),
+        measured: &Measured,
+        context: (&JobTable, &Settings, Option<Power>),
+    ) -> Option<Owner> {
+        let (table, settings, power) = context;
+        let late = measured.span > settings.gap_max;
+        let away = self.away.take().filter(|_| late);
+        if table.reported_at.is_some()
+            && !late
+            && measured.unmeasured.is_none()
+            && self.gap.is_none()
+        {
+            return Some(Owner::Tenants(measured.spent()));
+        }
+        let (tenants, power_before) = before;
+        let mut gap = self.gap.take().unwrap_or_else(|| {
+            let late = late.then_some(UnknownCause::ReadingsLate);
+            let by_counter = measured.unmeasured.filter(|cause| *cause != UnknownCause::NoCounter);
+            let causes = [by_counter, away, measured.unmeasured, late];
+            let cause = causes.into_iter().flatten().next();
+            let cause = cause.unwrap_or(UnknownCause::JobsNotReported);
+            OpenGap::new(now - measured.span, cause, tenants, power_before)
+        });
+        gap.add(now, measured);
+        if table.reported_at.is_none() {
+            if gap.span() > settings.same_tenants_max {
+                // The jobs can no longer decide it.
+                return Some(Owner::Unknown(gap.into_unknown(gpu)));
+            }
+            self.gap = Some(gap);
+            return None;
+        }
+        Some(gap.decide(gpu, &self.keys, power, settings.same_tenants_max))
     }
 
     /// Applies a reading.
@@ -137,26 +236,62 @@ impl GpuTracker {
             (0..processes.len()).map(|at| table.owner(origins.get(at)?).cloned()).collect();
         self.update_recent_busy(now, processes);
         let mut tenants = self.tenants(gpu, processes, &owners, table);
-        if tenants.is_empty() && reading.processes.is_some() {
+        // Without current reports a job is present only by its processes.
+        let is_stale = |at| now.since(at) > settings.report_stale_after;
+        let mut vanished = false;
+        if table.reported_at.is_some_and(is_stale) {
+            let before = tenants.len();
+            tenants.retain(|tenant| owners.contains(&tenant.job));
+            vanished = before > 0 && tenants.is_empty();
+        }
+        if tenants.is_empty() && !vanished && reading.processes.is_some() {
             self.idle = [self.idle, reading.power].into_iter().flatten().min();
         }
         if let ([tenant], Some(busy)) = (tenants.as_mut_slice(), reading.utilization_gpu_percent) {
             // The utilisation of a single tenant is the GPU's, which NVML samples more finely.
             tenant.busy = Some(busy.into());
         }
-        let spent = self.measure.read(now, &reading);
-        if let Some(spent) = spent {
-            *self.energy.get_or_insert_default() += spent.energy;
-            if spent.span <= settings.gap_max {
-                let idle = self.idle.or(settings.idle).unwrap_or(Power::ZERO).over(spent.span);
-                let busy: Vec<u64> = tenants.iter().map(|t| t.busy.unwrap_or(0)).collect();
-                let parts = attribution::split(spent.energy.as_mj(), idle.as_mj(), &busy);
-                for (tenant, part) in tenants.iter_mut().zip(parts) {
-                    tenant.energy = Some(Energy::from_mj(part));
-                }
+        let is_first = self.measure.read_at().is_none();
+        let power_before = self.measure.power();
+        let measured = self.measure.read(now, &reading);
+        let keys = if measured.is_some() || is_first {
+            std::mem::replace(&mut self.keys, keys(&tenants, table))
+        } else {
+            Vec::new()
+        };
+        let owner = measured.as_ref().and_then(|measured| {
+            *self.energy.get_or_insert_default() += measured.energy;
+            self.decide(now, gpu, (keys, power_before), measured, (table, settings, reading.power))
+        });
+        let (owned, mut unknown) = match owner {
+            Some(Owner::Tenants(owned)) if vanished => {
+                let (cause, from) = (UnknownCause::JobsNotReported, now - owned.span);
+                let unknown = unmeasured(gpu, cause, from, now);
+                let energy_mj = owned.energy;
+                (None, Some(UnknownEnergy { energy_mj, unmeasured: false, ..unknown }))
+            }
+            Some(Owner::Tenants(owned)) => (Some(owned), None),
+            Some(Owner::Unknown(unknown)) => (None, Some(unknown)),
+            None => (None, None),
+        };
+        if let Some(owned) = owned {
+            let idle = self.idle.or(settings.idle).unwrap_or(Power::ZERO).over(owned.span);
+            let busy: Vec<u64> = tenants.iter().map(|t| t.busy.unwrap_or(0)).collect();
+            let parts = attribution::split(owned.energy.as_mj(), idle.as_mj(), &busy);
+            for (tenant, part) in tenants.iter_mut().zip(parts) {
+                tenant.energy = Some(Energy::from_mj(part));
+            }
+            let other = tenants.iter().filter(|tenant| tenant.job.is_none());
+            let other: Energy = other.filter_map(|tenant| tenant.energy).sum();
+            if other > Energy::ZERO {
+                let from = now - owned.span;
+                let of_process = unmeasured(gpu, UnknownCause::OtherProcess, from, now);
+                unknown = Some(UnknownEnergy { energy_mj: other, unmeasured: false, ..of_process });
             }
         }
-        let energy = spent.map(|spent| spent.energy);
+        let complete =
+            |measured: &Measured| measured.unmeasured.is_none() || measured.energy > Energy::ZERO;
+        let energy = measured.filter(complete).map(|measured| measured.energy);
         self.power.add(reading.power.map(Power::as_mw));
         self.busy.add(reading.utilization_gpu_percent.map(u64::from));
         self.jobs.clear();
@@ -187,7 +322,8 @@ impl GpuTracker {
         let tracker = AttributedSample {
             power: reading.power,
             energy,
-            span: spent.map(|spent| spent.span).unwrap_or_default(),
+            owned,
+            unknown,
             busy: reading.utilization_gpu_percent,
             memory_busy: reading.utilization_memory_percent,
             clock: reading.clock,
@@ -260,4 +396,26 @@ impl GpuTracker {
             error: self.error.clone(),
         }
     }
+}
+
+/// An interval of a GPU in which nothing was measured.
+pub(crate) const fn unmeasured(
+    gpu: GpuIndex,
+    cause: UnknownCause,
+    from_us: Timestamp,
+    until_us: Timestamp,
+) -> UnknownEnergy {
+    let (energy_mj, unmeasured, estimate_mj) = (Energy::ZERO, true, None);
+    UnknownEnergy { gpu, cause, from_us, until_us, energy_mj, unmeasured, estimate_mj }
+}
+
+fn keys(tenants: &[Tenant], table: &JobTable) -> Vec<TenantKey> {
+    let attempt = |job: &JobId| table.local.get(job).map_or(0, |local| local.attempt);
+    let key = |tenant: &Tenant| TenantKey {
+        job: tenant.job.clone(),
+        attempt: tenant.job.as_ref().map_or(0, attempt),
+    };
+    let mut keys: Vec<TenantKey> = tenants.iter().map(key).collect();
+    keys.sort();
+    keys
 }

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use wattle_common::id::ProjectId;
 use wattle_common::messages::{
     JobProcesses, JobProgressed, JobRecord, LaunchReport, LaunchState, LaunchedJob,
 };
@@ -28,6 +29,7 @@ const UNPLACED_MAX: usize = 64;
 pub(crate) struct DeclaredJob {
     pub(crate) workload: Option<WorkloadId>,
     pub(crate) user: Option<String>,
+    pub(crate) project: Option<ProjectId>,
     /// Its GPUs on this node.
     pub(crate) gpus: Vec<GpuIndex>,
     pub(crate) gpus_total: u32,
@@ -106,6 +108,8 @@ pub(crate) struct LocalJob {
 #[derive(Clone, Debug)]
 pub(crate) struct JobTable {
     node: NodeId,
+    /// When the launcher last reported its jobs.
+    pub(crate) reported_at: Option<Timestamp>,
     pub(crate) local: BTreeMap<JobId, LocalJob>,
     pub(crate) declared: BTreeMap<JobId, DeclaredJob>,
     /// Progress of jobs that the launcher has not reported yet, with its sender.
@@ -123,11 +127,22 @@ pub(crate) enum ProgressResult {
 
 impl JobTable {
     pub(crate) fn new(node: NodeId) -> Self {
-        Self { node, local: BTreeMap::new(), declared: BTreeMap::new(), unplaced: BTreeMap::new() }
+        Self {
+            node,
+            reported_at: None,
+            local: BTreeMap::new(),
+            declared: BTreeMap::new(),
+            unplaced: BTreeMap::new(),
+        }
     }
 
     /// Applies the launcher's report. Returns the jobs that no longer run, for their last windows.
-    pub(crate) fn launched(&mut self, report: &LaunchReport) -> Vec<(JobId, LocalJob)> {
+    pub(crate) fn launched(
+        &mut self,
+        now: Timestamp,
+        report: &LaunchReport,
+    ) -> Vec<(JobId, LocalJob)> {
+        self.reported_at = Some(now);
         let mut before = std::mem::take(&mut self.local);
         let mut ended = Vec::new();
         for job in &report.jobs {
@@ -181,6 +196,7 @@ impl JobTable {
             Some(DeclaredJob {
                 workload: record.spec.workload.clone(),
                 user: record.spec.user.clone(),
+                project: record.spec.project.clone(),
                 gpus,
                 gpus_total: all.gpu_count(),
                 nodes_total: all.node_count(),

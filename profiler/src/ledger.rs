@@ -1,76 +1,33 @@
 //! Accounts the node's energy in ledger entries, each counted exactly once.
 //!
+//! The energy of a GPU belongs to jobs, to idle, or to a cause why its owner is unknown
+//! ([`UnknownEnergy`]).
+//!
 //! An entry is written to the state file before it is published, together with the GPUs' counters
 //! at its end, and is removed there once the bus has acknowledged it. A service that is killed in
-//! between finds the entry at its next start and publishes it again under the same message id.
+//! between finds the entry at its next start and publishes it again under the same message id. The open
+//! interval is written to the file more often, so that the attribution of an interval survives a kill.
 //! While an entry is pending no other is closed, so that a bus that is away for a day causes one
 //! long entry and no queue.
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-use wattle_common::bounds::{CLOCK_TOLERANCE, LEDGER_SPAN_MAX, OutOfBounds, check_ledger_entry};
-use wattle_common::messages::{JobEnergy, LedgerEntry};
-use wattle_common::topology::GPUS_PER_NODE_MAX;
+use wattle_common::id::ProjectId;
+use wattle_common::messages::{JobEnergy, LedgerEntry, UnknownEnergy};
 use wattle_common::units::{Energy, EnergyMeter};
 use wattle_common::{GpuIndex, JobId, NodeId, Power, Timestamp};
 
-/// The state that outlives the service.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
-    /// End of the last entry.
-    pub until_us: Timestamp,
-    /// The GPUs at that instant.
-    pub gpus: Vec<GpuCounter>,
-    /// The last entry, until the bus has acknowledged it.
-    #[serde(default)]
-    pub pending: Option<LedgerEntry>,
-}
+use crate::resume::OpenInterval;
 
-impl State {
-    /// Checks the numbers of a stored state. One from the distant past is refused too: its entry of the
-    /// ledger would span more than an entry may.
-    ///
-    /// # Errors
-    /// The first field outside its limits.
-    pub fn check(&self, node: &NodeId, now: Timestamp) -> Result<(), OutOfBounds> {
-        let refused =
-            |field, value: String, expected: String| Err(OutOfBounds { field, value, expected });
-        let expected = format!("within {} s before {now}", LEDGER_SPAN_MAX.as_secs());
-        if self.until_us > now + CLOCK_TOLERANCE || now.since(self.until_us) > LEDGER_SPAN_MAX {
-            return refused("until_us", self.until_us.to_string(), expected);
-        }
-        let max = GPUS_PER_NODE_MAX as usize;
-        if self.gpus.len() > max {
-            let gpus = self.gpus.len().to_string();
-            return refused("number of gpus", gpus, format!("at most {max}"));
-        }
-        let Some(pending) = &self.pending else { return Ok(()) };
-        if pending.node != *node {
-            return refused("pending.node", pending.node.to_string(), node.to_string());
-        }
-        check_ledger_entry(pending, now)
-    }
-}
-
-/// One GPU at the end of the last entry.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GpuCounter {
-    /// Its UUID, which is stable over a reboot; its index is not.
-    pub uuid: String,
-    /// The reading of its energy counter, if it has one.
-    #[serde(default)]
-    pub energy_mj_counter: Option<Energy>,
-    /// The lowest power read while it was idle.
-    #[serde(default)]
-    pub idle_mw: Option<Power>,
-}
+/// Most intervals of unknown energy of one GPU in an entry; further ones are merged by cause.
+const UNKNOWN_PER_GPU: usize = 16;
 
 /// A job's part of the open interval.
 #[derive(Clone, Debug, Default)]
 struct JobShare {
     energy: Energy,
     user: Option<String>,
+    project: Option<ProjectId>,
 }
 
 /// The open interval.
@@ -80,8 +37,12 @@ pub(crate) struct Ledger {
     host_power: Power,
     /// Start of the interval: the first reading.
     from: Option<Timestamp>,
+    /// Energy of the host until `host_from`.
+    host: Energy,
+    host_from: Timestamp,
     gpus: BTreeMap<GpuIndex, Energy>,
     jobs: BTreeMap<JobId, JobShare>,
+    unknown: Vec<UnknownEnergy>,
     pub(crate) pending: Option<LedgerEntry>,
 }
 
@@ -91,15 +52,36 @@ impl Ledger {
             node,
             host_power,
             from: None,
+            host: Energy::ZERO,
+            host_from: Timestamp::EPOCH,
             gpus: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            unknown: Vec::new(),
             pending: None,
         }
     }
 
     /// Starts the first interval.
-    pub(crate) fn begin(&mut self, at: Timestamp) {
-        self.from.get_or_insert(at);
+    pub(crate) const fn begin(&mut self, at: Timestamp) {
+        (self.from, self.host_from) = (Some(at), at);
+    }
+
+    /// Counts the host's energy from `at` on.
+    pub(crate) const fn host_from(&mut self, at: Timestamp) {
+        self.host_from = at;
+    }
+
+    /// Continues an interval of an earlier run; the host's energy counts again from `host_from`.
+    pub(crate) fn resume(&mut self, open: OpenInterval, host_from: Timestamp) {
+        self.from = Some(open.from_us);
+        (self.host, self.host_from) = (open.energy_mj_host, host_from);
+        let gpus = (0..).zip(open.energy_mj_gpus);
+        self.gpus = gpus.filter_map(|(gpu, energy)| Some((gpu, energy?))).collect();
+        let share = |job: JobEnergy| {
+            (job.job, JobShare { energy: job.energy_mj, user: job.user, project: job.project })
+        };
+        self.jobs = open.jobs.into_iter().map(share).collect();
+        self.unknown = open.unknown;
     }
 
     pub(crate) const fn from(&self) -> Option<Timestamp> {
@@ -111,8 +93,14 @@ impl Ledger {
         *self.gpus.entry(gpu).or_default() += energy;
     }
 
-    /// Adds energy attributed to a job of this user, if the user is known.
-    pub(crate) fn attribute(&mut self, job: &JobId, user: Option<&String>, energy: Energy) {
+    /// Adds energy attributed to a job of this user and project, as far as they are known.
+    pub(crate) fn attribute(
+        &mut self,
+        job: &JobId,
+        user: Option<&String>,
+        project: Option<&ProjectId>,
+        energy: Energy,
+    ) {
         if !self.jobs.contains_key(job) {
             self.jobs.insert(job.clone(), JobShare::default());
         }
@@ -121,6 +109,30 @@ impl Ledger {
         if share.user.is_none() {
             share.user = user.cloned();
         }
+        if share.project.is_none() {
+            share.project = project.cloned();
+        }
+    }
+
+    /// Adds an interval of unknown energy, which must be part of a GPU's energy. One that continues the
+    /// last one of the same GPU and cause extends it.
+    pub(crate) fn add_unknown(&mut self, new: UnknownEnergy) {
+        let same = |old: &UnknownEnergy| (old.gpu, old.cause) == (new.gpu, new.cause);
+        let of_gpu = self.unknown.iter().filter(|old| old.gpu == new.gpu).count();
+        let full = of_gpu >= UNKNOWN_PER_GPU;
+        let continued = self.unknown.iter_mut().rev().find(|old| {
+            let joins = old.until_us == new.from_us && old.unmeasured == new.unmeasured;
+            same(old) && (full || (joins && old.estimate_mj.is_none() && new.estimate_mj.is_none()))
+        });
+        let Some(old) = continued else { return self.unknown.push(new) };
+        old.from_us = old.from_us.min(new.from_us);
+        old.until_us = old.until_us.max(new.until_us);
+        old.energy_mj += new.energy_mj;
+        old.unmeasured |= new.unmeasured;
+        old.estimate_mj = [old.estimate_mj, new.estimate_mj]
+            .into_iter()
+            .flatten()
+            .reduce(|all, estimate| all + estimate);
     }
 
     /// The jobs with energy in the open interval.
@@ -133,32 +145,41 @@ impl Ledger {
         self.jobs.get(job).map_or(Energy::ZERO, |share| share.energy)
     }
 
-    /// Closes the interval and opens the next; the entry is pending until
-    /// [`Ledger::acknowledged`]. `None` while another is pending, or for an empty interval.
-    pub(crate) fn close(&mut self, now: Timestamp, gpu_count: u32) -> Option<&LedgerEntry> {
-        let from = self.from.filter(|from| *from < now)?;
-        if self.pending.is_some() {
-            return None;
-        }
+    /// The open interval as it is now; `None` before the first reading.
+    pub(crate) fn open(&self, now: Timestamp, gpu_count: u32) -> Option<OpenInterval> {
         // Metered from the epoch, so that the entries sum to power x time to the millijoule.
         let host = |at: Timestamp| {
             let mut meter = EnergyMeter::default();
             meter.add(self.host_power, at.since(Timestamp::EPOCH));
             meter.total()
         };
-        let entry = LedgerEntry {
-            node: self.node.clone(),
-            from_us: from,
-            until_us: now,
-            energy_mj_gpus: (0..gpu_count).map(|gpu| self.gpus.get(&gpu).copied()).collect(),
-            energy_mj_host: host(now).saturating_sub(host(from)),
-            jobs: std::mem::take(&mut self.jobs)
-                .into_iter()
-                .map(|(job, share)| JobEnergy { job, energy_mj: share.energy, user: share.user })
-                .collect(),
+        let job = |(job, share): (&JobId, &JobShare)| JobEnergy {
+            job: job.clone(),
+            energy_mj: share.energy,
+            user: share.user.clone(),
+            project: share.project.clone(),
         };
+        Some(OpenInterval {
+            from_us: self.from?,
+            energy_mj_gpus: (0..gpu_count).map(|gpu| self.gpus.get(&gpu).copied()).collect(),
+            energy_mj_host: self.host + host(now).saturating_sub(host(self.host_from)),
+            jobs: self.jobs.iter().map(job).collect(),
+            unknown: self.unknown.clone(),
+        })
+    }
+
+    /// Closes the interval and opens the next; the entry is pending until
+    /// [`Ledger::acknowledged`]. `None` while another is pending, or for an empty interval.
+    pub(crate) fn close(&mut self, now: Timestamp, gpu_count: u32) -> Option<&LedgerEntry> {
+        if self.pending.is_some() || self.from.is_none_or(|from| from >= now) {
+            return None;
+        }
+        let open = self.open(now, gpu_count)?;
+        self.jobs.clear();
+        self.unknown.clear();
+        let entry = open.into_entry(self.node.clone(), now);
         self.gpus.clear();
-        self.from = Some(now);
+        (self.from, self.host, self.host_from) = (Some(now), Energy::ZERO, now);
         Some(self.pending.insert(entry))
     }
 

@@ -11,6 +11,7 @@
 pub mod attribution;
 pub mod config;
 pub mod energy;
+pub mod gap;
 pub mod gpu_tracker;
 mod jobs;
 pub mod ledger;
@@ -18,6 +19,7 @@ pub mod machine;
 pub mod note;
 pub mod period_detection;
 pub mod process_tree;
+pub mod resume;
 pub mod sender;
 #[cfg(feature = "service")]
 pub mod shell;
@@ -27,8 +29,8 @@ mod windowing;
 
 pub use config::{Config, Settings};
 pub use gpu_tracker::{GpuFacts, SampledGpu};
-pub use ledger::State;
 pub use machine::{Action, Event, ProfilerMachine};
 pub use note::Note;
 pub use process_tree::ProcessOrigin;
+pub use resume::{Boot, State};
 pub use sender::Sender;

@@ -1,16 +1,16 @@
 //! Decides what samples, progress and reports mean, and what is published.
 //!
-//! Inputs are GPU samples, the jobs' progress lines, the launcher's and the power agent's reports
-//! and
-//! the placer's records. Outputs are telemetry (batches, summaries), job progress, windows and
-//! ledger
+//! Inputs are GPU samples, the jobs' progress lines, the launcher's and the power agent's reports and
+//! the placer's records. Outputs are telemetry (batches, summaries), job progress, windows and ledger
 //! entries. All state is bounded by the node's GPUs and jobs.
+
+mod accounts;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::messages::{
     AppliedGpu, GpuSample, JobProgressed, JobRecord, JobSummary, JobWindow, LaunchReport,
-    LedgerEntry, Neighbour, NodeSummary, PowerReport, TelemetryBatch,
+    LedgerEntry, Neighbour, NodeSummary, PowerReport, TelemetryBatch, UnknownCause,
 };
 use wattle_common::progress::Progress;
 use wattle_common::{Frequency, GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
@@ -19,16 +19,15 @@ use crate::config::Settings;
 use crate::energy::EnergySpent;
 use crate::gpu_tracker::{AttributedSample, GpuFacts, GpuTracker, SampledGpu};
 use crate::jobs::{JobTable, ProgressResult};
-use crate::ledger::{GpuCounter, Ledger, State};
+use crate::ledger::Ledger;
 use crate::note::Note;
+use crate::resume::{Boot, Resumed, State};
 use crate::sender::Sender;
 use crate::window::{Conditions, OpenWindow};
 use crate::windowing;
 
 /// Most samples in one batch: at some 100 bytes each, a batch stays far below NATS's limit of 1 MB.
 const BATCH_SAMPLES_MAX: usize = 2_048;
-/// Share of the ledger's interval after which an entry that was not stored is sent again: 1/10.
-const LEDGER_RETRY_PARTS: u32 = 10;
 
 /// An input of the profiler.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,15 +99,19 @@ pub struct ProfilerMachine {
     gpus: BTreeMap<GpuIndex, GpuTracker>,
     locks: BTreeMap<GpuIndex, Frequency>,
     ledger: Ledger,
-    /// The content of the state file: the GPUs at the end of the last entry.
+    boot: Option<Boot>,
+    /// The content of the state file.
     saved: State,
-    /// The state of an earlier run, used at the first reading of each GPU.
+    /// The state of an earlier run, until the first event.
     earlier: Option<State>,
+    /// It by this run's clock, with the GPUs that were not found yet.
+    resumed: Option<Resumed>,
     batch: Vec<GpuSample>,
     sequence: u64,
     batch_at: Timestamp,
     summary_at: Timestamp,
     ledger_at: Timestamp,
+    checkpoint_at: Timestamp,
     /// Whether a ledger entry was sent and its result is awaited.
     storing: bool,
     samples: u32,
@@ -119,9 +122,15 @@ pub struct ProfilerMachine {
 }
 
 impl ProfilerMachine {
-    /// A machine that continues from the state of an earlier run, if there is one.
+    /// A machine that continues from the state of an earlier run, if there is one; `boot` is the node's
+    /// current boot, if it is known.
     #[must_use]
-    pub fn new(node: NodeId, settings: Settings, earlier: Option<State>) -> Self {
+    pub fn new(
+        node: NodeId,
+        settings: Settings,
+        earlier: Option<State>,
+        boot: Option<Boot>,
+    ) -> Self {
         let mut ledger = Ledger::new(node.clone(), settings.host_power);
         ledger.pending = earlier.as_ref().and_then(|state| state.pending.clone());
         Self {
@@ -131,13 +140,16 @@ impl ProfilerMachine {
             gpus: BTreeMap::new(),
             locks: BTreeMap::new(),
             ledger,
+            boot,
             saved: earlier.clone().unwrap_or_default(),
             earlier,
+            resumed: None,
             batch: Vec::new(),
             sequence: 0,
             batch_at: Timestamp::EPOCH,
             summary_at: Timestamp::EPOCH,
             ledger_at: Timestamp::EPOCH,
+            checkpoint_at: Timestamp::EPOCH,
             storing: false,
             samples: 0,
             attributed: BTreeMap::new(),
@@ -152,38 +164,10 @@ impl ProfilerMachine {
         self.storing
     }
 
-    fn gpus_found(&mut self, now: Timestamp, found: Vec<GpuFacts>) {
-        for facts in found {
-            let gap_max = self.settings.gap_max;
-            let tracker = self.gpus.entry(facts.gpu).or_insert_with(|| GpuTracker::new(gap_max));
-            if tracker.uuid == facts.uuid {
-                continue;
-            }
-            // The first GPU at this index, or another one.
-            *tracker = GpuTracker::new(gap_max);
-            // A state from the future belongs to another clock.
-            let earlier = self.earlier.as_ref().filter(|state| state.until_us <= now);
-            let same = |state: &&GpuCounter| state.uuid == facts.uuid;
-            if let Some(earlier) = earlier
-                && let Some(state) = earlier.gpus.iter().find(same)
-            {
-                tracker.idle = state.idle_mw;
-                if let Some(counter) = state.energy_mj_counter {
-                    tracker.measure =
-                        crate::energy::EnergyMeasure::resumed(gap_max, earlier.until_us, counter);
-                }
-            }
-            tracker.uuid = facts.uuid;
-            tracker.gpu_type = facts.gpu_type;
-        }
-    }
-
     fn sampled(&mut self, now: Timestamp, samples: Vec<SampledGpu>, out: &mut Vec<Action>) {
         self.driver_error = None;
         self.samples += 1;
-        if self.ledger.from().is_none() {
-            self.begin_ledger(now, &samples);
-        }
+        self.begin_ledger(now);
         let mut gpus = BTreeMap::new();
         for sample in samples {
             let gap_max = self.settings.gap_max;
@@ -192,7 +176,7 @@ impl ProfilerMachine {
                 Ok(reading) => reading,
                 Err(error) => {
                     self.readings_failed += 1;
-                    if tracker.failed(error.clone()) {
+                    if tracker.failed(error.clone(), UnknownCause::GpuLost) {
                         out.push(Action::Log(Note::Lost(sample.gpu, error)));
                     }
                     continue;
@@ -208,39 +192,13 @@ impl ProfilerMachine {
             if tracker.measure.stuck() && !was_stuck {
                 out.push(Action::Log(Note::CounterStuck(sample.gpu)));
             }
-            if let Some(energy) = attributed.energy {
-                self.ledger.spend(sample.gpu, energy);
-            }
-            for tenant in &attributed.tenants {
-                if let (Some(job), Some(energy)) = (&tenant.job, tenant.energy) {
-                    let user = self.jobs.declared.get(job).and_then(|d| d.user.as_ref());
-                    self.ledger.attribute(job, user, energy);
-                    let by_gpu = self.attributed.entry(job.clone()).or_default();
-                    let spent = by_gpu.entry(sample.gpu).or_default();
-                    spent.energy += energy;
-                    spent.span += attributed.span;
-                }
-            }
+            self.account(sample.gpu, &attributed);
             if self.batch.len() < BATCH_SAMPLES_MAX {
                 self.batch.push(telemetry);
             }
             gpus.insert(sample.gpu, attributed);
         }
         self.sample_windows(now, &gpus, out);
-    }
-
-    /// Continues the earlier run's ledger if a GPU's counter shows that the node has not been
-    /// restarted; otherwise starts a new interval.
-    fn begin_ledger(&mut self, now: Timestamp, samples: &[SampledGpu]) {
-        let counter = |sample: &SampledGpu| {
-            let total = sample.reading.as_ref().ok()?.energy_total?;
-            let before = self.gpus.get(&sample.gpu)?.measure.counter()?;
-            Some(total >= before)
-        };
-        let continues = samples.iter().any(|sample| counter(sample) == Some(true));
-        let earlier = self.earlier.take().filter(|_| continues);
-        self.ledger.begin(earlier.map_or(now, |state| state.until_us));
-        self.ledger_at = now + self.settings.ledger_every;
     }
 
     fn sample_windows(
@@ -351,53 +309,6 @@ impl ProfilerMachine {
             .collect()
     }
 
-    /// Updates the state for a later run with the entry that ends now.
-    fn update_saved(&mut self, until: Timestamp) {
-        let gpus = self.gpus.values().filter(|tracker| !tracker.uuid.is_empty());
-        self.saved = State {
-            until_us: until,
-            gpus: gpus
-                .map(|tracker| GpuCounter {
-                    uuid: tracker.uuid.clone(),
-                    energy_mj_counter: tracker.measure.counter(),
-                    idle_mw: tracker.idle,
-                })
-                .collect(),
-            pending: self.ledger.pending.clone(),
-        };
-    }
-
-    /// Closes an entry and sends it, or sends the pending one again.
-    fn advance_ledger(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        if self.storing {
-            self.ledger_at = now + self.settings.ledger_every;
-            return;
-        }
-        if let Some(pending) = self.ledger.pending.clone() {
-            self.storing = true;
-            self.ledger_at = now + self.settings.ledger_every / LEDGER_RETRY_PARTS;
-            out.push(Action::StoreLedger(pending));
-            return;
-        }
-        self.ledger_at = now + self.settings.ledger_every;
-        let gpu_count = self.gpus.keys().last().map_or(0, |last| last + 1);
-        if let Some(entry) = self.ledger.close(now, gpu_count).cloned() {
-            self.storing = true;
-            self.update_saved(now);
-            out.push(Action::SaveState(self.saved.clone()));
-            out.push(Action::StoreLedger(entry));
-        }
-    }
-
-    fn ledger_stored(&mut self, from: Timestamp, stored: bool, out: &mut Vec<Action>) {
-        self.storing = false;
-        if stored && self.ledger.acknowledged(from) {
-            // The counters stay those of the entry's end.
-            self.saved.pending = None;
-            out.push(Action::SaveState(self.saved.clone()));
-        }
-    }
-
     /// Sends the batch, the summary and the ledger entry where due.
     fn settle(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         if now >= self.batch_at || self.batch.len() >= BATCH_SAMPLES_MAX {
@@ -409,10 +320,13 @@ impl ProfilerMachine {
         if now >= self.ledger_at {
             self.advance_ledger(now, out);
         }
+        if now >= self.checkpoint_at {
+            self.checkpoint(now, out);
+        }
     }
 
-    fn launched(&mut self, report: &LaunchReport, out: &mut Vec<Action>) {
-        for (id, mut job) in self.jobs.launched(report) {
+    fn launched(&mut self, now: Timestamp, report: &LaunchReport, out: &mut Vec<Action>) {
+        for (id, mut job) in self.jobs.launched(now, report) {
             let window = windowing::end(&mut job, &self.settings);
             self.store(&id, window, out);
         }
@@ -425,9 +339,12 @@ impl ProfilerMachine {
             self.store(id, window, out);
         }
         self.flush(now, out);
+        // Later readings have no known owner.
+        self.jobs.reported_at = None;
         if !self.storing {
             self.advance_ledger(now, out);
         }
+        self.checkpoint(now, out);
     }
 }
 
@@ -441,7 +358,7 @@ impl Machine for ProfilerMachine {
             Event::Sampled { at, gpus } => self.sampled(at, gpus, out),
             Event::DriverFailed(error) => {
                 for tracker in self.gpus.values_mut() {
-                    tracker.failed(error.clone());
+                    tracker.failed(error.clone(), UnknownCause::DriverFailed);
                 }
                 self.readings_failed += self.gpus.len() as u32;
                 if self.driver_error.as_ref() != Some(&error) {
@@ -463,7 +380,7 @@ impl Machine for ProfilerMachine {
                 }
             }
             Event::LaunchReported(report) if report.node == self.node => {
-                self.launched(&report, out);
+                self.launched(now, &report, out);
             }
             Event::PowerReported(report) if report.node == self.node => {
                 let lock = |gpu: &AppliedGpu| Some((gpu.gpu, gpu.clock_mhz_max?));
@@ -486,6 +403,7 @@ impl Machine for ProfilerMachine {
         let batch = (!self.batch.is_empty()).then_some((self.batch_at, "batch is due"));
         let summary = Some((self.summary_at, "summary is due"));
         let ledger = Some((self.ledger_at, "ledger entry is due"));
-        [batch, summary, ledger].into_iter().flatten().min_by_key(|(at, _)| *at)
+        let checkpoint = Some((self.checkpoint_at, "state is to be saved"));
+        [batch, summary, ledger, checkpoint].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }

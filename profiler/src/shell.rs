@@ -53,14 +53,16 @@ pub fn load(path: &Path) -> Result<ServiceConfig, wattle_runtime::config::Config
 pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<()> {
     let rate = clock::scale().rate;
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
-    let file = state::StateFile::open(&config);
+    let settings = config.settings().at_rate(rate);
+    let file = state::StateFile::open(&config, settings.clock_step_min);
     let socket = socket::open(&config.progress_socket, config.progress_socket_mode)?;
     let lines = tokio::spawn(socket::listen(socket, events.clone()));
     let every = config.sample_every(rate);
     let sampler = sampler::start(config.nvml_library.clone(), every, events.clone())?;
     let bus = bus::start(&config, events);
-    let settings = config.settings().at_rate(rate);
-    let mut machine = ProfilerMachine::new(config.node.clone(), settings, file.load(clock::now()));
+    let earlier = file.load(clock::now());
+    let mut machine =
+        ProfilerMachine::new(config.node.clone(), settings, earlier, file.boot.clone());
     let mut act = |action| act(action, &bus, &file);
     tracing::info!(
         node = %config.node,

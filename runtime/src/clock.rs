@@ -139,6 +139,17 @@ pub fn monotonic() -> Duration {
     boot_time()
 }
 
+/// The id of the machine's boot and the system time at which it was; `None`: the kernel reports no id.
+///
+/// Within a boot, a different time in another process means that the clock was set between the starts of the
+/// two processes.
+#[must_use]
+pub fn boot() -> Option<(String, Timestamp)> {
+    let id = crate::instance::boot()?;
+    let now = now();
+    Some((id, now - boot_time().saturating_mul(scale().rate)))
+}
+
 /// Wall time at which this process first read a clock.
 pub fn started_at() -> Timestamp {
     steady().wall

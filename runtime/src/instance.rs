@@ -46,7 +46,8 @@ pub fn has_ended(holder: &LeaseHolder) -> bool {
     test_kill_process(pid) == Err(rustix::io::Errno::SRCH)
 }
 
-fn boot() -> Option<String> {
+/// The id of the machine's boot.
+pub(crate) fn boot() -> Option<String> {
     read("/proc/sys/kernel/random/boot_id")
 }
 

@@ -6,7 +6,8 @@ use super::{
     CLOCK_TOLERANCE, GPU_POWER_W_MAX, HOST_POWER_W_MAX, JOBS_PER_NODE_MAX, OutOfBounds, at_most,
     invalid, not_ahead,
 };
-use crate::messages::LedgerEntry;
+use crate::id::GpuIndex;
+use crate::messages::{LedgerEntry, UnknownEnergy};
 use crate::time::Timestamp;
 use crate::topology::GPUS_PER_NODE_MAX;
 use crate::units::{Energy, Power};
@@ -18,6 +19,9 @@ pub const LEDGER_SPAN_MAX: Duration = Duration::from_secs(31 * 86_400);
 /// Time by which an energy counter's reading may precede or follow the span that it is counted in.
 /// NVML's counters advance every 20 to 100 ms, a driver that hangs answers seconds later.
 pub const METER_GRACE: Duration = Duration::from_secs(10);
+
+/// Largest number of intervals of unknown energy in one entry: 16 for each of 64 GPUs.
+pub const UNKNOWN_MAX: usize = 1_024;
 
 /// Checks an entry of the energy ledger: its span, and its energy against the largest power of its GPUs
 /// and host.
@@ -40,7 +44,7 @@ pub fn check_ledger_entry(entry: &LedgerEntry, now: Timestamp) -> Result<(), Out
     }
     at_most("number of GPUs", entry.energy_mj_gpus.len(), GPUS_PER_NODE_MAX as usize)?;
     at_most("number of jobs", entry.jobs.len(), JOBS_PER_NODE_MAX)?;
-    let most = |w: u64| Power::from_w(w).over(span + METER_GRACE);
+    let most = |w: u64, span: Duration| Power::from_w(w).over(span + METER_GRACE);
     let check = |field, energy: Energy, most: Energy| {
         if energy <= most {
             return Ok(());
@@ -48,13 +52,46 @@ pub fn check_ledger_entry(entry: &LedgerEntry, now: Timestamp) -> Result<(), Out
         let expected = format!("at most {} J in {} s", most.as_j(), span.as_secs());
         Err(invalid(field, format_args!("{} J", energy.as_j()), expected))
     };
-    for energy in entry.energy_mj_gpus.iter().flatten() {
-        check("energy_mj_gpus", *energy, most(GPU_POWER_W_MAX))?;
+    at_most("number of unknown intervals", entry.unknown.len(), UNKNOWN_MAX)?;
+    for unknown in &entry.unknown {
+        check_interval(unknown, entry)?;
+        let span = unknown.until_us.since(unknown.from_us);
+        check("unknown.energy_mj", unknown.energy_mj, most(GPU_POWER_W_MAX, span))?;
+        let estimate = unknown.estimate_mj.unwrap_or_default();
+        check("unknown.estimate_mj", estimate, most(GPU_POWER_W_MAX, span))?;
     }
-    check("energy_mj_host", entry.energy_mj_host, most(HOST_POWER_W_MAX))?;
+    for (gpu, energy) in (0..).zip(&entry.energy_mj_gpus) {
+        let span = span + unknown_before(entry, gpu);
+        check("energy_mj_gpus", energy.unwrap_or_default(), most(GPU_POWER_W_MAX, span))?;
+    }
+    check("energy_mj_host", entry.energy_mj_host, most(HOST_POWER_W_MAX, span))?;
     // A job's energy in an entry may have been drawn before it, but never more than all GPUs can draw.
     let all = GPU_POWER_W_MAX * u64::from(GPUS_PER_NODE_MAX);
-    entry.jobs.iter().try_for_each(|job| check("jobs.energy_mj", job.energy_mj, most(all)))
+    entry.jobs.iter().try_for_each(|job| check("jobs.energy_mj", job.energy_mj, most(all, span)))
+}
+
+/// The time before the entry whose energy of a GPU became known in it.
+fn unknown_before(entry: &LedgerEntry, gpu: GpuIndex) -> Duration {
+    let own = entry.unknown.iter().filter(|unknown| unknown.gpu == gpu);
+    let first = own.map(|unknown| unknown.from_us).min();
+    first.map_or(Duration::ZERO, |first| entry.from_us.since(first))
+}
+
+/// Checks the GPU and the interval of unknown energy.
+fn check_interval(unknown: &UnknownEnergy, entry: &LedgerEntry) -> Result<(), OutOfBounds> {
+    if unknown.gpu as usize >= entry.energy_mj_gpus.len() {
+        let gpus = entry.energy_mj_gpus.len();
+        return Err(invalid("unknown.gpu", unknown.gpu, format_args!("one of {gpus} GPUs")));
+    }
+    let ordered = unknown.from_us <= unknown.until_us && unknown.until_us <= entry.until_us;
+    if !ordered || entry.until_us.since(unknown.from_us) > LEDGER_SPAN_MAX {
+        let expected = format!(
+            "an interval of at most {} s that ends within the entry",
+            LEDGER_SPAN_MAX.as_secs()
+        );
+        return Err(invalid("unknown.from_us", unknown.from_us, expected));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -62,6 +99,7 @@ mod tests {
     use super::super::DATE_TOLERANCE;
     use super::*;
     use crate::id::NodeId;
+    use crate::messages::UnknownCause;
 
     const NOW: Timestamp = Timestamp::from_s(1_000_000_000);
 
@@ -73,7 +111,46 @@ mod tests {
             energy_mj_gpus: vec![Some(Energy::from_j(60 * 300)), None],
             energy_mj_host: Energy::from_j(60 * 400),
             jobs: vec![],
+            unknown: vec![],
         }
+    }
+
+    /// A GPU that was not readable for a day before the entry.
+    fn unreadable_for_a_day() -> UnknownEnergy {
+        let day = Duration::from_secs(86_400);
+        UnknownEnergy {
+            gpu: 0,
+            cause: UnknownCause::GpuLost,
+            from_us: NOW - day,
+            until_us: NOW,
+            energy_mj: Power::from_w(300).over(day),
+            unmeasured: false,
+            estimate_mj: None,
+        }
+    }
+
+    #[test]
+    fn energy_that_became_known_late_is_within_the_limits_of_its_interval() {
+        let unknown = unreadable_for_a_day();
+        let mut late = entry(NOW - Duration::from_secs(60), NOW);
+        late.energy_mj_gpus[0] = Some(unknown.energy_mj);
+        let refused = |entry: &LedgerEntry| check_ledger_entry(entry, NOW).err().map(|e| e.field);
+        assert_eq!(refused(&late), Some("energy_mj_gpus"), "no interval explains the energy");
+        late.unknown.push(unknown);
+        assert_eq!(refused(&late), None);
+        let field = |change: &dyn Fn(&mut UnknownEnergy)| {
+            let mut changed = late.clone();
+            change(&mut changed.unknown[0]);
+            refused(&changed)
+        };
+        assert_eq!(field(&|u| u.gpu = 2), Some("unknown.gpu"));
+        assert_eq!(field(&|u| u.from_us = Timestamp::EPOCH), Some("unknown.from_us"));
+        assert_eq!(field(&|u| u.until_us = NOW + Duration::from_secs(1)), Some("unknown.from_us"));
+        assert_eq!(field(&|u| u.from_us = u.until_us), Some("unknown.energy_mj"));
+        let impossible = Some(Energy::from_mj(u64::MAX));
+        assert_eq!(field(&|u| u.estimate_mj = impossible), Some("unknown.estimate_mj"));
+        late.unknown = vec![unreadable_for_a_day(); UNKNOWN_MAX + 1];
+        assert_eq!(refused(&late), Some("number of unknown intervals"));
     }
 
     #[test]

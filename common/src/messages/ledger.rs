@@ -8,9 +8,11 @@
 //! * **Lost or doubled:** stored before it counts; the message id removes duplicates. Where GPUs have
 //!   an energy counter, the next entry covers the time without a profiler.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
-use crate::id::{JobId, NodeId};
+use crate::id::{GpuIndex, JobId, NodeId, ProjectId};
 use crate::time::Timestamp;
 use crate::units::Energy;
 
@@ -29,6 +31,35 @@ pub struct LedgerEntry {
     pub energy_mj_host: Energy,
     /// GPU energy attributed to jobs; the energy of idle GPUs is not attributed.
     pub jobs: Vec<JobEnergy>,
+    /// GPU energy without a known owner, and intervals without a measurement.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<UnknownEnergy>,
+}
+
+impl LedgerEntry {
+    /// Energy of its GPUs.
+    #[must_use]
+    pub fn gpus(&self) -> Energy {
+        self.energy_mj_gpus.iter().flatten().copied().sum()
+    }
+
+    /// GPU energy attributed to jobs.
+    #[must_use]
+    pub fn attributed(&self) -> Energy {
+        self.jobs.iter().map(|job| job.energy_mj).sum()
+    }
+
+    /// GPU energy without a known owner.
+    #[must_use]
+    pub fn unknown(&self) -> Energy {
+        self.unknown.iter().map(|unknown| unknown.energy_mj).sum()
+    }
+
+    /// Energy of GPUs without a job and without a process.
+    #[must_use]
+    pub fn idle(&self) -> Energy {
+        self.gpus().saturating_sub(self.attributed()).saturating_sub(self.unknown())
+    }
 }
 
 /// Energy attributed to one job.
@@ -41,4 +72,121 @@ pub struct JobEnergy {
     /// The user who submitted it, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The project of the job, if it names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<ProjectId>,
+}
+
+/// Energy of one GPU without a known owner, or an interval in which it was not measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnknownEnergy {
+    /// The GPU.
+    pub gpu: GpuIndex,
+    /// Why the owner or the energy is unknown.
+    pub cause: UnknownCause,
+    /// Start of the interval; it may precede the entry.
+    pub from_us: Timestamp,
+    /// End of the interval.
+    pub until_us: Timestamp,
+    /// The measured energy; part of the GPU's energy in the entry.
+    pub energy_mj: Energy,
+    /// Whether more energy may have been consumed in the interval than was measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unmeasured: bool,
+    /// Estimate of the energy that was not measured; part of no sum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate_mj: Option<Energy>,
+}
+
+/// Why the owner of energy, or the energy of an interval, is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnknownCause {
+    /// No profiler ran.
+    ProfilerAway,
+    /// The node was restarted or switched off.
+    NodeRestarted,
+    /// The clock was set while no profiler ran.
+    ClockSet,
+    /// The profiler ran and got no reading in time: the driver or the node was blocked.
+    ReadingsLate,
+    /// The driver could not be used.
+    DriverFailed,
+    /// The GPU could not be read.
+    GpuLost,
+    /// The GPU's energy counter restarted, as after a reload of the driver.
+    CounterReset,
+    /// The GPU's energy counter showed an impossible value.
+    CounterInvalid,
+    /// The GPU has no energy counter, and power was not read often enough to integrate it.
+    NoCounter,
+    /// The launcher had not reported the jobs yet.
+    JobsNotReported,
+    /// A process that belongs to no job used the GPU.
+    OtherProcess,
+}
+
+impl UnknownCause {
+    /// All causes.
+    pub const ALL: [Self; 11] = [
+        Self::ProfilerAway,
+        Self::NodeRestarted,
+        Self::ClockSet,
+        Self::ReadingsLate,
+        Self::DriverFailed,
+        Self::GpuLost,
+        Self::CounterReset,
+        Self::CounterInvalid,
+        Self::NoCounter,
+        Self::JobsNotReported,
+        Self::OtherProcess,
+    ];
+
+    /// Its name in messages and CSV.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ProfilerAway => "profiler_away",
+            Self::NodeRestarted => "node_restarted",
+            Self::ClockSet => "clock_set",
+            Self::ReadingsLate => "readings_late",
+            Self::DriverFailed => "driver_failed",
+            Self::GpuLost => "gpu_lost",
+            Self::CounterReset => "counter_reset",
+            Self::CounterInvalid => "counter_invalid",
+            Self::NoCounter => "no_counter",
+            Self::JobsNotReported => "jobs_not_reported",
+            Self::OtherProcess => "other_process",
+        }
+    }
+}
+
+impl fmt::Display for UnknownCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ProfilerAway => "no profiler ran",
+            Self::NodeRestarted => "node restarted",
+            Self::ClockSet => "clock set while no profiler ran",
+            Self::ReadingsLate => "readings late",
+            Self::DriverFailed => "driver failed",
+            Self::GpuLost => "GPU not readable",
+            Self::CounterReset => "energy counter reset",
+            Self::CounterInvalid => "energy counter invalid",
+            Self::NoCounter => "no energy counter",
+            Self::JobsNotReported => "jobs not reported",
+            Self::OtherProcess => "process of no job",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_named_as_in_messages() {
+        for cause in UnknownCause::ALL {
+            assert_eq!(serde_json::to_value(cause).unwrap(), cause.name());
+        }
+    }
 }

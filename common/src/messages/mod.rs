@@ -33,7 +33,7 @@ pub use job_record::{
     JobRecord, LeftSizeRecord, Prediction, ProbeRecord, RecordedReason, RestartRecord,
 };
 pub use jobs::{JobCounts, JobList, JobsReply, ReadJobs};
-pub use ledger::{JobEnergy, LedgerEntry};
+pub use ledger::{JobEnergy, LedgerEntry, UnknownCause, UnknownEnergy};
 pub use order::{Order, OrderRecord};
 pub use output::{OutputReply, ReadOutput};
 pub use predictor::{Champion, Latency, PredictorState, PredictorStatus, Score, Scores};

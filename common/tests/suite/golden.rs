@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wattle_common::codec::{decode_json, decode_telemetry, encode_telemetry};
+use wattle_common::id::ProjectId;
 use wattle_common::id::{PredictorId, SubmissionId, SwitchId, UserId};
 use wattle_common::job::{GpuRequest, GpuSetting, JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::*;
@@ -274,11 +275,40 @@ fn job_measurements() {
                 job: job("train-7"),
                 energy_mj: Energy::from_j(9_000),
                 user: None,
+                project: None,
             }],
+            unknown: vec![],
         },
     );
     let user = Some("ada".to_owned());
     let energy_mj = Energy::from_j(9_000);
+    let unknown = UnknownEnergy {
+        gpu: 0,
+        cause: UnknownCause::CounterReset,
+        from_us: at(70),
+        until_us: at(90),
+        energy_mj: Energy::from_j(400),
+        unmeasured: true,
+        estimate_mj: Some(Energy::from_j(2_600)),
+    };
+    let part = JobEnergy {
+        job: job("train-7"),
+        energy_mj,
+        user: user.clone(),
+        project: Some(ProjectId::new("nlp").unwrap()),
+    };
+    check(
+        "ledger-entry-unknown",
+        &LedgerEntry {
+            node: node(),
+            from_us: at(60),
+            until_us: at(120),
+            energy_mj_gpus: vec![Some(Energy::from_j(11_400))],
+            energy_mj_host: Energy::from_j(4_320),
+            jobs: vec![part],
+            unknown: vec![unknown],
+        },
+    );
     check(
         "ledger-entry-user",
         &LedgerEntry {
@@ -287,7 +317,8 @@ fn job_measurements() {
             until_us: at(120),
             energy_mj_gpus: vec![Some(Energy::from_j(11_400))],
             energy_mj_host: Energy::from_j(4_320),
-            jobs: vec![JobEnergy { job: job("train-7"), energy_mj, user }],
+            jobs: vec![JobEnergy { job: job("train-7"), energy_mj, user, project: None }],
+            unknown: vec![],
         },
     );
 }

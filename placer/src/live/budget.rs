@@ -48,10 +48,8 @@ pub(super) struct LedgerPower {
 
 /// Whether one GPU had no job for nearly all of an entry's time: its energy is attributed to no job.
 fn has_idle_gpu(entry: &LedgerEntry) -> bool {
-    let gpus = || entry.energy_mj_gpus.iter().flatten().copied();
-    let attributed: Energy = entry.jobs.iter().map(|job| job.energy_mj).sum();
-    let idle = gpus().sum::<Energy>().saturating_sub(attributed);
-    gpus().min().is_some_and(|least| idle >= least.scale(IDLE_SHARE))
+    let least = entry.energy_mj_gpus.iter().flatten().copied().min();
+    least.is_some_and(|least| entry.idle() >= least.scale(IDLE_SHARE))
 }
 
 /// Why a budget is refused.
@@ -183,10 +181,12 @@ impl Placer {
         if span.is_zero() {
             return;
         }
-        if let Some(host) = entry.energy_mj_host.mean_power(span) {
+        // Over an interval that was not measured completely, mean power is too low.
+        let measured = entry.unknown.iter().all(|unknown| !unknown.unmeasured);
+        if let Some(host) = entry.energy_mj_host.mean_power(span).filter(|_| measured) {
             self.ledger_power.hosts.insert(entry.node.clone(), host);
         }
-        if span >= IDLE_SPAN_MIN {
+        if span >= IDLE_SPAN_MIN && measured {
             let gpus = entry.energy_mj_gpus.iter().flatten();
             let least = gpus.filter_map(|energy| energy.mean_power(span)).min();
             if let Some(least) = least {

@@ -67,8 +67,12 @@ impl Site {
     /// Stores a ledger entry of one second in which job `a` used a joule.
     async fn meter(&self, second: u64) {
         let from = Timestamp::from_s(1_000 + second);
-        let job =
-            JobEnergy { job: JobId::new("a").unwrap(), energy_mj: Energy::from_j(1), user: None };
+        let job = JobEnergy {
+            job: JobId::new("a").unwrap(),
+            energy_mj: Energy::from_j(1),
+            user: None,
+            project: None,
+        };
         let entry = LedgerEntry {
             jobs: vec![job],
             ..ledger_entry("n0", from, from + Duration::from_secs(1), Energy::from_j(2))

@@ -1,32 +1,39 @@
-//! The file with the state that outlives the service ([`crate::ledger`]).
+//! The file with the state that outlives the service ([`crate::resume`]).
 //!
 //! It is replaced atomically. It is not synced: a power failure resets the GPUs' counters too, and
 //! an unreadable file is ignored.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use wattle_common::{NodeId, Timestamp};
+use wattle_runtime::clock;
 
 use super::ServiceConfig;
-use crate::ledger::State;
+use crate::resume::{Boot, State};
 
 pub(super) struct StateFile {
     path: PathBuf,
     node: NodeId,
+    /// The node's boot, and the least step of its clock.
+    pub(super) boot: Option<Boot>,
+    step_min: Duration,
 }
 
 impl StateFile {
-    pub(super) fn open(config: &ServiceConfig) -> Self {
+    pub(super) fn open(config: &ServiceConfig, step_min: Duration) -> Self {
         if let Err(error) = std::fs::create_dir_all(&config.state_dir) {
             tracing::error!(folder = %config.state_dir.display(), %error, "state_dir cannot be created");
         }
         let name = format!("energy.{}.{}.json", config.cluster, config.node);
-        Self { path: config.state_dir.join(name), node: config.node.clone() }
+        let (path, node) = (config.state_dir.join(name), config.node.clone());
+        let boot = clock::boot().map(|(id, at_us)| Boot { id, at_us });
+        Self { path, node, boot, step_min }
     }
 
     pub(super) fn load(&self, now: Timestamp) -> Option<State> {
         let state = self.read()?;
-        match state.check(&self.node, now) {
+        match state.check(&self.node, now, self.boot.as_ref(), self.step_min) {
             Ok(()) => Some(state),
             Err(error) => {
                 let path = self.path.display();
@@ -71,17 +78,16 @@ mod tests {
     fn saved_state_is_loaded_and_invalid_state_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("energy.main.n0.json");
-        let file = StateFile { path, node: NodeId::new("n0").unwrap() };
+        let (node, step_min) = (NodeId::new("n0").unwrap(), Duration::from_secs(2));
+        let file = StateFile { path, node, boot: None, step_min };
         let now = Timestamp::from_s(9);
         assert_eq!(file.load(now), None);
         let state = State { until_us: Timestamp::from_s(7), ..State::default() };
         file.save(&state);
         assert_eq!(file.load(now), Some(state.clone()));
-        // Neither a state from the future nor one of which an entry would be too long.
+        // Not one of which an entry would be too long.
         let years_later = Timestamp::from_s(100_000_000);
         assert_eq!(file.load(years_later), None);
-        file.save(&State { until_us: Timestamp::FOREVER, ..state });
-        assert_eq!(file.load(now), None);
         std::fs::write(&file.path, b"{\"until").unwrap();
         assert_eq!(file.load(now), None);
     }

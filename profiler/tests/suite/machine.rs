@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use wattle_common::bounds::check_ledger_entry;
 use wattle_common::job::{JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::{
     JobProcesses, JobRecord, JobWindow, LaunchReport, LaunchState, LaunchedJob, LedgerEntry,
@@ -13,7 +14,7 @@ use wattle_common::messages::{
 use wattle_common::progress::Progress;
 use wattle_common::units::Energy;
 use wattle_common::{GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
-use wattle_gpu::fake::{FakeDriver, FakeGpu, FaultMode};
+use wattle_gpu::fake::{FakeDriver, FaultMode};
 use wattle_gpu::{Driver, ProcessReading};
 use wattle_profiler::{
     Action, Event, GpuFacts, ProcessOrigin, ProfilerMachine, SampledGpu, Sender, Settings, State,
@@ -67,7 +68,7 @@ impl Node {
             tracker.reading.energy_total = Some(Energy::from_j(1_000));
         }
         let mut node = Self {
-            machine: ProfilerMachine::new(node_id(), settings(), None),
+            machine: ProfilerMachine::new(node_id(), settings(), None, None),
             driver,
             draws: vec![Power::from_w(40); gpus as usize],
             now: Timestamp::from_s(1_000),
@@ -82,6 +83,7 @@ impl Node {
             progress: Vec::new(),
         };
         node.find();
+        node.launch();
         node
     }
 
@@ -96,7 +98,7 @@ impl Node {
 
     /// A kill and a restart.
     fn crash(&mut self) {
-        self.machine = ProfilerMachine::new(node_id(), settings(), self.file.clone());
+        self.machine = ProfilerMachine::new(node_id(), settings(), self.file.clone(), None);
         self.find();
         self.launch();
         for job in self.jobs.keys().cloned().collect::<Vec<_>>() {
@@ -600,11 +602,8 @@ proptest! {
         let before: Vec<Energy> =
             node.driver.gpus.iter().map(|c| c.reading.energy_total.unwrap()).collect();
         for step in steps {
-            // Without an entry yet, a crash leaves nothing to continue from. Without a readable GPU, no
-            // counter shows that the node was not restarted, and a new interval begins.
-            let lost = |gpu: &FakeGpu| matches!(gpu.fault, FaultMode::Lost);
-            let continues = node.file.is_some() && !node.driver.gpus.iter().all(lost);
-            if matches!(step, Step::Crash) && !continues {
+            // Without a saved state yet, a crash leaves nothing to continue from.
+            if matches!(step, Step::Crash) && node.file.is_none() {
                 continue;
             }
             node.apply(step, &mut changes);
@@ -626,9 +625,8 @@ proptest! {
             prop_assert_eq!(spent, counted, "gpu {}", gpu);
         }
         for entry in entries {
-            let gpus: Energy = entry.energy_mj_gpus.iter().flatten().copied().sum();
-            let jobs: Energy = entry.jobs.iter().map(|job| job.energy_mj).sum();
-            prop_assert!(jobs <= gpus, "{entry:?}");
+            prop_assert!(entry.attributed() + entry.unknown() <= entry.gpus(), "{entry:?}");
+            prop_assert_eq!(check_ledger_entry(entry, node.now), Ok(()));
         }
     }
 }

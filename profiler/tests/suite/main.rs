@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod config;
+mod day;
 mod loops;
 mod machine;
 mod period_detection;

@@ -53,7 +53,12 @@ impl Profiler {
             .context("cannot start the sampler's thread")?;
         let node = NodeId::new("suite").context("node id")?;
         Ok(Self {
-            machine: ProfilerMachine::new(node.clone(), Settings::default().at_rate(rate), None),
+            machine: ProfilerMachine::new(
+                node.clone(),
+                Settings::default().at_rate(rate),
+                None,
+                None,
+            ),
             node,
             gpu: plan.gpu,
             inbox,

@@ -117,5 +117,6 @@ pub fn ledger_entry(node: &str, from: Timestamp, until: Timestamp, host: Energy)
         energy_mj_gpus: Vec::new(),
         energy_mj_host: host,
         jobs: Vec::new(),
+        unknown: Vec::new(),
     }
 }

@@ -1,13 +1,15 @@
-//! Sums of the energy ledger by job, user, node or day.
+//! Sums of the energy ledger by job, user, project, node, day or cause.
 //!
 //! Each ledger entry has the energy of the node's GPUs, of its host, and the parts of the GPU energy
-//! that are attributed to jobs. The rest of the GPU energy is idle energy. The sums are in whole
-//! millijoules, so jobs, idle GPUs and hosts sum exactly to the energy of the nodes.
+//! that are attributed to jobs or whose owner is unknown. The rest of the GPU energy is idle energy. The
+//! sums are in whole millijoules, so jobs, idle GPUs, unknown and hosts sum exactly to the energy of the
+//! nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use wattle_common::messages::LedgerEntry;
-use wattle_common::{Energy, JobId, NodeId, Timestamp};
+use wattle_common::messages::{LedgerEntry, UnknownCause};
+use wattle_common::{Energy, GpuIndex, JobId, NodeId, Timestamp};
 
 /// Microseconds of a day.
 const DAY_US: u64 = 86_400_000_000;
@@ -17,8 +19,10 @@ const DAY_US: u64 = 86_400_000_000;
 pub(crate) struct Uses {
     /// GPU energy attributed to jobs.
     pub(crate) jobs: Energy,
-    /// GPU energy attributed to no job: idle GPUs, and processes that are no jobs.
+    /// Energy of GPUs without a job and without a process.
     pub(crate) idle: Energy,
+    /// GPU energy without a known owner.
+    pub(crate) unknown: Energy,
     /// Energy of the rest of the nodes.
     pub(crate) hosts: Energy,
 }
@@ -26,14 +30,25 @@ pub(crate) struct Uses {
 impl Uses {
     /// The sum.
     pub(crate) fn total(&self) -> Energy {
-        self.jobs + self.idle + self.hosts
+        self.jobs + self.idle + self.unknown + self.hosts
     }
 
     fn add(&mut self, other: Self) {
         self.jobs += other.jobs;
         self.idle += other.idle;
+        self.unknown += other.unknown;
         self.hosts += other.hosts;
     }
+}
+
+/// An interval of a GPU's energy without a known owner.
+#[derive(Clone, Copy, Debug)]
+struct Interval {
+    from: Timestamp,
+    until: Timestamp,
+    cause: UnknownCause,
+    unmeasured: bool,
+    estimate: Energy,
 }
 
 /// The sums over the ledger.
@@ -43,6 +58,12 @@ pub(crate) struct Accounts {
     pub(crate) jobs: BTreeMap<JobId, Energy>,
     /// The user of each job whose entries name one.
     pub(crate) users: BTreeMap<JobId, String>,
+    /// The project of each job whose entries name one.
+    pub(crate) projects: BTreeMap<JobId, String>,
+    /// Energy without a known owner by cause.
+    pub(crate) causes: BTreeMap<UnknownCause, Energy>,
+    /// Intervals of a GPU in which energy may be missing, and those that became known later.
+    intervals: BTreeMap<(NodeId, GpuIndex), Vec<Interval>>,
     /// Energy of each node.
     pub(crate) nodes: BTreeMap<NodeId, Uses>,
     /// Energy of each day in UTC, by days since the Unix epoch.
@@ -70,10 +91,10 @@ impl Accounts {
         if entry.until_us <= from || !self.known.insert((entry.node.clone(), entry.from_us)) {
             return;
         }
-        let gpus: Energy = entry.energy_mj_gpus.iter().flatten().copied().sum();
-        let attributed: Energy = entry.jobs.iter().map(|job| job.energy_mj).sum();
-        self.incomplete += usize::from(entry.energy_mj_gpus.iter().any(Option::is_none));
-        self.excessive += usize::from(attributed > gpus);
+        let stated = |gpu: usize| entry.unknown.iter().any(|unknown| unknown.gpu as usize == gpu);
+        let missing = |(gpu, energy): (usize, &Option<Energy>)| energy.is_none() && !stated(gpu);
+        self.incomplete += usize::from(entry.energy_mj_gpus.iter().enumerate().any(missing));
+        self.excessive += usize::from(entry.attributed() + entry.unknown() > entry.gpus());
         self.from = Some(self.from.map_or(from, |first| first.min(from)));
         self.until = Some(self.until.map_or(entry.until_us, |last| last.max(entry.until_us)));
         for job in &entry.jobs {
@@ -82,15 +103,32 @@ impl Accounts {
             if let Some(user) = &job.user {
                 self.users.entry(job.job.clone()).or_insert_with(|| user.clone());
             }
+            if let Some(project) = &job.project {
+                self.projects.entry(job.job.clone()).or_insert_with(|| project.to_string());
+            }
         }
-        let idle = gpus.saturating_sub(attributed);
+        for unknown in &entry.unknown {
+            *self.causes.entry(unknown.cause).or_default() +=
+                part(entry, unknown.energy_mj, from, entry.until_us);
+            self.intervals.entry((entry.node.clone(), unknown.gpu)).or_default().push(Interval {
+                from: unknown.from_us,
+                until: unknown.until_us,
+                cause: unknown.cause,
+                unmeasured: unknown.unmeasured,
+                estimate: unknown.estimate_mj.unwrap_or_default(),
+            });
+        }
+        let idle = entry.idle();
         let mut begin = from;
         while begin < entry.until_us {
             let day = begin.as_us() / DAY_US;
             let end = entry.until_us.min(Timestamp::from_us((day + 1) * DAY_US));
             let jobs = entry.jobs.iter().map(|job| part(entry, job.energy_mj, begin, end)).sum();
+            let unknown =
+                entry.unknown.iter().map(|one| part(entry, one.energy_mj, begin, end)).sum();
             let uses = Uses {
                 jobs,
+                unknown,
                 idle: part(entry, idle, begin, end),
                 hosts: part(entry, entry.energy_mj_host, begin, end),
             };
@@ -101,20 +139,51 @@ impl Accounts {
         }
     }
 
-    /// Energy and number of jobs of each user; `user_of` completes the users of the ledger.
-    pub(crate) fn by_user(
+    /// Energy and number of jobs of each owner; `owner_of` names the owner of a job.
+    pub(crate) fn by_owner(
         &self,
-        user_of: impl Fn(&JobId) -> Option<String>,
+        owner_of: impl Fn(&JobId) -> Option<String>,
     ) -> BTreeMap<Option<String>, (Energy, usize)> {
-        let mut users: BTreeMap<Option<String>, (Energy, usize)> = BTreeMap::new();
+        let mut owners: BTreeMap<Option<String>, (Energy, usize)> = BTreeMap::new();
         for (job, energy) in &self.jobs {
-            let user = self.users.get(job).cloned().or_else(|| user_of(job));
-            let sum = users.entry(user).or_default();
+            let sum = owners.entry(owner_of(job)).or_default();
             sum.0 += *energy;
             sum.1 += 1;
         }
-        users
+        owners
     }
+
+    /// The GPU time in which energy may be missing, and its estimate as far as there is one, by cause.
+    /// Intervals whose energy became known later do not count.
+    pub(crate) fn unmeasured(&self) -> BTreeMap<UnknownCause, (Duration, Energy)> {
+        let mut causes: BTreeMap<UnknownCause, (Duration, Energy)> = BTreeMap::new();
+        for intervals in self.intervals.values() {
+            let known = intervals.iter().filter(|interval| !interval.unmeasured);
+            let mut covered: Vec<(Timestamp, Timestamp)> =
+                known.map(|interval| (interval.from, interval.until)).collect();
+            for interval in intervals.iter().rev().filter(|interval| interval.unmeasured) {
+                let missing = outside(interval.from, interval.until, &mut covered);
+                if missing > Duration::ZERO {
+                    let sum = causes.entry(interval.cause).or_default();
+                    sum.0 += missing;
+                    sum.1 += interval.estimate;
+                }
+                covered.push((interval.from, interval.until));
+            }
+        }
+        causes
+    }
+}
+
+/// The part of an interval outside others.
+fn outside(from: Timestamp, until: Timestamp, others: &mut [(Timestamp, Timestamp)]) -> Duration {
+    others.sort_unstable();
+    let (mut at, mut outside) = (from, Duration::ZERO);
+    for (begin, end) in others {
+        outside += (*begin).min(until).since(at);
+        at = at.max(*end);
+    }
+    outside + until.since(at)
 }
 
 /// The energy of an entry between two instants of its interval, over which it is spread evenly. The
@@ -132,7 +201,7 @@ fn part(entry: &LedgerEntry, energy: Energy, from: Timestamp, until: Timestamp) 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use wattle_common::messages::JobEnergy;
+    use wattle_common::messages::{JobEnergy, UnknownEnergy};
     use wattle_testkit as testkit;
 
     use super::*;
@@ -148,6 +217,7 @@ mod tests {
             job: testkit::job(job.0),
             energy_mj: Energy::from_mj(job.1),
             user: None,
+            project: None,
         };
         LedgerEntry {
             energy_mj_gpus: gpus.iter().map(|mj| mj.map(Energy::from_mj)).collect(),
@@ -172,7 +242,10 @@ mod tests {
             Timestamp::EPOCH,
         );
         let mj = Energy::from_mj;
-        assert_eq!(accounts.all, Uses { jobs: mj(135), idle: mj(55), hosts: mj(140) });
+        assert_eq!(
+            accounts.all,
+            Uses { jobs: mj(135), idle: mj(55), unknown: mj(0), hosts: mj(140) }
+        );
         assert_eq!(accounts.nodes[&testkit::node("n0")].total(), mj(210), "counted once");
         assert_eq!(accounts.jobs[&testkit::job("a")], mj(130));
         assert_eq!((accounts.incomplete, accounts.excessive), (1, 0));
@@ -184,10 +257,50 @@ mod tests {
         let mut named = entry("n0", 0, 60, &[Some(100)], &[("a", 60), ("b", 30), ("c", 10)]);
         named.jobs[0].user = Some("ada".to_owned());
         accounts.count(&named, Timestamp::EPOCH);
-        let users = accounts.by_user(|job| (job.as_str() == "b").then(|| "ada".to_owned()));
+        let recorded = |job: &JobId| (job.as_str() == "b").then(|| "ada".to_owned());
+        let owner = |job: &JobId| accounts.users.get(job).cloned().or_else(|| recorded(job));
+        let users = accounts.by_owner(owner);
         let of = |user: Option<&str>| users[&user.map(str::to_owned)];
         assert_eq!(of(Some("ada")), (Energy::from_mj(90), 2));
         assert_eq!(of(None), (Energy::from_mj(10), 1));
+    }
+
+    #[test]
+    fn unknown_energy_has_a_cause_and_is_no_idle_energy() {
+        let unknown = |cause, from, until, mj, unmeasured| UnknownEnergy {
+            gpu: 0,
+            cause,
+            from_us: Timestamp::from_us(from),
+            until_us: Timestamp::from_us(until),
+            energy_mj: Energy::from_mj(mj),
+            unmeasured,
+            estimate_mj: unmeasured.then_some(Energy::from_mj(9)),
+        };
+        let mut accounts = Accounts::default();
+        let mut lost = entry("n0", 0, 60, &[None], &[]);
+        lost.unknown = vec![unknown(UnknownCause::GpuLost, 20, 60, 0, true)];
+        accounts.count(&lost, Timestamp::EPOCH);
+        let lost_us = |accounts: &Accounts| accounts.unmeasured()[&UnknownCause::GpuLost].0;
+        assert_eq!((lost_us(&accounts).as_micros(), accounts.incomplete), (40, 0));
+        // The GPU returns with its counter; then the counter is reset.
+        let mut found = entry("n0", 60, 120, &[Some(100)], &[("a", 40)]);
+        found.unknown = vec![
+            unknown(UnknownCause::GpuLost, 20, 70, 50, false),
+            unknown(UnknownCause::CounterReset, 100, 110, 3, true),
+        ];
+        accounts.count(&found, Timestamp::EPOCH);
+        let mj = Energy::from_mj;
+        assert_eq!(
+            (accounts.all.jobs, accounts.all.idle, accounts.all.unknown),
+            (mj(40), mj(7), mj(53))
+        );
+        assert_eq!(accounts.causes[&UnknownCause::GpuLost], mj(50));
+        let unmeasured = accounts.unmeasured();
+        let reset = (Duration::from_micros(10), mj(9));
+        assert_eq!(
+            unmeasured.into_iter().collect::<Vec<_>>(),
+            [(UnknownCause::CounterReset, reset)]
+        );
     }
 
     #[test]
@@ -196,8 +309,14 @@ mod tests {
         let over = entry("n0", DAY_US - 100, DAY_US + 300, &[Some(101)], &[("a", 41)]);
         accounts.count(&over, Timestamp::EPOCH);
         let mj = Energy::from_mj;
-        assert_eq!(accounts.days[&0], Uses { jobs: mj(10), idle: mj(15), hosts: mj(17) });
-        assert_eq!(accounts.days[&1], Uses { jobs: mj(31), idle: mj(45), hosts: mj(53) });
+        assert_eq!(
+            accounts.days[&0],
+            Uses { jobs: mj(10), idle: mj(15), unknown: mj(0), hosts: mj(17) }
+        );
+        assert_eq!(
+            accounts.days[&1],
+            Uses { jobs: mj(31), idle: mj(45), unknown: mj(0), hosts: mj(53) }
+        );
         assert_eq!(accounts.all.total(), mj(171), "rounding loses nothing");
         // Only the part after an instant.
         let mut late = Accounts::default();
@@ -224,10 +343,10 @@ mod tests {
             let jobs: Energy = accounts.jobs.values().copied().sum();
             let nodes: Energy = accounts.nodes.values().map(Uses::total).sum();
             let days: Energy = accounts.days.values().map(Uses::total).sum();
-            let users: Energy = accounts.by_user(|_| None).values().map(|(energy, _)| *energy).sum();
+            let users: Energy = accounts.by_owner(|_| None).values().map(|(energy, _)| *energy).sum();
             prop_assert_eq!(jobs, accounts.all.jobs);
             prop_assert_eq!(users, jobs);
-            prop_assert_eq!(jobs + accounts.all.idle + accounts.all.hosts, nodes);
+            prop_assert_eq!(jobs + accounts.all.idle + accounts.all.unknown + accounts.all.hosts, nodes);
             prop_assert_eq!(days, nodes);
         }
     }

@@ -1,4 +1,4 @@
-//! `wattle energy`: the energy of jobs, users, nodes or days from the energy ledger.
+//! `wattle energy`: the energy of jobs, users, projects, nodes, days or causes from the energy ledger.
 //!
 //! The ledger is measured: profilers write it once a minute. It is read without a running placer.
 
@@ -23,17 +23,18 @@ use crate::connection::{Connection, block_on};
 use crate::job_records;
 use crate::output::{note, print, print_json, terminal_width};
 
-/// Report the energy of jobs, users, nodes or days from the ledger.
+/// Report the energy of jobs, users, projects, nodes or days from the ledger.
 #[derive(Args)]
 #[command(
     name = "energy",
     after_help = "Energy of GPUs is measured, that of hosts follows from the configured host power.\n\
-        GPU energy without a job is idle energy. Jobs, idle GPUs and hosts sum to the nodes' energy.\n\
+        GPU energy without a job and without a process is idle energy. GPU energy without a known\n\
+        owner is unknown, with its cause. Jobs, idle GPUs, unknown and hosts sum to the nodes' energy.\n\
         The ledger is at most one minute behind. Days are in UTC.\n\n\
-        Examples:\n  wattle energy\n  wattle energy --by user --since 7d\n  wattle energy --by day --csv > energy.csv"
+        Examples:\n  wattle energy\n  wattle energy --by project --since 7d\n  wattle energy --by day --csv > energy.csv"
 )]
 pub(crate) struct EnergyCommand {
-    /// One row for each job, user, node or day
+    /// One row for each job, user, project, node or day, or for each cause of unknown energy
     #[arg(long, value_enum, default_value = "job")]
     by: By,
     /// Only the energy of the last SPAN: 90m, 24h, 7d [default: the whole ledger]
@@ -56,10 +57,14 @@ pub(crate) enum By {
     Job,
     /// A user who submitted jobs.
     User,
+    /// A project for which jobs were submitted.
+    Project,
     /// A node.
     Node,
     /// A day in UTC.
     Day,
+    /// A cause of unknown energy.
+    Cause,
 }
 
 /// Counts the ledger from `since` on.
@@ -87,12 +92,16 @@ pub(crate) fn run(command: &EnergyCommand) -> anyhow::Result<()> {
         });
         let accounts = read(&bus, since).await?;
         let records = match command.by {
-            By::Job | By::User => records(&bus).await?,
-            By::Node | By::Day => Vec::new(),
+            By::Job | By::User | By::Project => records(&bus).await?,
+            By::Node | By::Day | By::Cause => Vec::new(),
         };
-        let user_of =
-            |job: &_| records.iter().find(|record| record.spec.job == *job)?.spec.user.clone();
-        let report = Report::new(command.by, &accounts, user_of);
+        let owner_of = |job: &_| {
+            let record = records.iter().find(|record| record.spec.job == *job);
+            let spec = record.map(|record| &record.spec);
+            let project = spec.and_then(|spec| spec.project.as_ref()).map(ToString::to_string);
+            (spec.and_then(|spec| spec.user.clone()), project)
+        };
+        let report = Report::new(command.by, &accounts, owner_of);
         if command.json {
             return print_json(&report);
         }

@@ -1,6 +1,11 @@
 //! The report of `wattle energy`: rows, verdict, table, CSV.
 
+mod csv;
+
+use std::collections::BTreeSet;
+
 use serde::Serialize;
+use wattle_common::messages::UnknownCause;
 use wattle_common::{Energy, JobId, Timestamp};
 
 use super::By;
@@ -24,13 +29,16 @@ impl From<Energy> for Amount {
 /// One row.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
-    /// Job, user, node or day; absent: the user is unknown.
+    /// Job, user, project, node, day or cause; absent: the user is unknown, or the jobs have no project.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     /// The user of a job, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<String>,
-    /// Number of jobs of a user.
+    /// The project of a job, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project: Option<String>,
+    /// Number of jobs of a user or a project.
     #[serde(skip_serializing_if = "Option::is_none")]
     jobs: Option<usize>,
     #[serde(flatten)]
@@ -38,6 +46,18 @@ struct Row {
     /// The uses of a node's or a day's energy.
     #[serde(skip_serializing_if = "Option::is_none")]
     uses: Option<Sums>,
+    /// Energy that was not measured for a cause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unmeasured: Option<Unmeasured>,
+}
+
+/// Time without a complete measurement.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Unmeasured {
+    /// Time of each GPU, summed over GPUs, seconds.
+    gpu_s: f64,
+    /// Estimate of its energy, where one exists; part of no sum.
+    estimate_mj: Energy,
 }
 
 /// Energy by use.
@@ -45,12 +65,18 @@ struct Row {
 struct Sums {
     jobs: Amount,
     idle_gpus: Amount,
+    unknown: Amount,
     hosts: Amount,
 }
 
 impl From<Uses> for Sums {
     fn from(uses: Uses) -> Self {
-        Self { jobs: uses.jobs.into(), idle_gpus: uses.idle.into(), hosts: uses.hosts.into() }
+        Self {
+            jobs: uses.jobs.into(),
+            idle_gpus: uses.idle.into(),
+            unknown: uses.unknown.into(),
+            hosts: uses.hosts.into(),
+        }
     }
 }
 
@@ -63,21 +89,28 @@ pub(crate) struct Report {
     total: Amount,
     uses: Sums,
     rows: Vec<Row>,
+    /// Energy without a known owner, and energy that was not measured.
+    causes: Vec<Row>,
 }
 
 impl Report {
-    /// The report by `by`; `user_of` completes the users of the ledger.
+    /// The report by `by`; `owner_of` is the user and the project of a job's record, which complete those
+    /// of the ledger.
     pub(crate) fn new(
         by: By,
         accounts: &Accounts,
-        user_of: impl Fn(&JobId) -> Option<String>,
+        owner_of: impl Fn(&JobId) -> (Option<String>, Option<String>),
     ) -> Self {
+        let user = |job: &JobId| accounts.users.get(job).cloned().or_else(|| owner_of(job).0);
+        let project = |job: &JobId| accounts.projects.get(job).cloned().or_else(|| owner_of(job).1);
         let row = |name: Option<String>, energy: Energy| Row {
             name,
             user: None,
+            project: None,
             jobs: None,
             energy: energy.into(),
             uses: None,
+            unmeasured: None,
         };
         let with_uses = |name: String, uses: &Uses| Row {
             uses: Some((*uses).into()),
@@ -85,18 +118,21 @@ impl Report {
         };
         let (by, mut rows): (_, Vec<Row>) = match by {
             By::Job => {
-                let user = |job: &JobId| accounts.users.get(job).cloned().or_else(|| user_of(job));
                 let of = |(job, energy): (&JobId, &Energy)| Row {
                     user: user(job),
+                    project: project(job),
                     ..row(Some(job.to_string()), *energy)
                 };
                 ("job", accounts.jobs.iter().map(of).collect())
             }
-            By::User => {
-                let users = accounts.by_user(user_of).into_iter();
-                let of = |(user, (energy, jobs))| Row { jobs: Some(jobs), ..row(user, energy) };
-                ("user", users.map(of).collect())
+            By::User | By::Project => {
+                let is_user = by == By::User;
+                let owners =
+                    if is_user { accounts.by_owner(user) } else { accounts.by_owner(project) };
+                let of = |(owner, (energy, jobs))| Row { jobs: Some(jobs), ..row(owner, energy) };
+                (if is_user { "user" } else { "project" }, owners.into_iter().map(of).collect())
             }
+            By::Cause => ("cause", causes(accounts)),
             By::Node => {
                 let nodes = accounts.nodes.iter();
                 ("node", nodes.map(|(node, uses)| with_uses(node.to_string(), uses)).collect())
@@ -106,7 +142,7 @@ impl Report {
                 ("day", days.map(|(day, uses)| with_uses(date(*day), uses)).collect())
             }
         };
-        if matches!(by, "job" | "user") {
+        if matches!(by, "job" | "user" | "project") {
             rows.sort_by_key(|row| std::cmp::Reverse(row.energy.energy_mj));
         }
         Self {
@@ -116,10 +152,11 @@ impl Report {
             total: accounts.all.total().into(),
             uses: accounts.all.into(),
             rows,
+            causes: causes(accounts),
         }
     }
 
-    /// The total with its uses in one or two lines.
+    /// The total with its uses and the causes of unknown energy.
     pub(crate) fn verdict(&self) -> String {
         let (from, until) = (self.from_us.unwrap_or_default(), self.until_us.unwrap_or_default());
         let total = self.total.energy_mj;
@@ -128,7 +165,7 @@ impl Report {
             let share = percent(amount.energy_mj.ratio(total));
             format!("{} {} ({share})", unit.number(amount.energy_mj), unit.name())
         };
-        format!(
+        let mut text = format!(
             "{} from {} to {} UTC\njobs {}, idle GPUs {}, hosts {}",
             energy(total),
             minute(from),
@@ -136,7 +173,31 @@ impl Report {
             part(self.uses.jobs),
             part(self.uses.idle_gpus),
             part(self.uses.hosts),
-        )
+        );
+        if self.uses.unknown.energy_mj > Energy::ZERO {
+            text += &format!("\nunknown {}, because:", part(self.uses.unknown));
+        }
+        let line = |cause: &Row, what: &str| {
+            let cause = cause.cause().map(|cause| cause.to_string()).unwrap_or_default();
+            format!("\n  {cause}: {what}")
+        };
+        for cause in self.causes.iter().filter(|row| row.energy.energy_mj > Energy::ZERO) {
+            text += &line(cause, &part(cause.energy));
+        }
+        let unmeasured = self.causes.iter().filter_map(|row| Some((row, row.unmeasured?)));
+        let unmeasured: Vec<_> = unmeasured.filter(|(_, lost)| lost.gpu_s > 0.0).collect();
+        if !unmeasured.is_empty() {
+            text += "\nnot measured completely, and at most partly in the sums:";
+        }
+        for (cause, lost) in unmeasured {
+            let estimate = if lost.estimate_mj > Energy::ZERO {
+                format!(", estimated {}", energy(lost.estimate_mj))
+            } else {
+                String::new()
+            };
+            text += &line(cause, &format!("{} of GPU time{estimate}", gpu_time(lost.gpu_s)));
+        }
+        text
     }
 
     /// The table; the first column fits into `width`.
@@ -153,7 +214,8 @@ impl Report {
             let mut table = Table::new(&[
                 (first, Align::Left),
                 (pick("JOBS kWh", "JOBS Wh"), Align::Right),
-                (pick("IDLE GPUS kWh", "IDLE GPUS Wh"), Align::Right),
+                (pick("IDLE kWh", "IDLE Wh"), Align::Right),
+                (pick("UNKNOWN kWh", "UNKNOWN Wh"), Align::Right),
                 (pick("HOSTS kWh", "HOSTS Wh"), Align::Right),
                 (total, Align::Right),
                 ("SHARE %", Align::Right),
@@ -163,6 +225,7 @@ impl Report {
                     name.to_owned(),
                     number(uses.jobs),
                     number(uses.idle_gpus),
+                    number(uses.unknown),
                     number(uses.hosts),
                     number(sum),
                     share(sum),
@@ -177,8 +240,27 @@ impl Report {
         }
         let by_job = self.by == "job";
         let energy = pick("ENERGY kWh", "ENERGY Wh");
+        if self.by == "cause" {
+            let mut table = Table::new(&[
+                ("CAUSE", Align::Left),
+                (energy, Align::Right),
+                ("SHARE %", Align::Right),
+                ("NOT MEASURED", Align::Right),
+            ]);
+            for row in &self.rows {
+                let name = row.name.clone().unwrap_or_default();
+                let lost = gpu_time(row.unmeasured.unwrap_or_default().gpu_s);
+                table.row(vec![name, number(row.energy), share(row.energy), lost]);
+            }
+            return table.fit(0, width);
+        }
+        let first = match self.by {
+            "job" => "JOB",
+            "user" => "USER",
+            _ => "PROJECT",
+        };
         let mut table = Table::new(&[
-            (if by_job { "JOB" } else { "USER" }, Align::Left),
+            (first, Align::Left),
             (if by_job { "USER" } else { "JOBS" }, if by_job { Align::Left } else { Align::Right }),
             (energy, Align::Right),
             ("SHARE %", Align::Right),
@@ -188,57 +270,20 @@ impl Report {
                 Some(jobs) => jobs.to_string(),
                 None => row.user.clone().unwrap_or_default(),
             };
-            let name = row.name.clone().unwrap_or_else(|| "(not known)".to_owned());
+            let name = row.name.clone().unwrap_or_else(|| {
+                if self.by == "project" { "(none)" } else { "(not known)" }.to_owned()
+            });
             table.row(vec![name, second, number(row.energy), share(row.energy)]);
         }
         for (name, amount) in [
             ("(idle GPUs)", self.uses.idle_gpus),
+            ("(unknown)", self.uses.unknown),
             ("(hosts)", self.uses.hosts),
             ("all", self.total),
         ] {
             table.row(vec![name.to_owned(), String::new(), number(amount), share(amount)]);
         }
         table.fit(0, width)
-    }
-
-    /// The rows as CSV. Idle GPUs and hosts are rows of their own, so that the column `energy_mj` sums
-    /// to the total.
-    pub(crate) fn csv(&self) -> anyhow::Result<String> {
-        let mut csv = csv::Writer::from_writer(Vec::new());
-        let text = |amount: Amount| {
-            [amount.energy_mj.as_mj().to_string(), format!("{:.6}", amount.energy_kwh)]
-        };
-        if matches!(self.by, "node" | "day") {
-            csv.write_record([
-                self.by,
-                "jobs_mj",
-                "idle_gpus_mj",
-                "hosts_mj",
-                "energy_mj",
-                "energy_kwh",
-            ])?;
-            for row in &self.rows {
-                let Some(uses) = row.uses else { continue };
-                let uses =
-                    [uses.jobs, uses.idle_gpus, uses.hosts].map(|amount| text(amount)[0].clone());
-                let name = row.name.clone().unwrap_or_default();
-                csv.write_record([name].into_iter().chain(uses).chain(text(row.energy)))?;
-            }
-        } else {
-            let second = if self.by == "job" { "user" } else { "jobs" };
-            csv.write_record(["use", self.by, second, "energy_mj", "energy_kwh"])?;
-            for row in &self.rows {
-                let jobs = row.jobs.map(|jobs| jobs.to_string());
-                let second = jobs.or_else(|| row.user.clone()).unwrap_or_default();
-                let cells = ["job".to_owned(), row.name.clone().unwrap_or_default(), second];
-                csv.write_record(cells.into_iter().chain(text(row.energy)))?;
-            }
-            for (name, amount) in [("idle-gpus", self.uses.idle_gpus), ("hosts", self.uses.hosts)] {
-                let cells = [name.to_owned(), String::new(), String::new()];
-                csv.write_record(cells.into_iter().chain(text(amount)))?;
-            }
-        }
-        Ok(String::from_utf8(csv.into_inner().map_err(csv::IntoInnerError::into_error)?)?)
     }
 
     /// Why the sums may be incomplete.
@@ -266,6 +311,45 @@ impl Report {
     }
 }
 
+impl Row {
+    /// The cause of a row by cause.
+    fn cause(&self) -> Option<UnknownCause> {
+        UnknownCause::ALL.into_iter().find(|cause| Some(cause.name()) == self.name.as_deref())
+    }
+}
+
+/// The rows by cause, the largest energy first.
+fn causes(accounts: &Accounts) -> Vec<Row> {
+    let unmeasured = accounts.unmeasured();
+    let known = accounts.causes.keys().chain(unmeasured.keys()).collect::<BTreeSet<_>>();
+    let row = |cause: &UnknownCause| Row {
+        name: Some(cause.name().to_owned()),
+        user: None,
+        project: None,
+        jobs: None,
+        energy: accounts.causes.get(cause).copied().unwrap_or_default().into(),
+        uses: None,
+        unmeasured: Some(unmeasured.get(cause).map_or(Unmeasured::default(), |lost| Unmeasured {
+            gpu_s: lost.0.as_secs_f64(),
+            estimate_mj: lost.1,
+        })),
+    };
+    let mut rows: Vec<Row> = known.into_iter().map(row).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.energy.energy_mj));
+    rows
+}
+
+/// GPU time: `35 s`, `12.5 min`, `3.2 h`.
+fn gpu_time(seconds: f64) -> String {
+    if seconds < 120.0 {
+        format!("{seconds:.0} s")
+    } else if seconds < 7_200.0 {
+        format!("{:.1} min", seconds / 60.0)
+    } else {
+        format!("{:.1} h", seconds / 3_600.0)
+    }
+}
+
 /// The date of a day since the Unix epoch: `2026-11-23`.
 fn date(day: u64) -> String {
     civil(day * 86_400).map_or_else(|| format!("day {day}"), |at| at.date().to_string())
@@ -284,121 +368,4 @@ fn civil(seconds: u64) -> Option<jiff::civil::DateTime> {
 }
 
 #[cfg(test)]
-mod tests {
-    use expect_test::expect;
-    use wattle_common::messages::{JobEnergy, LedgerEntry};
-    use wattle_testkit as testkit;
-
-    use super::*;
-
-    fn accounts() -> Accounts {
-        let at = |s: u64| Timestamp::from_s(1_790_000_000 + s);
-        let j = Energy::from_j;
-        let part = |job: &str, joules, user: Option<&str>| JobEnergy {
-            job: testkit::job(job),
-            energy_mj: j(joules),
-            user: user.map(str::to_owned),
-        };
-        let entry = |node: &str, from, gpus: [Energy; 2], jobs| LedgerEntry {
-            energy_mj_gpus: gpus.map(Some).to_vec(),
-            jobs,
-            ..testkit::ledger_entry(node, at(from), at(from + 36_000), j(5_400_000))
-        };
-        let mut accounts = Accounts::default();
-        let jobs =
-            vec![part("python3-660bb7234354a", 7_100_000, Some("ada")), part("t-2", 810_000, None)];
-        accounts.count(&entry("n0", 0, [j(7_200_000), j(1_080_000)], jobs), Timestamp::EPOCH);
-        let jobs = vec![part("t-3", 3_600_000, Some("a user, with a comma"))];
-        accounts.count(&entry("n1", 36_000, [j(3_600_000), j(1_440_000)], jobs), Timestamp::EPOCH);
-        accounts
-    }
-
-    fn shown(by: By) -> String {
-        let report = Report::new(by, &accounts(), |_| None);
-        let text = report.table(80).render(false);
-        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        text
-    }
-
-    #[test]
-    fn verdict_has_total_and_uses() {
-        let report = Report::new(By::Job, &accounts(), |_| None);
-        assert!(report.verdict().lines().all(|line| line.chars().count() <= 80));
-        expect![[r#"
-            6.70 kWh from 2026-09-21 14:13 to 2026-09-22 10:13 UTC
-            jobs 3.197 kWh (48 %), idle GPUs 0.503 kWh (8 %), hosts 3.000 kWh (45 %)"#]]
-        .assert_eq(&report.verdict());
-    }
-
-    #[test]
-    fn table_by_job() {
-        expect![[r#"
-            JOB                    USER                  ENERGY kWh  SHARE %
-            python3-660bb7234354a  ada                        1.972     29.4
-            t-3                    a user, with a comma       1.000     14.9
-            t-2                                               0.225      3.4
-            (idle GPUs)                                       0.503      7.5
-            (hosts)                                           3.000     44.8
-            all                                               6.700    100.0
-        "#]]
-        .assert_eq(&shown(By::Job));
-    }
-
-    #[test]
-    fn table_by_user() {
-        expect![[r#"
-            USER                  JOBS  ENERGY kWh  SHARE %
-            ada                      1       1.972     29.4
-            a user, with a comma     1       1.000     14.9
-            (not known)              1       0.225      3.4
-            (idle GPUs)                      0.503      7.5
-            (hosts)                          3.000     44.8
-            all                              6.700    100.0
-        "#]]
-        .assert_eq(&shown(By::User));
-    }
-
-    #[test]
-    fn table_by_node() {
-        expect![[r#"
-            NODE  JOBS kWh  IDLE GPUS kWh  HOSTS kWh  TOTAL kWh  SHARE %
-            n0       2.197          0.103      1.500      3.800     56.7
-            n1       1.000          0.400      1.500      2.900     43.3
-            all      3.197          0.503      3.000      6.700    100.0
-        "#]]
-        .assert_eq(&shown(By::Node));
-    }
-
-    #[test]
-    fn table_by_day() {
-        expect![[r#"
-            DAY         JOBS kWh  IDLE GPUS kWh  HOSTS kWh  TOTAL kWh  SHARE %
-            2026-09-21     2.148          0.100      1.467      3.716     55.5
-            2026-09-22     1.049          0.402      1.533      2.984     44.5
-            all            3.197          0.503      3.000      6.700    100.0
-        "#]]
-        .assert_eq(&shown(By::Day));
-    }
-
-    #[test]
-    fn csv_sums_to_the_total() {
-        for by in [By::Job, By::User, By::Node, By::Day] {
-            let report = Report::new(by, &accounts(), |_| None);
-            let text = report.csv().unwrap();
-            let mut csv = csv::Reader::from_reader(text.as_bytes());
-            let at = csv.headers().unwrap().iter().position(|name| name == "energy_mj").unwrap();
-            let sum: u64 = csv.records().map(|row| row.unwrap()[at].parse::<u64>().unwrap()).sum();
-            assert_eq!(sum, report.total.energy_mj.as_mj(), "{text}");
-        }
-        let report = Report::new(By::User, &accounts(), |_| None);
-        expect![[r#"
-            use,user,jobs,energy_mj,energy_kwh
-            job,ada,1,7100000000,1.972222
-            job,"a user, with a comma",1,3600000000,1.000000
-            job,,1,810000000,0.225000
-            idle-gpus,,,1810000000,0.502778
-            hosts,,,10800000000,3.000000
-        "#]]
-        .assert_eq(&report.csv().unwrap());
-    }
-}
+mod tests;

@@ -248,6 +248,7 @@ mod tests {
             energy_mj_gpus: vec![Some(Energy::from_j(500)), None],
             energy_mj_host: Energy::from_j(100),
             jobs: Vec::new(),
+            unknown: Vec::new(),
         };
         let spent =
             |from, until| within(&entry, Timestamp::from_s(from), Timestamp::from_s(until)).0;

@@ -33,6 +33,7 @@ fn entry(from: Timestamp, until: Timestamp, gpus: usize, watts: u64) -> LedgerEn
         energy_mj_gpus: vec![Some(Power::from_w(watts).over(span)); gpus],
         energy_mj_host: Power::from_w(300).over(span),
         jobs: Vec::<JobEnergy>::new(),
+        unknown: Vec::new(),
     }
 }
 
@@ -147,7 +148,12 @@ fn the_baseline_of_a_busy_cluster_is_unknown_until_a_gpu_is_idle() {
         let span = world.now.since(from);
         let mut metered = entry(from, world.now, 4, watts);
         let energy_mj = Power::from_w(attributed).over(span);
-        metered.jobs.push(JobEnergy { job: wattle_testkit::job("a"), energy_mj, user: None });
+        metered.jobs.push(JobEnergy {
+            job: wattle_testkit::job("a"),
+            energy_mj,
+            user: None,
+            project: None,
+        });
         world.deliver(Event::EnergyMetered(Box::new(metered)));
         status(world).power_mw_baseline.map(|power| power.as_w().round())
     };

@@ -8,7 +8,12 @@ use super::*;
 fn entry(from: Timestamp, seconds: u64, joules: u64) -> LedgerEntry {
     let until = from + Duration::from_secs(seconds);
     LedgerEntry {
-        jobs: vec![JobEnergy { job: job_id("a"), energy_mj: Energy::from_j(joules), user: None }],
+        jobs: vec![JobEnergy {
+            job: job_id("a"),
+            energy_mj: Energy::from_j(joules),
+            user: None,
+            project: None,
+        }],
         ..wattle_testkit::ledger_entry("n0", from, until, Energy::ZERO)
     }
 }

@@ -314,10 +314,14 @@ fn profiler(lines: &[Line]) {
     use wattle_profiler::{Event, ProfilerMachine, Sender, Settings};
     let node = kit::node(NODE);
     let state = lines.iter().find_map(|line| match line {
-        Line::ProfilerState(state) if state.check(&node, NOW).is_ok() => Some(state.clone()),
+        Line::ProfilerState(state)
+            if state.check(&node, NOW, None, Duration::from_secs(2)).is_ok() =>
+        {
+            Some(state.clone())
+        }
         _ => None,
     });
-    let mut machine = ProfilerMachine::new(node, Settings::default(), state);
+    let mut machine = ProfilerMachine::new(node, Settings::default(), state, None);
     drive(&mut machine, lines, |line, now| {
         Some(match line {
             Line::Launch(report) if check_launch_report(report, now).is_ok() => {

@@ -1,0 +1,173 @@
+//! Verdict, tables and CSV of a ledger with every use.
+
+use expect_test::expect;
+use wattle_common::id::ProjectId;
+use wattle_common::messages::{JobEnergy, LedgerEntry, UnknownEnergy};
+use wattle_testkit as testkit;
+
+use super::*;
+
+fn accounts() -> Accounts {
+    let at = |s: u64| Timestamp::from_s(1_790_000_000 + s);
+    let j = Energy::from_j;
+    let part = |job: &str, joules, user: Option<&str>| JobEnergy {
+        job: testkit::job(job),
+        energy_mj: j(joules),
+        user: user.map(str::to_owned),
+        project: user.and_then(|user| (user == "ada").then(|| ProjectId::new("nlp").unwrap())),
+    };
+    let entry = |node: &str, from, gpus: [Energy; 2], jobs| LedgerEntry {
+        energy_mj_gpus: gpus.map(Some).to_vec(),
+        jobs,
+        ..testkit::ledger_entry(node, at(from), at(from + 36_000), j(5_400_000))
+    };
+    let mut accounts = Accounts::default();
+    let jobs =
+        vec![part("python3-660bb7234354a", 7_100_000, Some("ada")), part("t-2", 810_000, None)];
+    let mut first = entry("n0", 0, [j(7_200_000), j(1_080_000)], jobs);
+    let lost = |gpu, cause, energy_mj, unmeasured| UnknownEnergy {
+        gpu,
+        cause,
+        from_us: at(0),
+        until_us: at(7_200),
+        energy_mj,
+        unmeasured,
+        estimate_mj: unmeasured.then_some(j(36_000)),
+    };
+    first.unknown = vec![
+        lost(0, UnknownCause::ProfilerAway, j(72_000), false),
+        lost(1, UnknownCause::CounterReset, j(18_000), true),
+    ];
+    accounts.count(&first, Timestamp::EPOCH);
+    let jobs = vec![part("t-3", 3_600_000, Some("a user, with a comma"))];
+    accounts.count(&entry("n1", 36_000, [j(3_600_000), j(1_440_000)], jobs), Timestamp::EPOCH);
+    accounts
+}
+
+fn shown(by: By) -> String {
+    let report = Report::new(by, &accounts(), |_| (None, None));
+    let text = report.table(80).render(false);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    text
+}
+
+#[test]
+fn verdict_has_total_and_uses() {
+    let report = Report::new(By::Job, &accounts(), |_| (None, None));
+    assert!(report.verdict().lines().all(|line| line.chars().count() <= 80));
+    expect![[r#"
+        6.70 kWh from 2026-09-21 14:13 to 2026-09-22 10:13 UTC
+        jobs 3.197 kWh (48 %), idle GPUs 0.478 kWh (7 %), hosts 3.000 kWh (45 %)
+        unknown 0.025 kWh (0 %), because:
+          no profiler ran: 0.020 kWh (0 %)
+          energy counter reset: 0.005 kWh (0 %)
+        not measured completely, and at most partly in the sums:
+          energy counter reset: 2.0 h of GPU time, estimated 10.0 Wh"#]]
+    .assert_eq(&report.verdict());
+}
+
+#[test]
+fn table_by_job() {
+    expect![[r#"
+        JOB                    USER                  ENERGY kWh  SHARE %
+        python3-660bb7234354a  ada                        1.972     29.4
+        t-3                    a user, with a comma       1.000     14.9
+        t-2                                               0.225      3.4
+        (idle GPUs)                                       0.478      7.1
+        (unknown)                                         0.025      0.4
+        (hosts)                                           3.000     44.8
+        all                                               6.700    100.0
+    "#]]
+    .assert_eq(&shown(By::Job));
+}
+
+#[test]
+fn table_by_user() {
+    expect![[r#"
+        USER                  JOBS  ENERGY kWh  SHARE %
+        ada                      1       1.972     29.4
+        a user, with a comma     1       1.000     14.9
+        (not known)              1       0.225      3.4
+        (idle GPUs)                      0.478      7.1
+        (unknown)                        0.025      0.4
+        (hosts)                          3.000     44.8
+        all                              6.700    100.0
+    "#]]
+    .assert_eq(&shown(By::User));
+}
+
+#[test]
+fn table_by_node() {
+    expect![[r#"
+        NODE  JOBS kWh  IDLE kWh  UNKNOWN kWh  HOSTS kWh  TOTAL kWh  SHARE %
+        n0       2.197     0.078        0.025      1.500      3.800     56.7
+        n1       1.000     0.400        0.000      1.500      2.900     43.3
+        all      3.197     0.478        0.025      3.000      6.700    100.0
+    "#]]
+    .assert_eq(&shown(By::Node));
+}
+
+#[test]
+fn table_by_day() {
+    expect![[r#"
+        DAY         JOBS kWh  IDLE kWh  UNKNOWN kWh  HOSTS kWh  TOTAL kWh  SHARE %
+        2026-09-21     2.148     0.076        0.024      1.467      3.716     55.5
+        2026-09-22     1.049     0.402        0.001      1.533      2.984     44.5
+        all            3.197     0.478        0.025      3.000      6.700    100.0
+    "#]]
+    .assert_eq(&shown(By::Day));
+}
+
+#[test]
+fn table_by_project() {
+    expect![[r#"
+        PROJECT      JOBS  ENERGY kWh  SHARE %
+        nlp             1       1.972     29.4
+        (none)          2       1.225     18.3
+        (idle GPUs)             0.478      7.1
+        (unknown)               0.025      0.4
+        (hosts)                 3.000     44.8
+        all                     6.700    100.0
+    "#]]
+    .assert_eq(&shown(By::Project));
+}
+
+#[test]
+fn table_by_cause() {
+    expect![[r#"
+        CAUSE          ENERGY kWh  SHARE %  NOT MEASURED
+        profiler_away       0.020      0.3           0 s
+        counter_reset       0.005      0.1         2.0 h
+    "#]]
+    .assert_eq(&shown(By::Cause));
+    let report = Report::new(By::Cause, &accounts(), |_| (None, None));
+    expect![[r#"
+        cause,energy_mj,energy_kwh,unmeasured_gpu_s,estimate_mj
+        profiler_away,72000000,0.020000,0.000,0
+        counter_reset,18000000,0.005000,7200.000,36000000
+    "#]]
+    .assert_eq(&report.csv().unwrap());
+}
+
+#[test]
+fn csv_sums_to_the_total() {
+    for by in [By::Job, By::User, By::Project, By::Node, By::Day] {
+        let report = Report::new(by, &accounts(), |_| (None, None));
+        let text = report.csv().unwrap();
+        let mut csv = ::csv::Reader::from_reader(text.as_bytes());
+        let at = csv.headers().unwrap().iter().position(|name| name == "energy_mj").unwrap();
+        let sum: u64 = csv.records().map(|row| row.unwrap()[at].parse::<u64>().unwrap()).sum();
+        assert_eq!(sum, report.total.energy_mj.as_mj(), "{text}");
+    }
+    let report = Report::new(By::User, &accounts(), |_| (None, None));
+    expect![[r#"
+        use,user,jobs,energy_mj,energy_kwh
+        job,ada,1,7100000000,1.972222
+        job,"a user, with a comma",1,3600000000,1.000000
+        job,,1,810000000,0.225000
+        idle-gpus,,,1720000000,0.477778
+        unknown,,,90000000,0.025000
+        hosts,,,10800000000,3.000000
+    "#]]
+    .assert_eq(&report.csv().unwrap());
+}
