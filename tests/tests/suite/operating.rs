@@ -84,7 +84,9 @@ async fn energy_agrees_with_the_ledger_in_every_sum() {
     let uses = |report: &Value, of: &str| mj(&report["uses"][of]);
     for (by, report) in &reports {
         let rest = match *by {
-            "job" | "user" => uses(report, "idle_gpus") + uses(report, "hosts"),
+            "job" | "user" => {
+                ["idle_gpus", "unknown", "hosts"].map(|of| uses(report, of)).iter().sum()
+            }
             _ => 0,
         };
         assert_eq!(sum(report) + rest, mj(&report["total"]), "by {by}: {report:#}");
