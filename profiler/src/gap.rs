@@ -108,11 +108,11 @@ impl OpenGap {
             Some(mean.over(span).saturating_sub(self.energy_mj))
         };
         let estimate_mj = if same && self.unmeasured { estimate() } else { None };
-        Owner::Unknown(UnknownEnergy { estimate_mj, ..self.into_unknown(gpu) })
+        Owner::Unknown(UnknownEnergy { estimate_mj, ..self.as_unknown(gpu) })
     }
 
     /// The energy as unknown.
-    pub(crate) const fn into_unknown(&self, gpu: GpuIndex) -> UnknownEnergy {
+    pub(crate) const fn as_unknown(&self, gpu: GpuIndex) -> UnknownEnergy {
         UnknownEnergy {
             gpu,
             cause: self.cause,

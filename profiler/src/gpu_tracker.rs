@@ -160,7 +160,7 @@ impl GpuTracker {
 
     /// The undecided energy as unknown.
     pub(crate) fn give_up_gap(&mut self, gpu: GpuIndex) -> Option<UnknownEnergy> {
-        self.gap.take().map(|gap| gap.into_unknown(gpu))
+        self.gap.take().map(|gap| gap.as_unknown(gpu))
     }
 
     /// The time since the last reading, if it is longer than `gap_max`: it is not measured yet.
@@ -207,7 +207,7 @@ impl GpuTracker {
         if table.reported_at.is_none() {
             if gap.span() > settings.same_tenants_max {
                 // The jobs can no longer decide it.
-                return Some(Owner::Unknown(gap.into_unknown(gpu)));
+                return Some(Owner::Unknown(gap.as_unknown(gpu)));
             }
             self.gap = Some(gap);
             return None;

@@ -249,7 +249,7 @@ impl Node {
         while self.us < end {
             let next = self.us + every * 3 / 4 + self.rng.below(every / 2);
             while self.us < next {
-                let wake = self.machine.as_ref().and_then(|machine| machine.next_wake());
+                let wake = self.machine.as_ref().and_then(wattle_common::Machine::next_wake);
                 let wake_us = wake
                     .map_or(u64::MAX, |(at, _)| at.as_us().saturating_add_signed(-self.clock_us));
                 let result = self.results.iter().map(|(due, ..)| *due).min().unwrap_or(u64::MAX);
