@@ -49,6 +49,7 @@ mod listing;
 mod node_sleep;
 mod orders;
 mod planning;
+mod power_shares;
 mod probes;
 mod reporter;
 mod restarts;
@@ -188,6 +189,8 @@ pub struct Placer {
     to_wake: BTreeSet<NodeId>,
     answers: Vec<(RequestNumber, Reply)>,
     budget_answers: Vec<(RequestNumber, BudgetReply)>,
+    /// Whether an ordered cap waits until others have fallen.
+    raises_pending: bool,
     alarms: Vec<String>,
     last_alarm: String,
     bounds_alarms: bounds::Alarms,
@@ -230,6 +233,7 @@ impl Placer {
             store_budget: false,
             store_status: false,
             store_aim: false,
+            raises_pending: false,
             alarms: Vec::new(),
             last_alarm: String::new(),
             bounds_alarms: bounds::Alarms::new(),
@@ -292,9 +296,7 @@ impl Placer {
                 out.push(Action::StoreJob(Box::new(tracked.record.clone())));
             }
         }
-        for node in std::mem::take(&mut self.to_order) {
-            self.order(now, &node, out);
-        }
+        self.write_orders(now, out);
         // After the sleep state is stored. A node that has reported meanwhile is awake.
         for node in std::mem::take(&mut self.to_wake) {
             if self.nodes.get(&node).is_some_and(|state| state.is_in(SleepState::Waking)) {
@@ -327,6 +329,8 @@ impl Placer {
     fn tick(&mut self, now: Timestamp) {
         self.tick_at = now + self.config.tick();
         self.wake_again();
+        self.note_reductions(now);
+        self.order_raises();
         let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
         for node in &nodes {
             self.refresh(now, node);
@@ -378,6 +382,7 @@ impl Machine for Placer {
             Event::PowerReported(report) => {
                 let node = report.node.clone();
                 self.power_reported(now, report);
+                self.order_raises();
                 self.refresh(now, &node);
                 self.to_reconcile.extend(self.nodes[&node].jobs.iter().cloned());
             }

@@ -18,6 +18,7 @@ use crate::accounts::rules::AccountRules;
 use crate::config::node_sleep::SleepConfig;
 use crate::controller::ControllerConfig;
 use crate::plan::input::TENANTS_MAX_DEFAULT;
+use crate::power::bounds::PowerGroup;
 use crate::probing::ProbeConfig;
 
 /// The placer's configuration.
@@ -90,6 +91,9 @@ pub struct Config {
     /// Quotas and fair shares of users and projects.
     #[serde(default)]
     pub accounts: AccountRules,
+    /// Groups of nodes with a power limit.
+    #[serde(default)]
+    pub power_groups: Vec<PowerGroup>,
     /// Sleep of idle nodes.
     #[serde(default)]
     pub sleep: SleepConfig,
@@ -170,6 +174,7 @@ impl Config {
             ));
         }
         self.accounts.check()?;
+        PowerGroup::check(&self.power_groups).map_err(|error| format!("power_groups: {error}"))?;
         self.sleep.check(self.node_stale_after())?;
         self.probe.check()
     }
@@ -178,6 +183,7 @@ impl Config {
             tenants_max: self.tenants_max,
             share: self.share,
             accounts: Arc::new(self.accounts.clone()),
+            power_groups: self.power_groups.iter().cloned().map(Arc::new).collect(),
             jobs_max: self.jobs_max,
             price: 0.0,
             max_slowdown: (self.aim == Aim::Energy).then_some(self.max_slowdown),

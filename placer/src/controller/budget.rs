@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
-use wattle_common::{Power, Timestamp};
+use wattle_common::{NodeId, Power, Timestamp};
 
 use crate::controller::{Controller, PolicyHandle};
 use crate::plan::input::GridForecast;
 use crate::policies::RELATIVE_PRICES;
+use crate::power::bounds::PowerBound;
 use crate::power::budget::BudgetController;
 use crate::power::model::{PowerEstimate, min_power};
 
@@ -48,8 +49,23 @@ impl<P: PolicyHandle> Controller<P> {
     pub fn set_budget(&mut self, controller: BudgetController, now: Timestamp) {
         let position = controller.position();
         self.limits.power_max = controller.budget().power_mw;
-        self.limits.caps_enforced = self.limits.power_max.is_some();
+        self.limits.caps_enforced = self.limits.is_power_limited();
         self.budget = Some(ActiveBudget { controller, next: now, position });
+    }
+
+    /// A node reports the limit of the sum of its caps, or that it has none. Returns whether that is new.
+    pub fn node_limit_known(&mut self, node: &NodeId, limit: Option<Power>) -> bool {
+        let next = limit.map(|limit| PowerBound::Node(node.clone(), limit));
+        let is_own =
+            |bound: &PowerBound| matches!(bound, PowerBound::Node(known, _) if known == node);
+        if self.limits.power_bounds.iter().find(|bound| is_own(bound)) == next.as_ref() {
+            return false;
+        }
+        let bounds = Arc::make_mut(&mut self.limits.power_bounds);
+        bounds.retain(|bound| !is_own(bound));
+        bounds.extend(next);
+        self.limits.caps_enforced = self.limits.is_power_limited();
+        true
     }
 
     /// The budget in force.

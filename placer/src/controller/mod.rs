@@ -34,6 +34,7 @@ use crate::plan::input::{
     IDLE_BEFORE_SLEEP, PlanningInput, PlanningLimits, PolicyCache, TENANTS_MAX_DEFAULT,
 };
 use crate::policies::{Capabilities, Policy, Reads};
+use crate::power::bounds::{PowerBound, PowerGroup};
 use crate::power::slowdown::SlowdownController;
 use crate::state::cluster::ClusterState;
 
@@ -49,6 +50,8 @@ pub struct ControllerConfig {
     pub share: Sharing,
     /// Quotas and fair shares of users and projects.
     pub accounts: Arc<AccountRules>,
+    /// Groups of nodes with a power limit.
+    pub power_groups: Vec<Arc<PowerGroup>>,
     /// Most queued and running jobs.
     pub jobs_max: usize,
     /// The least price of a joule, in the policy's unit. A budget may raise it.
@@ -72,6 +75,7 @@ impl Default for ControllerConfig {
             tenants_max: TENANTS_MAX_DEFAULT,
             share: Sharing::Any,
             accounts: Arc::default(),
+            power_groups: Vec::new(),
             jobs_max: usize::MAX,
             price: 0.0,
             max_slowdown: None,
@@ -125,6 +129,10 @@ impl<P: PolicyHandle> Controller<P> {
             nodes_sleep: config.nodes_sleep,
             idle_before_sleep: config.idle_before_sleep,
             accounts: Arc::clone(&config.accounts),
+            power_bounds: Arc::new(
+                config.power_groups.iter().cloned().map(PowerBound::Group).collect(),
+            ),
+            caps_enforced: !config.power_groups.is_empty(),
             ..PlanningLimits::default()
         };
         let mut state = ClusterState::new();
@@ -161,6 +169,7 @@ impl<P: PolicyHandle> Controller<P> {
         let limits = self.budget.as_ref().map(|budget| budget.controller().budget());
         let is_limited =
             limits.is_some_and(|budget| budget.has_window() || budget.power_mw.is_some());
+        let is_limited = is_limited || !self.limits.power_bounds.is_empty();
         if is_limited { Reads::All } else { self.can.reads }
     }
 

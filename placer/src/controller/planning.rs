@@ -34,7 +34,7 @@ impl<P: PolicyHandle> Controller<P> {
     #[must_use]
     pub fn sets_gpus(&self) -> bool {
         self.state.has_settings()
-            || self.limits.power_max.is_some()
+            || self.limits.is_power_limited()
             || !self.config.site_setting.is_default()
             || self.probes.any_active()
     }

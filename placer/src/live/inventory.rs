@@ -30,6 +30,8 @@ pub(super) struct NodeState {
     clock_differs: bool,
     /// The order in force.
     pub(super) desired: Option<NodeDesired>,
+    /// Since when it reports a cap above the desired one under a power limit.
+    pub(super) reduces_since: Option<Timestamp>,
     /// When the order was last written; before any time if by an earlier placer.
     pub(super) ordered_at: Timestamp,
     /// The jobs that hold GPUs here.
@@ -197,12 +199,18 @@ impl Placer {
             memory_mib: memory,
             healthy,
         };
+        let limit = power.node_limit_mw;
         if before.is_none_or(|before| **before != facts) {
             self.controller.events().node_known(facts);
             // A new node gets its first order, new GPUs the site's cap.
             self.to_order.insert(node.clone());
             self.plan_soon(now);
         }
+        if self.controller.node_limit_known(node, limit) {
+            self.to_order.insert(node.clone());
+            self.plan_soon(now);
+        }
+        self.count_unconfirmed(now, node);
         let Some(key) = self.controller.state().node_key(node) else { return };
         self.controller.events().boards_known(key, board);
         if self.nodes.get(node).is_some_and(|state| state.switch != switch) {

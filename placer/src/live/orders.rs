@@ -31,10 +31,25 @@ fn refer_to_records(jobs: &mut [DesiredJob]) {
 }
 
 impl Placer {
+    /// Writes the orders of the nodes that have changed.
+    pub(super) fn write_orders(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+        let nodes = std::mem::take(&mut self.to_order);
+        if nodes.is_empty() {
+            return;
+        }
+        self.note_reductions(now);
+        let raises_wait = self.raises_wait(now);
+        for node in nodes {
+            self.order(now, &node, raises_wait, out);
+        }
+    }
+
     /// Writes the node's order if it differs from the records, or its lease is due for renewal.
-    pub(super) fn order(&mut self, now: Timestamp, node: &NodeId, out: &mut Vec<Action>) {
-        let (jobs, gpus) = (self.jobs_of(node), self.caps_of(node));
-        let power_limited = self.controller.limits().power_max.is_some();
+    fn order(&mut self, now: Timestamp, node: &NodeId, raises_wait: bool, out: &mut Vec<Action>) {
+        let jobs = self.jobs_of(node);
+        let (gpus, waits) = self.orderable(node, self.caps_of(node), raises_wait);
+        self.raises_pending |= waits;
+        let power_limited = self.controller.limits().limits_power_of(node);
         let third = self.config.lease() / 3;
         let expires_at_us = now + self.config.lease();
         let state = self.node_mut(node);
@@ -124,7 +139,7 @@ impl Placer {
     }
 
     /// The cap and clock of each GPU of the node that has any.
-    fn caps_of(&self, node: &NodeId) -> Vec<DesiredGpu> {
+    pub(super) fn caps_of(&self, node: &NodeId) -> Vec<DesiredGpu> {
         if !self.controller.sets_gpus() {
             return Vec::new();
         }
@@ -140,6 +155,13 @@ impl Placer {
             DesiredGpu { gpu, cap_mw: setting.cap_mw, clock_mhz_max: setting.clock_mhz_max }
         });
         desired.filter(|gpu| gpu.cap_mw.is_some() || gpu.clock_mhz_max.is_some()).collect()
+    }
+
+    /// Writes all orders again after a report, if one of them waits for reductions.
+    pub(super) fn order_raises(&mut self) {
+        if std::mem::take(&mut self.raises_pending) {
+            self.to_order.extend(self.nodes.keys().cloned());
+        }
     }
 
     /// Renews the orders whose lease is more than a third over.

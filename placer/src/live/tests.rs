@@ -12,6 +12,7 @@ mod kinds;
 mod listing;
 mod node;
 mod node_sleep;
+mod power_shares;
 mod probes;
 mod settling;
 mod world;

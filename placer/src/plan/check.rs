@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::GpuIndex;
 
+use crate::plan::check_power::check_power;
 use crate::plan::input::PlanningInput;
 use crate::plan::{Decision, NodeDecision, Plan};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey};
@@ -91,6 +92,13 @@ pub enum Violation {
     },
     /// A job without co-tenants is observed.
     NothingToObserve(JobKey),
+    /// A power bound is exceeded although the plan starts a job or wakes a node within it.
+    PowerExceeded {
+        /// The group or node; empty: the site.
+        bound: String,
+        /// Expected power, watts.
+        power_w: u64,
+    },
     /// A job is rejected although the cluster could hold it, or not all nodes are known.
     WronglyRejected(JobKey),
 }
@@ -165,6 +173,7 @@ pub fn check(input: PlanningInput<'_>, plan: &Plan) -> Vec<Violation> {
         }
     }
     check_nodes(input, plan, &added, &mut found);
+    check_power(input, plan, &mut found);
     found
 }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::job::Sharing;
-use wattle_common::{Power, Timestamp};
+use wattle_common::{NodeId, Power, Timestamp};
 
 use crate::accounts::rules::AccountRules;
+use crate::power::bounds::PowerBound;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
 
@@ -38,6 +39,8 @@ pub struct PlanningLimits {
     pub price_sets_clocks: bool,
     /// Power limit of all nodes together, at any instant.
     pub power_max: Option<Power>,
+    /// Power limits of groups of nodes and of single nodes.
+    pub power_bounds: Arc<Vec<PowerBound>>,
     /// Whether each GPU's cap enforces the power reserved for it. Then no GPU reserves less than
     /// the lowest cap it accepts.
     pub caps_enforced: bool,
@@ -64,6 +67,7 @@ impl Default for PlanningLimits {
             carbon_ratio: 1.0,
             price_sets_clocks: false,
             power_max: None,
+            power_bounds: Arc::default(),
             caps_enforced: false,
             admission_limit: None,
             preemption_limit: None,
@@ -76,6 +80,18 @@ impl Default for PlanningLimits {
 }
 
 impl PlanningLimits {
+    /// Whether the power of any node is limited at every instant.
+    #[must_use]
+    pub fn is_power_limited(&self) -> bool {
+        self.power_max.is_some() || !self.power_bounds.is_empty()
+    }
+
+    /// Whether the power of this node is limited at every instant.
+    #[must_use]
+    pub fn limits_power_of(&self, node: &NodeId) -> bool {
+        self.power_max.is_some() || self.power_bounds.iter().any(|bound| bound.covers(node))
+    }
+
     /// The price of a joule at the grid's present intensity: the price times the carbon ratio.
     #[must_use]
     pub fn price_now(&self) -> f64 {

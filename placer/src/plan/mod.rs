@@ -4,6 +4,7 @@
 
 mod apply;
 pub mod check;
+mod check_power;
 pub mod input;
 pub mod reason;
 

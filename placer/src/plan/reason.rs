@@ -121,6 +121,13 @@ pub enum Reason {
         /// Power limit.
         most: Option<Power>,
     },
+    /// Stopped or not started: the lowest settings exceed the power limit of a group or a node.
+    GroupLimit {
+        /// The group or node.
+        name: Arc<str>,
+        /// Its power limit.
+        most: Power,
+    },
     /// Deferred within its slack until the grid is cleaner.
     Deferred {
         /// Carbon intensity now, g/kWh.
@@ -347,6 +354,9 @@ impl fmt::Display for Reason {
             ),
             Self::PowerLimit { most: Some(most) } => {
                 write!(f, "no power left within the limit of {}", Kw(*most))
+            }
+            Self::GroupLimit { name, most } => {
+                write!(f, "no power left within the limit of {name}, {}", Kw(*most))
             }
             Self::PowerLimit { most: None } => f.write_str("no power left within the limit"),
 

@@ -160,7 +160,7 @@ impl Pace {
     fn under(policy: &dyn Policy, input: PlanningInput<'_>) -> Self {
         let sets = policy.capabilities().sets_gpus
             || input.limits.price_sets_clocks
-            || input.limits.power_max.is_some();
+            || input.limits.is_power_limited();
         match PowerEstimate::under(policy) {
             PowerEstimate::Fixed => Self::Unknown,
             PowerEstimate::Settings | PowerEstimate::Sizes if sets => Self::SlowestPoint,

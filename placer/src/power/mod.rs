@@ -1,5 +1,6 @@
 //! Power and energy: the power model, the cost of energy, the budget controller and the power limits.
 
+pub mod bounds;
 pub mod budget;
 pub mod carbon_deferral;
 pub mod energy_cost;

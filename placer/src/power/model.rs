@@ -19,6 +19,7 @@ use wattle_common::job::GpuSetting;
 use crate::plan::NodeDecision;
 use crate::plan::input::PlanningInput;
 use crate::policies::Policy;
+use crate::power::bounds::{Bound, Counted};
 use crate::power::energy_cost::Charge;
 use crate::power::step::least_energy;
 use crate::state::gpu_set::{GpuSet, NodeKey, bits};
@@ -45,9 +46,10 @@ fn node_baseline_w(input: PlanningInput<'_>, node: &Node, is_asleep: bool) -> f6
     }
 }
 
-/// Baseline power of the cluster once these node decisions are carried out, watts.
+/// Baseline power of the nodes that count once these node decisions are carried out, watts.
 pub(crate) fn baseline_w<'n>(
     input: PlanningInput<'_>,
+    counts: impl Fn(NodeKey) -> bool,
     decisions: impl Iterator<Item = &'n NodeDecision>,
 ) -> f64 {
     let sleeps = |decision: &NodeDecision| matches!(decision, NodeDecision::Sleep { .. });
@@ -56,7 +58,7 @@ pub(crate) fn baseline_w<'n>(
     let is_asleep = |key, node: &Node| {
         decided.get(&key).copied().unwrap_or(node.wakefulness == Wakefulness::Asleep)
     };
-    let nodes = input.state.keyed_nodes();
+    let nodes = input.state.keyed_nodes().filter(|(key, _)| counts(*key));
     nodes.map(|(key, node)| node_baseline_w(input, node, is_asleep(key, node))).sum()
 }
 
@@ -156,13 +158,49 @@ impl<'a> PowerSum<'a> {
 
     /// The sum over all GPUs, each at most at its highest power.
     pub(crate) fn total_w(&self) -> f64 {
-        let of_node = |(node, gpus): (&Node, &Vec<f64>)| {
+        self.total_of(|_| true)
+    }
+
+    /// The sum over all GPUs of the nodes that count, each at most at its highest power.
+    fn total_of(&self, counts: impl Fn(NodeKey) -> bool) -> f64 {
+        let of_node = |((key, node), gpus): ((NodeKey, &Node), &Vec<f64>)| {
+            if !counts(key) {
+                return 0.0;
+            }
             let limits = self.input.state.gpu_power(&node.facts.gpu_type);
             let most = limits.map_or(f64::INFINITY, |power| power.most.as_w());
-            let most = (most - idle_w(self.input, node)).max(0.0);
-            gpus.iter().map(|watts| watts.min(most)).sum::<f64>()
+            let idle = idle_w(self.input, node);
+            let most = (most - idle).max(0.0);
+            let planned = gpus.iter().map(|watts| watts.min(most)).sum::<f64>();
+            let all_idle = idle * gpus.len() as f64;
+            planned.max(node.unconfirmed.map_or(0.0, |power| power.as_w() - all_idle))
         };
-        self.input.state.nodes().iter().zip(&self.above_idle_w).map(of_node).sum()
+        self.input.state.keyed_nodes().zip(&self.above_idle_w).map(of_node).sum()
+    }
+
+    /// The caps of the GPUs of a bound's nodes, watts: no cap is below the lowest that its GPU supports.
+    fn caps_w(&self, bound: &Bound) -> f64 {
+        let of_node = |((key, node), gpus): ((NodeKey, &Node), &Vec<f64>)| {
+            let limits = self.input.state.gpu_power(&node.facts.gpu_type);
+            let Some(limits) = limits.filter(|_| bound.covers(key)) else { return 0.0 };
+            let least = limits.cap_min.unwrap_or(Power::ZERO).as_w();
+            let idle = idle_w(self.input, node);
+            gpus.iter().map(|watts| (idle + watts).max(least).min(limits.most.as_w())).sum::<f64>()
+        };
+        self.input.state.keyed_nodes().zip(&self.above_idle_w).map(of_node).sum()
+    }
+
+    /// The power that a bound limits, once these node decisions are carried out, watts.
+    pub(crate) fn bounded_w<'n>(
+        &self,
+        bound: &Bound,
+        decisions: impl Iterator<Item = &'n NodeDecision>,
+    ) -> f64 {
+        let covers = |key| bound.covers(key);
+        match bound.counted {
+            Counted::Nodes => baseline_w(self.input, covers, decisions) + self.total_of(covers),
+            Counted::Caps => self.caps_w(bound),
+        }
     }
 }
 
@@ -176,7 +214,7 @@ pub fn expected_power(input: PlanningInput<'_>) -> Power {
         let watts = JobGpus { job, gpu_type, gpus: on.gpu_count() }.expected_w(input, setting);
         sum.add(on, if watts.is_finite() { watts } else { 0.0 });
     }
-    Power::from_w_f64(baseline_w(input, std::iter::empty()) + sum.total_w())
+    Power::from_w_f64(baseline_w(input, |_| true, std::iter::empty()) + sum.total_w())
 }
 
 /// Power reserved for a GPU with its present jobs, watts. `None` if unbounded.
@@ -195,13 +233,16 @@ fn reserved_power(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<f
     Some(watts.max(limits.cap_min.unwrap_or(Power::ZERO).as_w()))
 }
 
-/// The cap that enforces the power reserved for a GPU, where a power limit is in force. Entire watts: GPUs
+/// The cap that enforces the power reserved for a GPU, where a power limit of its node is in force. Entire watts: GPUs
 /// accept no finer caps. `None` where the GPU's highest power is reserved, which its default cap enforces.
 #[must_use]
 pub fn enforced_cap(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<Power> {
-    input.limits.power_max?;
+    let facts = &input.state.node(node).facts;
+    if !input.limits.limits_power_of(&facts.id) {
+        return None;
+    }
     let watts = reserved_power(input, node, gpu)?;
-    let most = input.state.gpu_power(&input.state.node(node).facts.gpu_type)?.most;
+    let most = input.state.gpu_power(&facts.gpu_type)?.most;
     let cap = Power::from_w(watts.ceil().max(1.0) as u64);
     (cap < most).then_some(cap)
 }
@@ -268,7 +309,7 @@ impl PowerEstimate {
 /// a prediction was too low.
 #[must_use]
 pub fn min_power(input: PlanningInput<'_>, reduction: PowerEstimate) -> Power {
-    let mut watts = baseline_w(input, std::iter::empty());
+    let mut watts = baseline_w(input, |_| true, std::iter::empty());
     for (_, job) in input.state.running() {
         let Some((on, setting)) = held_gpus(job) else { continue };
         let Some(gpu_type) = input.state.gpu_type_of(job) else { continue };

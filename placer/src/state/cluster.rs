@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use wattle_common::job::{NodeShare, Placement, Sharing};
 use wattle_common::topology::{self, GPUS_PER_NODE_MAX};
-use wattle_common::{JobId, NodeId, Timestamp};
+use wattle_common::{JobId, NodeId, Power, Timestamp};
 
 use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey, bits, ones};
 use crate::state::job::Job;
@@ -294,6 +294,11 @@ impl ClusterState {
         let node = &mut self.nodes[key.index()];
         let fits = |board: &u32| topology::check_board(node.facts.gpus, *board).is_ok();
         node.gpus_per_board = gpus_per_board.filter(fits);
+    }
+
+    /// A node does not confirm its caps, so that its GPUs may draw this power; or it does again.
+    pub fn power_unconfirmed(&mut self, key: NodeKey, power: Option<Power>) {
+        self.nodes[key.index()].unconfirmed = power;
     }
 
     /// A node reports whether it is awake.

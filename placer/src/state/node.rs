@@ -73,6 +73,8 @@ pub struct Node {
     pub gpus_per_board: Option<u32>,
     /// Its sleep state.
     pub wakefulness: Wakefulness,
+    /// Power that its GPUs may draw by caps that are not confirmed; absent: it obeys.
+    pub unconfirmed: Option<Power>,
     /// When it last woke, released its last job, or was first known, whichever is latest.
     pub idle_since: Timestamp,
     /// GPUs with at least one job.
@@ -88,6 +90,7 @@ impl Node {
             switch: None,
             gpus_per_board: None,
             wakefulness: Wakefulness::Awake,
+            unconfirmed: None,
             idle_since: now,
             occupied: 0,
             tenants: Arc::new(vec![Vec::new(); gpus]),

@@ -158,6 +158,16 @@ fn invalid_usage_and_configuration_exit_with_code_2() {
         ("max_slowdown = 0.05", "max_slowdown = 50", "give a share from 0 to 10"),
         ("node_lost_after_ms = 120_000", "node_lost_after_ms = 1", "node_stale_after_ms"),
         ("tenants_max = 2", "tenants_max = 0", "greater than 0"),
+        (
+            "[probe]",
+            "[[power_groups]]\nname = \"r\"\nnodes = []\nlimit_kw = 1\n[probe]",
+            "no nodes",
+        ),
+        (
+            "[probe]",
+            "[[power_groups]]\nname = \"r\"\nnodes = [\"n0\"]\nlimit_kw = 0\n[probe]",
+            "limit_kw of group r must be greater than 0",
+        ),
     ] {
         fs::write(&file, good.replacen(right, wrong, 1)).unwrap();
         let (code, stderr) = placer(&["--config", file.to_str().unwrap()]);
@@ -171,6 +181,17 @@ fn the_example_configuration_is_valid() {
     let config: wattle_placer::Config =
         wattle_runtime::config::parse(text, Path::new("placer.toml")).unwrap();
     config.check().unwrap();
+    assert!(config.power_groups.is_empty());
+    let mut text = text.to_owned();
+    for line in
+        ["[[power_groups]]", "name = \"rack-1\"", "nodes = [\"n0\", \"n1\"]", "limit_kw = 12.5"]
+    {
+        text = text.replacen(&format!("# {line}"), line, 1);
+    }
+    let config: wattle_placer::Config =
+        wattle_runtime::config::parse(&text, Path::new("placer.toml")).unwrap();
+    config.check().unwrap();
+    assert_eq!(config.power_groups[0].nodes.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

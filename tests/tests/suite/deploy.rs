@@ -194,4 +194,16 @@ fn every_service_has_a_unit() {
         agent.contains("ExecStopPost=") && agent.contains(" reset"),
         "no cap outlives the agent"
     );
+    for line in [
+        "CapabilityBoundingSet=CAP_SYS_ADMIN",
+        "NoNewPrivileges=yes",
+        "DevicePolicy=closed",
+        "DeviceAllow=char-nvidia* rw",
+        "NoExecPaths=/",
+        "SystemCallFilter=@system-service",
+        // The profiler's user owns the folder above it, and root may not write there.
+        "StateDirectory=wattle/power-agent",
+    ] {
+        assert!(agent.lines().any(|known| known == line), "the agent's rights: {line}");
+    }
 }

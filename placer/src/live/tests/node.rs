@@ -27,6 +27,8 @@ pub(super) struct Node {
     pub(super) reconnected: bool,
     /// Error with which it refuses caps.
     pub(super) refuses: Option<String>,
+    /// Limit of the sum of its caps.
+    pub(super) limit: Option<Power>,
     pub(super) seen: Option<NodeDesired>,
     pub(super) runs: BTreeMap<(JobId, u32), LaunchedJob>,
     pub(super) sleep: SimulatedSleep,
@@ -94,19 +96,22 @@ impl Node {
             sleep_result: self.sleep.answer.clone(),
             switch: self.place.0.map(|switch| switch.parse().unwrap()),
             gpus_per_board: self.place.1,
-            node_limit_mw: None,
+            node_limit_mw: self.limit,
         }
     }
 
     fn gpu(&self, gpu: GpuIndex) -> AppliedGpu {
+        let default = Power::from_w(250);
+        let ordered = self.seen.iter().flat_map(|seen| &seen.gpus).find(|known| known.gpu == gpu);
+        let cap = ordered.filter(|_| self.refuses.is_none()).and_then(|gpu| gpu.cap_mw);
         let applied = AppliedGpu {
             gpu,
             uuid: format!("GPU-{gpu}"),
             gpu_type: self.gpu_type.to_owned(),
             memory_mib: 32_768,
             healthy: !self.unhealthy.contains(&gpu),
-            cap_mw: None,
-            cap_mw_default: Some(Power::from_w(250)),
+            cap_mw: Some(cap.unwrap_or(default)),
+            cap_mw_default: Some(default),
             cap_mw_min: Some(Power::from_w(100)),
             cap_mw_max: None,
             clock_mhz_max: None,

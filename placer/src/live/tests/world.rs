@@ -92,6 +92,7 @@ fn config() -> Config {
         gpu_clock_mhz_max: None,
         probe: crate::probing::ProbeConfig::default(),
         accounts: AccountRules::default(),
+        power_groups: Vec::new(),
         sleep: crate::config::node_sleep::SleepConfig::default(),
     }
 }
@@ -120,6 +121,7 @@ impl World {
                     cut_off: false,
                     reconnected: false,
                     refuses: None,
+                    limit: None,
                     seen: None,
                     runs: BTreeMap::new(),
                     sleep: SimulatedSleep::default(),
@@ -214,6 +216,9 @@ impl World {
         self.node_mut(node).refuses = why.map(str::to_owned);
     }
     /// Reboots a node: its running jobs are lost.
+    pub(super) fn set_node_limit(&mut self, node: &str, limit: wattle_common::Power) {
+        self.node_mut(node).limit = Some(limit);
+    }
     pub(super) fn reboot(&mut self, node: &str) {
         for run in self.node_mut(node).runs.values_mut().filter(|run| is_live(run)) {
             run.state = LaunchState::Lost { error: "the node went down".to_owned() };

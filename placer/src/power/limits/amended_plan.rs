@@ -5,7 +5,7 @@ use wattle_common::job::GpuSetting;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
 use crate::policies::put_to_sleep;
-use crate::power::limits::{Item, LimitedPlan, Role, first_wakes};
+use crate::power::limits::{Item, LimitedPlan, Role};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus};
 use crate::state::job::State;
 
@@ -15,7 +15,7 @@ impl LimitedPlan<'_> {
         let mut plan = Plan {
             held_back: Vec::new(),
             decisions: Vec::with_capacity(self.plan.decisions.len()),
-            nodes: first_wakes(&self.plan.nodes, self.wakes).cloned().collect(),
+            nodes: self.node_decisions(self.wakes).cloned().collect(),
             again_at: self.plan.again_at,
             blocked: self.plan.blocked.clone(),
             deferred: self.plan.deferred,

@@ -1,9 +1,11 @@
 //! Power limits, enforced on the plan of any policy.
 //!
-//! * [`PlanningLimits::power_max`](crate::PlanningLimits::power_max) bounds the expected power at any
-//!   instant. Settings are lowered first, to the highest power per GPU at which the plan fits. If the lowest
+//! * [`Bound`]s bound the expected power of the site, of groups of nodes and of single nodes at any instant
+//!   ([`PlanningLimits::power_max`](crate::PlanningLimits::power_max),
+//!   [`PlanningLimits::power_bounds`](crate::PlanningLimits::power_bounds)). Settings are lowered first, to the highest power per GPU at which the plan fits. If the lowest
 //!   settings do not suffice, no node is woken, then the last starts of the plan are held back, then the
-//!   jobs that arrived last are stopped with a checkpoint, if they can be.
+//!   jobs that arrived last are stopped with a checkpoint, if they can be. A bound of some nodes affects
+//!   only the jobs on them.
 //! * [`PlanningLimits::admission_limit`](crate::PlanningLimits::admission_limit) holds back new jobs with
 //!   which the minimum power would exceed it. Jobs that change their size continue.
 //! * [`PlanningLimits::preemption_limit`](crate::PlanningLimits::preemption_limit) pauses the jobs that
@@ -26,17 +28,18 @@ use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, NodeDecision, Plan};
 use crate::policies::Policy;
+use crate::power::bounds::Bound;
 use crate::power::limits::settings::{ladder, priced_setting};
 use crate::power::model::{Estimate, JobGpus, PowerEstimate, PowerSum, baseline_w};
-use crate::state::gpu_set::{GpuSet, JobKey};
+use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};
 
 /// The plan within all limits.
 pub(crate) fn enforce(policy: &dyn Policy, input: PlanningInput<'_>, plan: Plan) -> Plan {
     let limits = input.limits;
-    let is_limited = [limits.power_max, limits.admission_limit, limits.preemption_limit]
-        .iter()
-        .any(Option::is_some);
+    let is_limited = limits.is_power_limited()
+        || limits.admission_limit.is_some()
+        || limits.preemption_limit.is_some();
     let has_setting =
         |job: &Job| matches!(&job.state, State::Running { setting, .. } if !setting.is_default());
     let chooses_settings = !policy.capabilities().sets_gpus
@@ -53,8 +56,12 @@ pub(crate) fn enforce(policy: &dyn Policy, input: PlanningInput<'_>, plan: Plan)
     if let Some(limit) = limits.admission_limit {
         limited.hold_back_new(limit.as_w());
     }
-    if let Some(limit) = limits.power_max {
-        limited.fit(limit.as_w());
+    let bounds = Bound::all(input);
+    for bound in &bounds {
+        limited.fit(bound);
+    }
+    for bound in &bounds {
+        limited.wait_for_stops(bound);
     }
     limited.into_plan()
 }
@@ -80,6 +87,8 @@ struct Item<'a> {
     ladder: Vec<(GpuSetting, f64)>,
     /// Index of the chosen setting.
     chosen: usize,
+    /// Expected power of each GPU at the present setting, watts; 0 if the job does not run.
+    present_w: f64,
     /// Its minimum power above idle, watts, by the upper end of its prediction and by the mean.
     minimum_w: f64,
     minimum_expected_w: f64,
@@ -114,6 +123,8 @@ struct LimitedPlan<'a> {
     items: Vec<Item<'a>>,
     /// How many of the nodes that the plan wakes are woken, the first ones.
     wakes: usize,
+    /// The nodes among them that are not woken.
+    not_woken: BTreeSet<NodeKey>,
     /// Starts that are held back, and why the first of them is.
     held_back: BTreeSet<JobKey>,
     blocked: Option<Blocked>,
@@ -142,6 +153,7 @@ impl<'a> LimitedPlan<'a> {
             plan,
             items: Vec::new(),
             wakes: plan.nodes.iter().filter(|decision| is_wake(decision)).count(),
+            not_woken: BTreeSet::new(),
             held_back: BTreeSet::new(),
             blocked: None,
             stopped: BTreeMap::new(),
@@ -210,6 +222,10 @@ impl<'a> LimitedPlan<'a> {
         let (minimum_w, minimum_expected_w) =
             (minimum(Estimate::Upper), minimum(Estimate::Expected));
         let job = gpus.job;
+        let present_w = match &job.state {
+            State::Running { setting, .. } => gpus.expected_w(self.input, *setting),
+            State::Queued | State::Stopping { .. } => 0.0,
+        };
         self.items.push(Item {
             key,
             job,
@@ -217,26 +233,72 @@ impl<'a> LimitedPlan<'a> {
             role,
             ladder,
             chosen: 0,
+            present_w,
             minimum_w,
             minimum_expected_w,
         });
     }
 
-    /// Expected power of the cluster if each job that is neither held back nor stopped has this power of
+    /// Jobs that the limits stop draw power until they have stopped: what does not fit beside them starts and
+    /// wakes in a later round.
+    fn wait_for_stops(&mut self, bound: &Bound) {
+        if self.stopped.is_empty() {
+            return;
+        }
+        for i in (0..self.items.len()).rev() {
+            let item = &self.items[i];
+            let starts = item.starts() && !self.held_back.contains(&item.key);
+            if !starts || !bound.covers_any(item.on) {
+                continue;
+            }
+            let power_w = self.with_stopping_w(bound);
+            if power_w <= bound.limit_w {
+                return;
+            }
+            let job = self.items[i].key;
+            self.held_back.insert(job);
+            self.blocked = Some(Blocked { job, reason: bound.hold_reason(power_w) });
+        }
+        if self.with_stopping_w(bound) > bound.limit_w {
+            let wakes = self.node_decisions(self.wakes).filter(|decision| is_wake(decision));
+            let wakes = wakes.map(NodeDecision::node).filter(|node| bound.covers(*node));
+            let wakes: Vec<NodeKey> = wakes.collect();
+            self.not_woken.extend(wakes);
+        }
+    }
+
+    /// Expected power within a bound at the chosen settings while stopped jobs still run, watts.
+    fn with_stopping_w(&self, bound: &Bound) -> f64 {
+        let mut sum = PowerSum::new(self.input);
+        for item in self.items.iter().filter(|item| !self.held_back.contains(&item.key)) {
+            let stops = self.stopped.contains_key(&item.key);
+            sum.add(item.on, if stops { item.present_w } else { item.chosen_w() });
+        }
+        sum.bounded_w(bound, self.node_decisions(self.wakes))
+    }
+
+    /// Expected power within a bound if each job that is neither held back nor stopped has this power of
     /// each GPU, watts.
-    fn total_w(&self, gpu_w: impl Fn(&Item<'a>) -> f64) -> f64 {
+    fn bounded_w(&self, bound: &Bound, gpu_w: impl Fn(&Item<'a>) -> f64) -> f64 {
         let mut sum = PowerSum::new(self.input);
         for item in &self.items {
             if !self.held_back.contains(&item.key) && !self.stopped.contains_key(&item.key) {
                 sum.add(item.on, gpu_w(item));
             }
         }
-        self.baseline_w(self.wakes) + sum.total_w()
+        sum.bounded_w(bound, self.node_decisions(self.wakes))
+    }
+
+    /// The node decisions, if this many nodes are woken.
+    fn node_decisions(&self, wakes: usize) -> impl Iterator<Item = &'a NodeDecision> {
+        let decisions = first_wakes(&self.plan.nodes, wakes);
+        decisions
+            .filter(|decision| !(is_wake(decision) && self.not_woken.contains(&decision.node())))
     }
 
     /// Baseline power of the cluster if this many nodes are woken, watts.
     fn baseline_w(&self, wakes: usize) -> f64 {
-        baseline_w(self.input, first_wakes(&self.plan.nodes, wakes))
+        baseline_w(self.input, |_| true, self.node_decisions(wakes))
     }
 
     /// Minimum power above idle of the job that waits for a node to wake, watts.
@@ -294,43 +356,62 @@ impl<'a> LimitedPlan<'a> {
         self.blocked = Some(Blocked { job, reason: held_back(power_w, limit_w) });
     }
 
-    /// The power limit: wakes fewer nodes, holds back starts, stops jobs, and lowers settings until the
-    /// expected power is at most `limit_w`.
-    fn fit(&mut self, limit_w: f64) {
-        if self.total_w(Item::chosen_w) <= limit_w {
+    /// A power bound: wakes fewer nodes, holds back starts, stops jobs, and lowers settings until the
+    /// expected power is within it.
+    fn fit(&mut self, bound: &Bound) {
+        let limit_w = bound.limit_w;
+        if self.bounded_w(bound, Item::chosen_w) <= limit_w {
             return;
         }
-        while self.wakes > 0 && self.total_w(Item::lowest_w) > limit_w {
-            self.wakes -= 1;
+        let wakes: Vec<NodeKey> = self
+            .node_decisions(self.wakes)
+            .filter(|decision| is_wake(decision) && bound.covers(decision.node()))
+            .map(NodeDecision::node)
+            .collect();
+        for node in wakes.into_iter().rev() {
+            if self.bounded_w(bound, Item::lowest_w) <= limit_w {
+                break;
+            }
+            self.not_woken.insert(node);
         }
-        let starts: Vec<usize> =
-            (0..self.items.len()).rev().filter(|&i| self.items[i].starts()).collect();
+        let covered = |item: &Item<'_>| bound.covers_any(item.on);
+        let is_start = |i: &usize| self.items[*i].starts() && covered(&self.items[*i]);
+        let starts: Vec<usize> = (0..self.items.len()).rev().filter(is_start).collect();
         for i in starts {
-            let lowest_w = self.total_w(Item::lowest_w);
+            let lowest_w = self.bounded_w(bound, Item::lowest_w);
             if lowest_w <= limit_w {
                 break;
             }
-            if !self.held_back.contains(&self.items[i].key) {
-                self.hold_back(i, lowest_w, limit_w);
+            let job = self.items[i].key;
+            if self.held_back.insert(job) {
+                self.blocked = Some(Blocked { job, reason: bound.hold_reason(lowest_w) });
             }
         }
         for i in self.newest_stoppable() {
-            if self.total_w(Item::lowest_w) <= limit_w {
+            if !covered(&self.items[i]) {
+                continue;
+            }
+            if self.bounded_w(bound, Item::lowest_w) <= limit_w {
                 break;
             }
-            let reason = Reason::PowerLimit { most: self.input.limits.power_max };
-            self.stopped.entry(self.items[i].key).or_insert(reason);
+            self.stopped.entry(self.items[i].key).or_insert_with(|| bound.stop_reason());
         }
-        let rungs = self.items.iter().flat_map(|item| item.ladder.iter().map(|rung| rung.1));
-        let mut levels: Vec<f64> = rungs.collect();
+        let rungs = self.items.iter().filter(|item| covered(item));
+        let mut levels: Vec<f64> =
+            rungs.flat_map(|item| item.ladder.iter().map(|rung| rung.1)).collect();
         levels.sort_by(f64::total_cmp);
         levels.dedup();
-        // The highest power per GPU that fits, or the lowest one if none does.
-        let fits = |gpu_w: f64| self.total_w(|item| item.ladder[item.rung_at(gpu_w)].1) <= limit_w;
+        // The highest power per GPU that fits, or the lowest one if none does. Other bounds may have lowered
+        // a job already.
+        let rung = |item: &Item<'_>, gpu_w: f64| {
+            if covered(item) { item.rung_at(gpu_w).max(item.chosen) } else { item.chosen }
+        };
+        let fits =
+            |gpu_w: f64| self.bounded_w(bound, |item| item.ladder[rung(item, gpu_w)].1) <= limit_w;
         let level = levels.partition_point(|&gpu_w| fits(gpu_w)).saturating_sub(1);
         let gpu_w = levels.get(level).copied().unwrap_or(0.0);
         for item in &mut self.items {
-            item.chosen = item.rung_at(gpu_w);
+            item.chosen = rung(item, gpu_w);
         }
     }
 

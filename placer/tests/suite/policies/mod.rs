@@ -7,6 +7,7 @@ mod checker;
 mod defer;
 mod eaco;
 mod first_fit;
+mod groups;
 pub(crate) mod helpers;
 mod kinds;
 mod plans;

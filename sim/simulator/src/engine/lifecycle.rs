@@ -90,7 +90,7 @@ impl Engine<'_> {
             self.controller.job_completed(key);
         }
         // Under a power limit the next plan sets every GPU.
-        if let Some(on) = on.filter(|_| self.controller.limits().power_max.is_none()) {
+        if let Some(on) = on.filter(|_| !self.controller.limits().is_power_limited()) {
             self.set_gpus(on.gpus());
         }
         if let Some(profiles) = &mut self.prediction.profiles {

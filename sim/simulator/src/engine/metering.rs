@@ -131,7 +131,7 @@ impl Engine<'_> {
 
     /// Applies the caps of all GPUs under a power limit, where every plan may change each of them.
     pub(super) fn enforce_caps(&mut self) {
-        if self.controller.limits().power_max.is_none() {
+        if !self.controller.limits().is_power_limited() {
             return;
         }
         let nodes = self.controller.state().keyed_nodes();

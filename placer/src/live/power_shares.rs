@@ -1,0 +1,166 @@
+//! Power limits beyond the plan: caps that nodes have not acknowledged yet.
+//!
+//! * A cap rises only after every node under a power limit has reported the reductions of the same plan, so
+//!   that the limit also holds between two plans. A node that has not carried out its last reduction gets no
+//!   higher cap.
+//! * A node that is silent, or does not carry out a reduction, may still draw what its last caps permit. It
+//!   counts with them in every plan until it reports, and no cap waits for it any longer.
+
+use std::collections::BTreeMap;
+
+use wattle_common::messages::{AppliedGpu, DesiredGpu, LaunchState};
+use wattle_common::{GpuIndex, NodeId, Power, Timestamp};
+
+use crate::live::Placer;
+use crate::live::inventory::NodeState;
+
+/// The cap that a GPU has without an ordered one.
+fn default_cap(gpu: &AppliedGpu) -> Option<Power> {
+    gpu.cap_mw_default.or(gpu.cap_mw_max)
+}
+
+/// The cap of each GPU that has one by these settings.
+fn caps(state: &NodeState, gpus: &[DesiredGpu]) -> BTreeMap<GpuIndex, Power> {
+    let reported = state.power.iter().flat_map(|(report, _)| &report.gpus);
+    let cap = |gpu: &AppliedGpu| {
+        let ordered = gpus.iter().find(|ordered| ordered.gpu == gpu.gpu);
+        ordered.and_then(|ordered| ordered.cap_mw).or_else(|| default_cap(gpu))
+    };
+    reported.filter_map(|gpu| Some((gpu.gpu, cap(gpu)?))).collect()
+}
+
+/// Whether a GPU of the node reports a higher cap than these settings or the order in force.
+fn has_higher_caps(state: &NodeState, gpus: &[DesiredGpu]) -> bool {
+    let mut caps = caps(state, gpus);
+    if let Some(last) = &state.desired {
+        for (gpu, ordered) in self::caps(state, &last.gpus) {
+            caps.entry(gpu).and_modify(|cap| *cap = (*cap).min(ordered));
+        }
+    }
+    let reported = state.power.iter().flat_map(|(report, _)| &report.gpus);
+    reported.filter(|gpu| gpu.healthy).any(|gpu| {
+        gpu.cap_mw.zip(caps.get(&gpu.gpu)).is_some_and(|(reported, ordered)| reported > *ordered)
+    })
+}
+
+/// The settings with the caps of the order in force where they would rise.
+fn without_raises(state: &NodeState, gpus: &[DesiredGpu]) -> Vec<DesiredGpu> {
+    let next = caps(state, gpus);
+    let in_force = match &state.desired {
+        Some(last) => caps(state, &last.gpus),
+        None => state
+            .power
+            .iter()
+            .flat_map(|(report, _)| &report.gpus)
+            .filter_map(|gpu| Some((gpu.gpu, gpu.cap_mw?)))
+            .collect(),
+    };
+    let mut gpus: BTreeMap<GpuIndex, DesiredGpu> = gpus.iter().map(|gpu| (gpu.gpu, *gpu)).collect();
+    for (gpu, cap) in next {
+        if let Some(before) = in_force.get(&gpu).filter(|before| **before < cap) {
+            let unset = DesiredGpu { gpu, cap_mw: None, clock_mhz_max: None };
+            gpus.entry(gpu).or_insert(unset).cap_mw = Some(*before);
+        }
+    }
+    gpus.into_values().collect()
+}
+
+impl Placer {
+    /// Notes which nodes have not reported a reduction yet; called before orders are written.
+    pub(super) fn note_reductions(&mut self, now: Timestamp) {
+        let limits = self.controller.limits();
+        if !limits.is_power_limited() {
+            return;
+        }
+        let limited: Vec<NodeId> =
+            self.nodes.keys().filter(|node| limits.limits_power_of(node)).cloned().collect();
+        for node in limited {
+            let gpus = self.caps_of(&node);
+            let state = self.node_mut(&node);
+            let reduces = has_higher_caps(state, &gpus);
+            state.reduces_since = reduces.then(|| state.reduces_since.unwrap_or(now));
+        }
+    }
+
+    /// Whether caps under a power limit may rise now: every reachable node has reported its reductions.
+    pub(super) fn raises_wait(&self, now: Timestamp) -> bool {
+        let patience = self.config.node_stale_after();
+        self.controller.limits().is_power_limited()
+            && self.nodes.iter().any(|(node, state)| {
+                let since = state.reduces_since.filter(|_| self.is_fresh(now, node));
+                since.is_some_and(|since| now.since(since) <= patience)
+            })
+    }
+
+    /// The settings that may be ordered now, and whether a raise is left for later.
+    pub(super) fn orderable(
+        &self,
+        node: &NodeId,
+        gpus: Vec<DesiredGpu>,
+        raises_wait: bool,
+    ) -> (Vec<DesiredGpu>, bool) {
+        let state = self.nodes.get(node);
+        let limited = self.controller.limits().limits_power_of(node);
+        let waits = |state: &&NodeState| raises_wait || state.reduces_since.is_some();
+        let Some(state) = state.filter(|_| limited).filter(waits) else { return (gpus, false) };
+        let lowered = without_raises(state, &gpus);
+        let waits = caps(state, &lowered) != caps(state, &gpus);
+        if waits { (lowered, true) } else { (gpus, false) }
+    }
+
+    /// Power of the GPUs with jobs of a node that does not obey: silent, or with caps above its order.
+    /// `None` if it obeys, or no power limit covers it.
+    pub(super) fn unconfirmed_power(&self, now: Timestamp, node: &NodeId) -> Option<Power> {
+        let state = self.nodes.get(node)?;
+        if !self.controller.limits().limits_power_of(node) || state.sleep.is_some() {
+            return None;
+        }
+        let patience = self.config.node_stale_after();
+        let is_late = |at: Timestamp| now.since(at.max(self.reports_valid_from)) > patience;
+        let (report, power_at) = state.power.as_ref()?;
+        let (launch, launch_at) = state.launch.as_ref()?;
+        let silent = is_late(*power_at) || is_late(*launch_at);
+        let refuses = state.reduces_since.is_some_and(is_late);
+        if !silent && !refuses {
+            return None;
+        }
+        let ordered = state.desired.as_ref().map(|last| caps(state, &last.gpus));
+        let cap_at_most = |gpu: &AppliedGpu| {
+            let reported = gpu.cap_mw.or_else(|| default_cap(gpu));
+            let ordered = ordered.as_ref().and_then(|caps| caps.get(&gpu.gpu).copied());
+            reported.max(ordered).unwrap_or_default()
+        };
+        let mut busy: Vec<GpuIndex> = launch
+            .jobs
+            .iter()
+            .filter(|job| matches!(job.state, LaunchState::Running | LaunchState::Stopping))
+            .flat_map(|job| &job.gpus)
+            .chain(state.desired.iter().flat_map(|last| last.jobs.iter().flat_map(|job| &job.gpus)))
+            .copied()
+            .collect();
+        busy.sort_unstable();
+        busy.dedup();
+        let gpus = report.gpus.iter().filter(|gpu| busy.contains(&gpu.gpu));
+        // Caps are rounded up to entire watts.
+        Some(gpus.map(|gpu| cap_at_most(gpu).saturating_sub(Power::from_w(1))).sum())
+    }
+
+    /// Counts a node that does not obey with the power that its caps permit, and raises an alarm.
+    pub(super) fn count_unconfirmed(&mut self, now: Timestamp, node: &NodeId) {
+        let power = self.unconfirmed_power(now, node);
+        let Some(key) = self.controller.state().node_key(node) else { return };
+        if self.controller.state().node(key).unconfirmed == power {
+            return;
+        }
+        let known = self.controller.state().node(key).unconfirmed.is_some_and(|p| p > Power::ZERO);
+        self.controller.events().power_unconfirmed(key, power);
+        self.plan_soon(now);
+        if let Some(power) = power.filter(|power| !known && *power > Power::ZERO) {
+            self.alarms.push(format!(
+                "{node} does not confirm its caps: its GPUs with jobs count with {} W in the power limit \
+                 until it does; check its network, its power agent and its launcher",
+                power.as_mw() / 1_000
+            ));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Power limits of the site, of groups and of nodes while caps change, nodes are silent or refuse caps.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use wattle_common::messages::{LaunchState, LedgerEntry, SetBudget};
+use wattle_common::{Budget, Power};
+
+use crate::live::Event;
+use crate::live::tests::spec;
+use crate::live::tests::world::World;
+use crate::power::bounds::PowerGroup;
+
+const GPUS: u32 = 2;
+const IDLE: Power = Power::from_w(50);
+const HOST: Power = Power::from_w(300);
+
+/// Nodes whose power is metered; jobs never end.
+fn metered(nodes: usize) -> World {
+    let mut world = World::new(nodes, GPUS);
+    world.long = true;
+    world.pass(3);
+    let span = Duration::from_secs(60);
+    for node in 0..nodes {
+        let metered = LedgerEntry {
+            node: wattle_testkit::node(&format!("n{node}")),
+            from_us: world.now - span,
+            until_us: world.now,
+            energy_mj_gpus: vec![Some(IDLE.over(span)); GPUS as usize],
+            energy_mj_host: HOST.over(span),
+            jobs: Vec::new(),
+        };
+        world.deliver(Event::EnergyMetered(Box::new(metered)));
+    }
+    world
+}
+
+fn limit(world: &mut World, kw: f64) {
+    let budget = Budget::from_human(None, None, Some(kw), None).unwrap();
+    world.deliver(Event::BudgetSet(7, Box::new(SetBudget { budget, intensity: None })));
+}
+
+/// The most that a node may draw: its host, the caps of GPUs with live jobs, and idle GPUs.
+fn draw(world: &World, node: usize) -> Power {
+    let (power, launch) = world.reports(&format!("n{node}"));
+    let is_live = |gpu: u32| {
+        launch.jobs.iter().any(|job| {
+            matches!(job.state, LaunchState::Running | LaunchState::Stopping)
+                && job.gpus.contains(&gpu)
+        })
+    };
+    let gpu = |gpu: &wattle_common::messages::AppliedGpu| {
+        if is_live(gpu.gpu) { gpu.cap_mw.unwrap() } else { IDLE }
+    };
+    HOST + power.gpus.iter().map(gpu).sum::<Power>()
+}
+
+fn total(world: &World, nodes: std::ops::Range<usize>) -> Power {
+    nodes.map(|node| draw(world, node)).sum()
+}
+
+/// Passes time and checks the limit in every second.
+fn pass(world: &mut World, seconds: u64, nodes: usize, most_w: u64) {
+    for _ in 0..seconds {
+        world.pass(1);
+        let total = total(world, 0..nodes);
+        // Each of the caps is rounded up to entire watts.
+        let most = Power::from_w(most_w + nodes as u64 * u64::from(GPUS));
+        assert!(total <= most, "{total} of {most}");
+    }
+}
+
+#[test]
+fn a_cap_rises_after_the_others_have_fallen() {
+    let mut world = metered(2);
+    // Hosts 600 W and idle GPUs 200 W leave 250 W: one job at 250 W, or three at 133 W.
+    limit(&mut world, 1.0);
+    world.submit(spec("a", 1));
+    pass(&mut world, 20, 2, 1_000);
+    let cap = |world: &World, node: &str, gpu: u32| {
+        world.desired(node).gpus.iter().find(|known| known.gpu == gpu).and_then(|gpu| gpu.cap_mw)
+    };
+    let before = cap(&world, "n0", 0);
+    assert!(before.is_none() || before > Some(Power::from_w(200)), "{before:?}");
+    // The first job falls before the second one rises above the lowest cap.
+    world.submit(spec("b", 1));
+    pass(&mut world, 20, 2, 1_000);
+    world.cancel("a");
+    pass(&mut world, 60, 2, 1_000);
+    let order = world.desired("n0");
+    assert_eq!(order.jobs.len(), 1);
+    let raised = order.gpus.iter().filter_map(|gpu| gpu.cap_mw).max();
+    assert!(raised > Some(Power::from_w(150)) || order.gpus.len() < 2, "{order:?}");
+}
+
+#[test]
+fn a_silent_node_counts_with_the_caps_that_it_may_have() {
+    let mut world = metered(2);
+    limit(&mut world, 1.2);
+    for job in ["a", "b"] {
+        world.submit(spec(job, 1));
+    }
+    pass(&mut world, 20, 2, 1_200);
+    // Both jobs run on n0 at up to 250 W. Cut off, they continue, and are placed again elsewhere.
+    world.cut_off("n0", true);
+    pass(&mut world, 300, 2, 1_200);
+    assert!(world.log.iter().any(|line| line.contains("n0 does not confirm its caps")));
+    assert!(world.is_live("n0", "a", 1) && world.is_live("n0", "b", 1));
+    world.cut_off("n0", false);
+    pass(&mut world, 120, 2, 1_200);
+}
+
+#[test]
+fn a_node_that_refuses_its_caps_counts_with_them() {
+    let mut world = metered(2);
+    world.submit(spec("a", 2));
+    world.pass(5);
+    world.refuses_caps("n0", Some("permission denied"));
+    limit(&mut world, 1.25);
+    world.pass(60);
+    world.submit(spec("b", 2));
+    // Hosts 600 W and two GPUs at 250 W leave 150 W: less than b needs.
+    world.pass(60);
+    assert!(
+        world.desired("n1").jobs.is_empty(),
+        "{:#?} {:?} {:?}",
+        world.log,
+        world.desired("n0").gpus,
+        world.desired("n1").gpus
+    );
+    world.refuses_caps("n0", None);
+    world.pass(60);
+    assert_eq!(world.desired("n1").jobs.len(), 1);
+}
+
+#[test]
+fn groups_and_nodes_have_limits_of_their_own() {
+    let mut world = metered(3);
+    world.config.power_groups = vec![PowerGroup {
+        name: "rack-1".to_owned(),
+        nodes: ["n0", "n1"].map(wattle_testkit::node).into(),
+        limit_kw: 0.95,
+    }];
+    world.set_node_limit("n2", Power::from_w(320));
+    world.restart();
+    // The power of hosts and idle GPUs is metered again.
+    let span = Duration::from_secs(60);
+    for node in ["n0", "n1", "n2"] {
+        let metered = LedgerEntry {
+            node: wattle_testkit::node(node),
+            from_us: world.now - span,
+            until_us: world.now,
+            energy_mj_gpus: vec![Some(IDLE.over(span)); GPUS as usize],
+            energy_mj_host: HOST.over(span),
+            jobs: Vec::new(),
+        };
+        world.deliver(Event::EnergyMetered(Box::new(metered)));
+    }
+    for job in ["a", "b", "c", "d", "e", "f"] {
+        world.submit(spec(job, 1));
+    }
+    for _ in 0..120 {
+        world.pass(1);
+        let rack = total(&world, 0..2);
+        assert!(rack <= Power::from_w(950 + 4), "{rack}");
+    }
+    let orders = ["n0", "n1", "n2"].map(|node| world.desired(node).clone());
+    assert!(orders.iter().all(|order| order.power_limited));
+    let jobs: Vec<usize> = orders.iter().map(|order| order.jobs.len()).collect();
+    // 950 W less hosts 600 W and idle GPUs leave two GPUs at their lowest cap of 100 W and two idle ones.
+    assert_eq!(jobs[0] + jobs[1], 3, "{jobs:?}");
+    assert_eq!(jobs[2], 2, "{jobs:?}");
+    let caps: Power = orders[2].gpus.iter().filter_map(|gpu| gpu.cap_mw).sum();
+    assert!(caps <= Power::from_w(320) && orders[2].gpus.len() == 2, "{caps}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// The limit holds in every second while jobs come and go, limits change within what is feasible, and
+    /// nodes are cut off and return.
+    #[test]
+    fn the_site_limit_holds_in_every_second(
+        steps in prop::collection::vec((0u8..6, 0usize..3, 1u64..40), 1..14),
+    ) {
+        const NODES: usize = 3;
+        let mut world = metered(NODES);
+        limit(&mut world, 1.6);
+        pass(&mut world, 10, NODES, 1_600);
+        let mut jobs = 0;
+        for (step, which, seconds) in steps {
+            let node = format!("n{which}");
+            match step {
+                0..=2 => {
+                    world.submit(spec(&format!("j{jobs}"), 1 + which as u32 % GPUS));
+                    jobs += 1;
+                }
+                3 if jobs > 0 => world.cancel(&format!("j{}", which % jobs)),
+                4 => world.cut_off(&node, true),
+                _ => world.cut_off(&node, false),
+            }
+            pass(&mut world, 4 * seconds, NODES, 1_600);
+        }
+    }
+}
