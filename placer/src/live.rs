@@ -189,6 +189,8 @@ pub struct Placer {
     to_wake: BTreeSet<NodeId>,
     answers: Vec<(RequestNumber, Reply)>,
     budget_answers: Vec<(RequestNumber, BudgetReply)>,
+    /// Whether the power that counts for a node has changed since the last plan.
+    plan_is_outdated: bool,
     /// Whether an ordered cap waits until others have fallen.
     raises_pending: bool,
     alarms: Vec<String>,
@@ -233,6 +235,7 @@ impl Placer {
             store_budget: false,
             store_status: false,
             store_aim: false,
+            plan_is_outdated: false,
             raises_pending: false,
             alarms: Vec::new(),
             last_alarm: String::new(),

@@ -38,7 +38,7 @@ impl Placer {
             return;
         }
         self.note_reductions(now);
-        let raises_wait = self.raises_wait(now);
+        let raises_wait = self.raises_wait();
         for node in nodes {
             self.order(now, &node, raises_wait, out);
         }

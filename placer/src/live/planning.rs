@@ -41,6 +41,7 @@ impl Placer {
             self.round_at = Some(self.round_at.map_or(at, |sooner| sooner.min(at)));
         }
         self.controller.apply(&plan);
+        self.plan_is_outdated = false;
         if self.controller.limits().is_power_limited() {
             // The power reserved for each GPU may have changed, and its cap with it.
             self.to_order.extend(self.nodes.keys().cloned());

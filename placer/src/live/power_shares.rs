@@ -13,6 +13,7 @@ use wattle_common::{GpuIndex, NodeId, Power, Timestamp};
 
 use crate::live::Placer;
 use crate::live::inventory::NodeState;
+use crate::state::node::UnconfirmedCaps;
 
 /// The cap that a GPU has without an ordered one.
 fn default_cap(gpu: &AppliedGpu) -> Option<Power> {
@@ -77,19 +78,25 @@ impl Placer {
         for node in limited {
             let gpus = self.caps_of(&node);
             let state = self.node_mut(&node);
-            let reduces = has_higher_caps(state, &gpus);
+            let answers = state.launch.is_some() && state.sleep.is_none();
+            let reduces = answers && has_higher_caps(state, &gpus);
             state.reduces_since = reduces.then(|| state.reduces_since.unwrap_or(now));
         }
     }
 
-    /// Whether caps under a power limit may rise now: every reachable node has reported its reductions.
-    pub(super) fn raises_wait(&self, now: Timestamp) -> bool {
-        let patience = self.config.node_stale_after();
+    /// Whether caps under a power limit wait: a node has not reported its reductions, and no plan has counted
+    /// it with its caps yet.
+    pub(super) fn raises_wait(&self) -> bool {
+        let is_counted = |node: &NodeId| {
+            let state = self.controller.state();
+            state.node_key(node).is_some_and(|key| state.node(key).unconfirmed.is_some())
+        };
         self.controller.limits().is_power_limited()
-            && self.nodes.iter().any(|(node, state)| {
-                let since = state.reduces_since.filter(|_| self.is_fresh(now, node));
-                since.is_some_and(|since| now.since(since) <= patience)
-            })
+            && (self.plan_is_outdated
+                || self
+                    .nodes
+                    .iter()
+                    .any(|(node, state)| state.reduces_since.is_some() && !is_counted(node)))
     }
 
     /// The settings that may be ordered now, and whether a raise is left for later.
@@ -108,9 +115,9 @@ impl Placer {
         if waits { (lowered, true) } else { (gpus, false) }
     }
 
-    /// Power of the GPUs with jobs of a node that does not obey: silent, or with caps above its order.
+    /// The caps of the GPUs with jobs of a node that does not obey: silent, or with caps above its order.
     /// `None` if it obeys, or no power limit covers it.
-    pub(super) fn unconfirmed_power(&self, now: Timestamp, node: &NodeId) -> Option<Power> {
+    fn unconfirmed_caps(&self, now: Timestamp, node: &NodeId) -> Option<UnconfirmedCaps> {
         let state = self.nodes.get(node)?;
         if !self.controller.limits().limits_power_of(node) || state.sleep.is_some() {
             return None;
@@ -142,24 +149,27 @@ impl Placer {
         busy.dedup();
         let gpus = report.gpus.iter().filter(|gpu| busy.contains(&gpu.gpu));
         // Caps are rounded up to entire watts.
-        Some(gpus.map(|gpu| cap_at_most(gpu).saturating_sub(Power::from_w(1))).sum())
+        let rounded = |gpu| cap_at_most(gpu).saturating_sub(Power::from_w(1));
+        let power = gpus.clone().map(rounded).sum();
+        Some(UnconfirmedCaps { gpus: gpus.count() as u32, power })
     }
 
     /// Counts a node that does not obey with the power that its caps permit, and raises an alarm.
     pub(super) fn count_unconfirmed(&mut self, now: Timestamp, node: &NodeId) {
-        let power = self.unconfirmed_power(now, node);
+        let caps = self.unconfirmed_caps(now, node);
         let Some(key) = self.controller.state().node_key(node) else { return };
-        if self.controller.state().node(key).unconfirmed == power {
+        if self.controller.state().node(key).unconfirmed == caps {
             return;
         }
-        let known = self.controller.state().node(key).unconfirmed.is_some_and(|p| p > Power::ZERO);
-        self.controller.events().power_unconfirmed(key, power);
+        let known = self.controller.state().node(key).unconfirmed.is_some_and(|caps| caps.gpus > 0);
+        self.controller.events().power_unconfirmed(key, caps);
+        self.plan_is_outdated = true;
         self.plan_soon(now);
-        if let Some(power) = power.filter(|power| !known && *power > Power::ZERO) {
+        if let Some(caps) = caps.filter(|caps| !known && caps.gpus > 0) {
             self.alarms.push(format!(
                 "{node} does not confirm its caps: its GPUs with jobs count with {} W in the power limit \
                  until it does; check its network, its power agent and its launcher",
-                power.as_mw() / 1_000
+                caps.power.as_mw() / 1_000
             ));
         }
     }

@@ -172,8 +172,8 @@ impl<'a> PowerSum<'a> {
             let idle = idle_w(self.input, node);
             let most = (most - idle).max(0.0);
             let planned = gpus.iter().map(|watts| watts.min(most)).sum::<f64>();
-            let all_idle = idle * gpus.len() as f64;
-            planned.max(node.unconfirmed.map_or(0.0, |power| power.as_w() - all_idle))
+            let may_draw = node.unconfirmed.unwrap_or_default();
+            planned.max(may_draw.power.as_w() - idle * f64::from(may_draw.gpus))
         };
         self.input.state.keyed_nodes().zip(&self.above_idle_w).map(of_node).sum()
     }

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use wattle_common::job::{NodeShare, Placement, Sharing};
 use wattle_common::topology::{self, GPUS_PER_NODE_MAX};
-use wattle_common::{JobId, NodeId, Power, Timestamp};
+use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey, bits, ones};
 use crate::state::job::Job;
-use crate::state::node::{GpuPower, Wakefulness};
+use crate::state::node::{GpuPower, UnconfirmedCaps, Wakefulness};
 pub use crate::state::node::{Node, NodeFacts};
 use crate::state::operating_points::OperatingPoints;
 use crate::state::restarts::{Knowledge, MeasuredRestart, RestartCosts};
@@ -296,9 +296,9 @@ impl ClusterState {
         node.gpus_per_board = gpus_per_board.filter(fits);
     }
 
-    /// A node does not confirm its caps, so that its GPUs may draw this power; or it does again.
-    pub fn power_unconfirmed(&mut self, key: NodeKey, power: Option<Power>) {
-        self.nodes[key.index()].unconfirmed = power;
+    /// A node does not confirm its caps, so that its GPUs may draw more than planned; or it does again.
+    pub fn power_unconfirmed(&mut self, key: NodeKey, caps: Option<UnconfirmedCaps>) {
+        self.nodes[key.index()].unconfirmed = caps;
     }
 
     /// A node reports whether it is awake.

@@ -50,6 +50,15 @@ pub struct GpuPower {
     pub host: Power,
 }
 
+/// GPUs with jobs of a node that does not confirm its caps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnconfirmedCaps {
+    /// Number of the GPUs.
+    pub gpus: u32,
+    /// Sum of the highest caps that they may have.
+    pub power: Power,
+}
+
 /// The sleep state of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wakefulness {
@@ -73,8 +82,8 @@ pub struct Node {
     pub gpus_per_board: Option<u32>,
     /// Its sleep state.
     pub wakefulness: Wakefulness,
-    /// Power that its GPUs may draw by caps that are not confirmed; absent: it obeys.
-    pub unconfirmed: Option<Power>,
+    /// What its GPUs with jobs may draw by caps that are not confirmed; absent: it obeys.
+    pub unconfirmed: Option<UnconfirmedCaps>,
     /// When it last woke, released its last job, or was first known, whichever is latest.
     pub idle_since: Timestamp,
     /// GPUs with at least one job.

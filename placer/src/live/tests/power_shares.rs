@@ -40,7 +40,8 @@ fn limit(world: &mut World, kw: f64) {
     world.deliver(Event::BudgetSet(7, Box::new(SetBudget { budget, intensity: None })));
 }
 
-/// The most that a node may draw: its host, the caps of GPUs with live jobs, and idle GPUs.
+/// The most that a node may draw: its host, the caps of GPUs with live jobs, and idle GPUs. A job starts at
+/// the lowest cap before unreachable nodes are counted, so that cap counts as idle.
 fn draw(world: &World, node: usize) -> Power {
     let (power, launch) = world.reports(&format!("n{node}"));
     let is_live = |gpu: u32| {
@@ -50,7 +51,8 @@ fn draw(world: &World, node: usize) -> Power {
         })
     };
     let gpu = |gpu: &wattle_common::messages::AppliedGpu| {
-        if is_live(gpu.gpu) { gpu.cap_mw.unwrap() } else { IDLE }
+        let cap = gpu.cap_mw.unwrap();
+        if is_live(gpu.gpu) && Some(cap) > gpu.cap_mw_min { cap } else { IDLE }
     };
     HOST + power.gpus.iter().map(gpu).sum::<Power>()
 }
@@ -121,13 +123,7 @@ fn a_node_that_refuses_its_caps_counts_with_them() {
     world.submit(spec("b", 2));
     // Hosts 600 W and two GPUs at 250 W leave 150 W: less than b needs.
     world.pass(60);
-    assert!(
-        world.desired("n1").jobs.is_empty(),
-        "{:#?} {:?} {:?}",
-        world.log,
-        world.desired("n0").gpus,
-        world.desired("n1").gpus
-    );
+    assert!(world.desired("n1").jobs.is_empty(), "{:?}", world.log);
     world.refuses_caps("n0", None);
     world.pass(60);
     assert_eq!(world.desired("n1").jobs.len(), 1);
@@ -175,7 +171,7 @@ fn groups_and_nodes_have_limits_of_their_own() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     /// The limit holds in every second while jobs come and go, limits change within what is feasible, and
     /// nodes are cut off and return.
