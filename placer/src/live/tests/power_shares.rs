@@ -23,6 +23,7 @@ fn metered(nodes: usize) -> World {
     let span = Duration::from_secs(60);
     for node in 0..nodes {
         let metered = LedgerEntry {
+            unknown: Vec::new(),
             node: wattle_testkit::node(&format!("n{node}")),
             from_us: world.now - span,
             until_us: world.now,
@@ -143,6 +144,7 @@ fn groups_and_nodes_have_limits_of_their_own() {
     let span = Duration::from_secs(60);
     for node in ["n0", "n1", "n2"] {
         let metered = LedgerEntry {
+            unknown: Vec::new(),
             node: wattle_testkit::node(node),
             from_us: world.now - span,
             until_us: world.now,
