@@ -233,8 +233,8 @@ fn reserved_power(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<f
     Some(watts.max(limits.cap_min.unwrap_or(Power::ZERO).as_w()))
 }
 
-/// The cap that enforces the power reserved for a GPU, where a power limit of its node is in force. Entire watts: GPUs
-/// accept no finer caps. `None` where the GPU's highest power is reserved, which its default cap enforces.
+/// The cap that enforces the power reserved for a GPU, where a power limit of its node is in force. Entire
+/// watts, rounded down: GPUs accept no finer caps, and the sum of the caps is within the limit. `None` where the GPU's highest power is reserved, which its default cap enforces.
 #[must_use]
 pub fn enforced_cap(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<Power> {
     let facts = &input.state.node(node).facts;
@@ -242,9 +242,10 @@ pub fn enforced_cap(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option
         return None;
     }
     let watts = reserved_power(input, node, gpu)?;
-    let most = input.state.gpu_power(&facts.gpu_type)?.most;
-    let cap = Power::from_w(watts.ceil().max(1.0) as u64);
-    (cap < most).then_some(cap)
+    let limits = input.state.gpu_power(&facts.gpu_type)?;
+    let least = limits.cap_min.unwrap_or(Power::ZERO).as_w().ceil().max(1.0);
+    let cap = Power::from_w(watts.floor().max(least) as u64);
+    (cap < limits.most).then_some(cap)
 }
 
 /// How far the power of a running job can be reduced under a policy.

@@ -90,13 +90,13 @@ pub async fn run(plan: Plan, folder: &Path) -> Result<Outcome> {
     let mut observer = Observer::new(&site, &bus)?;
     let (mut faults, mut jobs) = (Faults::new(plan.seed), Jobs::new(plan.seed, folder));
     let begun = monotonic();
-    let mut limited = false;
+    let mut limit = PowerLimit::new(plan.nodes);
     while monotonic() < begun + plan.duration {
         tick(&mut site, &mut observer).await?;
         faults.advance(&mut site)?;
         jobs.advance(&site, true)?;
-        if !limited && monotonic() > begun + plan.duration / 2 {
-            limited = set_limit(&site, &mut observer, plan.nodes);
+        if monotonic() > begun + plan.duration / 2 {
+            limit.advance(&site, &mut observer)?;
         }
     }
     faults.end_all(&mut site)?;
@@ -106,11 +106,11 @@ pub async fn run(plan: Plan, folder: &Path) -> Result<Outcome> {
     let records = loop {
         tick(&mut site, &mut observer).await?;
         jobs.advance(&site, false)?;
+        limit.advance(&site, &mut observer)?;
         let records = records(&bus).await;
-        let open = jobs.accepted.iter().filter(|job| {
-            records.get(*job).is_none_or(|record: &JobRecord| !record.phase.is_final())
-        });
-        let open = open.count();
+        // A submission without an answer may have been accepted too.
+        let unknown = jobs.accepted.iter().filter(|job| !records.contains_key(*job)).count();
+        let open = unknown + records.values().filter(|record| !record.phase.is_final()).count();
         if open < open_before {
             log(&format!("{open} of {} jobs are queued or running", jobs.accepted.len()));
             open_before = open;
@@ -159,6 +159,12 @@ pub async fn run(plan: Plan, folder: &Path) -> Result<Outcome> {
             "0 s",
             seconds(observer.late_caps),
             observer.late_caps.is_zero(),
+        ),
+        row(
+            "power limit accepted",
+            "yes",
+            (if limit.is_set { "yes" } else { "no" }).to_owned(),
+            limit.is_set,
         ),
         row("largest draw under the limit", "-", observer.largest.to_string(), true),
         row(
@@ -210,20 +216,40 @@ async fn until_ready(site: &mut Site) -> Result<()> {
     bail!("the site did not start within {START_WITHIN:?}; logs are in {}", site.folder.display())
 }
 
-/// Sets the power limit; false if the placer did not answer.
-fn set_limit(site: &Site, observer: &mut Observer, nodes: u8) -> bool {
-    let watts = f64::from(nodes) * 2.0 * 250.0 * LIMIT_SHARE;
-    let kw = format!("{:.2}", watts / 1e3);
-    match site.run("operator-olga", &["budget", "set", "--power-kw", &kw]) {
-        Ok(_) => {
-            log(&format!("power limit of {kw} kW"));
-            observer.limited(Power::from_w(watts as u64));
-            true
+/// The request for a power limit, repeated until the placer accepts it.
+struct PowerLimit {
+    limit: Power,
+    request: Option<tokio::process::Child>,
+    is_set: bool,
+}
+
+impl PowerLimit {
+    fn new(nodes: u8) -> Self {
+        let watts = f64::from(nodes) * 2.0 * 250.0 * LIMIT_SHARE;
+        Self { limit: Power::from_w(watts as u64), request: None, is_set: false }
+    }
+
+    fn advance(&mut self, site: &Site, observer: &mut Observer) -> Result<()> {
+        if self.is_set {
+            return Ok(());
         }
-        Err(error) => {
-            log(&format!("no power limit yet: {error:#}"));
-            false
+        let Some(request) = &mut self.request else {
+            let kw = format!("{:.3}", self.limit.as_w() / 1e3);
+            let command = site.wattle("operator-olga", &["budget", "set", "--power-kw", &kw]);
+            let mut command = tokio::process::Command::from(command);
+            command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+            self.request = Some(command.spawn()?);
+            return Ok(());
+        };
+        if let Some(status) = request.try_wait()? {
+            self.is_set = status.success();
+            self.request = None;
+            log(&format!("power limit of {}: {status}", self.limit));
+            if self.is_set {
+                observer.limited(self.limit);
+            }
         }
+        Ok(())
     }
 }
 

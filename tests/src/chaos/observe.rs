@@ -16,6 +16,8 @@ use super::site::{RATE, Site};
 
 /// Time for a power agent to apply its safe caps on a machine that is busy.
 const AGENT_SLACK: Duration = Duration::from_secs(5);
+/// Time in which every copy of a value on the servers is current.
+const REPLICA_DELAY: Duration = Duration::from_secs(2);
 /// Time after a power limit is set in which caps are ordered everywhere.
 pub const LIMIT_SLACK: Duration = Duration::from_secs(20);
 
@@ -28,6 +30,17 @@ struct Order {
     /// Wall time.
     lease: Duration,
     limited: bool,
+    /// When the last read of this order began.
+    checked_at: Duration,
+}
+
+/// A lowered cap after the end of a lease, unless the node has read a newer order than this process.
+struct LateCap {
+    node: String,
+    at: Duration,
+    revision: u64,
+    passed: Duration,
+    cap: Power,
 }
 
 type Orders = Arc<Mutex<BTreeMap<String, Order>>>;
@@ -38,6 +51,7 @@ pub struct Observer {
     default_cap: Vec<Power>,
     orders: Orders,
     reader: tokio::task::JoinHandle<()>,
+    suspected: Vec<LateCap>,
     observed_at: Duration,
     limit: Option<(Power, Duration)>,
     /// Readings of the sum of a node's counters.
@@ -58,15 +72,19 @@ async fn read_orders(bus: Bus, nodes: Vec<String>, orders: Orders) {
     let Ok(bucket) = bus.bucket(Bucket::Desired).await else { return };
     loop {
         for node in &nodes {
+            let checked_at = monotonic();
             let Ok(Some((desired, revision))) = bucket.get::<NodeDesired>(node).await else {
                 continue;
             };
             let lease = desired.expires_at_us.since(desired.issued_at_us) / RATE;
             let mut orders = orders.lock().expect("no holder panics");
-            if orders.get(node).is_none_or(|order| order.revision != revision) {
-                let limited = desired.power_limited;
-                let order = Order { revision, read_at: monotonic(), lease, limited };
-                orders.insert(node.clone(), order);
+            match orders.get_mut(node).filter(|order| order.revision == revision) {
+                Some(order) => order.checked_at = checked_at,
+                None => {
+                    let (limited, read_at) = (desired.power_limited, monotonic());
+                    let order = Order { revision, read_at, lease, limited, checked_at };
+                    orders.insert(node.clone(), order);
+                }
             }
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -89,6 +107,7 @@ impl Observer {
             default_cap: Vec::new(),
             orders,
             reader,
+            suspected: Vec::new(),
             observed_at: monotonic(),
             limit: None,
             readings: BTreeMap::new(),
@@ -143,15 +162,13 @@ impl Observer {
                 }
                 // Under a power limit the share of the limit is the safe cap.
                 if ended && is_capped && !order.limited {
-                    self.late_caps += passed;
-                    super::log(&format!(
-                        "{name}: cap {} {:.1} s after its lease",
-                        gpu.cap,
-                        (age - order.lease).as_secs_f64()
-                    ));
+                    let (node, revision) = (name.clone(), order.revision);
+                    let late = LateCap { node, at: now, revision, passed, cap: gpu.cap };
+                    self.suspected.push(late);
                 }
             }
         }
+        self.judge_late_caps();
         if let Some((limit, since)) = self.limit
             && now > since + LIMIT_SLACK
         {
@@ -162,6 +179,23 @@ impl Observer {
             }
         }
         Ok(())
+    }
+
+    /// Counts lowered caps whose order was still the newest one when it was read later.
+    fn judge_late_caps(&mut self) {
+        let orders = self.orders.lock().expect("no holder panics").clone();
+        let (judged, open) = std::mem::take(&mut self.suspected).into_iter().partition(|late| {
+            orders.get(&late.node).is_none_or(|order| {
+                order.revision != late.revision || order.checked_at > late.at + REPLICA_DELAY
+            })
+        });
+        self.suspected = open;
+        for late in Vec::from_iter(judged) {
+            if orders.get(&late.node).is_some_and(|order| order.revision == late.revision) {
+                self.late_caps += late.passed;
+                super::log(&format!("{}: cap of {} after its lease", late.node, late.cap));
+            }
+        }
     }
 
     /// The ledger's GPU energy against the counters of the GPUs, from the first entry of each node to its

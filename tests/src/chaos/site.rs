@@ -260,8 +260,11 @@ impl Site {
             "launcher" => {
                 table.insert("job_user".into(), "service".into());
                 let state = self.state_of(&host.name).display().to_string();
-                let environment = ["WATTLE_SIM_NODE", "WATTLE_CLOCK"]
-                    .map(|variable| (variable.to_owned(), state.clone().into()));
+                // A job of the service's user has its environment; the simulated hardware of the job must
+                // not have the shifted clock.
+                let environment =
+                    [("LD_PRELOAD", ""), ("WATTLE_SIM_NODE", &state), ("WATTLE_CLOCK", &state)]
+                        .map(|(variable, value)| (variable.to_owned(), value.into()));
                 table.insert("job_environment".into(), toml::Table::from_iter(environment).into());
             }
             _ => {}

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod budgets;
+mod chaos;
 mod clusters;
 mod commands;
 mod deploy;
