@@ -86,6 +86,9 @@ pub type RequestNumber = u64;
 /// An input of the live placer.
 #[derive(Clone, Debug)]
 pub enum Event {
+    /// Events that arrived together. Their changes are stored together, and the last change of a value
+    /// counts.
+    Batch(Vec<Self>),
     /// A user submits a job.
     Submitted(RequestNumber, Box<SubmitJob>),
     /// A user cancels a job.
@@ -329,43 +332,17 @@ impl Placer {
         }
     }
 
-    fn tick(&mut self, now: Timestamp) {
-        self.tick_at = now + self.config.tick();
-        self.wake_again();
-        self.note_reductions(now);
-        self.order_raises();
-        let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
-        for node in &nodes {
-            self.refresh(now, node);
-            if self.is_lost(now, node) {
-                self.to_reconcile.extend(self.nodes[node].jobs.iter().cloned());
-            }
-        }
-        let due = self.jobs.iter().filter(|(_, tracked)| {
-            tracked.unsaved && now.since(tracked.stored_at) >= self.config.progress_store()
-        });
-        self.to_store.extend(due.map(|(job, _)| job.clone()));
-        self.consider_probes(now);
-        self.plan_soon(now);
-    }
-}
-
-/// Whether a job of this phase holds GPUs.
-const fn has_gpus(phase: JobPhase) -> bool {
-    matches!(phase, JobPhase::Starting | JobPhase::Running | JobPhase::Stopping)
-}
-
-impl Machine for Placer {
-    type Event = Event;
-    type Action = Action;
-
-    fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
-        self.notice_absence(now);
-        self.controller.advance_to(now);
+    /// Updates the state by an event. The caller flushes the changes.
+    fn process(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
         if !self.is_within_bounds(now, &event) {
-            return self.flush(now, out);
+            return;
         }
         match event {
+            Event::Batch(events) => {
+                for event in events {
+                    self.process(now, event, out);
+                }
+            }
             Event::Submitted(number, request) => {
                 let reply = self.submitted(now, *request);
                 self.answers.push((number, reply));
@@ -413,6 +390,42 @@ impl Machine for Placer {
             Event::WakeAnswered(node, error) => self.wake_answered(&node, error),
             Event::BusReturned => self.reports_valid_from = self.reports_valid_from.max(now),
         }
+    }
+
+    fn tick(&mut self, now: Timestamp) {
+        self.tick_at = now + self.config.tick();
+        self.wake_again();
+        self.note_reductions(now);
+        self.order_raises();
+        let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
+        for node in &nodes {
+            self.refresh(now, node);
+            if self.is_lost(now, node) {
+                self.to_reconcile.extend(self.nodes[node].jobs.iter().cloned());
+            }
+        }
+        let due = self.jobs.iter().filter(|(_, tracked)| {
+            tracked.unsaved && now.since(tracked.stored_at) >= self.config.progress_store()
+        });
+        self.to_store.extend(due.map(|(job, _)| job.clone()));
+        self.consider_probes(now);
+        self.plan_soon(now);
+    }
+}
+
+/// Whether a job of this phase holds GPUs.
+const fn has_gpus(phase: JobPhase) -> bool {
+    matches!(phase, JobPhase::Starting | JobPhase::Running | JobPhase::Stopping)
+}
+
+impl Machine for Placer {
+    type Event = Event;
+    type Action = Action;
+
+    fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
+        self.notice_absence(now);
+        self.controller.advance_to(now);
+        self.process(now, event, out);
         self.flush(now, out);
     }
 

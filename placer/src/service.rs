@@ -45,6 +45,8 @@ use submissions::Submissions;
 /// Pause before the bus is tried again: wall time.
 const RETRY: Duration = Duration::from_millis(250);
 
+/// Most reports, or surfaces, that are handled together before other events.
+const BATCH: usize = 128;
 /// Timeout of a wake command, wall time. The node's own wake time is limited by
 /// `sleep.wake_timeout_s`.
 const WAKE_WITHIN: Duration = Duration::from_secs(60);
@@ -254,9 +256,12 @@ impl PlacerService {
                 self.counting = Some(delivery);
                 entry
             }
-            Some(change) = self.actual.next() => reported(&change),
-            Some(change) = self.surfaces.next() => {
-                read::<Surface>(Bucket::Surfaces, &change).map(|s| Event::SurfaceKnown(Box::new(s)))
+            Some(changes) = self.actual.next_batch(BATCH) => {
+                Some(Event::Batch(changes.iter().filter_map(reported).collect()))
+            }
+            Some(changes) = self.surfaces.next_batch(BATCH) => {
+                let surfaces = changes.iter().filter_map(|c| read::<Surface>(Bucket::Surfaces, c));
+                Some(Event::Batch(surfaces.map(|s| Event::SurfaceKnown(Box::new(s))).collect()))
             }
             Some(event) = self.woken.1.recv() => Some(event),
             Some(message) = self.progress.next() => progressed(&message.subject, &message.payload),

@@ -14,18 +14,22 @@ use wattle_runtime::shell::Shutdown;
 use super::PlacerService;
 use crate::live::{Action, Event};
 
-/// Actions that are carried out together: the writes, then the answers.
+/// Actions that are carried out together: the writes, then the answers, then the deletions.
 #[derive(Default)]
 struct Step {
     records: Vec<JobRecord>,
     orders: Vec<NodeDesired>,
     answers: Vec<Action>,
+    forgotten: Vec<String>,
 }
 
 impl Step {
     /// Adds an action, unless it belongs to a later step.
     fn add(&mut self, action: Action) -> Option<Action> {
         match action {
+            Action::ForgetJob(job) => self.forgotten.push(job.to_string()),
+            // Deletions are the end of a step.
+            action if !self.forgotten.is_empty() => return Some(action),
             Action::StoreJob(record) if self.orders.is_empty() => self.records.push(*record),
             Action::StoreDesired(desired) if self.records.is_empty() && self.answers.is_empty() => {
                 self.orders.push(desired);
@@ -73,7 +77,7 @@ impl PlacerService {
         step: &mut Step,
         shutdown: &Shutdown,
     ) -> Result<Stored, ExclusiveError> {
-        let Step { records, orders, answers } = std::mem::take(step);
+        let Step { records, orders, answers, forgotten } = std::mem::take(step);
         let mut stored = Stored::Immediately;
         if !records.is_empty() {
             let values: Vec<_> =
@@ -93,6 +97,11 @@ impl PlacerService {
         if stored != Stored::Interrupted {
             for answer in answers {
                 self.answer(answer).await;
+            }
+        }
+        if stored != Stored::Interrupted && !forgotten.is_empty() {
+            for result in self.jobs.delete_all(&forgotten, shutdown).await {
+                stored = worse(stored, self.value_stored(result)?);
             }
         }
         Ok(stored)
@@ -162,7 +171,6 @@ impl PlacerService {
         shutdown: &Shutdown,
     ) -> Result<Stored, ExclusiveError> {
         let result = match action {
-            Action::ForgetJob(job) => self.jobs.delete(job.as_str(), shutdown).await,
             Action::StoreBudget(record) => self.budget.put(BUDGET_SET, &*record, shutdown).await,
             Action::StoreBudgetStatus(status) => {
                 self.budget.put(BUDGET_STATUS, &*status, shutdown).await
@@ -178,6 +186,7 @@ impl PlacerService {
             }
             // Every step begins empty and accepts these.
             Action::StoreJob(_)
+            | Action::ForgetJob(_)
             | Action::StoreDesired(_)
             | Action::Answer(..)
             | Action::AnswerBudget(..) => Ok(Stored::Immediately),

@@ -183,36 +183,60 @@ impl ExclusiveBucket {
         values: &[(&str, &T)],
         shutdown: &Shutdown,
     ) -> Vec<Result<Stored, ExclusiveError>> {
-        let mut results = Vec::with_capacity(values.len());
-        let encode = |(key, value): &(&str, &T)| -> (String, Bytes) {
-            ((*key).to_owned(), codec::encode_json(*value).into())
+        let encode = |(key, value): &(&str, &T)| -> (String, Option<Bytes>) {
+            ((*key).to_owned(), Some(codec::encode_json(*value).into()))
         };
+        // Encoded in parts: values may be large and many.
+        let mut results = Vec::with_capacity(values.len());
         for values in values.chunks(SENT_MAX) {
-            let values: Vec<(String, Bytes)> = values.iter().map(encode).collect();
-            let stored = self.send_all(&values).await;
-            results.extend((0..stored).map(|_| Ok(Stored::Immediately)));
-            for (key, payload) in values.into_iter().skip(stored) {
-                results.push(self.write((&key, Some(payload)), shutdown).await);
-            }
+            let writes = values.iter().map(encode).collect();
+            results.extend(self.write_together(writes, shutdown).await);
+        }
+        results
+    }
+
+    /// Deletes keys as [`Self::put_all`].
+    pub async fn delete_all(
+        &mut self,
+        keys: &[String],
+        shutdown: &Shutdown,
+    ) -> Vec<Result<Stored, ExclusiveError>> {
+        let mut results = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(SENT_MAX) {
+            let writes = keys.iter().map(|key| (key.clone(), None)).collect();
+            results.extend(self.write_together(writes, shutdown).await);
+        }
+        results
+    }
+
+    async fn write_together(
+        &mut self,
+        writes: Vec<(String, Option<Bytes>)>,
+        shutdown: &Shutdown,
+    ) -> Vec<Result<Stored, ExclusiveError>> {
+        let stored = self.send_all(&writes).await;
+        let mut results: Vec<_> = (0..stored).map(|_| Ok(Stored::Immediately)).collect();
+        for (key, payload) in writes.into_iter().skip(stored) {
+            results.push(self.write((&key, payload), shutdown).await);
         }
         results
     }
 
     /// Sends writes, and returns the number of acknowledged ones before the first that is not.
-    async fn send_all(&mut self, values: &[(String, Bytes)]) -> usize {
-        let mut sent = Vec::with_capacity(values.len());
-        for ((key, payload), last) in values.iter().zip(self.last..) {
+    async fn send_all(&mut self, writes: &[(String, Option<Bytes>)]) -> usize {
+        let mut sent = Vec::with_capacity(writes.len());
+        for ((key, payload), last) in writes.iter().zip(self.last..) {
             match self.bucket.send_after(key, payload.clone(), last).await {
                 Ok(write) => sent.push(write),
                 Err(_) => break,
             }
         }
         let mut stored = 0;
-        for (write, (key, _)) in sent.into_iter().zip(values) {
+        for (write, (key, payload)) in sent.into_iter().zip(writes) {
             // The later ones are refused or lost as well; their repetition finds out.
             let Ok(sequence) = self.bucket.acknowledged(write).await else { break };
             self.last = sequence;
-            self.remember(key, true);
+            self.remember(key, payload.is_some());
             stored += 1;
         }
         stored

@@ -426,6 +426,20 @@ impl Watch {
         }
     }
 
+    /// Waits for the next change and returns it with those that were received since, at most `limit`;
+    /// `None` after the bus is closed. Cancel-safe.
+    pub async fn next_batch(&mut self, limit: usize) -> Option<Vec<Change>> {
+        let mut batch = vec![self.next().await?];
+        while batch.len() < limit {
+            match self.items.try_recv() {
+                Ok(Item::CaughtUp) => self.caught_up = true,
+                Ok(Item::Change(change)) => batch.push(change),
+                Err(_) => break,
+            }
+        }
+        Some(batch)
+    }
+
     /// All initial values, without deleted keys. Call it before [`Self::next`], which returns nothing
     /// for an empty bucket.
     pub async fn initial(&mut self) -> Vec<Change> {

@@ -36,18 +36,28 @@ impl KvBucket {
         self.publish("write", key, message).await
     }
 
-    /// Sends a write as [`Self::put_after`], without waiting for its acknowledgement.
+    /// Sends a write as [`Self::put_after`], or a deletion for `None`, without waiting for its
+    /// acknowledgement.
     ///
     /// # Errors
     /// As [`Self::put_after`]; nothing was sent.
     pub(super) async fn send_after(
         &self,
         key: &str,
-        payload: Bytes,
+        payload: Option<Bytes>,
         last: u64,
     ) -> Result<SentWrite, BusError> {
-        self.bus().check(&self.what("write", key), payload.len())?;
-        let message = PublishMessage::build().payload(payload).expected_last_sequence(last);
+        let message = PublishMessage::build().expected_last_sequence(last);
+        let message = match payload {
+            Some(payload) => {
+                self.bus().check(&self.what("write", key), payload.len())?;
+                message.payload(payload)
+            }
+            None => {
+                self.bus().check_connected()?;
+                message.header(OPERATION, "DEL")
+            }
+        };
         let what = self.what("write", key);
         let sent = self.bus().shared.jetstream.send_publish(self.subject(key), message);
         let acknowledged =

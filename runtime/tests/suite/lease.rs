@@ -162,6 +162,10 @@ async fn values_sent_together_are_all_stored() {
         // The next round begins with a conflict.
         reader.put("other", &0).await.unwrap();
     }
+    let deleted = within("all are deleted", jobs.delete_all(&keys, &shutdown)).await;
+    assert_eq!(deleted.len(), 600);
+    assert!(deleted.iter().all(|stored| matches!(stored, Ok(Stored::Immediately))));
+    assert_eq!(reader.keys().await.unwrap(), ["other"]);
     let (short, long) = ("short".to_owned(), "x".repeat(2 << 20));
     let values = [("a", &short), ("b", &long), ("c", &short)];
     let stored = within("two are stored", jobs.put_all(&values, &shutdown)).await;

@@ -66,7 +66,7 @@ async fn overload_is_refused_and_orders_continue() {
 /// A thousand nodes of 8 GPUs: orders after submissions, power limits and completions, and memory.
 ///
 /// `LOAD_NODES`, `LOAD_JOBS`, `LOAD_RATE` (submissions per second), `LOAD_SIZES` (1: jobs of one GPU; 3:
-/// of 1, 2 and 4) and `LOAD_PREDICTORS` change it.
+/// of 1, 2 and 4), `LOAD_WINDOWS` (windows of each job) and `LOAD_PREDICTORS` change it.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement of minutes, with release builds in WATTLE_PROGRAMS"]
 async fn measure_many_nodes() {
@@ -79,15 +79,15 @@ async fn measure_many_nodes() {
     let start = Instant::now();
     let nodes = Nodes::start(&site, count, 8).await;
     println!("{count} nodes of 8 GPUs have their first order after {:.1?}", start.elapsed());
-    let jobs = (0..setting("LOAD_JOBS", 4 * count))
-        .map(|i| submission(&format!("job-{i:06}"), 1 << (i % sizes)))
-        .collect();
+    let jobs_max = setting("LOAD_JOBS", 4 * count);
+    let jobs =
+        (0..jobs_max).map(|i| submission(&format!("job-{i:06}"), 1 << (i % sizes))).collect();
     println!("submissions at {rate}/s: {}", submit_at(&site, rate as f64, jobs).await.text());
     let predictors = ["predictor.toml", "predictor-statistical.toml", "predictor-neighbour.toml"];
     for file in predictors.into_iter().take(setting("LOAD_PREDICTORS", 1)) {
         site.run("wattle-predictor", file, &[]).await;
     }
-    for _ in 0..3 {
+    for _ in 0..setting("LOAD_WINDOWS", 3) {
         nodes.store_windows().await;
         tokio::time::sleep(Duration::from_secs(30)).await;
     }
@@ -98,14 +98,13 @@ async fn measure_many_nodes() {
         limit_power(&site, Some(Power::from_w(watts * count as u64))).await;
         let answered = start.elapsed();
         let applied = nodes.until_power_limited(start, LONG).await;
-        // Caps are entire watts, rounded up: at most 1 W above the reserved power of each GPU.
-        let limit = Power::from_w((watts + 8) * count as u64);
+        let limit = Power::from_w(watts * count as u64);
         let held = async || (nodes.power_max() <= limit).then(|| start.elapsed());
         let held = testing::until(Duration::from_secs(30), held).await;
         println!(
             "power limit of {watts} W for each node: accepted after {answered:.1?}, an order under it on \
-             all nodes after {applied:.1?}, caps within it (1 W per GPU) after {held:.1?}; {} GPUs below their \
-             default cap, {} jobs run, at most {:.0} kW",
+             all nodes after {applied:.1?}, caps within it after {held:.1?}; {} GPUs below their default \
+             cap, {} jobs run, at most {:.0} kW",
             nodes.capped(),
             nodes.jobs().len(),
             nodes.power_max().as_w() / 1e3,
@@ -113,13 +112,16 @@ async fn measure_many_nodes() {
         limit_power(&site, None).await;
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
-    let (start, running) = (Instant::now(), nodes.jobs().len());
+    let running = nodes.jobs().len();
+    let queued = jobs_max - running;
+    let start = Instant::now();
     nodes.complete_jobs().await;
-    tokio::time::sleep(Duration::from_secs(30)).await;
-    let last = nodes.until_running(0, start, LONG).await;
+    let one = async || (!nodes.jobs().is_empty()).then(|| start.elapsed());
+    let first = testing::until(LONG, one).await;
+    let last = nodes.until_running(queued, start, LONG).await;
     println!(
-        "{running} jobs completed at once: {} run, last change of a node after {last:.1?}",
-        nodes.jobs().len()
+        "{running} jobs completed at once: the first of {queued} queued jobs runs after {first:.1?}, all run \
+         and each node has its last order after {last:.1?}"
     );
     print_memory(&site);
 }

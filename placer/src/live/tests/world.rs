@@ -585,8 +585,13 @@ impl World {
             Some(faults) => faults.transmit(events),
             None => events.collect(),
         };
-        for event in events {
-            self.deliver(event);
+        // Every other time together, as the service delivers reports that have arrived meanwhile.
+        if self.now.as_us() / 1_000_000 % 2 == 0 {
+            self.deliver(Event::Batch(events));
+        } else {
+            for event in events {
+                self.deliver(event);
+            }
         }
         // Distinct timestamps for reports within one second.
         self.now = self.now + Duration::from_micros(1);
