@@ -67,8 +67,7 @@ fn pass(world: &mut World, seconds: u64, nodes: usize, most_w: u64) {
     for _ in 0..seconds {
         world.pass(1);
         let total = total(world, 0..nodes);
-        // Each of the caps is rounded up to entire watts.
-        let most = Power::from_w(most_w + nodes as u64 * u64::from(GPUS));
+        let most = Power::from_w(most_w);
         assert!(total <= most, "{total} of {most}");
     }
 }

@@ -586,7 +586,7 @@ impl World {
             None => events.collect(),
         };
         // Every other time together, as the service delivers reports that have arrived meanwhile.
-        if self.now.as_us() / 1_000_000 % 2 == 0 {
+        if (self.now.as_us() / 1_000_000).is_multiple_of(2) {
             self.deliver(Event::Batch(events));
         } else {
             for event in events {
