@@ -182,6 +182,32 @@ fn short_jobs_go_first_when_gpus_are_short() {
     assert!(plan.again_at.is_some());
 }
 
+/// Among many jobs a departure waits for the next full round, at most a minute. Many at once do not.
+#[test]
+fn many_departures_lead_to_a_full_round_at_once() {
+    let mut site = cluster(&[8; 5]);
+    let jobs: Vec<JobKey> = (0..60)
+        .map(|i| arrive(&mut site, facts(&format!("j{i:02}"), 1, 1), ROOT, Some(90_000)))
+        .collect();
+    settle(&mut site);
+    let running = |site: &Site| {
+        let held = |key: &&JobKey| site.job(**key).is_some_and(|job| job.state.gpus().is_some());
+        jobs.iter().filter(held).copied().collect::<Vec<_>>()
+    };
+    let first = running(&site);
+    assert_eq!(first.len(), 40);
+    for &key in &first[..4] {
+        site.job_ended(key);
+    }
+    settle(&mut site);
+    assert_eq!(running(&site).len(), 36, "the last allocation is in force");
+    for &key in &first[4..12] {
+        site.job_ended(key);
+    }
+    settle(&mut site);
+    assert_eq!(running(&site).len(), 40);
+}
+
 #[test]
 fn young_jobs_go_first_when_lengths_are_unknown() {
     let mut site = cluster(&[1]);

@@ -4,7 +4,7 @@
 //! [`INTERVAL_PER_JOB_S`] per job apart, at most [`INTERVAL_MAX_S`]; among few jobs every event leads to a
 //! full round. In between, jobs of the last allocation get their GPUs and new jobs bid for free GPUs at the
 //! last price. A new job that needs more than a bid (it has a deadline, priority or no surface) leads to a
-//! full round at once.
+//! full round at once, and so do many departures while a job waits: the last price no longer holds.
 //!
 //! Solving again at the instant of a full round always takes this path, so a plan that was applied leaves
 //! nothing to do.
@@ -39,6 +39,10 @@ const INTERVAL_PER_JOB_S: f64 = 0.5;
 const INTERVAL_MAX_S: f64 = 60.0;
 /// Up to this many jobs every event leads to a full round.
 const FEW_JOBS: usize = 32;
+/// The last allocation ends when this share of its jobs has left, and at least so many, while a job waits.
+/// Full rounds are then few even if all jobs leave one by one.
+const MANY_DEPARTED: f64 = 0.25;
+const DEPARTED_MIN: usize = 8;
 
 /// The instant of the next full round after one among this many jobs.
 pub(super) fn next_full_round(now: Timestamp, jobs: usize) -> Timestamp {
@@ -79,11 +83,14 @@ pub(super) fn solve_incremental(input: PlanningInput<'_>) -> Option<Plan> {
             newcomers.push((key, job));
         }
     }
-    let changed = progress.has_departures
+    let changed = progress.departed > 0
         || input.state.surface_revision() != cache.surface_revision
         || input.state.job_count() != cache.jobs
         || !newcomers.is_empty();
-    if progress.is_void || (changed && (is_urgent_waiting || !in_time)) {
+    let is_full_round_due = is_urgent_waiting
+        || !in_time
+        || (first_waiting.is_some() && progress.has_many_departures());
+    if progress.is_void || (changed && is_full_round_due) {
         return None;
     }
     let added = serve_newcomers(input, cache, &progress, &newcomers)?;
@@ -120,8 +127,9 @@ pub(super) fn solve_incremental(input: PlanningInput<'_>) -> Option<Plan> {
 
 /// How far the last allocation has been carried out.
 struct Progress {
-    /// Whether a job of it has left.
-    has_departures: bool,
+    /// Number of its jobs, and of those that have left.
+    jobs: usize,
+    departed: usize,
     /// The targets that are not reached yet, with the jobs that are still present.
     open: Vec<Target>,
     /// Whether two jobs can no longer share as allocated.
@@ -135,7 +143,8 @@ struct Progress {
 impl Progress {
     fn of(input: PlanningInput<'_>, cache: &AllocationCache) -> Self {
         let mut progress = Self {
-            has_departures: false,
+            jobs: 0,
+            departed: 0,
             open: Vec::new(),
             is_void: false,
             awaiting: BTreeSet::new(),
@@ -145,8 +154,9 @@ impl Progress {
         for (target, members) in targets {
             let (mut awaits, mut differs) = (false, false);
             for (key, job) in members.clone() {
+                progress.jobs += 1;
                 let Some(job) = job else {
-                    progress.has_departures = true;
+                    progress.departed += 1;
                     continue;
                 };
                 match &job.state {
@@ -170,6 +180,11 @@ impl Progress {
             }
         }
         progress
+    }
+
+    fn has_many_departures(&self) -> bool {
+        let share = self.departed as f64 / self.jobs.max(1) as f64;
+        self.departed >= DEPARTED_MIN && share >= MANY_DEPARTED
     }
 }
 
