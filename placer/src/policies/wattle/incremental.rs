@@ -39,7 +39,7 @@ const INTERVAL_PER_JOB_S: f64 = 0.5;
 const INTERVAL_MAX_S: f64 = 60.0;
 /// Up to this many jobs every event leads to a full round.
 const FEW_JOBS: usize = 32;
-/// The last allocation ends when this share of its jobs has left, and at least so many, while a job waits.
+/// The last allocation ends when this share of its jobs has left, and at least `DEPARTED_MIN`, while a job waits.
 /// Full rounds are then few even if all jobs leave one by one.
 const MANY_DEPARTED: f64 = 0.25;
 const DEPARTED_MIN: usize = 8;
