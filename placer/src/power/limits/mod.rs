@@ -171,6 +171,14 @@ impl<'a> LimitedPlan<'a> {
         let stops = |d: &&Decision| matches!(d, Decision::Stop { .. } | Decision::Undo { .. });
         let stopping: BTreeSet<JobKey> =
             plan.decisions.iter().filter(stops).map(Decision::job).collect();
+        let set: BTreeMap<JobKey, GpuSetting> = plan
+            .decisions
+            .iter()
+            .filter_map(|decision| match decision {
+                Decision::Set { job, setting, .. } => Some((*job, *setting)),
+                _ => None,
+            })
+            .collect();
         for (key, job) in input.state.running() {
             let Some(gpu_type) = input.state.gpu_type_of(job) else { continue };
             let (on, present, role) = match &job.state {
@@ -185,11 +193,7 @@ impl<'a> LimitedPlan<'a> {
             let ladder = if role == Role::Stops {
                 vec![(present, gpus.expected_w(input, present))]
             } else {
-                let set = plan.decisions.iter().find_map(|decision| match decision {
-                    Decision::Set { job, setting, .. } if *job == key => Some(*setting),
-                    _ => None,
-                });
-                ladder(input, gpus, desired(gpus, set.unwrap_or(present)))
+                ladder(input, gpus, desired(gpus, set.get(&key).copied().unwrap_or(present)))
             };
             limited.add(key, gpus, on, role, ladder);
         }
@@ -245,21 +249,19 @@ impl<'a> LimitedPlan<'a> {
         if self.stopped.is_empty() {
             return;
         }
-        for i in (0..self.items.len()).rev() {
-            let item = &self.items[i];
-            let starts = item.starts() && !self.held_back.contains(&item.key);
-            if !starts || !bound.covers_any(item.on) {
-                continue;
-            }
-            let power_w = self.with_stopping_w(bound);
-            if power_w <= bound.limit_w {
-                return;
-            }
-            let job = self.items[i].key;
-            self.held_back.insert(job);
-            self.blocked = Some(Blocked { job, reason: bound.hold_reason(power_w) });
+        let is_start = |i: &usize| {
+            let item = &self.items[*i];
+            item.starts() && !self.held_back.contains(&item.key) && bound.covers_any(item.on)
+        };
+        let starts: Vec<usize> = (0..self.items.len()).rev().filter(is_start).collect();
+        let power_w = |n: usize| self.with_stopping_w(bound, &starts[..n]);
+        let count = fewest(starts.len(), |n| power_w(n) <= bound.limit_w);
+        if let Some(last) = count.checked_sub(1) {
+            let reason = bound.hold_reason(power_w(last));
+            self.blocked = Some(Blocked { job: self.items[starts[last]].key, reason });
         }
-        if self.with_stopping_w(bound) > bound.limit_w {
+        self.held_back.extend(starts[..count].iter().map(|&i| self.items[i].key));
+        if self.with_stopping_w(bound, &[]) > bound.limit_w {
             let wakes = self.node_decisions(self.wakes).filter(|decision| is_wake(decision));
             let wakes = wakes.map(NodeDecision::node).filter(|node| bound.covers(*node));
             let wakes: Vec<NodeKey> = wakes.collect();
@@ -267,26 +269,46 @@ impl<'a> LimitedPlan<'a> {
         }
     }
 
-    /// Expected power within a bound at the chosen settings while stopped jobs still run, watts.
-    fn with_stopping_w(&self, bound: &Bound) -> f64 {
+    /// Expected power within a bound at the chosen settings while stopped jobs still run, without these
+    /// items, watts.
+    fn with_stopping_w(&self, bound: &Bound, without: &[usize]) -> f64 {
+        let without: BTreeSet<JobKey> = without.iter().map(|&i| self.items[i].key).collect();
+        let is_left_out = |key: &JobKey| self.held_back.contains(key) || without.contains(key);
         let mut sum = PowerSum::new(self.input);
-        for item in self.items.iter().filter(|item| !self.held_back.contains(&item.key)) {
+        for item in self.items.iter().filter(|item| !is_left_out(&item.key)) {
             let stops = self.stopped.contains_key(&item.key);
             sum.add(item.on, if stops { item.present_w } else { item.chosen_w() });
         }
         sum.bounded_w(bound, self.node_decisions(self.wakes))
     }
 
-    /// Expected power within a bound if each job that is neither held back nor stopped has this power of
-    /// each GPU, watts.
+    /// Whether an item is neither held back nor stopped.
+    fn remains(&self, item: &Item<'a>) -> bool {
+        !self.held_back.contains(&item.key) && !self.stopped.contains_key(&item.key)
+    }
+
+    /// Expected power within a bound if each remaining job has this power of each GPU, watts.
     fn bounded_w(&self, bound: &Bound, gpu_w: impl Fn(&Item<'a>) -> f64) -> f64 {
         let mut sum = PowerSum::new(self.input);
-        for item in &self.items {
-            if !self.held_back.contains(&item.key) && !self.stopped.contains_key(&item.key) {
-                sum.add(item.on, gpu_w(item));
-            }
+        for item in self.items.iter().filter(|item| self.remains(item)) {
+            sum.add(item.on, gpu_w(item));
         }
         sum.bounded_w(bound, self.node_decisions(self.wakes))
+    }
+
+    /// Expected power within a bound if each remaining job has its lowest setting, without the wake-ups of
+    /// these nodes and without these items, watts.
+    fn lowest_w(&self, bound: &Bound, not_woken: &[NodeKey], without: &[usize]) -> f64 {
+        let without: BTreeSet<JobKey> = without.iter().map(|&i| self.items[i].key).collect();
+        let not_woken: BTreeSet<NodeKey> = not_woken.iter().copied().collect();
+        let mut sum = PowerSum::new(self.input);
+        for item in self.items.iter().filter(|item| self.remains(item)) {
+            if !without.contains(&item.key) {
+                sum.add(item.on, item.lowest_w());
+            }
+        }
+        let decisions = self.node_decisions(self.wakes);
+        sum.bounded_w(bound, decisions.filter(|decision| !not_woken.contains(&decision.node())))
     }
 
     /// The node decisions, if this many nodes are woken.
@@ -363,39 +385,34 @@ impl<'a> LimitedPlan<'a> {
         if self.bounded_w(bound, Item::chosen_w) <= limit_w {
             return;
         }
-        let wakes: Vec<NodeKey> = self
+        let fits = |power_w: f64| power_w <= limit_w;
+        let mut wakes: Vec<NodeKey> = self
             .node_decisions(self.wakes)
             .filter(|decision| is_wake(decision) && bound.covers(decision.node()))
             .map(NodeDecision::node)
             .collect();
-        for node in wakes.into_iter().rev() {
-            if self.bounded_w(bound, Item::lowest_w) <= limit_w {
-                break;
-            }
-            self.not_woken.insert(node);
-        }
+        wakes.reverse();
+        let count = fewest(wakes.len(), |n| fits(self.lowest_w(bound, &wakes[..n], &[])));
+        self.not_woken.extend(&wakes[..count]);
+
         let covered = |item: &Item<'_>| bound.covers_any(item.on);
         let is_start = |i: &usize| self.items[*i].starts() && covered(&self.items[*i]);
         let starts: Vec<usize> = (0..self.items.len()).rev().filter(is_start).collect();
-        for i in starts {
-            let lowest_w = self.bounded_w(bound, Item::lowest_w);
-            if lowest_w <= limit_w {
-                break;
-            }
-            let job = self.items[i].key;
-            if self.held_back.insert(job) {
-                self.blocked = Some(Blocked { job, reason: bound.hold_reason(lowest_w) });
-            }
+        let count = fewest(starts.len(), |n| fits(self.lowest_w(bound, &[], &starts[..n])));
+        let is_held_back = |n: &usize| self.held_back.contains(&self.items[starts[*n]].key);
+        if let Some(last) = (0..count).rev().find(|n| !is_held_back(n)) {
+            let reason = bound.hold_reason(self.lowest_w(bound, &[], &starts[..last]));
+            self.blocked = Some(Blocked { job: self.items[starts[last]].key, reason });
         }
-        for i in self.newest_stoppable() {
-            if !covered(&self.items[i]) {
-                continue;
-            }
-            if self.bounded_w(bound, Item::lowest_w) <= limit_w {
-                break;
-            }
+        self.held_back.extend(starts[..count].iter().map(|&i| self.items[i].key));
+
+        let mut stoppable = self.newest_stoppable();
+        stoppable.retain(|&i| covered(&self.items[i]));
+        let count = fewest(stoppable.len(), |n| fits(self.lowest_w(bound, &[], &stoppable[..n])));
+        for &i in &stoppable[..count] {
             self.stopped.entry(self.items[i].key).or_insert_with(|| bound.stop_reason());
         }
+
         let rungs = self.items.iter().filter(|item| covered(item));
         let mut levels: Vec<f64> =
             rungs.flat_map(|item| item.ladder.iter().map(|rung| rung.1)).collect();
@@ -419,23 +436,28 @@ impl<'a> LimitedPlan<'a> {
     /// `limit_w`. A job alone counts with its mean power, as at its admission.
     fn pause_newest(&mut self, limit_w: f64) {
         let baseline_w = self.baseline_w(0);
-        for i in self.newest_stoppable() {
-            let continues = |item: &&Item<'_>| {
-                matches!(item.role, Role::Continues | Role::Starts { is_new: false })
-                    && !self.stopped.contains_key(&item.key)
-            };
-            let running: Vec<&Item<'_>> = self.items.iter().filter(continues).collect();
-            let jobs_w = match running[..] {
-                [alone] => alone.minimum_expected_w,
-                _ => running.iter().map(|item| item.minimum_w).sum::<f64>(),
-            };
-            let power_w = baseline_w + jobs_w;
-            if power_w <= limit_w {
-                return;
-            }
-            let (drawn, above) = (Power::from_w_f64(power_w), Power::from_w_f64(limit_w));
-            self.stopped.insert(self.items[i].key, Reason::Paused { drawn, above });
-        }
+        let continues = |item: &&Item<'_>| {
+            matches!(item.role, Role::Continues | Role::Starts { is_new: false })
+                && !self.stopped.contains_key(&item.key)
+        };
+        let stoppable = self.newest_stoppable();
+        let power_w = |paused: usize| {
+            let paused: BTreeSet<JobKey> =
+                stoppable[..paused].iter().map(|&i| self.items[i].key).collect();
+            let running = self.items.iter().filter(continues);
+            let running: Vec<&Item<'_>> =
+                running.filter(|item| !paused.contains(&item.key)).collect();
+            baseline_w
+                + match running[..] {
+                    [alone] => alone.minimum_expected_w,
+                    _ => running.iter().map(|item| item.minimum_w).sum::<f64>(),
+                }
+        };
+        let count = fewest(stoppable.len(), |n| power_w(n) <= limit_w);
+        let (drawn, above) = (Power::from_w_f64(power_w(0)), Power::from_w_f64(limit_w));
+        let paused: Vec<JobKey> = stoppable[..count].iter().map(|&i| self.items[i].key).collect();
+        let reason = Reason::Paused { drawn, above };
+        self.stopped.extend(paused.into_iter().map(|job| (job, reason.clone())));
     }
 
     /// The running jobs that can stop, the last arrival first.
@@ -446,6 +468,12 @@ impl<'a> LimitedPlan<'a> {
         found.sort_unstable_by_key(|&i| std::cmp::Reverse(self.items[i].job.arrival));
         found
     }
+}
+
+/// The least number of omissions, at most `most`, that is sufficient. Each further omission lowers the power.
+fn fewest(most: usize, suffices: impl Fn(usize) -> bool) -> usize {
+    let counts: Vec<usize> = (0..most).collect();
+    counts.partition_point(|&count| !suffices(count))
 }
 
 fn held_back(power_w: f64, limit_w: f64) -> Reason {
