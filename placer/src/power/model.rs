@@ -234,7 +234,8 @@ fn reserved_power(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<f
 }
 
 /// The cap that enforces the power reserved for a GPU, where a power limit of its node is in force. Entire
-/// watts, rounded down: GPUs accept no finer caps, and the sum of the caps is within the limit. `None` where the GPU's highest power is reserved, which its default cap enforces.
+/// watts, rounded down: GPUs accept no finer caps, and the sum of the caps is within the limit. `None` where
+/// the GPU's highest power is reserved, which its default cap enforces.
 #[must_use]
 pub fn enforced_cap(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<Power> {
     let facts = &input.state.node(node).facts;

@@ -100,6 +100,35 @@ fn a_group_limit_affects_only_its_nodes() {
     assert_eq!((on(&site, 0), on(&site, 1)), (1, 2));
 }
 
+/// A job of two GPUs of 133.7 W under limits of the site: none, one that fits, and one that fits only at the
+/// GPUs' lowest cap.
+#[test]
+fn caps_are_entire_watts_within_the_limit() {
+    let fifo = policy("fifo").unwrap();
+    let mut site = limited(&[2], Vec::new());
+    let key = arrive(&mut site, facts("a", 2), None);
+    let job = site.job(key).unwrap().facts.id.clone();
+    let learn = |site: &mut Site, gpu_w: f64| {
+        let points = [wattle_testkit::point(2, 1.0, gpu_w)];
+        let surface = wattle_testkit::surface(job.as_str(), "v100", points);
+        site.surface_known(key, Arc::new(surface));
+    };
+    let caps = |site: &Site| [0, 1].map(|gpu| enforced_cap(site.input(), NodeKey::at(0), gpu));
+    learn(&mut site, 133.7);
+    settle(&mut site, &*fifo);
+    assert_eq!(caps(&site), [None, None], "no limit, no cap");
+    site.limits.power_max = Some(Power::from_w(HOST_W + 2 * 134));
+    assert_eq!(caps(&site), [Some(Power::from_w(133)); 2], "rounded down");
+    learn(&mut site, 80.0);
+    assert_eq!(caps(&site), [Some(Power::from_w(LEAST_W)); 2], "the lowest cap of the GPU");
+    learn(&mut site, 400.0);
+    assert_eq!(caps(&site), [None, None], "the highest power is the default cap");
+    site.limits.power_max = None;
+    site.limits.power_bounds = Arc::new(vec![group(&[1], HOST_W)]);
+    learn(&mut site, 133.7);
+    assert_eq!(caps(&site), [None, None], "the limit of another node");
+}
+
 #[test]
 fn the_checker_finds_a_start_above_a_bound() {
     let fifo = policy("fifo").unwrap();
@@ -162,9 +191,8 @@ proptest! {
             for (nodes, limit_w) in limits.values().flatten() {
                 let power: u64 = nodes.iter().map(|node| node_w(&site, *node)).sum();
                 let empty = HOST_W * nodes.len() as u64 + IDLE_W * gpus_of(nodes);
-                // Each cap is rounded up to entire watts.
-                let most = limit_w + gpus_of(nodes);
-                prop_assert!(power <= most.max(empty), "{} draws {power} of {most}", policy.name());
+                let most = (*limit_w).max(empty);
+                prop_assert!(power <= most, "{} draws {power} of {most}", policy.name());
             }
             if let Some((node, limit_w)) = own {
                 let (all, ..) = caps_w(&site, node);
