@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use wattle_common::job::{GpuRequest, JobPhase};
-use wattle_common::messages::JobRecord;
+use wattle_common::messages::{JobRecord, ReachedLimit};
 use wattle_common::{Energy, Power, Timestamp};
 
 use crate::summaries::Summaries;
@@ -43,10 +43,16 @@ impl JobView {
         self.rest_ms.map(Duration::from_millis)
     }
 
-    /// The phase in one word; the exit code of a failed program follows it.
+    /// The phase in one word; the limit that a failed program reached, or its exit code, follows it.
     pub(crate) fn phase(&self) -> String {
         let record = &self.record;
+        let limit =
+            record.limit.filter(|_| record.phase == JobPhase::Failed).map(|limit| match limit {
+                ReachedLimit::MemoryMib(_) => "memory",
+                ReachedLimit::Processes(_) => "processes",
+            });
         match record.exit_code {
+            _ if let Some(limit) = limit => format!("{} ({limit})", record.phase),
             _ if record.observing && record.phase == JobPhase::Running => "observed".to_owned(),
             Some(code) if code != 0 => format!("{} ({code})", record.phase),
             _ => record.phase.to_string(),

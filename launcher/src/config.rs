@@ -2,6 +2,8 @@
 //!
 //! Durations are in system time (`wattle_common::time::TimeScale`).
 
+mod limits;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +12,8 @@ use serde::Deserialize;
 use wattle_common::bounds::LEASE_MAX_DEFAULT;
 use wattle_common::config::non_zero;
 use wattle_common::{ClusterId, NodeId};
+
+pub use limits::{InvalidLimit, JobLimits};
 
 /// The configuration file.
 #[derive(Clone, Debug, Deserialize)]
@@ -66,6 +70,9 @@ pub struct Config {
     /// Largest output of a job on this node, MiB; what a job writes beyond it is dropped.
     #[serde(default = "default_log_mib_max", deserialize_with = "non_zero")]
     pub log_mib_max: u64,
+    /// Limits of each job on this node.
+    #[serde(default)]
+    pub job_limits: JobLimits,
     /// Number of ended runs that are kept, so that none of them is started again.
     #[serde(default = "default_ended_kept")]
     pub ended_kept: usize,
@@ -149,6 +156,9 @@ pub enum InvalidConfig {
         /// Its value.
         path: PathBuf,
     },
+    /// A limit of jobs is wrong.
+    #[error(transparent)]
+    Limit(#[from] InvalidLimit),
 }
 
 impl Config {
@@ -171,7 +181,7 @@ impl Config {
                 return Err(InvalidConfig::RelativePath { key, path: path.clone() });
             }
         }
-        Ok(())
+        Ok(self.job_limits.check()?)
     }
     /// [`Config::checkpoint_grace_ms`].
     #[must_use]

@@ -33,6 +33,12 @@ pub fn header(job: &JobId, attempt: u32, node: &NodeId, gpus: &[GpuIndex], time:
     format!("{MARK} {job} attempt {attempt} on {node} GPU {gpus} at {time} {MARK}")
 }
 
+/// A line of the launcher about the job.
+#[must_use]
+pub fn note(text: &impl std::fmt::Display) -> String {
+    format!("{MARK} {text} {MARK}")
+}
+
 /// The attempt that a line of the output of `job` on `node` begins; `None` for a line of the job.
 #[must_use]
 pub fn attempt_of(line: &str, job: &JobId, node: &NodeId) -> Option<u32> {

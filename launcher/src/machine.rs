@@ -15,7 +15,9 @@
 use std::collections::BTreeMap;
 
 use wattle_common::bounds::{OrderRefused, OrderVersion, check_order};
-use wattle_common::messages::{DesiredJob, LaunchReport, LaunchState, LaunchedJob, NodeDesired};
+use wattle_common::messages::{
+    DesiredJob, LaunchReport, LaunchState, LaunchedJob, NodeDesired, ReachedLimit,
+};
 use wattle_common::{Machine, NodeId, Timestamp};
 
 use crate::{Config, Found, Handle, Outcome, Run, RunSpec, Status, StopStage};
@@ -66,7 +68,7 @@ enum State {
     Running,
     Stopping(StopStage),
     Stopped,
-    Exited(i32),
+    Exited(i32, Option<ReachedLimit>),
     Refused(String),
     Lost(String),
 }
@@ -81,8 +83,11 @@ impl State {
     fn ended(outcome: Outcome, stop_requested: bool) -> Self {
         match outcome {
             Outcome::Refused(error) => Self::Refused(error),
-            Outcome::Code(_) | Outcome::Lost(_) if stop_requested => Self::Stopped,
-            Outcome::Code(code) => Self::Exited(code),
+            Outcome::Code(_) | Outcome::Limited { .. } | Outcome::Lost(_) if stop_requested => {
+                Self::Stopped
+            }
+            Outcome::Code(code) => Self::Exited(code, None),
+            Outcome::Limited { code, limit } => Self::Exited(code, Some(limit)),
             Outcome::Lost(error) => Self::Lost(error),
         }
     }
@@ -390,7 +395,7 @@ fn launched(entry: &Entry, desired: bool) -> Option<LaunchedJob> {
             State::Running => LaunchState::Running,
             State::Stopping(_) => LaunchState::Stopping,
             State::Stopped => LaunchState::Stopped,
-            State::Exited(code) => LaunchState::Exited { code: *code },
+            State::Exited(code, limit) => LaunchState::Exited { code: *code, limit: *limit },
             State::Refused(error) => LaunchState::Refused { error: error.clone() },
             State::Lost(error) => LaunchState::Lost { error: error.clone() },
         },

@@ -1,7 +1,7 @@
 //! Runs and their states, as launcher and engines speak of them.
 
 use serde::{Deserialize, Serialize};
-use wattle_common::messages::JobProcesses;
+use wattle_common::messages::{JobProcesses, ReachedLimit};
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::RunSpec;
@@ -44,6 +44,13 @@ pub enum Status {
 pub enum Outcome {
     /// The program's exit code; 128 + the signal's number if a signal ended it.
     Code(i32),
+    /// It failed after it had reached a limit.
+    Limited {
+        /// As [`Outcome::Code`], not 0.
+        code: i32,
+        /// The limit.
+        limit: ReachedLimit,
+    },
     /// It could not be started: the reason and the remedy.
     Refused(String),
     /// Its exit code is unknown, because the node or the engine failed: a description.

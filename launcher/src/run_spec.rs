@@ -9,8 +9,8 @@ use wattle_common::job::NodeShare;
 use wattle_common::messages::DesiredJob;
 use wattle_common::{GpuIndex, JobId, NodeId, env};
 
-use crate::config::JobUser;
-use crate::{Config, log};
+use crate::config::{JobLimits, JobUser};
+use crate::{Config, Run, log};
 
 /// One run of one job on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +41,57 @@ pub struct RunSpec {
     pub log_bytes_max: u64,
     /// The account of the run's processes; absent: that of the launcher.
     pub account: Option<AccountSpec>,
+    /// The cgroup of the run's processes; absent: that of the launcher.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<CgroupSpec>,
+}
+
+/// The cgroup of a run and its limits. An absent limit is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupSpec {
+    /// The cgroup in which it is created: its path from the root of the cgroups.
+    pub parent: String,
+    /// Its name there.
+    pub name: String,
+    /// Memory, MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    /// CPU time, thousandths of a CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_milli: Option<u64>,
+    /// Number of processes and threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u64>,
+}
+
+impl CgroupSpec {
+    /// The cgroup `name` with the limits of a job of `gpus` GPUs; `None` if jobs have no cgroups.
+    #[must_use]
+    pub fn new(limits: &JobLimits, name: String, gpus: usize) -> Option<Self> {
+        let gpus = u64::try_from(gpus).unwrap_or(u64::MAX);
+        let per_gpu = |amount: u64, unit: u64| amount.saturating_mul(unit).saturating_mul(gpus);
+        limits.uses_cgroups().then(|| Self {
+            parent: limits.parent().to_owned(),
+            name,
+            memory_mib: limits.memory_gib_per_gpu.map(|gib| per_gpu(gib, 1_024)),
+            // Between 0.01 and 65,536 by the configuration's check.
+            cpu_milli: limits.cpus_per_gpu.map(|cpus| per_gpu((cpus * 1e3).round() as u64, 1)),
+            processes: limits.processes_max,
+        })
+    }
+
+    /// The cgroup `name` below `parent`, without limits.
+    #[must_use]
+    pub fn unlimited(parent: &str, name: &str) -> Self {
+        let (parent, name) = (parent.to_owned(), name.to_owned());
+        Self { parent, name, memory_mib: None, cpu_milli: None, processes: None }
+    }
+
+    /// The name of a run's cgroup: ids contain no dot.
+    #[must_use]
+    pub fn name_of(run: &Run) -> String {
+        format!("{}.{}.{}", run.node, run.job, run.attempt)
+    }
 }
 
 /// The account under which a run's processes run.
@@ -123,6 +174,9 @@ impl RunSpec {
             JobUser::Owner => Some(desired.user.clone().ok_or(SpecError::NoOwner)?),
             JobUser::Named(name) => Some(name.clone()),
         };
+        let run = Run { node: node.clone(), job: desired.job.clone(), attempt: desired.attempt };
+        let cgroup =
+            CgroupSpec::new(&config.job_limits, CgroupSpec::name_of(&run), desired.gpus.len());
         let checkpoint_dir = config.checkpoint_dir.join(desired.job.as_str()).display().to_string();
         Ok(Self {
             node: node.clone(),
@@ -138,6 +192,7 @@ impl RunSpec {
             checkpoint_dir,
             log_bytes_max: config.log_mib_max.saturating_mul(1 << 20),
             account: name.map(|name| AccountSpec { name, uid_min: config.job_uid_min }),
+            cgroup,
         })
     }
 }
@@ -151,6 +206,13 @@ pub fn master_port(job: &JobId, min: u16, max: u16) -> u16 {
     let span = u64::from(max.saturating_sub(min)) + 1;
     // The remainder is below `span`, which is at most 65,536 - min.
     min + u16::try_from(hash % span).unwrap_or(0)
+}
+
+/// The number of threads of each process under a limit of CPU time, for one process per GPU. Libraries
+/// count the CPUs of the node and not those of the limit.
+fn threads(config: &Config) -> Option<(String, String)> {
+    let cpus = config.job_limits.cpus_per_gpu?;
+    Some(("OMP_NUM_THREADS".to_owned(), (cpus.floor() as u64).max(1).to_string()))
 }
 
 /// Variables of the site, the job's owner and the placement; a later one replaces an earlier one.
@@ -194,8 +256,9 @@ fn environment(
         .filter(|(key, _)| !key.starts_with(RESERVED_PREFIX) && !RESERVED.contains(&key.as_str()));
     let mut all: Vec<(String, String)> = Vec::new();
     let site = config.job_environment.iter();
-    for (key, value) in site
-        .map(|(key, value)| (key.clone(), value.clone()))
+    for (key, value) in threads(config)
+        .into_iter()
+        .chain(site.map(|(key, value)| (key.clone(), value.clone())))
         .chain(owner.cloned())
         .chain(placement.map(|(key, value)| (key.to_owned(), value)))
     {

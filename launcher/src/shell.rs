@@ -24,7 +24,9 @@ use self::specs::Specs;
 use crate::claim;
 use crate::config::JobUser;
 use crate::engine::local::LocalEngine;
+use crate::engine::local::cgroup::{CgroupError, Cgroups};
 use crate::engine::{Engine, StatusSender};
+use crate::run_spec::CgroupSpec;
 use crate::state::{self, StateError};
 use crate::{Action, Config, Event, Found, Launcher, PersistedState, Status, output};
 
@@ -50,6 +52,9 @@ pub enum ShellError {
          or set job_user = \"service\""
     )]
     NotRoot,
+    /// Jobs cannot be limited.
+    #[error("the limits of jobs in [job_limits] cannot be enforced")]
+    Limits(#[from] CgroupError),
     /// The launcher's own program, which every supervisor runs, was not found.
     #[error("the path of the launcher's own program is not known")]
     Program(#[source] std::io::Error),
@@ -63,9 +68,15 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> 
     if config.job_user != JobUser::Service && !rustix::process::geteuid().is_root() {
         return Err(ShellError::NotRoot);
     }
+    if let Some(spec) = CgroupSpec::new(&config.job_limits, format!("{}.check", config.node), 1) {
+        Cgroups::system()?.of(&spec).check()?;
+    }
     let program: PathBuf = std::env::current_exe().map_err(ShellError::Program)?;
     let state_dir = config.state_dir.clone();
-    let engine = |changes| LocalEngine::new(state_dir, program, changes);
+    let (node, limits) = (config.node.clone(), config.job_limits.clone());
+    let engine = move |changes| {
+        LocalEngine::new(state_dir, program, changes).removing_cgroups(&node, &limits)
+    };
     run_with(config, engine, shutdown).await
 }
 

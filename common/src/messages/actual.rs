@@ -10,6 +10,8 @@
 //! * **Lost or doubled:** each report is complete, so the next heartbeat replaces a lost one. A node
 //!   without a recent heartbeat gets no new jobs.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{GpuIndex, JobId, NodeId, SwitchId};
@@ -80,6 +82,9 @@ pub enum LaunchState {
     Exited {
         /// Its exit code; 128 plus the signal number if a signal ended it.
         code: i32,
+        /// The limit that it reached before it failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<ReachedLimit>,
     },
     /// The processes ended with their node or supervisor, through no fault of the job; it may be
     /// started again.
@@ -92,6 +97,39 @@ pub enum LaunchState {
         /// The cause and the remedy.
         error: String,
     },
+}
+
+impl LaunchState {
+    /// The end of a program that reached no limit.
+    #[must_use]
+    pub const fn exited(code: i32) -> Self {
+        Self::Exited { code, limit: None }
+    }
+}
+
+/// A limit of a job on one node that the job has reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReachedLimit {
+    /// Memory, MiB: the kernel killed processes of the job.
+    MemoryMib(u64),
+    /// Number of processes and threads: the kernel started no further one.
+    Processes(u64),
+}
+
+/// A predicate of the job: `exceeded its memory limit of 64 GiB`.
+impl fmt::Display for ReachedLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MemoryMib(mib) if mib % 1_024 == 0 => {
+                write!(f, "exceeded its memory limit of {} GiB", mib / 1_024)
+            }
+            Self::MemoryMib(mib) => write!(f, "exceeded its memory limit of {mib} MiB"),
+            Self::Processes(count) => {
+                write!(f, "reached its limit of {count} processes and threads")
+            }
+        }
+    }
 }
 
 /// The caps and clocks that the power agent of a node has applied.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{NodeId, PredictorId, SubmissionId};
 use crate::job::{GpuSetting, JobPhase, JobSpec, Placement};
-use crate::messages::SurfacePoint;
+use crate::messages::{ReachedLimit, SurfacePoint};
 use crate::time::Timestamp;
 use crate::units::{Energy, Frequency, Power};
 
@@ -63,6 +63,9 @@ pub struct JobRecord {
     /// Its exit code, if the program ended by itself.
     #[serde(default)]
     pub exit_code: Option<i32>,
+    /// The limit that it reached before it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<ReachedLimit>,
     /// The phase that follows while it is stopping: queued, failed or cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_phase: Option<JobPhase>,
@@ -168,6 +171,7 @@ impl JobRecord {
             run_time_ms: None,
             ended_at_us: None,
             exit_code: None,
+            limit: None,
             next_phase: None,
             error: None,
             step: None,

@@ -25,7 +25,8 @@ pub mod telemetry;
 pub mod window;
 
 pub use actual::{
-    AppliedGpu, JobProcesses, LaunchReport, LaunchState, LaunchedJob, PowerReport, SleepResult,
+    AppliedGpu, JobProcesses, LaunchReport, LaunchState, LaunchedJob, PowerReport, ReachedLimit,
+    SleepResult,
 };
 pub use budget::{AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget};
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};

@@ -163,8 +163,22 @@ fn actual() {
                 launched("a", LaunchState::Running),
                 launched("b", LaunchState::Stopping),
                 launched("c", LaunchState::Stopped),
-                launched("d", LaunchState::Exited { code: 137 }),
+                launched("d", LaunchState::exited(137)),
                 launched("e", LaunchState::Refused { error: "python4: no such program".into() }),
+            ],
+        },
+    );
+    let limited = |limit| LaunchState::Exited { code: 137, limit: Some(limit) };
+    check(
+        "launch-report-limits",
+        &LaunchReport {
+            instance: String::new(),
+            node: node(),
+            at_us: at(3),
+            observed_generation: 12,
+            jobs: vec![
+                launched("a", limited(ReachedLimit::MemoryMib(65_536))),
+                launched("b", limited(ReachedLimit::Processes(4_096))),
             ],
         },
     );
@@ -471,6 +485,7 @@ fn requests_and_job_records() {
         run_time_ms: None,
         ended_at_us: None,
         exit_code: None,
+        limit: None,
         next_phase: None,
         error: None,
         step: Some(1_200),
@@ -509,6 +524,13 @@ fn requests_and_job_records() {
     check("job-record-probed", &probed);
     let (gpu_time_ms, run_time_ms) = (Some(7_200_000), Some(3_600_000));
     check("job-record-ran", &JobRecord { gpu_time_ms, run_time_ms, ..record.clone() });
+    let failed = JobRecord {
+        phase: JobPhase::Failed,
+        exit_code: Some(137),
+        limit: Some(ReachedLimit::MemoryMib(65_536)),
+        ..record.clone()
+    };
+    check("job-record-limit", &failed);
     check("job-record-submission", &JobRecord { submission, ..record.clone() });
     let clock_mhz_max = Some(Frequency::from_mhz(1_080));
     let setting = GpuSetting { clock_mhz_max, ..GpuSetting::DEFAULT };

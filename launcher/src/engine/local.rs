@@ -5,6 +5,7 @@
 //! signals the processes below them ([`process`]) and waits for them.
 
 mod account;
+pub mod cgroup;
 mod job_output;
 pub mod process;
 pub mod program;
@@ -17,19 +18,25 @@ use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, Command};
+use wattle_common::NodeId;
 use wattle_common::messages::JobProcesses;
 use wattle_runtime::clock;
 use wattle_runtime::shell::chain;
 
+use self::cgroup::{Cgroup, Cgroups};
 use self::process::Signal;
 use self::run_folder::{Claim, End, RunFolder, StopRecord};
 use super::{Engine, StatusSender};
+use crate::config::JobLimits;
+use crate::run_spec::CgroupSpec;
 use crate::state::StateError;
 use crate::{Found, Handle, Outcome, Run, RunSpec, Status, StopStage};
 
 /// Interval at which a run's folder is read until its program runs: wall time. The supervisor
 /// writes within a few milliseconds.
 const START_POLL: Duration = Duration::from_millis(10);
+/// Rounds of removing a cgroup: killed processes end within milliseconds.
+const REMOVE_ROUNDS: u32 = 200;
 
 /// Starts jobs as child processes of this node.
 #[derive(Debug)]
@@ -37,13 +44,49 @@ pub struct LocalEngine {
     state_dir: PathBuf,
     program: PathBuf,
     changes: StatusSender,
+    /// The cgroup below which runs have theirs, and the prefix of their names.
+    cgroups: Option<(String, String)>,
 }
 
 impl LocalEngine {
     /// An engine that stores runs below `state_dir` and runs `program supervise` for each.
     #[must_use]
     pub const fn new(state_dir: PathBuf, program: PathBuf, changes: StatusSender) -> Self {
-        Self { state_dir, program, changes }
+        Self { state_dir, program, changes, cgroups: None }
+    }
+
+    /// Removes cgroups that earlier runs of `node` left below the cgroup of `limits`.
+    #[must_use]
+    pub fn removing_cgroups(mut self, node: &NodeId, limits: &JobLimits) -> Self {
+        self.cgroups =
+            limits.uses_cgroups().then(|| (limits.parent().to_owned(), format!("{node}.")));
+        self
+    }
+
+    /// Removes the cgroups of ended runs, and empty ones of unknown runs: an unknown run may still have
+    /// processes if its files are unreadable.
+    fn remove_cgroups(&self, found: &[Found]) {
+        let Ok(cgroups) = Cgroups::system() else { return };
+        for found in found {
+            if let (Some(Status::Ended(_)), Some(cgroup)) = (&found.status, &found.spec.cgroup) {
+                tokio::spawn(remove(cgroups.of(cgroup)));
+            }
+        }
+        let Some((parent, prefix)) = &self.cgroups else { return };
+        let known =
+            |name: &str| found.iter().any(|run| CgroupSpec::name_of(&run.spec.run()) == name);
+        for name in cgroups.names(parent) {
+            if name.starts_with(prefix) && !known(&name) {
+                let removed = cgroups.of(&CgroupSpec::unlimited(parent, &name)).remove();
+                if let Err(error) = removed {
+                    tracing::warn!(
+                        error = chain(&error),
+                        name,
+                        "cgroup of an unknown run not removed"
+                    );
+                }
+            }
+        }
     }
 
     fn folder(&self, run: &Run) -> RunFolder {
@@ -103,6 +146,7 @@ impl Engine for LocalEngine {
         for error in errors {
             tracing::error!(error = chain(&error), "stored run unreadable; it is left as it is");
         }
+        self.remove_cgroups(&found);
         for found in &found {
             if let Some(Status::Running(_)) = found.status {
                 let folder = self.folder(&found.spec.run());
@@ -175,8 +219,29 @@ fn signal(folder: &RunFolder, stage: StopStage) -> Result<(), StateError> {
         for descendant in process::descendants(claim.supervisor.pid) {
             process::signal(&descendant, terminate);
         }
+        if stage == StopStage::Kill
+            && let Some(cgroup) = folder.spec()?.cgroup
+            && let Ok(cgroups) = Cgroups::system()
+        {
+            cgroups.of(&cgroup).kill();
+        }
     }
     Ok(())
+}
+
+/// Removes the cgroup of a run that has ended, if its supervisor has not.
+async fn remove(cgroup: Cgroup) {
+    for _ in 0..REMOVE_ROUNDS {
+        if !cgroup.exists() {
+            return;
+        }
+        cgroup.kill();
+        if cgroup.remove().is_ok() {
+            return;
+        }
+        tokio::time::sleep(START_POLL).await;
+    }
+    tracing::warn!("cgroup of an ended run not removed: a process in it does not end");
 }
 
 /// Ends a run that no supervisor has claimed.
@@ -216,6 +281,9 @@ async fn follow(spec: RunSpec, folder: RunFolder, mut child: Option<Child>, chan
         Ok(end) => end.outcome,
         Err(error) => Outcome::Lost(chain(&error)),
     };
+    if let (Some(cgroup), Ok(cgroups)) = (&spec.cgroup, Cgroups::system()) {
+        remove(cgroups.of(cgroup)).await;
+    }
     changes.send(spec.run(), Status::Ended(outcome)).await;
     if let Some(mut child) = child {
         // Reaps the supervisor.

@@ -105,11 +105,17 @@ fn a_job_is_started_once_and_reported() {
     assert_eq!(launcher.handle(running("a", 1)), "report 1 [a.1 Running]");
     assert_eq!(launcher.handle(running("a", 1)), "");
     let ended = launcher.handle(ended("a", 1, Outcome::Code(0)));
-    assert_eq!(ended, "report 1 [a.1 Exited { code: 0 }]");
+    assert_eq!(ended, "report 1 [a.1 Exited { code: 0, limit: None }]");
     // It is still desired, and is not started a second time.
-    assert_eq!(launcher.desire(2, vec![a.clone()]), "obeyed 2; report 2 [a.1 Exited { code: 0 }]");
+    assert_eq!(
+        launcher.desire(2, vec![a.clone()]),
+        "obeyed 2; report 2 [a.1 Exited { code: 0, limit: None }]"
+    );
     assert_eq!(launcher.desire(3, vec![]), "obeyed 3; report 3 []");
-    assert_eq!(launcher.desire(4, vec![a]), "obeyed 4; report 4 [a.1 Exited { code: 0 }]");
+    assert_eq!(
+        launcher.desire(4, vec![a]),
+        "obeyed 4; report 4 [a.1 Exited { code: 0, limit: None }]"
+    );
 }
 
 #[test]
@@ -204,7 +210,7 @@ fn a_restarted_launcher_resumes_every_run() {
     let jobs = ["ended", "half-started", "lost"].map(|job| desired_job(job, 1)).to_vec();
     assert_eq!(
         launcher.desire(4, jobs),
-        "obeyed 4; forget withdrawn.1; start half-started.1; report 4 [ended.1 Exited { code: 3 }, \
+        "obeyed 4; forget withdrawn.1; start half-started.1; report 4 [ended.1 Exited { code: 3, limit: None }, \
          lost.1 Lost: node restarted, stopping.1 Stopping]"
     );
     assert_eq!(launcher.advance(5), "Kill stopping.1");

@@ -5,8 +5,9 @@ use std::path::Path;
 use wattle_common::job::NodeShare;
 use wattle_common::messages::DesiredJob;
 use wattle_common::{JobId, NodeId};
-use wattle_launcher::RunSpec;
-use wattle_launcher::run_spec::master_port;
+use wattle_launcher::config::JobLimits;
+use wattle_launcher::run_spec::{CgroupSpec, master_port};
+use wattle_launcher::{Config, RunSpec};
 
 use crate::support::{config, desired_job, node};
 
@@ -86,5 +87,60 @@ fn ports_stay_in_their_range() {
         assert!((29_500..=29_510).contains(&master_port(&job, 29_500, 29_510)));
         assert_eq!(master_port(&job, 7, 7), 7);
         assert!(master_port(&job, 0, u16::MAX) == master_port(&job, 0, u16::MAX));
+    }
+}
+
+#[test]
+fn limits_follow_the_number_of_gpus() {
+    let mut config = config(Path::new("/"));
+    let spec = |config: &Config, gpus: usize| {
+        let mut desired = desired_job("a", 2);
+        desired.gpus.resize(gpus, 7);
+        RunSpec::new(&desired, &node(), config).unwrap()
+    };
+    assert_eq!(spec(&config, 2).cgroup, None, "no limit, no cgroup");
+    config.job_limits.memory_gib_per_gpu = Some(60);
+    config.job_limits.cpus_per_gpu = Some(3.5);
+    config.job_limits.processes_max = Some(4_096);
+    for gpus in [1, 4] {
+        let expected = CgroupSpec {
+            memory_mib: Some(gpus * 60 * 1_024),
+            cpu_milli: Some(gpus * 3_500),
+            processes: Some(4_096),
+            ..CgroupSpec::unlimited("/system.slice/wattle-jobs.service", "n0.a.2")
+        };
+        assert_eq!(spec(&config, gpus as usize).cgroup, Some(expected));
+    }
+    let threads = |config: &Config| {
+        let environment = spec(config, 1).environment;
+        environment.into_iter().find(|(key, _)| key == "OMP_NUM_THREADS").map(|(_, value)| value)
+    };
+    assert_eq!(threads(&config).as_deref(), Some("3"));
+    config.job_environment.insert("OMP_NUM_THREADS".to_owned(), "1".to_owned());
+    assert_eq!(threads(&config).as_deref(), Some("1"), "the site's value has precedence");
+    config.job_limits.memory_gib_per_gpu = Some(u64::MAX);
+    assert_eq!(spec(&config, 4).cgroup.unwrap().memory_mib, Some(u64::MAX));
+}
+
+#[test]
+fn wrong_limits_are_refused() {
+    let error = |limits: JobLimits| {
+        let config = Config { job_limits: limits, ..config(Path::new("/")) };
+        config.check().unwrap_err().to_string()
+    };
+    let none = JobLimits::default;
+    let cgroup = |path: &str| JobLimits { cgroup: Some(path.to_owned()), ..none() };
+    for cpus in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
+        let text = error(JobLimits { cpus_per_gpu: Some(cpus), ..none() });
+        assert!(text.contains("job_limits.cpus_per_gpu") && text.contains("0.01"), "{text}");
+    }
+    for count in [0, u64::MAX] {
+        let text = error(JobLimits { memory_gib_per_gpu: Some(count), ..none() });
+        assert!(text.contains("job_limits.memory_gib_per_gpu"), "{text}");
+        let text = error(JobLimits { processes_max: Some(count), ..none() });
+        assert!(text.contains("job_limits.processes_max"), "{text}");
+    }
+    for path in ["", "/", "a", "/a//b", "/a/../b", "/.a"] {
+        assert!(error(cgroup(path)).contains("job_limits.cgroup"), "{path}");
     }
 }

@@ -246,7 +246,7 @@ async fn a_job_runs_to_its_end_and_its_output_is_kept() {
     let mut site = Site::new().await;
     let script = "echo gpus=$CUDA_VISIBLE_DEVICES $SITE $MINE $PET_NPROC_PER_NODE clock=$WATTLE_NATS_URL; exit 3";
     site.desire(vec![job("a", 1, script)]).await;
-    let ended = site.until_state("a", |state| *state == LaunchState::Exited { code: 3 }).await;
+    let ended = site.until_state("a", |state| *state == LaunchState::exited(3)).await;
     assert_eq!((ended.attempt, ended.processes), (1, None));
     let log = fs::read_to_string(&ended.log_path).unwrap();
     let (header, output) = log.split_once('\n').unwrap();
@@ -328,10 +328,7 @@ async fn no_job_is_lost_or_doubled_by_a_restart() {
     let after = |report: &LaunchReport| report.at_us > before && report.jobs.len() == 2;
     let report = site.until("a report of the new launcher", after).await;
     let states: Vec<_> = report.jobs.iter().map(|job| (job.job.as_str(), &job.state)).collect();
-    assert_eq!(
-        states,
-        [("long", &LaunchState::Running), ("short", &LaunchState::Exited { code: 7 })]
-    );
+    assert_eq!(states, [("long", &LaunchState::Running), ("short", &LaunchState::exited(7))]);
     assert_eq!(report.jobs[0].processes, long.processes, "the same processes");
 
     // Killed while it stops a job: the next launcher knows that a stop was requested.
@@ -407,7 +404,7 @@ async fn the_launcher_waits_for_a_usable_server() {
     site.server.restart_with_jetstream(true).await;
     site.until("reports", |_| true).await;
     site.desire(vec![job("late", 1, "exit 0")]).await;
-    site.until_state("late", |state| *state == LaunchState::Exited { code: 0 }).await;
+    site.until_state("late", |state| *state == LaunchState::exited(0)).await;
 }
 
 /// Otherwise it would report jobs that the first one is stopping as failed.
@@ -451,7 +448,7 @@ async fn a_second_launcher_of_one_node_stands_aside() {
     site.until("stopped", |report| report.jobs.is_empty()).await;
     site.kill_launcher();
     site.desire(vec![job("b", 1, "exit 0")]).await;
-    site.until_state("b", |state| *state == LaunchState::Exited { code: 0 }).await;
+    site.until_state("b", |state| *state == LaunchState::exited(0)).await;
     second.kill().unwrap();
     second.wait().unwrap();
     assert_eq!(fs::read_to_string(&runs).unwrap(), "run\n", "the job ran once");
@@ -540,7 +537,7 @@ async fn command_left_to_the_record_is_read_from_it() {
     let referring = DesiredJob { command: vec![], environment: vec![], ..inline };
     let unknown = DesiredJob { job: JobId::new("unknown").unwrap(), ..referring.clone() };
     site.desire(vec![referring, unknown]).await;
-    let ended = site.until_state("long", |state| *state == LaunchState::Exited { code: 0 }).await;
+    let ended = site.until_state("long", |state| *state == LaunchState::exited(0)).await;
     let output = fs::read_to_string(ended.log_path).unwrap();
     assert!(output.contains("from the record\nyes"), "{output}");
     let refused = |state: &LaunchState| matches!(state, LaunchState::Refused { .. });

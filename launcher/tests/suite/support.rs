@@ -44,6 +44,7 @@ pub(crate) fn config(root: &Path) -> Config {
         job_user: wattle_launcher::config::JobUser::Service,
         job_uid_min: 1_000,
         log_mib_max: 1,
+        job_limits: wattle_launcher::config::JobLimits::default(),
         ended_kept: 4,
         stop_jobs_at_exit: false,
     }

@@ -1,7 +1,7 @@
 //! Placed jobs: starts, ends, stops and losses, from their nodes' reports.
 
 use wattle_common::job::{JobPhase, NodeShare};
-use wattle_common::messages::{LaunchState, LaunchedJob, Prediction};
+use wattle_common::messages::{LaunchState, LaunchedJob, Prediction, ReachedLimit};
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::live::{Placer, has_gpus};
@@ -34,6 +34,24 @@ struct UnrequestedEnd {
     decision: String,
     reason: String,
     exit_code: Option<i32>,
+    limit: Option<ReachedLimit>,
+}
+
+impl UnrequestedEnd {
+    /// The program failed by itself.
+    fn exited(code: i32, limit: Option<ReachedLimit>, node: &NodeId, log: &str) -> Self {
+        let what = match limit {
+            Some(limit) => format!("it {limit} on {node} (exit code {code})"),
+            None => format!("its program ended with exit code {code} on {node}"),
+        };
+        Self {
+            next: JobPhase::Failed,
+            decision: "failed".to_owned(),
+            reason: format!("{what}; its output is in {log}"),
+            exit_code: Some(code),
+            limit,
+        }
+    }
 }
 
 impl Placer {
@@ -63,7 +81,7 @@ impl Placer {
         }
         let succeeded = ranks
             .iter()
-            .all(|rank| matches!(rank, RankState::Ended(LaunchState::Exited { code: 0 })));
+            .all(|rank| matches!(rank, RankState::Ended(LaunchState::Exited { code: 0, .. })));
         if succeeded {
             self.end(now, job, JobPhase::Finished);
             return;
@@ -124,7 +142,7 @@ impl Placer {
         ranks: &[RankState],
         logs: &[&str],
     ) -> Option<UnrequestedEnd> {
-        let mut requeue = None;
+        let (mut exited, mut requeue) = (None, None);
         for ((share, rank), log) in shares.iter().zip(ranks).zip(logs) {
             let node = &share.node;
             let gpu_failed = !self.gpus_answer(node, &share.gpus);
@@ -133,21 +151,20 @@ impl Placer {
                 decision: "to be placed again".to_owned(),
                 reason,
                 exit_code: None,
+                limit: None,
             };
             match rank {
                 // A program that loses its GPU ends with an error that is not its own.
                 _ if gpu_failed => {
                     requeue = Some(requeued(format!("a GPU of {node} does not answer")));
                 }
-                RankState::Ended(LaunchState::Exited { code }) if *code != 0 => {
-                    return Some(UnrequestedEnd {
-                        next: JobPhase::Failed,
-                        decision: "failed".to_owned(),
-                        reason: format!(
-                            "its program ended with exit code {code} on {node}; its output is in {log}"
-                        ),
-                        exit_code: Some(*code),
-                    });
+                RankState::Ended(LaunchState::Exited { code, limit }) if *code != 0 => {
+                    // The end of one rank ends the others: a reached limit is the cause.
+                    let end = || UnrequestedEnd::exited(*code, *limit, node, log);
+                    match limit {
+                        Some(_) => return Some(end()),
+                        None => exited = exited.or_else(|| Some(end())),
+                    }
                 }
                 RankState::Ended(LaunchState::Refused { error }) => {
                     return Some(UnrequestedEnd {
@@ -155,6 +172,7 @@ impl Placer {
                         decision: "failed".to_owned(),
                         reason: format!("it cannot be started on {node}: {error}"),
                         exit_code: None,
+                        limit: None,
                     });
                 }
                 RankState::Ended(LaunchState::Lost { error }) => {
@@ -173,7 +191,7 @@ impl Placer {
                 | RankState::Ended(_) => {}
             }
         }
-        requeue
+        exited.or(requeue)
     }
 
     /// Stops a job on all its nodes.
@@ -181,6 +199,7 @@ impl Placer {
         self.request_stop(now, job, ended.next);
         let tracked = self.jobs.get_mut(job).expect("only called for a known job");
         tracked.record.exit_code = ended.exit_code;
+        tracked.record.limit = ended.limit;
         if ended.next == JobPhase::Failed {
             tracked.record.error = Some(ended.reason.clone());
         }

@@ -76,6 +76,7 @@ impl Placer {
                 record.attempt = record.attempt.saturating_add(1);
                 record.observing = *observe;
                 record.exit_code = None;
+                record.limit = None;
                 record.error = None;
                 record.log_paths.clear();
                 record.steps_per_s = None;

@@ -223,7 +223,7 @@ fn failing_rank_stops_the_others() {
     world.pass(3);
     assert_eq!(world.record("wide").phase, JobPhase::Running);
     assert_eq!(world.desired("n1").jobs[0].rank, 1);
-    world.set_state("n1", "wide", LaunchState::Exited { code: 3 });
+    world.set_state("n1", "wide", LaunchState::exited(3));
     world.pass(3);
     let record = world.record("wide");
     assert_eq!((record.phase, record.exit_code), (JobPhase::Failed, Some(3)));
@@ -259,7 +259,7 @@ fn lost_supervisor_or_gpu_restarts_the_job_up_to_attempts_max() {
     assert_eq!((world.record("a").phase, world.record("a").attempt), (JobPhase::Running, 2));
     // A program that ends because its GPU failed is restarted.
     world.set_unhealthy("n0", 0, true);
-    world.set_state("n0", "a", LaunchState::Exited { code: 1 });
+    world.set_state("n0", "a", LaunchState::exited(1));
     world.pass(3);
     let record = world.record("a");
     assert_eq!((record.phase, record.attempt), (JobPhase::Running, 3));

@@ -52,7 +52,7 @@ async fn the_placer_resumes_after_a_kill_at_every_stage() {
     // A last job runs to completion, and the service is registered.
     assert_eq!(site.submit(spec("b", 2)).await, accepted("b"));
     let order = site.order("b is ordered", |next| next.jobs.len() == 1).await;
-    site.launch(order.generation, &[("b", 1, LaunchState::Exited { code: 0 })]).await;
+    site.launch(order.generation, &[("b", 1, LaunchState::exited(0))]).await;
     let record = site.record("b", |record| record.phase == JobPhase::Finished).await;
     assert_eq!((record.exit_code, record.reasons.len()), (Some(0), 1));
     let answer = ask_services(site.server.port(), "wattle-placer").await;

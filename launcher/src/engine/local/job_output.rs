@@ -75,6 +75,11 @@ impl JobOutput {
     }
 }
 
+/// Appends a line to the log, whatever its size.
+pub(super) fn append(path: &Path, line: &str) -> io::Result<()> {
+    OpenOptions::new().append(true).open(path)?.write_all(format!("{line}\n").as_bytes())
+}
+
 /// A running copy of a job's output.
 pub(super) struct Copying(mpsc::Receiver<()>);
 

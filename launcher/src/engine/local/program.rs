@@ -16,6 +16,7 @@ use std::process::{Command, ExitCode, Stdio};
 use wattle_runtime::shell::chain;
 
 use super::account::{Account, AccountError};
+use super::cgroup::{CgroupError, Cgroups};
 use super::run_folder::RunFolder;
 use crate::RunSpec;
 use crate::state::StateError;
@@ -35,6 +36,8 @@ enum ProgramError {
     State(#[from] StateError),
     #[error(transparent)]
     Account(#[from] AccountError),
+    #[error("it cannot be limited")]
+    Cgroup(#[from] CgroupError),
     #[error("the working folder `{}` cannot be entered on this node: use a shared one", path.display())]
     WorkingDir { path: PathBuf, source: io::Error },
     #[error("the command is empty")]
@@ -75,6 +78,9 @@ fn execute(spec: &RunSpec) -> Result<std::convert::Infallible, ProgramError> {
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(inherited(account.as_ref()));
     command.envs(spec.environment.iter().map(|(key, value)| (key, value)));
+    if let Some(cgroup) = &spec.cgroup {
+        Cgroups::system()?.of(cgroup).join()?;
+    }
     if let Some(account) = &account {
         account.enter()?;
     }

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use wattle_common::{JobId, Timestamp};
 
+use super::cgroup::Cgroups;
 use super::process::{self, Identity};
 use crate::json_file::{self, Mode};
 use crate::state::StateError;
@@ -222,6 +223,12 @@ impl RunFolder {
     pub fn conclude(&self, claim: &Claim, now: Timestamp) -> Result<End, StateError> {
         if let Some(end) = self.end()? {
             return Ok(end);
+        }
+        // The cgroup also has the processes in other sessions.
+        if let Some(cgroup) = self.spec()?.cgroup.filter(|_| process::same_boot(&claim.supervisor))
+            && let Ok(cgroups) = Cgroups::system()
+        {
+            cgroups.of(&cgroup).kill();
         }
         process::kill_session(&claim.supervisor);
         if let Some(started) = self.started()? {

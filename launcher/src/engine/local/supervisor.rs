@@ -13,13 +13,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::WaitOptions;
 use wattle_common::Timestamp;
 use wattle_runtime::clock;
 use wattle_runtime::shell::chain;
 
 use super::account::{Account, AccountError};
-use super::job_output::{Copying, JobOutput};
-use super::process::{self, Signal};
+use super::cgroup::{Cgroup, CgroupError, Cgroups};
+use super::job_output::{self, Copying, JobOutput};
+use super::process::{self, Identity, Signal};
 use super::program;
 use super::run_folder::{Claim, End, RunFolder, Started};
 use crate::state::StateError;
@@ -30,6 +33,9 @@ use crate::{Outcome, RunSpec, log};
 const KILL_WAIT_S: i64 = 2;
 /// Number of kill rounds after which the job counts as ended.
 const KILL_ROUNDS: u32 = 30;
+
+/// Interval at which the memory limit is looked at under cgroups v1: wall seconds.
+const WATCH_EVERY_S: i64 = 1;
 
 /// First argument of the launcher's binary as a supervisor; the run's folder follows.
 pub(super) const COMMAND: &str = "supervise";
@@ -59,40 +65,80 @@ pub fn run(dir: PathBuf) -> Result<(), StateError> {
     }
     // Otherwise orphaned processes of the job become children of init and cannot be found.
     let _ = rustix::process::set_child_subreaper(Some(me));
-    let (outcome, copying) = match start(&folder, &spec) {
+    let cgroup = spec.cgroup.as_ref().map(|spec| Ok(Cgroups::system()?.of(spec))).transpose();
+    let (cgroup, started) = match cgroup {
+        Ok(cgroup) => (cgroup.clone(), start(&folder, &spec, cgroup.as_ref())),
+        Err(error) => (None, Err(StartError::Cgroup(error))),
+    };
+    let (outcome, copying) = match started {
         Err(error) => (Outcome::Refused(chain(&error)), None),
-        Ok((mut child, copying)) => {
-            if let Some(process) = process::identity(child.id()) {
+        Ok((child, copying)) => {
+            let process = process::identity(child.id());
+            if let Some(process) = process.clone() {
                 folder.write_started(&Started { process, at_us: clock::now() })?;
             }
-            let outcome = match child.wait() {
-                Ok(status) => Outcome::Code(code(status)),
-                Err(error) => Outcome::Lost(format!("cannot wait for it: {error}")),
-            };
-            (outcome, Some(copying))
+            (wait(&child, process, cgroup.as_ref()), Some(copying))
         }
     };
-    kill_descendants(supervisor.pid);
+    end_processes(supervisor.pid, cgroup.as_ref());
     if let Some(copying) = copying {
         copying.finish();
+    }
+    if let Outcome::Limited { limit, .. } = &outcome {
+        let _ = job_output::append(Path::new(&spec.log_path), &log::note(limit));
     }
     folder.write_end(&End { outcome, at_us: clock::now() }).map(|_| ())
 }
 
-/// Kills the job's processes that are left.
-fn kill_descendants(supervisor: u32) {
+/// Waits for the job's first process, and reaps those that it leaves behind: they count as processes
+/// of the job until then.
+fn wait(child: &Child, process: Option<Identity>, cgroup: Option<&Cgroup>) -> Outcome {
+    if let (Some(cgroup), Some(process)) = (cgroup.filter(|each| each.needs_watch()), process) {
+        let cgroup = cgroup.clone();
+        std::thread::spawn(move || {
+            while !has_ended_within(&process, WATCH_EVERY_S) && !cgroup.kill_if_memory_exceeded() {}
+        });
+    }
+    let status = loop {
+        match rustix::process::wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid.as_raw_nonzero().get().unsigned_abs() == child.id() => {
+                break ExitStatus::from_raw(status.as_raw());
+            }
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Outcome::Lost(format!("cannot wait for it: {error}")),
+        }
+    };
+    match (code(status), cgroup.and_then(Cgroup::reached)) {
+        (code, Some(limit)) if code != 0 => Outcome::Limited { code, limit },
+        (code, _) => Outcome::Code(code),
+    }
+}
+
+/// Kills the job's processes that are left, and removes its cgroup. A cgroup with a process that hangs in
+/// the kernel is left to the launcher.
+fn end_processes(supervisor: u32, cgroup: Option<&Cgroup>) {
     for _ in 0..KILL_ROUNDS {
-        let left = process::descendants(supervisor);
-        if left.is_empty() {
+        let mut left = process::descendants(supervisor);
+        if let Some(cgroup) = cgroup {
+            cgroup.kill();
+            left.extend(cgroup.members());
+        }
+        if left.is_empty() && cgroup.is_none_or(|cgroup| cgroup.remove().is_ok()) {
             return;
         }
         for process in left {
-            let Some(handle) = process::handle(&process) else { continue };
             process::signal(&process, Signal::KILL);
-            let wait = Timespec { tv_sec: KILL_WAIT_S, tv_nsec: 0 };
-            let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&wait));
+            has_ended_within(&process, KILL_WAIT_S);
         }
     }
+}
+
+/// Waits for the end of a process, at most `seconds` of wall time.
+fn has_ended_within(process: &Identity, seconds: i64) -> bool {
+    let Some(handle) = process::handle(process) else { return true };
+    let wait = Timespec { tv_sec: seconds, tv_nsec: 0 };
+    let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&wait));
+    !process::is_alive(process)
 }
 
 fn code(status: ExitStatus) -> i32 {
@@ -104,6 +150,8 @@ fn code(status: ExitStatus) -> i32 {
 enum StartError {
     #[error(transparent)]
     Account(#[from] AccountError),
+    #[error("it cannot be limited")]
+    Cgroup(#[from] CgroupError),
     #[error("cannot create the checkpoint folder {}", path.display())]
     CheckpointDir { path: PathBuf, source: io::Error },
     #[error("cannot open the log {path}")]
@@ -115,8 +163,13 @@ enum StartError {
 }
 
 /// Starts the job's program and the copy of its output to the log.
-fn start(folder: &RunFolder, spec: &RunSpec) -> Result<(Child, Copying), StartError> {
+fn start(
+    folder: &RunFolder,
+    spec: &RunSpec,
+    cgroup: Option<&Cgroup>,
+) -> Result<(Child, Copying), StartError> {
     let account = Account::of(spec)?;
+    cgroup.map_or(Ok(()), Cgroup::create)?;
     let own = |path: &Path| account.as_ref().map_or(Ok(()), |account| account.own(path));
     let checkpoints = Path::new(&spec.checkpoint_dir);
     create_own_folder(checkpoints)

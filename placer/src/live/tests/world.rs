@@ -464,7 +464,7 @@ impl World {
             if *done >= WORK {
                 for node in &mut self.nodes {
                     if let Some(run) = node.runs.get_mut(&key).filter(|run| is_live(run)) {
-                        run.state = LaunchState::Exited { code: 0 };
+                        run.state = LaunchState::exited(0);
                     }
                 }
             }

@@ -273,7 +273,7 @@ impl<'r> Live<'r> {
             }
             for runs in self.runs.values_mut() {
                 if let Some(run) = runs.get_mut(&job.id) {
-                    run.state = LaunchState::Exited { code: 0 };
+                    run.state = LaunchState::exited(0);
                 }
             }
         }
