@@ -4,6 +4,7 @@
 mod account;
 mod bounds;
 mod engine;
+mod limits;
 mod machine;
 mod memory_engine;
 mod properties;

@@ -23,7 +23,7 @@ use crate::support::{node, stopping};
 /// Longer than the slowest test on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-struct Site {
+pub(crate) struct Site {
     server: NatsServer,
     folder: tempfile::TempDir,
     launcher: Option<Child>,
@@ -33,10 +33,17 @@ struct Site {
     stop_jobs_at_exit: bool,
     /// The launcher's state folder.
     state: &'static str,
+    /// Further tables of the configuration.
+    tables: String,
 }
 
 impl Site {
     async fn new() -> Self {
+        Self::with("").await
+    }
+
+    /// A site with further tables in the launcher's configuration.
+    pub(crate) async fn with(tables: &str) -> Self {
         let server = NatsServer::start().await;
         let cluster = ClusterId::new("launch").unwrap();
         let bus = Bus::connect(&BusConfig::at(&server.url()), cluster, "test").await.unwrap();
@@ -52,25 +59,27 @@ impl Site {
             generation: 0,
             stop_jobs_at_exit: false,
             state: "state",
+            tables: tables.to_owned(),
         };
         site.start_launcher();
         site
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn start_launcher(&mut self) {
+    pub(crate) fn start_launcher(&mut self) {
         let dir = self.folder.path().display();
         let config = format!(
             "cluster = \"launch\"\nnode = \"n0\"\nstate_dir = \"{dir}/{}\"\nlog_dir = \"{dir}/log\"\n\
              checkpoint_dir = \"{dir}/checkpoints\"\nprogress_socket = \"{dir}/progress.sock\"\n\
              checkpoint_grace_ms = 2000\nterminate_grace_ms = 300\nheartbeat_ms = 300\n\
-             stop_jobs_at_exit = {}\n[nats]\nurl = \"{}\"\n[job_environment]\nSITE = \"here\"\n",
+             stop_jobs_at_exit = {}\n[nats]\nurl = \"{}\"\n[job_environment]\nSITE = \"here\"\n{}",
             self.state,
             self.stop_jobs_at_exit,
-            self.server.url()
+            self.server.url(),
+            self.tables
         );
         let file = self.path("launcher.toml");
         fs::write(&file, config).unwrap();
@@ -86,7 +95,7 @@ impl Site {
     }
 
     /// As a crash or `kill -9` would.
-    fn kill_launcher(&mut self) {
+    pub(crate) fn kill_launcher(&mut self) {
         let mut launcher = self.launcher.take().unwrap();
         launcher.kill().unwrap();
         launcher.wait().unwrap();
@@ -104,7 +113,7 @@ impl Site {
         self.until_file(&self.path("launcher.log"), |log| log.contains(text)).await;
     }
 
-    async fn desire(&mut self, jobs: Vec<DesiredJob>) {
+    pub(crate) async fn desire(&mut self, jobs: Vec<DesiredJob>) {
         self.generation += 1;
         let now = wattle_runtime::clock::now();
         let desired = NodeDesired {
@@ -139,13 +148,17 @@ impl Site {
         panic!("{name}: no such report; last {last:?}\nlauncher:\n{log}");
     }
 
-    async fn until_state(&self, job: &str, wanted: impl Fn(&LaunchState) -> bool) -> LaunchedJob {
+    pub(crate) async fn until_state(
+        &self,
+        job: &str,
+        wanted: impl Fn(&LaunchState) -> bool,
+    ) -> LaunchedJob {
         let is = |found: &LaunchedJob| found.job.as_str() == job && wanted(&found.state);
         let report = self.until(job, |report| report.jobs.iter().any(&is)).await;
         report.jobs.into_iter().find(is).unwrap()
     }
 
-    async fn until_file(&self, path: &Path, wanted: impl Fn(&str) -> bool) -> String {
+    pub(crate) async fn until_file(&self, path: &Path, wanted: impl Fn(&str) -> bool) -> String {
         let look = async || fs::read_to_string(path).ok().filter(|text| wanted(text));
         let Some(text) = until(DEADLINE, look).await else {
             panic!("{}: no such content; {:?}", path.display(), fs::read_to_string(path))
@@ -188,7 +201,7 @@ fn glob(dir: &Path, name: &str) -> Vec<PathBuf> {
     found
 }
 
-fn job(id: &str, attempt: u32, script: &str) -> DesiredJob {
+pub(crate) fn job(id: &str, attempt: u32, script: &str) -> DesiredJob {
     DesiredJob {
         job: JobId::new(id).unwrap(),
         user: None,
@@ -230,7 +243,7 @@ const TRAIN: &str = "echo started $WATTLE_ATTEMPT >> $WATTLE_CHECKPOINT_DIR/star
      trap 'echo saved > $WATTLE_CHECKPOINT_DIR/state; exit 0' USR1; \
      while true; do sleep 0.05; done";
 
-fn session(job: &LaunchedJob) -> u32 {
+pub(crate) fn session(job: &LaunchedJob) -> u32 {
     match job.processes {
         Some(JobProcesses::Session(session)) => session,
         _ => panic!("no session: {job:?}"),

@@ -302,18 +302,21 @@ impl Cgroup {
     /// Whether the kernel killed a process because the run reached its memory limit, rather than because
     /// the node was short of memory.
     fn memory_exceeded(&self) -> bool {
-        let Some(folder) = self.of(Controller::Memory) else { return false };
-        let (killed, reached) = match self.version {
-            Version::V1 => (
-                count(&folder.join("memory.oom_control"), "oom_kill"),
-                value(&folder.join("memory.failcnt")),
-            ),
+        let (Some(folder), Some(mib)) = (self.of(Controller::Memory), self.spec.memory_mib) else {
+            return false;
+        };
+        match self.version {
+            Version::V1 => {
+                // Linux 6.18 does not count failures at the limit of memory and swap, which is met first.
+                let peak = value(&folder.join("memory.max_usage_in_bytes"));
+                let near = mib.saturating_mul((1 << 20) / 100 * 98);
+                count(&folder.join("memory.oom_control"), "oom_kill") > Some(0) && peak > Some(near)
+            }
             Version::V2 => {
                 let events = folder.join("memory.events");
-                (count(&events, "oom_kill"), count(&events, "oom"))
+                count(&events, "oom_kill") > Some(0) && count(&events, "oom") > Some(0)
             }
-        };
-        self.spec.memory_mib.is_some() && killed > Some(0) && reached > Some(0)
+        }
     }
 
     /// Whether the kernel leaves the rest of the run to its launcher when it kills one of its processes:

@@ -149,11 +149,18 @@ fn reached_limits_are_read() {
 
     let files = v1();
     let cgroup = files.cgroup(&spec());
-    files.set("memory/@/n0.a.1/memory.failcnt", "9\n");
-    files.set("memory/@/n0.a.1/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n");
+    let peak = |mib: u64| {
+        files.set("memory/@/n0.a.1/memory.max_usage_in_bytes", &format!("{}\n", mib << 20));
+    };
+    peak(2_048);
+    files
+        .set("memory/@/n0.a.1/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n");
     assert_eq!(cgroup.reached(), None, "cached files are dropped at the limit");
-    files.set("memory/@/n0.a.1/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n");
+    files
+        .set("memory/@/n0.a.1/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n");
     assert_eq!(cgroup.reached(), Some(ReachedLimit::MemoryMib(2_048)));
+    peak(1_500);
+    assert_eq!(cgroup.reached(), None, "the node was short of memory");
 }
 
 #[test]
