@@ -149,6 +149,8 @@ fn alive(pid: u32) -> bool {
     process::identity(pid).is_some_and(|process| process::is_alive(&process))
 }
 
+/// A job with a process that needs 2 GiB, and which waits if only this process is killed.
+const GROWS: &str = "dd if=/dev/zero of=/dev/null bs=2G count=1; sleep 600";
 /// A job that runs until it is stopped.
 const RUNS: &str = "echo $$ > $WATTLE_CHECKPOINT_DIR/pid; while true; do sleep 0.05; done";
 
@@ -161,8 +163,7 @@ async fn a_job_beyond_its_memory_limit_is_ended_and_others_continue() {
     let mut node = Node::new(JobLimits { memory_gib_per_gpu: Some(1), ..delegated.limits() });
     let other = node.start("other", 2, RUNS);
     let pid = node.pid("other", "pid").await;
-    // `tail` keeps its input; without it the job would wait.
-    let big = node.start("big", 1, "tail /dev/zero; sleep 600");
+    let big = node.start("big", 1, GROWS);
     let limit = ReachedLimit::MemoryMib(1_024);
     assert_eq!(node.end(&big.run()).await, Outcome::Limited { code: 137, limit });
     let log = fs::read_to_string(&big.log_path).unwrap();
@@ -268,9 +269,12 @@ async fn cgroups_outlive_the_launcher_and_left_ones_are_removed() {
     ))
     .await;
     let dir = "$WATTLE_CHECKPOINT_DIR";
-    let grows = format!("while [ ! -e {dir}/go ]; do sleep 0.02; done; tail /dev/zero; sleep 600");
+    let grows = format!("while [ ! -e {dir}/go ]; do sleep 0.02; done; {GROWS}");
+    let mut grows = job("grows", 1, &grows);
+    grows.gpus = vec![1];
+    grows.shares[0].gpus = vec![1];
     let dead = format!("{DETACHED}; while true; do sleep 0.05; done");
-    site.desire(vec![job("grows", 1, &grows), job("dead", 1, &dead)]).await;
+    site.desire(vec![grows, job("dead", 1, &dead)]).await;
     let child = site.path("checkpoints/dead/child");
     let child: u32 =
         site.until_file(&child, |text| text.ends_with('\n')).await.trim().parse().unwrap();
@@ -299,7 +303,7 @@ async fn cgroups_outlive_the_launcher_and_left_ones_are_removed() {
     fs::write(site.path("checkpoints/grows/go"), "").unwrap();
     let ended =
         site.until_state("grows", |state| matches!(state, LaunchState::Exited { .. })).await;
-    let limit = Some(ReachedLimit::MemoryMib(2_048));
+    let limit = Some(ReachedLimit::MemoryMib(1_024));
     assert_eq!(ended.state, LaunchState::Exited { code: 137, limit });
     delegated.until_removed("n0.grows.1").await;
 }

@@ -188,6 +188,16 @@ fn every_service_has_a_unit() {
             assert!(unit.lines().any(|line| line == section), "{} {section}", path.display());
         }
     }
+    for (unit, lines) in [
+        ("jobs", ["Delegate=cpu memory pids", "OOMPolicy=continue", "TasksMax=infinity"]),
+        ("launcher", ["ProtectControlGroups=no", "OOMPolicy=continue", "KillMode=process"]),
+    ] {
+        let path = repository(&format!("deploy/systemd/wattle-{unit}.service"));
+        let unit = std::fs::read_to_string(&path).unwrap();
+        for line in lines {
+            assert!(unit.lines().any(|known| known == line), "{} {line}", path.display());
+        }
+    }
     let agent = repository("deploy/systemd/wattle-power-agent.service");
     let agent = std::fs::read_to_string(agent).unwrap();
     assert!(
