@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -24,6 +25,8 @@ const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 struct Delegated {
     name: String,
     is_v2: bool,
+    /// A process in it, as in that of `wattle-jobs.service`.
+    process: Option<Child>,
 }
 
 impl Delegated {
@@ -32,13 +35,18 @@ impl Delegated {
         let name = format!("wattle-test-{}-{test}", std::process::id());
         let enabled = fs::read_to_string(Path::new(ROOT).join("cgroup.subtree_control"));
         let is_v2 = enabled.is_ok();
-        let delegated = Self { name, is_v2 };
+        let mut delegated = Self { name, is_v2, process: None };
         let has = |controller: &str| match &enabled {
             Ok(enabled) => enabled.split_whitespace().any(|known| known == controller),
             Err(_) => Path::new(ROOT).join(controller).is_dir(),
         };
         let created = || delegated.folders().iter().all(|folder| fs::create_dir(folder).is_ok());
         if CONTROLLERS.into_iter().all(has) && created() {
+            let process = Command::new("sleep").arg("600").spawn().unwrap();
+            for folder in delegated.folders() {
+                fs::write(folder.join("cgroup.procs"), process.id().to_string()).unwrap();
+            }
+            delegated.process = Some(process);
             return Some(delegated);
         }
         None
@@ -80,6 +88,10 @@ impl Delegated {
 
 impl Drop for Delegated {
     fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
         for folder in self.folders() {
             let below = fs::read_dir(&folder).into_iter().flatten().flatten();
             for each in below.map(|entry| entry.path()).filter(|path| path.is_dir()) {
@@ -319,7 +331,7 @@ fn limit_that_cannot_be_enforced_ends_the_launcher() {
     assert!(good.contains(header));
     let launcher = |limits: &str| {
         fs::write(&file, good.replace(header, &format!("{header}{limits}\n"))).unwrap();
-        let launcher = std::process::Command::new(env!("CARGO_BIN_EXE_wattle-launcher"))
+        let launcher = Command::new(env!("CARGO_BIN_EXE_wattle-launcher"))
             .args(["--config", file.to_str().unwrap()])
             .output()
             .unwrap();
