@@ -219,6 +219,18 @@ mod tests {
     }
 
     #[test]
+    fn failed_jobs_show_their_limit_or_exit_code() {
+        let phase = |limit| {
+            let record =
+                JobRecord { phase: JobPhase::Failed, exit_code: Some(137), limit, ..running() };
+            JobView::new(record, &Summaries::new(), at(100)).phase()
+        };
+        assert_eq!(phase(None), "failed (137)");
+        assert_eq!(phase(Some(ReachedLimit::MemoryMib(1_024))), "failed (memory)");
+        assert_eq!(phase(Some(ReachedLimit::Processes(64))), "failed (processes)");
+    }
+
+    #[test]
     fn open_interval_counts_once() {
         let after = summaries([summary("n0", 60, None), summary("n1", 60, None)]);
         let view = JobView::new(running(), &after, at(100));

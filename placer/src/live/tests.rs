@@ -19,7 +19,7 @@ mod world;
 
 use wattle_common::id::SubmissionId;
 use wattle_common::job::{GpuRequest, JobSpec};
-use wattle_common::messages::LaunchState;
+use wattle_common::messages::{LaunchState, ReachedLimit};
 use wattle_common::{GpuIndex, Power};
 
 use super::*;
@@ -233,6 +233,25 @@ fn failing_rank_stops_the_others() {
     );
     assert_eq!(record.log_paths, ["/log/wide", "/log/wide"]);
     assert!(world.idle(), "the other rank was stopped");
+}
+
+#[test]
+fn reached_limit_is_the_reason_of_the_failure() {
+    let mut world = World::new(2, 2);
+    world.submit(spec("wide", 4));
+    world.pass(3);
+    // The other rank ends because it waits in vain.
+    world.set_state("n0", "wide", LaunchState::exited(1));
+    let limit = Some(ReachedLimit::MemoryMib(65_536));
+    world.set_state("n1", "wide", LaunchState::Exited { code: 137, limit });
+    world.pass(3);
+    let record = world.record("wide");
+    assert_eq!((record.phase, record.exit_code), (JobPhase::Failed, Some(137)));
+    assert_eq!(record.limit, limit);
+    let reason = "it exceeded its memory limit of 64 GiB on n1 (exit code 137); its output is in \
+                  /log/wide";
+    assert_eq!(record.error.as_deref(), Some(reason));
+    assert_eq!(record.reasons.last().unwrap().reason, reason);
 }
 
 #[test]
