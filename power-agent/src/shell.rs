@@ -96,7 +96,7 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
     let _ = tokio::time::timeout(SHUTDOWN_MAX, drain).await;
     if config.control == Control::Advise {
         tracing::info!("no cap or clock was set");
-    } else if machine.is_safe() {
+    } else if machine.leaves_nothing_behind() {
         tracing::info!("every GPU is in its safe state");
         state.write(&machine.caps_after_stop());
     } else {

@@ -162,6 +162,26 @@ fn a_daemon_with_other_gpus_is_found_by_the_cap() {
 }
 
 #[test]
+fn a_daemon_on_a_tcp_port_is_reached() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let served = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 1 << 10];
+        let len = stream.read(&mut request).unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+        String::from_utf8_lossy(&request[..len]).into_owned()
+    });
+    let zeusd = Zeusd { endpoint: Endpoint::Tcp(address), token_file: None, timeout: TIMEOUT };
+    let mut driver = ZeusdDriver::new(Box::new(FakeDriver::v100s(1)), zeusd);
+    driver.set_clock_max(0, None).unwrap();
+    let request = served.join().unwrap();
+    assert!(request.starts_with("POST /gpu/reset_gpu_locked_clocks?gpu_ids=0&block=true HTTP/1.1"));
+    let error = text(driver.set_clock_max(0, None));
+    assert!(error.ends_with("start zeusd with --mode tcp, or correct zeusd_address"), "{error}");
+}
+
+#[test]
 fn a_response_without_end_is_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("zeusd.sock");

@@ -63,6 +63,16 @@ impl PowerMachine {
         self.driver_error.is_none() && !self.settings.advise_only
     }
 
+    /// Whether no GPU that answers is known to have another cap or lock than in its safe state. A driver
+    /// that refuses settings may leave such GPUs behind at the stop.
+    #[must_use]
+    pub fn leaves_nothing_behind(&self) -> bool {
+        let keeps_lock = |gpu: &GpuState| gpu.clock.flatten().is_some();
+        let keeps_cap = |gpu: &GpuState| gpu.target.cap.is_some() && gpu.cap != gpu.target.cap;
+        let gpus = self.gpus.values().filter(|gpu| gpu.healthy);
+        self.is_safe() && !gpus.into_iter().any(|gpu| keeps_lock(gpu) || keeps_cap(gpu))
+    }
+
     /// Lowers the targets to the node's limit.
     fn apply_node_limit(&mut self, out: &mut Vec<Action>) {
         let Some(limit) = self.settings.node_limit else { return };

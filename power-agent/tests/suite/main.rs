@@ -8,4 +8,5 @@ mod model;
 mod node_limit;
 mod properties;
 mod sleep;
+mod stop;
 mod topology;

@@ -109,6 +109,24 @@ async fn an_agent_without_rights_holds_caps_through_zeusd() {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert_eq!(settings(&hardware)[0].0, w(300));
     assert!(started.requests().iter().all(|request| request.contains("block=true")));
+
+    // zeusd stops before the agent: the cap stays, is reported, and does not count as the site's own.
+    let mut agent = node.service("wattle-power-agent", &config);
+    node.order(5, HOUR, order()).await;
+    node.report("the cap stands once more", |r| {
+        r.observed_generation == 5 && r.gpus[0].cap_mw == Some(w(150))
+    })
+    .await;
+    drop(started);
+    agent.signal(libc::SIGTERM);
+    assert!(agent.0.wait().unwrap().success());
+    assert_eq!(settings(&hardware)[0].0, w(150));
+    assert!(node.logs().contains("not every GPU is known to be in its safe state"));
+    let _again = zeusd(&socket, "a.token", Arc::clone(&hardware));
+    let mut reset = node.command("wattle-power-agent");
+    reset.arg("--config").arg(node.config("wattle-power-agent", &config)).arg("reset");
+    assert!(reset.output().unwrap().status.success());
+    assert_eq!(settings(&hardware), [(w(300), None), (w(300), None)]);
 }
 
 #[tokio::test]

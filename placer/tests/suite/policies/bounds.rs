@@ -10,8 +10,8 @@ use wattle_common::{Frequency, Power, Timestamp};
 use wattle_placer::policies::{Capabilities, NAMES};
 use wattle_placer::power::model::{PowerEstimate, expected_power, min_power};
 use wattle_placer::{
-    Decision, FixedCaps, GpuPower, GpuSet, JobFacts, JobKey, NodeKey, Plan, PlanningInput, Policy, Reads,
-    Reason, State, check, policy, solve,
+    Decision, FixedCaps, GpuPower, GpuSet, JobFacts, JobKey, NodeKey, Plan, PlanningInput, Policy,
+    Reads, Reason, State, check, policy, solve,
 };
 
 use crate::policies::helpers::{arrive, cluster, facts, surface};
