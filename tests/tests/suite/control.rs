@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nvml_sim::fault::Fault;
+use nvml_sim::node::Node as Hardware;
 use wattle_common::messages::DesiredGpu;
 use wattle_common::{Frequency, Power};
 use wattle_gpu::GpuError;
 use wattle_gpu::fake_zeusd::{FakeOptions, FakeZeusd, Setting};
-use wattle_nvml_sim::fault::Fault;
-use wattle_nvml_sim::node::Node as Hardware;
 
 use crate::node::{HOUR, Node, cap, w};
 
@@ -82,18 +82,18 @@ async fn an_agent_without_rights_holds_caps_through_zeusd() {
             r.gpus[0].cap_mw == Some(w(150)) && r.gpus[0].clock_mhz_max == Some(CLOCK)
         })
         .await;
-    assert_eq!(settings(&hardware), [(w(150), Some(CLOCK)), (w(300), None)]);
+    assert_eq!(settings(&hardware), [(w(150), Some(CLOCK)), (w(250), None)]);
     assert!(report.gpus.iter().all(|gpu| gpu.last_error.is_none()), "{report:?}");
 
     // The lease ends, and the safe caps are set through zeusd.
     node.order(2, Duration::from_secs(30), order()).await;
-    let safe = |cap: Option<Power>| cap == Some(w(300));
+    let safe = |cap: Option<Power>| cap == Some(w(250));
     node.report("the lease ends", |r| r.lease_until_us.is_none() && safe(r.gpus[0].cap_mw)).await;
     node.order(3, HOUR, order()).await;
     node.report("the cap stands", |r| r.gpus[0].cap_mw == Some(w(150))).await;
     agent.signal(libc::SIGTERM);
     assert!(agent.0.wait().unwrap().success());
-    assert_eq!(settings(&hardware), [(w(300), None), (w(300), None)], "{}", node.logs());
+    assert_eq!(settings(&hardware), [(w(250), None), (w(250), None)], "{}", node.logs());
 
     // Also after a kill, by the command of the service manager.
     let agent = node.service("wattle-power-agent", &config);
@@ -107,7 +107,7 @@ async fn an_agent_without_rights_holds_caps_through_zeusd() {
     reset.arg("--config").arg(node.config("wattle-power-agent", &config)).arg("reset");
     let done = reset.output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    assert_eq!(settings(&hardware)[0].0, w(300));
+    assert_eq!(settings(&hardware)[0].0, w(250));
     assert!(started.requests().iter().all(|request| request.contains("block=true")));
 
     // zeusd stops before the agent: the cap stays, is reported, and does not count as the site's own.
@@ -126,7 +126,7 @@ async fn an_agent_without_rights_holds_caps_through_zeusd() {
     let mut reset = node.command("wattle-power-agent");
     reset.arg("--config").arg(node.config("wattle-power-agent", &config)).arg("reset");
     assert!(reset.output().unwrap().status.success());
-    assert_eq!(settings(&hardware), [(w(300), None), (w(300), None)]);
+    assert_eq!(settings(&hardware), [(w(250), None), (w(250), None)]);
 }
 
 #[tokio::test]
@@ -136,7 +136,7 @@ async fn an_agent_that_only_advises_sets_nothing() {
     // Settings of the site, which no start, order, lease or stop changes.
     hardware
         .update(|state, model, now| {
-            state.set_cap(model, now, 0, w(260))?;
+            state.set_cap(model, now, 0, w(240))?;
             state.set_clock_max(model, now, 1, Some(CLOCK))
         })
         .unwrap();
@@ -149,7 +149,7 @@ async fn an_agent_that_only_advises_sets_nothing() {
     node.order(1, HOUR, vec![DesiredGpu { clock_mhz_max: Some(CLOCK), ..cap(0, 150) }]).await;
     let report = node.report("advice", |r| r.gpus[0].cap_mw_advised == Some(w(150))).await;
     assert!(report.advise_only);
-    assert_eq!((report.gpus[0].cap_mw, report.gpus[0].clock_mhz_max), (Some(w(260)), None));
+    assert_eq!((report.gpus[0].cap_mw, report.gpus[0].clock_mhz_max), (Some(w(240)), None));
     assert_eq!(report.gpus[0].clock_mhz_max_advised, Some(CLOCK));
     assert_eq!(settings(&hardware), before);
 
