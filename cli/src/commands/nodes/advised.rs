@@ -36,7 +36,6 @@ pub(super) fn note(node: &Node) -> Option<String> {
 mod tests {
     use wattle_common::{Frequency, Power, Timestamp};
 
-    use super::*;
     use crate::commands::nodes::tests::two_nodes;
     use crate::commands::nodes::{faults, table};
 
