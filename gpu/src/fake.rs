@@ -3,6 +3,8 @@
 //! They store settings and record commands but model no behaviour: power does not follow a cap and
 //! energy grows only if the test changes it. For modelled behaviour load the simulated NVML library.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use wattle_common::{Frequency, GpuIndex, Power};
 
 use crate::{Driver, GpuError, GpuInfo, GpuReading};
@@ -156,6 +158,42 @@ impl Driver for FakeDriver {
         device.clock_max = clock;
         self.commands.push(Command::ClockMax(gpu, clock));
         Ok(())
+    }
+}
+
+/// A driver of GPUs that may only be read: a setting panics and so fails the test.
+#[derive(Clone, Debug)]
+pub struct UnsettableDriver(pub Arc<Mutex<FakeDriver>>);
+
+impl UnsettableDriver {
+    fn gpus(&self) -> std::sync::MutexGuard<'_, FakeDriver> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Driver for UnsettableDriver {
+    fn count(&self) -> Result<u32, GpuError> {
+        self.gpus().count()
+    }
+
+    fn info(&self, gpu: GpuIndex) -> Result<GpuInfo, GpuError> {
+        self.gpus().info(gpu)
+    }
+
+    fn read(&mut self, gpu: GpuIndex) -> Result<GpuReading, GpuError> {
+        self.gpus().read(gpu)
+    }
+
+    fn cap(&self, gpu: GpuIndex) -> Result<Power, GpuError> {
+        self.gpus().cap(gpu)
+    }
+
+    fn set_cap(&mut self, gpu: GpuIndex, cap: Power) -> Result<(), GpuError> {
+        panic!("GPU {gpu} may not be set: cap of {cap}")
+    }
+
+    fn set_clock_max(&mut self, gpu: GpuIndex, clock: Option<Frequency>) -> Result<(), GpuError> {
+        panic!("GPU {gpu} may not be set: clock of {clock:?}")
     }
 }
 

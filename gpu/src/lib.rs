@@ -1,20 +1,27 @@
 //! Access to a node's GPUs through NVML.
 //!
-//! Profiler and power agent read and control GPUs through the trait [`Driver`]. It has two
-//! implementations: NVML (`nvml`, the only file of the project that names `nvml_wrapper`) and an
-//! in-memory one for unit tests ([`fake`]). This crate makes no decisions. A quantity that cannot be
-//! read is `None`, never zero.
+//! Profiler and power agent read and control GPUs through the trait [`Driver`]. Its implementations are
+//! NVML (`nvml`, the only file of the project that names `nvml_wrapper`), two that read with another driver
+//! and set through Zeus's daemon (`zeusd`) or not at all ([`ReadOnlyDriver`]), and an in-memory one for
+//! unit tests ([`fake`]). This crate makes no decisions. A quantity that cannot be read is `None`, never
+//! zero.
 
 mod counter;
 mod device;
 mod error;
 pub mod fake;
+#[cfg(feature = "zeusd")]
+pub mod fake_zeusd;
 #[cfg(feature = "nvml")]
 pub mod nvml;
+mod read_only;
+#[cfg(feature = "zeusd")]
+pub mod zeusd;
 
 pub use counter::{EnergyCounter, EnergyStep};
 pub use device::{Driver, GpuInfo, GpuReading, ProcessReading};
 pub use error::GpuError;
+pub use read_only::ReadOnlyDriver;
 pub use wattle_common::gpu_type::gpu_type_of;
 
 /// Environment variable with the path of the NVML library to load instead of the system's.

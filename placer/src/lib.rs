@@ -32,5 +32,5 @@ pub use policies::{Capabilities, Policy, Reads, UnknownPolicy, policy};
 pub use state::cluster::ClusterState;
 pub use state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey};
 pub use state::job::{Job, JobFacts, KnownSurface, Progress, State};
-pub use state::node::{GpuPower, Node, NodeFacts, NodeWatts, Wakefulness};
+pub use state::node::{FixedCaps, GpuPower, Node, NodeFacts, NodeWatts, Wakefulness};
 pub use state::operating_points::{OperatingPoint, OperatingPoints};

@@ -2,6 +2,7 @@
 //!
 //! Durations are in system time (`wattle_common::time::TimeScale`).
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ pub struct Settings {
     pub switch: Option<SwitchId>,
     /// Number of GPUs on each board of the node.
     pub gpus_per_board: Option<u32>,
+    /// Whether caps and clocks are only computed and reported, never set.
+    pub advise_only: bool,
 }
 
 impl Default for Settings {
@@ -45,8 +48,22 @@ impl Default for Settings {
             can_sleep: false,
             switch: None,
             gpus_per_board: None,
+            advise_only: false,
         }
     }
+}
+
+/// How caps and clocks are set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Control {
+    /// Through NVML, with the rights of this service.
+    #[default]
+    Nvml,
+    /// Through zeusd, the daemon of Zeus.
+    Zeusd,
+    /// Not at all: they are computed and reported.
+    Advise,
 }
 
 /// A third of the placer's default `node_stale_after_ms`.
@@ -77,6 +94,18 @@ pub struct Config<B> {
     /// The NVML library; absent: the system's.
     #[serde(default)]
     pub nvml_library: Option<PathBuf>,
+    /// How caps and clocks are set.
+    #[serde(default)]
+    pub control: Control,
+    /// The socket of zeusd; absent: zeusd's default.
+    #[serde(default)]
+    pub zeusd_socket: Option<PathBuf>,
+    /// The TCP address of zeusd on this node, in place of its socket.
+    #[serde(default)]
+    pub zeusd_address: Option<SocketAddr>,
+    /// File with the token for zeusd; absent: it requires none.
+    #[serde(default)]
+    pub zeusd_token_file: Option<PathBuf>,
     /// The cap of a GPU without a lease, in watts; absent: the GPU's default.
     #[serde(default)]
     pub safe_cap_w: Option<u64>,
@@ -114,6 +143,23 @@ pub struct Config<B> {
 }
 
 impl<B> Config<B> {
+    /// Compares values with each other.
+    ///
+    /// # Errors
+    /// The keys and the remedy.
+    pub fn check(&self) -> Result<(), String> {
+        if self.zeusd_address.is_some() && self.zeusd_socket.is_some() {
+            return Err("zeusd_socket and zeusd_address: keep one of the two".to_owned());
+        }
+        match self.zeusd_address {
+            Some(address) if !address.ip().is_loopback() => Err(format!(
+                "zeusd_address = \"{address}\" is not on loopback: zeusd sets the GPUs of its own node; use \
+                 127.0.0.1, or zeusd_socket"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// The settings of the machine.
     #[must_use]
     pub fn settings(&self) -> Settings {
@@ -129,6 +175,7 @@ impl<B> Config<B> {
             can_sleep: self.sleep_command.is_some(),
             switch: self.switch.clone(),
             gpus_per_board: self.gpus_per_board,
+            advise_only: self.control == Control::Advise,
         }
     }
 }

@@ -6,7 +6,8 @@
 //! * an older desired state is never obeyed;
 //! * without a current lease every GPU is at its safe cap with its clock unlocked;
 //! * the same holds after start and after shutdown;
-//! * the sum of the caps is within the node's limit, and a cap rises only when others have fallen enough.
+//! * the sum of the caps is within the node's limit, and a cap rises only when others have fallen enough;
+//! * an agent that only advises sets nothing.
 //!
 //! [`PowerMachine`] decides, without I/O and without a clock of its own; the shell (feature
 //! `service`) reads and sets the GPUs and uses the bus.
@@ -21,7 +22,7 @@ pub mod persisted;
 #[cfg(feature = "service")]
 pub mod shell;
 
-pub use config::{Config, Settings};
+pub use config::{Config, Control, Settings};
 pub use gpu_state::{GpuFacts, GpuStatus, SetError};
 pub use machine::{Action, Event, PowerMachine};
 pub use note::Note;

@@ -7,6 +7,8 @@
 //! result of one triggers the next. So results may come late or never (a hung driver), and no
 //! settings accumulate.
 //!
+//! With `advise_only` the targets are reported and no setting is issued.
+//!
 //! Caps move to a lease's target by the ramp, and to the safe state at once. Under a power limit, of the
 //! site or of this node, they fall at once. [`drive`] keeps the sum of the caps within the node's limit.
 //!
@@ -140,6 +142,9 @@ impl PowerMachine {
     /// Whether every GPU that answers is in its safe state, so that the service may end.
     #[must_use]
     pub fn is_safe(&self) -> bool {
+        if self.settings.advise_only {
+            return self.lease.is_none();
+        }
         self.lease.is_none()
             && self.gpus.values().filter(|gpu| gpu.healthy).all(|gpu| {
                 (gpu.reached() || gpu.cap_blocked || gpu.clock_blocked)
@@ -306,6 +311,7 @@ impl PowerMachine {
             return; // nothing has been read yet, and an empty inventory would be wrong
         }
         let gpus_per_board = self.settings.gpus_per_board.filter(|_| self.boards().is_ok());
+        let advises = self.settings.advise_only;
         let gpus = self.gpus.iter().map(|(gpu, state)| AppliedGpu {
             gpu: *gpu,
             uuid: state.facts.uuid.clone(),
@@ -319,6 +325,8 @@ impl PowerMachine {
             clock_mhz_max: state.clock.flatten(),
             clock_mhz_supported_min: state.facts.clock_range.map(|(lowest, _)| lowest),
             clock_mhz_supported_max: state.facts.clock_range.map(|(_, highest)| highest),
+            cap_mw_advised: state.target.cap.filter(|_| advises),
+            clock_mhz_max_advised: state.target.clock.filter(|_| advises),
             last_error: state.last_error(),
         });
         let mut report = PowerReport {
@@ -332,7 +340,9 @@ impl PowerMachine {
             sleep_result: self.sleep_result.clone(),
             switch: self.settings.switch.clone(),
             gpus_per_board,
-            node_limit_mw: self.settings.node_limit,
+            // A limit that is not held would permit other nodes more power.
+            node_limit_mw: self.settings.node_limit.filter(|_| !advises),
+            advise_only: advises,
         };
         let changed = self.reported.as_mut().is_none_or(|last| {
             std::mem::swap(&mut last.at_us, &mut report.at_us);

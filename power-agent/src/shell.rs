@@ -10,6 +10,7 @@
 //! are complete, so only the newest one waits for the bus. This module decides nothing.
 
 mod bus;
+mod control;
 mod driver_thread;
 mod reset;
 mod sleep_command;
@@ -28,7 +29,7 @@ use wattle_runtime::shell::Shutdown;
 use self::driver_thread::{DriverThread, GpuCommand};
 use self::sleep_command::SleepCommand;
 use self::state_file::StateFile;
-use crate::config::Config;
+use crate::config::{Config, Control};
 use crate::machine::{Action, Event, PowerMachine};
 use crate::note::Note;
 
@@ -48,7 +49,7 @@ const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 /// # Errors
 /// The file, key and line.
 pub fn load(path: &Path) -> Result<ServiceConfig, wattle_runtime::config::ConfigError> {
-    let mut config: ServiceConfig = wattle_runtime::config::load(path)?;
+    let mut config = wattle_runtime::config::load_checked(path, ServiceConfig::check)?;
     let named = || std::env::var_os(wattle_gpu::LIBRARY_ENV).filter(|path| !path.is_empty());
     config.nvml_library = config.nvml_library.take().or_else(|| named().map(Into::into));
     Ok(config)
@@ -61,7 +62,8 @@ pub fn load(path: &Path) -> Result<ServiceConfig, wattle_runtime::config::Config
 pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<()> {
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
     let (reports, newest) = watch::channel(None);
-    let gpus = driver_thread::start(config.nvml_library.clone(), events.clone())?;
+    let driver_config = config.clone();
+    let gpus = driver_thread::start(move || control::open(&driver_config), events.clone())?;
     let sleep_command = SleepCommand {
         command: config.sleep_command.clone().unwrap_or_default(),
         node: config.node.clone(),
@@ -70,19 +72,31 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
     let bus = tokio::spawn(bus::serve(config.clone(), events, newest));
     let mut machine = PowerMachine::new(config.node.clone(), config.settings())
         .instance(wattle_runtime::instance::name());
-    let state = StateFile::new(config.state_dir.as_deref());
-    machine = match config.state_dir {
+    // The file of an agent that set caps is left as it is: its next start restores what it found.
+    let state_dir = config.state_dir.as_deref().filter(|_| config.control != Control::Advise);
+    let state = StateFile::new(state_dir);
+    machine = match state_dir {
         Some(_) => machine.with_caps(state.read()),
         None => machine.without_stored_caps(),
     };
     let mut act = |action| act(action, &gpus, &sleep_command, &reports, &state);
-    tracing::info!(node = %config.node, cluster = %config.cluster, "power agent started");
+    tracing::info!(
+        node = %config.node, cluster = %config.cluster, control = ?config.control,
+        "power agent started"
+    );
+    if config.control == Control::Advise {
+        tracing::warn!(
+            "control = \"advise\": caps and clocks are computed and reported, never set"
+        );
+    }
     driver::run(&mut machine, &mut inbox, shutdown, &mut act).await;
 
     let stop = Event::StopRequested;
     let drain = driver::drain(&mut machine, &mut inbox, stop, PowerMachine::is_safe, &mut act);
     let _ = tokio::time::timeout(SHUTDOWN_MAX, drain).await;
-    if machine.is_safe() {
+    if config.control == Control::Advise {
+        tracing::info!("no cap or clock was set");
+    } else if machine.leaves_nothing_behind() {
         tracing::info!("every GPU is in its safe state");
         state.write(&machine.caps_after_stop());
     } else {

@@ -4,6 +4,8 @@
 //! Caps, clocks and sleep states are read from buckets. Power, utilisation and temperature come from
 //! the profilers; without their answer the cells are empty.
 
+mod advised;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -197,6 +199,7 @@ pub(crate) fn table(nodes: &[Node], now: Timestamp, wide: bool, width: usize) ->
     let switched = wide && nodes.iter().any(|node| switch(node).is_some());
     let limit = |node: &Node| node.power.as_ref()?.node_limit_mw;
     let limited = wide && nodes.iter().any(|node| limit(node).is_some());
+    let advised = wide && nodes.iter().any(advised::is_advised);
     let mut columns = vec![
         ("NODE", Align::Left),
         ("GPU", Align::Right),
@@ -213,6 +216,9 @@ pub(crate) fn table(nodes: &[Node], now: Timestamp, wide: bool, width: usize) ->
     }
     if limited {
         columns.push(("NODE LIMIT W", Align::Right));
+    }
+    if advised {
+        columns.extend(advised::COLUMNS);
     }
     if wide {
         columns.extend([
@@ -253,6 +259,9 @@ pub(crate) fn table(nodes: &[Node], now: Timestamp, wide: bool, width: usize) ->
             if limited {
                 row.push(limit(node).map(watts).unwrap_or_default());
             }
+            if advised {
+                row.extend(advised::cells(gpu));
+            }
             if wide {
                 let clock = reading.and_then(|r| r.clock_mhz).map(|c| u64::from(c.as_mhz()));
                 let limit = gpu.clock_mhz_max.map(|c| u64::from(c.as_mhz()));
@@ -287,6 +296,7 @@ fn faults(node: &Node, now: Timestamp, rate: u32) -> Vec<String> {
             ));
         }
     }
+    faults.extend(advised::note(node));
     if node.power.is_none() {
         faults.push(format!("{id}: its power agent has not reported"));
     }

@@ -144,7 +144,7 @@ pub struct PowerReport {
     pub at_us: Timestamp,
     /// Newest generation of the desired state that the agent has applied.
     pub observed_generation: u64,
-    /// End of the lease on the caps below; absent: no lease is current, safe caps are applied.
+    /// End of the lease on the caps below, applied or advised; absent: no lease is current, safe caps are.
     #[serde(default)]
     pub lease_until_us: Option<Timestamp>,
     /// Every GPU of the node; this is the placer's inventory of it.
@@ -164,6 +164,9 @@ pub struct PowerReport {
     /// Largest sum of the caps of the node's GPUs, if configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_limit_mw: Option<Power>,
+    /// Whether the agent only advises: it sets no cap and no clock, and reports those that it would set.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub advise_only: bool,
 }
 
 /// Result of a sleep request.
@@ -210,6 +213,12 @@ pub struct AppliedGpu {
     /// Highest SM clock it can be locked to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_mhz_supported_max: Option<Frequency>,
+    /// The cap that an agent which only advises would set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_mw_advised: Option<Power>,
+    /// The upper limit of the SM clock that it would lock; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_mhz_max_advised: Option<Frequency>,
     /// The last setting that was not applied, and why.
     #[serde(default)]
     pub last_error: Option<String>,

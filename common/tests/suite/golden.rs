@@ -201,6 +201,8 @@ fn actual() {
             clock_mhz_max: Some(Frequency::from_mhz(1_200)),
             clock_mhz_supported_min: None,
             clock_mhz_supported_max: None,
+            cap_mw_advised: None,
+            clock_mhz_max_advised: None,
             last_error: Some("cap of 90 W is below the GPU's 100 W".into()),
         }],
         can_sleep: false,
@@ -208,8 +210,16 @@ fn actual() {
         switch: None,
         gpus_per_board: None,
         node_limit_mw: None,
+        advise_only: false,
     };
     check("power-report", &report);
+    let mut advised = report.clone();
+    advised.advise_only = true;
+    let gpu = &mut advised.gpus[0];
+    (gpu.cap_mw, gpu.clock_mhz_max, gpu.last_error) = (Some(Power::from_w(250)), None, None);
+    gpu.cap_mw_advised = Some(Power::from_w(200));
+    gpu.clock_mhz_max_advised = Some(Frequency::from_mhz(1_200));
+    check("power-report-advised", &advised);
     let mut with_clocks = report;
     with_clocks.gpus[0].clock_mhz_supported_min = Some(Frequency::from_mhz(135));
     with_clocks.gpus[0].clock_mhz_supported_max = Some(Frequency::from_mhz(1_530));

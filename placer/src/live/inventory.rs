@@ -210,6 +210,7 @@ impl Placer {
             self.to_order.insert(node.clone());
             self.plan_soon(now);
         }
+        self.count_fixed(now, node);
         self.count_unconfirmed(now, node);
         let Some(key) = self.controller.state().node_key(node) else { return };
         self.controller.events().boards_known(key, board);

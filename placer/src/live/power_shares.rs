@@ -5,6 +5,8 @@
 //!   higher cap.
 //! * A node that is silent, or does not carry out a reduction, may still draw what its last caps permit. It
 //!   counts with them in every plan until it reports, and no cap waits for it any longer.
+//! * A node whose power agent only advises keeps its caps. It counts with them in every plan, and no cap waits
+//!   for it.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +15,7 @@ use wattle_common::{GpuIndex, NodeId, Power, Timestamp};
 
 use crate::live::Placer;
 use crate::live::inventory::NodeState;
-use crate::state::node::UnconfirmedCaps;
+use crate::state::node::{FixedCaps, UnconfirmedCaps};
 
 /// The cap that a GPU has without an ordered one.
 fn default_cap(gpu: &AppliedGpu) -> Option<Power> {
@@ -42,6 +44,11 @@ fn has_higher_caps(state: &NodeState, gpus: &[DesiredGpu]) -> bool {
     reported.filter(|gpu| gpu.healthy).any(|gpu| {
         gpu.cap_mw.zip(caps.get(&gpu.gpu)).is_some_and(|(reported, ordered)| reported > *ordered)
     })
+}
+
+/// Whether the node's power agent only advises: ordered caps are not set.
+fn advises(state: &NodeState) -> bool {
+    state.power.as_ref().is_some_and(|(report, _)| report.advise_only)
 }
 
 /// The settings with the caps of the order in force where they would rise.
@@ -79,7 +86,7 @@ impl Placer {
             let gpus = self.caps_of(&node);
             let state = self.node_mut(&node);
             let answers = state.launch.is_some() && state.sleep.is_none();
-            let reduces = answers && has_higher_caps(state, &gpus);
+            let reduces = answers && !advises(state) && has_higher_caps(state, &gpus);
             state.reduces_since = reduces.then(|| state.reduces_since.unwrap_or(now));
         }
     }
@@ -108,7 +115,8 @@ impl Placer {
     ) -> (Vec<DesiredGpu>, bool) {
         let state = self.nodes.get(node);
         let limited = self.controller.limits().limits_power_of(node);
-        let waits = |state: &&NodeState| raises_wait || state.reduces_since.is_some();
+        let waits =
+            |state: &&NodeState| !advises(state) && (raises_wait || state.reduces_since.is_some());
         let Some(state) = state.filter(|_| limited).filter(waits) else { return (gpus, false) };
         let lowered = without_raises(state, &gpus);
         let waits = caps(state, &lowered) != caps(state, &gpus);
@@ -131,7 +139,8 @@ impl Placer {
         if !silent && !refuses {
             return None;
         }
-        let ordered = state.desired.as_ref().map(|last| caps(state, &last.gpus));
+        let ordered = state.desired.as_ref().filter(|_| !advises(state));
+        let ordered = ordered.map(|last| caps(state, &last.gpus));
         let cap_at_most = |gpu: &AppliedGpu| {
             let reported = gpu.cap_mw.or_else(|| default_cap(gpu));
             let ordered = ordered.as_ref().and_then(|caps| caps.get(&gpu.gpu).copied());
@@ -152,6 +161,20 @@ impl Placer {
         let rounded = |gpu| cap_at_most(gpu).saturating_sub(Power::from_w(1));
         let power = gpus.clone().map(rounded).sum();
         Some(UnconfirmedCaps { gpus: gpus.count() as u32, power })
+    }
+
+    /// Counts a node whose power agent only advises with the caps that it has.
+    pub(super) fn count_fixed(&mut self, now: Timestamp, node: &NodeId) {
+        let Some(state) = self.nodes.get(node) else { return };
+        let reported = state.power.iter().flat_map(|(report, _)| &report.gpus);
+        let cap = |gpu: &AppliedGpu| gpu.cap_mw.or_else(|| default_cap(gpu));
+        let caps = advises(state).then(|| FixedCaps { highest: reported.filter_map(cap).max() });
+        let Some(key) = self.controller.state().node_key(node) else { return };
+        if self.controller.state().node(key).fixed_caps != caps {
+            self.controller.events().caps_fixed(key, caps);
+            self.plan_is_outdated = true;
+            self.plan_soon(now);
+        }
     }
 
     /// Counts a node that does not obey with the power that its caps permit, and raises an alarm.

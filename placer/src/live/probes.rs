@@ -129,6 +129,9 @@ impl Placer {
         let mut range: Option<(T, T)> = None;
         for share in &placement.shares {
             let (report, _) = self.nodes.get(&share.node)?.power.as_ref()?;
+            if report.advise_only {
+                return None;
+            }
             for gpu in &share.gpus {
                 let reported = report.gpus.iter().find(|reported| reported.gpu == *gpu)?;
                 let (low, high) = ends(reported)?;

@@ -1,6 +1,7 @@
 //! Unit tests of the live placer, and a scenario on a small cluster with a kill before every write.
 
 mod adoption;
+mod advised;
 mod bounds;
 mod budget;
 mod clock;

@@ -28,7 +28,7 @@ pub(super) fn check_power(input: PlanningInput<'_>, plan: &Plan, found: &mut Vec
     let mut add = |key: JobKey, on: &GpuSet, setting: GpuSetting| {
         let node = on.by_node.first().and_then(|here| input.state.nodes().get(here.node.index()));
         if let (Some(job), Some(node)) = (input.state.job(key), node) {
-            let gpus = JobGpus { job, gpu_type: &node.facts.gpu_type, gpus: on.gpu_count() };
+            let gpus = JobGpus::on(input, job, &node.facts.gpu_type, on);
             sum.add(on, gpus.expected_w(input, setting));
         }
     };

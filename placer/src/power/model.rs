@@ -9,7 +9,8 @@
 //!
 //! The power of a job comes from its operating points. Without one it is the GPU's highest power. Co-located
 //! jobs add their power above idle. No GPU exceeds its cap. With enforced caps no GPU counts less than its
-//! lowest cap. Nothing is decided here.
+//! lowest cap. On a node whose caps are fixed, because its power agent only advises, jobs run at the default
+//! setting; in the power limit each GPU with a job counts with the cap that it has. Nothing is decided here.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ use crate::policies::Policy;
 use crate::power::bounds::{Bound, Counted};
 use crate::power::energy_cost::Charge;
 use crate::power::step::least_energy;
-use crate::state::gpu_set::{GpuSet, NodeKey, bits};
+use crate::state::gpu_set::{GpuSet, NodeGpus, NodeKey, bits};
 use crate::state::job::{Job, State};
 use crate::state::node::{Node, Wakefulness};
 use crate::state::operating_points::OperatingPoint;
@@ -32,6 +33,13 @@ pub(crate) fn idle_w(input: PlanningInput<'_>, node: &Node) -> f64 {
     let by_node = node.facts.watts.map(|watts| watts.gpu_idle);
     let by_type = input.state.gpu_power(&node.facts.gpu_type).map(|power| power.idle);
     by_node.or(by_type).unwrap_or(Power::ZERO).as_w()
+}
+
+/// The cap of each GPU of a node that keeps its caps whatever is ordered, watts; infinite if not known.
+fn fixed_w(input: PlanningInput<'_>, node: &Node) -> Option<f64> {
+    let caps = node.fixed_caps?;
+    let most = || input.state.gpu_power(&node.facts.gpu_type).map(|power| power.most);
+    Some(caps.highest.or_else(most).map_or(f64::INFINITY, Power::as_w))
 }
 
 /// Power of a node without jobs, watts.
@@ -99,15 +107,34 @@ pub(crate) struct JobGpus<'j> {
     pub(crate) job: &'j Job,
     pub(crate) gpu_type: &'j str,
     pub(crate) gpus: u32,
+    /// Whether their caps and clocks are not set, so that the job runs at the default whatever its setting.
+    pub(crate) is_fixed: bool,
 }
 
-impl JobGpus<'_> {
+impl<'j> JobGpus<'j> {
+    /// The GPUs of a placement.
+    pub(crate) fn on(
+        input: PlanningInput<'_>,
+        job: &'j Job,
+        gpu_type: &'j str,
+        on: &GpuSet,
+    ) -> Self {
+        Self { job, gpu_type, gpus: on.gpu_count(), is_fixed: input.state.has_fixed_caps(on) }
+    }
+
+    /// A number of GPUs of one node.
+    pub(crate) fn of(node: &'j Node, job: &'j Job, gpus: u32) -> Self {
+        let is_fixed = node.fixed_caps.is_some();
+        Self { job, gpu_type: &node.facts.gpu_type, gpus, is_fixed }
+    }
+
     /// Expected power of one GPU at a setting with this job exclusively, watts; infinite if unbounded.
     pub(crate) fn expected_w(&self, input: PlanningInput<'_>, setting: GpuSetting) -> f64 {
         self.power_w(input, setting, Estimate::Expected)
     }
 
     fn power_w(&self, input: PlanningInput<'_>, setting: GpuSetting, estimate: Estimate) -> f64 {
+        let setting = if self.is_fixed { GpuSetting::DEFAULT } else { setting };
         let uncapped = GpuSetting { cap_mw: None, ..setting };
         let known = self.job.operating_points_on(self.gpu_type).and_then(|points| {
             let point = |setting| points.point(self.gpus, setting);
@@ -143,15 +170,31 @@ impl<'a> PowerSum<'a> {
         Self { input, above_idle_w: input.state.nodes().iter().map(gpus).collect() }
     }
 
-    /// Adds a job with this power of each GPU, idle power included.
+    /// Adds a job with this power of each GPU, idle power included. A GPU whose cap is fixed counts with
+    /// its cap, because no order bounds its power.
     pub(crate) fn add(&mut self, on: &GpuSet, gpu_w: f64) {
         for here in &on.by_node {
             let node = self.input.state.node(here.node);
-            let above_idle = (gpu_w - idle_w(self.input, node)).max(0.0);
-            for gpu in bits(here.gpus) {
-                if let Some(watts) = self.above_idle_w[here.node.index()].get_mut(gpu as usize) {
-                    *watts += above_idle;
-                }
+            match fixed_w(self.input, node) {
+                None => self.raise(here, gpu_w, |present, added| present + added),
+                Some(cap_w) => self.raise(here, cap_w, f64::max),
+            }
+        }
+    }
+
+    /// Adds a job with this power of each GPU, also where caps are fixed.
+    fn add_expected(&mut self, on: &GpuSet, gpu_w: f64) {
+        for here in &on.by_node {
+            self.raise(here, gpu_w, |present, added| present + added);
+        }
+    }
+
+    fn raise(&mut self, here: &NodeGpus, gpu_w: f64, sum: impl Fn(f64, f64) -> f64) {
+        let node = self.input.state.node(here.node);
+        let above_idle = (gpu_w - idle_w(self.input, node)).max(0.0);
+        for gpu in bits(here.gpus) {
+            if let Some(watts) = self.above_idle_w[here.node.index()].get_mut(gpu as usize) {
+                *watts = sum(*watts, above_idle);
             }
         }
     }
@@ -169,6 +212,7 @@ impl<'a> PowerSum<'a> {
             }
             let limits = self.input.state.gpu_power(&node.facts.gpu_type);
             let most = limits.map_or(f64::INFINITY, |power| power.most.as_w());
+            let most = most.max(fixed_w(self.input, node).unwrap_or(0.0));
             let idle = idle_w(self.input, node);
             let most = (most - idle).max(0.0);
             let planned = gpus.iter().map(|watts| watts.min(most)).sum::<f64>();
@@ -211,8 +255,8 @@ pub fn expected_power(input: PlanningInput<'_>) -> Power {
     for (_, job) in input.state.running() {
         let Some((on, setting)) = held_gpus(job) else { continue };
         let Some(gpu_type) = input.state.gpu_type_of(job) else { continue };
-        let watts = JobGpus { job, gpu_type, gpus: on.gpu_count() }.expected_w(input, setting);
-        sum.add(on, if watts.is_finite() { watts } else { 0.0 });
+        let watts = JobGpus::on(input, job, gpu_type, on).expected_w(input, setting);
+        sum.add_expected(on, if watts.is_finite() { watts } else { 0.0 });
     }
     Power::from_w_f64(baseline_w(input, |_| true, std::iter::empty()) + sum.total_w())
 }
@@ -226,7 +270,7 @@ fn reserved_power(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<f
     let above_idle = node.tenants(gpu).iter().filter_map(|&key| {
         let job = input.state.job(key)?;
         let (on, setting) = held_gpus(job)?;
-        let gpus = JobGpus { job, gpu_type, gpus: on.gpu_count() };
+        let gpus = JobGpus::on(input, job, gpu_type, on);
         Some((gpus.expected_w(input, setting) - idle).max(0.0))
     });
     let watts = (idle + above_idle.sum::<f64>()).min(limits.most.as_w());
@@ -282,6 +326,9 @@ impl PowerEstimate {
         estimate: Estimate,
     ) -> (u32, f64) {
         let present = (job.gpus, job.power_w(input, setting, estimate));
+        if job.is_fixed {
+            return present;
+        }
         let Some(points) = job.job.operating_points_on(job.gpu_type) else { return present };
         let size = match self {
             Self::Fixed => return present,
@@ -315,7 +362,7 @@ pub fn min_power(input: PlanningInput<'_>, reduction: PowerEstimate) -> Power {
     for (_, job) in input.state.running() {
         let Some((on, setting)) = held_gpus(job) else { continue };
         let Some(gpu_type) = input.state.gpu_type_of(job) else { continue };
-        let gpus = JobGpus { job, gpu_type, gpus: on.gpu_count() };
+        let gpus = JobGpus::on(input, job, gpu_type, on);
         let (gpus, gpu_w) = reduction.minimum(input, gpus, setting, Estimate::Upper);
         let first = on.by_node.first();
         let idle = first.map_or(0.0, |here| idle_w(input, input.state.node(here.node)));
@@ -332,7 +379,7 @@ pub(crate) fn alone_w(input: PlanningInput<'_>, reduction: PowerEstimate, job: &
     let least = |node: &Node| node_baseline_w(input, node, input.limits.nodes_sleep);
     let baseline: f64 = input.state.nodes().iter().map(least).sum();
     let added = input.state.nodes().iter().map(|node| {
-        let job = JobGpus { job, gpu_type: &node.facts.gpu_type, gpus };
+        let job = JobGpus::of(node, job, gpus);
         let (gpus, gpu_w) = reduction.minimum(input, job, GpuSetting::DEFAULT, Estimate::Expected);
         let nodes = gpus.div_ceil(node.facts.gpus.max(1));
         let waking = (node_baseline_w(input, node, false) - least(node)).max(0.0);

@@ -29,6 +29,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
+use wattle_common::job::GpuSetting;
 use wattle_common::messages::AimStatus;
 
 use crate::power::budget::{PriceController, PriceRange};
@@ -197,7 +198,8 @@ fn loss(state: &ClusterState, job: &Job, free: &mut u32) -> Option<f64> {
     let gpu_type = state.gpu_type_of(job)?;
     let points = job.operating_points_on(gpu_type)?;
     let gpus = on.gpu_count();
-    let own = points.point(gpus, *setting)?.steps_per_s * shared_speed(state, job, gpu_type)?;
+    let in_force = if state.has_fixed_caps(on) { GpuSetting::DEFAULT } else { *setting };
+    let own = points.point(gpus, in_force)?.steps_per_s * shared_speed(state, job, gpu_type)?;
     let reachable = points.points().iter().filter(|point| point.gpus <= gpus + *free);
     let best = reachable.max_by(|a, b| a.steps_per_s.total_cmp(&b.steps_per_s))?;
     *free -= best.gpus.saturating_sub(gpus);

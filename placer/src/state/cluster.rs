@@ -16,7 +16,7 @@ use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey, bits, ones};
 use crate::state::job::Job;
-use crate::state::node::{GpuPower, UnconfirmedCaps, Wakefulness};
+use crate::state::node::{FixedCaps, GpuPower, UnconfirmedCaps, Wakefulness};
 pub use crate::state::node::{Node, NodeFacts};
 use crate::state::operating_points::OperatingPoints;
 use crate::state::restarts::{Knowledge, MeasuredRestart, RestartCosts};
@@ -179,6 +179,11 @@ impl ClusterState {
         let first = job.state.gpus()?.by_node.first()?;
         Some(&self.node(first.node).facts.gpu_type)
     }
+    /// Whether the caps and clocks of one of these GPUs are not set, whatever is ordered.
+    #[must_use]
+    pub fn has_fixed_caps(&self, on: &GpuSet) -> bool {
+        on.by_node.iter().any(|here| self.node(here.node).fixed_caps.is_some())
+    }
     /// The power of a GPU type, once it is known.
     #[must_use]
     pub fn gpu_power(&self, gpu_type: &str) -> Option<&GpuPower> {
@@ -299,6 +304,11 @@ impl ClusterState {
     /// A node does not confirm its caps, so that its GPUs may draw more than planned; or it does again.
     pub fn power_unconfirmed(&mut self, key: NodeKey, caps: Option<UnconfirmedCaps>) {
         self.nodes[key.index()].unconfirmed = caps;
+    }
+
+    /// The power agent of a node only advises, so that its GPUs keep these caps; or it sets caps.
+    pub fn caps_fixed(&mut self, key: NodeKey, caps: Option<FixedCaps>) {
+        self.nodes[key.index()].fixed_caps = caps;
     }
 
     /// A node reports whether it is awake.

@@ -59,6 +59,13 @@ pub struct UnconfirmedCaps {
     pub power: Power,
 }
 
+/// The caps of a node whose power agent only advises: they are not set, whatever is ordered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FixedCaps {
+    /// The highest cap of one of its GPUs; absent: not known.
+    pub highest: Option<Power>,
+}
+
 /// The sleep state of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wakefulness {
@@ -84,6 +91,8 @@ pub struct Node {
     pub wakefulness: Wakefulness,
     /// What its GPUs with jobs may draw by caps that are not confirmed; absent: it obeys.
     pub unconfirmed: Option<UnconfirmedCaps>,
+    /// The caps that its GPUs have whatever is ordered; absent: ordered caps are set.
+    pub fixed_caps: Option<FixedCaps>,
     /// When it last woke, released its last job, or was first known, whichever is latest.
     pub idle_since: Timestamp,
     /// GPUs with at least one job.
@@ -100,6 +109,7 @@ impl Node {
             gpus_per_board: None,
             wakefulness: Wakefulness::Awake,
             unconfirmed: None,
+            fixed_caps: None,
             idle_since: now,
             occupied: 0,
             tenants: Arc::new(vec![Vec::new(); gpus]),

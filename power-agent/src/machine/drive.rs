@@ -45,7 +45,7 @@ impl PowerMachine {
     /// Issues the settings that are due, and a report if it changed.
     pub(super) fn drive(&mut self, now: Timestamp, heartbeat: bool, out: &mut Vec<Action>) {
         self.apply_node_limit(out);
-        if self.driver_error.is_none() {
+        if self.sets_gpus() {
             let ramp = self.ramp();
             let mut room = self.room();
             for (gpu, state) in self.gpus.iter_mut().filter(|(_, state)| state.healthy) {
@@ -56,6 +56,21 @@ impl PowerMachine {
             }
         }
         self.report(now, heartbeat, out);
+    }
+
+    /// Whether settings are issued now.
+    fn sets_gpus(&self) -> bool {
+        self.driver_error.is_none() && !self.settings.advise_only
+    }
+
+    /// Whether no GPU that answers is known to have another cap or lock than in its safe state. A driver
+    /// that refuses settings may leave such GPUs behind at the stop.
+    #[must_use]
+    pub fn leaves_nothing_behind(&self) -> bool {
+        let keeps_lock = |gpu: &GpuState| gpu.clock.flatten().is_some();
+        let keeps_cap = |gpu: &GpuState| gpu.target.cap.is_some() && gpu.cap != gpu.target.cap;
+        let gpus = self.gpus.values().filter(|gpu| gpu.healthy);
+        self.is_safe() && !gpus.into_iter().any(|gpu| keeps_lock(gpu) || keeps_cap(gpu))
     }
 
     /// Lowers the targets to the node's limit.
@@ -105,7 +120,7 @@ impl PowerMachine {
         let due = |gpu: &&GpuState| {
             gpu.healthy && next_cap(gpu, ramp).is_some_and(|cap| room.permits(gpu, cap))
         };
-        let gpus = self.gpus.values().filter(|_| self.driver_error.is_none());
+        let gpus = self.gpus.values().filter(|_| self.sets_gpus());
         gpus.filter(due).map(|gpu| gpu.step_at).min()
     }
 }

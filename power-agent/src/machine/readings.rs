@@ -76,6 +76,7 @@ impl PowerMachine {
         }
         if let (Some(set), false) = (state.cap, state.cap_pending.is_some())
             && read.cap != Some(set)
+            && !self.settings.advise_only
         {
             out.push(Action::Log(Note::CapChanged { gpu, set, found: read.cap }));
         }

@@ -5,12 +5,10 @@
 //! GPUs are first read, and again after the driver has failed.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::mpsc as blocking;
 
 use tokio::sync::mpsc;
 use wattle_common::{Frequency, GpuIndex, Power};
-use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver, GpuError};
 
 use crate::gpu_state::{GpuFacts, GpuStatus, SetError};
@@ -41,12 +39,13 @@ impl DriverThread {
     }
 }
 
+/// Starts the thread; `open` loads the driver.
 pub(super) fn start(
-    library: Option<PathBuf>,
+    open: impl Fn() -> Result<Box<dyn Driver>, GpuError> + Send + 'static,
     events: mpsc::Sender<Event>,
 ) -> std::io::Result<DriverThread> {
     let (sender, commands) = blocking::sync_channel(COMMANDS_MAX);
-    let mut executor = Executor { library, driver: None, facts: BTreeMap::new() };
+    let mut executor = Executor { open: Box::new(open), driver: None, facts: BTreeMap::new() };
     std::thread::Builder::new().name("driver".to_owned()).spawn(move || {
         for command in commands {
             if events.blocking_send(executor.execute(command)).is_err() {
@@ -57,8 +56,10 @@ pub(super) fn start(
     Ok(DriverThread(sender))
 }
 
+type Open = Box<dyn Fn() -> Result<Box<dyn Driver>, GpuError> + Send>;
+
 struct Executor {
-    library: Option<PathBuf>,
+    open: Open,
     driver: Option<Box<dyn Driver>>,
     /// The GPUs' properties, which do not change and take longest to read.
     facts: BTreeMap<GpuIndex, GpuFacts>,
@@ -110,7 +111,7 @@ impl Executor {
     fn read(&mut self) -> Result<Reads, GpuError> {
         let driver = match &mut self.driver {
             Some(driver) => driver,
-            none => none.insert(Box::new(NvmlDriver::open(self.library.as_deref())?)),
+            none => none.insert((self.open)()?),
         };
         let mut reads = Vec::new();
         for gpu in 0..driver.count()? {
@@ -159,8 +160,10 @@ mod tests {
     fn each_command_has_one_true_result() {
         let mut node = FakeDriver::v100s(2);
         node.gpus[1].fault = FaultMode::Lost;
+        let open = || panic!("the driver is open");
+        let driver: Box<dyn Driver> = Box::new(node);
         let mut executor =
-            Executor { library: None, driver: Some(Box::new(node)), facts: BTreeMap::new() };
+            Executor { open: Box::new(open), driver: Some(driver), facts: BTreeMap::new() };
         let Event::GpusRead(reads) = executor.execute(GpuCommand::Read) else { panic!("not read") };
         let read = reads[0].1.as_ref().unwrap();
         assert_eq!(read.facts.cap_range, Some((Power::from_w(100), Power::from_w(300))));

@@ -1,11 +1,11 @@
 //! The command `reset`: every GPU gets its final cap and an unlocked clock without a running service.
 
 use wattle_common::{GpuIndex, Power};
-use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver, GpuError};
 
+use super::control;
 use super::driver_thread::facts;
-use crate::config::Settings;
+use crate::config::{Control, Settings};
 use crate::gpu_state::GpuFacts;
 use crate::node_limit::{CapRequest, common_level};
 use crate::persisted::PersistedCaps;
@@ -17,10 +17,14 @@ use crate::shell::state_file::StateFile;
 /// # Errors
 /// Where there is no driver.
 pub fn reset(config: &super::ServiceConfig) -> Result<u32, GpuError> {
-    let mut driver = NvmlDriver::open(config.nvml_library.as_deref())?;
+    if config.control == Control::Advise {
+        tracing::info!("control = \"advise\" sets nothing: no GPU is reset");
+        return Ok(0);
+    }
+    let mut driver = control::open(config)?;
     let file = StateFile::new(config.state_dir.as_deref());
     let caps = file.read();
-    let failed = reset_all(&mut driver, &config.settings(), &caps)?;
+    let failed = reset_all(driver.as_mut(), &config.settings(), &caps)?;
     if failed == 0 {
         file.write(&PersistedCaps { restored: true, ..caps });
     }

@@ -7,8 +7,8 @@ use std::path::Path;
 use wattle_runtime::config::{ConfigError, parse};
 
 use wattle_common::Power;
-use wattle_power_agent::Settings;
 use wattle_power_agent::shell::{ServiceConfig, load};
+use wattle_power_agent::{Control, Settings};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/power-agent.toml");
 
@@ -42,5 +42,29 @@ fn a_wrong_value_is_named() {
         let error = parse::<ServiceConfig>(&text, Path::new("power-agent.toml")).unwrap_err();
         assert!(matches!(&error, ConfigError::Value { key, .. } if key == named), "{error}");
         assert!(error.to_string().contains(detail), "{error}");
+    }
+}
+
+#[test]
+fn the_way_of_setting_caps_is_selected() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(EXAMPLE).unwrap();
+    let with = |line: &str| {
+        let path = folder.path().join("power-agent.toml");
+        std::fs::write(&path, text.replace("control = \"nvml\"", line)).unwrap();
+        load(&path)
+    };
+    assert_eq!(with("control = \"nvml\"").unwrap().control, Control::Nvml);
+    assert_eq!(with("control = \"zeusd\"").unwrap().control, Control::Zeusd);
+    let advised = with("control = \"advise\"").unwrap();
+    assert!(advised.control == Control::Advise && advised.settings().advise_only);
+    for (line, named) in [
+        ("control = \"none\"", "unknown variant"),
+        ("zeusd_address = \"10.0.0.7:4938\"", "not on loopback"),
+        ("zeusd_address = \"localhost\"", "zeusd_address"),
+        ("zeusd_socket = \"/a\"\nzeusd_address = \"127.0.0.1:4938\"", "keep one of the two"),
+    ] {
+        let error = with(line).unwrap_err().to_string();
+        assert!(error.contains(named) && error.contains("power-agent.toml"), "{error}");
     }
 }

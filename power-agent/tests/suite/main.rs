@@ -1,10 +1,12 @@
 //! The integration tests of this crate, linked as one binary.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod advise;
 mod bounds;
 mod config;
 mod model;
 mod node_limit;
 mod properties;
 mod sleep;
+mod stop;
 mod topology;

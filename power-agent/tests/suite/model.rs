@@ -170,6 +170,9 @@ impl Node {
     fn take(&mut self, out: Vec<Action>) {
         for action in out {
             match &action {
+                Action::SetCap { .. } | Action::SetClock { .. } if self.settings.advise_only => {
+                    panic!("an agent that only advises issues {action:?}")
+                }
                 Action::SetCap { gpu, cap } => {
                     assert!(
                         (Power::from_w(100)..=Power::from_w(300)).contains(cap),

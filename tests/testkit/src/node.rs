@@ -24,6 +24,8 @@ pub fn applied_gpu(gpu: GpuIndex, gpu_type: &str) -> AppliedGpu {
         clock_mhz_max: None,
         clock_mhz_supported_min: None,
         clock_mhz_supported_max: None,
+        cap_mw_advised: None,
+        clock_mhz_max_advised: None,
         last_error: None,
     }
 }
@@ -47,6 +49,7 @@ pub fn power_report(
         switch: None,
         gpus_per_board: None,
         node_limit_mw: None,
+        advise_only: false,
     }
 }
 

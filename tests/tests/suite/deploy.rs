@@ -216,4 +216,9 @@ fn every_service_has_a_unit() {
     ] {
         assert!(agent.lines().any(|known| known == line), "the agent's rights: {line}");
     }
+    let drop_in = "deploy/systemd/wattle-power-agent.service.d/unprivileged.conf";
+    let drop_in = std::fs::read_to_string(repository(drop_in)).unwrap();
+    for line in ["CapabilityBoundingSet=", "User=wattle", "After=zeusd.service"] {
+        assert!(drop_in.lines().any(|known| known == line), "rights without NVML: {line}");
+    }
 }

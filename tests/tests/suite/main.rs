@@ -7,6 +7,7 @@ mod budgets;
 mod chaos;
 mod clusters;
 mod commands;
+mod control;
 mod deploy;
 mod documentation;
 mod edges;

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const WORKLOAD: &str = "bert-squad-b32";
 
 /// The folder of the built programs.
-fn programs() -> &'static Path {
+pub(crate) fn programs() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let programs =
@@ -42,10 +42,10 @@ fn programs() -> &'static Path {
 }
 
 /// A process that ends with the test.
-struct Running(Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
-    fn signal(&self, signal: libc::c_int) {
+    pub(crate) fn signal(&self, signal: libc::c_int) {
         let status = Command::new("kill")
             .args([format!("-{signal}"), self.0.id().to_string()])
             .status()
@@ -53,7 +53,7 @@ impl Running {
         assert!(status.success());
     }
 
-    fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
@@ -67,7 +67,7 @@ impl Drop for Running {
 }
 
 /// One simulated node, its bus, and a hand on both.
-struct Node {
+pub(crate) struct Node {
     server: NatsServer,
     bus: Bus,
     desired: KvBucket,
@@ -82,7 +82,7 @@ fn id() -> NodeId {
 }
 
 impl Node {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let server = NatsServer::start().await;
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("node");
@@ -105,11 +105,11 @@ impl Node {
         self.scale.system(clock::now().as_us())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn config(&self, service: &str, more: &str) -> PathBuf {
+    pub(crate) fn config(&self, service: &str, more: &str) -> PathBuf {
         let path = self.path(&format!("{service}.toml"));
         let library = programs().join("libnvml_sim.so");
         let text = format!(
@@ -120,14 +120,14 @@ impl Node {
         path
     }
 
-    fn command(&self, program: &str) -> Command {
+    pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(programs().join(program));
         command.env(env::CLOCK, self.path("node")).env(env::SIM_NODE, self.path("node"));
         command.env_remove(env::NATS_URL).stdin(Stdio::null());
         command
     }
 
-    fn service(&self, name: &str, more: &str) -> Running {
+    pub(crate) fn service(&self, name: &str, more: &str) -> Running {
         let log = self.path(&format!("{name}.log"));
         let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
         let mut command = self.command(name);
@@ -147,13 +147,18 @@ impl Node {
         self.service("wattle-profiler", &more)
     }
 
-    fn fault(&self, gpu: &str, fault: &str) {
+    pub(crate) fn fault(&self, gpu: &str, fault: &str) {
         let mut command = self.command("wattle-simnode");
         command.arg("fault").arg("--state").arg(self.path("node")).args(["--gpu", gpu, fault]);
         assert!(command.status().unwrap().success());
     }
 
-    async fn order(&self, generation: u64, lease: Duration, gpus: Vec<DesiredGpu>) -> Timestamp {
+    pub(crate) async fn order(
+        &self,
+        generation: u64,
+        lease: Duration,
+        gpus: Vec<DesiredGpu>,
+    ) -> Timestamp {
         let now = self.now();
         let desired = NodeDesired {
             node: id(),
@@ -170,7 +175,11 @@ impl Node {
     }
 
     /// Waits for a report that satisfies `enough`.
-    async fn report(&self, what: &str, enough: impl Fn(&PowerReport) -> bool) -> PowerReport {
+    pub(crate) async fn report(
+        &self,
+        what: &str,
+        enough: impl Fn(&PowerReport) -> bool,
+    ) -> PowerReport {
         let mut watch = self.actual.watch().await.unwrap();
         let mut last = None;
         let seen = async {
@@ -237,7 +246,7 @@ impl Node {
         all
     }
 
-    fn logs(&self) -> String {
+    pub(crate) fn logs(&self) -> String {
         ["wattle-power-agent.log", "wattle-profiler.log"]
             .map(|log| std::fs::read_to_string(self.path(log)).unwrap_or_default())
             .concat()
@@ -288,15 +297,15 @@ impl Node {
     }
 }
 
-fn w(watts: u64) -> Power {
+pub(crate) fn w(watts: u64) -> Power {
     Power::from_w(watts)
 }
 
-fn cap(gpu: u32, watts: u64) -> DesiredGpu {
+pub(crate) fn cap(gpu: u32, watts: u64) -> DesiredGpu {
     DesiredGpu { gpu, cap_mw: Some(w(watts)), clock_mhz_max: None }
 }
 
-const HOUR: Duration = Duration::from_secs(3_600);
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
 #[tokio::test]
 async fn a_cap_ordered_is_a_cap_applied_and_shows_in_power() {

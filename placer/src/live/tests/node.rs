@@ -29,6 +29,8 @@ pub(super) struct Node {
     pub(super) refuses: Option<String>,
     /// Limit of the sum of its caps.
     pub(super) limit: Option<Power>,
+    /// Whether its agent sets no caps.
+    pub(super) advises: bool,
     pub(super) seen: Option<NodeDesired>,
     pub(super) runs: BTreeMap<(JobId, u32), LaunchedJob>,
     pub(super) sleep: SimulatedSleep,
@@ -97,13 +99,15 @@ impl Node {
             switch: self.place.0.map(|switch| switch.parse().unwrap()),
             gpus_per_board: self.place.1,
             node_limit_mw: self.limit,
+            advise_only: self.advises,
         }
     }
 
     fn gpu(&self, gpu: GpuIndex) -> AppliedGpu {
         let default = Power::from_w(250);
         let ordered = self.seen.iter().flat_map(|seen| &seen.gpus).find(|known| known.gpu == gpu);
-        let cap = ordered.filter(|_| self.refuses.is_none()).and_then(|gpu| gpu.cap_mw);
+        let sets = self.refuses.is_none() && !self.advises;
+        let cap = ordered.filter(|_| sets).and_then(|gpu| gpu.cap_mw);
         let applied = AppliedGpu {
             gpu,
             uuid: format!("GPU-{gpu}"),
@@ -117,6 +121,8 @@ impl Node {
             clock_mhz_max: None,
             clock_mhz_supported_min: Some(Frequency::from_mhz(135)),
             clock_mhz_supported_max: Some(Frequency::from_mhz(1_380)),
+            cap_mw_advised: ordered.filter(|_| self.advises).and_then(|gpu| gpu.cap_mw),
+            clock_mhz_max_advised: None,
             last_error: self.refuses.clone(),
         };
         if !self.unread.contains(&gpu) {

@@ -16,7 +16,7 @@ const IDLE: Power = Power::from_w(50);
 const HOST: Power = Power::from_w(300);
 
 /// Nodes whose power is metered; jobs never end.
-fn metered(nodes: usize) -> World {
+pub(super) fn metered(nodes: usize) -> World {
     let mut world = World::new(nodes, GPUS);
     world.long = true;
     world.pass(3);
@@ -36,7 +36,7 @@ fn metered(nodes: usize) -> World {
     world
 }
 
-fn limit(world: &mut World, kw: f64) {
+pub(super) fn limit(world: &mut World, kw: f64) {
     let budget = Budget::from_human(None, None, Some(kw), None).unwrap();
     world.deliver(Event::BudgetSet(7, Box::new(SetBudget { budget, intensity: None })));
 }
@@ -63,7 +63,7 @@ fn total(world: &World, nodes: std::ops::Range<usize>) -> Power {
 }
 
 /// Passes time and checks the limit in every second.
-fn pass(world: &mut World, seconds: u64, nodes: usize, most_w: u64) {
+pub(super) fn pass(world: &mut World, seconds: u64, nodes: usize, most_w: u64) {
     for _ in 0..seconds {
         world.pass(1);
         let total = total(world, 0..nodes);

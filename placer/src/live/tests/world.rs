@@ -122,6 +122,7 @@ impl World {
                     reconnected: false,
                     refuses: None,
                     limit: None,
+                    advises: false,
                     seen: None,
                     runs: BTreeMap::new(),
                     sleep: SimulatedSleep::default(),
@@ -216,6 +217,9 @@ impl World {
         self.node_mut(node).refuses = why.map(str::to_owned);
     }
     /// Reboots a node: its running jobs are lost.
+    pub(super) fn advises_only(&mut self, node: &str, advises: bool) {
+        self.node_mut(node).advises = advises;
+    }
     pub(super) fn set_node_limit(&mut self, node: &str, limit: wattle_common::Power) {
         self.node_mut(node).limit = Some(limit);
     }

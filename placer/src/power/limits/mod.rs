@@ -189,7 +189,7 @@ impl<'a> LimitedPlan<'a> {
                 State::Stopping { on, .. } => (on, GpuSetting::DEFAULT, Role::Stops),
                 State::Queued => continue,
             };
-            let gpus = JobGpus { job, gpu_type, gpus: on.gpu_count() };
+            let gpus = JobGpus::on(input, job, gpu_type, on);
             let ladder = if role == Role::Stops {
                 vec![(present, gpus.expected_w(input, present))]
             } else {
@@ -203,7 +203,7 @@ impl<'a> LimitedPlan<'a> {
                 continue;
             };
             let gpu_type = &input.state.node(here.node).facts.gpu_type;
-            let gpus = JobGpus { job, gpu_type, gpus: on.gpu_count() };
+            let gpus = JobGpus::on(input, job, gpu_type, on);
             let role = Role::Starts { is_new: job.next_gpus.is_none() };
             limited.add(*key, gpus, on, role, ladder(input, gpus, desired(gpus, *setting)));
         }
@@ -331,7 +331,7 @@ impl<'a> LimitedPlan<'a> {
         let to_wake = self.plan.nodes.iter().find(|decision| is_wake(decision));
         let (Some(job), Some(to_wake)) = (job, to_wake) else { return 0.0 };
         let node = self.input.state.node(to_wake.node());
-        let gpus = JobGpus { job, gpu_type: &node.facts.gpu_type, gpus: job.facts.request.min };
+        let gpus = JobGpus::of(node, job, job.facts.request.min);
         let setting = GpuSetting::DEFAULT;
         self.reduction.minimum_above_idle_w(self.input, node, gpus, setting, estimate)
     }

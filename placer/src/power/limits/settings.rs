@@ -20,7 +20,7 @@ pub(super) fn ladder(
 ) -> Vec<(GpuSetting, f64)> {
     let rung = |setting: GpuSetting| (setting, gpus.expected_w(input, setting));
     let mut ladder = vec![rung(desired)];
-    if !input.limits.is_power_limited() {
+    if !input.limits.is_power_limited() || gpus.is_fixed {
         return ladder;
     }
     let points = gpus.job.operating_points_on(gpus.gpu_type);

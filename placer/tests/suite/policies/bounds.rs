@@ -10,8 +10,8 @@ use wattle_common::{Frequency, Power, Timestamp};
 use wattle_placer::policies::{Capabilities, NAMES};
 use wattle_placer::power::model::{PowerEstimate, expected_power, min_power};
 use wattle_placer::{
-    Decision, GpuPower, GpuSet, JobFacts, JobKey, NodeKey, Plan, PlanningInput, Policy, Reads,
-    Reason, State, check, policy, solve,
+    Decision, FixedCaps, GpuPower, GpuSet, JobFacts, JobKey, NodeKey, Plan, PlanningInput, Policy,
+    Reads, Reason, State, check, policy, solve,
 };
 
 use crate::policies::helpers::{arrive, cluster, facts, surface};
@@ -83,6 +83,25 @@ fn clocks_are_lowered_before_jobs_wait_and_raised_when_power_is_left() {
     rest(&mut site, &*fifo);
     assert!(keys.iter().all(|&key| setting(&site, key) == Some(GpuSetting::DEFAULT)));
     assert_eq!(expected_power(site.input()), Power::from_w(1_100));
+}
+
+#[test]
+fn fixed_caps_count_in_the_limit_and_predictions_in_the_expected_power() {
+    let fifo = policy("fifo").unwrap();
+    let mut site = bounded(&[2]);
+    let (node, _) = site.keyed_nodes().next().unwrap();
+    site.caps_fixed(node, Some(FixedCaps { highest: Some(Power::from_w(250)) }));
+    let keys: Vec<JobKey> =
+        (0..2).map(|i| arrive(&mut site, facts(&format!("j{i}"), 1), Some(2))).collect();
+    let running = |site: &Site| keys.iter().filter(|&&key| setting(site, key).is_some()).count();
+    // The host, an idle GPU of 40 W and one at its cap; the job draws 200 W at the default setting.
+    for (limit_w, jobs, expected_w) in [(589, 0, 380), (590, 1, 540), (800, 2, 700)] {
+        site.limits.power_max = Some(Power::from_w(limit_w));
+        rest(&mut site, &*fifo);
+        assert_eq!(running(&site), jobs, "{limit_w} W");
+        assert_eq!(expected_power(site.input()), Power::from_w(expected_w), "{limit_w} W");
+    }
+    assert!(keys.iter().all(|&key| setting(&site, key) == Some(GpuSetting::DEFAULT)));
 }
 
 #[test]
