@@ -5,7 +5,7 @@
 
 use wattle_common::{Frequency, GpuIndex, Power};
 
-use crate::{Driver, GpuError, GpuInfo, GpuReading};
+use crate::{Driver, GpuError, GpuHealth, GpuInfo, GpuReading};
 
 /// A command that was applied to a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub struct FakeGpu {
     pub info: GpuInfo,
     /// Its readings. `cap` follows [`Driver::set_cap`].
     pub reading: GpuReading,
+    /// Its modes and faults; unknown unless a test sets them.
+    pub health: GpuHealth,
     /// The clock limit in force.
     pub clock_max: Option<Frequency>,
     /// How it fails.
@@ -76,6 +78,7 @@ impl FakeDriver {
                     processes: Some(Vec::new()),
                     ..GpuReading::default()
                 },
+                health: GpuHealth::default(),
                 clock_max: None,
                 fault: FaultMode::None,
             })
@@ -121,6 +124,10 @@ impl Driver for FakeDriver {
 
     fn read(&mut self, gpu: GpuIndex) -> Result<GpuReading, GpuError> {
         Ok(self.readable(gpu, "read the sensors")?.reading.clone())
+    }
+
+    fn health(&self, gpu: GpuIndex) -> Result<GpuHealth, GpuError> {
+        Ok(self.readable(gpu, "read the health")?.health)
     }
 
     fn cap(&self, gpu: GpuIndex) -> Result<Power, GpuError> {

@@ -9,12 +9,14 @@ mod counter;
 mod device;
 mod error;
 pub mod fake;
+mod health;
 #[cfg(feature = "nvml")]
 pub mod nvml;
 
 pub use counter::{EnergyCounter, EnergyStep};
 pub use device::{Driver, GpuInfo, GpuReading, ProcessReading};
 pub use error::GpuError;
+pub use health::{GpuHealth, Slowdown};
 pub use wattle_common::gpu_type::gpu_type_of;
 
 /// Environment variable with the path of the NVML library to load instead of the system's.

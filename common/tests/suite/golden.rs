@@ -188,12 +188,14 @@ fn actual() {
             clock_mhz_supported_min: None,
             clock_mhz_supported_max: None,
             last_error: Some("cap of 90 W is below the GPU's 100 W".into()),
+            health: None,
         }],
         can_sleep: false,
         sleep_result: None,
         switch: None,
         gpus_per_board: None,
         node_limit_mw: None,
+        driver_error: None,
     };
     check("power-report", &report);
     let mut with_clocks = report;
@@ -210,6 +212,21 @@ fn actual() {
     check("power-report-place", &placed);
     placed.node_limit_mw = Some(Power::from_w(1_600));
     check("power-report-limit", &placed);
+    placed.gpus[0].health = Some(GpuHealth {
+        mig_enabled: Some(false),
+        persistence_enabled: Some(true),
+        ecc_errors_uncorrected: Some(3),
+        memory_repair: Some(MemoryRepair::Pending),
+        no_new_jobs: true,
+        conditions: vec![GpuCondition {
+            condition: GpuConditionKind::EccErrors,
+            since_us: at(2),
+            detail: Some("3 since the driver was loaded".into()),
+        }],
+    });
+    check("power-report-health", &placed);
+    placed.driver_error = Some("no NVIDIA driver".into());
+    check("power-report-driver", &placed);
 }
 
 #[test]

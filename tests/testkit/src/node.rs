@@ -25,6 +25,7 @@ pub fn applied_gpu(gpu: GpuIndex, gpu_type: &str) -> AppliedGpu {
         clock_mhz_supported_min: None,
         clock_mhz_supported_max: None,
         last_error: None,
+        health: None,
     }
 }
 
@@ -47,6 +48,7 @@ pub fn power_report(
         switch: None,
         gpus_per_board: None,
         node_limit_mw: None,
+        driver_error: None,
     }
 }
 
