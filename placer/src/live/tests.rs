@@ -4,6 +4,7 @@ mod adoption;
 mod bounds;
 mod budget;
 mod clock;
+mod conditions;
 mod extremes;
 mod fault_injection;
 mod forced_colocation;
