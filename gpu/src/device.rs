@@ -6,7 +6,7 @@
 
 use wattle_common::{Frequency, GpuIndex, Power, units::Energy};
 
-use crate::GpuError;
+use crate::{GpuError, GpuHealth};
 
 /// The GPUs of one node.
 pub trait Driver: Send {
@@ -28,6 +28,13 @@ pub trait Driver: Send {
     /// Only if nothing can be read: [`GpuError::Lost`], [`GpuError::DriverAbsent`], or
     /// [`GpuError::Refused`] for an index without a GPU.
     fn read(&mut self, gpu: GpuIndex) -> Result<GpuReading, GpuError>;
+
+    /// Modes and faults of a GPU, for a reading every few seconds: some of the calls are slow. A quantity
+    /// that cannot be read is `None`.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn health(&self, gpu: GpuIndex) -> Result<GpuHealth, GpuError>;
 
     /// Current power cap.
     ///

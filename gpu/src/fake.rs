@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use wattle_common::{Frequency, GpuIndex, Power};
 
-use crate::{Driver, GpuError, GpuInfo, GpuReading};
+use crate::{Driver, GpuError, GpuHealth, GpuInfo, GpuReading};
 
 /// A command that was applied to a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub struct FakeGpu {
     pub info: GpuInfo,
     /// Its readings. `cap` follows [`Driver::set_cap`].
     pub reading: GpuReading,
+    /// Its modes and faults; unknown unless a test sets them.
+    pub health: GpuHealth,
     /// The clock limit in force.
     pub clock_max: Option<Frequency>,
     /// How it fails.
@@ -78,6 +80,7 @@ impl FakeDriver {
                     processes: Some(Vec::new()),
                     ..GpuReading::default()
                 },
+                health: GpuHealth::default(),
                 clock_max: None,
                 fault: FaultMode::None,
             })
@@ -123,6 +126,10 @@ impl Driver for FakeDriver {
 
     fn read(&mut self, gpu: GpuIndex) -> Result<GpuReading, GpuError> {
         Ok(self.readable(gpu, "read the sensors")?.reading.clone())
+    }
+
+    fn health(&self, gpu: GpuIndex) -> Result<GpuHealth, GpuError> {
+        Ok(self.readable(gpu, "read the health")?.health)
     }
 
     fn cap(&self, gpu: GpuIndex) -> Result<Power, GpuError> {

@@ -12,6 +12,7 @@ mod error;
 pub mod fake;
 #[cfg(feature = "zeusd")]
 pub mod fake_zeusd;
+mod health;
 #[cfg(feature = "nvml")]
 pub mod nvml;
 mod read_only;
@@ -22,6 +23,7 @@ pub use counter::{EnergyCounter, EnergyStep};
 pub use device::{Driver, GpuInfo, GpuReading, ProcessReading};
 pub use error::GpuError;
 pub use read_only::ReadOnlyDriver;
+pub use health::{GpuHealth, Slowdown};
 pub use wattle_common::gpu_type::gpu_type_of;
 
 /// Environment variable with the path of the NVML library to load instead of the system's.

@@ -9,14 +9,22 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
-use nvml_wrapper::enums::device::{GpuLockedClocksSetting, UsedGpuMemory};
+use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
+use nvml_wrapper::enums::device::{GpuLockedClocksSetting, SampleValue, UsedGpuMemory};
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::FieldValueSample;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::sys_exports::field_id::{
+    NVML_FI_DEV_REMAPPED_FAILURE, NVML_FI_DEV_REMAPPED_PENDING,
+};
 use nvml_wrapper::{Device, Nvml};
+use wattle_common::messages::MemoryRepair;
 use wattle_common::units::Energy;
 use wattle_common::{Frequency, GpuIndex, Power};
 
-use crate::{Driver, GpuError, GpuInfo, GpuReading, ProcessReading, gpu_type_of};
+use crate::{
+    Driver, GpuError, GpuHealth, GpuInfo, GpuReading, ProcessReading, Slowdown, gpu_type_of,
+};
 
 /// Default library: the name that every NVIDIA driver installs.
 const LIBRARY: &str = "libnvidia-ml.so.1";
@@ -107,6 +115,26 @@ impl NvmlDriver {
             .filter_map(|(pid, (sum, count))| Some((pid, u8::try_from(sum / count).ok()?)))
             .collect();
         (shares, newest)
+    }
+}
+
+/// Row remapping of Ampere and later, else page retirement.
+fn memory_repair(device: &Device<'_>) -> Option<MemoryRepair> {
+    let fields = [NVML_FI_DEV_REMAPPED_PENDING, NVML_FI_DEV_REMAPPED_FAILURE].map(FieldId);
+    let samples = device.field_values_for(&fields).unwrap_or_default();
+    let is_set = |sample: Result<FieldValueSample, NvmlError>| match sample.ok()?.value.ok()? {
+        SampleValue::U32(value) => Some(value != 0),
+        SampleValue::U64(value) => Some(value != 0),
+        SampleValue::F64(_) | SampleValue::I64(_) => None,
+    };
+    let mut samples = samples.into_iter().map(is_set);
+    let (pending, failed) = (samples.next().flatten(), samples.next().flatten());
+    let retired = || device.are_pages_pending_retired().ok();
+    match (pending.or_else(retired), failed) {
+        (_, Some(true)) => Some(MemoryRepair::Failed),
+        (Some(true), _) => Some(MemoryRepair::Pending),
+        (Some(false), _) => Some(MemoryRepair::None),
+        (None, _) => None,
     }
 }
 
@@ -202,6 +230,33 @@ impl Driver for NvmlDriver {
         };
         self.newest_sample_us.insert(gpu, newest_us);
         Ok(reading)
+    }
+
+    fn health(&self, gpu: GpuIndex) -> Result<GpuHealth, GpuError> {
+        let operation = "read the health";
+        let device = self.device(gpu, operation)?;
+        // Every GPU with a driver reports its persistence mode, so this call detects a lost GPU.
+        let persistence_enabled = match device.is_in_persistent_mode() {
+            Ok(enabled) => Some(enabled),
+            Err(error) => match self.error(gpu, operation, error) {
+                fatal @ (GpuError::Lost { .. } | GpuError::DriverAbsent { .. }) => {
+                    return Err(fatal);
+                }
+                _ => None,
+            },
+        };
+        let ecc = device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile);
+        Ok(GpuHealth {
+            // NVML's 0 and 1: disabled and enabled.
+            mig_enabled: device.mig_mode().ok().map(|mode| mode.current == 1),
+            persistence_enabled,
+            ecc_errors_uncorrected: ecc.ok(),
+            memory_repair: memory_repair(&device),
+            slowdown: device
+                .current_throttle_reasons()
+                .ok()
+                .map(|reasons| Slowdown::of(reasons.bits())),
+        })
     }
 
     fn cap(&self, gpu: GpuIndex) -> Result<Power, GpuError> {

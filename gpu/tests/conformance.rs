@@ -13,9 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use wattle_common::messages::MemoryRepair;
 use wattle_common::{Frequency, GpuIndex, Power, env, units::Energy};
 use wattle_gpu::nvml::NvmlDriver;
-use wattle_gpu::{Driver, EnergyCounter, EnergyStep, GpuError, LIBRARY_ENV, gpu_type_of};
+use wattle_gpu::{
+    Driver, EnergyCounter, EnergyStep, GpuError, GpuHealth, LIBRARY_ENV, Slowdown, gpu_type_of,
+};
 
 const CHILD_STATE: &str = "WATTLE_TEST_STATE";
 
@@ -59,6 +62,13 @@ fn check_readings(driver: &mut dyn Driver) {
         assert!(info.clocks.last().is_none_or(|highest| clock <= *highest), "{clock}");
         assert_eq!(reading.cap, Some(driver.cap(gpu).unwrap()));
         assert!(reading.processes.is_some());
+
+        let health = driver.health(gpu).unwrap();
+        assert!(health.persistence_enabled.is_some(), "{health:?}");
+        assert!(health.slowdown.is_some(), "data-centre GPUs report throttle reasons: {health:?}");
+        if health.ecc_errors_uncorrected.is_some() {
+            assert!(health.memory_repair.is_some(), "GPUs with ECC repair memory: {health:?}");
+        }
 
         check_energy_counter(driver, gpu);
     }
@@ -171,6 +181,60 @@ fn check_faults(driver: &mut dyn Driver, fault: impl Fn(&[&str])) {
     fault(&["--gpu", "0", "clear"]);
 }
 
+/// Each mode and fault shows in the health; what cannot be read is absent.
+fn check_health(driver: &dyn Driver, fault: impl Fn(&str)) {
+    let none = Slowdown::default();
+    let healthy = GpuHealth {
+        mig_enabled: None, // V100s have no MIG
+        persistence_enabled: Some(true),
+        ecc_errors_uncorrected: Some(0),
+        memory_repair: Some(MemoryRepair::None),
+        slowdown: Some(none),
+    };
+    let thermal = Some(Slowdown { thermal: true, ..none });
+    let cases = [
+        ("persistence-off", GpuHealth { persistence_enabled: Some(false), ..healthy }),
+        ("ecc-errors:3", GpuHealth { ecc_errors_uncorrected: Some(3), ..healthy }),
+        ("repair-pending", GpuHealth { memory_repair: Some(MemoryRepair::Pending), ..healthy }),
+        ("slowdown:sw-thermal", GpuHealth { slowdown: thermal, ..healthy }),
+        ("slowdown:hw-thermal", GpuHealth { slowdown: thermal, ..healthy }),
+        ("unsupported:persistence", GpuHealth { persistence_enabled: None, ..healthy }),
+        ("unsupported:ecc", GpuHealth { ecc_errors_uncorrected: None, ..healthy }),
+        ("unsupported:memory-repair", GpuHealth { memory_repair: None, ..healthy }),
+        ("unsupported:throttle-reasons", GpuHealth { slowdown: None, ..healthy }),
+    ];
+    for (name, expected) in cases {
+        fault(name);
+        assert_eq!(driver.health(0), Ok(expected), "{name}");
+        assert_eq!(driver.health(1), Ok(healthy), "the other GPU under {name}");
+        fault("clear");
+        assert_eq!(driver.health(0), Ok(healthy), "after {name}");
+    }
+    fault("lost");
+    let lost = driver.health(0).unwrap_err();
+    assert!(matches!(lost, GpuError::Lost { gpu: 0, .. }), "{lost:?}");
+    fault("clear");
+}
+
+/// A load of the driver needs a new driver, which finds the GPUs at default settings.
+fn check_driver_load(mut driver: NvmlDriver, library: &Path, change: impl Fn(&str)) {
+    let cap = driver.info(0).unwrap().cap_min.unwrap();
+    driver.set_cap(0, cap).unwrap();
+    change("unload");
+    let absent = [driver.count().err(), driver.read(0).err(), driver.health(0).err()];
+    let is_absent = |error: &_| matches!(error, Some(GpuError::DriverAbsent { .. }));
+    assert!(absent.iter().all(is_absent), "{absent:?}");
+    let Err(refused) = NvmlDriver::open(Some(library)) else { panic!("opened without a driver") };
+    assert!(matches!(refused, GpuError::DriverAbsent { .. }), "{refused:?}");
+    change("load");
+    let stale = driver.read(0).unwrap_err();
+    assert!(matches!(stale, GpuError::DriverAbsent { .. }), "{stale:?}");
+    drop(driver);
+    let driver = NvmlDriver::open(Some(library)).unwrap();
+    assert_eq!(driver.cap(0).ok(), driver.info(0).unwrap().cap_default);
+    assert_eq!(driver.health(0).unwrap().persistence_enabled, Some(false));
+}
+
 /// Paths of the simulated library and of wattle-simnode, if built.
 fn simulated() -> Option<(PathBuf, PathBuf)> {
     let named = std::env::var_os(LIBRARY_ENV).map(PathBuf::from);
@@ -235,6 +299,13 @@ fn check_simulated_node(state: &Path) {
     check_processes(&mut driver, Job(job.spawn().unwrap()));
     check_faults(&mut driver, |arguments| {
         run(Command::new(&tool).arg("fault").arg("--state").arg(state).args(arguments));
+    });
+    check_health(&driver, |fault| {
+        let mut command = Command::new(&tool);
+        run(command.arg("fault").arg("--state").arg(state).args(["--gpu", "0", fault]));
+    });
+    check_driver_load(driver, &library, |change| {
+        run(Command::new(&tool).arg("driver").arg("--state").arg(state).arg(change));
     });
 }
 

@@ -3,9 +3,11 @@
 //! Every value that is set on a GPU passes [`GpuFacts::check_cap`] or [`GpuFacts::check_clock`],
 //! so this module keeps caps and clocks within the GPU's limits.
 
-use wattle_common::messages::DesiredGpu;
-use wattle_common::{Frequency, Power, Timestamp};
+use wattle_common::messages::{DesiredGpu, GpuConditionKind};
+use wattle_common::{Energy, Frequency, Power, Timestamp};
+use wattle_gpu::{EnergyCounter, EnergyStep, GpuHealth};
 
+use crate::conditions::Conditions;
 use crate::node_limit::CapRequest;
 
 /// Properties of a GPU that the power agent does not change.
@@ -34,6 +36,10 @@ pub struct GpuStatus {
     pub cap: Option<Power>,
     /// Its SM clock at this moment.
     pub clock: Option<Frequency>,
+    /// Its energy counter, which restarts with the driver and with a reset of the GPU.
+    pub energy_total: Option<Energy>,
+    /// Its modes and faults.
+    pub health: GpuHealth,
 }
 
 /// Why the driver did not set a value.
@@ -135,6 +141,8 @@ pub(crate) struct Target {
 pub(crate) struct GpuState {
     pub(crate) facts: GpuFacts,
     pub(crate) healthy: bool,
+    pub(crate) conditions: Conditions,
+    pub(crate) energy: EnergyCounter,
     /// The actual cap, as last read or set; absent: not known at present.
     pub(crate) cap: Option<Power>,
     /// The last known cap.
@@ -165,10 +173,12 @@ pub(crate) struct GpuState {
 }
 
 impl GpuState {
-    pub(crate) const fn new(facts: GpuFacts) -> Self {
+    pub(crate) fn new(facts: GpuFacts) -> Self {
         Self {
             facts,
             healthy: true,
+            conditions: Conditions::default(),
+            energy: EnergyCounter::default(),
             cap: None,
             cap_last: None,
             clock: None,
@@ -227,9 +237,34 @@ impl GpuState {
         self.rejected = (!rejected.is_empty()).then(|| rejected.join("; "));
     }
 
+    /// Whether it is in MIG mode: nothing is set on it.
+    pub(crate) fn is_mig(&self) -> bool {
+        self.conditions.has(GpuConditionKind::MigEnabled)
+    }
+
+    /// Whether caps and clocks are set on it: it answers and is not in MIG mode.
+    pub(crate) fn is_managed(&self) -> bool {
+        self.healthy && !self.is_mig()
+    }
+
+    /// Forgets cap and clock, which are not known at present, and the energy counter.
+    pub(crate) fn forget_settings(&mut self) {
+        self.energy.clear();
+        self.cap = None;
+        self.clock = None;
+        self.cap_error = None;
+        self.clock_error = None;
+    }
+
+    /// Whether the driver was loaded again or the GPU was reset since the last reading, by its energy
+    /// counter.
+    pub(crate) fn has_restarted(&mut self, energy_total: Option<Energy>) -> bool {
+        energy_total.is_some_and(|total| matches!(self.energy.step(total), EnergyStep::Reset(_)))
+    }
+
     /// Whether its cap can be changed now.
     fn is_settable(&self) -> bool {
-        self.healthy && !self.cap_blocked && self.facts.cap_range.is_some()
+        self.is_managed() && !self.cap_blocked && self.facts.cap_range.is_some()
     }
 
     /// The highest cap that the GPU may have: the known one, the last known one, or the highest that it

@@ -8,10 +8,12 @@
 //! * the same holds after start and after shutdown;
 //! * the sum of the caps is within the node's limit, and a cap rises only when others have fallen enough;
 //! * an agent that only advises sets nothing.
+//! * nothing is set on a GPU in MIG mode.
 //!
 //! [`PowerMachine`] decides, without I/O and without a clock of its own; the shell (feature
 //! `service`) reads and sets the GPUs and uses the bus.
 
+mod conditions;
 pub mod config;
 pub mod gpu_state;
 pub mod machine;

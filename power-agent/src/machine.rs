@@ -139,14 +139,14 @@ impl PowerMachine {
         PersistedCaps { restored: true, ..self.caps.clone() }
     }
 
-    /// Whether every GPU that answers is in its safe state, so that the service may end.
+    /// Whether every GPU that answers and is managed is in its safe state, so that the service may end.
     #[must_use]
     pub fn is_safe(&self) -> bool {
         if self.settings.advise_only {
             return self.lease.is_none();
         }
         self.lease.is_none()
-            && self.gpus.values().filter(|gpu| gpu.healthy).all(|gpu| {
+            && self.gpus.values().filter(|gpu| gpu.is_managed()).all(|gpu| {
                 (gpu.reached() || gpu.cap_blocked || gpu.clock_blocked)
                     && gpu.cap_pending.is_none()
                     && !gpu.clock_pending
@@ -328,6 +328,7 @@ impl PowerMachine {
             cap_mw_advised: state.target.cap.filter(|_| advises),
             clock_mhz_max_advised: state.target.clock.filter(|_| advises),
             last_error: state.last_error(),
+            health: Some(state.conditions.report()),
         });
         let mut report = PowerReport {
             node: self.node.clone(),
@@ -343,6 +344,7 @@ impl PowerMachine {
             // A limit that is not held would permit other nodes more power.
             node_limit_mw: self.settings.node_limit.filter(|_| !advises),
             advise_only: advises,
+            driver_error: self.driver_error.clone(),
         };
         let changed = self.reported.as_mut().is_none_or(|last| {
             std::mem::swap(&mut last.at_us, &mut report.at_us);
@@ -372,11 +374,7 @@ impl PowerMachine {
         self.read_at = now + self.settings.heartbeat;
         if let Some(since) = self.reading_since {
             // The driver hangs. No second reading is issued, and the GPUs are reported as unhealthy.
-            if self.driver_error.is_none() {
-                let error = format!("the driver has not answered since {since}");
-                out.push(Action::Log(Note::DriverFailed { error: error.clone() }));
-                self.driver_error = Some(error);
-            }
+            self.driver_failed(now, format!("the driver has not answered since {since}"), out);
             return true;
         }
         self.reading_since = Some(now);
@@ -399,10 +397,9 @@ impl Machine for PowerMachine {
                 heartbeat = true;
             }
             Event::GpusUnreadable(error) => {
-                if self.driver_error.as_ref() != Some(&error) {
-                    out.push(Action::Log(Note::DriverFailed { error: error.clone() }));
-                }
-                self.driver_error = Some(error);
+                // A driver that is loaded again has default settings.
+                self.gpus.values_mut().for_each(GpuState::forget_settings);
+                self.driver_failed(now, error, out);
                 self.schedule_read(now);
                 heartbeat = true;
             }

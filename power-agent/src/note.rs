@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use wattle_common::bounds::OrderRefused;
+use wattle_common::messages::GpuConditionKind;
 use wattle_common::{Frequency, GpuIndex, NodeId, Power};
 
 /// A log message for the operator.
@@ -77,10 +78,33 @@ pub enum Note {
         /// The GPU.
         gpu: GpuIndex,
     },
+    /// A GPU was reset, or its driver was loaded again, between two readings.
+    Restarted {
+        /// The GPU.
+        gpu: GpuIndex,
+    },
     /// No GPU can be read.
     DriverFailed {
         /// The driver's error.
         error: String,
+    },
+    /// The GPUs can be read again.
+    DriverReturned,
+    /// A GPU has a condition.
+    ConditionBegan {
+        /// The GPU.
+        gpu: GpuIndex,
+        /// The condition.
+        condition: GpuConditionKind,
+        /// The driver's error or a count.
+        detail: Option<String>,
+    },
+    /// A GPU no longer has a condition.
+    ConditionEnded {
+        /// The GPU.
+        gpu: GpuIndex,
+        /// The condition.
+        condition: GpuConditionKind,
     },
     /// The number of GPUs does not fit `gpus_per_board`, which is not reported.
     InvalidBoards {
@@ -136,6 +160,23 @@ impl fmt::Display for Note {
             }
             Self::Lost { gpu, error } => write!(f, "GPU {gpu} does not answer: {error}"),
             Self::Recovered { gpu } => write!(f, "GPU {gpu} answers again"),
+            Self::Restarted { gpu } => write!(
+                f,
+                "GPU {gpu} was reset or its driver was loaded again: cap and clock are set again"
+            ),
+            Self::DriverReturned => {
+                f.write_str("the GPUs can be read again: caps and clocks are set again")
+            }
+            Self::ConditionBegan { gpu, condition, detail } => {
+                write!(f, "GPU {gpu} {}", condition.description())?;
+                if let Some(detail) = detail {
+                    write!(f, " ({detail})")?;
+                }
+                write!(f, "; {}", condition.remedy())
+            }
+            Self::ConditionEnded { gpu, condition } => {
+                write!(f, "GPU {gpu}: condition ended: {}", condition.description())
+            }
             Self::DriverFailed { error } => write!(f, "no GPU can be read: {error}"),
             Self::InvalidBoards { error } => write!(f, "gpus_per_board is not used: {error}"),
             Self::EntersSleep => f.write_str("the node is idle and enters sleep"),

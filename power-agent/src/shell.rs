@@ -132,11 +132,16 @@ fn act(
 
 fn log(note: &Note) {
     match note {
-        Note::Recovered { gpu } => tracing::info!(gpu, "{note}"),
-        Note::EntersSleep => tracing::info!("{note}"),
+        Note::Recovered { gpu } | Note::ConditionEnded { gpu, .. } => tracing::info!(gpu, "{note}"),
+        Note::EntersSleep | Note::DriverReturned => tracing::info!("{note}"),
+        Note::ConditionBegan { gpu, condition, .. } if condition.is_fault() => {
+            tracing::error!(gpu, "{note}");
+        }
         Note::Lost { gpu, .. }
         | Note::NotApplied { gpu, .. }
         | Note::CapChanged { gpu, .. }
+        | Note::Restarted { gpu }
+        | Note::ConditionBegan { gpu, .. }
         | Note::ClockAboveLock { gpu, .. }
         | Note::UnknownGpu { gpu } => tracing::warn!(gpu, "{note}"),
         Note::Refused(OrderRefused::OutOfBounds(_)) | Note::NodeLimitMissed { .. } => {

@@ -5,6 +5,7 @@
 //! the profilers; without their answer the cells are empty.
 
 mod advised;
+mod conditions;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,8 +30,9 @@ use crate::summaries::{self, Summaries};
 #[derive(Args)]
 #[command(
     after_help = "POWER is the mean of the last second, CAP the power limit in force, BUSY the utilisation,\n\
-        MEMORY the used and the total device memory. STATE is ok, lost (the GPU does not respond)\n\
-        or the sleep state of the node.\n\n\
+        MEMORY the used and the total device memory. STATE is ok, lost (the GPU does not respond),\n\
+        a condition of the GPU, whose remedy stands below the table, or the sleep state of the\n\
+        node.\n\n\
         Examples:\n  wattle nodes\n  wattle nodes --wide\n  wattle nodes --json"
 )]
 pub(crate) struct Nodes {
@@ -93,11 +95,7 @@ impl Node {
 
     /// The state of a GPU in one or two words.
     pub(crate) fn state(&self, gpu: &AppliedGpu) -> &'static str {
-        match self.sleep {
-            Some(sleep) => sleep.state.label(),
-            None if gpu.healthy => "ok",
-            None => "lost",
-        }
+        self.sleep.map_or_else(|| conditions::state(gpu), |sleep| sleep.state.label())
     }
 }
 
@@ -176,16 +174,20 @@ pub(crate) fn verdict(nodes: &[Node]) -> String {
             text.push_str(&format!(", hosts {}", power(hosts)));
         }
     }
-    let with_state =
-        |state: &str| all().filter(|(node, (gpu, _))| node.state(gpu) == state).count();
-    let healthy = with_state("ok");
-    let busy = all()
-        .filter(|(node, (gpu, _))| node.state(gpu) == "ok" && !node.jobs_on(gpu.gpu).is_empty())
-        .count();
-    text.push_str(&format!("\n{busy} with jobs, {} idle", healthy - busy));
-    let (lost, other) = (with_state("lost"), count - healthy - with_state("lost"));
-    if other > 0 {
-        text.push_str(&format!(", {other} asleep or waking"));
+    let awake = || all().filter(|(node, _)| node.sleep.is_none());
+    let has_jobs = |node: &Node, gpu: &AppliedGpu| !node.jobs_on(gpu.gpu).is_empty();
+    let answering = || awake().filter(|(_, (gpu, _))| gpu.healthy);
+    let busy = answering().filter(|(node, (gpu, _))| has_jobs(node, gpu)).count();
+    let idle =
+        answering().filter(|(node, (gpu, _))| gpu.accepts_jobs() && !has_jobs(node, gpu)).count();
+    let closed = answering().count() - busy - idle;
+    let (lost, asleep) = (awake().count() - answering().count(), count - awake().count());
+    text.push_str(&format!("\n{busy} with jobs, {idle} idle"));
+    if asleep > 0 {
+        text.push_str(&format!(", {asleep} asleep or waking"));
+    }
+    if closed > 0 {
+        text.push_str(&format!(", {closed} without new jobs"));
     }
     if lost > 0 {
         text.push_str(&format!(", {lost} lost"));
@@ -317,6 +319,7 @@ fn faults(node: &Node, now: Timestamp, rate: u32) -> Vec<String> {
             limit.as_mw() / 1_000
         ));
     }
+    faults.extend(conditions::faults(node, now));
     for (gpu, reading) in node.gpus() {
         if let Some(error) = reading.and_then(|reading| reading.error.as_ref()) {
             faults.push(format!("{id} GPU {}: {error}", gpu.gpu));

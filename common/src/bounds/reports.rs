@@ -4,10 +4,13 @@ use super::{
     ATTEMPT_MAX, DATE_TOLERANCE, GPU_POWER_W_MAX, JOBS_PER_NODE_MAX, MEMORY_MIB_MAX, OutOfBounds,
     at_most, check_gpus, check_text, invalid, not_ahead,
 };
-use crate::messages::{AppliedGpu, LaunchReport, LaunchState, LaunchedJob, PowerReport};
+use crate::messages::{AppliedGpu, GpuHealth, LaunchReport, LaunchState, LaunchedJob, PowerReport};
 use crate::time::Timestamp;
 use crate::topology::GPUS_PER_NODE_MAX;
 use crate::units::Power;
+
+/// Largest number of conditions of one GPU: each is reported once.
+const CONDITIONS_MAX: usize = 32;
 
 /// Checks a power agent's report.
 ///
@@ -16,7 +19,14 @@ use crate::units::Power;
 pub fn check_power_report(report: &PowerReport, now: Timestamp) -> Result<(), OutOfBounds> {
     not_ahead("at_us", report.at_us, now, DATE_TOLERANCE)?;
     at_most("number of gpus", report.gpus.len(), GPUS_PER_NODE_MAX as usize)?;
+    report.driver_error.iter().try_for_each(|error| check_text("driver_error", error))?;
     report.gpus.iter().try_for_each(check_gpu)
+}
+
+fn check_health(health: &GpuHealth) -> Result<(), OutOfBounds> {
+    at_most("number of conditions", health.conditions.len(), CONDITIONS_MAX)?;
+    let details = health.conditions.iter().filter_map(|condition| condition.detail.as_ref());
+    details.into_iter().try_for_each(|detail| check_text("detail", detail))
 }
 
 fn check_gpu(gpu: &AppliedGpu) -> Result<(), OutOfBounds> {
@@ -30,6 +40,7 @@ fn check_gpu(gpu: &AppliedGpu) -> Result<(), OutOfBounds> {
     }
     check_text("uuid", &gpu.uuid)?;
     check_text("gpu_type", &gpu.gpu_type)?;
+    gpu.health.iter().try_for_each(check_health)?;
     gpu.last_error.iter().try_for_each(|error| check_text("last_error", error))
 }
 

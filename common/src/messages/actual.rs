@@ -15,6 +15,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{GpuIndex, JobId, NodeId, SwitchId};
+use crate::messages::{GpuConditionKind, GpuHealth};
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
 
@@ -167,6 +168,9 @@ pub struct PowerReport {
     /// Whether the agent only advises: it sets no cap and no clock, and reports those that it would set.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub advise_only: bool,
+    /// Why no GPU of the node can be read, while that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver_error: Option<String>,
 }
 
 /// Result of a sleep request.
@@ -222,4 +226,22 @@ pub struct AppliedGpu {
     /// The last setting that was not applied, and why.
     #[serde(default)]
     pub last_error: Option<String>,
+    /// Its health; absent: not reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<GpuHealth>,
+}
+
+impl AppliedGpu {
+    /// Whether new jobs may be placed on it.
+    #[must_use]
+    pub fn accepts_jobs(&self) -> bool {
+        self.healthy && !self.health.as_ref().is_some_and(|health| health.no_new_jobs)
+    }
+
+    /// Whether the power agent sets its cap and clock: it responds and is not in MIG mode.
+    #[must_use]
+    pub fn is_managed(&self) -> bool {
+        let mut conditions = self.health.iter().flat_map(|health| &health.conditions);
+        self.healthy && !conditions.any(|c| c.condition == GpuConditionKind::MigEnabled)
+    }
 }

@@ -8,6 +8,7 @@
 pub mod actual;
 pub mod budget;
 pub mod desired;
+pub mod gpu_health;
 pub mod job_record;
 pub mod jobs;
 pub mod ledger;
@@ -30,6 +31,7 @@ pub use actual::{
 };
 pub use budget::{AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget};
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
+pub use gpu_health::{GpuCondition, GpuConditionKind, GpuHealth, MemoryRepair};
 pub use job_record::{
     JobRecord, LeftSizeRecord, Prediction, ProbeRecord, RecordedReason, RestartRecord,
 };

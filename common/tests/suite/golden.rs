@@ -204,6 +204,7 @@ fn actual() {
             cap_mw_advised: None,
             clock_mhz_max_advised: None,
             last_error: Some("cap of 90 W is below the GPU's 100 W".into()),
+            health: None,
         }],
         can_sleep: false,
         sleep_result: None,
@@ -211,6 +212,7 @@ fn actual() {
         gpus_per_board: None,
         node_limit_mw: None,
         advise_only: false,
+        driver_error: None,
     };
     check("power-report", &report);
     let mut advised = report.clone();
@@ -234,6 +236,21 @@ fn actual() {
     check("power-report-place", &placed);
     placed.node_limit_mw = Some(Power::from_w(1_600));
     check("power-report-limit", &placed);
+    placed.gpus[0].health = Some(GpuHealth {
+        mig_enabled: Some(false),
+        persistence_enabled: Some(true),
+        ecc_errors_uncorrected: Some(3),
+        memory_repair: Some(MemoryRepair::Pending),
+        no_new_jobs: true,
+        conditions: vec![GpuCondition {
+            condition: GpuConditionKind::EccErrors,
+            since_us: at(2),
+            detail: Some("3 since the driver was loaded".into()),
+        }],
+    });
+    check("power-report-health", &placed);
+    placed.driver_error = Some("no NVIDIA driver".into());
+    check("power-report-driver", &placed);
 }
 
 #[test]

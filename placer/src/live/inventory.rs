@@ -181,7 +181,7 @@ impl Placer {
         let memory = typed.clone().map(|gpu| gpu.memory_mib).min();
         let memory = memory.or(before.map(|facts| facts.memory_mib)).unwrap_or(0);
         let mut healthy =
-            typed.filter(|gpu| gpu.healthy).fold(0u64, |bits, gpu| bits | 1 << gpu.gpu);
+            typed.filter(|gpu| gpu.accepts_jobs()).fold(0u64, |bits, gpu| bits | 1 << gpu.gpu);
         healthy &= !self.gpus_with_orphans(node);
         let wakefulness = state.wakefulness();
         let not_woken = state.sleep.is_some_and(|sleep| sleep.state == SleepState::WakeFailed);
@@ -303,7 +303,7 @@ impl Placer {
         ));
     }
 
-    /// Whether no GPU of the job on this node is reported as failed.
+    /// Whether no GPU of the job on this node is reported as failed. GPUs that only get no new jobs answer.
     pub(super) fn gpus_answer(&self, node: &NodeId, gpus: &[u32]) -> bool {
         let Some((power, _)) = self.nodes.get(node).and_then(|state| state.power.as_ref()) else {
             return true;

@@ -89,6 +89,13 @@ impl Placer {
         let (phase, next) = (self.jobs[job].record.phase, self.jobs[job].record.next_phase);
         let logs: Vec<&str> =
             reports.iter().map(|report| report.as_ref().map_or("", |r| &r.log_path)).collect();
+        // Whether a program failed by itself or with its GPU is known from the next reading of the GPUs.
+        let awaits_gpus = |(share, report): (&NodeShare, &Option<LaunchedJob>)| {
+            report.as_ref().is_some_and(|run| self.awaits_gpus(now, share, run))
+        };
+        if phase == JobPhase::Running && shares.iter().zip(&reports).any(awaits_gpus) {
+            return;
+        }
         let ended = self.unrequested_end(&shares, &ranks, &logs).filter(|ended| match phase {
             // It failed before the stop request arrived: starting it again would not help.
             JobPhase::Stopping => next == Some(JobPhase::Queued) && ended.next == JobPhase::Failed,
@@ -109,6 +116,18 @@ impl Placer {
         if record.phase == JobPhase::Stopping && ranks.iter().all(RankState::is_over) {
             self.end(now, job, record.next_phase.unwrap_or(JobPhase::Queued));
         }
+    }
+
+    /// Whether a program has failed after the last report about the GPUs of its node, and the next report is
+    /// expected.
+    fn awaits_gpus(&self, now: Timestamp, share: &NodeShare, run: &LaunchedJob) -> bool {
+        let failed = matches!(run.state, LaunchState::Exited { code } if code != 0);
+        let power = self.nodes.get(&share.node).and_then(|node| node.power.as_ref());
+        failed
+            && power.is_some_and(|(report, at)| {
+                // Both times are by the node's clock.
+                report.at_us <= run.since_us && now.since(*at) <= self.config.node_stale_after()
+            })
     }
 
     fn report_of(&self, job: &JobId, attempt: u32, node: &NodeId) -> Option<LaunchedJob> {

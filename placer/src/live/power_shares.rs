@@ -41,7 +41,8 @@ fn has_higher_caps(state: &NodeState, gpus: &[DesiredGpu]) -> bool {
         }
     }
     let reported = state.power.iter().flat_map(|(report, _)| &report.gpus);
-    reported.filter(|gpu| gpu.healthy).any(|gpu| {
+    // The caps of GPUs in MIG mode are not Wattle's.
+    reported.filter(|gpu| gpu.is_managed()).any(|gpu| {
         gpu.cap_mw.zip(caps.get(&gpu.gpu)).is_some_and(|(reported, ordered)| reported > *ordered)
     })
 }

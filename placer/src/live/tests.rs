@@ -5,6 +5,7 @@ mod advised;
 mod bounds;
 mod budget;
 mod clock;
+mod conditions;
 mod extremes;
 mod fault_injection;
 mod forced_colocation;

@@ -48,7 +48,7 @@ impl PowerMachine {
         if self.sets_gpus() {
             let ramp = self.ramp();
             let mut room = self.room();
-            for (gpu, state) in self.gpus.iter_mut().filter(|(_, state)| state.healthy) {
+            for (gpu, state) in self.gpus.iter_mut().filter(|(_, state)| state.is_managed()) {
                 let before = state.cap_at_most(room.unread);
                 drive_cap(*gpu, state, now, ramp, room, out);
                 room.sum = room.sum.saturating_sub(before) + state.cap_at_most(room.unread);
@@ -118,7 +118,7 @@ impl PowerMachine {
     pub(super) fn next_step(&self) -> Option<Timestamp> {
         let (ramp, room) = (self.ramp(), self.room());
         let due = |gpu: &&GpuState| {
-            gpu.healthy && next_cap(gpu, ramp).is_some_and(|cap| room.permits(gpu, cap))
+            gpu.is_managed() && next_cap(gpu, ramp).is_some_and(|cap| room.permits(gpu, cap))
         };
         let gpus = self.gpus.values().filter(|_| self.sets_gpus());
         gpus.filter(due).map(|gpu| gpu.step_at).min()

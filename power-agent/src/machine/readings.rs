@@ -1,8 +1,10 @@
-//! Readings of the GPUs: new, changed, lost and recovered devices.
+//! Readings of the GPUs: new, changed, lost and recovered devices, and a driver that fails and returns.
 
+use wattle_common::messages::GpuConditionKind;
 use wattle_common::{Frequency, GpuIndex, Timestamp, topology};
 
 use super::{Action, PowerMachine, Safe, set_target};
+use crate::conditions::Change;
 use crate::gpu_state::{GpuFacts, GpuState, GpuStatus};
 use crate::note::Note;
 
@@ -18,7 +20,9 @@ impl PowerMachine {
         reads: Vec<(GpuIndex, Result<GpuStatus, String>)>,
         out: &mut Vec<Action>,
     ) {
-        self.driver_error = None;
+        if self.driver_error.take().is_some() {
+            out.push(Action::Log(Note::DriverReturned));
+        }
         let known = self.gpus.len();
         let missing: Vec<GpuIndex> = self
             .gpus
@@ -27,12 +31,12 @@ impl PowerMachine {
             .copied()
             .collect();
         for gpu in missing {
-            self.gpu_lost(gpu, "the driver no longer lists it".to_owned(), out);
+            self.gpu_lost(now, gpu, "the driver no longer lists it".to_owned(), out);
         }
         for (gpu, read) in reads {
             match read {
-                Ok(read) => self.gpu_read(gpu, read, out),
-                Err(error) => self.gpu_lost(gpu, error, out),
+                Ok(read) => self.gpu_read(now, gpu, read, out),
+                Err(error) => self.gpu_lost(now, gpu, error, out),
             }
         }
         if self.gpus.len() != known
@@ -49,7 +53,18 @@ impl PowerMachine {
         board.map_or(Ok(()), |board| topology::check_board(self.gpus.len() as u32, board))
     }
 
-    fn gpu_read(&mut self, gpu: GpuIndex, read: GpuStatus, out: &mut Vec<Action>) {
+    /// No GPU can be read, or the driver does not answer. It is logged once, whatever the later errors are.
+    pub(super) fn driver_failed(&mut self, now: Timestamp, error: String, out: &mut Vec<Action>) {
+        for state in self.gpus.values_mut() {
+            state.conditions.driver_failed(now, error.clone());
+        }
+        if self.driver_error.is_none() {
+            out.push(Action::Log(Note::DriverFailed { error: error.clone() }));
+        }
+        self.driver_error = Some(error);
+    }
+
+    fn gpu_read(&mut self, now: Timestamp, gpu: GpuIndex, read: GpuStatus, out: &mut Vec<Action>) {
         let lease = self.lease.as_ref();
         if let Some(cap) = read.cap
             && self.stores_caps
@@ -74,6 +89,14 @@ impl PowerMachine {
             state.cap = None;
             out.push(Action::Log(Note::Recovered { gpu }));
         }
+        if state.has_restarted(read.energy_total) {
+            state.forget_settings();
+            out.push(Action::Log(Note::Restarted { gpu }));
+        }
+        note_changes(gpu, state.conditions.read(now, read.health), out);
+        if state.is_mig() {
+            state.forget_settings();
+        }
         if let (Some(set), false) = (state.cap, state.cap_pending.is_some())
             && read.cap != Some(set)
             && !self.settings.advise_only
@@ -94,7 +117,7 @@ impl PowerMachine {
         state.clock_unverified = true;
     }
 
-    fn gpu_lost(&mut self, gpu: GpuIndex, error: String, out: &mut Vec<Action>) {
+    fn gpu_lost(&mut self, now: Timestamp, gpu: GpuIndex, error: String, out: &mut Vec<Action>) {
         let unknown = || GpuFacts {
             uuid: String::new(),
             gpu_type: String::new(),
@@ -105,19 +128,28 @@ impl PowerMachine {
         };
         let first = !self.gpus.contains_key(&gpu);
         let state = self.gpus.entry(gpu).or_insert_with(|| GpuState::new(unknown()));
+        state.conditions.lost(now, error.clone());
         if state.healthy || first {
             out.push(Action::Log(Note::Lost { gpu, error }));
         }
         state.healthy = false;
-        state.cap = None;
-        state.clock = None;
-        state.cap_error = None;
-        state.clock_error = None;
+        state.forget_settings();
     }
 
     /// Schedules the next reading one heartbeat from now.
     pub(super) fn schedule_read(&mut self, now: Timestamp) {
         self.reading_since = None;
         self.read_at = now + self.settings.heartbeat;
+    }
+}
+
+/// Logs conditions that begin or end. A GPU or a driver that fails and returns has its own notes.
+fn note_changes(gpu: GpuIndex, changes: Vec<Change>, out: &mut Vec<Action>) {
+    for Change { condition, began, detail } in changes {
+        match condition {
+            GpuConditionKind::DriverFailed | GpuConditionKind::Lost => {}
+            _ if began => out.push(Action::Log(Note::ConditionBegan { gpu, condition, detail })),
+            _ => out.push(Action::Log(Note::ConditionEnded { gpu, condition })),
+        }
     }
 }

@@ -136,7 +136,9 @@ fn read_gpu(
     };
     let reading = driver.read(gpu)?;
     known.insert(gpu, facts.clone());
-    Ok(GpuStatus { facts, cap: reading.cap, clock: reading.clock })
+    let health = driver.health(gpu)?;
+    let (cap, clock, energy_total) = (reading.cap, reading.clock, reading.energy_total);
+    Ok(GpuStatus { facts, cap, clock, energy_total, health })
 }
 
 pub(super) fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<GpuFacts, GpuError> {
@@ -159,6 +161,7 @@ mod tests {
     #[test]
     fn each_command_has_one_true_result() {
         let mut node = FakeDriver::v100s(2);
+        node.gpus[0].health.ecc_errors_uncorrected = Some(2);
         node.gpus[1].fault = FaultMode::Lost;
         let open = || panic!("the driver is open");
         let driver: Box<dyn Driver> = Box::new(node);
@@ -168,6 +171,7 @@ mod tests {
         let read = reads[0].1.as_ref().unwrap();
         assert_eq!(read.facts.cap_range, Some((Power::from_w(100), Power::from_w(300))));
         assert_eq!(read.facts.clock_range.unwrap().1, Frequency::from_mhz(1_530));
+        assert_eq!(read.health.ecc_errors_uncorrected, Some(2));
         assert!(reads[1].1.as_ref().unwrap_err().contains("lost"));
         let cap = Power::from_w(99);
         let Event::CapSet { result, .. } = executor.execute(GpuCommand::Cap(0, cap)) else {

@@ -12,7 +12,7 @@ use crate::persisted::PersistedCaps;
 use crate::shell::state_file::StateFile;
 
 /// Gives every GPU the cap that an earlier service found, or the safe one, within the node's limit, and
-/// unlocks its clock; returns the number of failures.
+/// unlocks its clock; returns the number of failures. Nothing is set on GPUs in MIG mode.
 ///
 /// # Errors
 /// Where there is no driver.
@@ -38,6 +38,10 @@ fn reset_all(
 ) -> Result<u32, GpuError> {
     let mut failed = 0;
     for (gpu, cap) in final_caps(driver, settings, caps)? {
+        if is_mig(driver, gpu) {
+            tracing::info!(gpu, "GPU is in MIG mode: not set");
+            continue;
+        }
         match cap.and_then(|cap| reset_gpu(driver, gpu, cap).map(|()| cap)) {
             Ok(cap) => {
                 tracing::info!(gpu, cap_mw = cap.map(Power::as_mw), "GPU is in its safe state");
@@ -49,6 +53,10 @@ fn reset_all(
         }
     }
     Ok(failed)
+}
+
+fn is_mig(driver: &dyn Driver, gpu: GpuIndex) -> bool {
+    driver.health(gpu).is_ok_and(|health| health.mig_enabled == Some(true))
 }
 
 type FinalCaps = Vec<(GpuIndex, Result<Option<Power>, GpuError>)>;
@@ -64,6 +72,10 @@ fn final_caps(
     let unread = gpus.iter().filter_map(|(_, facts)| highest(facts.as_ref().ok()?)).max();
     let request = |(gpu, facts): &(GpuIndex, Result<GpuFacts, GpuError>)| {
         let Ok(facts) = facts else { return CapRequest::Fixed(unread.unwrap_or_default()) };
+        if is_mig(driver, *gpu) {
+            let cap = driver.cap(*gpu).ok().or(facts.cap_default);
+            return CapRequest::Fixed(cap.unwrap_or_default());
+        }
         match caps.final_cap(*gpu, facts, settings).zip(facts.cap_range) {
             Some((requested, (lowest, _))) => CapRequest::Settable { requested, lowest },
             None => CapRequest::Fixed(facts.cap_default.unwrap_or_default()),
@@ -129,6 +141,20 @@ mod tests {
                 Command::ClockMax(2, None)
             ]
         );
+    }
+
+    #[test]
+    fn reset_sets_nothing_in_mig_mode() {
+        let mut node = FakeDriver::v100s(2);
+        node.set_cap(0, Power::from_w(120)).unwrap();
+        node.set_cap(1, Power::from_w(120)).unwrap();
+        node.gpus[0].health.mig_enabled = Some(true);
+        node.commands.clear();
+        let limit = Some(Power::from_w(300));
+        let settings = Settings { node_limit: limit, ..Settings::default() };
+        assert_eq!(reset_all(&mut node, &settings, &PersistedCaps::default()), Ok(0));
+        let rest = Power::from_w(180);
+        assert_eq!(node.commands, [Command::Cap(1, rest), Command::ClockMax(1, None)]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod advise;
 mod bounds;
+mod conditions;
 mod config;
 mod model;
 mod node_limit;

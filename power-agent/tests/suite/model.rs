@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use wattle_common::messages::{DesiredGpu, NodeDesired, PowerReport};
+use wattle_common::messages::{DesiredGpu, MemoryRepair, NodeDesired, PowerReport};
 use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp};
+use wattle_gpu::{GpuHealth, Slowdown};
 use wattle_power_agent::{
-    Action, Event, GpuFacts, GpuStatus, PersistedCaps, PowerMachine, SetError, Settings,
+    Action, Event, GpuFacts, GpuStatus, Note, PersistedCaps, PowerMachine, SetError, Settings,
 };
 use wattle_testkit as kit;
 
@@ -36,7 +37,18 @@ pub(crate) enum Step {
     Return(u32),
     Refuse(u32, bool),
     ExternalCap(u32, u64),
+    Mig(u32, bool),
+    Driver(bool),
     Crash,
+}
+
+/// Steps with MIG mode and loads of the driver.
+pub(crate) fn step_with_modes() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => step(),
+        1 => (0..GPUS, any::<bool>()).prop_map(|(gpu, on)| Step::Mig(gpu, on)),
+        1 => any::<bool>().prop_map(Step::Driver),
+    ]
 }
 
 pub(crate) fn step() -> impl Strategy<Value = Step> {
@@ -61,12 +73,29 @@ pub(crate) struct ModelGpu {
     pub(crate) clock: Option<Frequency>,
     pub(crate) lost: bool,
     pub(crate) refuses: bool,
+    /// Whether it is in MIG mode, and whether the machine has read that.
+    pub(crate) mig: bool,
+    pub(crate) mig_read: bool,
+    pub(crate) ecc_errors: u64,
+}
+
+impl ModelGpu {
+    fn health(&self) -> GpuHealth {
+        GpuHealth {
+            mig_enabled: Some(self.mig),
+            persistence_enabled: Some(true),
+            ecc_errors_uncorrected: Some(self.ecc_errors),
+            memory_repair: Some(MemoryRepair::None),
+            slowdown: Some(Slowdown::default()),
+        }
+    }
 }
 
 pub(crate) struct Node {
     pub(crate) machine: PowerMachine,
     pub(crate) settings: Settings,
     pub(crate) gpus: Vec<ModelGpu>,
+    pub(crate) driver_loaded: bool,
     pub(crate) now: Timestamp,
     pub(crate) waiting: VecDeque<Action>,
     pub(crate) newest: Option<NodeDesired>,
@@ -80,6 +109,7 @@ pub(crate) struct Node {
     /// Whether the last order arrived at once, or none has arrived.
     prompt: bool,
     pub(crate) reported: Option<PowerReport>,
+    pub(crate) notes: Vec<Note>,
 }
 
 pub(crate) fn facts() -> GpuFacts {
@@ -125,11 +155,15 @@ impl Node {
             clock: Some(Frequency::from_mhz(900)),
             lost: false,
             refuses: false,
+            mig: false,
+            mig_read: false,
+            ecc_errors: 4,
         };
         Self {
             machine: PowerMachine::new(node_id(), settings.clone()),
             settings,
             gpus: (0..GPUS).map(model).collect(),
+            driver_loaded: true,
             now: Timestamp::from_s(1_000),
             waiting: VecDeque::new(),
             newest: None,
@@ -139,6 +173,7 @@ impl Node {
             stopped: false,
             prompt: true,
             reported: None,
+            notes: Vec::new(),
         }
     }
 
@@ -169,6 +204,10 @@ impl Node {
 
     fn take(&mut self, out: Vec<Action>) {
         for action in out {
+            if let Action::SetCap { gpu, .. } | Action::SetClock { gpu, .. } = &action {
+                let model = &self.gpus[*gpu as usize];
+                assert!(!(model.mig && model.mig_read), "{action:?} in MIG mode");
+            }
             match &action {
                 Action::SetCap { .. } | Action::SetClock { .. } if self.settings.advise_only => {
                     panic!("an agent that only advises issues {action:?}")
@@ -197,7 +236,11 @@ impl Node {
                     self.caps = caps.clone();
                     continue;
                 }
-                Action::Log(_) | Action::Sleep(_) => continue,
+                Action::Log(note) => {
+                    self.notes.push(note.clone());
+                    continue;
+                }
+                Action::Sleep(_) => continue,
                 Action::ReadGpus => {}
             }
             self.waiting.push_back(action);
@@ -214,19 +257,31 @@ impl Node {
 
     pub(crate) fn answer(&mut self) -> bool {
         let Some(action) = self.waiting.pop_front() else { return false };
+        let absent = !self.driver_loaded;
         let error = |model: &ModelGpu| {
-            (model.lost || model.refuses)
+            (absent || model.lost || model.refuses)
                 .then(|| SetError { unsupported: false, message: "no permission".into() })
         };
         let event = match action {
+            Action::ReadGpus if absent => Event::GpusUnreadable("no driver".to_owned()),
             Action::ReadGpus => {
+                for model in self.gpus.iter_mut().filter(|model| !model.lost) {
+                    model.mig_read = model.mig;
+                }
                 let read = |(gpu, model): (GpuIndex, &ModelGpu)| {
                     if model.lost {
                         return (gpu, Err("lost".to_owned()));
                     }
                     self.first.entry(gpu).or_insert(model.cap);
                     let facts = GpuFacts { uuid: format!("GPU-{gpu}"), ..facts() };
-                    (gpu, Ok(GpuStatus { facts, cap: Some(model.cap), clock: model.clock }))
+                    let status = GpuStatus {
+                        facts,
+                        cap: Some(model.cap),
+                        clock: model.clock,
+                        energy_total: None,
+                        health: model.health(),
+                    };
+                    (gpu, Ok(status))
                 };
                 Event::GpusRead((0..).zip(&self.gpus).map(read).collect())
             }
@@ -334,7 +389,17 @@ impl Node {
             Step::Return(gpu) => self.gpus[gpu as usize].lost = false,
             Step::Refuse(gpu, on) => self.gpus[gpu as usize].refuses = on,
             Step::ExternalCap(gpu, w) => self.gpus[gpu as usize].cap = Power::from_w(w),
+            Step::Mig(gpu, on) => self.gpus[gpu as usize].mig = on,
+            Step::Driver(loaded) => {
+                if loaded && !self.driver_loaded {
+                    for model in &mut self.gpus {
+                        (model.cap, model.clock, model.ecc_errors) = (DEFAULT, None, 0);
+                    }
+                }
+                self.driver_loaded = loaded;
+            }
             Step::Crash => {
+                self.gpus.iter_mut().for_each(|model| model.mig_read = false);
                 self.machine = PowerMachine::new(node_id(), self.settings.clone())
                     .with_caps(self.caps.clone());
                 self.waiting.clear();

@@ -12,7 +12,8 @@ fn state() -> GpuStatus {
         cap_range: Some((Power::from_w(100), Power::from_w(300))),
         clock_range: None,
     };
-    GpuStatus { facts, cap: Some(Power::from_w(300)), clock: None }
+    let health = wattle_gpu::GpuHealth::default();
+    GpuStatus { facts, cap: Some(Power::from_w(300)), clock: None, energy_total: None, health }
 }
 
 #[test]

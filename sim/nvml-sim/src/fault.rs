@@ -30,10 +30,18 @@ pub enum Feature {
     Processes,
     /// Utilisation of each process.
     ProcessUtilization,
+    /// MIG mode.
+    Mig,
+    /// Persistence mode.
+    Persistence,
+    /// Counts of memory errors.
+    Ecc,
+    /// Page retirement and row remapping.
+    MemoryRepair,
 }
 
 /// Every [`Feature`] with its name on the command line.
-pub const FEATURES: [(Feature, &str); 11] = [
+pub const FEATURES: [(Feature, &str); 15] = [
     (Feature::Power, "power"),
     (Feature::Energy, "energy"),
     (Feature::Utilization, "utilization"),
@@ -45,6 +53,10 @@ pub const FEATURES: [(Feature, &str); 11] = [
     (Feature::ThrottleReasons, "throttle-reasons"),
     (Feature::Processes, "processes"),
     (Feature::ProcessUtilization, "process-utilization"),
+    (Feature::Mig, "mig"),
+    (Feature::Persistence, "persistence"),
+    (Feature::Ecc, "ecc"),
+    (Feature::MemoryRepair, "memory-repair"),
 ];
 
 impl Feature {
@@ -52,6 +64,40 @@ impl Feature {
     #[must_use]
     pub const fn bit(self) -> u64 {
         1 << self as u8
+    }
+}
+
+/// A cause that reduces the clocks from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowdownCause {
+    /// The driver, because of the temperature.
+    SoftwareThermal,
+    /// The hardware, because of the temperature.
+    HardwareThermal,
+    /// The power brake signal.
+    PowerBrake,
+    /// The hardware, without a reported cause.
+    Hardware,
+}
+
+/// Every [`SlowdownCause`] with its name on the command line.
+pub const SLOWDOWNS: [(SlowdownCause, &str); 4] = [
+    (SlowdownCause::SoftwareThermal, "sw-thermal"),
+    (SlowdownCause::HardwareThermal, "hw-thermal"),
+    (SlowdownCause::PowerBrake, "power-brake"),
+    (SlowdownCause::Hardware, "hw"),
+];
+
+impl SlowdownCause {
+    /// Its bits in NVML's throttle reasons; a hardware cause also sets the general hardware bit.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        match self {
+            Self::SoftwareThermal => 0x20,
+            Self::HardwareThermal => 0x40 | 0x8,
+            Self::PowerBrake => 0x80 | 0x8,
+            Self::Hardware => 0x8,
+        }
     }
 }
 
@@ -66,6 +112,18 @@ pub enum Fault {
     Unsupported(Feature),
     /// The energy counter is constant.
     StuckEnergy,
+    /// MIG is enabled. GPU types before Ampere refuse it.
+    Mig,
+    /// Persistence mode is off.
+    PersistenceOff,
+    /// Adds uncorrected memory errors.
+    EccErrors(u64),
+    /// Defective memory is replaced at the next load of the driver.
+    RepairPending,
+    /// Defective memory could not be replaced.
+    RepairFailed,
+    /// The clock is halved.
+    Slowdown(SlowdownCause),
     /// Removes all faults.
     Clear,
 }
@@ -73,10 +131,23 @@ pub enum Fault {
 /// An unknown fault name.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "unknown fault `{0}`: use lost, no-permission, stuck-energy, clear, or unsupported:NAME with NAME one of {names}",
+    "unknown fault `{0}`: use lost, no-permission, stuck-energy, mig, persistence-off, ecc-errors:COUNT, \
+     repair-pending, repair-failed, clear, slowdown:CAUSE with CAUSE one of {causes}, or unsupported:NAME \
+     with NAME one of {names}",
+    causes = SLOWDOWNS.map(|(_, name)| name).join(", "),
     names = FEATURES.map(|(_, name)| name).join(", ")
 )]
 pub struct UnknownFault(String);
+
+/// The value with this name.
+fn named<T: Copy>(all: &[(T, &str)], name: &str) -> Option<T> {
+    all.iter().find(|(_, known)| *known == name).map(|(value, _)| *value)
+}
+
+/// The name of a value.
+fn name_of<T: PartialEq>(all: &[(T, &'static str)], value: &T) -> &'static str {
+    all.iter().find(|(known, _)| known == value).map_or("unknown", |(_, name)| *name)
+}
 
 impl FromStr for Fault {
     type Err = UnknownFault;
@@ -86,11 +157,20 @@ impl FromStr for Fault {
             "lost" => Self::Lost,
             "no-permission" => Self::NoPermission,
             "stuck-energy" => Self::StuckEnergy,
+            "mig" => Self::Mig,
+            "persistence-off" => Self::PersistenceOff,
+            "repair-pending" => Self::RepairPending,
+            "repair-failed" => Self::RepairFailed,
             "clear" => Self::Clear,
             _ => {
-                let name = text.strip_prefix("unsupported:").ok_or_else(unknown)?;
-                let known = FEATURES.iter().find(|(_, known)| *known == name);
-                Self::Unsupported(known.ok_or_else(unknown)?.0)
+                let (fault, value) = text.split_once(':').ok_or_else(unknown)?;
+                let of_value = match fault {
+                    "unsupported" => named(&FEATURES, value).map(Self::Unsupported),
+                    "slowdown" => named(&SLOWDOWNS, value).map(Self::Slowdown),
+                    "ecc-errors" => value.parse().ok().map(Self::EccErrors),
+                    _ => None,
+                };
+                of_value.ok_or_else(unknown)?
             }
         })
     }
@@ -102,11 +182,14 @@ impl fmt::Display for Fault {
             Self::Lost => f.write_str("lost"),
             Self::NoPermission => f.write_str("no-permission"),
             Self::StuckEnergy => f.write_str("stuck-energy"),
+            Self::Mig => f.write_str("mig"),
+            Self::PersistenceOff => f.write_str("persistence-off"),
+            Self::EccErrors(count) => write!(f, "ecc-errors:{count}"),
+            Self::RepairPending => f.write_str("repair-pending"),
+            Self::RepairFailed => f.write_str("repair-failed"),
+            Self::Slowdown(cause) => write!(f, "slowdown:{}", name_of(&SLOWDOWNS, cause)),
             Self::Clear => f.write_str("clear"),
-            Self::Unsupported(feature) => {
-                let name = FEATURES.iter().find(|(known, _)| known == feature).map(|(_, n)| *n);
-                write!(f, "unsupported:{}", name.unwrap_or("unknown"))
-            }
+            Self::Unsupported(feature) => write!(f, "unsupported:{}", name_of(&FEATURES, feature)),
         }
     }
 }
@@ -118,6 +201,9 @@ mod tests {
     #[test]
     fn faults_round_trip_through_text() {
         let mut all = vec![Fault::Lost, Fault::NoPermission, Fault::StuckEnergy, Fault::Clear];
+        all.extend([Fault::Mig, Fault::PersistenceOff, Fault::EccErrors(7)]);
+        all.extend([Fault::RepairPending, Fault::RepairFailed]);
+        all.extend(SLOWDOWNS.map(|(cause, _)| Fault::Slowdown(cause)));
         all.extend(FEATURES.map(|(feature, _)| Fault::Unsupported(feature)));
         for fault in all {
             assert_eq!(fault.to_string().parse::<Fault>().unwrap(), fault);

@@ -18,10 +18,13 @@ use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::units::EnergyMeter;
 use wattle_common::{Energy, Frequency, JobId, NodeId, Power, Timestamp, WorkloadId};
 
+use crate::driver::DriverState;
+use crate::fault::SLOWDOWNS;
+use crate::health::Health;
 use crate::state::{CLAIMS_MAX, Claim, ClaimRequest, Gpu, NodeState, Phase, Share, TENANTS_MAX};
 
 /// Changed with every incompatible layout.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Index of the sequence number.
 pub(crate) const SEQUENCE: usize = 5;
 /// Words before the first copy: one page, so that the head can be mapped separately.
@@ -29,9 +32,9 @@ pub(crate) const HEAD_WORDS: usize = 512;
 const NODE: usize = 8;
 const GPU_TYPE: usize = 16;
 const TEXT_WORDS: usize = 8;
-const GPU_WORDS: usize = 12 + TENANTS_MAX;
+const GPU_WORDS: usize = 14 + TENANTS_MAX;
 const CLAIM_WORDS: usize = 16 + 2 * TEXT_WORDS;
-const STATE_HEAD_WORDS: usize = 2;
+const STATE_HEAD_WORDS: usize = 3;
 
 /// Constant properties of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,6 +164,7 @@ pub(crate) fn state_to_words(state: &NodeState) -> Vec<u64> {
     let mut out = Writer(Vec::with_capacity(state_words(state.gpus.len())));
     out.put(state.advanced_to.as_us());
     out.put(state.next_serial);
+    out.put(state.driver.to_word());
     for gpu in &state.gpus {
         put_gpu(&mut out, gpu);
     }
@@ -177,9 +181,10 @@ pub(crate) fn state_from_words(words: &[u64], gpus: usize) -> Result<NodeState, 
     let mut input = Reader(words.iter());
     let advanced_to = Timestamp::from_us(input.word()?);
     let next_serial = input.word()?;
+    let driver = DriverState::from_word(input.word()?);
     let gpus = (0..gpus).map(|_| get_gpu(&mut input)).collect::<Result<Vec<_>, _>>()?;
     let claims = (0..CLAIMS_MAX).map(|_| get_claim(&mut input)).collect::<Result<Vec<_>, _>>()?;
-    Ok(NodeState { advanced_to, next_serial, gpus, claims })
+    Ok(NodeState { advanced_to, next_serial, driver, gpus, claims })
 }
 
 const CAPPED: u64 = 1;
@@ -187,6 +192,10 @@ const LOST: u64 = 2;
 const NO_PERMISSION: u64 = 4;
 const STUCK: u64 = 8;
 const CLOCK_LOCKED: u64 = 16;
+const MIG: u64 = 32;
+const PERSISTENCE_OFF: u64 = 64;
+const REPAIR_PENDING: u64 = 128;
+const REPAIR_FAILED: u64 = 256;
 
 fn put_gpu(out: &mut Writer, gpu: &Gpu) {
     let flag = |set: bool, bit: u64| if set { bit } else { 0 };
@@ -195,7 +204,11 @@ fn put_gpu(out: &mut Writer, gpu: &Gpu) {
             | flag(gpu.lost, LOST)
             | flag(gpu.no_permission, NO_PERMISSION)
             | flag(gpu.energy_stuck.is_some(), STUCK)
-            | flag(gpu.clock_max.is_some(), CLOCK_LOCKED),
+            | flag(gpu.clock_max.is_some(), CLOCK_LOCKED)
+            | flag(gpu.health.mig, MIG)
+            | flag(gpu.health.persistence_off, PERSISTENCE_OFF)
+            | flag(gpu.health.repair_pending, REPAIR_PENDING)
+            | flag(gpu.health.repair_failed, REPAIR_FAILED),
     );
     out.put(gpu.cap.as_mw());
     out.put(gpu.clock_max.unwrap_or_default().as_mhz());
@@ -206,6 +219,10 @@ fn put_gpu(out: &mut Writer, gpu: &Gpu) {
     out.put(gpu.utilization_memory.to_bits());
     out.put(gpu.energy_stuck.unwrap_or_default().as_mj());
     out.put(gpu.unsupported);
+    out.put(gpu.health.ecc_errors);
+    // Zero: none; else its number in the list, from 1.
+    let cause = |slowdown| SLOWDOWNS.iter().position(|(cause, _)| *cause == slowdown);
+    out.put(gpu.health.slowdown.and_then(cause).map_or(0, |index| index as u64 + 1));
     out.put(gpu.shares.len().min(TENANTS_MAX) as u64);
     for index in 0..TENANTS_MAX {
         // One word holds the claim's slot and the utilisation in millionths.
@@ -226,6 +243,7 @@ fn get_gpu(input: &mut Reader<'_>) -> Result<Gpu, LayoutError> {
     let utilization_memory = input.ratio()?;
     let stuck = Energy::from_mj(input.word()?);
     let unsupported = input.word()?;
+    let (ecc_errors, slowdown) = (input.word()?, input.word()?);
     let tenants = input.word()?;
     let words = (0..TENANTS_MAX).map(|_| input.word()).collect::<Result<Vec<_>, _>>()?;
     if tenants > TENANTS_MAX as u64 {
@@ -254,6 +272,18 @@ fn get_gpu(input: &mut Reader<'_>) -> Result<Gpu, LayoutError> {
         no_permission: flags & NO_PERMISSION != 0,
         energy_stuck: (flags & STUCK != 0).then_some(stuck),
         unsupported,
+        health: Health {
+            mig: flags & MIG != 0,
+            persistence_off: flags & PERSISTENCE_OFF != 0,
+            repair_pending: flags & REPAIR_PENDING != 0,
+            repair_failed: flags & REPAIR_FAILED != 0,
+            ecc_errors,
+            slowdown: match usize::try_from(slowdown).map(|number| number.checked_sub(1)) {
+                Ok(None) => None,
+                Ok(Some(index)) if index < SLOWDOWNS.len() => Some(SLOWDOWNS[index].0),
+                _ => return Err(LayoutError::Corrupt("invalid slowdown")),
+            },
+        },
         shares,
     })
 }
@@ -334,24 +364,34 @@ mod tests {
 
     fn gpu() -> impl Strategy<Value = Gpu> {
         let shares = prop::collection::vec((0..CLAIMS_MAX, 0u32..=1_000_000), 0..=TENANTS_MAX);
-        (any::<[u64; 4]>(), any::<[u32; 2]>(), any::<[bool; 5]>(), any::<u128>(), shares).prop_map(
-            |([cap, power, stuck, unsupported], [clock, lock], flags, nj, shares)| Gpu {
-                cap: Power::from_mw(cap),
-                clock_max: flags[0].then(|| Frequency::from_mhz(lock)),
-                meter: EnergyMeter::from_nj(nj),
-                power: Power::from_mw(power),
-                clock: Frequency::from_mhz(clock),
-                utilization_gpu: 0.25,
-                utilization_memory: 0.1,
-                power_capped: flags[1],
-                lost: flags[2],
-                no_permission: flags[3],
-                energy_stuck: flags[4].then(|| Energy::from_mj(stuck)),
-                unsupported,
-                shares: shares
-                    .into_iter()
-                    .map(|(claim, u)| Share { claim, utilization: f64::from(u) / 1e6 })
-                    .collect(),
+        (any::<[u64; 5]>(), any::<[u32; 2]>(), any::<[bool; 9]>(), any::<u128>(), shares).prop_map(
+            |([cap, power, stuck, unsupported, ecc_errors], [clock, lock], flags, nj, shares)| {
+                Gpu {
+                    cap: Power::from_mw(cap),
+                    clock_max: flags[0].then(|| Frequency::from_mhz(lock)),
+                    meter: EnergyMeter::from_nj(nj),
+                    power: Power::from_mw(power),
+                    clock: Frequency::from_mhz(clock),
+                    utilization_gpu: 0.25,
+                    utilization_memory: 0.1,
+                    power_capped: flags[1],
+                    lost: flags[2],
+                    no_permission: flags[3],
+                    energy_stuck: flags[4].then(|| Energy::from_mj(stuck)),
+                    unsupported,
+                    health: Health {
+                        mig: flags[5],
+                        persistence_off: flags[6],
+                        repair_pending: flags[7],
+                        repair_failed: flags[8],
+                        ecc_errors,
+                        slowdown: SLOWDOWNS.get(ecc_errors as usize % 5).map(|(cause, _)| *cause),
+                    },
+                    shares: shares
+                        .into_iter()
+                        .map(|(claim, u)| Share { claim, utilization: f64::from(u) / 1e6 })
+                        .collect(),
+                }
             },
         )
     }
@@ -387,11 +427,13 @@ mod tests {
         fn a_state_round_trips(
             at in any::<u64>(),
             next_serial in any::<u64>(),
+            driver in any::<u64>(),
             gpus in prop::collection::vec(gpu(), 1..5),
             claims in prop::collection::vec(claim(), CLAIMS_MAX),
         ) {
             let advanced_to = Timestamp::from_us(at);
-            let state = NodeState { advanced_to, next_serial, gpus, claims };
+            let driver = DriverState::from_word(driver);
+            let state = NodeState { advanced_to, next_serial, driver, gpus, claims };
             let words = state_to_words(&state);
             prop_assert_eq!(words.len(), state_words(state.gpus.len()));
             prop_assert_eq!(state_from_words(&words, state.gpus.len()), Ok(state));

@@ -11,7 +11,9 @@
               calls without a safe wrapper in std"
 )]
 
+pub mod driver;
 pub mod fault;
+pub mod health;
 pub mod job;
 mod layout;
 pub mod liveness;

@@ -125,8 +125,8 @@ struct Cache {
     state: Option<(u64, Arc<NodeState>)>,
     /// Wall time of the last liveness check, microseconds.
     checked_us: u64,
-    /// Last value of each energy counter.
-    energy: Vec<Energy>,
+    /// Last value of each energy counter since this load of the driver.
+    energy: (Option<u64>, Vec<Energy>),
     /// Slots of the claims of this handle.
     own: Vec<usize>,
 }
@@ -317,17 +317,22 @@ impl Node {
         Ok(Snapshot { state, at })
     }
 
-    /// Value of a GPU's energy counter, non-decreasing within this process.
+    /// Value of a GPU's energy counter, non-decreasing within this process until the driver is loaded again.
     ///
     /// An observation between the instant of an event and its write extrapolates with the previous
     /// power for some microseconds; without the bound the next value could be lower.
     #[must_use]
     pub fn energy_counter(&self, snapshot: &Snapshot, index: usize) -> Energy {
         let energy = snapshot.state.energy_counter(&snapshot.state.gpus[index], snapshot.at);
+        let load = snapshot.state.driver.load();
         let mut cache = self.cache();
-        cache.energy.resize(self.head.gpus, Energy::ZERO);
-        cache.energy[index] = cache.energy[index].max(energy);
-        cache.energy[index]
+        let (cached_load, last) = &mut cache.energy;
+        if *cached_load != load {
+            (*cached_load, *last) = (load, Vec::new());
+        }
+        last.resize(self.head.gpus, Energy::ZERO);
+        last[index] = last[index].max(energy);
+        last[index]
     }
 
     /// Changes the node now. Blocks other writers but not readers.

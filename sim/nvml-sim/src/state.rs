@@ -11,7 +11,9 @@ use wattle_common::units::EnergyMeter;
 use wattle_common::{Energy, Frequency, Power, Timestamp, WorkloadId};
 use wattle_world::{GpuModel, Setting, Tenant, World};
 
+use crate::driver::DriverState;
 use crate::fault::{Fault, Feature};
+use crate::health::{self, Health};
 pub use crate::tenant::{
     CLAIMS_MAX, Claim, ClaimRequest, FEMTOSTEPS, Gpu, NANOSTEPS, Phase, Share, TENANTS_MAX,
 };
@@ -22,6 +24,9 @@ pub enum StateError {
     /// No GPU with this index.
     #[error("the node has no GPU {0}")]
     NoGpu(u32),
+    /// The driver is not loaded.
+    #[error("the driver is not loaded; load it with: wattle-simnode driver load")]
+    NoDriver,
     /// The GPU is lost.
     #[error("GPU {0} is lost; clear the fault with: wattle-simnode fault --gpu {0} clear")]
     Lost(u32),
@@ -69,6 +74,8 @@ pub struct NodeState {
     pub advanced_to: Timestamp,
     /// Serial number of the next claim.
     pub next_serial: u64,
+    /// Whether the driver is loaded.
+    pub driver: DriverState,
     /// Its GPUs.
     pub gpus: Vec<Gpu>,
     /// Claims by slot; a claim keeps its slot until it is released.
@@ -101,11 +108,13 @@ impl NodeState {
             no_permission: false,
             energy_stuck: None,
             unsupported: 0,
+            health: Health::default(),
             shares: Vec::new(),
         };
         let mut state = Self {
             advanced_to: at,
             next_serial: 1,
+            driver: DriverState::default(),
             gpus: vec![gpu; gpus],
             claims: vec![None; CLAIMS_MAX],
         };
@@ -160,7 +169,9 @@ impl NodeState {
             }
         }
         let gpu = &mut self.gpus[index];
-        let setting = Setting { cap: Some(gpu.cap), clock_max: gpu.clock_max };
+        let clock_max =
+            [gpu.clock_max, gpu.health.clock_max(hardware.model)].into_iter().flatten().min();
+        let setting = Setting { cap: Some(gpu.cap), clock_max };
         let now = hardware.world.gpu_state(hardware.model, setting, &tenants);
         gpu.power = now.power;
         gpu.clock = now.clock;
@@ -181,7 +192,11 @@ impl NodeState {
         }
     }
 
+    /// Lost GPUs; all without a driver.
     fn lost_gpus(&self) -> u64 {
+        if self.driver.load().is_none() {
+            return u64::MAX;
+        }
         self.gpus.iter().enumerate().filter(|(_, c)| c.lost).fold(0, |bits, (i, _)| bits | 1 << i)
     }
 
@@ -201,6 +216,9 @@ impl NodeState {
     /// If the GPU does not exist, is lost, or does not support the feature.
     pub fn gpu(&self, index: u32, feature: Option<Feature>) -> Result<&Gpu, StateError> {
         let gpu = self.gpus.get(index as usize).ok_or(StateError::NoGpu(index))?;
+        if self.driver.load().is_none() {
+            return Err(StateError::NoDriver);
+        }
         if gpu.lost {
             return Err(StateError::Lost(index));
         }
@@ -273,6 +291,7 @@ impl NodeState {
     ) -> Result<(), StateError> {
         self.event(hardware, at, |state| {
             let gpu = state.gpu_mut(index)?;
+            let health = &mut gpu.health;
             match fault {
                 Fault::Lost => gpu.lost = true,
                 Fault::NoPermission => gpu.no_permission = true,
@@ -280,7 +299,19 @@ impl NodeState {
                 Fault::StuckEnergy => {
                     gpu.energy_stuck = gpu.energy_stuck.or(Some(gpu.meter.total()));
                 }
+                Fault::Mig if !health::has_mig(hardware.model) => {
+                    return Err(StateError::Unsupported(index));
+                }
+                Fault::Mig => health.mig = true,
+                Fault::PersistenceOff => health.persistence_off = true,
+                Fault::EccErrors(count) => {
+                    health.ecc_errors = health.ecc_errors.saturating_add(count);
+                }
+                Fault::RepairPending => health.repair_pending = true,
+                Fault::RepairFailed => health.repair_failed = true,
+                Fault::Slowdown(cause) => health.slowdown = Some(cause),
                 Fault::Clear => {
+                    gpu.health = Health::default();
                     gpu.lost = false;
                     gpu.no_permission = false;
                     gpu.unsupported = 0;
@@ -289,6 +320,31 @@ impl NodeState {
             }
             Ok(())
         })
+    }
+
+    /// Unloads the driver from `at` on: no GPU can be used.
+    pub fn unload_driver(&mut self, hardware: Hardware<'_>, at: Timestamp) {
+        self.advance(at);
+        self.driver = self.driver.unloaded();
+        self.update_rates(hardware);
+    }
+
+    /// Loads the driver at `at`, if it is not loaded. Lost GPUs return. Caps, clocks, energy counters and
+    /// counts of errors restart; persistence mode is off.
+    pub fn load_driver(&mut self, hardware: Hardware<'_>, at: Timestamp) {
+        self.advance(at);
+        if self.driver.load().is_none() {
+            self.driver = self.driver.loaded();
+            for gpu in &mut self.gpus {
+                gpu.cap = hardware.model.cap_default;
+                gpu.clock_max = None;
+                gpu.meter = EnergyMeter::default();
+                gpu.energy_stuck = gpu.energy_stuck.map(|_| Energy::ZERO);
+                gpu.lost = false;
+                gpu.health = gpu.health.reloaded();
+            }
+        }
+        self.update_rates(hardware);
     }
 
     /// Slot for a new claim: an empty one for which `is_free` holds.

@@ -4,6 +4,7 @@ use wattle_common::units::EnergyMeter;
 use wattle_common::{Energy, Frequency, JobId, Power, WorkloadId};
 
 use crate::fault::{FEATURES, Fault};
+use crate::health::Health;
 
 /// Maximum number of processes that hold GPUs of one node.
 pub const CLAIMS_MAX: usize = 64;
@@ -52,6 +53,8 @@ pub struct Gpu {
     pub energy_stuck: Option<Energy>,
     /// Bits of unsupported [`crate::fault::Feature`]s.
     pub unsupported: u64,
+    /// Its modes and faults.
+    pub health: Health,
     /// Its tenants, by slot of their claims.
     pub shares: Vec<Share>,
 }
@@ -67,8 +70,20 @@ impl Gpu {
             (self.no_permission, Fault::NoPermission),
             (self.energy_stuck.is_some(), Fault::StuckEnergy),
         ];
-        let set = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, fault)| fault);
-        set.chain(unsupported.map(|(feature, _)| Fault::Unsupported(*feature))).collect()
+        let health = self.health;
+        let modes = [
+            (health.mig, Fault::Mig),
+            (health.persistence_off, Fault::PersistenceOff),
+            (health.ecc_errors > 0, Fault::EccErrors(health.ecc_errors)),
+            (health.repair_pending, Fault::RepairPending),
+            (health.repair_failed, Fault::RepairFailed),
+        ];
+        let flags = flags.into_iter().chain(modes);
+        let set = flags.filter(|(is_set, _)| *is_set).map(|(_, fault)| fault);
+        let slowdown = health.slowdown.map(Fault::Slowdown);
+        set.chain(slowdown)
+            .chain(unsupported.map(|(feature, _)| Fault::Unsupported(*feature)))
+            .collect()
     }
 }
 

@@ -298,7 +298,14 @@ fn gpus_read(applied: &Applied) -> power_agent::Event {
             cap_range: Some((CAP_MIN, CAP_DEFAULT)),
             clock_range: None,
         };
-        (*gpu, Ok(power_agent::GpuStatus { facts, cap: Some(*cap), clock: None }))
+        let status = power_agent::GpuStatus {
+            facts,
+            cap: Some(*cap),
+            clock: None,
+            energy_total: None,
+            health: wattle_gpu::GpuHealth::default(),
+        };
+        (*gpu, Ok(status))
     };
     power_agent::Event::GpusRead(applied.caps.iter().map(status).collect())
 }

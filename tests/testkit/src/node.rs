@@ -27,6 +27,7 @@ pub fn applied_gpu(gpu: GpuIndex, gpu_type: &str) -> AppliedGpu {
         cap_mw_advised: None,
         clock_mhz_max_advised: None,
         last_error: None,
+        health: None,
     }
 }
 
@@ -50,6 +51,7 @@ pub fn power_report(
         gpus_per_board: None,
         node_limit_mw: None,
         advise_only: false,
+        driver_error: None,
     }
 }
 

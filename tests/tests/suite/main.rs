@@ -12,6 +12,7 @@ mod deploy;
 mod documentation;
 mod edges;
 mod failover;
+mod gpu_conditions;
 mod gpu_suite;
 mod history;
 mod identity;

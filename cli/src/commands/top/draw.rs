@@ -50,7 +50,9 @@ fn verdict(model: &Model, view: &View) -> (Level, String) {
         return (Level::Warning, "WAITING: no node has reported".to_owned());
     }
     let gpus = || view.nodes.iter().flat_map(|node| node.gpus().map(move |gpu| (node, gpu)));
-    let lost = gpus().filter(|(node, (gpu, _))| node.state(gpu) == "lost").count();
+    let awake = || gpus().filter(|(node, _)| node.sleep.is_none()).map(|(_, (gpu, _))| gpu);
+    let lost = awake().filter(|gpu| !gpu.healthy).count();
+    let closed = awake().filter(|gpu| gpu.healthy && !gpu.accepts_jobs()).count();
     let silent = view.nodes.iter().filter(|node| node.summary.is_none() && node.sleep.is_none());
     let silent: Vec<&str> = silent.map(|node| node.node.as_str()).collect();
     let (counts, [draw, _]) = jobs::verdict(&view.jobs);
@@ -60,6 +62,11 @@ fn verdict(model: &Model, view: &View) -> (Level, String) {
     }
     if !silent.is_empty() {
         let text = format!("NO READINGS from the profiler of {}; {jobs}", silent.join(", "));
+        return (Level::Warning, text);
+    }
+    if closed > 0 {
+        let text =
+            format!("{closed} of {} GPUs get no new jobs: wattle nodes; {jobs}", gpus().count());
         return (Level::Warning, text);
     }
     (Level::Ok, format!("OK: {jobs}"))
@@ -158,9 +165,11 @@ fn nodes(nodes: &[Node]) -> Table {
         let total: u64 = gpus.iter().map(|(gpu, _)| gpu.memory_mib).sum();
         let hottest = readings().filter_map(|reading| reading.temperature_c).max();
         let lost = gpus.iter().filter(|(gpu, _)| !gpu.healthy).count();
+        let closed = gpus.iter().filter(|(gpu, _)| !gpu.accepts_jobs()).count();
         let state = match (node.sleep, node.summary.is_some()) {
             (Some(sleep), _) => sleep.state.label().to_owned(),
             (None, _) if lost > 0 => format!("{lost} lost"),
+            (None, _) if closed > 0 => format!("{closed} closed"),
             (None, true) => "ok".to_owned(),
             (None, false) => "silent".to_owned(),
         };

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wattle_common::messages::{
-    AppliedGpu, LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport, SleepResult,
-    SleepState,
+    AppliedGpu, GpuCondition, GpuConditionKind, GpuHealth, LaunchReport, LaunchState, LaunchedJob,
+    NodeDesired, PowerReport, SleepResult, SleepState,
 };
 use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
 
@@ -20,6 +20,8 @@ pub(super) struct Node {
     pub(super) instance: u32,
     pub(super) behind: Duration,
     pub(super) unhealthy: BTreeSet<GpuIndex>,
+    /// GPUs with a condition.
+    pub(super) conditions: BTreeMap<GpuIndex, GpuConditionKind>,
     /// GPUs that have never been read.
     pub(super) unread: BTreeSet<GpuIndex>,
     pub(super) cut_off: bool,
@@ -100,7 +102,18 @@ impl Node {
             gpus_per_board: self.place.1,
             node_limit_mw: self.limit,
             advise_only: self.advises,
+            driver_error: None,
         }
+    }
+
+    fn health(&self, gpu: GpuIndex) -> Option<GpuHealth> {
+        let condition = *self.conditions.get(&gpu)?;
+        let since_us = Timestamp::from_s(1);
+        Some(GpuHealth {
+            no_new_jobs: condition.keeps_jobs_away(),
+            conditions: vec![GpuCondition { condition, since_us, detail: None }],
+            ..GpuHealth::default()
+        })
     }
 
     fn gpu(&self, gpu: GpuIndex) -> AppliedGpu {
@@ -124,6 +137,7 @@ impl Node {
             cap_mw_advised: ordered.filter(|_| self.advises).and_then(|gpu| gpu.cap_mw),
             clock_mhz_max_advised: None,
             last_error: self.refuses.clone(),
+            health: self.health(gpu),
         };
         if !self.unread.contains(&gpu) {
             return applied;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use wattle_common::Machine;
 use wattle_common::job::{JobSpec, Sharing};
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobRecord, LaunchReport,
-    LaunchState, LaunchedJob, NodeDesired, PowerReport, Reply, SleepState, SubmitJob,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, GpuConditionKind, JobRecord,
+    LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport, Reply, SleepState, SubmitJob,
 };
 use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
 
@@ -117,6 +117,7 @@ impl World {
                     instance: 1,
                     behind: Duration::ZERO,
                     unhealthy: BTreeSet::new(),
+                    conditions: BTreeMap::new(),
                     unread: BTreeSet::new(),
                     cut_off: false,
                     reconnected: false,
@@ -194,6 +195,19 @@ impl World {
             node.unhealthy.remove(&gpu)
         };
     }
+    /// The power agent reports this condition of a GPU.
+    pub(super) fn set_condition(
+        &mut self,
+        node: &str,
+        gpu: GpuIndex,
+        condition: Option<GpuConditionKind>,
+    ) {
+        let node = self.node_mut(node);
+        match condition {
+            Some(condition) => node.conditions.insert(gpu, condition),
+            None => node.conditions.remove(&gpu),
+        };
+    }
     /// These GPUs have not been read yet.
     pub(super) fn unread(&mut self, node: &str, gpus: &[GpuIndex]) {
         self.node_mut(node).unread = gpus.iter().copied().collect();
@@ -235,6 +249,25 @@ impl World {
         let runs = &mut self.node_mut(node).runs;
         let run = runs.values_mut().rfind(|run| run.job.as_str() == job).unwrap();
         run.state = state;
+    }
+    /// A program ends a second later, before the next report of the power agent.
+    pub(super) fn exits_before_the_gpus_are_read(&mut self, node: &str, job: &str, code: i32) {
+        self.now = self.now + Duration::from_secs(1);
+        self.set_state(node, job, LaunchState::Exited { code });
+        let now = self.now;
+        let node = self.node_mut(node);
+        let run = node.runs.values_mut().rfind(|run| run.job.as_str() == job).unwrap();
+        run.since_us = now;
+        let report = node.launch(now);
+        self.deliver(Event::LaunchReported(report));
+    }
+    /// The power agent is silent; the launcher reports once a second.
+    pub(super) fn only_the_launcher_reports(&mut self, node: &str, seconds: u64) {
+        for _ in 0..seconds {
+            self.now = self.now + Duration::from_secs(1);
+            let (_, report) = self.reports(node);
+            self.deliver(Event::LaunchReported(report));
+        }
     }
     /// The placer is paused; the nodes continue.
     pub(super) fn pause_placer(&mut self, seconds: u64) {

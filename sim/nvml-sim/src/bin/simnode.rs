@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use nvml_sim::fault::Fault;
 use nvml_sim::node::{Node, NodeError, NodeSpec, wall_us};
 use nvml_sim::nvml::uuid_of;
@@ -41,6 +41,12 @@ enum Command {
         after_help = "Example:\n  wattle-simnode fault --state /tmp/n0.node --gpu 0 unsupported:energy\n  wattle-simnode fault --state /tmp/n0.node --gpu 0 clear"
     )]
     Fault(InjectFault),
+    /// Unloads or loads the driver of a node. A load restarts caps, clocks and counters, switches persistence
+    /// mode off, and brings lost GPUs back.
+    #[command(
+        after_help = "Example:\n  wattle-simnode driver --state /tmp/n0.node unload\n  wattle-simnode driver --state /tmp/n0.node load"
+    )]
+    Driver(ChangeDriver),
 }
 
 #[derive(Args)]
@@ -84,8 +90,26 @@ struct InjectFault {
     /// GPU index.
     #[arg(long)]
     gpu: u32,
-    /// lost, no-permission, stuck-energy, unsupported:NAME, or clear.
+    /// lost, no-permission, stuck-energy, mig, persistence-off, ecc-errors:COUNT, repair-pending,
+    /// repair-failed, slowdown:CAUSE, unsupported:NAME, or clear.
     fault: Fault,
+}
+
+#[derive(Args)]
+struct ChangeDriver {
+    /// State file.
+    #[arg(long)]
+    state: PathBuf,
+    /// What happens to the driver.
+    change: DriverChange,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum DriverChange {
+    /// No GPU can be used, and processes on the GPUs fail.
+    Unload,
+    /// The GPUs return with default settings.
+    Load,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -93,6 +117,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Create(args) => create(args),
         Command::Show(args) => show(&args),
         Command::Fault(args) => fault(&args),
+        Command::Driver(args) => change_driver(&args),
     };
     let Err(error) = result else { return Ok(ExitCode::SUCCESS) };
     // Errors that another command line fixes are usage errors.
@@ -104,7 +129,7 @@ fn main() -> anyhow::Result<ExitCode> {
                 | NodeError::Exists { .. }
                 | NodeError::Missing { .. }
                 | NodeError::Unusable { .. }
-                | NodeError::Refused(StateError::NoGpu(_))
+                | NodeError::Refused(StateError::NoGpu(_) | StateError::Unsupported(_))
         )
     );
     writeln!(std::io::stderr(), "error: {error:#}")?;
@@ -124,6 +149,18 @@ fn fault(args: &InjectFault) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn change_driver(args: &ChangeDriver) -> anyhow::Result<()> {
+    let node = Node::open(&args.state)?;
+    node.update(|state, hardware, at| {
+        match args.change {
+            DriverChange::Unload => state.unload_driver(hardware, at),
+            DriverChange::Load => state.load_driver(hardware, at),
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
 #[derive(Serialize)]
 struct NodeReport {
     node: String,
@@ -131,6 +168,7 @@ struct NodeReport {
     rate: u32,
     epoch_us: u64,
     at_us: u64,
+    driver_loaded: bool,
     gpus: Vec<GpuReport>,
 }
 
@@ -178,11 +216,12 @@ fn show(args: &Show) -> anyhow::Result<()> {
     }
     writeln!(
         out,
-        "{}: {} x {}, rate {}",
+        "{}: {} x {}, rate {}{}",
         report.node,
         report.gpus.len(),
         node.model().nvml_name,
-        report.rate
+        report.rate,
+        if report.driver_loaded { "" } else { ", driver not loaded" }
     )?;
     writeln!(out, "GPU     POWER       CAP   CLOCK  UTIL   MEMORY MiB        ENERGY  TENANTS")?;
     for gpu in &report.gpus {
@@ -254,6 +293,7 @@ fn report(node: &Node) -> Result<NodeReport, NodeError> {
         rate: node.clock().rate,
         epoch_us: node.clock().epoch_us,
         at_us: snapshot.at.as_us(),
+        driver_loaded: snapshot.state.driver.load().is_some(),
         gpus: gpus.collect(),
     })
 }

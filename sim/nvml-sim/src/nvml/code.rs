@@ -29,6 +29,7 @@ impl From<StateError> for Code {
     fn from(error: StateError) -> Self {
         match error {
             StateError::NoGpu(_) | StateError::OutOfRange { .. } => Self::INVALID_ARGUMENT,
+            StateError::NoDriver => Self::UNINITIALIZED,
             StateError::Lost(_) => Self::GPU_IS_LOST,
             StateError::NoPermission(_) => Self::NO_PERMISSION,
             StateError::Unsupported(_) => Self::NOT_SUPPORTED,

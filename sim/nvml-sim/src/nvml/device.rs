@@ -169,6 +169,8 @@ nvml! {
     value nvmlDeviceGetUtilizationRates(device: Device) -> Utilization {
         let view = GpuView::observe(device, Some(Feature::Utilization))?;
         let gpu = view.state();
+        // As in NVIDIA's driver.
+        require(!gpu.health.mig)?;
         Ok(Utilization {
             gpu: percent(gpu.utilization_gpu),
             memory: percent(gpu.utilization_memory),

@@ -10,7 +10,7 @@ use super::code::Code;
 use super::device::{mw, require};
 use super::export::{nvml, return_value};
 use super::{Device, GpuView, index_of, node};
-use crate::fault::Feature;
+use crate::fault::{Feature, SLOWDOWNS, SlowdownCause};
 
 /// Values from here on name clock limits instead of MHz (`NVML_CLOCK_LIMIT_ID_RANGE_START`).
 const CLOCK_LIMIT_IDS: c_uint = 0xffff_ff00;
@@ -51,18 +51,21 @@ fn power_limit(device: Device, pick: impl FnOnce(&GpuView) -> Power) -> Result<c
 fn throttle_reasons(device: Device) -> Result<c_ulonglong, Code> {
     let view = GpuView::observe(device, Some(Feature::ThrottleReasons))?;
     let gpu = view.state();
+    let slowdown = gpu.health.slowdown.map_or(0, SlowdownCause::bits);
     let computing = gpu.shares.iter().any(|share| share.utilization > 0.0);
     if !computing {
-        return Ok(GPU_IDLE);
+        return Ok(GPU_IDLE | slowdown);
     }
     let locked = gpu.clock_max.is_some_and(|max| gpu.clock >= max);
-    Ok((if gpu.power_capped { SW_POWER_CAP } else { 0 })
+    Ok(slowdown
+        | (if gpu.power_capped { SW_POWER_CAP } else { 0 })
         | (if locked { APPLICATIONS_CLOCKS_SETTING } else { 0 }))
 }
 
 fn supported_throttle_reasons(device: Device) -> Result<c_ulonglong, Code> {
     GpuView::observe(device, Some(Feature::ThrottleReasons))?;
-    Ok(GPU_IDLE | APPLICATIONS_CLOCKS_SETTING | SW_POWER_CAP)
+    let slowdowns = SLOWDOWNS.iter().fold(0, |bits, (cause, _)| bits | cause.bits());
+    Ok(GPU_IDLE | APPLICATIONS_CLOCKS_SETTING | SW_POWER_CAP | slowdowns)
 }
 
 /// Locks or unlocks the clock of an observed GPU.
@@ -109,11 +112,6 @@ nvml! {
     /// Performance state: always the highest (0), as on data-centre GPUs with a CUDA context.
     value nvmlDeviceGetPerformanceState(device: Device) -> c_uint {
         GpuView::observe(device, None).map(|_| 0)
-    }
-
-    /// Persistence mode: always on (1).
-    value nvmlDeviceGetPersistenceMode(device: Device) -> c_uint {
-        GpuView::observe(device, None).map(|_| 1)
     }
 
     /// Support of power caps: always on (1).
@@ -165,7 +163,7 @@ nvml! {
         set_clock_max(&view, None)
     }
 
-    /// Throttle reasons, a bit set: idle 1, locked clock 2, power cap 4.
+    /// Throttle reasons, a bit set: idle 1, locked clock 2, power cap 4, slowdowns.
     value nvmlDeviceGetCurrentClocksThrottleReasons(device: Device) -> c_ulonglong {
         throttle_reasons(device)
     }

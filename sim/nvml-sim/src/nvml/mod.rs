@@ -6,6 +6,7 @@
 mod code;
 mod device;
 mod export;
+mod health;
 mod limit;
 mod process;
 mod system;
@@ -13,6 +14,7 @@ mod system;
 mod tests;
 
 pub use device::*;
+pub use health::*;
 pub use limit::*;
 pub use process::*;
 pub use system::*;
@@ -39,16 +41,24 @@ struct Library {
     /// Initialisations without a matching shutdown.
     users: u32,
     node: Option<Arc<Node>>,
+    /// Number of the driver's load that the library uses.
+    load: u64,
 }
 
-static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, node: None });
+static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, node: None, load: 0 });
 
 fn library() -> MutexGuard<'static, Library> {
     LIBRARY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The open node. After the driver was unloaded, each process initialises the library again.
 fn node() -> Result<Arc<Node>, Code> {
-    library().node.clone().ok_or(Code::UNINITIALIZED)
+    let (node, load) = {
+        let library = library();
+        (library.node.clone().ok_or(Code::UNINITIALIZED)?, library.load)
+    };
+    let is_current = node.observe()?.state.driver.is_loaded(load);
+    if is_current { Ok(node) } else { Err(Code::UNINITIALIZED) }
 }
 
 fn handle(index: u32) -> Device {

@@ -18,14 +18,20 @@ const NVML_VERSION: &str = "12.550.0-wattle-sim";
 /// CUDA 12.4, as in drivers of version 550.
 const CUDA_VERSION: c_int = 12_040;
 
-/// Opens the node named by the environment, unless it is open.
+/// Opens the node named by the environment, unless it is open and its driver still loaded.
 fn initialize() -> Result<(), Code> {
     let mut library = library();
-    if library.node.is_none() {
-        // No node corresponds to no driver.
-        let path = std::env::var_os(wattle_common::env::SIM_NODE).ok_or(Code::DRIVER_NOT_LOADED)?;
-        library.node = Some(Arc::new(Node::open(Path::new(&path))?));
-    }
+    let node = match &library.node {
+        Some(node) => Arc::clone(node),
+        None => {
+            // No node corresponds to no driver.
+            let path =
+                std::env::var_os(wattle_common::env::SIM_NODE).ok_or(Code::DRIVER_NOT_LOADED)?;
+            Arc::new(Node::open(Path::new(&path))?)
+        }
+    };
+    library.load = node.observe()?.state.driver.load().ok_or(Code::DRIVER_NOT_LOADED)?;
+    library.node = Some(node);
     library.users += 1;
     Ok(())
 }

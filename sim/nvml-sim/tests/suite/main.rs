@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod driver;
+mod health;
 mod jobs;
 mod processes;
 mod python;

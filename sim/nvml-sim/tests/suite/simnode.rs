@@ -67,16 +67,22 @@ fn create_show_and_fault_commands() {
     assert!(code == Some(2) && error.contains("no-permission"), "{error}");
     let (code, error) = outcome(&simnode(&["fault", "--state", state, "--gpu", "2", "lost"]));
     assert!(code == Some(2) && error.contains("no GPU 2"), "{error}");
+    let (code, error) = outcome(&simnode(&["fault", "--state", state, "--gpu", "0", "mig"]));
+    assert!(code == Some(2) && error.contains("not supported by GPU 0"), "{error}");
+    assert!(simnode(&["driver", "--state", state, "unload"]).status.success());
+    let shown = String::from_utf8(simnode(&["show", "--state", state]).stdout).unwrap();
+    assert!(shown.contains("driver not loaded"), "{shown}");
+    assert!(simnode(&["driver", "--state", state, "load"]).status.success());
     let (code, error) = outcome(&simnode(&["show", "--state", "/nowhere/n0"]));
     assert!(code == Some(2) && error.contains("wattle-simnode create"), "{error}");
 }
 
 #[test]
 fn help_has_an_example() {
-    for command in
-        [vec!["--help"], vec!["create", "--help"], vec!["show", "--help"], vec!["fault", "--help"]]
-    {
-        let out = simnode(&command);
+    for command in ["", "create", "show", "fault", "driver"] {
+        let arguments: Vec<&str> =
+            [command, "--help"].into_iter().filter(|a| !a.is_empty()).collect();
+        let out = simnode(&arguments);
         let help = String::from_utf8(out.stdout).unwrap();
         assert!(out.status.success() && help.contains("Example"), "{help}");
     }

@@ -170,6 +170,11 @@ const CHILD: &str = "WATTLE_TEST_CHILD";
 /// Runs a test's body in a child process with a new node of two V100s, because NVML has one state
 /// per process.
 pub(crate) fn with_nvml(test: &str, rate: u32, body: impl FnOnce(Nvml, &Node)) {
+    with_nvml_of(test, rate, "v100", body);
+}
+
+/// [`with_nvml`] with two GPUs of this type.
+pub(crate) fn with_nvml_of(test: &str, rate: u32, gpu_type: &str, body: impl FnOnce(Nvml, &Node)) {
     if std::env::var(CHILD).is_ok_and(|name| name == test) {
         let state = PathBuf::from(std::env::var("WATTLE_SIM_NODE").unwrap());
         let library = library();
@@ -177,7 +182,7 @@ pub(crate) fn with_nvml(test: &str, rate: u32, body: impl FnOnce(Nvml, &Node)) {
         return body(nvml, &Node::open(&state).unwrap());
     }
     let cluster = SimCluster::new(rate);
-    let state = cluster.node("n0", 2);
+    let state = cluster.node_of("n0", 2, gpu_type);
     let out = child_of(test).env("WATTLE_SIM_NODE", &state).output().unwrap();
     let output = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{output}");
