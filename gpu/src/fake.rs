@@ -191,6 +191,10 @@ impl Driver for UnsettableDriver {
         self.gpus().read(gpu)
     }
 
+    fn health(&self, gpu: GpuIndex) -> Result<GpuHealth, GpuError> {
+        self.gpus().health(gpu)
+    }
+
     fn cap(&self, gpu: GpuIndex) -> Result<Power, GpuError> {
         self.gpus().cap(gpu)
     }

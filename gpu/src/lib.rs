@@ -22,8 +22,8 @@ pub mod zeusd;
 pub use counter::{EnergyCounter, EnergyStep};
 pub use device::{Driver, GpuInfo, GpuReading, ProcessReading};
 pub use error::GpuError;
-pub use read_only::ReadOnlyDriver;
 pub use health::{GpuHealth, Slowdown};
+pub use read_only::ReadOnlyDriver;
 pub use wattle_common::gpu_type::gpu_type_of;
 
 /// Environment variable with the path of the NVML library to load instead of the system's.

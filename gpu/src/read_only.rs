@@ -2,7 +2,7 @@
 
 use wattle_common::{Frequency, GpuIndex, Power};
 
-use crate::{Driver, GpuError, GpuInfo, GpuReading};
+use crate::{Driver, GpuError, GpuHealth, GpuInfo, GpuReading};
 
 /// Refuses every setting without a call of the driver that it reads with.
 pub struct ReadOnlyDriver {
@@ -33,6 +33,10 @@ impl Driver for ReadOnlyDriver {
 
     fn read(&mut self, gpu: GpuIndex) -> Result<GpuReading, GpuError> {
         self.driver.read(gpu)
+    }
+
+    fn health(&self, gpu: GpuIndex) -> Result<GpuHealth, GpuError> {
+        self.driver.health(gpu)
     }
 
     fn cap(&self, gpu: GpuIndex) -> Result<Power, GpuError> {

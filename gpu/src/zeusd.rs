@@ -22,7 +22,7 @@ use wattle_common::{Frequency, GpuIndex, Power};
 
 use self::exchange::exchange;
 use self::reply::{Reply, Verdict};
-use crate::{Driver, GpuError, GpuInfo, GpuReading};
+use crate::{Driver, GpuError, GpuHealth, GpuInfo, GpuReading};
 
 /// The socket of zeusd by default.
 pub const SOCKET: &str = "/run/zeusd/zeusd.sock";
@@ -203,6 +203,10 @@ impl Driver for ZeusdDriver {
     fn read(&mut self, gpu: GpuIndex) -> Result<GpuReading, GpuError> {
         self.silent = None;
         self.readings.read(gpu)
+    }
+
+    fn health(&self, gpu: GpuIndex) -> Result<GpuHealth, GpuError> {
+        self.readings.health(gpu)
     }
 
     fn cap(&self, gpu: GpuIndex) -> Result<Power, GpuError> {

@@ -121,7 +121,7 @@ impl Placer {
     /// Whether a program has failed after the last report about the GPUs of its node, and the next report is
     /// expected.
     fn awaits_gpus(&self, now: Timestamp, share: &NodeShare, run: &LaunchedJob) -> bool {
-        let failed = matches!(run.state, LaunchState::Exited { code } if code != 0);
+        let failed = matches!(run.state, LaunchState::Exited { code, .. } if code != 0);
         let power = self.nodes.get(&share.node).and_then(|node| node.power.as_ref());
         failed
             && power.is_some_and(|(report, at)| {

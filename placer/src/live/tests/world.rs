@@ -253,7 +253,7 @@ impl World {
     /// A program ends a second later, before the next report of the power agent.
     pub(super) fn exits_before_the_gpus_are_read(&mut self, node: &str, job: &str, code: i32) {
         self.now = self.now + Duration::from_secs(1);
-        self.set_state(node, job, LaunchState::Exited { code });
+        self.set_state(node, job, LaunchState::Exited { code, limit: None });
         let now = self.now;
         let node = self.node_mut(node);
         let run = node.runs.values_mut().rfind(|run| run.job.as_str() == job).unwrap();
