@@ -167,7 +167,8 @@ fn a_new_attempt_waits_for_the_old_one() {
 #[test]
 fn older_desired_states_are_ignored_after_a_restart() {
     let mut launcher = Harness::new(PersistedState { obeyed: version(5, 5), runs: Vec::new() });
-    assert_eq!(launcher.desire(4, vec![desired_job("a", 1)]), "");
+    let text = launcher.desire(4, vec![desired_job("a", 1)]);
+    assert_eq!(text, "report 5 [] with ended", "reported to the older store, and not obeyed");
     let mut stale = desired(5, vec![desired_job("a", 1)]);
     stale.issued_at_us = at(4);
     assert_eq!(launcher.handle(Event::DesiredChanged(stale)), "");

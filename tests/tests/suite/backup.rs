@@ -7,7 +7,7 @@ use wattle_common::job::JobPhase;
 use wattle_common::messages::{LaunchReport, LedgerEntry, NodeDesired};
 use wattle_common::subject::{Bucket, Reporter, STORE_RESTORED, StreamName};
 use wattle_common::units::Energy;
-use wattle_common::{JobId, NodeId, codec};
+use wattle_common::{JobId, NodeId, Timestamp, codec};
 use wattle_tests::{System, kill, program, until};
 
 /// The folder of the server's storage.
@@ -30,12 +30,15 @@ fn signal(system: &System, services: &[&str], name: &str) {
     }
 }
 
-/// The energy of a job in the ledger.
-async fn energy_in_ledger(system: &System, job: &JobId) -> Option<Energy> {
+/// The energy of a job in the entries of the ledger that begin at `from` or later.
+async fn energy_in_ledger(system: &System, job: &JobId, from: Timestamp) -> Option<Energy> {
     let mut replay = system.bus.replay(StreamName::Ledger, None).await.ok()?;
     let mut sum = Energy::default();
     while let Some(payload) = replay.next().await.ok()? {
         let entry: LedgerEntry = codec::decode_json(&payload).ok()?;
+        if entry.from_us < from {
+            continue;
+        }
         sum = sum + entry.jobs.iter().filter(|of| of.job == *job).map(|of| of.energy_mj).sum();
     }
     Some(sum)
@@ -54,7 +57,7 @@ async fn jobs_survive_the_loss_of_the_storage() {
     let training = |steps: &'static str| {
         ["--workload", "eaco-alexnet", "--steps", steps, "--steps-per-epoch", "500"]
     };
-    let long = system.submit("long", &[], &training("30000"));
+    let long = system.submit("long", &[], &training("18000"));
     let first = system.submit("first", &[], &training("2000"));
     let second = system.submit("second", &[], &training("1000"));
     for job in [&long, &first] {
@@ -88,7 +91,7 @@ async fn jobs_survive_the_loss_of_the_storage() {
         let end = system.until_job(job, "it has ended", |r| r.phase.is_final()).await;
         assert_eq!(end.phase, JobPhase::Finished, "{}", system.logs());
     }
-    let late = system.submit("late", &[], &training("30000"));
+    let late = system.submit("late", &[], &training("18000"));
     system.until_job(&late, "it runs", |r| r.phase == JobPhase::Running).await;
     let node = NodeId::new("n0").unwrap();
     let desired = async || {
@@ -108,6 +111,7 @@ async fn jobs_survive_the_loss_of_the_storage() {
     let restored = system.wattle(&["restore", folder.to_str().unwrap(), "--replace"]);
     let error = String::from_utf8_lossy(&restored.stderr).into_owned();
     assert!(restored.status.success(), "{error}\n{}", system.logs());
+    let restored_record = system.record(&long).await.unwrap();
     signal(&system, &control, "KILL");
 
     until("the records are compared with the nodes", async || {
@@ -144,11 +148,12 @@ async fn jobs_survive_the_loss_of_the_storage() {
         assert_eq!(starts(&end), 1, "{job} ran once");
     }
     system.until_job(&late, "it is cancelled", |r| r.phase == JobPhase::Cancelled).await;
-    // Each entry of the restored ledger counts once.
+    // Each entry of the ledger counts once: those that the restored record does not count, and later ones.
+    let before = restored_record.energy_mj.unwrap_or_default();
+    let until_us = restored_record.energy_until_us.get(&node).copied().unwrap_or_default();
     until("the ledger is counted", async || {
-        let (ledger, record) =
-            (energy_in_ledger(&system, &long).await?, system.record(&long).await?);
-        (record.energy_mj == Some(ledger)).then_some(())
+        let later = energy_in_ledger(&system, &long, until_us).await?;
+        (system.record(&long).await?.energy_mj == Some(before + later)).then_some(())
     })
     .await;
     assert!(system.end().await.success());
