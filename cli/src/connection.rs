@@ -126,8 +126,20 @@ impl Drop for RunFile {
 }
 
 impl Connection {
-    /// Connects; an error names the address and the remedy.
+    /// Connects as a person; an error names the address and the remedy.
     pub(crate) async fn open(&self) -> anyhow::Result<Bus> {
+        let bus = self.open_with_any_key().await?;
+        if bus.has_key() && bus.requester().rank == Rank::Local {
+            return Err(usage(
+                "the key is not one of a person: its file has no line `# role: user NAME`, as \
+                 `wattle keys add user NAME` writes it",
+            ));
+        }
+        Ok(bus)
+    }
+
+    /// As [`Self::open`], also with the key of a service.
+    pub(crate) async fn open_with_any_key(&self) -> anyhow::Result<Bus> {
         let running = match &self.nats {
             Some(url) => Running::at(url),
             None => Running::find(),
@@ -157,10 +169,6 @@ impl Connection {
         };
         let remedy = "start one with `wattle up`, or name it with --nats";
         match Bus::connect_within(&config, cluster, "wattle", PATIENCE).await {
-            Ok(bus) if bus.has_key() && bus.requester().rank == Rank::Local => Err(usage(
-                "the key is not one of a person: its file has no line `# role: user NAME`, as \
-                 `wattle keys add user NAME` writes it",
-            )),
             Ok(bus) => Ok(bus),
             Err(BusError::Disconnected { url }) => {
                 Err(anyhow::anyhow!("no NATS server answers at {url}; {remedy}"))

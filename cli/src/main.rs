@@ -6,6 +6,7 @@
 
 mod aim;
 mod atomic_file;
+mod backup_folder;
 mod budget;
 mod cluster_file;
 mod commands;
@@ -76,6 +77,10 @@ enum Command {
     Keys(commands::keys::Keys),
     /// List the orders of people, and whether they were accepted.
     Audit(commands::audit::Audit),
+    /// Copy the stored state of the cluster into a folder.
+    Backup(commands::backup::Backup),
+    /// Restore the stored state of the cluster from a backup.
+    Restore(commands::restore::Restore),
     /// Print every message on the bus, decoded, one per line.
     Tap(commands::tap::Tap),
     /// Simulate a trace under one or more policies, without server or GPU.
@@ -130,6 +135,8 @@ fn main() -> ExitCode {
         Command::History(command) => commands::history::run(command),
         Command::Keys(command) => commands::keys::run(command),
         Command::Audit(command) => commands::audit::run(&command),
+        Command::Backup(command) => commands::backup::run(&command),
+        Command::Restore(command) => commands::restore::run(&command),
         Command::Tap(command) => commands::tap::run(command),
         Command::Simulate(command) => commands::simulate::run(command),
         Command::Saving(command) => commands::saving::run(command),

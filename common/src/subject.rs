@@ -15,7 +15,8 @@ use crate::id::{ClusterId, IdError, JobId, NodeId, PredictorId, UserId};
 
 pub use requester::{Rank, Requester};
 pub use storage::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, LeaseKey, PredictorKey, Reporter, StreamName,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, LeaseKey, PredictorKey, Reporter,
+    STORE_RESTORED, StreamName, backed_up,
 };
 
 /// The first two tokens of every subject: the product and the version of its messages.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use wattle_common::codec;
 use wattle_common::hash::fnv1a;
-use wattle_common::messages::{LaunchReport, LaunchState};
+use wattle_common::messages::{LaunchReport, LaunchState, LaunchedJob};
 use wattle_runtime::bus::{BusError, KvBucket};
 use wattle_runtime::{clock, instance};
 
@@ -37,6 +37,23 @@ fn is_other(stored: &str, own: &str) -> bool {
     !stored.is_empty() && state_of(stored) != state_of(own)
 }
 
+/// Whether a stored report is that of another launcher than the one whose first report, with all stored
+/// runs, is `first`. Earlier versions did not name the state folder; their running jobs are those of this
+/// folder, or another launcher's.
+fn is_of_other(stored: &LaunchReport, first: &LaunchReport) -> bool {
+    if state_of(&stored.instance).is_some() {
+        return is_other(&stored.instance, &first.instance);
+    }
+    let is_ours = |job: &LaunchedJob| {
+        first.jobs.iter().any(|own| own.job == job.job && own.attempt == job.attempt)
+    };
+    !stored.instance.is_empty() && !stored.jobs.iter().filter(|job| is_live(job)).all(is_ours)
+}
+
+fn is_live(job: &LaunchedJob) -> bool {
+    matches!(job.state, LaunchState::Running | LaunchState::Stopping)
+}
+
 /// Waits until the node's name is free for this launcher, and claims it with its first report.
 /// `heartbeat`: wall time.
 pub(crate) async fn claim(
@@ -50,7 +67,7 @@ pub(crate) async fn claim(
         let stored = actual.get_own(key).await?;
         let report = stored.as_ref().and_then(|(value, revision)| {
             let report = codec::decode_json::<LaunchReport>(value).ok()?;
-            is_other(&report.instance, &first.instance).then_some((report, *revision))
+            is_of_other(&report, first).then_some((report, *revision))
         });
         let Some((report, revision)) = report else {
             if try_claim(actual, key, first, stored.map(|(_, revision)| revision)).await? {
@@ -61,9 +78,7 @@ pub(crate) async fn claim(
         if revision != seen {
             (seen, since) = (revision, clock::now());
         }
-        let is_live =
-            |state: &LaunchState| matches!(state, LaunchState::Running | LaunchState::Stopping);
-        let live = report.jobs.iter().filter(|job| is_live(&job.state)).count();
+        let live = report.jobs.iter().filter(|job| is_live(job)).count();
         let silence = clock::scale().wall_span(clock::now().since(since));
         let is_silent = silence >= heartbeat * SILENT_HEARTBEATS;
         if is_silent && live == 0 {
@@ -112,6 +127,46 @@ pub(crate) async fn lost(actual: &KvBucket, key: &str, instance: &str, heartbeat
         let Ok(report) = codec::decode_json::<LaunchReport>(&value) else { continue };
         if is_other(&report.instance, instance) {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wattle_common::{NodeId, Timestamp};
+
+    fn report(instance: &str, jobs: &[&str]) -> LaunchReport {
+        let run = |job: &&str| LaunchedJob {
+            job: job.parse().unwrap(),
+            attempt: 1,
+            gpus: vec![0],
+            state: LaunchState::Running,
+            processes: None,
+            since_us: Timestamp::EPOCH,
+            log_path: String::new(),
+        };
+        LaunchReport {
+            node: NodeId::new("n0").unwrap(),
+            instance: instance.to_owned(),
+            at_us: Timestamp::EPOCH,
+            observed_generation: 1,
+            jobs: jobs.iter().map(run).collect(),
+            has_ended: false,
+        }
+    }
+
+    #[test]
+    fn a_launcher_of_an_earlier_version_is_recognised_by_its_jobs() {
+        let own = report("host, process 2, state a", &["x", "y"]);
+        for (stored, other) in [
+            (report("", &["z"]), false),
+            (report("host, process 1, state a", &["z"]), false),
+            (report("host, process 1, state b", &[]), true),
+            (report("host, process 1", &["x"]), false),
+            (report("host, process 1", &["x", "z"]), true),
+        ] {
+            assert_eq!(is_of_other(&stored, &own), other, "{stored:?}");
         }
     }
 }

@@ -22,6 +22,9 @@ use wattle_common::{Machine, NodeId, Timestamp};
 
 use crate::{Config, Found, Handle, Outcome, Run, RunSpec, Status, StopStage};
 
+/// Most ended runs in a report to an older store: about 300 kB.
+const ENDED_REPORTED_MAX: usize = 1_000;
+
 /// An input of the launcher.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -143,7 +146,9 @@ pub struct Launcher {
     /// Desired jobs that were not given to the engine, and their reports.
     unstarted: BTreeMap<Run, LaunchedJob>,
     retired: bool,
-    reported: Option<Vec<LaunchedJob>>,
+    /// Whether an older desired state than the one obeyed was read last: the store is older.
+    store_is_older: bool,
+    reported: Option<(Vec<LaunchedJob>, bool)>,
     report_at: Timestamp,
 }
 
@@ -162,6 +167,7 @@ impl Launcher {
             desired: None,
             unstarted: BTreeMap::new(),
             retired: false,
+            store_is_older: false,
             reported: None,
             report_at: Timestamp::EPOCH,
         }
@@ -197,6 +203,9 @@ impl Launcher {
             Ok(()) => return true,
             Err(refused) => refused,
         };
+        self.store_is_older |= self.obeyed.is_some_and(|obeyed| {
+            matches!(refused, OrderRefused::Outdated { generation, .. } if generation < obeyed.generation)
+        });
         if matches!(refused, OrderRefused::OutOfBounds(_))
             && self.refused.replace(desired.generation) != Some(desired.generation)
         {
@@ -355,19 +364,32 @@ impl Launcher {
         }
     }
 
+    /// When the oldest ended run ended of those that a report can contain, if there are more.
+    fn oldest_reported(&self) -> Option<Timestamp> {
+        let ended = self.runs.values().filter(|entry| !entry.state.is_live());
+        let mut times: Vec<Timestamp> = ended.map(|entry| entry.since).collect();
+        times.sort_unstable();
+        times.len().checked_sub(ENDED_REPORTED_MAX).map(|older| times[older])
+    }
+
     fn report(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+        let ended_from = self.oldest_reported().unwrap_or_default();
         let jobs: Vec<LaunchedJob> = self
             .runs
             .iter()
             .filter(|(run, entry)| {
-                entry.state.is_live() || self.desired.is_none() || self.desired_job(run).is_some()
+                entry.state.is_live()
+                    || self.desired.is_none()
+                    || self.desired_job(run).is_some()
+                    || (self.store_is_older && entry.since >= ended_from)
             })
             .filter_map(|(run, entry)| {
                 launched(entry, self.desired_job(run).is_some_and(|job| !job.stop))
             })
             .chain(self.unstarted.values().cloned())
             .collect();
-        if self.reported.as_ref() == Some(&jobs) && now < self.report_at {
+        let content = (jobs, self.store_is_older);
+        if self.reported.as_ref() == Some(&content) && now < self.report_at {
             return;
         }
         out.push(Action::Report(LaunchReport {
@@ -375,9 +397,10 @@ impl Launcher {
             instance: self.instance.clone(),
             at_us: now,
             observed_generation: self.obeyed.map_or(0, |obeyed| obeyed.generation),
-            jobs: jobs.clone(),
+            jobs: content.0.clone(),
+            has_ended: content.1,
         }));
-        self.reported = Some(jobs);
+        self.reported = Some(content);
         self.report_at = now + self.config.heartbeat();
     }
 }
@@ -419,9 +442,14 @@ impl Machine for Launcher {
     fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
         match event {
             Event::DesiredChanged(desired) => {
-                if desired.node != self.node || !self.accepts(now, &desired, out) {
+                if desired.node != self.node {
                     return;
                 }
+                if !self.accepts(now, &desired, out) {
+                    self.report(now, out);
+                    return;
+                }
+                self.store_is_older = false;
                 let version = OrderVersion::of(&desired);
                 let renewed =
                     self.obeyed.is_some_and(|obeyed| obeyed.generation == version.generation);

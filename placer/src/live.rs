@@ -62,8 +62,8 @@ use std::time::Duration;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobProgressed, JobRecord,
-    LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SleepState, SubmitJob,
-    Surface,
+    LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SleepState,
+    StoreRestored, SubmitJob, Surface,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp};
 
@@ -134,6 +134,8 @@ pub enum Action {
     StoreBudgetStatus(Box<BudgetStatus>),
     /// Store the state of the energy aim.
     StoreAimStatus(AimStatus),
+    /// Delete the mark of a restored store: the records are compared with the nodes' reports.
+    ForgetRestoration,
     /// Answer a submission or cancellation.
     Answer(RequestNumber, Reply),
     /// Answer a budget request.
@@ -180,8 +182,12 @@ pub struct Placer {
     /// When the placer last handled an event or a wake.
     active_at: Timestamp,
     round_at: Option<Timestamp>,
-    /// When jobs without a record are adopted ([`adoption`]).
+    /// When the records are compared with the nodes' reports ([`adoption`]).
     adopt_at: Option<Timestamp>,
+    /// The mark of a restored store, until the comparison.
+    restored: Option<StoreRestored>,
+    /// Whether the mark is to be deleted.
+    store_compared: bool,
     tick_at: Timestamp,
     /// Ended jobs, the oldest first.
     ended: BTreeSet<(Timestamp, JobId)>,
@@ -225,6 +231,8 @@ impl Placer {
             active_at: now,
             round_at: Some(now + config.round_delay()),
             adopt_at: None,
+            restored: None,
+            store_compared: false,
             tick_at: now,
             ended: BTreeSet::new(),
             to_reconcile: BTreeSet::new(),
@@ -308,6 +316,9 @@ impl Placer {
             if self.nodes.get(&node).is_some_and(|state| state.is_in(SleepState::Waking)) {
                 out.push(Action::WakeNode(node));
             }
+        }
+        if std::mem::take(&mut self.store_compared) {
+            out.push(Action::ForgetRestoration);
         }
         self.store_spending(now, out);
         let budgets = self.budget_answers.drain(..);
@@ -442,7 +453,7 @@ impl Machine for Placer {
         self.control_budget(now);
         // Ended jobs release their GPUs before planning.
         self.flush(now, out);
-        if self.round_at.is_some_and(|at| now >= at) {
+        if !self.waits_for_comparison() && self.round_at.is_some_and(|at| now >= at) {
             self.round_at = None;
             self.round(now);
             self.flush(now, out);
@@ -450,8 +461,9 @@ impl Machine for Placer {
     }
 
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
-        let round = self.round_at.map(|at| (at, "a planning round is due"));
-        let adoption = self.adopt_at.map(|at| (at, "jobs are adopted"));
+        let round = self.round_at.filter(|_| !self.waits_for_comparison());
+        let round = round.map(|at| (at, "a planning round is due"));
+        let adoption = self.adopt_at.map(|at| (at, "the records are compared with the nodes"));
         let renewal = self.renewal().map(|at| (at, "a lease renewal is due"));
         let probe = self.controller.probe_end().map(|at| (at, "a probe ends"));
         let control =

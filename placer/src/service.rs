@@ -19,10 +19,11 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetStatus, JobProgressed, JobRecord, LaunchReport, LedgerEntry,
-    PowerReport, Surface,
+    PowerReport, StoreRestored, Surface,
 };
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, Reporter, StreamName, Subject, Topic,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, Reporter, STORE_RESTORED, StreamName, Subject,
+    Topic,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp, codec};
 use wattle_runtime::bus::{
@@ -124,6 +125,8 @@ impl PlacerService {
             entry(BUDGET_STATUS).and_then(|change| read::<BudgetStatus>(Bucket::Budget, change));
         let aim_status =
             entry(AIM_STATUS).and_then(|change| read::<AimStatus>(Bucket::Budget, change));
+        let restored =
+            entry(STORE_RESTORED).and_then(|change| read::<StoreRestored>(Bucket::Budget, change));
         let metered = bus.consume(StreamName::Ledger, "wattle-placer").await?;
         let known = surfaces.initial().await;
         let known = known.iter().filter_map(|change| read(Bucket::Surfaces, change)).collect();
@@ -136,7 +139,14 @@ impl PlacerService {
             budget,
             budget_status,
             aim_status,
+            restored,
         };
+        if let Some(restored) = restored {
+            tracing::warn!(
+                backup_at = %restored.backup_at_us,
+                "the store was restored from a backup: no job starts before the nodes have reported"
+            );
+        }
         tracing::info!(
             policy = policy.name(),
             jobs = persisted.jobs.len(),

@@ -24,6 +24,7 @@ mod pending;
 mod replay;
 mod sequenced;
 mod service;
+mod snapshot;
 mod stream;
 
 use std::sync::Arc;
@@ -49,6 +50,7 @@ pub use newest::NewestMessages;
 pub use pending::PendingWrites;
 pub use replay::Replay;
 pub use service::{FoundService, Request, Requests, SERVICE_BUSY, Service};
+pub use snapshot::StreamDescription;
 pub use stream::{Consumer, StoredDelivery};
 
 /// Time limit of a request, wall time. A loopback reply takes 0.2 ms; two seconds allow for a busy

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub(crate) mod audit;
+pub(crate) mod backup;
 pub(crate) mod budget;
 pub(crate) mod cancel;
 pub(crate) mod compare;
@@ -15,6 +16,7 @@ pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod nodes;
 pub(crate) mod predictors;
+pub(crate) mod restore;
 pub(crate) mod saving;
 pub(crate) mod services;
 pub(crate) mod simulate;

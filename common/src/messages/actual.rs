@@ -33,6 +33,10 @@ pub struct LaunchReport {
     pub observed_generation: u64,
     /// Started jobs that the desired state names, and ended jobs that it still names.
     pub jobs: Vec<LaunchedJob>,
+    /// Whether `jobs` also has the ended jobs that no desired state names: the launcher has read an older
+    /// desired state than the one it obeys, so the store is older than the node.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_ended: bool,
 }
 
 /// One job's processes on one node.

@@ -15,6 +15,7 @@ use std::str::FromStr;
 
 use super::{
     Bucket, LeaseKey, PREDICTOR_SERVICE, Rank, Reporter, Requester, StreamName, Subject, Topic,
+    backed_up,
 };
 use crate::id::{ClusterId, NodeId, PredictorId, UserId};
 
@@ -127,6 +128,9 @@ impl FromStr for Role {
 pub fn inbox(public_key: &str) -> String {
     format!("_INBOX.{public_key}")
 }
+
+/// The services that must not run while a backup is restored.
+pub const RESTORE_WITHOUT: [&str; 2] = ["wattle-placer", "wattle-registry"];
 
 /// The topics that a monitor may subscribe to.
 pub const TELEMETRY: [Topic; 6] = [
@@ -265,8 +269,29 @@ impl Grant<'_> {
         self.publish(format!("$JS.API.STREAM.UPDATE.{stream}"));
     }
 
+    /// Reads copies of all streams, for backups.
+    fn back_up(&mut self) {
+        for stream in backed_up(self.cluster) {
+            self.find(&stream);
+            self.publish(format!("$JS.API.STREAM.SNAPSHOT.{stream}"));
+            self.publish(format!("$JS.SNAPSHOT.ACK.{stream}.>"));
+        }
+    }
+
+    /// Restores streams that do not exist from a backup, while no placer and no registry answers.
+    fn restore(&mut self) {
+        for stream in backed_up(self.cluster) {
+            self.publish(format!("$JS.API.STREAM.RESTORE.{stream}"));
+            self.publish(format!("$JS.SNAPSHOT.RESTORE.{stream}.*"));
+        }
+        for service in RESTORE_WITHOUT {
+            self.publish(format!("$SRV.PING.{service}"));
+        }
+    }
+
     fn placer(&mut self) {
         self.service("wattle-placer");
+        self.restore();
         // The placer creates what all others use.
         for bucket in Bucket::ALL {
             let stream = bucket.stream(self.cluster);
@@ -368,6 +393,7 @@ impl Grant<'_> {
     }
 
     fn operator(&mut self) {
+        self.back_up();
         for bucket in Bucket::ALL {
             self.watch(bucket, ">");
             self.subscribe(bucket.subject(self.cluster, ">"));

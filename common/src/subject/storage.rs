@@ -22,8 +22,8 @@ pub enum Bucket {
     Knowledge,
     /// Keys: [`PredictorKey`]; the champion, and the state of each predictor.
     Predictors,
-    /// Keys [`BUDGET_SET`], [`BUDGET_STATUS`] and [`AIM_STATUS`]: the budget in force, its consumption, and
-    /// the state of the energy aim.
+    /// Keys [`BUDGET_SET`], [`BUDGET_STATUS`], [`AIM_STATUS`] and [`STORE_RESTORED`]: the budget in force,
+    /// its consumption, the state of the energy aim, and whether the store was restored from a backup.
     Budget,
     /// Key = service: [`LeaseKey`]; [`crate::messages::ServiceLease`].
     Leases,
@@ -35,6 +35,8 @@ pub const BUDGET_SET: &str = "set";
 pub const BUDGET_STATUS: &str = "status";
 /// Key of the energy aim's state in [`Bucket::Budget`]: [`crate::messages::AimStatus`].
 pub const AIM_STATUS: &str = "aim";
+/// Key of the mark of a restored store in [`Bucket::Budget`]: [`crate::messages::StoreRestored`].
+pub const STORE_RESTORED: &str = "restored";
 
 impl Bucket {
     /// Every bucket.
@@ -101,6 +103,28 @@ impl Bucket {
     pub fn name(self, cluster: &ClusterId) -> String {
         format!("wattle-v1-{cluster}-{}", self.token())
     }
+}
+
+/// The names of the streams that a backup contains, in the order in which they are copied.
+///
+/// The copies are taken one after the other while the services write. A stream comes before those in which
+/// its effects are recorded: an entry of the ledger that is copied as not yet counted is not counted twice,
+/// because the records name until when each node is counted. Leases are not copied, because they belong to
+/// processes.
+#[must_use]
+pub fn backed_up(cluster: &ClusterId) -> Vec<String> {
+    let buckets = [
+        Bucket::Knowledge,
+        Bucket::Predictors,
+        Bucket::Surfaces,
+        Bucket::Actual,
+        Bucket::Desired,
+        Bucket::Budget,
+        Bucket::Jobs,
+    ];
+    let streams = [StreamName::Ledger, StreamName::Windows, StreamName::Orders];
+    let streams = streams.iter().map(|stream| stream.name(cluster));
+    streams.chain(buckets.iter().map(|bucket| bucket.stream(cluster))).collect()
 }
 
 /// A service that reports to [`Bucket::Actual`].

@@ -159,6 +159,7 @@ fn actual() {
             node: node(),
             at_us: at(3),
             observed_generation: 12,
+            has_ended: false,
             jobs: vec![
                 launched("a", LaunchState::Running),
                 launched("b", LaunchState::Stopping),
@@ -694,6 +695,7 @@ fn node_readings() {
     };
     check("service-lease", &lease);
     check("service-lease-released", &ServiceLease { released: true, ..lease });
+    check("store-restored", &StoreRestored { backup_at_us: at(1), restored_at_us: at(7) });
     let batch = TelemetryBatch {
         node: node(),
         sequence: 9,

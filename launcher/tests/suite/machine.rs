@@ -89,7 +89,8 @@ fn text(out: &[Action]) -> String {
                     format!("{}.{} {state}", job.job, job.attempt)
                 })
                 .collect();
-            format!("report {} [{}]", report.observed_generation, jobs.join(", "))
+            let ended = if report.has_ended { " with ended" } else { "" };
+            format!("report {} [{}]{ended}", report.observed_generation, jobs.join(", "))
         }
     });
     each.collect::<Vec<_>>().join("; ")
@@ -172,7 +173,8 @@ fn a_new_attempt_waits_for_the_old_one() {
 #[test]
 fn older_desired_states_are_ignored_after_a_restart() {
     let mut launcher = Harness::new(PersistedState { obeyed: version(5, 5), runs: Vec::new() });
-    assert_eq!(launcher.desire(4, vec![desired_job("a", 1)]), "");
+    let text = launcher.desire(4, vec![desired_job("a", 1)]);
+    assert_eq!(text, "report 5 [] with ended", "reported to the older store, and not obeyed");
     let mut stale = desired(5, vec![desired_job("a", 1)]);
     stale.issued_at_us = at(4);
     assert_eq!(launcher.handle(Event::DesiredChanged(stale)), "");
@@ -276,4 +278,19 @@ fn absurd_generation_is_refused_and_an_obeyed_one_is_recovered_from() {
     let mut order = desired(600, vec![]);
     order.generation = 3;
     assert_eq!(launcher.handle(Event::DesiredChanged(order)), "obeyed 3; report 3 []");
+}
+
+#[test]
+fn an_older_store_receives_the_ended_jobs() {
+    let mut launcher = Harness::new(PersistedState::default());
+    let older = vec![desired_job("a", 1)];
+    launcher.desire(1, older.clone());
+    launcher.handle(running("a", 1));
+    launcher.handle(ended("a", 1, Outcome::Code(0)));
+    assert_eq!(launcher.desire(2, vec![desired_job("b", 1)]), "obeyed 2; start b.1; report 2 []");
+    launcher.handle(running("b", 1));
+    // Restored from a copy: the order of generation 1 is delivered again.
+    let both = "report 2 [a.1 Exited { code: 0 }, b.1 Running] with ended";
+    assert_eq!(launcher.desire(1, older), both);
+    assert_eq!(launcher.desire(3, vec![desired_job("b", 1)]), "obeyed 3; report 3 [b.1 Running]");
 }

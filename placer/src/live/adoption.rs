@@ -1,47 +1,76 @@
-//! Adoption of running jobs that the store has no record of.
+//! Comparison of the records with the nodes' reports after the store was lost or restored from an older
+//! copy.
 //!
-//! A node that has obeyed newer orders than the store contains shows that the store was lost or
-//! restored from an older copy. Its running jobs without a current record are adopted: they keep
-//! their GPUs and continue. The node gets no order before that, because an order without them would
-//! stop them. Adoption waits until the other nodes of a job have reported too.
+//! The store is older than the nodes if it has the mark of `wattle restore`, or if a node has obeyed newer
+//! orders than the store contains. A node that differs gets no order before the comparison, because an
+//! order from old records would stop its jobs. The comparison waits until the other nodes have reported
+//! too; with the mark, all nodes are compared, and no job starts before that. Then, for each job:
+//! * An attempt that runs and that the store does not know is adopted: it keeps its GPUs and continues.
+//! * An attempt that has ended and that the store does not know is recorded with its end. It is not
+//!   started again.
+//! * An attempt that the store has as running, and that its node no longer knows, ended with an unknown
+//!   result: the job fails with that reason.
 //!
-//! Of an adopted job only its GPUs are known, not its command. So it is never moved, resized, shared
-//! with other jobs or restarted; it fails if its node is lost. `wattle cancel` stops it.
+//! A launcher that reads an older order than the one it obeys reports also the ended jobs it remembers.
+//!
+//! Of a job without a record only its GPUs are known, not its command. So it is never moved, resized,
+//! shared with other jobs or restarted; it fails if its node is lost. `wattle cancel` stops it.
+
+mod reported;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wattle_common::job::{GpuRequest, JobPhase, JobSpec, NodeShare, Placement};
-use wattle_common::messages::{JobRecord, LaunchReport, LaunchState, LaunchedJob};
+use wattle_common::bounds::CLOCK_TOLERANCE;
+use wattle_common::job::{GpuRequest, JobPhase, JobSpec, Placement};
+use wattle_common::messages::{JobRecord, LaunchReport, LaunchState, LaunchedJob, StoreRestored};
 use wattle_common::{JobId, NodeId, Timestamp};
 
-use crate::live::Placer;
 use crate::live::lifecycle::PLACER;
+use crate::live::{Placer, Tracked, has_gpus};
+use reported::{End, Newest};
 
-/// Most jobs named in the alarm.
+/// Most jobs named in an alarm.
 const NAMED_MAX: usize = 5;
 
-/// An attempt that runs without a record.
-struct Unrecorded {
-    attempt: u32,
-    since: Timestamp,
-    shares: Vec<NodeShare>,
-    /// Whether another job runs on one of its GPUs.
-    is_shared: bool,
-}
-
-fn is_live(run: &LaunchedJob) -> bool {
-    matches!(run.state, LaunchState::Running)
+/// What the comparison changed.
+#[derive(Default)]
+struct Outcome {
+    adopted: BTreeSet<JobId>,
+    ended: BTreeSet<JobId>,
+    unknown: BTreeSet<JobId>,
+    nodes: BTreeSet<NodeId>,
 }
 
 impl Placer {
-    /// Notes whether the first report of a node has running jobs that the store has lost.
-    pub(super) fn compare_with_store(&mut self, now: Timestamp, report: &LaunchReport) {
-        let Some(state) = self.nodes.get(&report.node) else { return };
+    /// Compares the records with all nodes before any order: the store was restored from a backup.
+    pub(super) fn compare_all(&mut self, restored: Option<StoreRestored>, now: Timestamp) {
+        let Some(restored) = restored else { return };
+        self.restored = Some(restored);
+        self.nodes.values_mut().for_each(|state| state.adopts = true);
+        self.adopt_at = Some(now + self.config.node_stale_after());
+    }
+
+    /// Notes whether a node's stored report, or its first one since the placer's start, shows that the
+    /// store is older than the node's state.
+    pub(super) fn compare_with_store(
+        &mut self,
+        now: Timestamp,
+        report: &LaunchReport,
+        is_new: bool,
+    ) {
+        let waits = self.restored.is_some();
+        let Some(state) = self.nodes.get_mut(&report.node) else { return };
+        let was_compared = state.is_compared;
+        state.is_compared |= is_new;
+        if was_compared {
+            return;
+        }
+        if waits {
+            state.adopts = true;
+            return;
+        }
         let generation = state.desired.as_ref().map_or(0, |desired| desired.generation);
-        if state.launch.is_some()
-            || generation >= report.observed_generation
-            || !report.jobs.iter().any(|run| self.is_unrecorded(run))
-        {
+        if generation >= report.observed_generation || !self.differs(report) {
             return;
         }
         let node = report.node.clone();
@@ -49,69 +78,168 @@ impl Placer {
         self.adopt_at.get_or_insert(now + self.config.node_stale_after());
     }
 
-    /// Whether a run has no record, or one of an earlier attempt.
-    fn is_unrecorded(&self, run: &LaunchedJob) -> bool {
-        is_live(run)
-            && self.jobs.get(&run.job).is_none_or(|tracked| {
-                tracked.record.phase == JobPhase::Queued && tracked.record.attempt < run.attempt
+    /// Whether a node's report contradicts the records.
+    fn differs(&self, report: &LaunchReport) -> bool {
+        let node = self.nodes.get(&report.node);
+        let mut placed = node.iter().flat_map(|state| &state.jobs);
+        report.jobs.iter().any(|run| self.is_unrecorded(run))
+            || placed.any(|job| {
+                self.jobs.get(job).is_some_and(|tracked| {
+                    let attempt = tracked.record.attempt;
+                    let mut runs = report.jobs.iter();
+                    has_gpus(tracked.record.phase)
+                        && !runs.any(|run| run.job == *job && run.attempt >= attempt)
+                })
             })
     }
 
-    /// Adopts the jobs of all nodes that wait for it.
+    /// Whether a run has no record and is live, or is a later attempt than its record.
+    fn is_unrecorded(&self, run: &LaunchedJob) -> bool {
+        match self.jobs.get(&run.job) {
+            None => matches!(run.state, LaunchState::Running),
+            Some(Tracked { record, .. }) => {
+                !record.phase.is_final() && record.attempt < run.attempt
+            }
+        }
+    }
+
+    /// Compares the records with the nodes that wait for it, and lets them have orders.
     pub(super) fn adopt(&mut self, now: Timestamp) {
         self.adopt_at = None;
-        let mut jobs: BTreeMap<JobId, Unrecorded> = BTreeMap::new();
-        let nodes: Vec<NodeId> =
+        let waiting: Vec<NodeId> =
             self.nodes.iter().filter(|(_, state)| state.adopts).map(|(id, _)| id.clone()).collect();
-        for node in &nodes {
-            let Some((report, _)) = self.nodes.get(node).and_then(|state| state.launch.as_ref())
-            else {
-                continue;
-            };
-            for run in report.jobs.iter().filter(|run| self.is_unrecorded(run)) {
-                let share = NodeShare { node: node.clone(), gpus: run.gpus.clone() };
-                let is_shared = report.jobs.iter().any(|other| {
-                    is_live(other)
-                        && other.job != run.job
-                        && other.gpus.iter().any(|gpu| run.gpus.contains(gpu))
-                });
-                let known = jobs.entry(run.job.clone()).or_insert_with(|| Unrecorded {
-                    attempt: run.attempt,
-                    since: run.since_us.min(now),
-                    shares: Vec::new(),
-                    is_shared: false,
-                });
-                if run.attempt > known.attempt {
-                    (known.attempt, known.shares) = (run.attempt, Vec::new());
+        // Only those that have reported since the placer's start.
+        let has_reported = |node: &&NodeId| self.nodes.get(node).is_some_and(|n| n.is_compared);
+        let nodes: Vec<NodeId> = waiting.iter().filter(has_reported).cloned().collect();
+        let newest = self.newest_attempts(&nodes);
+        let mut outcome = Outcome { nodes: nodes.iter().cloned().collect(), ..Outcome::default() };
+        // First all GPUs of outdated placements are released, because adopted jobs may hold them.
+        let vanished = self.vanished(&nodes, &newest);
+        let cancelled: BTreeSet<JobId> = newest
+            .keys()
+            .chain(&vanished)
+            .filter(|job| {
+                let record = self.jobs.get(*job).map(|tracked| &tracked.record);
+                record.is_some_and(|record| record.next_phase == Some(JobPhase::Cancelled))
+            })
+            .cloned()
+            .collect();
+        for job in newest.keys().chain(&vanished) {
+            self.release(now, job);
+        }
+        for job in vanished {
+            self.end_vanished(now, &job, cancelled.contains(&job));
+            outcome.unknown.insert(job);
+        }
+        for (job, newest) in &newest {
+            match newest.end() {
+                None => {
+                    self.adopt_job(now, job, newest);
+                    outcome.adopted.insert(job.clone());
+                    if cancelled.contains(job) {
+                        self.request_stop(now, job, JobPhase::Cancelled);
+                    }
                 }
-                if run.attempt == known.attempt {
-                    known.is_shared |= is_shared;
-                    known.shares.push(share);
+                Some(end) => {
+                    self.record_end(now, job, newest, end);
+                    outcome.ended.insert(job.clone());
                 }
             }
         }
-        for (job, unrecorded) in &jobs {
-            self.adopt_job(now, job, unrecorded);
-        }
-        for node in nodes {
+        for node in waiting {
             self.node_mut(&node).adopts = false;
             self.refresh(now, &node);
             self.to_order.insert(node);
         }
-        self.alarm_adopted(&jobs);
+        self.alarm_outcome(&outcome);
+        self.store_compared |= self.restored.take().is_some();
         self.plan_soon(now);
     }
 
-    fn adopt_job(&mut self, now: Timestamp, job: &JobId, unrecorded: &Unrecorded) {
+    /// The newest attempts that the nodes report and the store does not know.
+    fn newest_attempts(&self, nodes: &[NodeId]) -> BTreeMap<JobId, Newest> {
+        let mut newest: BTreeMap<JobId, Newest> = BTreeMap::new();
+        for node in nodes {
+            let Some((report, _)) = self.nodes.get(node).and_then(|state| state.launch.as_ref())
+            else {
+                continue;
+            };
+            for run in report.jobs.iter().filter(|run| {
+                self.is_unrecorded(run) || (!self.jobs.contains_key(&run.job) && self.is_later(run))
+            }) {
+                let known = newest.entry(run.job.clone()).or_default();
+                known.add(run, report);
+            }
+        }
+        // A job without a record that was preempted cannot be started again.
+        newest.retain(|job, newest| {
+            self.jobs.contains_key(job) || newest.end() != Some(End::Interrupted)
+        });
+        newest
+    }
+
+    /// Whether a run began or ended after the backup from which the store was restored.
+    fn is_later(&self, run: &LaunchedJob) -> bool {
+        self.restored.is_some_and(|restored| run.since_us + CLOCK_TOLERANCE > restored.backup_at_us)
+    }
+
+    /// Jobs that the store has on nodes which have obeyed newer orders and no longer know them.
+    fn vanished(&self, nodes: &[NodeId], newest: &BTreeMap<JobId, Newest>) -> Vec<JobId> {
+        let is_gone = |node: &NodeId, record: &JobRecord| {
+            let Some(state) = self.nodes.get(node).filter(|_| nodes.contains(node)) else {
+                return false;
+            };
+            let ordered = state.desired.as_ref().map_or(0, |desired| desired.generation);
+            state.launch.as_ref().is_some_and(|(report, _)| {
+                let mut runs = report.jobs.iter();
+                report.has_ended
+                    && ordered < report.observed_generation
+                    && !runs.any(|run| run.job == record.spec.job && run.attempt >= record.attempt)
+            })
+        };
+        self.jobs
+            .iter()
+            .filter(|(job, tracked)| has_gpus(tracked.record.phase) && !newest.contains_key(job))
+            .filter(|(_, tracked)| {
+                let shares = tracked.record.placement.iter().flat_map(|placed| &placed.shares);
+                let mut nodes = shares.map(|share| &share.node).peekable();
+                nodes.peek().is_some() && nodes.all(|node| is_gone(node, &tracked.record))
+            })
+            .map(|(job, _)| job.clone())
+            .collect()
+    }
+
+    /// Releases the GPUs that an outdated record assigns to the job.
+    fn release(&mut self, now: Timestamp, job: &JobId) {
+        let Some(tracked) = self.jobs.get_mut(job).filter(|t| has_gpus(t.record.phase)) else {
+            return;
+        };
+        let record = &mut tracked.record;
+        let placement = record.placement.take();
+        (record.phase, record.phase_since_us, record.next_phase) = (JobPhase::Queued, now, None);
+        record.observing = false;
+        if let Some(key) = tracked.key {
+            self.controller.events().job_stopping(key);
+            self.controller.job_stopped(key);
+        }
+        for share in placement.iter().flat_map(|placement| &placement.shares) {
+            self.node_mut(&share.node).jobs.remove(job);
+            self.to_order.insert(share.node.clone());
+        }
+        self.to_store.insert(job.clone());
+    }
+
+    fn adopt_job(&mut self, now: Timestamp, job: &JobId, newest: &Newest) {
+        let shares = newest.runs.iter().map(|run| run.share.clone()).collect();
         let known = self.jobs.get(job).map(|tracked| tracked.record.clone());
         let is_known = known.is_some();
         let record = JobRecord {
             phase: JobPhase::Running,
-            phase_since_us: unrecorded.since,
-            attempt: unrecorded.attempt,
-            placement: Some(Placement { shares: unrecorded.shares.clone() }),
-            started_at_us: Some(unrecorded.since),
-            ..known.unwrap_or_else(|| adopted(job, unrecorded))
+            phase_since_us: newest.since,
+            attempt: newest.attempt,
+            placement: Some(Placement { shares }),
+            started_at_us: Some(newest.since),
+            ..known.unwrap_or_else(|| unrecorded(job, newest))
         };
         if is_known {
             if let Some(tracked) = self.jobs.get_mut(job) {
@@ -127,31 +255,116 @@ impl Placer {
         self.to_reconcile.insert(job.clone());
     }
 
-    fn alarm_adopted(&mut self, jobs: &BTreeMap<JobId, Unrecorded>) {
-        if jobs.is_empty() {
-            return;
+    /// Records the end of an attempt that began after the store was copied.
+    fn record_end(&mut self, now: Timestamp, job: &JobId, newest: &Newest, end: End) {
+        if !self.jobs.contains_key(job) {
+            let record = unrecorded(job, newest);
+            self.restore_job(&record);
         }
-        let nodes: BTreeSet<&NodeId> =
-            jobs.values().flat_map(|job| &job.shares).map(|share| &share.node).collect();
-        let nodes: Vec<&str> = nodes.into_iter().map(NodeId::as_str).collect();
-        let mut named: Vec<&str> = jobs.keys().take(NAMED_MAX).map(JobId::as_str).collect();
-        if jobs.len() > NAMED_MAX {
-            named.push("...");
+        let Some(tracked) = self.jobs.get_mut(job) else { return };
+        let record = &mut tracked.record;
+        record.attempt = newest.attempt;
+        record.log_paths = newest.runs.iter().map(|run| run.log_path.clone()).collect();
+        let (phase, what) = match end {
+            End::Finished => (JobPhase::Finished, "finished"),
+            End::Failed { .. } => (JobPhase::Failed, "failed"),
+            End::Interrupted => (JobPhase::Queued, "to be placed again"),
+        };
+        if let End::Failed { code, error } = end {
+            (record.exit_code, record.error) = (code, Some(error));
+        } else if end == End::Finished {
+            record.exit_code = Some(0);
         }
-        self.alarms.push(format!(
-            "the store has lost {} running jobs of {}: {}. They are adopted and continue, but queued \
-             jobs, budgets and the commands of these jobs are lost: check the storage of the NATS \
-             server; `wattle cancel` stops an adopted job",
-            jobs.len(),
-            nodes.join(", "),
-            named.join(", "),
-        ));
+        self.to_store.insert(job.clone());
+        if phase.is_final() {
+            self.close(now, job, phase);
+        }
+        let reason = format!(
+            "its node reports the end of attempt {}, which the store does not contain",
+            newest.attempt
+        );
+        self.reason(now, job, PLACER, what.to_owned(), reason);
+    }
+
+    /// Ends a job that its nodes no longer know.
+    fn end_vanished(&mut self, now: Timestamp, job: &JobId, was_cancelled: bool) {
+        let text = "it ended after the store was copied, and its node has no record of the result: check \
+                    its output, and submit it again if necessary";
+        let phase = if was_cancelled { JobPhase::Cancelled } else { JobPhase::Failed };
+        if let Some(tracked) = self.jobs.get_mut(job).filter(|_| !was_cancelled) {
+            tracked.record.error = Some(text.to_owned());
+        }
+        self.close(now, job, phase);
+        self.reason(now, job, PLACER, phase.to_string(), text.to_owned());
+    }
+
+    /// Ends a job that holds no GPUs.
+    fn close(&mut self, now: Timestamp, job: &JobId, phase: JobPhase) {
+        let Some(tracked) = self.jobs.get_mut(job) else { return };
+        (tracked.record.phase, tracked.record.phase_since_us) = (phase, now);
+        tracked.record.ended_at_us = Some(now);
+        self.ended.insert((now, job.clone()));
+        if let Some(key) = tracked.key.take() {
+            self.controller.job_ended(key);
+        }
+        self.to_store.insert(job.clone());
+    }
+
+    fn alarm_outcome(&mut self, outcome: &Outcome) {
+        let nodes: Vec<&str> = outcome.nodes.iter().map(NodeId::as_str).collect();
+        let Outcome { adopted, ended, unknown, .. } = outcome;
+        if !adopted.is_empty() {
+            let advice = match self.restored {
+                Some(_) => "submissions, cancellations and budgets after the backup are lost",
+                None => {
+                    "queued jobs, budgets and the commands of these jobs are lost: check the storage of \
+                     the NATS server"
+                }
+            };
+            self.alarms.push(format!(
+                "the store has lost {} running jobs of {}: {}. They are adopted and continue, but \
+                 {advice}; `wattle cancel` stops an adopted job",
+                adopted.len(),
+                nodes.join(", "),
+                named(adopted),
+            ));
+        }
+        if !ended.is_empty() {
+            self.alarms.push(format!(
+                "the store is older than the nodes' states: {} jobs ended meanwhile: {}. Their ends are \
+                 recorded from the nodes' reports",
+                ended.len(),
+                named(ended),
+            ));
+        }
+        if !unknown.is_empty() {
+            self.alarms.push(format!(
+                "the store is older than the nodes' states: {} jobs ended meanwhile with an unknown \
+                 result and count as failed: {}. Check their output",
+                unknown.len(),
+                named(unknown),
+            ));
+        }
+    }
+
+    /// Whether no job may start, because a restored store was not compared yet.
+    pub(super) const fn waits_for_comparison(&self) -> bool {
+        self.restored.is_some()
     }
 }
 
+/// The first jobs, for an alarm.
+fn named(jobs: &BTreeSet<JobId>) -> String {
+    let mut named: Vec<&str> = jobs.iter().take(NAMED_MAX).map(JobId::as_str).collect();
+    if jobs.len() > NAMED_MAX {
+        named.push("...");
+    }
+    named.join(", ")
+}
+
 /// The record of a job of which only the runs are known.
-fn adopted(job: &JobId, unrecorded: &Unrecorded) -> JobRecord {
-    let gpus = unrecorded.shares.iter().map(|share| share.gpus.len() as u32).sum();
+fn unrecorded(job: &JobId, newest: &Newest) -> JobRecord {
+    let gpus = newest.runs.iter().map(|run| run.share.gpus.len() as u32).sum();
     let spec = JobSpec {
         job: job.clone(),
         name: job.to_string(),
@@ -159,8 +372,8 @@ fn adopted(job: &JobId, unrecorded: &Unrecorded) -> JobRecord {
         project: None,
         workload: None,
         gpus: GpuRequest { min: gpus, max: gpus },
-        exclusive: !unrecorded.is_shared,
-        consents_to_sharing: unrecorded.is_shared,
+        exclusive: !newest.is_shared,
+        consents_to_sharing: newest.is_shared,
         max_slowdown_permille: None,
         priority: 0,
         deadline_at_us: None,
@@ -172,7 +385,7 @@ fn adopted(job: &JobId, unrecorded: &Unrecorded) -> JobRecord {
         command: Vec::new(),
         environment: Vec::new(),
         working_dir: None,
-        submitted_at_us: unrecorded.since,
+        submitted_at_us: newest.since,
     };
-    JobRecord::queued(spec, unrecorded.since)
+    JobRecord::queued(spec, newest.since)
 }

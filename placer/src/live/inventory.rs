@@ -24,8 +24,10 @@ pub(super) struct NodeState {
     /// Its reporters.
     power_agent: Reporter,
     launcher: Reporter,
-    /// Whether it has jobs that wait for adoption; it gets no order until then.
+    /// Whether it is to be compared with the store; it gets no order until then.
     pub(super) adopts: bool,
+    /// Whether a report since the placer's start was compared with the store.
+    pub(super) is_compared: bool,
     /// Whether its clock difference is alarmed.
     clock_differs: bool,
     /// The order in force.
@@ -60,6 +62,9 @@ impl Placer {
         let node = self.node_mut(&report.node);
         let order = node.launcher.reported(&report.instance, report.at_us, now);
         self.compare_clocks(&report.node);
+        if order == Order::New {
+            self.compare_with_store(now, &report, true);
+        }
         self.launch_received(now, report, &order);
     }
 
@@ -74,6 +79,9 @@ impl Placer {
     pub(super) fn launch_restored(&mut self, now: Timestamp, report: LaunchReport) {
         let node = self.node_mut(&report.node);
         let order = node.launcher.restored(&report.instance, report.at_us, now);
+        if order == Order::New {
+            self.compare_with_store(now, &report, false);
+        }
         self.launch_received(report.at_us.min(now), report, &order);
     }
 
@@ -118,9 +126,6 @@ impl Placer {
     fn launch_received(&mut self, now: Timestamp, report: LaunchReport, order: &Order) {
         let seen = report.observed_generation;
         let id = report.node.clone();
-        if *order == Order::New {
-            self.compare_with_store(now, &report);
-        }
         let node = self.node_mut(&id);
         if let Order::Second { other } = order {
             self.second_reporter("launchers", &id, &report.instance, other);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetStatus, JobRecord, LaunchReport, NodeDesired, PowerReport,
-    Surface,
+    StoreRestored, Surface,
 };
 use wattle_common::{NodeId, Timestamp};
 
@@ -32,6 +32,8 @@ pub struct PersistedState {
     pub budget_status: Option<BudgetStatus>,
     /// The state of the energy aim.
     pub aim_status: Option<AimStatus>,
+    /// The mark of a store that was restored from a backup.
+    pub restored: Option<StoreRestored>,
 }
 
 impl Placer {
@@ -103,6 +105,7 @@ impl Placer {
             self.launch_restored(now, report);
         }
         self.restore_sleep(now);
+        self.compare_all(persisted.restored, now);
         let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
         for node in &nodes {
             self.refresh(now, node);

@@ -166,6 +166,7 @@ impl Site {
             node: node(),
             at_us: clock::now(),
             observed_generation: seen,
+            has_ended: false,
             jobs: jobs
                 .iter()
                 .map(|(job, attempt, state)| LaunchedJob {

@@ -166,6 +166,7 @@ impl Node {
             node: node_id(),
             at_us: self.now,
             observed_generation: 1,
+            has_ended: false,
             jobs: jobs.collect(),
         };
         self.event(Event::LaunchReported(report));

@@ -355,7 +355,7 @@ impl Bus {
         BusError::refused(what, error)
     }
 
-    fn no_jetstream(&self) -> BusError {
+    pub(super) fn no_jetstream(&self) -> BusError {
         BusError::NoJetStream { url: self.url().to_owned() }
     }
 }

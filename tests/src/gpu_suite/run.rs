@@ -175,6 +175,7 @@ fn report(profiler: &Profiler, plan: &Plan, trainings: &[Training]) -> LaunchRep
         node: profiler.node.clone(),
         at_us: now,
         observed_generation: 1,
+        has_ended: false,
         jobs: trainings.iter().map(launched).collect(),
     }
 }

@@ -68,6 +68,7 @@ pub fn launch_report(
         node: id::node(node),
         at_us: at,
         observed_generation: generation,
+        has_ended: false,
         jobs: jobs.into_iter().collect(),
     }
 }

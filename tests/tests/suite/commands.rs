@@ -44,6 +44,8 @@ const LIVE: &[&str] = &[
     "submit",
     "jobs",
     "nodes",
+    "services",
+    "backup",
     "top",
     "energy",
     "logs",

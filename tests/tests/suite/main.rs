@@ -2,6 +2,7 @@
 //! simulated driver.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod backup;
 mod bad_input;
 mod budgets;
 mod chaos;
@@ -29,3 +30,4 @@ mod sleeping;
 mod supply_chain;
 mod tidy;
 mod up;
+mod upgrade;

@@ -271,6 +271,7 @@ impl Node {
             node: id(),
             at_us: self.now(),
             observed_generation: 1,
+            has_ended: false,
             jobs: vec![LaunchedJob {
                 job: job.clone(),
                 attempt: 1,

@@ -105,3 +105,120 @@ fn orphan_of_a_forgotten_job_is_stopped() {
     assert!(!world.is_live("n0", "b", 1));
     assert!(alarms(&world).is_empty(), "{:?}", alarms(&world));
 }
+
+/// Jobs run, end and start after the backup; each is recorded as its node knows it, and none starts again.
+#[test]
+fn restored_backup_is_compared_with_the_nodes_before_any_job_starts() {
+    let mut world = World::new(2, 4);
+    world.long = true;
+    for job in ["a", "b", "c", "d", "e"] {
+        world.submit(spec(job, 4));
+    }
+    world.pass(20);
+    let phases = ["a", "b", "c"].map(|job| world.record(job).phase);
+    assert_eq!(phases, [JobPhase::Running, JobPhase::Running, JobPhase::Queued]);
+    let (jobs, orders, at) = (world.jobs.clone(), world.orders.clone(), world.now);
+    // After the backup: `a` and `b` end, `c` and `d` run and end, `e` and a later job run.
+    world.long = false;
+    world.pass(10);
+    assert_eq!(world.record("a").phase, JobPhase::Finished);
+    world.submit(spec("later", 4));
+    world.pass(5);
+    world.long = true;
+    world.pass(10);
+    for job in ["c", "d"] {
+        assert_eq!(world.record(job).phase, JobPhase::Finished, "{job}");
+    }
+    for job in ["e", "later"] {
+        assert_eq!(world.record(job).phase, JobPhase::Running, "{job}");
+    }
+    let placed = ["e", "later"].map(|job| world.record(job).placement.clone());
+    world.restore_store(jobs, orders, at);
+    world.submit(spec("next", 4));
+    world.pass(10);
+    assert_eq!(world.record("next").phase, JobPhase::Queued, "it waits for the comparison");
+    assert!(world.restored.is_some());
+    world.pass(20);
+    assert!(world.restored.is_none());
+    for job in ["a", "b", "c", "d"] {
+        let record = world.record(job);
+        assert_eq!((record.phase, record.attempt), (JobPhase::Finished, 1), "{job}: {record:#?}");
+    }
+    for (job, placement) in ["e", "later"].iter().zip(placed) {
+        let record = world.record(job);
+        assert_eq!((record.phase, record.attempt), (JobPhase::Running, 1), "{job}: {record:#?}");
+        assert_eq!(record.placement, placement);
+    }
+    assert!(!world.record("e").spec.command.is_empty(), "its record was in the backup");
+    let alarms = alarms(&world).join("\n");
+    assert!(alarms.contains("lost 2 running jobs of n0, n1: e, later"), "{alarms}");
+    assert!(alarms.contains("2 jobs ended meanwhile: c, d"), "{alarms}");
+    world.long = false;
+    world.pass(30);
+    for job in ["e", "later", "next"] {
+        assert_eq!(world.record(job).phase, JobPhase::Finished, "{job}");
+    }
+    // Every order since is newer than those that the nodes had obeyed: they carried them out.
+    assert!(world.idle());
+}
+
+#[test]
+fn job_that_its_node_no_longer_knows_is_reported_and_not_started_again() {
+    let mut world = World::new(1, 4);
+    world.long = true;
+    world.submit(spec("a", 4));
+    world.pass(20);
+    let (jobs, orders, at) = (world.jobs.clone(), world.orders.clone(), world.now);
+    world.long = false;
+    world.pass(10);
+    assert_eq!(world.record("a").phase, JobPhase::Finished);
+    world.forget_run("n0", "a");
+    // With and without the mark.
+    for mark in [true, false] {
+        let (jobs, orders) = (jobs.clone(), orders.clone());
+        if mark {
+            world.restore_store(jobs, orders, at);
+        } else {
+            (world.jobs, world.orders) = (jobs, orders);
+            world.restart();
+        }
+        world.pass(30);
+        let record = world.record("a");
+        assert_eq!((record.phase, record.attempt), (JobPhase::Failed, 1), "{record:#?}");
+        assert!(record.error.as_ref().unwrap().contains("no record of the result"), "{record:?}");
+        assert!(alarms(&world).join("\n").contains("unknown result"), "{:?}", alarms(&world));
+    }
+}
+
+#[test]
+fn restored_store_of_unchanged_nodes_changes_nothing() {
+    let mut world = running();
+    let (jobs, orders, at) = (world.jobs.clone(), world.orders.clone(), world.now);
+    world.pass(5);
+    world.restore_store(jobs, orders, at);
+    world.pass(40);
+    for job in ["a", "b", "c"] {
+        assert_eq!((world.record(job).phase, world.record(job).attempt), (JobPhase::Running, 1));
+    }
+    assert!(alarms(&world).is_empty(), "{:?}", alarms(&world));
+}
+
+#[test]
+fn job_that_moved_after_the_backup_is_found_on_its_new_node() {
+    let mut world = World::new(2, 4);
+    world.long = true;
+    world.submit(spec("a", 4));
+    world.pass(20);
+    let (jobs, orders, at) = (world.jobs.clone(), world.orders.clone(), world.now);
+    assert_eq!(world.record("a").placement.as_ref().unwrap().shares[0].node.as_str(), "n0");
+    world.set_unhealthy("n0", 0, true);
+    world.pass(20);
+    assert_eq!(world.record("a").placement.as_ref().unwrap().shares[0].node.as_str(), "n1");
+    world.set_unhealthy("n0", 0, false);
+    world.restore_store(jobs, orders, at);
+    world.pass(30);
+    let record = world.record("a");
+    assert_eq!((record.phase, record.attempt), (JobPhase::Running, 2), "{record:#?}");
+    assert_eq!(record.placement.as_ref().unwrap().shares[0].node.as_str(), "n1");
+    assert!(world.is_live("n1", "a", 2) && !world.is_live("n0", "a", 1));
+}

@@ -34,6 +34,8 @@ pub(super) struct Node {
     /// Whether its agent sets no caps.
     pub(super) advises: bool,
     pub(super) seen: Option<NodeDesired>,
+    /// Whether the store has an older order than `seen`.
+    pub(super) reads_older_order: bool,
     pub(super) runs: BTreeMap<(JobId, u32), LaunchedJob>,
     pub(super) sleep: SimulatedSleep,
 }
@@ -156,7 +158,13 @@ impl Node {
             node: self.id.clone(),
             at_us: now - self.behind,
             observed_generation: self.seen.as_ref().map_or(0, |seen| seen.generation),
-            jobs: self.runs.values().filter(|run| is_live(run) || named(run)).cloned().collect(),
+            jobs: self
+                .runs
+                .values()
+                .filter(|run| is_live(run) || named(run) || self.reads_older_order)
+                .cloned()
+                .collect(),
+            has_ended: self.reads_older_order,
         }
     }
 }

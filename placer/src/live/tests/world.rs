@@ -12,7 +12,7 @@ use wattle_common::Machine;
 use wattle_common::job::{JobSpec, Sharing};
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, GpuConditionKind, JobRecord,
-    LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport, Reply, SleepState, SubmitJob,
+    LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport, Reply, SleepState, StoreRestored, SubmitJob,
 };
 use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
 
@@ -63,6 +63,8 @@ pub(super) struct World {
     pub(super) budget_status: Option<BudgetStatus>,
     pub(super) aim_status: Option<AimStatus>,
     pub(super) budget_reply: Option<BudgetReply>,
+    /// The mark of a restored store.
+    pub(super) restored: Option<StoreRestored>,
     /// Whether a test has written an order, so that generations may decrease.
     pub(super) orders_may_be_forged: bool,
 }
@@ -125,6 +127,7 @@ impl World {
                     limit: None,
                     advises: false,
                     seen: None,
+                    reads_older_order: false,
                     runs: BTreeMap::new(),
                     sleep: SimulatedSleep::default(),
                 })
@@ -145,6 +148,7 @@ impl World {
             budget_status: None,
             aim_status: None,
             budget_reply: None,
+            restored: None,
             orders_may_be_forged: false,
         };
         world.report();
@@ -300,6 +304,21 @@ impl World {
         let empty = PersistedState::default();
         self.placer = Placer::new(self.config.clone(), (self.policy)(), empty, self.now);
     }
+    /// The store of an earlier time is restored, and a placer starts.
+    pub(super) fn restore_store(
+        &mut self,
+        jobs: BTreeMap<JobId, JobRecord>,
+        orders: BTreeMap<NodeId, NodeDesired>,
+        at: Timestamp,
+    ) {
+        (self.jobs, self.orders) = (jobs, orders);
+        self.restored = Some(StoreRestored { backup_at_us: at, restored_at_us: self.now });
+        self.restart();
+    }
+    /// A node's launcher no longer knows a job's ended runs.
+    pub(super) fn forget_run(&mut self, node: &str, job: &str) {
+        self.node_mut(node).runs.retain(|(known, _), _| known.as_str() != job);
+    }
     /// The message bus is unavailable for some seconds.
     pub(super) fn bus_outage(&mut self, seconds: u64) {
         self.now = self.now + Duration::from_secs(seconds);
@@ -315,6 +334,7 @@ impl World {
             budget: self.budget.clone(),
             budget_status: self.budget_status.clone(),
             aim_status: self.aim_status,
+            restored: self.restored,
         };
         self.placer = Placer::new(self.config.clone(), (self.policy)(), state, self.now);
     }
@@ -447,6 +467,7 @@ impl World {
                     }
                 }
                 Action::StoreBudget(record) => self.budget = Some(*record),
+                Action::ForgetRestoration => self.restored = None,
                 Action::StoreAimStatus(status) => self.aim_status = Some(status),
                 Action::StoreBudgetStatus(status) => self.budget_status = Some(*status),
                 Action::AnswerBudget(_, reply) => {
@@ -528,8 +549,10 @@ impl World {
             let node = &mut self.nodes[at];
             let current = |order: &NodeDesired| (order.generation, order.issued_at_us);
             if node.seen.as_ref().is_some_and(|seen| current(&desired) < current(seen)) {
+                node.reads_older_order = true;
                 continue;
             }
+            node.reads_older_order = false;
             node.seen = Some(desired.clone());
             node.fall_asleep(&desired);
             for ((job, attempt), run) in &mut node.runs {

@@ -301,6 +301,7 @@ impl Node {
             node: kit::node("n0"),
             at_us: self.now(),
             observed_generation: 1,
+            has_ended: false,
             jobs: launched.collect(),
         };
         let records: Vec<JobRecord> = self

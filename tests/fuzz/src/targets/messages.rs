@@ -9,7 +9,7 @@ use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, Champion, JobProgressed,
     JobRecord, JobWindow, JobsReply, LaunchReport, LedgerEntry, NodeDesired, NodeSummary,
     OrderRecord, OutputReply, PowerReport, PredictorStatus, PromotePredictor, PromoteReply,
-    ReadJobs, ReadOutput, Reply, SetBudget, SubmitJob, Surface,
+    ReadJobs, ReadOutput, Reply, SetBudget, StoreRestored, SubmitJob, Surface,
 };
 use wattle_common::observation::Observation;
 
@@ -49,5 +49,5 @@ pub(super) fn run(bytes: &[u8]) {
     let _ = (read::<BudgetReply>(bytes), read::<PromoteReply>(bytes), read::<JobsReply>(bytes));
     let _ = (read::<ReadJobs>(bytes), read::<ReadOutput>(bytes), read::<OutputReply>(bytes));
     let _ = (read::<NodeSummary>(bytes), read::<OrderRecord>(bytes));
-    let _ = read::<PredictorStatus>(bytes);
+    let _ = (read::<PredictorStatus>(bytes), read::<StoreRestored>(bytes));
 }

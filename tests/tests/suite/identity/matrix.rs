@@ -91,7 +91,10 @@ const PUBLISH: &[(&str, &str)] = &[
     ("$KV.budget.set", "P"),
     ("$KV.budget.status", "P"),
     ("$KV.budget.aim", "P"),
+    ("$KV.budget.restored", "P"),
     ("$SRV.PING.wattle-predictor", "Ro"),
+    ("$SRV.PING.wattle-placer", "Po"),
+    ("$SRV.PING.wattle-registry", "Po"),
     ("$SRV.PING", "o"),
     ("_INBOX.other.x", "PRQ01"),
     // A user or monitor has no access to JetStream at all; a node reads its own order only.
@@ -121,6 +124,10 @@ const PUBLISH: &[(&str, &str)] = &[
     ("$JS.API.CONSUMER.CREATE.KV_BUCKET_leases.x.$KV.leases.power.n0", "o"),
     ("$JS.API.CONSUMER.MSG.NEXT.STREAM_ledger.wattle-placer", "P"),
     ("$JS.API.CONSUMER.MSG.NEXT.STREAM_windows.predictor-physical", "Q"),
+    ("$JS.SNAPSHOT.ACK.KV_BUCKET_jobs.x.1", "o"),
+    ("$JS.SNAPSHOT.ACK.KV_BUCKET_leases.x.1", ""),
+    ("$JS.SNAPSHOT.RESTORE.KV_BUCKET_jobs.x", "P"),
+    ("$JS.SNAPSHOT.RESTORE.KV_BUCKET_leases.x", ""),
     ("$JS.ACK.STREAM_ledger.wattle-placer.1.1.1.1.0", "P"),
     ("$JS.ACK.STREAM_windows.predictor-physical.1.1.1.1.0", "Q"),
 ];
@@ -284,7 +291,11 @@ async fn every_role_is_held_to_the_table() {
             .into_iter()
             .chain(StreamName::ALL.map(|stream| stream.name(&cluster())))
         {
+            // Leases are not part of backups.
+            let backed_up = name != Bucket::Leases.stream(&cluster());
             for (verb, permitted) in [
+                ("SNAPSHOT", if backed_up { "o" } else { "" }),
+                ("RESTORE", if backed_up { "P" } else { "" }),
                 ("CREATE", "P"),
                 ("UPDATE", "P"),
                 ("DELETE", ""),

@@ -1,0 +1,88 @@
+//! The newest attempt of a job, as its nodes report it.
+
+use wattle_common::Timestamp;
+use wattle_common::job::NodeShare;
+use wattle_common::messages::{LaunchReport, LaunchState, LaunchedJob};
+
+/// One node's part of an attempt.
+pub(super) struct RankRun {
+    pub(super) share: NodeShare,
+    pub(super) log_path: String,
+    state: LaunchState,
+}
+
+/// The newest attempt of a job.
+#[derive(Default)]
+pub(super) struct Newest {
+    pub(super) attempt: u32,
+    pub(super) since: Timestamp,
+    pub(super) runs: Vec<RankRun>,
+    /// Whether another job runs on one of its GPUs.
+    pub(super) is_shared: bool,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Finished,
+    Failed {
+        code: Option<i32>,
+        error: String,
+    },
+    /// It was stopped or lost with its node; the job may be started again.
+    Interrupted,
+}
+
+fn is_live(run: &LaunchedJob) -> bool {
+    matches!(run.state, LaunchState::Running)
+}
+
+impl Newest {
+    /// Adds a run of a node's report.
+    pub(super) fn add(&mut self, run: &LaunchedJob, report: &LaunchReport) {
+        if run.attempt < self.attempt {
+            return;
+        }
+        if run.attempt > self.attempt || self.runs.is_empty() {
+            let (attempt, since) = (run.attempt, run.since_us.min(report.at_us));
+            *self = Self { attempt, since, ..Self::default() };
+        }
+        self.is_shared |= report.jobs.iter().any(|other| {
+            is_live(other)
+                && other.job != run.job
+                && other.gpus.iter().any(|gpu| run.gpus.contains(gpu))
+        });
+        self.runs.push(RankRun {
+            share: NodeShare { node: report.node.clone(), gpus: run.gpus.clone() },
+            log_path: run.log_path.clone(),
+            state: run.state.clone(),
+        });
+    }
+
+    /// Its end; `None` while a part of it runs.
+    pub(super) fn end(&self) -> Option<End> {
+        let mut interrupted = false;
+        for run in &self.runs {
+            match &run.state {
+                LaunchState::Running | LaunchState::Stopping => return None,
+                LaunchState::Stopped | LaunchState::Lost { .. } => interrupted = true,
+                LaunchState::Exited { .. } | LaunchState::Refused { .. } => {}
+            }
+        }
+        let failed = self.runs.iter().find_map(|run| match &run.state {
+            LaunchState::Exited { code } if *code != 0 => Some(End::Failed {
+                code: Some(*code),
+                error: format!(
+                    "its program ended with exit code {code} on {}; its output is in {}",
+                    run.share.node, run.log_path
+                ),
+            }),
+            LaunchState::Refused { error } => Some(End::Failed {
+                code: None,
+                error: format!("it cannot be started on {}: {error}", run.share.node),
+            }),
+            _ => None,
+        });
+        Some(failed.unwrap_or(if interrupted { End::Interrupted } else { End::Finished }))
+    }
+}
