@@ -12,7 +12,8 @@ use wattle_common::Machine;
 use wattle_common::job::{JobSpec, Sharing};
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, GpuConditionKind, JobRecord,
-    LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport, Reply, SleepState, StoreRestored, SubmitJob,
+    LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport, Reply, SleepState,
+    StoreRestored, SubmitJob,
 };
 use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
 
