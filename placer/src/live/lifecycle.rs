@@ -37,17 +37,27 @@ struct UnrequestedEnd {
     limit: Option<ReachedLimit>,
 }
 
+/// Why a job failed whose program ended by itself.
+pub(super) fn exit_reason(
+    code: i32,
+    limit: Option<ReachedLimit>,
+    node: &NodeId,
+    log: &str,
+) -> String {
+    let what = match limit {
+        Some(limit) => format!("it {limit} on {node} (exit code {code})"),
+        None => format!("its program ended with exit code {code} on {node}"),
+    };
+    format!("{what}; its output is in {log}")
+}
+
 impl UnrequestedEnd {
     /// The program failed by itself.
     fn exited(code: i32, limit: Option<ReachedLimit>, node: &NodeId, log: &str) -> Self {
-        let what = match limit {
-            Some(limit) => format!("it {limit} on {node} (exit code {code})"),
-            None => format!("its program ended with exit code {code} on {node}"),
-        };
         Self {
             next: JobPhase::Failed,
             decision: "failed".to_owned(),
-            reason: format!("{what}; its output is in {log}"),
+            reason: exit_reason(code, limit, node, log),
             exit_code: Some(code),
             limit,
         }

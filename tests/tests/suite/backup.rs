@@ -39,7 +39,7 @@ async fn energy_in_ledger(system: &System, job: &JobId, from: Timestamp) -> Opti
         if entry.from_us < from {
             continue;
         }
-        sum = sum + entry.jobs.iter().filter(|of| of.job == *job).map(|of| of.energy_mj).sum();
+        sum += entry.jobs.iter().filter(|of| of.job == *job).map(|of| of.energy_mj).sum();
     }
     Some(sum)
 }

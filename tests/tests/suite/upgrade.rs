@@ -43,7 +43,7 @@ fn strip(value: &mut Value) -> bool {
             let removed = fields.len() < before;
             fields.values_mut().fold(removed, |any, value| strip(value) || any)
         }
-        Value::Array(items) => items.iter_mut().fold(false, |any, value| strip(value) || any),
+        Value::Array(items) => items.iter_mut().map(strip).filter(|stripped| *stripped).count() > 0,
         _ => false,
     }
 }

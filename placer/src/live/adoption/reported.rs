@@ -4,6 +4,8 @@ use wattle_common::Timestamp;
 use wattle_common::job::NodeShare;
 use wattle_common::messages::{LaunchReport, LaunchState, LaunchedJob};
 
+use crate::live::lifecycle::exit_reason;
+
 /// One node's part of an attempt.
 pub(super) struct RankRun {
     pub(super) share: NodeShare,
@@ -70,12 +72,9 @@ impl Newest {
             }
         }
         let failed = self.runs.iter().find_map(|run| match &run.state {
-            LaunchState::Exited { code } if *code != 0 => Some(End::Failed {
+            LaunchState::Exited { code, limit } if *code != 0 => Some(End::Failed {
                 code: Some(*code),
-                error: format!(
-                    "its program ended with exit code {code} on {}; its output is in {}",
-                    run.share.node, run.log_path
-                ),
+                error: exit_reason(*code, *limit, &run.share.node, &run.log_path),
             }),
             LaunchState::Refused { error } => Some(End::Failed {
                 code: None,
