@@ -177,6 +177,7 @@ fn actual() {
             node: node(),
             at_us: at(3),
             observed_generation: 12,
+            has_ended: false,
             jobs: vec![
                 launched("a", limited(ReachedLimit::MemoryMib(65_536))),
                 launched("b", limited(ReachedLimit::Processes(4_096))),

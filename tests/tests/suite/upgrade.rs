@@ -23,7 +23,7 @@ const SERVICES: [(&str, &str); 6] = [
 ];
 
 /// The fields that the previous schema lacks, in any message.
-const NEW_FIELDS: [&str; 8] = [
+const NEW_FIELDS: [&str; 14] = [
     "project",
     "instance",
     "node_limit_mw",
@@ -32,6 +32,12 @@ const NEW_FIELDS: [&str; 8] = [
     "unknown",
     "has_ended",
     "released",
+    "limit",
+    "advise_only",
+    "cap_mw_advised",
+    "clock_mhz_max_advised",
+    "health",
+    "driver_error",
 ];
 
 /// Removes the new fields; returns whether there were any.
