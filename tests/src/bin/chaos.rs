@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use wattle_tests::chaos::{Outcome, Plan, network, run, site};
+use wattle_tests::examples::faketime;
 
 /// Runs three NATS servers, two hosts with placer, registry and predictor, and simulated GPU nodes in
 /// network namespaces of this machine, with keys, permissions and TLS. Submits jobs, and kills, pauses,
@@ -55,7 +56,7 @@ fn print(outcome: &Outcome) {
     for (kind, times) in &outcome.faults {
         println!("{kind:<40} {times:>10}");
     }
-    if site::faketime().is_none() {
+    if faketime().is_none() {
         println!("no clock was set: faketime is not installed");
     }
 }

@@ -26,4 +26,5 @@ mod probing;
 mod sleeping;
 mod supply_chain;
 mod tidy;
+mod time_steps;
 mod up;
