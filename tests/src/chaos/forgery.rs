@@ -21,7 +21,7 @@ use wattle_common::messages::{
     SetBudget, SubmitJob,
 };
 use wattle_common::rng::Stream;
-use wattle_common::subject::{Bucket, Reporter};
+use wattle_common::subject::{BUDGET_SET, Bucket, ROOT, Reporter};
 use wattle_common::{Budget, ClusterId, Energy, JobId, NodeId, Power, Timestamp, codec};
 use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::{clock, testing};
@@ -102,7 +102,7 @@ struct Attack {
 }
 
 fn subject(rest: &str) -> String {
-    format!("wattle.v1.main.{rest}")
+    format!("{ROOT}.main.{rest}")
 }
 
 /// An entry of the ledger over the last minute.
@@ -374,7 +374,7 @@ pub async fn effects(
         }
     }
     if let Ok(bucket) = bus.bucket(Bucket::Budget).await
-        && let Ok(set) = bucket.get::<BudgetRecord>(wattle_common::subject::BUDGET_SET).await
+        && let Ok(set) = bucket.get::<BudgetRecord>(BUDGET_SET).await
     {
         let set = set.and_then(|(record, _)| record.budget.power_mw);
         if set != limit {

@@ -66,7 +66,7 @@ async fn placer_that_was_paused_restarts_no_job() {
     no_job_was_restarted(&services, &jobs).await;
 }
 
-#[expect(clippy::print_stdout, reason = "a test that is not run says so")]
+#[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
 fn note(text: &str) {
     println!("{text}");
 }
