@@ -29,6 +29,9 @@ struct Cli {
     /// Number of GPU nodes, with two GPUs each.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=200))]
     nodes: u8,
+    /// Send forged and replayed messages, with the keys of a user and of the node g0.
+    #[arg(long)]
+    forge: bool,
     /// Folder of configurations, logs and state, which is kept; default: a temporary one, kept if a promise
     /// did not hold.
     #[arg(long)]
@@ -69,6 +72,7 @@ async fn main() -> Result<ExitCode> {
         seed: cli.seed,
         duration: wattle_common::time::span_s(cli.minutes * 60.0),
         nodes: cli.nodes,
+        forge: cli.forge,
     };
     println!(
         "seed {}, {} with faults, {} nodes of 2 GPUs, {} times real time",
