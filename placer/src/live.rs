@@ -246,7 +246,8 @@ impl Placer {
             store_budget: false,
             store_status: false,
             store_aim: false,
-            plan_is_outdated: false,
+            // The caps of a plan that was made before the start may be lower.
+            plan_is_outdated: true,
             raises_pending: false,
             alarms: Vec::new(),
             last_alarm: String::new(),
@@ -260,6 +261,8 @@ impl Placer {
 
     fn surface_known(&mut self, surface: Surface) {
         if let Some(key) = self.controller.state().job_key(&surface.job) {
+            // The power reserved for its GPUs may rise.
+            self.plan_is_outdated = true;
             for surface in surface.by_gpu_type() {
                 self.controller.events().surface_known(key, Arc::new(surface));
             }

@@ -110,6 +110,10 @@ impl Subscription {
 }
 
 impl Bus {
+    pub(crate) fn client(&self) -> &async_nats::Client {
+        &self.shared.client
+    }
+
     /// The cluster.
     #[must_use]
     pub fn cluster(&self) -> &ClusterId {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 
+use crate::bus::{ANSWER_WITHIN, Bus};
 use crate::server::find;
 
 /// Deadline of a start. A server starts in about 30 ms; a loaded machine may need much longer.
@@ -31,6 +32,22 @@ pub async fn until<T>(patience: Duration, mut look: impl AsyncFnMut() -> Option<
         }
     };
     tokio::time::timeout(patience, found).await.ok()
+}
+
+/// Publishes bytes to any subject, also to one that the server refuses; for tests of permissions.
+///
+/// # Errors
+/// If the connection cannot take the message.
+pub async fn publish(bus: &Bus, subject: &str, payload: Vec<u8>) -> io::Result<()> {
+    bus.client().publish(subject.to_owned(), payload.into()).await.map_err(io::Error::other)
+}
+
+/// Sends a request to any subject; `None` without an answer.
+pub async fn request(bus: &Bus, subject: &str, payload: Vec<u8>) -> Option<Vec<u8>> {
+    let reply = bus.client().request(subject.to_owned(), payload.into());
+    let reply = tokio::time::timeout(ANSWER_WITHIN, reply).await.ok()?.ok()?;
+    // A service's error has no payload; without a responder there is only a status.
+    Some(reply.payload.to_vec()).filter(|payload| !payload.is_empty())
 }
 
 static COUNT: AtomicU32 = AtomicU32::new(0);

@@ -6,8 +6,10 @@
 #![allow(clippy::missing_panics_doc, reason = "a test fails by panicking")]
 
 pub mod chaos;
+pub mod examples;
 pub mod gpu_suite;
 pub mod load;
+pub mod services;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};

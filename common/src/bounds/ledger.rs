@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use super::{
-    CLOCK_TOLERANCE, GPU_POWER_W_MAX, HOST_POWER_W_MAX, JOBS_PER_NODE_MAX, OutOfBounds, at_most,
-    invalid, not_ahead,
+    CLOCK_TOLERANCE, DATE_TOLERANCE, GPU_POWER_W_MAX, HOST_POWER_W_MAX, JOBS_PER_NODE_MAX,
+    OutOfBounds, at_most, invalid, not_ahead,
 };
+use crate::codec;
 use crate::id::GpuIndex;
 use crate::messages::{LedgerEntry, UnknownEnergy};
+use crate::subject::Subject;
 use crate::time::Timestamp;
 use crate::topology::GPUS_PER_NODE_MAX;
 use crate::units::{Energy, Power};
@@ -22,6 +24,21 @@ pub const METER_GRACE: Duration = Duration::from_secs(10);
 
 /// Largest number of intervals of unknown energy in one entry: 16 for each of 64 GPUs.
 pub const UNKNOWN_MAX: usize = 1_024;
+
+/// The entry of a stored message of the ledger; `None` if it cannot be decoded, is of another node than its
+/// subject's, or has a number outside its limits. The reader's clock may be behind by [`DATE_TOLERANCE`].
+#[must_use]
+pub fn plausible_ledger_entry(
+    subject: &str,
+    payload: &[u8],
+    now: Timestamp,
+) -> Option<LedgerEntry> {
+    let entry: LedgerEntry = codec::decode_json(payload).ok()?;
+    let subject = subject.parse::<Subject>().ok()?;
+    let holds = subject.node() == Some(&entry.node)
+        && check_ledger_entry(&entry, now + DATE_TOLERANCE).is_ok();
+    holds.then_some(entry)
+}
 
 /// Checks an entry of the energy ledger: its span, and its energy against the largest power of its GPUs
 /// and host.

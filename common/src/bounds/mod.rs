@@ -23,7 +23,9 @@ use crate::time::Timestamp;
 use crate::topology::GPUS_PER_NODE_MAX;
 
 pub use jobs::{check_budget, check_job, check_progress, check_progress_line};
-pub use ledger::{LEDGER_SPAN_MAX, METER_GRACE, UNKNOWN_MAX, check_ledger_entry};
+pub use ledger::{
+    LEDGER_SPAN_MAX, METER_GRACE, UNKNOWN_MAX, check_ledger_entry, plausible_ledger_entry,
+};
 pub use orders::{
     GENERATION_JUMP_MAX, GENERATION_MAX, LEASE_DEFAULT, LEASE_MAX_DEFAULT, OrderRefused,
     OrderVersion, check_order, lease_end, next_generation,

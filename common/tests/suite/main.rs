@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod golden;
+mod ledger;
 mod messages_doc;
 mod telemetry_doc;

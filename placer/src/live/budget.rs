@@ -184,7 +184,8 @@ impl Placer {
         // Over an interval that was not measured completely, mean power is too low.
         let measured = entry.unknown.iter().all(|unknown| !unknown.unmeasured);
         if let Some(host) = entry.energy_mj_host.mean_power(span).filter(|_| measured) {
-            self.ledger_power.hosts.insert(entry.node.clone(), host);
+            let before = self.ledger_power.hosts.insert(entry.node.clone(), host);
+            self.plan_is_outdated |= before != Some(host);
         }
         if span >= IDLE_SPAN_MIN && measured {
             let gpus = entry.energy_mj_gpus.iter().flatten();

@@ -26,6 +26,10 @@ impl RankState {
     const fn is_over(&self) -> bool {
         matches!(self, Self::Ended(_) | Self::NodeLost)
     }
+
+    const fn is_lost(&self) -> bool {
+        matches!(self, Self::Ended(LaunchState::Lost { .. }) | Self::NodeLost)
+    }
 }
 
 /// The end of a job that was not requested to stop.
@@ -124,7 +128,15 @@ impl Placer {
         }
         let record = &self.jobs[job].record;
         if record.phase == JobPhase::Stopping && ranks.iter().all(RankState::is_over) {
-            self.end(now, job, record.next_phase.unwrap_or(JobPhase::Queued));
+            let next = record.next_phase.unwrap_or(JobPhase::Queued);
+            let lost = shares.iter().zip(&ranks).find(|(_, rank)| rank.is_lost());
+            if let (JobPhase::Failed, Some((share, _))) = (next, lost) {
+                // The other ranks end with an error that is not their own, often before this is known.
+                let node = share.node.clone();
+                self.lost_with_a_rank(now, job, &node);
+                return;
+            }
+            self.end(now, job, next);
         }
     }
 
@@ -138,6 +150,15 @@ impl Placer {
                 // Both times are by the node's clock.
                 report.at_us <= run.since_us && now.since(*at) <= self.config.node_stale_after()
             })
+    }
+
+    /// A job that failed while the processes of another of its nodes were lost is placed again.
+    fn lost_with_a_rank(&mut self, now: Timestamp, job: &JobId, node: &NodeId) {
+        let tracked = self.jobs.get_mut(job).expect("only called for a known job");
+        (tracked.record.exit_code, tracked.record.error) = (None, None);
+        let reason = format!("its processes on {node} were lost, so the others failed");
+        self.reason(now, job, PLACER, "to be placed again".to_owned(), reason);
+        self.end(now, job, JobPhase::Queued);
     }
 
     fn report_of(&self, job: &JobId, attempt: u32, node: &NodeId) -> Option<LaunchedJob> {

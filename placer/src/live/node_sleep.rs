@@ -96,6 +96,7 @@ impl Placer {
         if state == Some(SleepState::Waking) {
             self.to_wake.insert(node.clone());
         }
+        self.count_unconfirmed(now, node);
         self.plan_soon(now);
     }
 

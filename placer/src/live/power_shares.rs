@@ -8,9 +8,10 @@
 //! * A node whose power agent only advises keeps its caps. It counts with them in every plan, and no cap waits
 //!   for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use wattle_common::messages::{AppliedGpu, DesiredGpu, LaunchState};
+use wattle_common::job::JobPhase;
+use wattle_common::messages::{AppliedGpu, DesiredGpu, LaunchState, SleepState};
 use wattle_common::{GpuIndex, NodeId, Power, Timestamp};
 
 use crate::live::Placer;
@@ -52,8 +53,12 @@ fn advises(state: &NodeState) -> bool {
     state.power.as_ref().is_some_and(|(report, _)| report.advise_only)
 }
 
-/// The settings with the caps of the order in force where they would rise.
-fn without_raises(state: &NodeState, gpus: &[DesiredGpu]) -> Vec<DesiredGpu> {
+/// The settings with the caps of the order in force where they would rise on these GPUs.
+fn without_raises(
+    state: &NodeState,
+    gpus: &[DesiredGpu],
+    holds: impl Fn(GpuIndex) -> bool,
+) -> Vec<DesiredGpu> {
     let next = caps(state, gpus);
     let in_force = match &state.desired {
         Some(last) => caps(state, &last.gpus),
@@ -65,7 +70,7 @@ fn without_raises(state: &NodeState, gpus: &[DesiredGpu]) -> Vec<DesiredGpu> {
             .collect(),
     };
     let mut gpus: BTreeMap<GpuIndex, DesiredGpu> = gpus.iter().map(|gpu| (gpu.gpu, *gpu)).collect();
-    for (gpu, cap) in next {
+    for (gpu, cap) in next.into_iter().filter(|(gpu, _)| holds(*gpu)) {
         if let Some(before) = in_force.get(&gpu).filter(|before| **before < cap) {
             let unset = DesiredGpu { gpu, cap_mw: None, clock_mhz_max: None };
             gpus.entry(gpu).or_insert(unset).cap_mw = Some(*before);
@@ -114,22 +119,53 @@ impl Placer {
         gpus: Vec<DesiredGpu>,
         raises_wait: bool,
     ) -> (Vec<DesiredGpu>, bool) {
-        let state = self.nodes.get(node);
         let limited = self.controller.limits().limits_power_of(node);
-        let waits =
-            |state: &&NodeState| !advises(state) && (raises_wait || state.reduces_since.is_some());
-        let Some(state) = state.filter(|_| limited).filter(waits) else { return (gpus, false) };
-        let lowered = without_raises(state, &gpus);
-        let waits = caps(state, &lowered) != caps(state, &gpus);
-        if waits { (lowered, true) } else { (gpus, false) }
+        let state = self.nodes.get(node).filter(|state| limited && !advises(state));
+        let Some(state) = state else { return (gpus, false) };
+        let waits = raises_wait || state.reduces_since.is_some() || !self.is_metered(node);
+        let stopping = self.stopping_gpus(state);
+        let lowered = without_raises(state, &gpus, |gpu| waits || stopping.contains(&gpu));
+        let waits = waits && caps(state, &lowered) != caps(state, &gpus);
+        (lowered, waits)
+    }
+
+    /// Whether the power of the node's GPUs and host is known. After a restart it is not until the ledger's next
+    /// entry; then a plan has no caps.
+    fn is_metered(&self, node: &NodeId) -> bool {
+        let state = self.controller.state();
+        state.node_key(node).is_some_and(|key| {
+            let gpu_type = &state.node(key).facts.gpu_type;
+            state.gpu_power(gpu_type).is_some()
+        })
+    }
+
+    /// The GPUs of the jobs that stop on a node. Plans have no setting of such a job; it keeps its cap until it
+    /// has stopped.
+    fn stopping_gpus(&self, state: &NodeState) -> BTreeSet<GpuIndex> {
+        let ordered = state.desired.iter().flat_map(|last| &last.jobs);
+        let stops = ordered.filter(|job| {
+            let tracked = self.jobs.get(&job.job);
+            tracked.is_some_and(|tracked| tracked.record.phase == JobPhase::Stopping)
+        });
+        stops.flat_map(|job| job.gpus.iter().copied()).collect()
     }
 
     /// The caps of the GPUs with jobs of a node that does not obey: silent, or with caps above its order.
     /// `None` if it obeys, or no power limit covers it.
     fn unconfirmed_caps(&self, now: Timestamp, node: &NodeId) -> Option<UnconfirmedCaps> {
         let state = self.nodes.get(node)?;
-        if !self.controller.limits().limits_power_of(node) || state.sleep.is_some() {
+        if !self.controller.limits().limits_power_of(node) {
             return None;
+        }
+        if let Some(sleep) = state.sleep {
+            // It draws the power of a node without jobs until it sleeps.
+            let key = self.controller.state().node_key(node)?;
+            let facts = &self.controller.state().node(key).facts;
+            let falls_asleep = sleep.state == SleepState::EnteringSleep;
+            let watts = facts.watts.filter(|_| falls_asleep)?;
+            let awake = watts.host + (0..facts.gpus).map(|_| watts.gpu_idle).sum::<Power>();
+            let power = awake.saturating_sub(watts.asleep);
+            return Some(UnconfirmedCaps { gpus: 0, power });
         }
         let patience = self.config.node_stale_after();
         let is_late = |at: Timestamp| now.since(at.max(self.reports_valid_from)) > patience;

@@ -11,6 +11,7 @@ mod fault_injection;
 mod forced_colocation;
 mod job_energy;
 mod kinds;
+mod limits_under_faults;
 mod listing;
 mod node;
 mod node_sleep;
@@ -235,6 +236,26 @@ fn failing_rank_stops_the_others() {
     );
     assert_eq!(record.log_paths, ["/log/wide", "/log/wide"]);
     assert!(world.idle(), "the other rank was stopped");
+}
+
+/// A host goes down; the rank on the other one ends with an error before the first can report its loss.
+#[test]
+fn job_with_a_lost_rank_is_placed_again_although_another_rank_failed() {
+    let mut world = World::new(2, 2);
+    world.submit(spec("wide", 4));
+    world.pass(3);
+    world.cut_off("n1", true);
+    world.set_state("n0", "wide", LaunchState::exited(1));
+    world.pass(3);
+    assert_eq!(world.record("wide").phase, JobPhase::Stopping);
+    world.reboot("n1");
+    world.cut_off("n1", false);
+    world.pass(5);
+    let record = world.record("wide");
+    assert_eq!(record.error, None);
+    world.pass(10);
+    let record = world.record("wide");
+    assert_eq!((record.phase, record.attempt), (JobPhase::Finished, 2), "{:?}", record.reasons);
 }
 
 #[test]

@@ -234,15 +234,17 @@ impl<'a> PowerSum<'a> {
         self.input.state.keyed_nodes().zip(&self.above_idle_w).map(of_node).sum()
     }
 
-    /// The power that a bound limits, once these node decisions are carried out, watts.
+    /// The power that a bound limits, once these node decisions are carried out, watts. A node that is put to
+    /// sleep counts as awake until it sleeps.
     pub(crate) fn bounded_w<'n>(
         &self,
         bound: &Bound,
         decisions: impl Iterator<Item = &'n NodeDecision>,
     ) -> f64 {
         let covers = |key| bound.covers(key);
+        let wakes = decisions.filter(|decision| matches!(decision, NodeDecision::Wake { .. }));
         match bound.counted {
-            Counted::Nodes => baseline_w(self.input, covers, decisions) + self.total_of(covers),
+            Counted::Nodes => baseline_w(self.input, covers, wakes) + self.total_of(covers),
             Counted::Caps => self.caps_w(bound),
         }
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use wattle_common::subject::StreamName;
 
-use super::{ANSWER_WITHIN, Bus, BusError};
+use super::{ANSWER_WITHIN, Bus, BusError, Delivery};
 
 /// The messages that a stream contained when the replay began, in order.
 pub struct Replay {
@@ -68,13 +68,25 @@ impl Replay {
     /// # Errors
     /// If the server is away.
     pub async fn next(&mut self) -> Result<Option<Bytes>, BusError> {
+        Ok(self.next_message().await?.map(|message| message.payload))
+    }
+
+    /// The next message, with its subject; `None` after the newest.
+    ///
+    /// # Errors
+    /// If the server is away.
+    pub async fn next_message(&mut self) -> Result<Option<Delivery>, BusError> {
         if self.left == 0 {
             return Ok(None);
         }
         match tokio::time::timeout(ANSWER_WITHIN * 2, self.messages.next()).await {
             Ok(Some(Ok(message))) => {
                 self.left -= 1;
-                Ok(Some(message.payload.clone()))
+                Ok(Some(Delivery {
+                    subject: message.subject.to_string(),
+                    headers: message.headers.is_some(),
+                    payload: message.payload.clone(),
+                }))
             }
             Ok(Some(Err(source))) => Err(BusError::refused(self.what.clone(), source)),
             Ok(None) | Err(_) => Err(BusError::Timeout { what: self.what.clone() }),

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use wattle_tests::chaos::{Outcome, Plan, network, run, site};
+use wattle_tests::examples::faketime;
 
 /// Runs three NATS servers, two hosts with placer, registry and predictor, and simulated GPU nodes in
 /// network namespaces of this machine, with keys, permissions and TLS. Submits jobs, and kills, pauses,
@@ -28,6 +29,9 @@ struct Cli {
     /// Number of GPU nodes, with two GPUs each.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=200))]
     nodes: u8,
+    /// Send forged and replayed messages, with the keys of a user and of the node g0.
+    #[arg(long)]
+    forge: bool,
     /// Folder of configurations, logs and state, which is kept; default: a temporary one, kept if a promise
     /// did not hold.
     #[arg(long)]
@@ -55,7 +59,7 @@ fn print(outcome: &Outcome) {
     for (kind, times) in &outcome.faults {
         println!("{kind:<40} {times:>10}");
     }
-    if site::faketime().is_none() {
+    if faketime().is_none() {
         println!("no clock was set: faketime is not installed");
     }
 }
@@ -68,6 +72,7 @@ async fn main() -> Result<ExitCode> {
         seed: cli.seed,
         duration: wattle_common::time::span_s(cli.minutes * 60.0),
         nodes: cli.nodes,
+        forge: cli.forge,
     };
     println!(
         "seed {}, {} with faults, {} nodes of 2 GPUs, {} times real time",

@@ -6,7 +6,8 @@ use anyhow::Result;
 use wattle_common::rng::Stream;
 use wattle_runtime::clock::monotonic;
 
-use super::site::{SERVERS, Site, faketime};
+use super::site::{SERVERS, Site};
+use crate::examples::faketime;
 
 /// A fault of the site.
 #[derive(Clone, Debug, PartialEq, Eq)]

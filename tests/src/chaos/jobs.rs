@@ -20,6 +20,7 @@ const EVERY: Duration = Duration::from_secs(4);
 /// What a job's process runs: the lock, then the training.
 const LOCKED: &str = r#"exec 9>>"$0.$WATTLE_JOB.$PET_NODE_RANK.lock"
 flock -n 9 || echo "$WATTLE_JOB $WATTLE_ATTEMPT" >> "$0.doubled"
+echo "$WATTLE_JOB $WATTLE_ATTEMPT" >> "$0.started"
 exec "$@""#;
 
 /// The jobs of a run.
@@ -94,6 +95,12 @@ impl Jobs {
     #[must_use]
     pub const fn is_waiting(&self) -> bool {
         !self.pending.is_empty()
+    }
+
+    /// The job and attempt of every process that has started.
+    #[must_use]
+    pub fn started(&self) -> Vec<(String, u32)> {
+        super::forgery::attempts(&self.folder.join("job.started"))
     }
 
     /// Number of attempts that were started while another process of the same job ran.

@@ -2,10 +2,11 @@
 //!
 //! Three NATS servers, two hosts with placer, registry and predictor, and GPU nodes with simulated GPUs,
 //! each host in a network namespace with an address of its own, with TLS, keys and permissions. A user
-//! submits jobs; faults are drawn from a seed. No power limit is in force in the first half of the run; in
+//! submits jobs; faults are drawn from a seed, and an attacker sends forged messages. No power limit is in force in the first half of the run; in
 //! the second half one is.
 
 pub mod faults;
+pub mod forgery;
 pub mod jobs;
 pub mod network;
 pub mod observe;
@@ -26,6 +27,7 @@ use wattle_runtime::bus::Bus;
 use wattle_runtime::clock::monotonic;
 
 use self::faults::Faults;
+use self::forgery::Attacker;
 use self::jobs::Jobs;
 use self::observe::Observer;
 use self::site::Site;
@@ -46,6 +48,8 @@ pub struct Plan {
     pub duration: Duration,
     /// Number of GPU nodes, at most 200.
     pub nodes: u8,
+    /// Whether an attacker sends forged messages.
+    pub forge: bool,
 }
 
 /// What was measured.
@@ -80,6 +84,7 @@ pub fn log(line: &str) {
 pub async fn run(plan: Plan, folder: &Path) -> Result<Outcome> {
     log("creates hosts and keys");
     let mut site = Site::create(folder, plan.nodes)?;
+    wattle_runtime::clock::use_file(&site.state_of(&site.nodes[0]))?;
     for process in &mut site.processes {
         process.start()?;
     }
@@ -88,6 +93,10 @@ pub async fn run(plan: Plan, folder: &Path) -> Result<Outcome> {
     until_ready(&mut site).await?;
     log("all nodes report");
     let mut observer = Observer::new(&site, &bus)?;
+    let mut attacker = None;
+    if plan.forge {
+        attacker = Some(Attacker::start(&site, plan.seed).await?);
+    }
     let (mut faults, mut jobs) = (Faults::new(plan.seed), Jobs::new(plan.seed, folder));
     let begun = monotonic();
     let mut limit = PowerLimit::new(plan.nodes);
@@ -123,12 +132,22 @@ pub async fn run(plan: Plan, folder: &Path) -> Result<Outcome> {
         }
     };
     log("jobs have ended");
+    let (forged, accepted) = match attacker {
+        Some(attacker) => attacker.end().await,
+        None => (0, 0),
+    };
     // One more entry of the ledger: a minute of system time, and its delivery.
     let settled = monotonic() + Duration::from_secs(15);
     while monotonic() < settled {
         tick(&mut site, &mut observer).await?;
     }
     let (worst, total) = observer.ledger_error(&bus).await?;
+    let set = limit.is_set.then_some(limit.limit);
+    let effects = forgery::effects(&site, &bus, &records, &jobs.started(), set).await;
+    for effect in &effects {
+        log(&format!("effect of a forged message: {effect}"));
+    }
+    let effects = accepted + effects.len() as u64;
     let finished =
         |job: &&String| records.get(*job).is_some_and(|record| record.phase == JobPhase::Finished);
     let lost: Vec<&String> = jobs.accepted.iter().filter(|job| !finished(job)).collect();
@@ -179,6 +198,8 @@ pub async fn run(plan: Plan, folder: &Path) -> Result<Outcome> {
             format!("{:+.3} %", 100.0 * total),
             total.abs() <= 0.001,
         ),
+        row("forged messages", "-", forged.to_string(), forged > 0 || !plan.forge),
+        row("forged messages with an effect", "0", effects.to_string(), effects == 0),
         row("ledger against counters, worst node", "-", format!("{:.3} %", 100.0 * worst), true),
     ];
     let mut counts = BTreeMap::new();

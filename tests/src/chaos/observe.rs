@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use nvml_sim::node::Node;
+use wattle_common::bounds::plausible_ledger_entry;
 use wattle_common::messages::{LedgerEntry, NodeDesired};
 use wattle_common::subject::{Bucket, StreamName};
-use wattle_common::{Energy, NodeId, Power, Timestamp, codec};
+use wattle_common::{Energy, NodeId, Power, Timestamp};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock::monotonic;
 
@@ -206,8 +207,13 @@ impl Observer {
     pub async fn ledger_error(&self, bus: &Bus) -> Result<(f64, f64)> {
         let mut entries: BTreeMap<NodeId, Vec<LedgerEntry>> = BTreeMap::new();
         let mut replay = bus.replay(StreamName::Ledger, None).await?;
-        while let Some(payload) = replay.next().await? {
-            let entry: LedgerEntry = codec::decode_json(&payload)?;
+        while let Some(message) = replay.next_message().await? {
+            // As `wattle energy` reads it: what a node reports about others does not count.
+            let now = wattle_runtime::clock::now();
+            let Some(entry) = plausible_ledger_entry(&message.subject, &message.payload, now)
+            else {
+                continue;
+            };
             entries.entry(entry.node.clone()).or_default().push(entry);
         }
         let (mut worst, mut all_ledger, mut all_counter) = (0.0_f64, 0.0, 0.0);

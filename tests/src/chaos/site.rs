@@ -11,7 +11,8 @@ use wattle_runtime::bus::{Bus, BusConfig};
 
 use super::network::{self, Host};
 use super::process::Process;
-use crate::{program, repository};
+use crate::examples::{example, shifted_clock, simulate_gpus};
+use crate::program;
 
 /// Number of NATS servers, hosts of the central services, GPUs of a node.
 pub const SERVERS: u8 = 3;
@@ -136,7 +137,7 @@ impl Site {
         let nodes: Vec<&str> = self.nodes.iter().map(String::as_str).collect();
         run(&[&["add", "node"][..], &nodes].concat())?;
         run(&["add", "predictor", "physical"])?;
-        run(&["add", "user", "ada"])?;
+        run(&["add", "user", "ada", super::forgery::USER])?;
         run(&["add", "operator", "olga"])
     }
 
@@ -190,20 +191,8 @@ impl Site {
         }
         // The simulated driver reads the wall clock in the process that loads it, so a step of it would
         // step the hardware.
-        if !matches!(service, "profiler" | "power-agent")
-            && let Some(library) = faketime()
-        {
-            let offset = self.clock_of(&host.name);
-            std::fs::write(&offset, "+0")?;
-            for (name, value) in [
-                ("LD_PRELOAD", library),
-                ("FAKETIME_TIMESTAMP_FILE", offset.to_str().context("a path of text")?),
-                ("FAKETIME_NO_CACHE", "1"),
-                ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-                ("DONT_FAKE_MONOTONIC", "1"),
-            ] {
-                env.push((name.to_owned(), value.to_owned()));
-            }
+        if !matches!(service, "profiler" | "power-agent") {
+            env.extend(shifted_clock(&self.clock_of(&host.name))?);
         }
         self.processes.push(Process::new(
             format!("{service}-{}", host.name),
@@ -218,22 +207,9 @@ impl Site {
 
     /// The example configuration of a service, for this host.
     fn configuration(&self, host: &Host, service: &str, key: &str) -> Result<String> {
-        let text = std::fs::read_to_string(repository(&format!("deploy/{service}.toml")))?;
-        let mut text = text.replace("nats://127.0.0.1:4222", &self.url);
-        // A job continues from its checkpoint on any node.
-        let shared = self.folder.join("checkpoints");
-        let shared = shared.to_str().context("a path of text")?;
-        text = text.replace("/var/lib/wattle-launcher/checkpoints", shared);
-        for part in ["/var/lib/wattle", "/var/log/wattle", "/run/wattle"] {
-            let name = part.rsplit('/').nth(1).unwrap_or_default();
-            let own = self.folder.join(&host.name).join(name);
-            std::fs::create_dir_all(&own)?;
-            text = text.replace(part, own.to_str().context("a path of text")?);
-        }
-        std::fs::create_dir_all(shared)?;
-        let mut table: toml::Table = text.parse()?;
-        if table.contains_key("node") {
-            table.insert("node".into(), host.name.clone().into());
+        let mut table = example(service, &self.url, &self.folder.join(&host.name))?;
+        if self.nodes.contains(&host.name) {
+            simulate_gpus(&mut table, service, &host.name, &self.state_of(&host.name))?;
         }
         let settings: &[(&str, i64)] = match service {
             // In system time. Nodes are lost after a minute of wall time, longer than any fault.
@@ -253,19 +229,12 @@ impl Site {
             "placer" => {
                 table.insert("share".into(), "any".into());
             }
-            "profiler" | "power-agent" => {
-                let library = program("libnvml_sim.so");
-                table.insert("nvml_library".into(), library.display().to_string().into());
-            }
             "launcher" => {
-                table.insert("job_user".into(), "service".into());
-                let state = self.state_of(&host.name).display().to_string();
-                // A job of the service's user has its environment; the simulated hardware of the job must
-                // not have the shifted clock.
-                let environment =
-                    [("LD_PRELOAD", ""), ("WATTLE_SIM_NODE", &state), ("WATTLE_CLOCK", &state)]
-                        .map(|(variable, value)| (variable.to_owned(), value.into()));
-                table.insert("job_environment".into(), toml::Table::from_iter(environment).into());
+                // A job continues from its checkpoint on any node.
+                let shared = self.folder.join("checkpoints");
+                std::fs::create_dir_all(&shared)?;
+                let shared = shared.to_str().context("a path of text")?;
+                table.insert("checkpoint_dir".into(), shared.into());
             }
             _ => {}
         }
@@ -311,6 +280,13 @@ impl Site {
         Ok(output)
     }
 
+    /// The configuration of a process without a key.
+    #[must_use]
+    pub fn keyless(&self) -> BusConfig {
+        let ca_file = Some(self.authority());
+        BusConfig { ca_file, permit_insecure: true, ..BusConfig::at(&self.url) }
+    }
+
     /// A connection to the bus with a key of the site.
     ///
     /// # Errors
@@ -323,11 +299,4 @@ impl Site {
         };
         Ok(Bus::connect(&config, ClusterId::new("main")?, "chaos").await?)
     }
-}
-
-/// The library that shifts a process's wall clock, if it is installed.
-pub fn faketime() -> Option<&'static str> {
-    ["/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "/usr/lib64/faketime/libfaketime.so.1"]
-        .into_iter()
-        .find(|path| Path::new(path).exists())
 }

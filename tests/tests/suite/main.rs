@@ -29,5 +29,6 @@ mod probing;
 mod sleeping;
 mod supply_chain;
 mod tidy;
+mod time_steps;
 mod up;
 mod upgrade;

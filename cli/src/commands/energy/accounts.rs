@@ -78,7 +78,8 @@ pub(crate) struct Accounts {
     pub(crate) incomplete: usize,
     /// Entries whose jobs have more energy than their GPUs.
     pub(crate) excessive: usize,
-    /// Entries that could not be decoded.
+    /// Entries that could not be decoded, of another node than their subject's, or with a number outside its
+    /// limits.
     pub(crate) unreadable: usize,
     /// Node and start of each entry, to detect a repeated one.
     known: BTreeSet<(NodeId, Timestamp)>,

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use wattle_common::messages::LedgerEntry;
+use wattle_common::Timestamp;
+use wattle_common::bounds::plausible_ledger_entry;
 use wattle_common::subject::StreamName;
-use wattle_common::{Timestamp, codec};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 
@@ -72,10 +72,10 @@ async fn read(bus: &Bus, since: Timestamp) -> anyhow::Result<Accounts> {
     let mut accounts = Accounts::default();
     let mut replay =
         bus.replay(StreamName::Ledger, None).await.context("the ledger cannot be read")?;
-    while let Some(payload) = replay.next().await.context("the ledger cannot be read")? {
-        match codec::decode_json::<LedgerEntry>(&payload) {
-            Ok(entry) => accounts.count(&entry, since),
-            Err(_) => accounts.unreadable += 1,
+    while let Some(message) = replay.next_message().await.context("the ledger cannot be read")? {
+        match plausible_ledger_entry(&message.subject, &message.payload, clock::now()) {
+            Some(entry) => accounts.count(&entry, since),
+            None => accounts.unreadable += 1,
         }
     }
     Ok(accounts)

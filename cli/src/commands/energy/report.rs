@@ -303,7 +303,7 @@ impl Report {
         }
         if accounts.unreadable > 0 {
             warnings.push(format!(
-                "warning: {} ledger entries cannot be decoded; their energy is not counted",
+                "warning: {} ledger entries are unreadable or implausible; their energy is not counted",
                 accounts.unreadable
             ));
         }

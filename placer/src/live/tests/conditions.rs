@@ -24,7 +24,7 @@ fn gpus_that_get_no_new_jobs_keep_their_jobs() {
     let a = world.record("a");
     assert_eq!((a.phase, a.attempt), (JobPhase::Running, 1), "its GPU answers");
     // The GPU stays empty until its condition ends.
-    world.set_state("n0", "a", LaunchState::Exited { code: 0, limit: None });
+    world.set_state("n0", "a", LaunchState::exited(0));
     world.pass(6);
     assert_eq!(world.record("a").phase, JobPhase::Finished);
     assert_eq!(world.record("c").phase, JobPhase::Queued);

@@ -55,7 +55,7 @@ pub(super) struct SimulatedSleep {
     pub(super) fails: Option<String>,
     /// Result of the last sleep order.
     pub(super) answer: Option<SleepResult>,
-    /// Last reports before sleeping.
+    /// Last reports before it slept or was cut off.
     pub(super) last: Option<(PowerReport, LaunchReport)>,
 }
 
@@ -66,7 +66,7 @@ impl Node {
 
     /// The node's reports in the bucket `actual`.
     pub(super) fn reports(&self, now: Timestamp) -> (PowerReport, LaunchReport) {
-        let last = self.sleep.last.clone().filter(|_| self.sleep.asleep);
+        let last = self.sleep.last.clone().filter(|_| self.is_silent());
         last.unwrap_or_else(|| (self.power(now), self.launch(now)))
     }
 

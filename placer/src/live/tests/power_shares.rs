@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use wattle_common::job::JobPhase;
 use wattle_common::messages::{LaunchState, LedgerEntry, SetBudget};
 use wattle_common::{Budget, Power};
 
@@ -12,8 +13,8 @@ use crate::live::tests::world::World;
 use crate::power::bounds::PowerGroup;
 
 const GPUS: u32 = 2;
-const IDLE: Power = Power::from_w(50);
-const HOST: Power = Power::from_w(300);
+pub(super) const IDLE: Power = Power::from_w(50);
+pub(super) const HOST: Power = Power::from_w(300);
 
 /// Nodes whose power is metered; jobs never end.
 pub(super) fn metered(nodes: usize) -> World {
@@ -43,7 +44,7 @@ pub(super) fn limit(world: &mut World, kw: f64) {
 
 /// The most that a node may draw: its host, the caps of GPUs with live jobs, and idle GPUs. A job starts at
 /// the lowest cap before unreachable nodes are counted, so that cap counts as idle.
-fn draw(world: &World, node: usize) -> Power {
+pub(super) fn draw(world: &World, node: usize) -> Power {
     let (power, launch) = world.reports(&format!("n{node}"));
     let is_live = |gpu: u32| {
         launch.jobs.iter().any(|job| {
@@ -93,6 +94,46 @@ fn a_cap_rises_after_the_others_have_fallen() {
     assert_eq!(order.jobs.len(), 1);
     let raised = order.gpus.iter().filter_map(|gpu| gpu.cap_mw).max();
     assert!(raised > Some(Power::from_w(150)) || order.gpus.len() < 2, "{order:?}");
+}
+
+/// The power of hosts and idle GPUs is metered again after a restart. Until then jobs keep their GPUs and caps.
+#[test]
+fn a_restart_changes_no_job_and_no_cap() {
+    let mut world = metered(2);
+    limit(&mut world, 1.1);
+    for job in ["a", "b", "c"] {
+        world.submit(spec(job, 1));
+    }
+    pass(&mut world, 40, 2, 1_100);
+    let orders = |world: &World| {
+        let order = |node| (world.desired(node).jobs.clone(), world.desired(node).gpus.clone());
+        ["n0", "n1"].map(order)
+    };
+    let before = orders(&world);
+    assert_eq!(before[0].0.len() + before[1].0.len(), 3);
+    world.restart();
+    pass(&mut world, 60, 2, 1_100);
+    assert_eq!(orders(&world), before, "{:?}", world.log);
+    world.submit(spec("d", 1));
+    pass(&mut world, 20, 2, 1_100);
+    assert_eq!(orders(&world), before, "no job starts before its power is known");
+}
+
+#[test]
+fn the_cap_of_a_job_that_stops_does_not_rise() {
+    let mut world = metered(2);
+    // Hosts 600 W and idle GPUs 200 W leave 200 W for three jobs.
+    limit(&mut world, 1.0);
+    for job in ["a", "b", "c"] {
+        world.submit(spec(job, 1));
+    }
+    pass(&mut world, 40, 2, 1_000);
+    world.slow_stop = true;
+    world.cancel("a");
+    pass(&mut world, 60, 2, 1_000);
+    assert_eq!(world.record("a").phase, JobPhase::Stopping);
+    world.slow_stop = false;
+    pass(&mut world, 60, 2, 1_000);
 }
 
 #[test]

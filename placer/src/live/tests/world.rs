@@ -68,6 +68,10 @@ pub(super) struct World {
     pub(super) restored: Option<StoreRestored>,
     /// Whether a test has written an order, so that generations may decrease.
     pub(super) orders_may_be_forged: bool,
+    /// By how much the placer's clock is ahead of the nodes', s.
+    ahead_s: i64,
+    /// Number of placers so far.
+    pub(super) placers: usize,
 }
 
 fn config() -> Config {
@@ -151,6 +155,8 @@ impl World {
             budget_reply: None,
             restored: None,
             orders_may_be_forged: false,
+            ahead_s: 0,
+            placers: 1,
         };
         world.report();
         world
@@ -188,6 +194,13 @@ impl World {
             Request::Cancel(job) => Event::Cancelled(number, CancelJob { job: job.clone() }),
         };
         self.deliver(event);
+    }
+    /// Whether the submission of this job was refused because its deadline has passed.
+    pub(super) fn is_refused(&self, job: &JobId) -> bool {
+        self.requests.values().any(|request| {
+            matches!(request, (Request::Submit(submit), Some(Reply::Refused { error }))
+                if submit.spec.job == *job && error.starts_with("its deadline"))
+        })
     }
     pub(super) fn unanswered(&self) -> usize {
         self.requests.values().filter(|(_, answer)| answer.is_none()).count()
@@ -258,7 +271,7 @@ impl World {
     /// A program ends a second later, before the next report of the power agent.
     pub(super) fn exits_before_the_gpus_are_read(&mut self, node: &str, job: &str, code: i32) {
         self.now = self.now + Duration::from_secs(1);
-        self.set_state(node, job, LaunchState::Exited { code, limit: None });
+        self.set_state(node, job, LaunchState::exited(code));
         let now = self.now;
         let node = self.node_mut(node);
         let run = node.runs.values_mut().rfind(|run| run.job.as_str() == job).unwrap();
@@ -302,8 +315,8 @@ impl World {
     pub(super) fn lose_store(&mut self) {
         self.jobs.clear();
         self.orders.clear();
-        let empty = PersistedState::default();
-        self.placer = Placer::new(self.config.clone(), (self.policy)(), empty, self.now);
+        let (empty, now) = (PersistedState::default(), self.placer_now());
+        self.placer = Placer::new(self.config.clone(), (self.policy)(), empty, now);
     }
     /// The store of an earlier time is restored, and a placer starts.
     pub(super) fn restore_store(
@@ -337,7 +350,27 @@ impl World {
             aim_status: self.aim_status,
             restored: self.restored,
         };
-        self.placer = Placer::new(self.config.clone(), (self.policy)(), state, self.now);
+        self.placers += 1;
+        let now = self.placer_now();
+        self.placer = Placer::new(self.config.clone(), (self.policy)(), state, now);
+    }
+    /// The placer is lost. After `seconds` another one, whose clock is ahead by `ahead_s`, takes over from the
+    /// store.
+    pub(super) fn fail_over(&mut self, seconds: u64, ahead_s: i64) {
+        self.log.push(format!("--- another placer takes over, {ahead_s} s ahead ---"));
+        for _ in 0..seconds {
+            self.now = self.now + Duration::from_secs(1);
+            self.work();
+            self.finish_waking();
+            self.carry_out_orders();
+        }
+        self.ahead_s = ahead_s;
+        self.restart();
+    }
+    /// The time of the placer's clock.
+    fn placer_now(&self) -> Timestamp {
+        let ahead = Duration::from_secs(self.ahead_s.unsigned_abs());
+        if self.ahead_s < 0 { self.now - ahead } else { self.now + ahead }
     }
 
     // Observations of a test.
@@ -390,7 +423,7 @@ impl World {
 
     pub(super) fn deliver(&mut self, event: Event) {
         let mut out = Vec::new();
-        self.placer.handle(self.now, event, &mut out);
+        self.placer.handle(self.placer_now(), event, &mut out);
         self.carry_out(out);
     }
 
@@ -398,11 +431,12 @@ impl World {
         // A few calls must suffice, or the placer would never become idle.
         for calls in 0.. {
             assert!(calls < 20, "wake-ups without end: {:?}", self.placer.next_wake());
-            if self.placer.next_wake().is_none_or(|(at, _)| at > self.now) {
+            let now = self.placer_now();
+            if self.placer.next_wake().is_none_or(|(at, _)| at > now) {
                 return;
             }
             let mut out = Vec::new();
-            self.placer.wake(self.now, &mut out);
+            self.placer.wake(now, &mut out);
             self.carry_out(out);
         }
     }
@@ -462,6 +496,14 @@ impl World {
                         runs.join(" ")
                     );
                     self.log.push(line.trim_end().to_owned());
+                    let sleeps = desired.sleep.is_some_and(|sleep| {
+                        matches!(sleep.state, SleepState::EnteringSleep | SleepState::Asleep)
+                    });
+                    assert!(
+                        !sleeps || desired.jobs.is_empty(),
+                        "{} sleeps with jobs",
+                        desired.node
+                    );
                     for job in &desired.jobs {
                         let stored = &self.jobs[&job.job];
                         assert!(stored.attempt >= job.attempt, "stored before it is ordered");

@@ -61,7 +61,8 @@ impl LimitedPlan<'_> {
                 continue;
             }
             let setting = item.ladder[item.chosen].0;
-            if item.role == Role::Continues && setting != *present {
+            let changes = setting != *present && !self.keep_settings.contains(&item.key);
+            if item.role == Role::Continues && changes {
                 let reason = self.reason_to_set(item.key, setting);
                 plan.decisions.push(Decision::Set { job: item.key, setting, reason });
             }

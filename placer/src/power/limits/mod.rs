@@ -130,6 +130,8 @@ struct LimitedPlan<'a> {
     blocked: Option<Blocked>,
     /// Running jobs that are stopped.
     stopped: BTreeMap<JobKey, Reason>,
+    /// Running jobs whose settings do not change.
+    keep_settings: BTreeSet<JobKey>,
 }
 
 fn is_wake(decision: &NodeDecision) -> bool {
@@ -157,6 +159,7 @@ impl<'a> LimitedPlan<'a> {
             held_back: BTreeSet::new(),
             blocked: None,
             stopped: BTreeMap::new(),
+            keep_settings: BTreeSet::new(),
         };
         let by_policy = policy.capabilities().sets_gpus;
         let desired = |gpus: JobGpus<'_>, setting: GpuSetting| {
@@ -382,10 +385,12 @@ impl<'a> LimitedPlan<'a> {
     /// expected power is within it.
     fn fit(&mut self, bound: &Bound) {
         let limit_w = bound.limit_w;
-        if self.bounded_w(bound, Item::chosen_w) <= limit_w {
+        let covered = |item: &Item<'_>| bound.covers_any(item.on);
+        let is_known = self.items.iter().all(|item| !covered(item) || self.is_power_known(item));
+        if is_known && self.bounded_w(bound, Item::chosen_w) <= limit_w {
             return;
         }
-        let fits = |power_w: f64| power_w <= limit_w;
+        let fits = |power_w: f64| is_known && power_w <= limit_w;
         let mut wakes: Vec<NodeKey> = self
             .node_decisions(self.wakes)
             .filter(|decision| is_wake(decision) && bound.covers(decision.node()))
@@ -395,7 +400,6 @@ impl<'a> LimitedPlan<'a> {
         let count = fewest(wakes.len(), |n| fits(self.lowest_w(bound, &wakes[..n], &[])));
         self.not_woken.extend(&wakes[..count]);
 
-        let covered = |item: &Item<'_>| bound.covers_any(item.on);
         let is_start = |i: &usize| self.items[*i].starts() && covered(&self.items[*i]);
         let starts: Vec<usize> = (0..self.items.len()).rev().filter(is_start).collect();
         let count = fewest(starts.len(), |n| fits(self.lowest_w(bound, &[], &starts[..n])));
@@ -406,6 +410,12 @@ impl<'a> LimitedPlan<'a> {
         }
         self.held_back.extend(starts[..count].iter().map(|&i| self.items[i].key));
 
+        if !is_known {
+            // After a restart, until the ledger's next entry: running jobs keep their settings.
+            let kept = self.items.iter().filter(|item| covered(item)).map(|item| item.key);
+            self.keep_settings.extend(kept);
+            return;
+        }
         let mut stoppable = self.newest_stoppable();
         stoppable.retain(|&i| covered(&self.items[i]));
         let count = fewest(stoppable.len(), |n| fits(self.lowest_w(bound, &[], &stoppable[..n])));
@@ -453,11 +463,23 @@ impl<'a> LimitedPlan<'a> {
                     _ => running.iter().map(|item| item.minimum_w).sum::<f64>(),
                 }
         };
+        // The power of a job's GPUs is not known yet.
+        if power_w(0).is_infinite() {
+            return;
+        }
         let count = fewest(stoppable.len(), |n| power_w(n) <= limit_w);
         let (drawn, above) = (Power::from_w_f64(power_w(0)), Power::from_w_f64(limit_w));
         let paused: Vec<JobKey> = stoppable[..count].iter().map(|&i| self.items[i].key).collect();
         let reason = Reason::Paused { drawn, above };
         self.stopped.extend(paused.into_iter().map(|job| (job, reason.clone())));
+    }
+
+    /// Whether the power of the job's GPUs and their hosts is known: their node's type was metered.
+    fn is_power_known(&self, item: &Item<'_>) -> bool {
+        item.on.by_node.iter().all(|here| {
+            let gpu_type = &self.input.state.node(here.node).facts.gpu_type;
+            self.input.state.gpu_power(gpu_type).is_some()
+        })
     }
 
     /// The running jobs that can stop, the last arrival first.

@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use wattle_common::ClusterId;
 use wattle_runtime::bus::{Bus, BusConfig};
-use wattle_tests::{kill, program, repository, until};
+use wattle_tests::examples::{example, simulate_gpus};
+use wattle_tests::{kill, program, until};
 
 use super::{Site, error_of, text_of, wattle};
 
@@ -49,27 +50,9 @@ impl Services {
 
 /// The example configuration of a service, for this site.
 fn configuration(site: &Site, name: &str, key: &str, folder: &Path) -> String {
-    let text = std::fs::read_to_string(repository(&format!("deploy/{name}.toml"))).unwrap();
-    let mut text = text.replace("nats://127.0.0.1:4222", &site.server.url());
-    for part in ["/var/lib/wattle", "/var/log/wattle", "/run/wattle"] {
-        let own = folder.join(part.rsplit('/').nth(1).unwrap());
-        std::fs::create_dir_all(&own).unwrap();
-        text = text.replace(part, own.to_str().unwrap());
-    }
-    let mut table: toml::Table = text.parse().unwrap();
-    if matches!(name, "profiler" | "power-agent") {
-        table.insert("nvml_library".into(), program("libnvml_sim.so").to_str().unwrap().into());
-    }
-    if name == "launcher" {
-        // The test's users have no accounts.
-        table.insert("job_user".into(), "service".into());
-        let state = folder.join("n0.state").to_str().unwrap().to_owned();
-        let environment = ["WATTLE_SIM_NODE", "WATTLE_CLOCK"]
-            .map(|variable| (variable.to_owned(), state.clone().into()));
-        table.insert("job_environment".into(), toml::Table::from_iter(environment).into());
-    }
-    if table.contains_key("node") {
-        table.insert("node".into(), "n0".into());
+    let mut table = example(name, &site.server.url(), folder).unwrap();
+    if key == "node-n0" {
+        simulate_gpus(&mut table, name, "n0", &folder.join("n0.state")).unwrap();
     }
     let nats = table["nats"].as_table_mut().unwrap();
     nats.insert("credentials_file".into(), site.seed(key).to_str().unwrap().into());
