@@ -290,7 +290,7 @@ fn an_older_store_receives_the_ended_jobs() {
     assert_eq!(launcher.desire(2, vec![desired_job("b", 1)]), "obeyed 2; start b.1; report 2 []");
     launcher.handle(running("b", 1));
     // Restored from a copy: the order of generation 1 is delivered again.
-    let both = "report 2 [a.1 Exited { code: 0 }, b.1 Running] with ended";
+    let both = "report 2 [a.1 Exited { code: 0, limit: None }, b.1 Running] with ended";
     assert_eq!(launcher.desire(1, older), both);
     assert_eq!(launcher.desire(3, vec![desired_job("b", 1)]), "obeyed 3; report 3 [b.1 Running]");
 }
