@@ -67,6 +67,8 @@ pub struct PowerMachine {
     read_at: Timestamp,
     /// When the pending [`Action::ReadGpus`] was issued.
     reading_since: Option<Timestamp>,
+    /// When the last answered one was issued.
+    last_read: Option<Timestamp>,
     /// Why no GPU can be read, while that is so.
     driver_error: Option<String>,
     reported: Option<PowerReport>,
@@ -99,6 +101,7 @@ impl PowerMachine {
             stopping: false,
             read_at: Timestamp::EPOCH,
             reading_since: None,
+            last_read: None,
             driver_error: None,
             reported: None,
             last_sleep: None,
@@ -330,7 +333,7 @@ impl PowerMachine {
             last_error: state.last_error(),
             health: Some(state.conditions.report()),
         });
-        let mut report = PowerReport {
+        let report = PowerReport {
             node: self.node.clone(),
             instance: self.instance.clone(),
             at_us: now,
@@ -345,12 +348,11 @@ impl PowerMachine {
             node_limit_mw: self.settings.node_limit.filter(|_| !advises),
             advise_only: advises,
             driver_error: self.driver_error.clone(),
+            read_at_us: self.last_read,
         };
         let changed = self.reported.as_mut().is_none_or(|last| {
-            std::mem::swap(&mut last.at_us, &mut report.at_us);
-            let same = *last == report;
-            std::mem::swap(&mut last.at_us, &mut report.at_us);
-            !same
+            (last.at_us, last.read_at_us) = (report.at_us, report.read_at_us);
+            *last != report
         });
         if changed || heartbeat {
             self.reported = Some(report.clone());

@@ -175,6 +175,9 @@ pub struct PowerReport {
     /// Why no GPU of the node can be read, while that is so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver_error: Option<String>,
+    /// When the newest reading of the GPUs began: what happened to a GPU before is in this report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_at_us: Option<Timestamp>,
 }
 
 /// Result of a sleep request.

@@ -3,6 +3,8 @@
 //! Each test value is encoded and compared with the file, and the file is decoded and compared with
 //! the value. `UPDATE_GOLDEN=1` writes missing files; it never overwrites one.
 
+mod reports;
+
 use std::fmt::Debug;
 use std::path::PathBuf;
 
@@ -139,120 +141,6 @@ fn desired() {
     check("node-desired", &desired);
     let sleep = Some(NodeSleep { state: SleepState::EnteringSleep, since_us: at(1) });
     check("node-desired-sleep", &NodeDesired { jobs: vec![], gpus: vec![], sleep, ..desired });
-}
-
-#[test]
-fn actual() {
-    let launched = |id: &str, state| LaunchedJob {
-        job: job(id),
-        attempt: 1,
-        gpus: vec![0, 1],
-        state,
-        processes: Some(JobProcesses::Session(4_242)),
-        since_us: at(2),
-        log_path: format!("/var/lib/wattle/jobs/{id}/output.log"),
-    };
-    check(
-        "launch-report",
-        &LaunchReport {
-            instance: String::new(),
-            node: node(),
-            at_us: at(3),
-            observed_generation: 12,
-            has_ended: false,
-            jobs: vec![
-                launched("a", LaunchState::Running),
-                launched("b", LaunchState::Stopping),
-                launched("c", LaunchState::Stopped),
-                launched("d", LaunchState::exited(137)),
-                launched("e", LaunchState::Refused { error: "python4: no such program".into() }),
-            ],
-        },
-    );
-    let limited = |limit| LaunchState::Exited { code: 137, limit: Some(limit) };
-    check(
-        "launch-report-limits",
-        &LaunchReport {
-            instance: String::new(),
-            node: node(),
-            at_us: at(3),
-            observed_generation: 12,
-            has_ended: false,
-            jobs: vec![
-                launched("a", limited(ReachedLimit::MemoryMib(65_536))),
-                launched("b", limited(ReachedLimit::Processes(4_096))),
-            ],
-        },
-    );
-    let report = PowerReport {
-        instance: String::new(),
-        node: node(),
-        at_us: at(3),
-        observed_generation: 12,
-        lease_until_us: Some(at(61)),
-        gpus: vec![AppliedGpu {
-            gpu: 0,
-            uuid: "GPU-0a".into(),
-            gpu_type: "v100".into(),
-            memory_mib: 16_384,
-            healthy: true,
-            cap_mw: Some(Power::from_w(200)),
-            cap_mw_default: Some(Power::from_w(250)),
-            cap_mw_min: Some(Power::from_w(100)),
-            cap_mw_max: Some(Power::from_w(250)),
-            clock_mhz_max: Some(Frequency::from_mhz(1_200)),
-            clock_mhz_supported_min: None,
-            clock_mhz_supported_max: None,
-            cap_mw_advised: None,
-            clock_mhz_max_advised: None,
-            last_error: Some("cap of 90 W is below the GPU's 100 W".into()),
-            health: None,
-        }],
-        can_sleep: false,
-        sleep_result: None,
-        switch: None,
-        gpus_per_board: None,
-        node_limit_mw: None,
-        advise_only: false,
-        driver_error: None,
-    };
-    check("power-report", &report);
-    let mut advised = report.clone();
-    advised.advise_only = true;
-    let gpu = &mut advised.gpus[0];
-    (gpu.cap_mw, gpu.clock_mhz_max, gpu.last_error) = (Some(Power::from_w(250)), None, None);
-    gpu.cap_mw_advised = Some(Power::from_w(200));
-    gpu.clock_mhz_max_advised = Some(Frequency::from_mhz(1_200));
-    check("power-report-advised", &advised);
-    let mut with_clocks = report;
-    with_clocks.gpus[0].clock_mhz_supported_min = Some(Frequency::from_mhz(135));
-    with_clocks.gpus[0].clock_mhz_supported_max = Some(Frequency::from_mhz(1_530));
-    check("power-report-clocks", &with_clocks);
-    let mut that_sleeps = with_clocks;
-    that_sleeps.can_sleep = true;
-    let error = Some("`/usr/sbin/suspend` ended with exit code 1".into());
-    that_sleeps.sleep_result = Some(SleepResult { requested_at_us: at(1), error });
-    check("power-report-sleep", &that_sleeps);
-    let mut placed = that_sleeps;
-    (placed.switch, placed.gpus_per_board) = (SwitchId::new("leaf-3").ok(), Some(4));
-    check("power-report-place", &placed);
-    placed.node_limit_mw = Some(Power::from_w(1_600));
-    check("power-report-limit", &placed);
-    placed.gpus[0].health = Some(GpuHealth {
-        mig_enabled: Some(false),
-        persistence_enabled: Some(true),
-        ecc_errors_uncorrected: Some(3),
-        memory_repair: Some(MemoryRepair::Pending),
-        no_new_jobs: true,
-        conditions: vec![GpuCondition {
-            condition: GpuConditionKind::EccErrors,
-            since_us: at(2),
-            detail: Some("3 since the driver was loaded".into()),
-        }],
-    });
-    check("power-report-health", &placed);
-    placed.driver_error = Some("no NVIDIA driver".into());
-    check("power-report-driver", &placed);
 }
 
 #[test]

@@ -140,7 +140,7 @@ impl Placer {
         }
     }
 
-    /// Whether a program has failed after the last report about the GPUs of its node, and the next report is
+    /// Whether a program has failed after the last reading of the GPUs of its node, and the next one is
     /// expected.
     fn awaits_gpus(&self, now: Timestamp, share: &NodeShare, run: &LaunchedJob) -> bool {
         let failed = matches!(run.state, LaunchState::Exited { code, .. } if code != 0);
@@ -148,7 +148,8 @@ impl Placer {
         failed
             && power.is_some_and(|(report, at)| {
                 // Both times are by the node's clock.
-                report.at_us <= run.since_us && now.since(*at) <= self.config.node_stale_after()
+                report.read_at_us.unwrap_or(report.at_us) <= run.since_us
+                    && now.since(*at) <= self.config.node_stale_after()
             })
     }
 

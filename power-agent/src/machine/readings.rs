@@ -138,7 +138,7 @@ impl PowerMachine {
 
     /// Schedules the next reading one heartbeat from now.
     pub(super) fn schedule_read(&mut self, now: Timestamp) {
-        self.reading_since = None;
+        self.last_read = self.reading_since.take().or(self.last_read);
         self.read_at = now + self.settings.heartbeat;
     }
 }

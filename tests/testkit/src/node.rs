@@ -52,6 +52,7 @@ pub fn power_report(
         node_limit_mw: None,
         advise_only: false,
         driver_error: None,
+        read_at_us: None,
     }
 }
 

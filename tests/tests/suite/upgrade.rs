@@ -23,7 +23,7 @@ const SERVICES: [(&str, &str); 6] = [
 ];
 
 /// The fields that the previous schema lacks, in any message.
-const NEW_FIELDS: [&str; 14] = [
+const NEW_FIELDS: [&str; 15] = [
     "project",
     "instance",
     "node_limit_mw",
@@ -38,6 +38,7 @@ const NEW_FIELDS: [&str; 14] = [
     "clock_mhz_max_advised",
     "health",
     "driver_error",
+    "read_at_us",
 ];
 
 /// Removes the new fields; returns whether there were any.

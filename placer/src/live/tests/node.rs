@@ -105,6 +105,7 @@ impl Node {
             node_limit_mw: self.limit,
             advise_only: self.advises,
             driver_error: None,
+            read_at_us: None,
         }
     }
 
