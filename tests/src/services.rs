@@ -29,6 +29,10 @@ pub const LEASE: Duration = Duration::from_secs(3);
 /// Silence after which a node is lost, wall time.
 pub const LOST_AFTER: Duration = Duration::from_secs(5);
 
+/// Age of the instant from which simulated time is faster than wall time. Before it both are the same, so a
+/// clock must not be set to an earlier instant.
+const EPOCH_AGO: Duration = Duration::from_secs(600);
+
 /// The host of the placer; nodes are `n0`, `n1`.
 pub const CONTROL: &str = "control";
 
@@ -61,7 +65,7 @@ impl Services {
             folder: tempfile::tempdir().expect("a temporary folder"),
             children: BTreeMap::new(),
         };
-        let epoch = clock::wall_now().as_us().to_string();
+        let epoch = (clock::wall_now() - EPOCH_AGO).as_us().to_string();
         for node in services.nodes.clone() {
             let made = Command::new(program("wattle-simnode"))
                 .args(["create", "--node", &node, "--gpus", "2", "--gpu-type", "v100"])

@@ -118,10 +118,7 @@ async fn clocks_that_are_set_ahead_restart_no_job() {
     all_clocks_are_set(STEP_S).await;
 }
 
-/// Open: a placer that restarts with a clock an hour behind renews no order until the clock has caught up, and
-/// a job is started again.
 #[tokio::test]
-#[ignore = "it fails: a placer that restarts with an earlier clock is late with its orders"]
 async fn clocks_that_are_set_back_restart_no_job() {
     all_clocks_are_set(-STEP_S).await;
 }
