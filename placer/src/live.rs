@@ -107,6 +107,8 @@ pub enum Event {
     Progressed(JobProgressed),
     /// The bus is connected again. Heartbeats missing until now do not count as silence.
     BusReturned,
+    /// The server has lost acknowledged values: all are stored again.
+    StoreIncomplete,
     /// The bucket `jobs` is nearly full: the oldest ended jobs are forgotten.
     JobsNearlyFull,
     /// The record of a submitted job was not stored, because the bucket is full.
@@ -402,8 +404,24 @@ impl Placer {
             }
             Event::SubmissionNotStored(job) => self.not_stored(&job),
             Event::WakeAnswered(node, error) => self.wake_answered(&node, error),
+            Event::StoreIncomplete => self.store_all_again(),
             Event::BusReturned => self.reports_valid_from = self.reports_valid_from.max(now),
         }
+    }
+
+    /// Stores every record and the budget again, and renews every order.
+    fn store_all_again(&mut self) {
+        self.to_store.extend(self.jobs.keys().cloned());
+        for (node, state) in &mut self.nodes {
+            state.ordered_at = Timestamp::default();
+            self.to_order.insert(node.clone());
+        }
+        (self.store_budget, self.store_status, self.store_aim) = (true, true, true);
+        self.alarms.push(format!(
+            "the server has lost acknowledged values: the {} job records, the orders and the budget are stored \
+             again; entries of the ledger may be missing",
+            self.jobs.len()
+        ));
     }
 
     fn tick(&mut self, now: Timestamp) {

@@ -219,11 +219,19 @@ impl PlacerService {
             if let Some(event) = event {
                 self.placer.handle(clock::now(), event, &mut out);
             }
-            match self.carry_out(&mut out, shutdown).await? {
-                Stored::Immediately => {}
-                Stored::AfterRetry => was_away = true,
-                // Shutdown while the bus is away: the next start computes unwritten actions again.
-                Stored::Interrupted => return Ok(Ended::Stopped),
+            loop {
+                match self.carry_out(&mut out, shutdown).await? {
+                    Stored::Immediately => {}
+                    Stored::AfterRetry => was_away = true,
+                    // Shutdown while the bus is away: the next start computes unwritten actions again.
+                    Stored::Interrupted => return Ok(Ended::Stopped),
+                }
+                let buckets = [&mut self.jobs, &mut self.orders, &mut self.budget];
+                if buckets.map(ExclusiveBucket::take_lost).contains(&true) {
+                    self.placer.handle(clock::now(), Event::StoreIncomplete, &mut out);
+                } else {
+                    break;
+                }
             }
             if !self.not_stored.is_empty() || (event_was_timer && !self.unstored.is_empty()) {
                 match self.repeat_unstored(shutdown).await? {

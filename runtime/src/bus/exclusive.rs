@@ -10,7 +10,7 @@
 //! A refused write has one of three causes. Another process holds the lease: [`ExclusiveError::Lost`].
 //! An earlier attempt timed out and was stored: it is recognised by its value. Another client wrote to the
 //! bucket, or the server lost its store: the mark is written again, the lease is confirmed, and the write
-//! is repeated.
+//! is repeated. If the server lost acknowledged messages, [`ExclusiveBucket::take_lost`] says so.
 //!
 //! The mark is a deleted key, so readers of values do not see it. Writes are ordered: each is acknowledged
 //! before the call returns. While the server is away [`ExclusiveBucket::put`] retries until the value is
@@ -43,6 +43,8 @@ pub struct ExclusiveBucket {
     /// The sequence number of the last message in the bucket's stream.
     last: u64,
     keys: BTreeSet<String>,
+    /// Whether the server has lost acknowledged values.
+    lost: bool,
 }
 
 /// Outcome of a write.
@@ -139,6 +141,13 @@ impl ExclusiveBucket {
         Ok(this)
     }
 
+    /// Whether the server has lost acknowledged values since the last call: the owner of the values writes
+    /// all of them again.
+    #[must_use]
+    pub const fn take_lost(&mut self) -> bool {
+        std::mem::replace(&mut self.lost, false)
+    }
+
     /// The bucket after earlier writers are excluded, with no keys known.
     async fn exclusive(
         bus: &Bus,
@@ -147,8 +156,8 @@ impl ExclusiveBucket {
     ) -> Result<Self, ExclusiveError> {
         let error = |source| ExclusiveError::Bus { bucket: which.token(), source };
         let bucket = bus.bucket(which).await.map_err(error)?;
-        let leadership = leadership.clone();
-        let mut this = Self { which, bucket, leadership, last: 0, keys: BTreeSet::new() };
+        let (leadership, keys) = (leadership.clone(), BTreeSet::new());
+        let mut this = Self { which, bucket, leadership, last: 0, keys, lost: false };
         while let Err(error) = this.exclude_others().await {
             match error {
                 ExclusiveError::Bus { source, .. } if source.is_transient() => {
@@ -323,12 +332,23 @@ impl ExclusiveBucket {
         let before = self.last;
         self.exclude_others().await?;
         let bucket = self.which.token();
-        tracing::warn!(
-            bucket,
-            sequence = before,
-            "the bucket was written by another client, or the server lost its store; this service holds \
-             the lease and writes its values again as they change"
-        );
+        // The mark follows all messages that the server still has.
+        if self.last <= before {
+            self.lost = true;
+            tracing::error!(
+                bucket,
+                acknowledged = before,
+                present = self.last - 1,
+                "the server has lost acknowledged messages of the bucket: check its disk and its log"
+            );
+        } else {
+            tracing::warn!(
+                bucket,
+                sequence = before,
+                "the bucket was written by another client; this service holds the lease and writes its \
+                 values again as they change"
+            );
+        }
         self.last = self.publish(value).await.map_err(|error| match error {
             // Repeated as after a time-out.
             BusError::Conflict { .. } => self.error(BusError::Busy),

@@ -36,6 +36,27 @@ async fn values_of_other_clients_are_overwritten_by_the_holder() {
     other.put("a", &6_u64).await.unwrap();
     assert_eq!(bucket.put("a", &7_u64, &shutdown).await.unwrap(), Stored::Immediately);
     assert_eq!(other.get::<u64>("a").await.unwrap().unwrap().0, 7);
+    assert!(!bucket.take_lost(), "nothing that was acknowledged is missing");
+}
+
+#[tokio::test]
+async fn lost_values_are_reported_to_their_owner() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let shutdown = Shutdown::default();
+    let lease = candidate(&bus).await.acquire(|_| ()).await;
+    let (mut bucket, _) = ExclusiveBucket::open(&bus, Bucket::Jobs, &lease).await.unwrap();
+    for value in 0..5_u64 {
+        assert_eq!(bucket.put("a", &value, &shutdown).await.unwrap(), Stored::Immediately);
+    }
+    assert!(!bucket.take_lost());
+    bus.delete_stream("KV_wattle-v1-main-jobs").await.unwrap();
+    bus.create_storage().await.unwrap();
+    let stored = within("it is stored", bucket.put("b", &7_u64, &shutdown)).await;
+    assert!(matches!(stored, Ok(Stored::Immediately | Stored::AfterRetry)), "{stored:?}");
+    assert!(bucket.take_lost() && !bucket.take_lost(), "once");
+    let reader = bus.bucket(Bucket::Jobs).await.unwrap();
+    assert_eq!(reader.keys().await.unwrap(), ["b"]);
 }
 
 /// An earlier holder that does not know yet that it lost the lease, because it was paused, can write,

@@ -74,6 +74,8 @@ pub struct Faults {
     draws: Stream,
     next: Duration,
     active: Vec<Active>,
+    /// Until when the last affected NATS server copies what it has missed.
+    copies_until: Duration,
     /// Every fault so far.
     pub history: Vec<Fault>,
 }
@@ -82,6 +84,9 @@ pub struct Faults {
 const BETWEEN: Duration = Duration::from_millis(2_500);
 /// Longest fault: below the time after which a node is lost.
 const LONGEST_S: u64 = 18;
+/// Time after a fault of a NATS server in which it copies what it has missed. Another server that fails
+/// meanwhile would leave no majority with all messages.
+const COPIES: Duration = Duration::from_secs(10);
 /// Most faults at a time.
 const ACTIVE_MAX: usize = 4;
 
@@ -93,6 +98,7 @@ impl Faults {
             draws: Stream::new(seed, "chaos"),
             next: monotonic(),
             active: Vec::new(),
+            copies_until: monotonic(),
             history: Vec::new(),
         }
     }
@@ -114,8 +120,9 @@ impl Faults {
         let busy = |host: &String| self.active.iter().any(|active| active.hosts.contains(host));
         // A majority of the servers works: without one the site stands still by design.
         let is_server = |host: &String| host.starts_with("nats");
-        let second_server = hosts.iter().any(is_server)
-            && self.active.iter().any(|active| active.hosts.iter().any(is_server));
+        let other_server = monotonic() < self.copies_until
+            || self.active.iter().any(|active| active.hosts.iter().any(is_server));
+        let second_server = hosts.iter().any(is_server) && other_server;
         if self.active.len() >= ACTIVE_MAX || hosts.iter().any(busy) || second_server {
             return Ok(());
         }
@@ -141,7 +148,10 @@ impl Faults {
     fn end(&mut self, site: &mut Site, now: Duration) -> Result<()> {
         let (ended, active) = self.active.drain(..).partition(|active| active.until <= now);
         self.active = active;
-        for Active { fault, .. } in Vec::from_iter(ended) {
+        for Active { fault, hosts, .. } in Vec::from_iter(ended) {
+            if hosts.iter().any(|host| host.starts_with("nats")) {
+                self.copies_until = monotonic() + COPIES;
+            }
             apply(&fault, site, false)?;
         }
         Ok(())

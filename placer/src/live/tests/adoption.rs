@@ -23,6 +23,26 @@ fn alarms(world: &World) -> Vec<&str> {
     world.log.iter().filter_map(|line| line.strip_prefix("alarm ")).collect()
 }
 
+/// The server loses acknowledged messages: an ended and a running job, and all orders.
+#[test]
+fn lost_values_are_stored_again() {
+    let mut world = running();
+    world.cancel("b");
+    world.pass(10);
+    let (ended, runs) = (world.record("b").clone(), world.record("a").clone());
+    assert_eq!(ended.phase, JobPhase::Cancelled);
+    let generation = world.desired("n0").generation;
+    world.lose_values(&["a", "b"]);
+    assert_eq!(*world.record("b"), ended);
+    assert_eq!((world.record("a").phase, world.record("a").attempt), (runs.phase, 1));
+    assert_eq!(world.desired("n0").generation, generation);
+    assert!(alarms(&world)[0].contains("the 3 job records"), "{:?}", alarms(&world));
+    world.pass(20);
+    for job in ["a", "c"] {
+        assert_eq!((world.record(job).phase, world.record(job).attempt), (JobPhase::Running, 1));
+    }
+}
+
 #[test]
 fn jobs_continue_and_are_adopted_after_the_store_was_lost() {
     let mut world = running();

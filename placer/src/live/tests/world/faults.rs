@@ -56,7 +56,6 @@ impl World {
     pub(in crate::live::tests) fn refuses_caps(&mut self, node: &str, why: Option<&str>) {
         self.node_mut(node).refuses = why.map(str::to_owned);
     }
-    /// Reboots a node: its running jobs are lost.
     pub(in crate::live::tests) fn advises_only(&mut self, node: &str, advises: bool) {
         self.node_mut(node).advises = advises;
     }
@@ -67,6 +66,7 @@ impl World {
     ) {
         self.node_mut(node).limit = Some(limit);
     }
+    /// Reboots a node: its running jobs are lost.
     pub(in crate::live::tests) fn reboot(&mut self, node: &str) {
         for run in self.node_mut(node).runs.values_mut().filter(|run| is_live(run)) {
             run.state = LaunchState::Lost { error: "the node went down".to_owned() };
@@ -127,6 +127,12 @@ impl World {
             };
             self.deliver(Event::LaunchReported(report));
         }
+    }
+    /// The server loses these records and all orders while the placer continues.
+    pub(in crate::live::tests) fn lose_values(&mut self, jobs: &[&str]) {
+        self.jobs.retain(|job, _| !jobs.contains(&job.as_str()));
+        self.orders.clear();
+        self.deliver(Event::StoreIncomplete);
     }
     /// The store is lost, and the placer starts without any record or report.
     pub(in crate::live::tests) fn lose_store(&mut self) {
