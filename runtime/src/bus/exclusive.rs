@@ -10,7 +10,7 @@
 //! A refused write has one of three causes. Another process holds the lease: [`ExclusiveError::Lost`].
 //! An earlier attempt timed out and was stored: it is recognised by its value. Another client wrote to the
 //! bucket, or the server lost its store: the mark is written again, the lease is confirmed, and the write
-//! is repeated. If the server lost acknowledged messages, [`ExclusiveBucket::take_lost`] says so.
+//! is repeated. If the server lost acknowledged messages, [`ExclusiveBucket::take_lost`] reports it.
 //!
 //! The mark is a deleted key, so readers of values do not see it. Writes are ordered: each is acknowledged
 //! before the call returns. While the server is away [`ExclusiveBucket::put`] retries until the value is
