@@ -164,6 +164,11 @@ async fn logs_name_the_nodes_and_follow_a_job_to_its_end() {
 async fn unique_prefix_names_a_job_and_an_ended_job_is_explained() {
     let mut system = System::up(&ARGS).await;
     let done = system.submit("train-a", &["--workload", "eaco-resnet50"], &training("3000"));
+    // On a busy machine the predictors may need longer than the job.
+    until("train-a has a predicted speed", async || {
+        text(&system.wattle(&["explain", "train-a"])).1.contains("alternatives").then_some(())
+    })
+    .await;
     let end = system.until_job(&done, "it is finished", |r| r.phase.is_final()).await;
     assert_eq!(end.phase, JobPhase::Finished, "{}", system.logs());
     let long = system.submit("train-b", &[], &training("900000"));
