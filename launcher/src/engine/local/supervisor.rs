@@ -26,7 +26,7 @@ use super::process::{self, Identity, Signal};
 use super::program;
 use super::run_folder::{Claim, End, RunFolder, Started};
 use crate::state::StateError;
-use crate::{Outcome, RunSpec, log};
+use crate::{Outcome, RunSpec, StopStage, log};
 
 /// How long to wait for one killed process to end: wall seconds. A process that takes longer hangs
 /// in the kernel (a driver, a network disk).
@@ -75,7 +75,8 @@ pub fn run(dir: PathBuf) -> Result<(), StateError> {
         Ok((child, copying)) => {
             let process = process::identity(child.id());
             if let Some(process) = process.clone() {
-                folder.write_started(&Started { process, at_us: clock::now() })?;
+                folder.write_started(&Started { process: process.clone(), at_us: clock::now() })?;
+                checkpoint_if_requested(&folder, &spec, &process);
             }
             (wait(&child, process, cgroup.as_ref()), Some(copying))
         }
@@ -88,6 +89,17 @@ pub fn run(dir: PathBuf) -> Result<(), StateError> {
         let _ = job_output::append(Path::new(&spec.log_path), &log::note(limit));
     }
     folder.write_end(&End { outcome, at_us: clock::now() }).map(|_| ())
+}
+
+/// Sends the checkpoint signal if it was requested before the process was stored: the launcher did not know
+/// the process then. If both find it, it is sent twice.
+fn checkpoint_if_requested(folder: &RunFolder, spec: &RunSpec, process: &Identity) {
+    let stop = folder.stop().ok().flatten();
+    let is_requested = stop.is_some_and(|stop| stop.stage == StopStage::Checkpoint);
+    let signal = spec.checkpoint_signal.as_deref().and_then(process::signal_named);
+    if let Some(signal) = signal.filter(|_| is_requested) {
+        process::signal(process, signal);
+    }
 }
 
 /// Waits for the job's first process, and reaps those that it leaves behind: they count as processes
