@@ -34,7 +34,7 @@ const KILL_WAIT_S: i64 = 2;
 /// Number of kill rounds after which the job counts as ended.
 const KILL_ROUNDS: u32 = 30;
 
-/// Interval at which the memory limit is looked at under cgroups v1: wall seconds.
+/// Interval at which the memory limit is checked under cgroups v1: wall seconds.
 const WATCH_EVERY_S: i64 = 1;
 
 /// First argument of the launcher's binary as a supervisor; the run's folder follows.
