@@ -71,7 +71,12 @@ where
 }
 
 /// Starts `wattle up` and waits until it is ready.
-async fn start(folder: &Path, cluster: &ClusterId, args: &[&str]) -> (Child, Bus) {
+async fn start(
+    folder: &Path,
+    cluster: &ClusterId,
+    args: &[&str],
+    environment: &[(&str, &OsStr)],
+) -> (Child, Bus) {
     let log = folder.join("up.err");
     let mut up = Command::new(program("wattle"))
         .args(["up", "--share", "any", "--cluster", cluster.as_str(), "--dir"])
@@ -79,6 +84,7 @@ async fn start(folder: &Path, cluster: &ClusterId, args: &[&str]) -> (Child, Bus
         .args(args)
         // The systems of other tests must not be found.
         .env("XDG_STATE_HOME", folder)
+        .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(std::fs::File::create(&log).expect("a log file"))
@@ -112,11 +118,20 @@ impl System {
         Self::up_as("test", args).await
     }
 
+    /// As [`Self::up`], with these environment variables.
+    pub async fn up_with(args: &[&str], environment: &[(&str, &OsStr)]) -> Self {
+        Self::start("test", args, environment).await
+    }
+
     /// As [`Self::up`], with a cluster name.
     pub async fn up_as(cluster: &str, args: &[&str]) -> Self {
+        Self::start(cluster, args, &[]).await
+    }
+
+    async fn start(cluster: &str, args: &[&str], environment: &[(&str, &OsStr)]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let cluster = ClusterId::new(cluster).expect("an id");
-        let (up, bus) = start(folder.path(), &cluster, args).await;
+        let (up, bus) = start(folder.path(), &cluster, args, environment).await;
         Self { up, folder, cluster, bus }
     }
 
@@ -130,7 +145,7 @@ impl System {
             ours.iter().all(|program| self.anywhere(program).is_empty()).then_some(())
         })
         .await;
-        (self.up, self.bus) = start(self.folder.path(), &self.cluster, args).await;
+        (self.up, self.bus) = start(self.folder.path(), &self.cluster, args, &[]).await;
     }
 
     /// The bus's address.

@@ -1,10 +1,11 @@
 //! `wattle up` without `--dir`: its temporary folder, and failures before the cluster is up.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use wattle_tests::{program, until};
+use wattle_tests::{System, program, until};
 
 fn entries(folder: &Path) -> Vec<String> {
     let read = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -61,6 +62,30 @@ fn a_server_that_does_not_start_is_reported_with_its_output() {
         let kept = error.lines().find_map(|line| line.strip_prefix("logs and state are kept in "));
         assert!(Path::new(kept.unwrap()).join("logs/nats-server.log").exists(), "{error}");
     }
+}
+
+/// A server that crashes with the exit code of a rejected configuration is started again.
+#[tokio::test]
+async fn a_server_that_crashes_while_it_starts_again_is_started_once_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = folder.path().join("nats-server");
+    let starts = folder.path().join("starts");
+    // The second start ends as a crashed Go program does.
+    let script = format!(
+        "#!/bin/sh\necho start >> {starts}\n[ $(wc -l < {starts}) = 2 ] && exit 2\nexec {real} \"$@\"\n",
+        starts = starts.display(),
+        real = wattle_runtime::server::find().unwrap().display(),
+    );
+    std::fs::write(&server, script).unwrap();
+    std::fs::set_permissions(&server, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let environment = [("NATS_SERVER", server.as_os_str())];
+    let mut system = System::up_with(&["--simulated", "1x1:v100"], &environment).await;
+    system.kill_9("nats-server");
+    until("the server answers", async || system.bus.stream_messages("none").await.ok()).await;
+    assert_eq!(std::fs::read_to_string(&starts).unwrap().lines().count(), 3);
+    let error = system.stderr();
+    assert_eq!(error.matches("starting it again").count(), 2, "{error}");
+    assert!(system.end().await.success());
 }
 
 #[tokio::test]

@@ -183,8 +183,7 @@ impl Up {
             Some(url) => url.clone(),
             None => bus::start(processes, &folder.path.join("nats"))?,
         };
-        let failure = processes.failure();
-        tokio::pin!(failure);
+        let mut failure = Box::pin(processes.failure());
         let bus = tokio::select! {
             bus = bus::connect(&url, &self.cluster) => bus?,
             error = &mut failure => return Err(error),
@@ -237,6 +236,8 @@ impl Up {
             self.aim_text()?,
             folder.path.join("logs").display()
         ));
+        // From now on a failed start is a note, and the program is started again.
+        drop(failure);
         let run = self.watch(&bus, hardware, trace, shutdown).await;
         if folder.is_temporary {
             services::cancel_jobs(&bus, JOBS_GRACE).await;

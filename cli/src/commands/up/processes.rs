@@ -158,6 +158,8 @@ impl Processes {
 }
 
 /// Exit code of a service that rejects its configuration.
+///
+/// A crashed nats-server has the same exit code, so it counts only at the first start, within [`START`].
 const REFUSED: i32 = 2;
 
 struct Supervisor {
@@ -171,6 +173,7 @@ impl Supervisor {
     async fn run(self, mut child: Child) {
         let name = &self.program.name;
         let mut failed_starts = 0;
+        let mut is_first = true;
         loop {
             let started = wall_now();
             let ended = tokio::select! {
@@ -181,14 +184,16 @@ impl Supervisor {
                 }
             };
             let code = ended.as_ref().ok().and_then(ExitStatus::code);
-            if code == Some(REFUSED) {
+            let ran = wall_now().since(started) >= START;
+            if code == Some(REFUSED) && is_first && !ran {
                 let program = self.program.path.display();
                 self.report(&format!("{name} does not start: {program}: {}", self.last_line()));
                 return;
             }
             let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+            is_first = false;
             // A process that a signal ended has no exit code, and has not failed by itself.
-            let failed = code.is_some() && wall_now().since(started) < START;
+            let failed = code.is_some() && !ran;
             failed_starts = if failed { failed_starts + 1 } else { 0 };
             if failed_starts == FAILED_STARTS_MAX {
                 self.report(&format!(
