@@ -1,5 +1,7 @@
 //! Jobs: specification, GPU setting, placement and phase.
 
+mod site;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::id::{GpuIndex, JobId, NodeId, ProjectId, WorkloadId};
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
+
+pub use self::site::{NodeNeeds, SiteJob};
 
 /// The number of GPUs a job can use, from `min` to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -172,6 +176,9 @@ pub struct JobSpec {
     /// Working directory.
     #[serde(default)]
     pub working_dir: Option<String>,
+    /// The job in the site's scheduler, which runs it; absent: a launcher runs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<SiteJob>,
     /// When it was submitted.
     pub submitted_at_us: Timestamp,
 }

@@ -399,6 +399,7 @@ impl Launcher {
             observed_generation: self.obeyed.map_or(0, |obeyed| obeyed.generation),
             jobs: content.0.clone(),
             has_ended: content.1,
+            site: None,
         }));
         self.reported = Some(content);
         self.report_at = now + self.config.heartbeat();

@@ -183,6 +183,7 @@ impl Submit {
             command: self.command,
             environment: self.env,
             working_dir: Some(here.to_string_lossy().into_owned()),
+            site: None,
             submitted_at_us: now,
         })
     }

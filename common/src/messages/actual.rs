@@ -37,6 +37,24 @@ pub struct LaunchReport {
     /// desired state than the one it obeys, so the store is older than the node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_ended: bool,
+    /// The node in the site's scheduler, which runs its jobs; absent: a launcher runs them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<SiteNode>,
+}
+
+/// A node in the site's scheduler, such as Slurm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SiteNode {
+    /// Why it starts no jobs now: `drained: bad DIMM`; absent: it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
+    /// CPUs that jobs in this report hold or may hold: all but those of jobs which are not in it.
+    pub cpus: u32,
+    /// Memory, likewise, MiB.
+    pub memory_mib: u32,
+    /// GPUs held by jobs that are not in this report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus_taken: Vec<GpuIndex>,
 }
 
 /// One job's processes on one node.

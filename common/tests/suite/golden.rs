@@ -13,7 +13,9 @@ use serde::de::DeserializeOwned;
 use wattle_common::codec::{decode_json, decode_telemetry, encode_telemetry};
 use wattle_common::id::ProjectId;
 use wattle_common::id::{PredictorId, SubmissionId, SwitchId, UserId};
-use wattle_common::job::{GpuRequest, GpuSetting, JobPhase, JobSpec, NodeShare, Placement};
+use wattle_common::job::{
+    GpuRequest, GpuSetting, JobPhase, JobSpec, NodeNeeds, NodeShare, Placement, SiteJob,
+};
 use wattle_common::messages::*;
 use wattle_common::subject::{Rank, Requester};
 use wattle_common::{
@@ -106,6 +108,7 @@ fn spec() -> JobSpec {
         command: vec!["python3".into(), "train.py".into()],
         environment: vec![("SEED".into(), "7".into())],
         working_dir: Some("/data/train".into()),
+        site: None,
         submitted_at_us: at(0),
     }
 }
@@ -385,6 +388,13 @@ fn requests_and_job_records() {
     check("submit-job-priority", &submit(spec_of_more));
     let of_kind = JobSpec { gpu_type: Some("v100".into()), ..spec() };
     check("submit-job-type", &submit(of_kind));
+    let needs = NodeNeeds { cpus: 4, cpus_per_gpu: 8, memory_mib: 0, memory_mib_per_gpu: 16_000 };
+    let site =
+        |placed_by_site| Some(SiteJob { id: "42".into(), placed_by_site, nodes: Some(2), needs });
+    let of_site = JobSpec { command: Vec::new(), site: site(false), ..spec() };
+    check("submit-job-site", &submit(of_site));
+    let placed_by_site = JobSpec { command: Vec::new(), site: site(true), ..spec() };
+    check("submit-job-placed-by-site", &submit(placed_by_site));
     check("cancel-job", &CancelJob { job: job("train-7") });
     check("reply-accepted", &Reply::Accepted { job: job("train-7") });
     check("reply-refused", &Reply::Refused { error: "requests 9 GPUs, the cluster has 8".into() });

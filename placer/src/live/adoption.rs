@@ -385,6 +385,7 @@ fn unrecorded(job: &JobId, newest: &Newest) -> JobRecord {
         command: Vec::new(),
         environment: Vec::new(),
         working_dir: None,
+        site: None,
         submitted_at_us: newest.since,
     };
     JobRecord::queued(spec, newest.since)

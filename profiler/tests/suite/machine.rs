@@ -167,6 +167,7 @@ impl Node {
             at_us: self.now,
             observed_generation: 1,
             has_ended: false,
+            site: None,
             jobs: jobs.collect(),
         };
         self.event(Event::LaunchReported(report));

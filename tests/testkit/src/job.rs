@@ -30,6 +30,7 @@ pub fn job_spec(job: &str, gpus: u32) -> JobSpec {
         command: vec!["train".to_owned()],
         environment: Vec::new(),
         working_dir: None,
+        site: None,
         submitted_at_us: Timestamp::EPOCH,
     }
 }

@@ -42,6 +42,7 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
     ("placer", &["common"], &["runtime"]),
     ("power-agent", &["common", "gpu"], &["runtime"]),
     ("launcher", &["common"], &["runtime"]),
+    ("slurm", &["common"], &["runtime"]),
     ("evaluation", &["common", "predictor"], &[]),
     (
         "simulator",

@@ -272,6 +272,7 @@ impl Node {
             at_us: self.now(),
             observed_generation: 1,
             has_ended: false,
+            site: None,
             jobs: vec![LaunchedJob {
                 job: job.clone(),
                 attempt: 1,

@@ -125,6 +125,7 @@ impl Trace {
             command,
             environment: Vec::new(),
             working_dir: None,
+            site: None,
             submitted_at_us: began + job.submit,
         }
     }

@@ -21,6 +21,7 @@ fn actual() {
             at_us: at(3),
             observed_generation: 12,
             has_ended: false,
+            site: None,
             jobs: vec![
                 launched("a", LaunchState::Running),
                 launched("b", LaunchState::Stopping),
@@ -39,10 +40,28 @@ fn actual() {
             at_us: at(3),
             observed_generation: 12,
             has_ended: false,
+            site: None,
             jobs: vec![
                 launched("a", limited(ReachedLimit::MemoryMib(65_536))),
                 launched("b", limited(ReachedLimit::Processes(4_096))),
             ],
+        },
+    );
+    check(
+        "launch-report-site",
+        &LaunchReport {
+            instance: String::new(),
+            node: node(),
+            at_us: at(3),
+            observed_generation: 12,
+            has_ended: false,
+            site: Some(SiteNode {
+                unavailable: Some("drained: bad DIMM".into()),
+                cpus: 60,
+                memory_mib: 250_000,
+                gpus_taken: vec![3],
+            }),
+            jobs: vec![launched("slurm-42-6565", LaunchState::Running)],
         },
     );
     let report = PowerReport {

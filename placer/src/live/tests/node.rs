@@ -166,6 +166,7 @@ impl Node {
                 .cloned()
                 .collect(),
             has_ended: self.reads_older_order,
+            site: None,
         }
     }
 }

@@ -302,6 +302,7 @@ impl Node {
             at_us: self.now(),
             observed_generation: 1,
             has_ended: false,
+            site: None,
             jobs: launched.collect(),
         };
         let records: Vec<JobRecord> = self

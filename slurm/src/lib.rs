@@ -1,0 +1,11 @@
+//! Connects Wattle with Slurm: follows the jobs that Slurm runs, and makes Slurm start, move and cancel
+//! the jobs that Wattle places.
+//!
+//! One service per cluster stands beside slurmctld. It has the rights of a Slurm operator and never those of
+//! root. Its machine compares what Slurm reports ([`SlurmView`]) with the desired states of all nodes and
+//! the records of the jobs, and takes one step for each job; then it looks again. It remembers nothing that
+//! neither Slurm nor the records contain, except which attempt it has released.
+
+pub mod view;
+
+pub use view::{SlurmJob, SlurmNode, SlurmState, SlurmView};
