@@ -28,7 +28,7 @@ pub mod window;
 
 pub use actual::{
     AppliedGpu, JobProcesses, LaunchReport, LaunchState, LaunchedJob, PowerReport, ReachedLimit,
-    SleepResult,
+    SiteNode, SleepResult,
 };
 pub use budget::{AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget};
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
