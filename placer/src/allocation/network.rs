@@ -80,6 +80,7 @@ mod tests {
                 memory_mib: 16_384,
                 healthy: u64::MAX,
                 watts: None,
+                host: None,
             });
             state.switch_known(key, *switch);
         }

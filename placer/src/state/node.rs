@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use wattle_common::job::NodeNeeds;
 use wattle_common::{NodeId, Power, Timestamp};
 
 use crate::state::gpu_set::JobKey;
@@ -22,6 +23,25 @@ pub struct NodeFacts {
     pub healthy: u64,
     /// Its power without jobs, if known.
     pub watts: Option<NodeWatts>,
+    /// The CPUs and memory that its jobs may hold, if the site's scheduler bounds them.
+    pub host: Option<HostCapacity>,
+}
+
+/// CPUs and memory of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostCapacity {
+    /// CPUs.
+    pub cpus: u32,
+    /// Memory, MiB.
+    pub memory_mib: u32,
+}
+
+impl HostCapacity {
+    /// Takes what a job with this many GPUs on the node needs.
+    pub(crate) fn take(&mut self, needs: &NodeNeeds, gpus: u32) {
+        self.cpus = self.cpus.saturating_sub(needs.cpus_with(gpus));
+        self.memory_mib = self.memory_mib.saturating_sub(needs.memory_mib_with(gpus));
+    }
 }
 
 /// The power of a node without jobs, and its wake time.
