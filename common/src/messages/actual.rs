@@ -89,6 +89,14 @@ pub enum JobProcesses {
     /// The processes whose cgroup path contains these segments in sequence, such as `job_42` or
     /// `kubepods-pod1a2b.slice`.
     Cgroup(String),
+    /// The processes of a Slurm job: those in its cgroup. Where Slurm's cgroups do not name jobs (Slurm
+    /// 26.05 with cgroup v2), those of the user with the job's id in their environment.
+    Slurm {
+        /// Slurm's job id.
+        job: u32,
+        /// The user id of its owner.
+        uid: u32,
+    },
 }
 
 /// State of a job's processes on one node.

@@ -61,7 +61,10 @@ fn actual() {
                 memory_mib: 250_000,
                 gpus_taken: vec![3],
             }),
-            jobs: vec![launched("slurm-42-6565", LaunchState::Running)],
+            jobs: vec![LaunchedJob {
+                processes: Some(JobProcesses::Slurm { job: 42, uid: 1_005 }),
+                ..launched("slurm-42-6565", LaunchState::Running)
+            }],
         },
     );
     let report = PowerReport {
