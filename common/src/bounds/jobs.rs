@@ -17,6 +17,9 @@ const SLOWDOWN_PERMILLE_MAX: u32 = 1_000_000;
 /// Longest id in the site's scheduler.
 const SITE_ID_LEN_MAX: usize = 32;
 
+/// Longest name of a partition, bytes.
+const PARTITION_LEN_MAX: usize = 256;
+
 /// Checks the numbers of a job's specification.
 ///
 /// # Errors
@@ -45,6 +48,10 @@ fn check_site_job(site: &SiteJob) -> Result<(), OutOfBounds> {
     if site.id.is_empty() || site.id.len() > SITE_ID_LEN_MAX || !is_id(&site.id) {
         let expected = format_args!("at most {SITE_ID_LEN_MAX} digits and underscores");
         return Err(invalid("site.id", site.id.escape_debug(), expected));
+    }
+    if let Some(partition) = site.partition.as_ref().filter(|name| name.len() > PARTITION_LEN_MAX) {
+        let expected = format_args!("at most {PARTITION_LEN_MAX} bytes");
+        return Err(invalid("site.partition", partition.escape_debug(), expected));
     }
     match site.nodes {
         Some(0) => Err(invalid("site.nodes", 0, "at least 1")),

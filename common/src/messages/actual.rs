@@ -48,6 +48,9 @@ pub struct SiteNode {
     /// Why it starts no jobs now: `drained: bad DIMM`; absent: it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
+    /// The partitions that it is in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<String>,
     /// CPUs that jobs in this report hold or may hold: all but those of jobs which are not in it.
     pub cpus: u32,
     /// Memory, likewise, MiB.

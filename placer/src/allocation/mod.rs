@@ -24,6 +24,7 @@ fn test_cluster(sizes: &[u32]) -> crate::state::cluster::ClusterState {
             healthy: u64::MAX,
             watts: None,
             host: None,
+            partitions: Vec::new(),
         });
     }
     state

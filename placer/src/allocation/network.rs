@@ -81,6 +81,7 @@ mod tests {
                 healthy: u64::MAX,
                 watts: None,
                 host: None,
+                partitions: Vec::new(),
             });
             state.switch_known(key, *switch);
         }

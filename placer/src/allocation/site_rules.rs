@@ -1,5 +1,5 @@
-//! Rules of the site's scheduler about where a job may run: CPUs and memory of the nodes, and the same
-//! GPU indices on each node of a job.
+//! Rules of the site's scheduler about where a job may run: its partition, CPUs and memory of the nodes, and
+//! the same GPU indices on each node of a job.
 //!
 //! A policy places jobs by their GPUs. This stage checks the starts in its plan against these rules. A start
 //! that breaks a rule is moved to other free GPUs, with as many GPUs on each node; if there are none, the job
@@ -25,7 +25,8 @@ use crate::state::node::HostCapacity;
 /// Moves or removes the starts in `plan` that break a rule.
 pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) {
     let state = input.state;
-    let rules = |decision: &Decision| state.job(decision.job()).and_then(|job| job.facts.site);
+    let rules =
+        |decision: &Decision| state.job(decision.job()).and_then(|job| job.facts.site.as_ref());
     let is_start = |decision: &Decision| matches!(decision, Decision::Start { .. });
     if !plan.decisions.iter().any(|decision| is_start(decision) && rules(decision).is_some()) {
         return;
@@ -42,7 +43,8 @@ pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) {
         let Some(rules) = rules(decision) else { return true };
         let Decision::Start { job, on, observe, reason, .. } = decision else { return true };
         let Some(facts) = state.job(*job) else { return true };
-        if has_shape(&rules, on) && hosts.fits(&rules.needs, on) {
+        if has_shape(rules, on) && is_in_partition(state, rules, on) && hosts.fits(&rules.needs, on)
+        {
             hosts.take(&rules.needs, on);
             return true;
         }
@@ -65,10 +67,20 @@ pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) {
 }
 
 /// Whether the job has its number of nodes, with the same GPU indices on each.
-pub(crate) fn has_shape(rules: &SiteFacts, on: &GpuSet) -> bool {
+fn has_shape(rules: &SiteFacts, on: &GpuSet) -> bool {
     let mut gpus = on.by_node.iter().map(|here| here.gpus);
     let first = gpus.next();
     on.node_count() == rules.nodes && gpus.all(|here| Some(here) == first)
+}
+
+/// Whether the job's nodes are in its partition.
+fn is_in_partition(state: &ClusterState, rules: &SiteFacts, on: &GpuSet) -> bool {
+    on.by_node.iter().all(|here| has_partition(state, rules, here.node))
+}
+
+fn has_partition(state: &ClusterState, rules: &SiteFacts, node: NodeKey) -> bool {
+    let partitions = &state.node(node).facts.partitions;
+    rules.partition.as_deref().is_none_or(|name| partitions.iter().any(|known| known == name))
 }
 
 /// Other free GPUs for a start: as many as planned, or the next smaller number that its nodes share evenly.
@@ -76,7 +88,7 @@ fn place(
     free: &FreeCapacity<'_>,
     hosts: &Hosts,
     job: &Job,
-    rules: SiteFacts,
+    rules: &SiteFacts,
     planned: &GpuSet,
 ) -> Option<GpuSet> {
     let state = free.state();
@@ -91,6 +103,7 @@ fn place(
             let facts = &node.facts;
             facts.gpu_type == *gpu_type
                 && suits(facts, job)
+                && has_partition(state, rules, *key)
                 && hosts.has_room(*key, &rules.needs, count)
         })
         .map(|(key, _)| (key, free.free(key)))
@@ -142,7 +155,7 @@ impl Hosts {
 }
 
 /// CPUs and memory of a node that its jobs do not hold; `None`: not limited.
-pub(crate) fn free_on(state: &ClusterState, key: NodeKey) -> Option<HostCapacity> {
+fn free_on(state: &ClusterState, key: NodeKey) -> Option<HostCapacity> {
     let node = state.node(key);
     let mut free = node.facts.host?;
     let mut counted = Vec::new();
@@ -153,7 +166,7 @@ pub(crate) fn free_on(state: &ClusterState, key: NodeKey) -> Option<HostCapacity
             }
             counted.push(tenant);
             let Some(job) = state.job(tenant) else { continue };
-            let (Some(rules), Some(on)) = (job.facts.site, job.state.gpus()) else { continue };
+            let (Some(rules), Some(on)) = (&job.facts.site, job.state.gpus()) else { continue };
             let here = on.by_node.iter().find(|here| here.node == key);
             free.take(&rules.needs, here.map_or(0, |here| (here.gpus & ones(64)).count_ones()));
         }
@@ -187,6 +200,10 @@ mod tests {
         state.job_arrived(JobFacts { site: Some(site), ..JobFacts::new(id.parse().unwrap(), gpus) })
     }
 
+    fn rules(nodes: u32, needs: NodeNeeds) -> SiteFacts {
+        SiteFacts { nodes, partition: None, needs }
+    }
+
     fn needs(cpus_per_gpu: u32, memory_mib: u32) -> NodeNeeds {
         NodeNeeds { cpus_per_gpu, memory_mib, ..NodeNeeds::default() }
     }
@@ -212,7 +229,7 @@ mod tests {
     #[test]
     fn a_start_moves_to_a_node_with_enough_cpus_and_memory() {
         let mut state = cluster(&[(8, 1_000), (32, 500), (32, 1_000)]);
-        let site = SiteFacts { nodes: 1, needs: needs(8, 800) };
+        let site = rules(1, needs(8, 800));
         let job = arrives(&mut state, "a", GpuRequest::exactly(2), site);
         let (placed, _) = starts(&state, &[(job, GpuSet::on(NodeKey(0), 0b11))]);
         assert_eq!(placed, ["n2:0,1"]);
@@ -224,8 +241,8 @@ mod tests {
     #[test]
     fn cpus_of_running_and_of_planned_jobs_count_once() {
         let mut state = cluster(&[(16, 1_000), (16, 1_000)]);
-        let site = SiteFacts { nodes: 1, needs: needs(4, 0) };
-        let running = arrives(&mut state, "r", GpuRequest::exactly(2), site);
+        let site = rules(1, needs(4, 0));
+        let running = arrives(&mut state, "r", GpuRequest::exactly(2), site.clone());
         state.job_restored(
             running,
             GpuSet::on(NodeKey(0), 0b11),
@@ -234,9 +251,10 @@ mod tests {
             false,
         );
         assert_eq!(free_on(&state, NodeKey(0)).map(|free| free.cpus), Some(8));
-        let job = |state: &mut ClusterState, id| arrives(state, id, GpuRequest::exactly(2), site);
+        let job =
+            |state: &mut ClusterState, id| arrives(state, id, GpuRequest::exactly(2), site.clone());
         let (a, b) = (job(&mut state, "a"), job(&mut state, "b"));
-        let wide = SiteFacts { nodes: 1, needs: needs(12, 0) };
+        let wide = rules(1, needs(12, 0));
         let c = arrives(&mut state, "c", GpuRequest::exactly(1), wide);
         let planned = [
             (a, GpuSet::on(NodeKey(0), 0b1100)),
@@ -251,11 +269,27 @@ mod tests {
     }
 
     #[test]
+    fn a_start_moves_to_a_node_of_its_partition() {
+        let mut state = cluster(&[(64, 9_000); 2]);
+        let facts = (*state.node(NodeKey(1)).facts).clone();
+        state.node_known(NodeFacts { partitions: vec!["debug".into(), "gpu".into()], ..facts });
+        let site = SiteFacts { partition: Some("gpu".into()), ..rules(1, NodeNeeds::default()) };
+        let job = arrives(&mut state, "a", GpuRequest::exactly(1), site);
+        let (placed, _) = starts(&state, &[(job, GpuSet::on(NodeKey(0), 1))]);
+        assert_eq!(placed, ["n1:0"]);
+        let site = SiteFacts { partition: Some("cpu".into()), ..rules(1, NodeNeeds::default()) };
+        let job = arrives(&mut state, "b", GpuRequest::exactly(1), site);
+        let (placed, blocked) = starts(&state, &[(job, GpuSet::on(NodeKey(0), 1))]);
+        assert!(placed.is_empty());
+        assert!(blocked.unwrap().reason.to_string().contains("partition"));
+    }
+
+    #[test]
     fn nodes_of_one_job_get_the_same_indices() {
         let mut state = cluster(&[(64, 9_000); 4]);
-        let pair = SiteFacts { nodes: 2, needs: NodeNeeds::default() };
+        let pair = rules(2, NodeNeeds::default());
         let job = arrives(&mut state, "a", GpuRequest { min: 2, max: 4 }, pair);
-        let blocker = SiteFacts { nodes: 1, needs: NodeNeeds::default() };
+        let blocker = rules(1, NodeNeeds::default());
         let other = arrives(&mut state, "b", GpuRequest::exactly(1), blocker);
         state.job_restored(
             other,

@@ -149,6 +149,7 @@ impl Placer {
         let facts = known.unwrap_or_else(|| NodeFacts {
             watts: None,
             host: None,
+            partitions: Vec::new(),
             id: node.clone(),
             gpu_type: String::new(),
             gpus: 0,
@@ -212,6 +213,7 @@ impl Placer {
             memory_mib: memory,
             healthy,
             host: site.map(site_jobs::host_capacity),
+            partitions: site.map(|site| site.partitions.clone()).unwrap_or_default(),
         };
         let limit = power.node_limit_mw;
         if before.is_none_or(|before| **before != facts) {

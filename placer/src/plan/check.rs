@@ -100,7 +100,8 @@ pub enum Violation {
         /// Expected power, watts.
         power_w: u64,
     },
-    /// Another number of nodes than the job requests, or other GPU indices on one than on another.
+    /// Another number of nodes than the job requests, other GPU indices on one than on another, or a node
+    /// outside its partition.
     WrongNodes(JobKey),
     /// The jobs of a node need more CPUs or memory than it has for them.
     HostExceeded {

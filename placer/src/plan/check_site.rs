@@ -33,12 +33,17 @@ pub(super) fn check_site(input: PlanningInput<'_>, plan: &Plan, found: &mut Vec<
     let mut needed: BTreeMap<NodeKey, Needed> = BTreeMap::new();
     for decision in &plan.decisions {
         let Decision::Start { job, on, .. } = decision else { continue };
-        let Some(rules) = state.job(*job).and_then(|job| job.facts.site) else { continue };
+        let Some(rules) = state.job(*job).and_then(|job| job.facts.site.as_ref()) else { continue };
         let indices: BTreeSet<u64> = on.by_node.iter().map(|here| here.gpus).collect();
         if on.by_node.len() != rules.nodes as usize || indices.len() != 1 {
             found.push(Violation::WrongNodes(*job));
         }
         for here in on.by_node.iter().filter(|here| state.nodes().len() > here.node.index()) {
+            let partitions = &state.node(here.node).facts.partitions;
+            if rules.partition.as_deref().is_some_and(|name| !partitions.iter().any(|p| p == name))
+            {
+                found.push(Violation::WrongNodes(*job));
+            }
             let needed = needed.entry(here.node).or_default();
             needed.add(*job, &rules.needs, here.gpus.count_ones());
             needed.starts.push(*job);
@@ -52,7 +57,7 @@ pub(super) fn check_site(input: PlanningInput<'_>, plan: &Plan, found: &mut Vec<
             let gpus = tenant.state.gpus().into_iter().flat_map(|on| &on.by_node);
             let gpus =
                 gpus.filter(|here| here.node == node).map(|here| here.gpus.count_ones()).sum();
-            let needs = tenant.facts.site.map(|rules| rules.needs).unwrap_or_default();
+            let needs = tenant.facts.site.as_ref().map(|rules| rules.needs).unwrap_or_default();
             needed.add(*job, &needs, gpus);
         }
         if needed.cpus > u64::from(host.cpus) || needed.memory_mib > u64::from(host.memory_mib) {

@@ -329,12 +329,12 @@ impl fmt::Display for Reason {
             }
             Self::NoHostRoom { nodes: 1, gpus } => write!(
                 f,
-                "no node with {} free has the CPUs and the memory that the job needs",
+                "no node of its partition with {} free has the CPUs and the memory that the job needs",
                 Gpus(*gpus)
             ),
             Self::NoHostRoom { nodes, gpus } => write!(
                 f,
-                "no {nodes} nodes with enough CPUs and memory have the same {} free",
+                "no {nodes} nodes of its partition with enough CPUs and memory have the same {} free",
                 Gpus(gpus / nodes)
             ),
             Self::Woken { gpus } => write!(f, "queued jobs need {}", Gpus(*gpus)),

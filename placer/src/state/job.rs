@@ -55,10 +55,12 @@ pub struct JobFacts {
 }
 
 /// What the site's scheduler requires of a job's placement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteFacts {
     /// Number of its nodes; the GPU indices are the same on each.
     pub nodes: u32,
+    /// The partition whose nodes it may use; absent: any node.
+    pub partition: Option<Arc<str>>,
     /// What it needs of each node.
     pub needs: NodeNeeds,
 }
@@ -92,7 +94,11 @@ impl JobFacts {
 impl From<&JobSpec> for JobFacts {
     fn from(spec: &JobSpec) -> Self {
         let placed_by_site = spec.site.as_ref().is_some_and(|site| site.placed_by_site);
-        let site = |site: &SiteJob| SiteFacts { nodes: site.nodes.unwrap_or(1), needs: site.needs };
+        let site = |site: &SiteJob| SiteFacts {
+            nodes: site.nodes.unwrap_or(1),
+            partition: site.partition.as_deref().map(Arc::from),
+            needs: site.needs,
+        };
         Self {
             id: spec.job.clone(),
             workload: spec.workload.clone(),

@@ -25,6 +25,8 @@ pub struct NodeFacts {
     pub watts: Option<NodeWatts>,
     /// The CPUs and memory that its jobs may hold, if the site's scheduler bounds them.
     pub host: Option<HostCapacity>,
+    /// The partitions of the site's scheduler that it is in.
+    pub partitions: Vec<String>,
 }
 
 /// CPUs and memory of a node.

@@ -105,6 +105,7 @@ pub(crate) fn node_facts(id: &str, gpu_type: &str, gpus: u32, memory_mib: u64) -
         healthy: u64::MAX,
         watts: None,
         host: None,
+        partitions: Vec::new(),
     }
 }
 

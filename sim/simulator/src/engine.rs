@@ -172,6 +172,7 @@ impl<'s> Engine<'s> {
                 healthy: u64::MAX,
                 watts: world.gpu(gpu_type).map(|gpu| watts(world, gpu, gpus)),
                 host: None,
+                partitions: Vec::new(),
             });
             state.switch_known(node, switch);
             state.boards_known(node, board);

@@ -7,12 +7,18 @@ use super::world::World;
 use super::{refused, spec};
 
 fn node() -> SiteNode {
-    SiteNode { unavailable: None, cpus: 32, memory_mib: 64_000, gpus_taken: Vec::new() }
+    SiteNode {
+        unavailable: None,
+        partitions: Vec::new(),
+        cpus: 32,
+        memory_mib: 64_000,
+        gpus_taken: Vec::new(),
+    }
 }
 
 fn site(placed_by_site: bool, nodes: Option<u32>) -> Option<SiteJob> {
     let needs = NodeNeeds { cpus_per_gpu: 8, ..NodeNeeds::default() };
-    Some(SiteJob { id: "42".to_owned(), placed_by_site, nodes, needs })
+    Some(SiteJob { id: "42".to_owned(), placed_by_site, nodes, partition: None, needs })
 }
 
 fn job(name: &str, gpus: u32, placed_by_site: bool) -> JobSpec {
