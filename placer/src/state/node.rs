@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wattle_common::{NodeId, Power, Timestamp};
 
-use crate::state::gpu_set::JobKey;
+use crate::state::gpu_set::{JobKey, ones};
 
 /// The facts of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,14 @@ pub struct NodeFacts {
     pub healthy: u64,
     /// Its power without jobs, if known.
     pub watts: Option<NodeWatts>,
+}
+
+impl NodeFacts {
+    /// Whether some of its GPUs are unhealthy.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.healthy & ones(self.gpus) != ones(self.gpus)
+    }
 }
 
 /// The power of a node without jobs, and its wake time.
