@@ -21,10 +21,12 @@ mod latest;
 mod lease;
 mod newest;
 mod pending;
+mod position;
 mod replay;
 mod sequenced;
 mod service;
 mod snapshot;
+mod store;
 mod stream;
 
 use std::sync::Arc;
@@ -51,6 +53,7 @@ pub use pending::PendingWrites;
 pub use replay::Replay;
 pub use service::{FoundService, Request, Requests, SERVICE_BUSY, Service};
 pub use snapshot::StreamDescription;
+pub use store::Appender;
 pub use stream::{Consumer, StoredDelivery};
 
 /// Time limit of a request, wall time. A loopback reply takes 0.2 ms; two seconds allow for a busy

@@ -6,7 +6,7 @@ use std::time::Duration;
 use wattle_common::job::NodeNeeds;
 use wattle_common::{NodeId, Power, Timestamp};
 
-use crate::state::gpu_set::JobKey;
+use crate::state::gpu_set::{JobKey, ones};
 
 /// The facts of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +43,14 @@ impl HostCapacity {
     pub(crate) fn take(&mut self, needs: &NodeNeeds, gpus: u32) {
         self.cpus = self.cpus.saturating_sub(needs.cpus_with(gpus));
         self.memory_mib = self.memory_mib.saturating_sub(needs.memory_mib_with(gpus));
+    }
+}
+
+impl NodeFacts {
+    /// Whether some of its GPUs are unhealthy.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.healthy & ones(self.gpus) != ones(self.gpus)
     }
 }
 
