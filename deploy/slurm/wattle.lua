@@ -143,9 +143,9 @@ end
 local function read_terms(comment)
    local terms = {}
    comment = comment or ""
-   local text = comment:match("^wattle:(.*)$") or comment:match("[%s;,]wattle:(.*)$")
+   local text = comment:match("^%s*wattle:(.*)$")
    if not text then
-      if comment:lower():match("^%s*wattle") then
+      if comment:find("wattle:", 1, true) or comment:lower():match("^%s*wattle%W") then
          return nil, "the comment `" .. comment .. "` must begin with `wattle:`, as \"wattle: gpus=1..4 signal=TERM\""
       end
       return terms
