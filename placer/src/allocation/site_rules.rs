@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use wattle_common::job::NodeNeeds;
 
-use crate::allocation::buddy::block_in_node;
+use crate::allocation::buddy::gpus_in_node;
 use crate::allocation::capacity::{FreeCapacity, Scope};
 use crate::allocation::feasibility::suits;
 use crate::plan::input::PlanningInput;
@@ -114,7 +114,7 @@ fn place(
     seeds.sort_by_key(|(key, free)| (free.count_ones(), *key));
     seeds.iter().find_map(|(key, free)| {
         let facts = state.node(*key);
-        let block = block_in_node(*free, count, facts.facts.gpus, facts.gpus_per_board)?;
+        let block = gpus_in_node(*free, count, facts.facts.gpus, facts.gpus_per_board, true)?;
         let mut nodes: Vec<NodeKey> =
             seeds.iter().filter(|(_, free)| free & block == block).map(|(key, _)| *key).collect();
         nodes.truncate(rules.nodes as usize);
