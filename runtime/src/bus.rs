@@ -97,7 +97,7 @@ pub struct Delivery {
 
 /// The messages on the subjects of a pattern.
 ///
-/// It queues at most 65,536 messages; later ones are dropped and logged.
+/// It queues at most 131,072 messages; later ones are dropped and logged.
 pub struct Subscription(async_nats::Subscriber);
 
 impl Subscription {

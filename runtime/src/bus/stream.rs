@@ -18,6 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use wattle_common::codec::PAYLOAD_LEN_MAX;
 use wattle_common::subject::{Bucket, StreamName};
 
+use super::kv::FULL;
 use super::{ANSWER_WITHIN, Bus, BusError};
 use crate::shell::chain;
 
@@ -290,10 +291,7 @@ impl Bus {
         {
             return self.no_jetstream();
         }
-        // 5xx: the server is starting, or moves its streams.
-        if (500..600).contains(&reply.code())
-            && reply.error_code() != ErrorCode::INSUFFICIENT_RESOURCES
-        {
+        if is_unavailable(&reply) {
             return BusError::Timeout { what };
         }
         BusError::refused(what, reply)
@@ -308,6 +306,11 @@ impl Bus {
         use async_nats::jetstream::context::{RequestError, RequestErrorKind};
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
         while let Some(this) = cause {
+            if let Some(reply) = this.downcast_ref::<jetstream::Error>()
+                && is_unavailable(reply)
+            {
+                return BusError::Timeout { what };
+            }
             if let Some(request) = this.downcast_ref::<RequestError>() {
                 match request.kind() {
                     RequestErrorKind::NoResponders => return self.no_jetstream(),
@@ -331,6 +334,12 @@ impl Bus {
     pub(super) fn no_jetstream(&self) -> BusError {
         BusError::NoJetStream { url: self.url().to_owned() }
     }
+}
+
+/// Whether the server is starting, has no leader of the stream, or moves its streams: a code of 500 to 599 that
+/// does not state full storage.
+fn is_unavailable(reply: &jetstream::Error) -> bool {
+    (500..600).contains(&reply.code()) && !FULL.contains(&reply.error_code())
 }
 
 /// Passes messages on until an error, which it returns, or until the receiver is dropped.
@@ -394,4 +403,21 @@ fn essentials(name: &str, needed: &Config, found: &Config) -> Result<(), BusErro
         return Ok(());
     }
     Err(BusError::Foreign { stream: name.to_owned(), found: show(found), needed: show(needed) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_without_a_leader_is_unavailable_and_a_full_one_is_not() {
+        let reply = |code: u16, err_code: u64| {
+            let text = format!(r#"{{"code":{code},"err_code":{err_code},"description":"x"}}"#);
+            serde_json::from_str::<jetstream::Error>(&text).unwrap()
+        };
+        assert!(is_unavailable(&reply(503, 10_008)));
+        assert!(is_unavailable(&reply(503, 10_009)));
+        assert!(!is_unavailable(&reply(503, 10_023)), "insufficient resources");
+        assert!(!is_unavailable(&reply(404, 10_059)), "stream not found");
+    }
 }
