@@ -38,6 +38,8 @@ if [ -n "${WATTLE_TAG:-}" ] && [ -z "${SLURM_JOB_GPUS:-}${SLURM_STEP_GPUS:-}${CU
     echo "export SLURM_GPUS_ON_NODE=${#indices[@]}"
     # Relative to the devices that the job can open.
     echo "export CUDA_VISIBLE_DEVICES=${ranks[*]}"
+    # A step of the job has no gres/gpu to which this could apply.
+    echo "unset SLURM_CPUS_PER_GPU"
   fi
 fi
 exit 0

@@ -252,6 +252,12 @@ local function shape_of(desc, request, part, settings)
    return { nodes = nodes, each = each }
 end
 
+-- `gres:gpu:4` in a count of CPUs or of memory per GPU: 4; nil if there is none, false if it is not understood.
+local function per_gpu(text)
+   if not text or text == "" then return nil end
+   return tonumber(text:match("^gres[:/]gpu:(%d+)$") or text:match("^gpu:(%d+)$")) or false
+end
+
 -- Why a job is left to Slurm, or nil.
 local function unplaceable(desc, part, settings)
    if (desc.script or "") == "" then return "interactive" end
@@ -268,6 +274,10 @@ local function unplaceable(desc, part, settings)
    end
    if (desc.array_inx or ""):find("%", 1, true) then return "an array with a limit of running tasks" end
    if (desc.burst_buffer or "") ~= "" then return "a burst buffer" end
+   if given(desc.ntasks_per_tres) then return "tasks per GPU" end
+   local cpus, memory = per_gpu(desc.cpus_per_tres), per_gpu(desc.mem_per_tres)
+   if cpus == false or memory == false then return "CPUs or memory of another resource than GPUs" end
+   if cpus and given(desc.num_tasks) then return "CPUs per GPU with a number of tasks" end
    local features = desc.features or ""
    if features ~= "" and not settings.gpu_types[features] then return "node features" end
    if settings.qos and not settings.qos[desc.qos or desc.default_qos or ""] then return "a QOS that is not managed" end
@@ -331,6 +341,8 @@ end
 
 local function submit(desc, parts, uid)
    if not settings.level or settings.operators[uid] then return slurm.SUCCESS end
+   -- A tag comes from here only.
+   if (desc.admin_comment or ""):match("^%s*wattle:") then desc.admin_comment = "" end
    local managed, partition = partition_of(desc, parts)
    local request = request_of(desc)
    -- A guest has the device files of GPUs that other jobs hold.
@@ -343,6 +355,10 @@ local function submit(desc, parts, uid)
    if not terms then return refuse(wrong) end
    if terms.signal and desc.requeue == 0 then
       return refuse("comment key `signal` permits requeues, and --no-requeue forbids them; remove one of them")
+   end
+
+   if terms.share and (desc.mem_per_tres or "") ~= "" then
+      return refuse("comment key `share` needs memory that does not depend on GPUs: --mem instead of --mem-per-gpu")
    end
 
    local part = partition and parts[partition]
@@ -368,6 +384,14 @@ local function submit(desc, parts, uid)
       words[#words + 1] = "held_by_owner"
       local begin = given(desc.begin_time)
       if begin and begin > os.time() then words[#words + 1] = string.format("begin=%d", begin) end
+   end
+   -- Slurm 24.11 starts no job with CPUs per GPU and several types of GPU. They become CPUs of each node, and the
+   -- tag keeps them for other numbers of GPUs. Memory per GPU stays: the variables of both forms exclude each other.
+   local cpus = per_gpu(desc.cpus_per_tres)
+   if cpus then
+      desc.cpus_per_tres = ""
+      desc.pn_min_cpus, desc.min_cpus = cpus * shape.each, cpus * total
+      words[#words + 1] = string.format("cpus_per_gpu=%d", cpus)
    end
    local prefix = (desc.tres_per_node or desc.tres_per_job or desc.tres_per_task or ""):match("^gres[:/]") or ""
    -- One form for every request, so that one field changes it later.
