@@ -6,6 +6,12 @@
 //! the records of the jobs, and takes one step for each job; then it looks again. It remembers nothing that
 //! neither Slurm nor the records contain, except which attempt it has released.
 
+pub mod client;
+pub mod command;
+pub mod past;
 pub mod view;
 
+pub use client::Client;
+pub use command::{Command, Place, SlurmError};
+pub use past::{PastRun, PastState};
 pub use view::{SlurmJob, SlurmNode, SlurmState, SlurmView};
