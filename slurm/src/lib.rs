@@ -8,10 +8,18 @@
 
 pub mod client;
 pub mod command;
+pub mod intake;
+pub mod level;
+pub mod machine;
 pub mod past;
+pub mod released;
+pub mod terms;
 pub mod view;
 
 pub use client::Client;
 pub use command::{Command, Place, SlurmError};
-pub use past::{PastRun, PastState};
+pub use level::Level;
+pub use machine::{Action, Alarm, Event, Settings, SlurmMachine};
+pub use past::{PastRun, PastState, ScriptEnd};
+pub use released::{PersistedState, Released};
 pub use view::{SlurmJob, SlurmNode, SlurmState, SlurmView};
