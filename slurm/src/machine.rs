@@ -173,14 +173,17 @@ pub struct SlurmMachine {
     refused_orders: BTreeMap<NodeId, u64>,
     records: BTreeMap<JobId, Known>,
     view: Option<SlurmView>,
-    past: BTreeMap<u32, Past>,
-    to_look_up: BTreeMap<u32, Timestamp>,
+    /// By job, because Slurm gives an id again after a crash.
+    past: BTreeMap<JobId, Past>,
+    to_look_up: BTreeMap<JobId, Timestamp>,
     /// When a submission or cancellation may be repeated.
     ask_at: BTreeMap<JobId, Timestamp>,
     /// When a job may get a command again after a failed one.
     command_at: BTreeMap<u32, Timestamp>,
     /// Why Slurm refused the last command for a job.
     refusals: BTreeMap<u32, String>,
+    /// Jobs whose signal is sent again.
+    to_signal: BTreeSet<u32>,
     absent_since: BTreeMap<JobId, Timestamp>,
     alarmed: BTreeSet<Alarm>,
     /// Slurm's reasons of jobs that were taken back.
@@ -213,6 +216,7 @@ impl SlurmMachine {
             ask_at: BTreeMap::new(),
             command_at: BTreeMap::new(),
             refusals: BTreeMap::new(),
+            to_signal: BTreeSet::new(),
             absent_since: BTreeMap::new(),
             alarmed: BTreeSet::new(),
             reasons: BTreeMap::new(),
@@ -368,24 +372,24 @@ impl SlurmMachine {
     fn past_of(
         &mut self,
         now: Timestamp,
-        id: u32,
+        id: &JobId,
         restarts: u32,
         submitted_at: Timestamp,
     ) -> Option<&[PastRun]> {
         let new = Past { restarts, first_at: now, asked_at: None, runs: None };
-        let past = self.past.entry(id).or_insert_with(|| new.clone());
+        let past = self.past.entry(id.clone()).or_insert_with(|| new.clone());
         if past.restarts != restarts {
             *past = new;
         }
         if past.runs.is_none() {
-            self.to_look_up.insert(id, submitted_at - LOOKUP_BEFORE);
+            self.to_look_up.insert(id.clone(), submitted_at - LOOKUP_BEFORE);
         }
         past.runs.as_deref()
     }
 
     /// Requests runs again that were not complete; returns whether that has lasted too long.
-    fn ask_past_again(&mut self, now: Timestamp, id: u32) -> bool {
-        let Some(past) = self.past.get_mut(&id) else { return false };
+    fn ask_past_again(&mut self, now: Timestamp, id: &JobId) -> bool {
+        let Some(past) = self.past.get_mut(id) else { return false };
         past.runs = None;
         let is_over = now >= past.first_at + self.settings.absence_max;
         if is_over {
@@ -396,27 +400,30 @@ impl SlurmMachine {
 
     /// Requests the runs of jobs from the accounting database, those of each job once per retry interval.
     fn look_up(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        let (mut ids, mut since) = (Vec::new(), now);
+        let (mut ids, mut since) = (BTreeSet::new(), now);
         for (id, submitted_at) in std::mem::take(&mut self.to_look_up) {
             let Some(past) = self.past.get_mut(&id) else { continue };
             let is_due = past.asked_at.is_none_or(|at| now >= at + self.settings.retry);
-            if is_due && ids.len() < LOOKUP_MAX {
+            let slurm_id = intake::slurm_id(&id).filter(|_| is_due && ids.len() < LOOKUP_MAX);
+            if let Some(slurm_id) = slurm_id {
                 past.asked_at = Some(now);
                 since = since.min(submitted_at);
-                ids.push(id);
+                ids.insert(slurm_id);
             }
         }
         if !ids.is_empty() {
-            out.push(Action::Lookup { ids, since });
+            out.push(Action::Lookup { ids: ids.into_iter().collect(), since });
         }
     }
 
     fn past_read(&mut self, ids: &[u32], runs: Result<Vec<PastRun>, SlurmError>) {
         // Without an answer nothing is known; the question is repeated.
         let Ok(runs) = runs else { return };
-        for id in ids {
-            if let Some(past) = self.past.get_mut(id) {
-                past.runs = Some(runs.iter().filter(|run| run.id == *id).cloned().collect());
+        for (job, past) in &mut self.past {
+            let slurm_id = intake::slurm_id(job).filter(|id| ids.contains(id));
+            // A run of another restart count may be requested meanwhile; its answer follows.
+            if let Some(id) = slurm_id.filter(|_| past.asked_at.is_some()) {
+                past.runs = Some(runs.iter().filter(|run| run.id == id).cloned().collect());
             }
         }
     }
@@ -434,7 +441,8 @@ impl SlurmMachine {
             return;
         };
         if let (Command::Checkpoint { id, .. }, true) = (&command, error.is_temporary()) {
-            self.not_checkpointed(*id, out);
+            // The signal may not have arrived.
+            self.to_signal.insert(*id);
         }
         // A command for many jobs may have failed for one of them.
         let is_single = ids.len() == 1;
@@ -447,15 +455,6 @@ impl SlurmMachine {
             }
         }
         self.alarm(Alarm::Command { command, error: error.to_string() }, out);
-    }
-
-    /// A signal that may not have arrived is sent again.
-    fn not_checkpointed(&mut self, slurm_id: u32, out: &mut Vec<Action>) {
-        for (id, released) in &mut self.state.released {
-            if intake::slurm_id(id) == Some(slurm_id) && released.checkpoint_at_us.take().is_some() {
-                out.push(Action::StoreReleased(id.clone(), *released));
-            }
-        }
     }
 
     fn alarm(&mut self, alarm: Alarm, out: &mut Vec<Action>) {
@@ -483,14 +482,18 @@ impl SlurmMachine {
             self.state.released.remove(&id);
             out.push(Action::Forget(id));
         }
+        self.past.retain(|id, _| {
+            identified.contains_key(id)
+                || records.get(id).is_some_and(|known| !known.phase.is_final())
+        });
         let live: BTreeSet<u32> = records
             .iter()
             .filter(|(_, known)| !known.phase.is_final())
             .filter_map(|(id, _)| intake::slurm_id(id))
             .collect();
         let is_needed = |id: &u32| live.contains(id) || view.jobs.contains_key(id);
-        self.past.retain(|id, _| is_needed(id));
         self.command_at.retain(|id, _| is_needed(id));
+        self.to_signal.retain(|id| is_needed(id));
         self.refusals.retain(|id, _| is_needed(id));
         self.ask_at.retain(|id, _| identified.contains_key(id) || records.contains_key(id));
         self.absent_since.retain(|id, _| records.contains_key(id) && !identified.contains_key(id));

@@ -40,21 +40,20 @@ pub struct ScriptEnd {
 }
 
 impl PastRun {
-    /// Whether the program completed by itself.
+    /// When the program completed by itself; `None` if it did not, or if that is not known.
     ///
     /// Slurm's times are whole seconds: a script that ended in the second of the requeue counts as ended by
     /// the requeue.
     #[must_use]
-    pub fn completed(&self) -> bool {
+    pub fn completed_at(&self) -> Option<Timestamp> {
         match self.state {
-            PastState::Job(SlurmState::Completed) => true,
+            PastState::Job(SlurmState::Completed) => self.ended_at,
             // A node failure is what Slurm concludes of a completion that slurmctld has lost.
             PastState::Requeued | PastState::Job(SlurmState::NodeFailed) => {
-                self.script.is_some_and(|script| {
-                    script.exit == (0, 0) && self.ended_at.is_some_and(|end| script.ended_at < end)
-                })
+                let script = self.script.filter(|script| script.exit == (0, 0))?;
+                self.ended_at.is_some_and(|end| script.ended_at < end).then_some(script.ended_at)
             }
-            PastState::Job(_) => false,
+            PastState::Job(_) => None,
         }
     }
 }

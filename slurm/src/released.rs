@@ -18,9 +18,10 @@ pub struct Released {
     pub restarts: u32,
     /// When it was released.
     pub at_us: Timestamp,
-    /// When its checkpoint was requested by a signal.
+    /// When its stop was first requested, by a signal or a requeue. A program that ends with code 0 after that
+    /// has stopped and not completed, unless its owner has declared another code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checkpoint_at_us: Option<Timestamp>,
+    pub stop_at_us: Option<Timestamp>,
 }
 
 /// The state that outlives a process.

@@ -8,7 +8,7 @@ use wattle_common::id::UserId;
 use wattle_common::units::Energy;
 use wattle_common::{JobId, Timestamp};
 
-use super::managed::status;
+use super::managed::{is_completion, status};
 use super::orders::Order;
 use super::record::Known;
 use super::{Action, Alarm, SlurmMachine, Status};
@@ -83,22 +83,22 @@ impl SlurmMachine {
         // Whatever attempt is ordered: the job is over.
         let attempt = order.map_or(newest, |order| order.attempt);
         let stops = order.is_some_and(|order| order.stop);
-        let is_checkpoint = released.is_some_and(|released| {
-            released.restarts == job.restarts && released.checkpoint_at_us.is_some()
-        });
         let terms = Terms::parse(&job.comment, self.settings.offset_s).unwrap_or_default();
+        let end = job.ended_at.unwrap_or(now);
+        let is_checkpoint = released.is_some_and(|released| {
+            // Of a later release slurmctld has lost its memory; this run was judged before.
+            released.restarts > job.restarts
+                || (released.restarts == job.restarts
+                    && !is_completion(end, Some(&released), &terms))
+        });
         let is_declared = terms.checkpoint_exit == Some(code_of(job.exit));
-        let to_queue = known.stops_for() == Some(JobPhase::Queued);
+        let to_queue = matches!(known.stops_for(), None | Some(JobPhase::Queued));
         let requeues = job.requeue
             && job.is_batch
             && !self.refusals.contains_key(&job.id)
             && match job.state {
-                SlurmState::Completed => {
-                    is_checkpoint && to_queue && terms.checkpoint_exit.is_none()
-                }
-                SlurmState::Failed => {
-                    is_declared || (is_checkpoint && to_queue && terms.checkpoint_exit.is_none())
-                }
+                SlurmState::Completed => is_checkpoint && to_queue,
+                SlurmState::Failed => is_declared || (is_checkpoint && to_queue),
                 SlurmState::NodeFailed => true,
                 _ => false,
             };
@@ -170,7 +170,7 @@ impl SlurmMachine {
             let Some(slurm_id) = intake::slurm_id(&id) else { continue };
             let since = *self.absent_since.entry(id.clone()).or_insert(now);
             let order = orders.get(&id);
-            if let Some(state) = self.end_of_absent(now, slurm_id, &id, &known, order, since, out) {
+            if let Some(state) = self.end_of_absent(now, &id, &known, order, since, out) {
                 let attempt = order.map_or(known.attempt, |order| order.attempt);
                 let log_path = String::new();
                 let status =
@@ -180,11 +180,9 @@ impl SlurmMachine {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the state of one job")]
     fn end_of_absent(
         &mut self,
         now: Timestamp,
-        slurm_id: u32,
         id: &JobId,
         known: &Known,
         order: Option<&Order>,
@@ -194,7 +192,7 @@ impl SlurmMachine {
         let stops = order.is_some_and(|order| order.stop);
         if self.settings.has_accounting {
             let user = known.user.clone().unwrap_or_default();
-            let runs = self.runs_of(now, slurm_id, id, &user, u32::MAX, since)?;
+            let runs = self.runs_of(now, id, &user, u32::MAX, since)?;
             let end = runs.last().and_then(|run| match run.state {
                 PastState::Job(state) if state.is_final() => Some((state, run.exit)),
                 PastState::Job(_) | PastState::Requeued => None,
@@ -205,7 +203,7 @@ impl SlurmMachine {
                     _ => end_of(state, Some(exit), 0).0,
                 });
             }
-            self.ask_past_again(now, slurm_id);
+            self.ask_past_again(now, id);
         }
         if now < since + self.settings.absence_max {
             return None;
@@ -219,7 +217,6 @@ impl SlurmMachine {
     pub(super) fn runs_of(
         &mut self,
         now: Timestamp,
-        slurm_id: u32,
         id: &JobId,
         user: &str,
         restarts: u32,
@@ -228,7 +225,7 @@ impl SlurmMachine {
         let is_tagged = self.records.get(id).is_none_or(|known| !known.placed_by_site);
         let tag = intake::suffix(id).filter(|_| is_tagged).map(str::to_owned);
         let user = UserId::of_local(user);
-        let runs = self.past_of(now, slurm_id, restarts, submitted_at)?;
+        let runs = self.past_of(now, id, restarts, submitted_at)?;
         let is_its = |run: &&PastRun| {
             let other = Tag::parse(&run.admin_comment).is_some_and(|found| Some(found.id) != tag);
             UserId::of_local(&run.user) == user && !(is_tagged && other)

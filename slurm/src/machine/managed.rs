@@ -2,14 +2,14 @@
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::LaunchState;
-use wattle_common::{JobId, Timestamp};
+use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
 
 use super::orders::Order;
 use super::record::Known;
 use super::{Action, Alarm, SlurmMachine, Status, gres};
 use crate::command::{Command, Place};
 use crate::released::Released;
-use crate::terms::Tag;
+use crate::terms::{Tag, Terms};
 use crate::view::{SlurmJob, SlurmState, SlurmView};
 
 /// Slurm's reason for a job that its owner, or the intake plugin for it, holds.
@@ -98,7 +98,8 @@ impl SlurmMachine {
         let last = last.or_else(|| known.has_run().then_some(known.attempt));
         if let Some(last) = last.filter(|last| order.is_none_or(|order| order.attempt <= *last)) {
             let state = self.end_of_pending(now, job, id, released, order)?;
-            return Some(status(job, last, state));
+            // An older order is over, too: its number is used up.
+            return Some(status(job, order.map_or(last, |order| order.attempt), state));
         }
         let order = order?;
         if order.stop {
@@ -109,8 +110,7 @@ impl SlurmMachine {
         }
         if released.is_some() || job.restarts > 0 {
             // A requeue sets a begin time, which the placement clears.
-            let is_over = !is_checkpointed(released, job) && self.has_completed(now, job, id)?;
-            if is_over {
+            if self.has_completed(now, job, id)? {
                 return Some(status(job, order.attempt, LaunchState::exited(0)));
             }
         } else if job.waits {
@@ -128,7 +128,7 @@ impl SlurmMachine {
         released: Option<Released>,
         order: Option<&Order>,
     ) -> Option<LaunchState> {
-        if !is_checkpointed(released, job) && self.has_completed(now, job, id)? {
+        if self.has_completed(now, job, id)? {
             return Some(LaunchState::exited(0));
         }
         if order.is_some_and(|order| order.stop) {
@@ -149,15 +149,21 @@ impl SlurmMachine {
         if !self.settings.has_accounting {
             return Some(false);
         }
-        let runs = self.runs_of(now, job.id, id, &job.user, job.restarts, job.submitted_at)?;
+        let runs = self.runs_of(now, id, &job.user, job.restarts, job.submitted_at)?;
         let ran: Vec<_> = runs.iter().filter(|run| run.started_at.is_some()).collect();
         let is_complete = ran.len() >= job.restarts as usize
             && ran.last().is_none_or(|run| run.ended_at.is_some());
         if is_complete {
-            return Some(ran.last().is_some_and(|run| run.completed()));
+            // Runs before the last release were judged when they ended.
+            let released = self.state.released.get(id);
+            let from = released.map_or(Timestamp::EPOCH, |released| second(released.at_us));
+            let last = ran.last().filter(|run| run.started_at.is_some_and(|start| start >= from));
+            let completed_at = last.and_then(|run| run.completed_at());
+            let terms = Terms::parse(&job.comment, self.settings.offset_s).unwrap_or_default();
+            return Some(completed_at.is_some_and(|end| is_completion(end, released, &terms)));
         }
         // The database is behind slurmctld, for a limited time.
-        self.ask_past_again(now, job.id).then_some(false)
+        self.ask_past_again(now, id).then_some(false)
     }
 
     fn place(
@@ -174,6 +180,8 @@ impl SlurmMachine {
         }
         let mut held = gres::held_by_others(view, job.id);
         held.extend(self.given.iter().cloned());
+        // A job that holds a GPU without an order for it must leave first: Slurm waits for that.
+        held.retain(|(node, gpu)| self.is_shared(node, *gpu, id));
         let gres = match gres::text(self.settings.level, &order.shares, &held) {
             Ok(gres) => gres,
             Err(error) => {
@@ -185,7 +193,9 @@ impl SlurmMachine {
             self.given.extend(share.gpus.iter().map(|gpu| (share.node.clone(), *gpu)));
         }
         self.reasons.remove(&job.id);
-        self.release(now, job, id, order.attempt, out);
+        let (attempt, restarts) = (order.attempt, job.restarts);
+        let released = Released { attempt, restarts, at_us: now, stop_at_us: None };
+        self.store_release(id, released, out);
         let mut nodes: Vec<_> = order.shares.iter().map(|share| share.node.clone()).collect();
         nodes.sort();
         let admin_comment = job.admin_comment.clone();
@@ -194,21 +204,20 @@ impl SlurmMachine {
         None
     }
 
-    /// Stores that an attempt is, or will be, the run of the present restart count.
-    fn release(
-        &mut self,
-        now: Timestamp,
-        job: &SlurmJob,
-        id: &JobId,
-        attempt: u32,
-        out: &mut Vec<Action>,
-    ) {
-        let restarts = job.restarts;
-        let released = Released { attempt, restarts, at_us: now, checkpoint_at_us: None };
+    /// Whether a desired state gives a GPU to another job, too.
+    fn is_shared(&self, node: &NodeId, gpu: GpuIndex, id: &JobId) -> bool {
+        self.desired.get(node).is_some_and(|desired| {
+            let mut jobs = desired.jobs.iter();
+            jobs.any(|job| job.job != *id && !job.stop && job.gpus.contains(&gpu))
+        })
+    }
+
+    /// Stores the release of an attempt, or that a run was found. `released`: `at_us` is not after its start.
+    fn store_release(&mut self, id: &JobId, released: Released, out: &mut Vec<Action>) {
         self.state.released.insert(id.clone(), released);
         out.push(Action::StoreReleased(id.clone(), released));
         // What is known of earlier runs says nothing about this one.
-        self.past.remove(&job.id);
+        self.past.remove(id);
     }
 
     fn running(
@@ -260,6 +269,7 @@ impl SlurmMachine {
         order: Option<&Order>,
         out: &mut Vec<Action>,
     ) -> u32 {
+        let started_at = job.started_at.unwrap_or(now).min(now);
         let released = self.state.released.get(id).copied();
         let newest = order.map_or(0, |order| order.attempt).max(known.attempt);
         // Whether the placer still expects this attempt to run. A record that is behind has a lower number.
@@ -267,19 +277,28 @@ impl SlurmMachine {
             attempt > newest
                 || (attempt == newest && (known.attempt < attempt || known.has_gpus()))
         };
-        let is_released = |released: &Released| released.restarts == job.restarts;
-        if let Some(released) = released.filter(is_released) {
-            if is_expected(released.attempt) {
-                return released.attempt;
+        let found = Released { attempt: 0, restarts: job.restarts, at_us: started_at, stop_at_us: None };
+        let found = match released {
+            Some(released) if released.restarts == job.restarts => {
+                if is_expected(released.attempt) {
+                    return released.attempt;
+                }
+                // The same run under another number.
+                Released { attempt: newest.max(released.attempt) + 1, ..released }
             }
-        } else if released.is_none() && known.has_gpus() && is_placed_so(known, job) {
+            // slurmctld has lost a later start: this run has ended before, and was judged then.
+            Some(released) if released.restarts > job.restarts => {
+                Released { attempt: newest.max(released.attempt) + 1, at_us: now, ..found }
+            }
+            Some(released) => Released { attempt: newest.max(released.attempt) + 1, ..found },
             // The state folder is not that of the process that released it.
-            self.release(now, job, id, known.attempt, out);
-            return known.attempt;
-        }
-        let attempt = newest.max(released.map_or(0, |released| released.attempt)) + 1;
-        self.release(now, job, id, attempt, out);
-        attempt
+            None if known.has_gpus() && is_placed_so(known, job) => {
+                Released { attempt: known.attempt, ..found }
+            }
+            None => Released { attempt: newest + 1, ..found },
+        };
+        self.store_release(id, found, out);
+        found.attempt
     }
 
     /// Stops a run as ordered; returns whether it stops.
@@ -306,36 +325,39 @@ impl SlurmMachine {
             return false;
         };
         let signal = signal.strip_prefix("SIG").unwrap_or(signal);
-        // Slurm sends SIGTERM with the requeue.
-        if signal == "TERM" || job.state == SlurmState::Configuring {
-            self.command(now, job.id, Command::RequeueHold(job.id), out);
+        if !self.may_command(now, job.id) {
             return true;
         }
-        let released = self.state.released.get(id).copied();
-        match released.and_then(|released| released.checkpoint_at_us) {
-            Some(at) if now >= at + self.settings.checkpoint_grace => {
-                self.command(now, job.id, Command::RequeueHold(job.id), out);
-            }
-            Some(_) => {}
-            None if self.may_command(now, job.id) => {
-                if let Some(released) = self.state.released.get_mut(id) {
-                    released.checkpoint_at_us = Some(now);
-                    out.push(Action::StoreReleased(id.clone(), *released));
-                }
-                let checkpoint = Command::Checkpoint { id: job.id, signal: signal.to_owned() };
-                self.command(now, job.id, checkpoint, out);
-            }
-            None => {}
+        // Slurm sends SIGTERM with the requeue.
+        let by_requeue = signal == "TERM" || job.state == SlurmState::Configuring;
+        let stop_at = self.state.released.get(id).and_then(|released| released.stop_at_us);
+        if stop_at.is_none()
+            && let Some(released) = self.state.released.get_mut(id)
+        {
+            released.stop_at_us = Some(now);
+            out.push(Action::StoreReleased(id.clone(), *released));
+        }
+        let is_due = stop_at.is_some_and(|at| now >= at + self.settings.checkpoint_grace);
+        if by_requeue || is_due {
+            self.command(now, job.id, Command::RequeueHold(job.id), out);
+        } else if self.to_signal.remove(&job.id) || stop_at.is_none() {
+            let checkpoint = Command::Checkpoint { id: job.id, signal: signal.to_owned() };
+            self.command(now, job.id, checkpoint, out);
         }
         true
     }
 }
 
-/// Whether the run that has ended was requested to checkpoint by a signal.
-fn is_checkpointed(released: Option<Released>, job: &SlurmJob) -> bool {
-    released.is_some_and(|released| {
-        released.checkpoint_at_us.is_some() && released.restarts < job.restarts
-    })
+/// The second of an instant, as Slurm's times are.
+pub(super) const fn second(at: Timestamp) -> Timestamp {
+    Timestamp::from_s(at.as_us() / 1_000_000)
+}
+
+/// Whether an end with code 0 at this time is a completion: it is not if a stop was requested before, and the
+/// owner has declared no other code for a checkpoint.
+pub(super) fn is_completion(end: Timestamp, released: Option<&Released>, terms: &Terms) -> bool {
+    let stop_at = released.and_then(|released| released.stop_at_us);
+    terms.checkpoint_exit.is_some() || stop_at.is_none_or(|stop_at| end < second(stop_at))
 }
 
 /// Whether a run is on the nodes of its record.
