@@ -19,6 +19,7 @@ mod output;
 mod policies;
 mod progress;
 mod quantity;
+mod sacct;
 mod summaries;
 mod takeover;
 

@@ -54,6 +54,7 @@ mod probes;
 mod reporter;
 mod restarts;
 mod restore;
+mod site_jobs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -385,6 +386,7 @@ impl Placer {
             Event::LaunchReported(report) => {
                 let node = report.node.clone();
                 self.launch_reported(now, report);
+                self.follow_site(now, &node);
                 self.refresh(now, &node);
                 self.to_reconcile.extend(self.nodes[&node].jobs.iter().cloned());
             }

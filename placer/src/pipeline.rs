@@ -7,7 +7,8 @@
 //!    jobs ([`crate::accounts::stage`]).
 //! 4. The policy plans. If it shares GPUs, the co-location trial ([`colocation_trial`]) first decides about
 //!    ended observations, and observes the jobs that the policy co-locates. Jobs that have not settled are
-//!    not moved ([`crate::allocation::settling`]).
+//!    not moved ([`crate::allocation::settling`]). Starts that break a rule of the site's scheduler move
+//!    ([`crate::allocation::site_rules`]).
 //! 5. The setting rule replaces caps and clocks (`@MHZ`, `+zeus`; [`crate::policies::setting_rule`]).
 //! 6. Node sleep wakes nodes for queued jobs and puts unused ones to sleep ([`node_sleep`]).
 //! 7. Carbon deferral pauses running jobs.
@@ -22,6 +23,7 @@ use wattle_common::Power;
 
 use crate::accounts;
 use crate::allocation::settling::{keep_settling_jobs, plan_when_settled};
+use crate::allocation::site_rules;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
@@ -101,6 +103,7 @@ impl Policy for StagedPolicy {
         if matches!(&plan.blocked, Some(Blocked { reason: Reason::Awaits { .. }, .. })) {
             plan_when_settled(input, &mut plan);
         }
+        site_rules::apply(input, &mut plan);
         plan.price = input.limits.price;
         let mut plan = self.settings.apply(input, plan);
         node_sleep::apply(input, &mut plan);

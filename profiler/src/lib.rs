@@ -31,6 +31,6 @@ pub use config::{Config, Settings};
 pub use gpu_tracker::{GpuFacts, SampledGpu};
 pub use machine::{Action, Event, ProfilerMachine};
 pub use note::Note;
-pub use process_tree::ProcessOrigin;
+pub use process_tree::{ProcessOrigin, SlurmId};
 pub use resume::{Boot, State};
 pub use sender::Sender;

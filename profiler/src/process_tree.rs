@@ -16,6 +16,17 @@ pub struct ProcessOrigin {
     pub sessions: Vec<u32>,
     /// Cgroup paths, the process's own first.
     pub cgroups: Vec<String>,
+    /// Slurm job ids in their environments, each with the user of the process: a user can set the id.
+    pub slurm_jobs: Vec<SlurmId>,
+}
+
+/// A Slurm job id in the environment of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlurmId {
+    /// The job id.
+    pub job: u32,
+    /// The user id of the process.
+    pub uid: u32,
 }
 
 impl ProcessOrigin {
@@ -27,8 +38,21 @@ impl ProcessOrigin {
             JobProcesses::Cgroup(segments) => {
                 self.cgroups.iter().any(|path| contains_segments(path, segments))
             }
+            &JobProcesses::Slurm { job, uid } => {
+                let mut named = self.cgroups.iter().filter_map(|path| slurm_job(path)).peekable();
+                if named.peek().is_some() {
+                    // A user cannot change the cgroup.
+                    return named.any(|named| named == job);
+                }
+                self.slurm_jobs.contains(&SlurmId { job, uid })
+            }
         }
     }
+}
+
+/// The job of a cgroup of Slurm: `/slurm_n1/uid_5/job_42/step_0` gives 42.
+fn slurm_job(path: &str) -> Option<u32> {
+    path.split('/').find_map(|segment| segment.strip_prefix("job_")?.parse().ok())
 }
 
 fn contains_segments(path: &str, segments: &str) -> bool {
@@ -44,10 +68,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn slurm_jobs_are_found_by_cgroup_and_else_by_the_environment_of_their_owner() {
+        let in_cgroup = |path: &str| ProcessOrigin {
+            cgroups: vec!["/".to_owned(), path.to_owned()],
+            slurm_jobs: vec![SlurmId { job: 43, uid: 5 }],
+            ..ProcessOrigin::default()
+        };
+        let job = |job, uid| JobProcesses::Slurm { job, uid };
+        let v1 = in_cgroup("/slurm_n1/uid_5/job_42/step_0/task_0");
+        assert!(v1.is_of(&job(42, 5)) && !v1.is_of(&job(4, 5)));
+        assert!(!v1.is_of(&job(43, 5)), "the environment is the user's, the cgroup is not");
+        let v2 = in_cgroup("/system.slice/n1_slurmstepd.scope/job_42/step_0/user/task_0");
+        assert!(v2.is_of(&job(42, 5)) && !v2.is_of(&job(43, 5)));
+        // Slurm 26.05 with cgroup v2: the path has another key.
+        let keyed = in_cgroup("/system.slice/slurmstepd.scope/s1ABCDEF/step_0");
+        assert!(keyed.is_of(&job(43, 5)));
+        assert!(!keyed.is_of(&job(43, 6)), "another user's job");
+    }
+
+    #[test]
     fn sessions_and_whole_cgroup_segments_match() {
         let origin = ProcessOrigin {
             sessions: vec![7, 1],
             cgroups: vec!["/slurm_n1/uid_5/job_42/step_0".into(), "/../kubepods/pod1a/x".into()],
+            slurm_jobs: Vec::new(),
         };
         let cgroup = |path: &str| origin.is_of(&JobProcesses::Cgroup(path.to_owned()));
         assert!(origin.is_of(&JobProcesses::Session(1)));

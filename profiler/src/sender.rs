@@ -50,7 +50,7 @@ mod tests {
     fn only_processes_of_the_job_and_its_user_speak_for_it() {
         let from = |uid, session| Sender {
             uid: Some(uid),
-            origin: ProcessOrigin { sessions: vec![session], cgroups: vec![] },
+            origin: ProcessOrigin { sessions: vec![session], cgroups: vec![], slurm_jobs: vec![] },
         };
         let own = JobProcesses::Session(40);
         assert!(from(1_000, 40).speaks_for(Some(&own), None));

@@ -21,10 +21,12 @@ mod latest;
 mod lease;
 mod newest;
 mod pending;
+mod position;
 mod replay;
 mod sequenced;
 mod service;
 mod snapshot;
+mod store;
 mod stream;
 
 use std::sync::Arc;
@@ -51,6 +53,7 @@ pub use pending::PendingWrites;
 pub use replay::Replay;
 pub use service::{FoundService, Request, Requests, SERVICE_BUSY, Service};
 pub use snapshot::StreamDescription;
+pub use store::Appender;
 pub use stream::{Consumer, StoredDelivery};
 
 /// Time limit of a request, wall time. A loopback reply takes 0.2 ms; two seconds allow for a busy
@@ -94,7 +97,7 @@ pub struct Delivery {
 
 /// The messages on the subjects of a pattern.
 ///
-/// It queues at most 65,536 messages; later ones are dropped and logged.
+/// It queues at most 131,072 messages; later ones are dropped and logged.
 pub struct Subscription(async_nats::Subscriber);
 
 impl Subscription {

@@ -131,6 +131,14 @@ impl NatsServer {
         }
     }
 
+    /// Ends it with SIGTERM: it stores the positions of consumers before.
+    pub fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = Command::new("kill").arg(child.id().to_string()).status();
+            let _ = child.wait();
+        }
+    }
+
     /// Restarts it on the same port and store; kills it first if it runs.
     ///
     /// # Panics
@@ -169,6 +177,35 @@ impl NatsServer {
     pub async fn restart_with_jetstream(&mut self, jetstream: bool) {
         self.jetstream = jetstream;
         self.restart().await;
+    }
+
+    /// Copies the stored messages of a stream of the default account, without the positions of its consumers.
+    ///
+    /// # Panics
+    /// If they cannot be copied.
+    #[must_use]
+    pub fn copy_messages(&self, stream: &str) -> Vec<(PathBuf, Vec<u8>)> {
+        let read = |path: PathBuf| (path.clone(), std::fs::read(path).expect("a readable file"));
+        let files = std::fs::read_dir(self.messages(stream)).expect("a stream with messages");
+        files.map(|file| read(file.expect("a file").path())).collect()
+    }
+
+    /// Replaces the stored messages of a stream by an earlier copy, as after a loss of the newer ones. The
+    /// server must not run.
+    ///
+    /// # Panics
+    /// If they cannot be written.
+    pub fn replace_messages(&self, stream: &str, copy: Vec<(PathBuf, Vec<u8>)>) {
+        let folder = self.messages(stream);
+        std::fs::remove_dir_all(&folder).expect("a stream with messages");
+        std::fs::create_dir(&folder).expect("the folder takes a folder");
+        for (path, bytes) in copy {
+            std::fs::write(path, bytes).expect("the folder takes a file");
+        }
+    }
+
+    fn messages(&self, stream: &str) -> PathBuf {
+        self.folder.join("store/jetstream/$G/streams").join(stream).join("msgs")
     }
 
     /// Its log.

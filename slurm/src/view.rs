@@ -62,6 +62,8 @@ pub struct SlurmJob {
     pub name: String,
     /// Owner.
     pub user: String,
+    /// User id of the owner.
+    pub uid: u32,
     /// Account.
     pub account: String,
     /// Partition.
@@ -132,6 +134,8 @@ pub struct SlurmNode {
     pub memory_mib_allocated: u32,
     /// Its GPU indices.
     pub gpus: Vec<GpuIndex>,
+    /// Its partitions.
+    pub partitions: Vec<String>,
     /// Its features.
     pub features: Vec<String>,
 }

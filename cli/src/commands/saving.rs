@@ -1,6 +1,8 @@
 //! `wattle saving`: what Wattle would have saved on the jobs of a trace.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use wattle_common::aim::parse_slowdown;
@@ -12,9 +14,11 @@ use wattle_simulator::CarbonSeries;
 use wattle_simulator::{text, trace};
 
 use crate::atomic_file::AtomicFile;
+use crate::commands::submit::parse_span;
 use crate::inputs::{inferred_cluster, restartable, world_of};
 use crate::output::{note, print, usage, usage_chain};
 use crate::progress::Progress;
+use crate::sacct;
 
 /// Estimate what Wattle would have saved on the jobs of a trace.
 ///
@@ -22,12 +26,15 @@ use crate::progress::Progress;
 /// otherwise FIFO. Wattle is simulated with its predictor.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle saving --trace sacct.txt\n  wattle saving --trace deploy/demo/sacct.txt --cluster 4x8:a100\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --price-kwh 0.21 --currency EUR --intensity 380\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --restartable all --share any --report saving.html"
+    after_help = "Examples:\n  wattle saving --trace sacct.txt\n  wattle saving --sacct 7d\n  wattle saving --trace deploy/demo/sacct.txt --cluster 4x8:a100\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --price-kwh 0.21 --currency EUR --intensity 380\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --restartable all --share any --report saving.html"
 )]
 pub(crate) struct Saving {
     /// Trace of Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz
-    #[arg(long, value_name = "FILE")]
-    trace: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "sacct")]
+    trace: Option<PathBuf>,
+    /// The jobs of Slurm's accounting over the last SPAN, read with `sacct`: 7d, 12h
+    #[arg(long, value_name = "SPAN", value_parser = parse_span, conflicts_with_all = ["trace", "trace_format"])]
+    sacct: Option<Duration>,
     /// Format of the trace: philly, tiresias, gavel, elasticflow, chronus, sacct [default: detected]
     #[arg(long, value_name = "NAME")]
     trace_format: Option<String>,
@@ -93,7 +100,13 @@ impl Saving {
     fn estimate(&self) -> anyhow::Result<SavingEstimate> {
         let restartable = restartable(&self.restartable)?;
         let format = self.trace_format.as_deref();
-        let mut trace = trace::read_as(&self.trace, format).map_err(usage_chain)?;
+        let mut trace = match (&self.trace, self.sacct) {
+            (Some(path), _) => trace::read_as(path, format).map_err(usage_chain)?,
+            (None, span) => {
+                let exported = sacct::export(OsStr::new("sacct"), span.unwrap_or_default())?;
+                trace::parse_as("sacct", &exported, Some("sacct")).map_err(usage_chain)?
+            }
+        };
         trace.keep_first(self.jobs.map_or(usize::MAX, |jobs| jobs as usize));
         let (world, notes) = world_of(&trace, self.data.as_deref())?;
         let (cluster, assumptions) = match &self.cluster {

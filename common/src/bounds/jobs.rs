@@ -6,13 +6,19 @@ use super::{
     DATE_TOLERANCE, DURATION_MAX, GPUS_MAX, INTEGER_MAX, OutOfBounds, RATE_MAX, at_most, invalid,
     not_ahead,
 };
-use crate::job::JobSpec;
+use crate::job::{JobSpec, SiteJob};
 use crate::messages::{BudgetRecord, BudgetStatus, JobProgressed};
 use crate::progress::Progress;
 use crate::time::Timestamp;
 
 /// Largest accepted slowdown, per mille: a thousand times as slow.
 const SLOWDOWN_PERMILLE_MAX: u32 = 1_000_000;
+
+/// Longest id in the site's scheduler.
+const SITE_ID_LEN_MAX: usize = 32;
+
+/// Longest name of a partition, bytes.
+const PARTITION_LEN_MAX: usize = 256;
 
 /// Checks the numbers of a job's specification.
 ///
@@ -29,7 +35,28 @@ pub fn check_job(spec: &JobSpec) -> Result<(), OutOfBounds> {
             return Err(invalid(field, ms, format_args!("at most {}", DURATION_MAX.as_millis())));
         }
     }
-    at_most("max_slowdown_permille", spec.max_slowdown_permille.unwrap_or(0), SLOWDOWN_PERMILLE_MAX)
+    at_most(
+        "max_slowdown_permille",
+        spec.max_slowdown_permille.unwrap_or(0),
+        SLOWDOWN_PERMILLE_MAX,
+    )?;
+    spec.site.as_ref().map_or(Ok(()), check_site_job)
+}
+
+fn check_site_job(site: &SiteJob) -> Result<(), OutOfBounds> {
+    let is_id = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
+    if site.id.is_empty() || site.id.len() > SITE_ID_LEN_MAX || !is_id(&site.id) {
+        let expected = format_args!("at most {SITE_ID_LEN_MAX} digits and underscores");
+        return Err(invalid("site.id", site.id.escape_debug(), expected));
+    }
+    if let Some(partition) = site.partition.as_ref().filter(|name| name.len() > PARTITION_LEN_MAX) {
+        let expected = format_args!("at most {PARTITION_LEN_MAX} bytes");
+        return Err(invalid("site.partition", partition.escape_debug(), expected));
+    }
+    match site.nodes {
+        Some(0) => Err(invalid("site.nodes", 0, "at least 1")),
+        nodes => at_most("site.nodes", nodes.unwrap_or(1), GPUS_MAX),
+    }
 }
 
 /// Checks a report of a job's progress.

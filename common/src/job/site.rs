@@ -14,6 +14,9 @@ pub struct SiteJob {
     /// Number of nodes, each with the same GPU indices; absent: one node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
+    /// The partition whose nodes it may use; absent: any node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
     /// What it needs of each node.
     #[serde(default, skip_serializing_if = "NodeNeeds::is_none")]
     pub needs: NodeNeeds,

@@ -48,6 +48,9 @@ pub struct SiteNode {
     /// Why it starts no jobs now: `drained: bad DIMM`; absent: it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
+    /// The partitions that it is in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<String>,
     /// CPUs that jobs in this report hold or may hold: all but those of jobs which are not in it.
     pub cpus: u32,
     /// Memory, likewise, MiB.
@@ -89,6 +92,14 @@ pub enum JobProcesses {
     /// The processes whose cgroup path contains these segments in sequence, such as `job_42` or
     /// `kubepods-pod1a2b.slice`.
     Cgroup(String),
+    /// The processes of a Slurm job: those in its cgroup. Where Slurm's cgroups do not name jobs (Slurm
+    /// 26.05 with cgroup v2), those of the user with the job's id in their environment.
+    Slurm {
+        /// Slurm's job id.
+        job: u32,
+        /// The user id of its owner.
+        uid: u32,
+    },
 }
 
 /// State of a job's processes on one node.

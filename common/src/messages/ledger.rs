@@ -4,9 +4,11 @@
 //! * **Listeners:** placer (budgets, energy of each job); reports (`wattle energy`, the table of
 //!   `wattle up`).
 //! * **How often:** once a minute, and when the profiler stops.
-//! * **Delivery:** JetStream stream `ledger`, acknowledged, with (node, `from_us`) as message id.
-//! * **Lost or doubled:** stored before it counts; the message id removes duplicates. Where GPUs have
-//!   an energy counter, the next entry covers the time without a profiler.
+//! * **Delivery:** JetStream stream `ledger`, acknowledged, with (node, `from_us`) as message id. Each names
+//!   the sequence number of the node's last one, which the server compares.
+//! * **Lost or doubled:** stored before it counts; the message id removes duplicates. Entries of the last
+//!   hour that the server has acknowledged and lost are stored again, so an entry may be in the stream
+//!   twice. Where GPUs have an energy counter, the next entry covers the time without a profiler.
 
 use std::fmt;
 

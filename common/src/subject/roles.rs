@@ -251,7 +251,7 @@ impl Grant<'_> {
     fn consume(&mut self, stream: StreamName, durable: &str) {
         let stream = stream.name(self.cluster);
         self.find(&stream);
-        for verb in ["CREATE", "INFO", "MSG.NEXT"] {
+        for verb in ["CREATE", "INFO", "MSG.NEXT", "DELETE"] {
             self.publish(format!("$JS.API.CONSUMER.{verb}.{stream}.{durable}"));
         }
         self.publish(format!("$JS.ACK.{stream}.{durable}.>"));

@@ -389,11 +389,12 @@ fn requests_and_job_records() {
     let of_kind = JobSpec { gpu_type: Some("v100".into()), ..spec() };
     check("submit-job-type", &submit(of_kind));
     let needs = NodeNeeds { cpus: 4, cpus_per_gpu: 8, memory_mib: 0, memory_mib_per_gpu: 16_000 };
-    let site =
-        |placed_by_site| Some(SiteJob { id: "42".into(), placed_by_site, nodes: Some(2), needs });
-    let of_site = JobSpec { command: Vec::new(), site: site(false), ..spec() };
+    let site = |placed_by_site, partition| {
+        Some(SiteJob { id: "42".into(), placed_by_site, nodes: Some(2), partition, needs })
+    };
+    let of_site = JobSpec { command: Vec::new(), site: site(false, Some("gpu".into())), ..spec() };
     check("submit-job-site", &submit(of_site));
-    let placed_by_site = JobSpec { command: Vec::new(), site: site(true), ..spec() };
+    let placed_by_site = JobSpec { command: Vec::new(), site: site(true, None), ..spec() };
     check("submit-job-placed-by-site", &submit(placed_by_site));
     check("cancel-job", &CancelJob { job: job("train-7") });
     check("reply-accepted", &Reply::Accepted { job: job("train-7") });

@@ -11,7 +11,8 @@
 //!   and on the fullest node that has such a block.
 //! * A block lies on one board of a node, since boards are powers of two as well. A request that is no
 //!   power of two gets the lowest free GPUs, on one board if one board can hold it. On a node whose
-//!   size is no multiple of the request, free GPUs outside any block are used as a last resort.
+//!   size is no multiple of the request, or that has unhealthy GPUs, free GPUs outside any block are used as
+//!   a last resort: policies count healthy GPUs, and would otherwise wait for a block that never exists.
 //! * A request larger than every node gets entire nodes of one type and size, chosen by leaf switch and
 //!   alignment ([`super::network`]).
 //!
@@ -50,7 +51,7 @@ pub(crate) fn allocate(capacity: &FreeCapacity<'_>, request: BlockRequest<'_>) -
         return allocate_nodes(capacity, request);
     }
     let blocks = classes().filter(|(class, _)| class.gpus >= gpus).filter_map(|(class, nodes)| {
-        let block = block_in_node(class.free, gpus, class.gpus, class.board)?;
+        let block = gpus_in_node(class.free, gpus, class.gpus, class.board, class.is_damaged)?;
         // One board first, then the fullest node, then the first.
         let node = *nodes.first()?;
         Some((spans_boards(block, class.board), class.free.count_ones(), node, block))
@@ -86,9 +87,22 @@ fn spans_boards(gpus: u64, board: Option<u32>) -> bool {
     gpus & !(ones(board) << (gpus.trailing_zeros() / board * board)) != 0
 }
 
+/// As [`block_in_node`]; on a node with unhealthy GPUs, whose other GPUs may form no block, any free GPUs as
+/// a last resort.
+pub(super) fn gpus_in_node(
+    free: u64,
+    count: u32,
+    size: u32,
+    board: Option<u32>,
+    is_damaged: bool,
+) -> Option<u64> {
+    let any = || (is_damaged && free.count_ones() >= count).then(|| lowest(free, count));
+    block_in_node(free, count, size, board).or_else(any)
+}
+
 /// `count` of a node's free GPUs: an aligned block out of the smallest free block that holds it; for a
 /// count that is no power of two the lowest free GPUs, of the fullest board that has enough.
-pub(super) fn block_in_node(free: u64, count: u32, size: u32, board: Option<u32>) -> Option<u64> {
+fn block_in_node(free: u64, count: u32, size: u32, board: Option<u32>) -> Option<u64> {
     if free.count_ones() < count {
         return None;
     }

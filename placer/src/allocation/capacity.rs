@@ -59,6 +59,8 @@ pub(crate) struct NodeClass<'a> {
     pub(crate) memory_mib: u64,
     /// Its free GPUs: bit i is GPU i.
     pub(crate) free: u64,
+    /// Whether some of its GPUs are unhealthy.
+    pub(crate) is_damaged: bool,
 }
 
 impl<'a> NodeClass<'a> {
@@ -70,6 +72,7 @@ impl<'a> NodeClass<'a> {
             board: node.gpus_per_board,
             memory_mib: facts.memory_mib,
             free,
+            is_damaged: facts.is_damaged(),
         }
     }
 

@@ -7,6 +7,7 @@ pub mod feasibility;
 pub mod first_fit;
 mod network;
 pub mod settling;
+pub(crate) mod site_rules;
 pub mod transition;
 mod type_choice;
 
@@ -22,6 +23,8 @@ fn test_cluster(sizes: &[u32]) -> crate::state::cluster::ClusterState {
             memory_mib: 16_384,
             healthy: u64::MAX,
             watts: None,
+            host: None,
+            partitions: Vec::new(),
         });
     }
     state

@@ -80,6 +80,8 @@ mod tests {
                 memory_mib: 16_384,
                 healthy: u64::MAX,
                 watts: None,
+                host: None,
+                partitions: Vec::new(),
             });
             state.switch_known(key, *switch);
         }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use wattle_common::job::GpuSetting;
 
-use crate::allocation::buddy::{BlockRequest, allocate, block_in_node};
+use crate::allocation::buddy::{BlockRequest, allocate, gpus_in_node};
 use crate::allocation::capacity::{FreeCapacity, Scope};
 use crate::allocation::network::switches;
 use crate::allocation::settling::is_held;
@@ -488,7 +488,8 @@ fn could_hold(node: &Node, target: &Target) -> bool {
     let facts = &node.facts;
     let healthy = facts.healthy & ones(facts.gpus);
     if facts.gpus >= target.gpus {
-        return block_in_node(healthy, target.gpus, facts.gpus, node.gpus_per_board).is_some();
+        let (board, is_damaged) = (node.gpus_per_board, facts.is_damaged());
+        return gpus_in_node(healthy, target.gpus, facts.gpus, board, is_damaged).is_some();
     }
     facts.gpus > 0 && healthy == ones(facts.gpus)
 }

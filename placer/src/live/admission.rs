@@ -8,6 +8,7 @@ use wattle_common::{JobId, Timestamp, codec, id};
 use crate::JobFacts;
 use crate::controller::admission::NotAdmitted;
 use crate::live::lifecycle::PLACER;
+use crate::live::site_jobs::placed_by_site;
 use crate::live::{Placer, Tracked, has_gpus};
 
 /// The largest specification accepted, as JSON: the job's record with its reasons and predictions must
@@ -43,15 +44,18 @@ impl Placer {
         let inventory_complete = self.inventory_complete(now);
         self.controller.events().inventory_known(inventory_complete);
         let admitted = check_spec(&spec).and_then(|()| {
-            self.controller.admit(JobFacts::from(&spec)).map_err(SpecError::NotAdmitted)
+            if placed_by_site(&spec) {
+                return Ok(None);
+            }
+            let admitted = self.controller.admit(JobFacts::from(&spec));
+            admitted.map(Some).map_err(SpecError::NotAdmitted)
         });
         let key = match admitted {
             Ok(key) => key,
             Err(error) => return Reply::Refused { error: error.to_string() },
         };
         let record = JobRecord { submission, user_proven, ..JobRecord::queued(spec, now) };
-        let tracked =
-            Tracked { record, key: Some(key), stored_at: now, unsaved: false, refused: Vec::new() };
+        let tracked = Tracked { record, key, stored_at: now, unsaved: false, refused: Vec::new() };
         self.jobs.insert(job.clone(), tracked);
         self.to_store.insert(job.clone());
         self.plan_soon(now);
@@ -141,7 +145,8 @@ fn check_spec(spec: &JobSpec) -> Result<(), SpecError> {
     if let Some(kind) = spec.gpu_type.as_deref().filter(|kind| id::check(kind).is_err()) {
         return Err(SpecError::GpuType(kind.to_owned()));
     }
-    if spec.command.first().is_none_or(String::is_empty) {
+    // The site's scheduler has the program of its jobs.
+    if spec.site.is_none() && spec.command.first().is_none_or(String::is_empty) {
         return Err(SpecError::NoCommand);
     }
     let nul = |text: &String| text.contains('\0');

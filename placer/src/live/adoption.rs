@@ -16,7 +16,7 @@
 //! Of a job without a record only its GPUs are known, not its command. So it is never moved, resized,
 //! shared with other jobs or restarted; it fails if its node is lost. `wattle cancel` stops it.
 
-mod reported;
+pub(super) mod reported;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,9 +25,9 @@ use wattle_common::job::{GpuRequest, JobPhase, JobSpec, Placement};
 use wattle_common::messages::{JobRecord, LaunchReport, LaunchState, LaunchedJob, StoreRestored};
 use wattle_common::{JobId, NodeId, Timestamp};
 
+use self::reported::{End, Newest};
 use crate::live::lifecycle::PLACER;
 use crate::live::{Placer, Tracked, has_gpus};
-use reported::{End, Newest};
 
 /// Most jobs named in an alarm.
 const NAMED_MAX: usize = 5;
@@ -134,7 +134,9 @@ impl Placer {
         for (job, newest) in &newest {
             match newest.end() {
                 None => {
-                    self.adopt_job(now, job, newest);
+                    let reason =
+                        "its node runs it and the store has no record of this start".to_owned();
+                    self.adopt_job(now, job, newest, reason);
                     outcome.adopted.insert(job.clone());
                     if cancelled.contains(job) {
                         self.request_stop(now, job, JobPhase::Cancelled);
@@ -210,7 +212,7 @@ impl Placer {
     }
 
     /// Releases the GPUs that an outdated record assigns to the job.
-    fn release(&mut self, now: Timestamp, job: &JobId) {
+    pub(super) fn release(&mut self, now: Timestamp, job: &JobId) {
         let Some(tracked) = self.jobs.get_mut(job).filter(|t| has_gpus(t.record.phase)) else {
             return;
         };
@@ -229,7 +231,13 @@ impl Placer {
         self.to_store.insert(job.clone());
     }
 
-    fn adopt_job(&mut self, now: Timestamp, job: &JobId, newest: &Newest) {
+    pub(super) fn adopt_job(
+        &mut self,
+        now: Timestamp,
+        job: &JobId,
+        newest: &Newest,
+        reason: String,
+    ) {
         let shares = newest.runs.iter().map(|run| run.share.clone()).collect();
         let known = self.jobs.get(job).map(|tracked| tracked.record.clone());
         let is_known = known.is_some();
@@ -241,15 +249,11 @@ impl Placer {
             started_at_us: Some(newest.since),
             ..known.unwrap_or_else(|| unrecorded(job, newest))
         };
-        if is_known {
-            if let Some(tracked) = self.jobs.get_mut(job) {
-                tracked.record = record.clone();
-            }
-        } else {
-            self.restore_job(&record);
+        match self.jobs.get_mut(job).filter(|tracked| is_known && tracked.key.is_some()) {
+            Some(tracked) => tracked.record = record.clone(),
+            None => self.restore_job(&record),
         }
         self.restore_placement(&record);
-        let reason = "its node runs it and the store has no record of this start".to_owned();
         let at = record.placement.map(|placement| placement.to_string()).unwrap_or_default();
         self.reason(now, job, PLACER, format!("adopted on {at}"), reason);
         self.to_reconcile.insert(job.clone());

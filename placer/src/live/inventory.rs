@@ -10,8 +10,8 @@ use wattle_common::messages::{
 use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::{JobId, NodeId, Timestamp};
 
-use crate::live::Placer;
 use crate::live::reporter::{Order, Reporter};
+use crate::live::{Placer, site_jobs};
 use crate::{NodeFacts, Wakefulness};
 
 /// The state of one node.
@@ -148,6 +148,8 @@ impl Placer {
             .map(|key| (*self.controller.state().node(key).facts).clone());
         let facts = known.unwrap_or_else(|| NodeFacts {
             watts: None,
+            host: None,
+            partitions: Vec::new(),
             id: node.clone(),
             gpu_type: String::new(),
             gpus: 0,
@@ -188,6 +190,13 @@ impl Placer {
         let mut healthy =
             typed.filter(|gpu| gpu.accepts_jobs()).fold(0u64, |bits, gpu| bits | 1 << gpu.gpu);
         healthy &= !self.gpus_with_orphans(node);
+        let site = state.launch.as_ref().and_then(|(report, _)| report.site.as_ref());
+        let occupied = self
+            .controller
+            .state()
+            .node_key(node)
+            .map_or(0, |key| self.controller.state().node(key).occupied);
+        healthy = site_jobs::usable(site, healthy, occupied);
         let wakefulness = state.wakefulness();
         let not_woken = state.sleep.is_some_and(|sleep| sleep.state == SleepState::WakeFailed);
         // A sleeping node is silent and healthy.
@@ -203,6 +212,8 @@ impl Placer {
             gpus: count.max(before.map_or(0, |facts| facts.gpus)),
             memory_mib: memory,
             healthy,
+            host: site.map(site_jobs::host_capacity),
+            partitions: site.map(|site| site.partitions.clone()).unwrap_or_default(),
         };
         let limit = power.node_limit_mw;
         if before.is_none_or(|before| **before != facts) {
@@ -282,6 +293,10 @@ impl Placer {
     /// Whether the node's launcher has been silent for longer than `node_lost_after_ms`.
     pub(super) fn is_lost(&self, now: Timestamp, node: &NodeId) -> bool {
         let report = self.nodes.get(node).and_then(|state| state.launch.as_ref());
+        // The site's scheduler judges its nodes, and its jobs run on while its service is away.
+        if report.is_some_and(|(report, _)| report.site.is_some()) {
+            return false;
+        }
         let last_report =
             report.map_or(self.reports_valid_from, |(_, at)| (*at).max(self.reports_valid_from));
         now.since(last_report) > self.config.node_lost_after()

@@ -4,6 +4,7 @@ use wattle_common::job::{JobPhase, NodeShare};
 use wattle_common::messages::{LaunchState, LaunchedJob, Prediction, ReachedLimit};
 use wattle_common::{JobId, NodeId, Timestamp};
 
+use crate::live::site_jobs::placed_by_site;
 use crate::live::{Placer, has_gpus};
 use crate::prediction;
 
@@ -110,7 +111,11 @@ impl Placer {
         if phase == JobPhase::Running && shares.iter().zip(&reports).any(awaits_gpus) {
             return;
         }
+        // The site's scheduler stops the jobs that it places.
+        let by_site = placed_by_site(&self.jobs[job].record.spec);
+        let all_over = ranks.iter().all(RankState::is_over);
         let ended = self.unrequested_end(&shares, &ranks, &logs).filter(|ended| match phase {
+            _ if by_site && !all_over => false,
             // It failed before the stop request arrived: starting it again would not help.
             JobPhase::Stopping => next == Some(JobPhase::Queued) && ended.next == JobPhase::Failed,
             _ => true,
@@ -307,7 +312,8 @@ impl Placer {
         if last.is_some() {
             record.prediction_last = last.map(Box::new);
         }
-        if phase == JobPhase::Queued && record.attempt >= attempts_max {
+        let by_site = placed_by_site(&record.spec);
+        if phase == JobPhase::Queued && record.attempt >= attempts_max && !by_site {
             phase = JobPhase::Failed;
             record.error = Some(format!(
                 "started {} times without completing: see its reasons, or raise the placer's \
@@ -315,7 +321,8 @@ impl Placer {
                 record.attempt
             ));
         }
-        if phase == JobPhase::Queued && record.spec.command.is_empty() {
+        let has_program = record.spec.site.is_some() || !record.spec.command.is_empty();
+        if phase == JobPhase::Queued && !has_program {
             phase = JobPhase::Failed;
             record.error = Some(
                 "an adopted job cannot be started again, because the store has lost its command: \
@@ -342,6 +349,9 @@ impl Placer {
                     self.controller.job_ended(key);
                 }
             }
+        } else if by_site {
+            // It waits in the queue of the site's scheduler, not in this one.
+            tracked.key.take().into_iter().for_each(|key| self.controller.job_ended(key));
         } else if let Some(key) = tracked.key {
             self.controller.job_stopped(key);
         }

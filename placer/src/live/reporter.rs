@@ -21,9 +21,16 @@ pub(super) struct Reporter {
     current: Option<(String, Timestamp)>,
     /// The instance before it.
     replaced: Option<(String, Timestamp)>,
+    /// Reports of the instance before, received since and not made after the last one of the current
+    /// instance.
+    delayed: u32,
     /// The reports' time minus the time of receipt, microseconds.
     differences_us: VecDeque<i128>,
 }
+
+/// Reports of a replaced instance that may arrive late: those that a paused or slow server had not stored when
+/// the instance ended. More show that it still runs.
+const DELAYED_MAX: u32 = 2;
 
 /// Whether a report follows the last one of its instance. After a last one dated further ahead than
 /// synchronised clocks differ, the order of arrival counts.
@@ -79,10 +86,16 @@ impl Reporter {
                         return Order::Old;
                     }
                     *last = at;
-                    let other = current.as_ref().map(|(other, _)| other.clone());
-                    return Order::Second { other: other.unwrap_or_default() };
+                    let (other, other_at) =
+                        current.clone().unwrap_or((String::new(), Timestamp::EPOCH));
+                    if at <= other_at && self.delayed < DELAYED_MAX {
+                        self.delayed += 1;
+                        return Order::Old;
+                    }
+                    return Order::Second { other };
                 }
                 self.replaced = current.replace((instance.to_owned(), at));
+                self.delayed = 0;
                 self.differences_us.clear();
             }
         }
@@ -134,6 +147,22 @@ mod tests {
         let second = Order::Second { other: "b".to_owned() };
         assert_eq!(reporter.reported("a", s(105), s(105)), second);
         assert_eq!(reporter.reported("b", s(107), s(107)), Order::New);
+    }
+
+    #[test]
+    fn late_reports_of_an_ended_reporter_are_no_second_one() {
+        let mut reporter = Reporter::default();
+        let order =
+            |reporter: &mut Reporter, instance, at, now| reporter.reported(instance, s(at), s(now));
+        assert_eq!(order(&mut reporter, "a", 100, 100), Order::New);
+        assert_eq!(order(&mut reporter, "b", 110, 110), Order::New, "a restart");
+        // Two that a paused server stores when it continues.
+        assert_eq!(order(&mut reporter, "a", 105, 120), Order::Old);
+        assert_eq!(order(&mut reporter, "a", 107, 120), Order::Old);
+        assert_eq!(order(&mut reporter, "b", 122, 122), Order::New);
+        // A clock that is behind hides a second one only until its third report.
+        let second = Order::Second { other: "b".to_owned() };
+        assert_eq!(order(&mut reporter, "a", 112, 127), second);
     }
 
     #[test]

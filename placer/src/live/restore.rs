@@ -10,6 +10,7 @@ use wattle_common::messages::{
 use wattle_common::{NodeId, Timestamp};
 
 use super::probes::Refused;
+use super::site_jobs::placed_by_site;
 use super::{Event, Placer, Tracked, has_gpus, restarts};
 use crate::JobFacts;
 
@@ -117,7 +118,8 @@ impl Placer {
 
     pub(super) fn restore_job(&mut self, record: &JobRecord) {
         let job = record.spec.job.clone();
-        let key = (!record.phase.is_final())
+        let is_planned = has_gpus(record.phase) || !placed_by_site(&record.spec);
+        let key = (is_planned && !record.phase.is_final())
             .then(|| self.controller.restore(JobFacts::from(&record.spec), &record.probes));
         if record.phase.is_final() {
             self.ended.insert((record.ended_at_us.unwrap_or_default(), job.clone()));

@@ -18,6 +18,7 @@ mod node_sleep;
 mod power_shares;
 mod probes;
 mod settling;
+mod site_jobs;
 mod world;
 
 use wattle_common::id::SubmissionId;

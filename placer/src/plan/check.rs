@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use wattle_common::GpuIndex;
 
 use crate::plan::check_power::check_power;
+use crate::plan::check_site::check_site;
 use crate::plan::input::PlanningInput;
 use crate::plan::{Decision, NodeDecision, Plan};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey};
@@ -99,6 +100,16 @@ pub enum Violation {
         /// Expected power, watts.
         power_w: u64,
     },
+    /// Another number of nodes than the job requests, other GPU indices on one than on another, or a node
+    /// outside its partition.
+    WrongNodes(JobKey),
+    /// The jobs of a node need more CPUs or memory than it has for them.
+    HostExceeded {
+        /// A job that is started there.
+        job: JobKey,
+        /// The node.
+        node: NodeKey,
+    },
     /// A job is rejected although the cluster could hold it, or not all nodes are known.
     WronglyRejected(JobKey),
 }
@@ -174,6 +185,7 @@ pub fn check(input: PlanningInput<'_>, plan: &Plan) -> Vec<Violation> {
     }
     check_nodes(input, plan, &added, &mut found);
     check_power(input, plan, &mut found);
+    check_site(input, plan, &mut found);
     found
 }
 

@@ -5,6 +5,7 @@
 mod apply;
 pub mod check;
 mod check_power;
+mod check_site;
 pub mod input;
 pub mod reason;
 

@@ -128,6 +128,18 @@ pub enum Reason {
         /// Its power limit.
         most: Power,
     },
+    /// Placed by the rules of the site's scheduler: CPUs, memory, the same GPU indices on each node.
+    SiteRules {
+        /// Number of nodes.
+        nodes: u32,
+    },
+    /// Not started: no node with free GPUs has the CPUs and the memory, or no indices are free on all nodes.
+    NoHostRoom {
+        /// Number of nodes.
+        nodes: u32,
+        /// GPUs planned.
+        gpus: u32,
+    },
     /// Deferred within its slack until the grid is cleaner.
     Deferred {
         /// Carbon intensity now, g/kWh.
@@ -310,6 +322,20 @@ impl fmt::Display for Reason {
                 f,
                 "deferred until {until} at the latest: grid at {now:.0} g/kWh, expected to fall to \
                  {below:.0} g/kWh"
+            ),
+            Self::SiteRules { nodes: 1 } => f.write_str("on the node with enough CPUs and memory"),
+            Self::SiteRules { nodes } => {
+                write!(f, "on the same GPUs of {nodes} nodes with enough CPUs and memory")
+            }
+            Self::NoHostRoom { nodes: 1, gpus } => write!(
+                f,
+                "no node of its partition with {} free has the CPUs and the memory that the job needs",
+                Gpus(*gpus)
+            ),
+            Self::NoHostRoom { nodes, gpus } => write!(
+                f,
+                "no {nodes} nodes of its partition with enough CPUs and memory have the same {} free",
+                Gpus(gpus / nodes)
             ),
             Self::Woken { gpus } => write!(f, "queued jobs need {}", Gpus(*gpus)),
             Self::Unused { idle } => write!(f, "idle for {} s", idle.as_secs()),

@@ -8,6 +8,8 @@
 //!
 //! Our own choices:
 //! * A node stays awake at least as long as its waking took.
+//! * A node with unhealthy GPUs stays awake, because while it sleeps their recovery is not reported, and a job
+//!   that needs them would wait for good.
 //! * No node goes to sleep while a job waits for GPUs that exist but are asleep, waking, fragmented or being
 //!   freed, so that no node is woken again at once.
 //! * As many nodes are woken as the queue needs in order, from its first blocked job on, up to a job that
@@ -188,7 +190,7 @@ impl<'a> AfterPlan<'a> {
         let idle_min = self.input.limits.idle_before_sleep;
         for (key, node) in self.input.state.keyed_nodes() {
             let is_unused = self.free.free(key) == node.facts.healthy && node.is_empty();
-            let may_sleep = node.is_awake() && node.facts.healthy != 0 && is_unused;
+            let may_sleep = node.is_awake() && !node.facts.is_damaged() && is_unused;
             if !may_sleep || self.ordered.contains(&key) {
                 continue;
             }

@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use wattle_common::job::{GpuRequest, GpuSetting, JobSpec};
+use wattle_common::job::{GpuRequest, GpuSetting, JobSpec, NodeNeeds, SiteJob};
 use wattle_common::messages::{JobProgressed, Surface};
 use wattle_common::{JobId, Timestamp, WorkloadId};
 
@@ -48,8 +48,21 @@ pub struct JobFacts {
     pub memory_mib_max: Option<u64>,
     /// The required GPU type; absent: any.
     pub gpu_type: Option<Arc<str>>,
+    /// The rules of the site's scheduler, if that runs it.
+    pub site: Option<SiteFacts>,
     /// When it was submitted.
     pub submitted_at: Timestamp,
+}
+
+/// What the site's scheduler requires of a job's placement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiteFacts {
+    /// Number of its nodes; the GPU indices are the same on each.
+    pub nodes: u32,
+    /// The partition whose nodes it may use; absent: any node.
+    pub partition: Option<Arc<str>>,
+    /// What it needs of each node.
+    pub needs: NodeNeeds,
 }
 
 impl JobFacts {
@@ -72,6 +85,7 @@ impl JobFacts {
             duration_alone: None,
             memory_mib_max: None,
             gpu_type: None,
+            site: None,
             submitted_at: Timestamp::EPOCH,
         }
     }
@@ -79,22 +93,29 @@ impl JobFacts {
 
 impl From<&JobSpec> for JobFacts {
     fn from(spec: &JobSpec) -> Self {
+        let placed_by_site = spec.site.as_ref().is_some_and(|site| site.placed_by_site);
+        let site = |site: &SiteJob| SiteFacts {
+            nodes: site.nodes.unwrap_or(1),
+            partition: site.partition.as_deref().map(Arc::from),
+            needs: site.needs,
+        };
         Self {
             id: spec.job.clone(),
             workload: spec.workload.clone(),
             user: spec.user.as_deref().map(Arc::from),
             project: spec.project.as_ref().map(|project| Arc::from(project.as_str())),
             request: spec.gpus,
-            exclusive: spec.exclusive,
+            exclusive: spec.exclusive || placed_by_site,
             consents_to_sharing: spec.consents_to_sharing,
             max_slowdown_permille: spec.max_slowdown_permille,
             priority: spec.priority,
-            can_stop: spec.checkpoint_signal.is_some(),
+            can_stop: spec.checkpoint_signal.is_some() && !placed_by_site,
             deadline: spec.deadline_at_us,
             slack: spec.slack_ms.map(Duration::from_millis),
             duration_alone: spec.duration_ms_estimate.map(Duration::from_millis),
             memory_mib_max: spec.memory_mib_max,
             gpu_type: spec.gpu_type.as_deref().map(Arc::from),
+            site: spec.site.as_ref().map(site),
             submitted_at: spec.submitted_at_us,
         }
     }

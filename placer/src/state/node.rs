@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use wattle_common::job::NodeNeeds;
 use wattle_common::{NodeId, Power, Timestamp};
 
-use crate::state::gpu_set::JobKey;
+use crate::state::gpu_set::{JobKey, ones};
 
 /// The facts of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,35 @@ pub struct NodeFacts {
     pub healthy: u64,
     /// Its power without jobs, if known.
     pub watts: Option<NodeWatts>,
+    /// The CPUs and memory that its jobs may hold, if the site's scheduler bounds them.
+    pub host: Option<HostCapacity>,
+    /// The partitions of the site's scheduler that it is in.
+    pub partitions: Vec<String>,
+}
+
+/// CPUs and memory of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostCapacity {
+    /// CPUs.
+    pub cpus: u32,
+    /// Memory, MiB.
+    pub memory_mib: u32,
+}
+
+impl HostCapacity {
+    /// Takes what a job with this many GPUs on the node needs.
+    pub(crate) fn take(&mut self, needs: &NodeNeeds, gpus: u32) {
+        self.cpus = self.cpus.saturating_sub(needs.cpus_with(gpus));
+        self.memory_mib = self.memory_mib.saturating_sub(needs.memory_mib_with(gpus));
+    }
+}
+
+impl NodeFacts {
+    /// Whether some of its GPUs are unhealthy.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.healthy & ones(self.gpus) != ones(self.gpus)
+    }
 }
 
 /// The power of a node without jobs, and its wake time.

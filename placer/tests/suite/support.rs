@@ -104,6 +104,8 @@ pub(crate) fn node_facts(id: &str, gpu_type: &str, gpus: u32, memory_mib: u64) -
         memory_mib,
         healthy: u64::MAX,
         watts: None,
+        host: None,
+        partitions: Vec::new(),
     }
 }
 

@@ -4,9 +4,10 @@
 //! namespace.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
-use super::ProcessOrigin;
+use super::{ProcessOrigin, SlurmId};
 
 /// Most ancestors that are read: shells and launchers within launchers, with room to spare.
 const ANCESTORS_MAX: usize = 16;
@@ -56,9 +57,26 @@ pub(crate) fn read(pid: u32) -> ProcessOrigin {
                 origin.cgroups.push(path.to_owned());
             }
         }
+        if let Some(id) = slurm_id(at).filter(|id| !origin.slurm_jobs.contains(id)) {
+            origin.slurm_jobs.push(id);
+        }
         at = parent;
     }
     origin
+}
+
+/// The Slurm job in the environment of `pid`; `None` if there is none, or it is hidden.
+fn slurm_id(pid: u32) -> Option<SlurmId> {
+    let path = format!("/proc/{pid}/environ");
+    let uid = std::fs::metadata(&path).ok()?.uid();
+    Some(SlurmId { job: slurm_job_id(&std::fs::read(&path).ok()?)?, uid })
+}
+
+/// The value of `SLURM_JOB_ID` in an environment of zero-terminated entries.
+fn slurm_job_id(environment: &[u8]) -> Option<u32> {
+    let mut entries = environment.split(|byte| *byte == 0);
+    let value = entries.find_map(|entry| entry.strip_prefix(b"SLURM_JOB_ID="))?;
+    std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 /// Parent and session: the second and fourth field after the command name, which is in
@@ -85,6 +103,26 @@ mod tests {
         assert_eq!(parse_stat("7 (a) b) (c) S 3 7 5 0 -1"), Some((3, 5)));
         assert_eq!(parse_stat("7 (sh) S 3"), None);
         assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn slurm_job_ids_are_read_from_environments() {
+        let id = |text: &str| slurm_job_id(text.as_bytes());
+        assert_eq!(id("A=1\0SLURM_JOB_ID=42\0B=SLURM_JOB_ID=7\0"), Some(42));
+        assert_eq!(id("B=SLURM_JOB_ID=7\0XSLURM_JOB_ID=8"), None);
+        assert_eq!(id("SLURM_JOB_ID=-1"), None);
+        assert_eq!(id(""), None);
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .env("SLURM_JOB_ID", "4242")
+            .spawn()
+            .unwrap();
+        // The kernel fills in the environment shortly after the start.
+        let is_found = || read(child.id()).slurm_jobs.iter().any(|id| id.job == 4_242);
+        let found = (0..1_000_000).any(|_| is_found());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found);
     }
 
     #[test]

@@ -4,8 +4,9 @@
 //! is active; the other one measures and sends nothing.
 //! Core messages are dropped while the bus is away. Windows wait in a bounded queue: each is stored,
 //! in order, whereas `PendingWrites` of the runtime keeps only the newest write of a key. A ledger
-//! entry is sent once and its result reported; the machine persists it and retries. Received are the
-//! launcher's and the power agent's reports of this node, and the placer's records.
+//! entry is sent once and its result reported; the machine persists it and retries. Entries of the last
+//! hour that the server has acknowledged and lost are stored again. Received are the launcher's and the
+//! power agent's reports of this node, and the placer's records.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use wattle_common::lease::NODE_LEASE;
 use wattle_common::messages::{JobProgressed, JobWindow, LedgerEntry, NodeSummary, TelemetryBatch};
 use wattle_common::subject::{Bucket, JobTopic, LeaseKey, NodeTopic, Reporter, Subject};
 use wattle_common::{ClusterId, JobId, NodeId};
-use wattle_runtime::bus::{Bus, BusError, Candidate, Change, Leadership, Service, Watch};
+use wattle_runtime::bus::{Appender, Bus, BusError, Candidate, Change, Leadership, Service, Watch};
 use wattle_runtime::clock;
 
 use super::ServiceConfig;
@@ -27,6 +28,8 @@ use crate::machine::Event;
 const CORE_MAX: usize = 64;
 /// Capacity for windows: one hour of a node with four busy jobs.
 const WINDOWS_MAX: usize = 256;
+/// Stored ledger entries that are kept in memory, in case the server loses them: an hour at one a minute.
+const LEDGER_KEPT: usize = 60;
 /// Pause before a failed operation is retried: wall time.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -349,11 +352,13 @@ async fn store_ledger(
     mut active: watch::Receiver<Option<Active>>,
     events: &mpsc::Sender<Event>,
 ) {
+    let subject = names.of_node(NodeTopic::EnergyMetered);
+    let mut ledger = Appender::new(LEDGER_KEPT);
     while let Some(entry) = entries.recv().await {
         let Some(bus) = ready(&mut active).await else { return };
         let from = entry.from_us;
         let id = format!("{}.{}", names.node, from.as_us());
-        let stored = bus.store(&names.of_node(NodeTopic::EnergyMetered), &id, &entry).await;
+        let stored = ledger.append(&bus, &subject, &id, entry).await;
         if let Err(error) = &stored {
             tracing::warn!(%error, source = source(error), "ledger entry not stored; retrying");
         }

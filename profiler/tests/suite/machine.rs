@@ -39,7 +39,7 @@ fn settings() -> Settings {
 
 /// The origin of a process that leads a session.
 fn origin(pid: u32) -> Arc<ProcessOrigin> {
-    Arc::new(ProcessOrigin { sessions: vec![pid, 1], cgroups: vec![] })
+    Arc::new(ProcessOrigin { sessions: vec![pid, 1], cgroups: vec![], slurm_jobs: vec![] })
 }
 
 /// A node with GPUs of given power and a bus that can be absent.
@@ -243,7 +243,7 @@ impl Node {
     /// A line of a process of user 1,000 in this session.
     fn line_from(&mut self, session: u32, text: &str) {
         let line = Progress::parse(text.as_bytes()).expect("a progress line");
-        let origin = ProcessOrigin { sessions: vec![session], cgroups: vec![] };
+        let origin = ProcessOrigin { sessions: vec![session], cgroups: vec![], slurm_jobs: vec![] };
         let sender = Sender { uid: Some(1_000 + session), origin };
         self.event(Event::Progressed { at: self.now, line, sender });
     }

@@ -26,6 +26,9 @@ const RETRY_EVERY_MAX: Duration = Duration::from_secs(2);
 const LOG_EVERY: Duration = Duration::from_secs(10);
 /// Length of the client's command queue; when it is full, sending returns [`BusError::Busy`].
 const COMMANDS_MAX: usize = 2_048;
+/// Most unread messages of a subscription; later ones are dropped. Full of submissions of about 1 kB it
+/// needs 130 MB.
+const UNREAD_MAX: usize = 131_072;
 /// Most stored messages with a pending acknowledgement.
 const ACKS_MAX: usize = 1_024;
 /// Attempts before a server counts as without JetStream: five seconds, because a starting server accepts
@@ -154,6 +157,7 @@ impl Bus {
             .connection_timeout(ANSWER_WITHIN)
             .request_timeout(Some(ANSWER_WITHIN))
             .client_capacity(COMMANDS_MAX)
+            .subscription_capacity(UNREAD_MAX)
             .reconnect_delay_callback(|tries| {
                 // 20 ms, 40 ms, 80 ms and so on: a restarted server is found at once.
                 let exponent = u32::try_from(tries).unwrap_or(u32::MAX).min(8);

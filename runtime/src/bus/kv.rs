@@ -39,7 +39,7 @@ const ALL_KEYS: &str = ">";
 /// Length of a watch's queue.
 const CHANGES_MAX: usize = 256;
 /// The server's errors for a value without room. A bucket over its limit answers with the first.
-const FULL: [ErrorCode; 4] = [
+pub(super) const FULL: [ErrorCode; 4] = [
     ErrorCode::STREAM_STORE_FAILED,
     ErrorCode::STORAGE_RESOURCES_EXCEEDED,
     ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,

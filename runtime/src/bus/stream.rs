@@ -1,4 +1,5 @@
-//! JetStream streams: durable storage and ordered consumption of messages.
+//! JetStream streams: their settings, and ordered consumption of their messages ([`super::store`] writes
+//! them).
 //!
 //! The first user creates a stream. An existing stream keeps its limits, which an operator may have
 //! changed; only the settings that Wattle requires are checked.
@@ -6,19 +7,18 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_nats::HeaderMap;
-use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
-use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind, PublishErrorKind};
+use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
 use async_nats::jetstream::{self, AckKind, ErrorCode};
 use bytes::Bytes;
 use futures_util::StreamExt;
-use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
-use wattle_common::codec::{self, PAYLOAD_LEN_MAX};
-use wattle_common::subject::{Bucket, StreamName, Subject};
+use wattle_common::codec::PAYLOAD_LEN_MAX;
+use wattle_common::subject::{Bucket, StreamName};
 
+use super::kv::FULL;
 use super::{ANSWER_WITHIN, Bus, BusError};
 use crate::shell::chain;
 
@@ -57,6 +57,8 @@ const REQUEST: Duration = Duration::from_secs(5);
 /// it handles it, is terminated with an alarm; it stays in the stream for reports. Ten deliveries take
 /// longer than a restart of a service or a server.
 const DELIVERIES_MAX: i64 = 10;
+/// Interval in which the position of a consumer is compared with the end of its stream, wall time.
+const POSITION_EVERY: Duration = Duration::from_secs(5);
 /// Pause before a failed consumer is created again.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -89,7 +91,8 @@ impl StoredDelivery {
 /// acknowledged one.
 ///
 /// Messages are in order, except for redeliveries: those whose acknowledgement a killed server had not
-/// stored, and in streams other than the ledger those not acknowledged in time.
+/// stored, and in streams other than the ledger those not acknowledged in time. After the server has lost
+/// messages, the newest ones are delivered again.
 pub struct Consumer {
     messages: mpsc::Receiver<StoredDelivery>,
     _task: AbortOnDropHandle<()>,
@@ -103,53 +106,6 @@ impl Consumer {
 }
 
 impl Bus {
-    /// Stores a message as JSON; returns after the server's acknowledgement. A repetition with the same
-    /// `message_id` within two minutes is ignored.
-    ///
-    /// # Errors
-    /// After a [transient](BusError::is_transient) error, repeat the call with the same id.
-    pub async fn store<T: Serialize>(
-        &self,
-        subject: &Subject,
-        message_id: &str,
-        message: &T,
-    ) -> Result<(), BusError> {
-        let stream = StreamName::ALL
-            .into_iter()
-            .find(|stream| stream.topic() == subject.topic())
-            .ok_or_else(|| {
-            BusError::refused(format!("store {subject}"), "no stream stores this topic")
-        })?;
-        let (subject, payload) = (subject.to_string(), codec::encode_json(message));
-        self.check(&subject, payload.len())?;
-        self.ready(stream).await?;
-        let mut headers = HeaderMap::new();
-        headers.insert("Nats-Msg-Id", message_id);
-        let what = || format!("store {subject}");
-        let stored = async {
-            self.shared
-                .jetstream
-                .publish_with_headers(subject.clone(), headers, payload.into())
-                .await?
-                .await
-        };
-        match tokio::time::timeout(ANSWER_WITHIN * 2, stored).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(source)) => {
-                // The next attempt checks that the stream exists.
-                self.flag(stream).store(false, Ordering::Relaxed);
-                Err(match source.kind() {
-                    PublishErrorKind::TimedOut | PublishErrorKind::StreamNotFound => {
-                        BusError::Timeout { what: what() }
-                    }
-                    PublishErrorKind::MaxAckPending => BusError::Busy,
-                    _ => BusError::refused(what(), source),
-                })
-            }
-            Err(_) => Err(BusError::Timeout { what: what() }),
-        }
-    }
-
     /// Consumes the messages of a stream. Under the name `durable` the server stores the position, over
     /// restarts of both. Waits for the server.
     ///
@@ -162,7 +118,12 @@ impl Bus {
         let task = tokio::spawn(async move {
             let mut messages = first;
             loop {
-                let failure = forward(&mut messages, &sender).await;
+                let failure = tokio::select! {
+                    failure = forward(&mut messages, &sender) => failure,
+                    () = bus.beyond_end(stream, &durable) => {
+                        Some("its position is beyond the end of the stream".to_owned())
+                    }
+                };
                 let Some(failure) = failure else { return };
                 tracing::debug!(?stream, durable, failure, "consumer is created again");
                 messages = loop {
@@ -180,13 +141,26 @@ impl Bus {
         Ok(Consumer { messages, _task: AbortOnDropHandle::new(task) })
     }
 
+    /// Returns when the position of a consumer is beyond the end of its stream, which the server does not
+    /// report.
+    async fn beyond_end(&self, stream: StreamName, durable: &str) {
+        let name = stream.name(self.cluster());
+        loop {
+            tokio::time::sleep(POSITION_EVERY).await;
+            let position = self.position(&name, durable).await;
+            if position.is_ok_and(|position| position.is_some_and(|it| it.is_beyond_end())) {
+                return;
+            }
+        }
+    }
+
     async fn pull(&self, stream: StreamName, durable: &str) -> Result<pull::Stream, BusError> {
         self.flag(stream).store(false, Ordering::Relaxed);
         self.ready(stream).await?;
         let name = stream.name(self.cluster());
         let config = pull::Config {
             durable_name: Some(durable.to_owned()),
-            deliver_policy: DeliverPolicy::All,
+            deliver_policy: self.start_of(&name, durable).await?,
             ack_policy: AckPolicy::Explicit,
             ack_wait: ACK_WITHIN,
             max_ack_pending: unacked_max(stream),
@@ -258,7 +232,7 @@ impl Bus {
         Ok(())
     }
 
-    fn flag(&self, stream: StreamName) -> &std::sync::atomic::AtomicBool {
+    pub(super) fn flag(&self, stream: StreamName) -> &std::sync::atomic::AtomicBool {
         &self.shared.streams_ready[stream as usize]
     }
 
@@ -317,10 +291,7 @@ impl Bus {
         {
             return self.no_jetstream();
         }
-        // 5xx: the server is starting, or moves its streams.
-        if (500..600).contains(&reply.code())
-            && reply.error_code() != ErrorCode::INSUFFICIENT_RESOURCES
-        {
+        if is_unavailable(&reply) {
             return BusError::Timeout { what };
         }
         BusError::refused(what, reply)
@@ -335,6 +306,11 @@ impl Bus {
         use async_nats::jetstream::context::{RequestError, RequestErrorKind};
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
         while let Some(this) = cause {
+            if let Some(reply) = this.downcast_ref::<jetstream::Error>()
+                && is_unavailable(reply)
+            {
+                return BusError::Timeout { what };
+            }
             if let Some(request) = this.downcast_ref::<RequestError>() {
                 match request.kind() {
                     RequestErrorKind::NoResponders => return self.no_jetstream(),
@@ -358,6 +334,12 @@ impl Bus {
     pub(super) fn no_jetstream(&self) -> BusError {
         BusError::NoJetStream { url: self.url().to_owned() }
     }
+}
+
+/// Whether the server is starting, has no leader of the stream, or moves its streams: a code of 500 to 599 that
+/// does not state full storage.
+fn is_unavailable(reply: &jetstream::Error) -> bool {
+    (500..600).contains(&reply.code()) && !FULL.contains(&reply.error_code())
 }
 
 /// Passes messages on until an error, which it returns, or until the receiver is dropped.
@@ -421,4 +403,21 @@ fn essentials(name: &str, needed: &Config, found: &Config) -> Result<(), BusErro
         return Ok(());
     }
     Err(BusError::Foreign { stream: name.to_owned(), found: show(found), needed: show(needed) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_without_a_leader_is_unavailable_and_a_full_one_is_not() {
+        let reply = |code: u16, err_code: u64| {
+            let text = format!(r#"{{"code":{code},"err_code":{err_code},"description":"x"}}"#);
+            serde_json::from_str::<jetstream::Error>(&text).unwrap()
+        };
+        assert!(is_unavailable(&reply(503, 10_008)));
+        assert!(is_unavailable(&reply(503, 10_009)));
+        assert!(!is_unavailable(&reply(503, 10_023)), "insufficient resources");
+        assert!(!is_unavailable(&reply(404, 10_059)), "stream not found");
+    }
 }

@@ -171,6 +171,8 @@ impl<'s> Engine<'s> {
                 memory_mib: world.gpu(gpu_type).map_or(0, |gpu| gpu.memory_mib),
                 healthy: u64::MAX,
                 watts: world.gpu(gpu_type).map(|gpu| watts(world, gpu, gpus)),
+                host: None,
+                partitions: Vec::new(),
             });
             state.switch_known(node, switch);
             state.boards_known(node, board);

@@ -205,7 +205,7 @@ impl Observer {
     /// # Errors
     /// If the ledger or a node cannot be read.
     pub async fn ledger_error(&self, bus: &Bus) -> Result<(f64, f64)> {
-        let mut entries: BTreeMap<NodeId, Vec<LedgerEntry>> = BTreeMap::new();
+        let mut by_start: BTreeMap<NodeId, BTreeMap<Timestamp, LedgerEntry>> = BTreeMap::new();
         let mut replay = bus.replay(StreamName::Ledger, None).await?;
         while let Some(message) = replay.next_message().await? {
             // As `wattle energy` reads it: what a node reports about others does not count.
@@ -214,8 +214,12 @@ impl Observer {
             else {
                 continue;
             };
-            entries.entry(entry.node.clone()).or_default().push(entry);
+            by_start.entry(entry.node.clone()).or_default().entry(entry.from_us).or_insert(entry);
         }
+        let entries: BTreeMap<NodeId, Vec<LedgerEntry>> = by_start
+            .into_iter()
+            .map(|(node, of_node)| (node, of_node.into_values().collect()))
+            .collect();
         let (mut worst, mut all_ledger, mut all_counter) = (0.0_f64, 0.0, 0.0);
         for (name, node) in &self.nodes {
             let of_node = entries.get(&NodeId::new(name)?).map_or(&[][..], Vec::as_slice);

@@ -57,11 +57,15 @@ fn actual() {
             has_ended: false,
             site: Some(SiteNode {
                 unavailable: Some("drained: bad DIMM".into()),
+                partitions: vec!["gpu".into(), "debug".into()],
                 cpus: 60,
                 memory_mib: 250_000,
                 gpus_taken: vec![3],
             }),
-            jobs: vec![launched("slurm-42-6565", LaunchState::Running)],
+            jobs: vec![LaunchedJob {
+                processes: Some(JobProcesses::Slurm { job: 42, uid: 1_005 }),
+                ..launched("slurm-42-6565", LaunchState::Running)
+            }],
         },
     );
     let report = PowerReport {

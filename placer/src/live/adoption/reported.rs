@@ -7,25 +7,25 @@ use wattle_common::messages::{LaunchReport, LaunchState, LaunchedJob};
 use crate::live::lifecycle::exit_reason;
 
 /// One node's part of an attempt.
-pub(super) struct RankRun {
-    pub(super) share: NodeShare,
-    pub(super) log_path: String,
+pub(in crate::live) struct RankRun {
+    pub(in crate::live) share: NodeShare,
+    pub(in crate::live) log_path: String,
     state: LaunchState,
 }
 
 /// The newest attempt of a job.
 #[derive(Default)]
-pub(super) struct Newest {
-    pub(super) attempt: u32,
-    pub(super) since: Timestamp,
-    pub(super) runs: Vec<RankRun>,
+pub(in crate::live) struct Newest {
+    pub(in crate::live) attempt: u32,
+    pub(in crate::live) since: Timestamp,
+    pub(in crate::live) runs: Vec<RankRun>,
     /// Whether another job runs on one of its GPUs.
-    pub(super) is_shared: bool,
+    pub(in crate::live) is_shared: bool,
 }
 
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(in crate::live) enum End {
     Finished,
     Failed {
         code: Option<i32>,
@@ -41,7 +41,7 @@ fn is_live(run: &LaunchedJob) -> bool {
 
 impl Newest {
     /// Adds a run of a node's report.
-    pub(super) fn add(&mut self, run: &LaunchedJob, report: &LaunchReport) {
+    pub(in crate::live) fn add(&mut self, run: &LaunchedJob, report: &LaunchReport) {
         if run.attempt < self.attempt {
             return;
         }
@@ -62,7 +62,7 @@ impl Newest {
     }
 
     /// Its end; `None` while a part of it runs.
-    pub(super) fn end(&self) -> Option<End> {
+    pub(in crate::live) fn end(&self) -> Option<End> {
         let mut interrupted = false;
         for run in &self.runs {
             match &run.state {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wattle_common::messages::{
     AppliedGpu, GpuCondition, GpuConditionKind, GpuHealth, LaunchReport, LaunchState, LaunchedJob,
-    NodeDesired, PowerReport, SleepResult, SleepState,
+    NodeDesired, PowerReport, SiteNode, SleepResult, SleepState,
 };
 use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
 
@@ -33,6 +33,8 @@ pub(super) struct Node {
     pub(super) limit: Option<Power>,
     /// Whether its agent sets no caps.
     pub(super) advises: bool,
+    /// The node in the site's scheduler. Runs that no order names continue there.
+    pub(super) site: Option<SiteNode>,
     pub(super) seen: Option<NodeDesired>,
     /// Whether the store has an older order than `seen`.
     pub(super) reads_older_order: bool,
@@ -166,7 +168,7 @@ impl Node {
                 .cloned()
                 .collect(),
             has_ended: self.reads_older_order,
-            site: None,
+            site: self.site.clone(),
         }
     }
 }

@@ -21,6 +21,7 @@ mod faults;
 
 use crate::Config;
 use crate::accounts::rules::AccountRules;
+use crate::live::site_jobs::placed_by_site;
 use crate::live::tests::fault_injection::Faults;
 use crate::live::tests::node::{Node, SimulatedSleep, is_live};
 use crate::live::{Action, Event, PersistedState, Placer};
@@ -133,6 +134,7 @@ impl World {
                     refuses: None,
                     limit: None,
                     advises: false,
+                    site: None,
                     seen: None,
                     reads_older_order: false,
                     runs: BTreeMap::new(),
@@ -440,7 +442,8 @@ impl World {
             node.fall_asleep(&desired);
             for ((job, attempt), run) in &mut node.runs {
                 let named = desired.jobs.iter().find(|j| j.job == *job && j.attempt == *attempt);
-                if named.is_none_or(|named| named.stop) && is_live(run) {
+                let continues = named.is_none() && node.site.is_some();
+                if named.is_none_or(|named| named.stop) && is_live(run) && !continues {
                     // Writing the checkpoint takes one second, or several with transport faults.
                     let writes = self.faults.as_mut().is_some_and(Faults::is_slow);
                     run.state = match run.state {
@@ -453,7 +456,8 @@ impl World {
                 let key = (job.job.clone(), job.attempt);
                 let older_lives =
                     node.runs.iter().any(|((id, _), run)| *id == job.job && is_live(run));
-                if node.runs.contains_key(&key) || older_lives {
+                let by_site = placed_by_site(&self.jobs[&job.job].spec);
+                if node.runs.contains_key(&key) || older_lives || by_site {
                     continue;
                 }
                 let state = if job.stop {

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use wattle_common::Timestamp;
-use wattle_placer::{NodeKey, Wakefulness, policy};
+use wattle_placer::policies::NAMES;
+use wattle_placer::{NodeFacts, NodeKey, Wakefulness, policy};
 
-use crate::policies::helpers::{arrive, cluster, decide, facts, settle, show, wake};
+use crate::policies::helpers::{
+    arrive, cluster, decide, decide_until_empty, facts, node, settle, show, wake,
+};
 
 #[test]
 fn an_idle_node_sleeps_after_five_minutes_and_wakes_for_a_queued_job() {
@@ -35,6 +38,40 @@ fn an_idle_node_sleeps_after_five_minutes_and_wakes_for_a_queued_job() {
         assert_eq!(decide(&mut site, &*policy).decisions.len(), 2, "{name}");
         let asleep = site.node(NodeKey::at(2)).wakefulness;
         assert_eq!(asleep, Wakefulness::Asleep);
+    }
+}
+
+#[test]
+fn a_node_with_unhealthy_gpus_stays_awake_because_their_recovery_is_reported_only_then() {
+    let mut site = cluster(&[4, 4]);
+    site.node_known(NodeFacts { healthy: 0b0101, ..node(1, 4) });
+    site.limits.nodes_sleep = true;
+    let fifo = policy("fifo").unwrap();
+    decide(&mut site, &*fifo);
+    site.advance_to(Timestamp::from_s(300));
+    let plan = decide(&mut site, &*fifo);
+    assert_eq!(show(&site, &plan), "n0 sleeps: idle for 300 s\n");
+    site.node_known(node(1, 4));
+    let plan = decide(&mut site, &*fifo);
+    assert_eq!(show(&site, &plan), "n1 sleeps: idle for 300 s\n");
+}
+
+/// Its healthy GPUs form no block.
+#[test]
+fn a_job_starts_on_the_healthy_gpus_of_a_damaged_node_which_is_woken_for_it() {
+    for name in NAMES {
+        let mut site = cluster(&[4]);
+        site.limits.nodes_sleep = true;
+        site.node_known(NodeFacts { healthy: 0b0101, ..node(0, 4) });
+        site.wakefulness_changed(NodeKey::at(0), Wakefulness::Asleep);
+        let policy = policy(name).unwrap();
+        let pair = arrive(&mut site, facts("pair", 2), Some(0));
+        decide_until_empty(&mut site, &*policy);
+        let is = site.node(NodeKey::at(0)).wakefulness;
+        assert_eq!(is, Wakefulness::Waking, "{name}");
+        wake(&mut site);
+        decide_until_empty(&mut site, &*policy);
+        assert_eq!(site.size(pair).0, 2, "{name}");
     }
 }
 

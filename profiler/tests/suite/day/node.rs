@@ -393,7 +393,7 @@ impl Node {
             ..GpuReading::default()
         };
         let origin = |(pid, _): &(u32, u8)| {
-            Arc::new(ProcessOrigin { sessions: vec![*pid, 1], cgroups: vec![] })
+            Arc::new(ProcessOrigin { sessions: vec![*pid, 1], cgroups: vec![], slurm_jobs: vec![] })
         };
         SampledGpu {
             gpu: index as u32,

@@ -28,6 +28,7 @@ impl Engine<'_> {
             duration_alone: self.declared_duration(job),
             memory_mib_max: self.declared_memory(job),
             gpu_type: spec.gpu_type.as_deref().map(Arc::from),
+            site: None,
             submitted_at: self.now(),
         };
         let key = match self.controller.admit(facts) {

@@ -124,6 +124,8 @@ const PUBLISH: &[(&str, &str)] = &[
     ("$JS.API.CONSUMER.CREATE.KV_BUCKET_leases.x.$KV.leases.power.n0", "o"),
     ("$JS.API.CONSUMER.MSG.NEXT.STREAM_ledger.wattle-placer", "P"),
     ("$JS.API.CONSUMER.MSG.NEXT.STREAM_windows.predictor-physical", "Q"),
+    ("$JS.API.CONSUMER.DELETE.STREAM_ledger.wattle-placer", "Po"),
+    ("$JS.API.CONSUMER.DELETE.STREAM_windows.predictor-physical", "Qo"),
     ("$JS.SNAPSHOT.ACK.KV_BUCKET_jobs.x.1", "o"),
     ("$JS.SNAPSHOT.ACK.KV_BUCKET_leases.x.1", ""),
     ("$JS.SNAPSHOT.RESTORE.KV_BUCKET_jobs.x", "P"),

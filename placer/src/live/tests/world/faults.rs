@@ -1,5 +1,7 @@
 //! Faults of nodes, GPUs, clocks, the store, the bus and the placer.
 
+use wattle_common::messages::SiteNode;
+
 use super::*;
 
 impl World {
@@ -28,6 +30,34 @@ impl World {
             Some(condition) => node.conditions.insert(gpu, condition),
             None => node.conditions.remove(&gpu),
         };
+    }
+    /// The site's scheduler runs the jobs of this node.
+    pub(in crate::live::tests) fn set_site(&mut self, node: &str, site: SiteNode) {
+        self.node_mut(node).site = Some(site);
+        self.report();
+    }
+    /// The site's scheduler reports this state of a job on a node.
+    pub(in crate::live::tests) fn site_run(
+        &mut self,
+        node: &str,
+        job: &str,
+        attempt: u32,
+        gpus: &[GpuIndex],
+        state: LaunchState,
+    ) {
+        let job = JobId::new(job).unwrap();
+        let since_us = self.now;
+        let run = LaunchedJob {
+            job: job.clone(),
+            attempt,
+            gpus: gpus.to_vec(),
+            state,
+            processes: None,
+            since_us,
+            log_path: format!("/home/{job}.out"),
+        };
+        self.node_mut(node).runs.insert((job, attempt), run);
+        self.report();
     }
     /// These GPUs have not been read yet.
     pub(in crate::live::tests) fn unread(&mut self, node: &str, gpus: &[GpuIndex]) {

@@ -1,0 +1,118 @@
+//! Jobs that the site's scheduler runs: their starts, GPUs and nodes, as its service reports them.
+//!
+//! A job placed by the site has no place in the placer's queue. It enters the cluster's state when its nodes
+//! report it as running, with the GPUs that it has there.
+//!
+//! A placed job may run without an order as well: an administrator has released it, or the site's scheduler
+//! has started it again. It is adopted where it runs. If the site's scheduler has chosen other GPUs than
+//! ordered, those that it has count.
+
+use wattle_common::job::{JobPhase, JobSpec, NodeShare};
+use wattle_common::messages::{JobRecord, LaunchState, LaunchedJob, SiteNode};
+use wattle_common::topology::GPUS_PER_NODE_MAX;
+use wattle_common::{JobId, NodeId, Timestamp};
+
+use crate::live::adoption::reported::Newest;
+use crate::live::{Placer, has_gpus};
+use crate::state::node::HostCapacity;
+
+/// Whether the site's scheduler chooses the start and the GPUs of a job.
+pub(super) fn placed_by_site(spec: &JobSpec) -> bool {
+    spec.site.as_ref().is_some_and(|site| site.placed_by_site)
+}
+
+/// What a report of the site's scheduler changes about a job.
+enum Change {
+    /// It runs without an order of this attempt.
+    Started,
+    /// It has other GPUs than recorded.
+    Moved,
+}
+
+impl Placer {
+    /// Takes over the starts and the GPUs that a node of the site's scheduler reports.
+    pub(super) fn follow_site(&mut self, now: Timestamp, node: &NodeId) {
+        let Some((report, _)) = self.nodes.get(node).and_then(|state| state.launch.as_ref()) else {
+            return;
+        };
+        if report.site.is_none() {
+            return;
+        }
+        let running = |run: &&LaunchedJob| run.state == LaunchState::Running;
+        let runs: Vec<LaunchedJob> = report.jobs.iter().filter(running).cloned().collect();
+        for run in runs {
+            let Some(record) = self.jobs.get(&run.job).map(|tracked| &tracked.record) else {
+                continue;
+            };
+            let Some(site) = record.spec.site.as_ref().filter(|_| !record.phase.is_final()) else {
+                continue;
+            };
+            let nodes = site.nodes.unwrap_or(1) as usize;
+            let newest = self.run_of(&run.job, run.attempt);
+            // The reports of its other nodes follow.
+            if newest.runs.len() < nodes || newest.end().is_some() {
+                continue;
+            }
+            let Some(change) = change(record, &newest) else { continue };
+            let requested = record.next_phase;
+            let reason = match change {
+                Change::Started => "the site's scheduler has started it there",
+                Change::Moved => "the site's scheduler has given it these GPUs",
+            };
+            self.release(now, &run.job);
+            self.adopt_job(now, &run.job, &newest, reason.to_owned());
+            self.to_store.insert(run.job.clone());
+            self.to_order.extend(newest.runs.iter().map(|run| run.share.node.clone()));
+            if let Some(next) = requested {
+                self.request_stop(now, &run.job, next);
+            }
+            self.plan_soon(now);
+        }
+    }
+
+    /// One attempt of a job, as all nodes report it.
+    fn run_of(&self, job: &JobId, attempt: u32) -> Newest {
+        let mut newest = Newest::default();
+        let reports = self.nodes.values().filter_map(|state| state.launch.as_ref());
+        for (report, _) in reports {
+            let mut runs = report.jobs.iter();
+            if let Some(run) = runs.find(|run| run.job == *job && run.attempt == attempt) {
+                newest.add(run, report);
+            }
+        }
+        newest
+    }
+}
+
+fn change(record: &JobRecord, newest: &Newest) -> Option<Change> {
+    if record.phase == JobPhase::Queued {
+        return (newest.attempt >= record.attempt).then_some(Change::Started);
+    }
+    if !has_gpus(record.phase) || newest.attempt < record.attempt {
+        return None;
+    }
+    if newest.attempt > record.attempt {
+        return Some(Change::Started);
+    }
+    let sorted = |shares: &mut Vec<NodeShare>| shares.sort();
+    let mut recorded = record.placement.clone().unwrap_or_default().shares;
+    let mut reported: Vec<NodeShare> = newest.runs.iter().map(|run| run.share.clone()).collect();
+    sorted(&mut recorded);
+    sorted(&mut reported);
+    (recorded != reported).then_some(Change::Moved)
+}
+
+/// The GPUs of a node that may get jobs, of the healthy ones; `occupied` have jobs already.
+pub(super) fn usable(site: Option<&SiteNode>, healthy: u64, occupied: u64) -> u64 {
+    let Some(site) = site else { return healthy };
+    let taken = site.gpus_taken.iter().filter(|gpu| **gpu < GPUS_PER_NODE_MAX);
+    let taken = taken.fold(0_u64, |bits, gpu| bits | 1 << gpu);
+    // Jobs that run on a drained node continue.
+    let closed = if site.unavailable.is_some() { !occupied } else { 0 };
+    healthy & !taken & !closed
+}
+
+/// CPUs and memory that the jobs of a node may hold.
+pub(super) fn host_capacity(site: &SiteNode) -> HostCapacity {
+    HostCapacity { cpus: site.cpus, memory_mib: site.memory_mib }
+}

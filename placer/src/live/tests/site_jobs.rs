@@ -1,0 +1,206 @@
+//! Jobs that the site's scheduler runs.
+
+use wattle_common::job::{JobPhase, JobSpec, NodeNeeds, SiteJob};
+use wattle_common::messages::{LaunchState, Reply, SiteNode};
+
+use super::world::World;
+use super::{refused, spec};
+
+fn node() -> SiteNode {
+    SiteNode {
+        unavailable: None,
+        partitions: Vec::new(),
+        cpus: 32,
+        memory_mib: 64_000,
+        gpus_taken: Vec::new(),
+    }
+}
+
+fn site(placed_by_site: bool, nodes: Option<u32>) -> Option<SiteJob> {
+    let needs = NodeNeeds { cpus_per_gpu: 8, ..NodeNeeds::default() };
+    Some(SiteJob { id: "42".to_owned(), placed_by_site, nodes, partition: None, needs })
+}
+
+fn job(name: &str, gpus: u32, placed_by_site: bool) -> JobSpec {
+    JobSpec { command: Vec::new(), site: site(placed_by_site, None), ..spec(name, gpus) }
+}
+
+/// A cluster in the site's scheduler whose jobs end only by its reports.
+fn world(nodes: usize) -> World {
+    let mut world = World::new(nodes, 4);
+    world.long = true;
+    world.policy = || crate::policy("fifo").unwrap();
+    world.restart();
+    for at in 0..nodes {
+        world.set_site(&format!("n{at}"), node());
+    }
+    world.pass(2);
+    world
+}
+
+fn placed(world: &World, job: &str) -> (JobPhase, u32, String) {
+    let record = world.record(job);
+    let at = record.placement.as_ref().map(ToString::to_string).unwrap_or_default();
+    (record.phase, record.attempt, at)
+}
+
+#[test]
+fn a_job_placed_by_the_site_follows_its_scheduler() {
+    let mut world = world(1);
+    let reply = world.request_submit(job("s", 2, true));
+    assert!(matches!(reply, Reply::Accepted { .. }), "{reply:?}");
+    world.pass(10);
+    assert_eq!(
+        placed(&world, "s"),
+        (JobPhase::Queued, 0, String::new()),
+        "never started by an order"
+    );
+    world.site_run("n0", "s", 1, &[1, 3], LaunchState::Running);
+    world.pass(3);
+    assert_eq!(placed(&world, "s"), (JobPhase::Running, 1, "n0:1,3".to_owned()));
+    // It is exclusive, and never stopped for another job.
+    world.submit(job("w", 2, false));
+    world.submit(job("x", 2, false));
+    world.pass(5);
+    assert_eq!(placed(&world, "w"), (JobPhase::Running, 1, "n0:0,2".to_owned()));
+    assert_eq!(world.record("x").phase, JobPhase::Queued);
+    // A restart of the placer changes nothing.
+    world.restart();
+    world.pass(5);
+    assert_eq!(placed(&world, "s"), (JobPhase::Running, 1, "n0:1,3".to_owned()));
+    // The site's scheduler requeues it, and starts it elsewhere.
+    world.site_run("n0", "s", 1, &[1, 3], LaunchState::Lost { error: "requeued".to_owned() });
+    world.pass(3);
+    assert_eq!(world.record("s").phase, JobPhase::Queued);
+    assert_eq!(placed(&world, "x"), (JobPhase::Running, 1, "n0:1,3".to_owned()));
+    world.restart();
+    world.pass(5);
+    assert_eq!(world.record("s").phase, JobPhase::Queued, "no order starts it after a restart");
+    world.site_run("n0", "x", 1, &[1, 3], LaunchState::exited(0));
+    world.site_run("n0", "s", 2, &[1, 3], LaunchState::Running);
+    world.pass(3);
+    assert_eq!(world.record("x").phase, JobPhase::Finished);
+    assert_eq!(placed(&world, "s"), (JobPhase::Running, 2, "n0:1,3".to_owned()));
+    world.site_run("n0", "s", 2, &[1, 3], LaunchState::exited(3));
+    world.pass(3);
+    let record = world.record("s");
+    assert_eq!(
+        (record.phase, record.exit_code),
+        (JobPhase::Failed, Some(3)),
+        "{record:#?} {:#?}",
+        world.log
+    );
+}
+
+#[test]
+fn a_placed_job_that_runs_without_an_order_is_adopted() {
+    let mut world = world(1);
+    world.submit(spec("first", 4));
+    world.pass(3);
+    world.submit(job("w", 2, false));
+    world.pass(5);
+    assert_eq!(placed(&world, "w").0, JobPhase::Queued);
+    world.site_run("n0", "first", 1, &[0, 1, 2, 3], LaunchState::exited(0));
+    world.site_run("n0", "w", 1, &[2, 3], LaunchState::Running);
+    world.pass(3);
+    assert_eq!(placed(&world, "w"), (JobPhase::Running, 1, "n0:2,3".to_owned()));
+    let reasons = &world.record("w").reasons;
+    assert!(
+        reasons.iter().any(|reason| reason.reason == "the site's scheduler has started it there"),
+        "{reasons:?}"
+    );
+}
+
+#[test]
+fn gpus_that_the_site_has_chosen_count() {
+    let mut world = world(1);
+    world.submit(job("w", 2, false));
+    world.pass(5);
+    assert_eq!(placed(&world, "w"), (JobPhase::Running, 1, "n0:0,1".to_owned()));
+    world.site_run("n0", "w", 1, &[0, 3], LaunchState::Running);
+    world.pass(3);
+    assert_eq!(placed(&world, "w"), (JobPhase::Running, 1, "n0:0,3".to_owned()));
+    assert_eq!(world.desired("n0").jobs[0].gpus, [0, 3]);
+    world.submit(job("x", 2, false));
+    world.pass(5);
+    assert_eq!(placed(&world, "x"), (JobPhase::Running, 1, "n0:1,2".to_owned()));
+    // A cancellation that was under way continues.
+    world.slow_stop = true;
+    world.cancel("w");
+    world.pass(2);
+    world.slow_stop = false;
+    world.pass(5);
+    assert_eq!(world.record("w").phase, JobPhase::Cancelled);
+}
+
+#[test]
+fn drained_nodes_taken_gpus_and_missing_cpus_get_no_jobs() {
+    let mut world = world(2);
+    world.set_site("n0", SiteNode { gpus_taken: vec![0, 1, 2], ..node() });
+    world.set_site("n1", SiteNode { cpus: 15, ..node() });
+    world.submit(job("pair", 2, false));
+    world.pass(5);
+    assert_eq!(world.record("pair").phase, JobPhase::Queued, "two GPUs need 16 CPUs");
+    let reasons = &world.record("pair").reasons;
+    let waits = |text: &str| reasons.iter().any(|reason| reason.reason.contains(text));
+    assert!(waits("has the CPUs and the memory"), "{reasons:?}");
+    world.set_site("n1", SiteNode { unavailable: Some("drained: bad DIMM".to_owned()), ..node() });
+    world.pass(5);
+    assert_eq!(world.record("pair").phase, JobPhase::Queued);
+    world.set_site("n1", SiteNode { cpus: 16, ..node() });
+    world.pass(5);
+    assert_eq!(placed(&world, "pair"), (JobPhase::Running, 1, "n1:0,1".to_owned()));
+    // A drained node finishes its jobs.
+    world.set_site("n1", SiteNode { unavailable: Some("drained".to_owned()), ..node() });
+    world.pass(20);
+    assert_eq!(placed(&world, "pair"), (JobPhase::Running, 1, "n1:0,1".to_owned()));
+}
+
+#[test]
+fn two_nodes_get_the_same_indices() {
+    let mut world = world(2);
+    world.set_site("n0", SiteNode { gpus_taken: vec![0], ..node() });
+    world.submit(JobSpec { site: site(false, Some(2)), ..job("wide", 4, false) });
+    world.pass(5);
+    assert_eq!(placed(&world, "wide"), (JobPhase::Running, 1, "n0:2,3 n1:2,3".to_owned()));
+}
+
+#[test]
+fn jobs_run_on_while_the_service_of_the_site_is_away() {
+    let mut world = world(2);
+    world.submit(job("w", 1, false));
+    world.submit(job("s", 1, true));
+    world.site_run("n1", "s", 1, &[0], LaunchState::Running);
+    world.pass(5);
+    for node in ["n0", "n1"] {
+        world.cut_off(node, true);
+    }
+    world.pass(400);
+    for job in ["w", "s"] {
+        assert_eq!(world.record(job).phase, JobPhase::Running, "{job}");
+    }
+    for node in ["n0", "n1"] {
+        world.cut_off(node, false);
+    }
+    world.pass(5);
+    for job in ["w", "s"] {
+        assert_eq!((world.record(job).phase, world.record(job).attempt), (JobPhase::Running, 1));
+    }
+}
+
+#[test]
+fn implausible_jobs_of_the_site_are_refused() {
+    let mut world = world(1);
+    let with = |id: &str, nodes| {
+        let site = site(false, nodes).map(|site| SiteJob { id: id.to_owned(), ..site });
+        JobSpec { site, ..job("a", 1, false) }
+    };
+    for (spec, field) in [
+        (with("", None), "site.id"),
+        (with("42; scancel", None), "site.id"),
+        (with("4242", Some(0)), "site.nodes"),
+    ] {
+        let reply = world.request_submit(spec);
+        assert!(refused(&reply).contains(field), "{reply:?}");
+    }
+}
