@@ -7,6 +7,14 @@ use wattle_common::NodeId;
 pub enum Command {
     /// Holds pending jobs as an administrator, so that their owners cannot release them.
     Hold(Vec<u32>),
+    /// Makes a job with an id of its own of each of these tasks of a pending array, and holds them as an
+    /// administrator.
+    SplitArray {
+        /// The array's job.
+        id: u32,
+        /// The tasks.
+        tasks: Vec<u32>,
+    },
     /// Assigns nodes and generic resources to a held job, and releases it.
     Place(Place),
     /// Sends a signal to the batch script of a running job.

@@ -9,6 +9,7 @@
 pub mod client;
 pub mod command;
 pub mod past;
+pub mod text;
 pub mod view;
 
 pub use client::Client;

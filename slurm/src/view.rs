@@ -56,8 +56,11 @@ impl SlurmState {
 pub struct SlurmJob {
     /// Slurm's job id. A task of an array has its own.
     pub id: u32,
-    /// Array job and task, for people: `11_2`.
+    /// Array job and task, for people: `11_2`; `11_[3-8]` for tasks that have no id of their own yet.
     pub array: Option<String>,
+    /// The tasks of an array that still share this id. Each becomes a job with its own id when it is changed
+    /// by its number ([`crate::Command::SplitArray`]); the last keeps this id.
+    pub unsplit_tasks: Vec<u32>,
     /// Name.
     pub name: String,
     /// Owner.
@@ -86,7 +89,8 @@ pub struct SlurmJob {
     pub ended_at: Option<Timestamp>,
     /// Its time limit; absent: none.
     pub time_limit: Option<Duration>,
-    /// Whether a dependency or a begin time keeps it from starting.
+    /// Whether a dependency or a begin time keeps it from starting. The begin time that Slurm sets at a
+    /// requeue does not count.
     pub waits: bool,
     /// Number of nodes that it requests.
     pub nodes: u32,
@@ -101,6 +105,8 @@ pub struct SlurmJob {
     pub gres: String,
     /// Nodes that it requires now, sorted.
     pub required_nodes: Vec<NodeId>,
+    /// The most nodes that it accepts; absent: no limit.
+    pub max_nodes: Option<u32>,
     /// Whether it requires whole nodes.
     pub whole_nodes: bool,
     /// Whether it is a component of a heterogeneous job, or in a reservation.
