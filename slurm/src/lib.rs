@@ -8,7 +8,10 @@
 
 pub mod client;
 pub mod command;
+mod failure;
 pub mod past;
+#[cfg(feature = "service")]
+pub mod shell;
 pub mod text;
 pub mod view;
 

@@ -1,6 +1,6 @@
 //! What Slurm reports about its jobs and nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wattle_common::id::GpuIndex;
@@ -16,6 +16,8 @@ pub struct SlurmView {
     pub jobs: BTreeMap<u32, SlurmJob>,
     /// The nodes with GPUs.
     pub nodes: BTreeMap<NodeId, SlurmNode>,
+    /// Jobs that Slurm has, but whose record is not readable. Nothing may be concluded about them.
+    pub unreadable: BTreeSet<u32>,
 }
 
 /// State of a job in Slurm, reduced to what decisions depend on.
@@ -105,8 +107,6 @@ pub struct SlurmJob {
     pub gres: String,
     /// Nodes that it requires now, sorted.
     pub required_nodes: Vec<NodeId>,
-    /// The most nodes that it accepts; absent: no limit.
-    pub max_nodes: Option<u32>,
     /// Whether it requires whole nodes.
     pub whole_nodes: bool,
     /// Whether it is a component of a heterogeneous job, or in a reservation.

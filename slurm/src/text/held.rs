@@ -20,7 +20,8 @@ pub fn held(output: &str, id: u32, name: &str) -> Result<Vec<(String, Vec<GpuInd
         return Err(other());
     }
     let name = if name.is_empty() { "(null)" } else { name };
-    let rest = rest.strip_prefix(name).and_then(|rest| rest.strip_prefix('\n')).ok_or_else(other)?;
+    let rest = rest.strip_prefix(name).ok_or_else(other)?;
+    let rest = rest.strip_prefix("\n   UserId=").ok_or_else(other)?;
     let mut nodes = Vec::new();
     for line in rest.lines().map(str::trim_start) {
         if line.starts_with("MinCPUsNode=") {
@@ -48,8 +49,8 @@ mod tests {
     fn the_indices_are_slurms() {
         assert_eq!(held(SHOWN, 2, NAME), Ok(vec![("tx1".to_owned(), vec![3])]));
         let two = include_str!("../../tests/slurm-22.05/show-job-two-nodes.txt");
-        let on = |node: &str| (node.to_owned(), vec![0]);
-        assert_eq!(held(two, 4, "wrap"), Ok(vec![on("tx2"), on("tx3")]));
+        let on = |node: &str, gpu| (node.to_owned(), vec![gpu]);
+        assert_eq!(held(two, 4, "wrap"), Ok(vec![on("tx1", 2), on("tx2", 0)]));
     }
 
     #[test]

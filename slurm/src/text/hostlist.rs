@@ -66,7 +66,10 @@ fn ranges(numbers: Vec<&str>) -> String {
     sorted.dedup();
     for number in sorted {
         match ranges.last_mut() {
-            Some((_, last)) if last.len() == number.len() && value(last) + 1 == value(number) => {
+            Some((_, last))
+                if value(last) + 1 == value(number)
+                    && (last.len() == number.len() || !number.starts_with('0')) =>
+            {
                 *last = number;
             }
             _ => ranges.push((number, number)),

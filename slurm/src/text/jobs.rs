@@ -81,7 +81,7 @@ pub fn job(record: &Record<'_>, now: Timestamp) -> Result<QueuedJob, TextError> 
     let state = state(get("state")).ok_or_else(|| TextError::new("job state", get("state")))?;
     let is_pending = state == SlurmState::Pending;
     let tres = get("tres-alloc");
-    // `numnodes` of a pending job is an estimate.
+    // `numnodes` of a pending job is an estimate, or the number of its last run.
     let nodes = match tres_value(tres, "node") {
         Some(nodes) => number("number of nodes", nodes)?,
         None => first_number(get("numnodes")).unwrap_or(1),
@@ -135,7 +135,6 @@ pub fn job(record: &Record<'_>, now: Timestamp) -> Result<QueuedJob, TextError> 
         features: get("feature").to_owned(),
         gres: gres.to_string(),
         required_nodes,
-        max_nodes: first_number(get("maxnodes")).filter(|n| *n > 0),
         whole_nodes: get("oversubscribe") == "NO",
         is_special: !get("hetjobid").is_empty() && get("hetjobid") != "0"
             || !get("reservation").is_empty()
@@ -178,8 +177,7 @@ fn needs(record: &Record<'_>, nodes: u32, tasks: u32) -> Result<NodeNeeds, TextE
 
 /// The number in `gres:gpu:1000` or `gres/gpu:1000`, which counts for each GPU.
 fn per_gpu(text: &str) -> Result<u32, TextError> {
-    let count = GresList::parse(text)?.count("gpu");
-    u32::try_from(count).map_err(|_| TextError::new("number for each GPU", text))
+    Ok(u32::try_from(GresList::parse(text)?.count("gpu")).unwrap_or(u32::MAX))
 }
 
 /// The tasks of `11_[2,4-8:2%3]`, which have no id of their own yet.

@@ -149,11 +149,11 @@ mod tests {
         assert_eq!(names, ["tx1", "tx2", "tx3"]);
         let drained = &shown[2];
         assert_eq!(drained.node.unavailable.as_deref(), Some("drain: bad DIMM State=IDLE"));
-        assert_eq!(drained.state, "MIXED+DRAIN");
+        assert_eq!(drained.state, "IDLE+DRAIN");
         assert_eq!(shown[0].node.unavailable, None);
         assert_eq!(shown[0].node.gpus, [0, 1, 2, 3]);
         assert_eq!((shown[0].node.cpus, shown[0].node.memory_mib), (16, 64_000));
-        assert_eq!((shown[0].node.cpus_allocated, shown[0].node.memory_mib_allocated), (1, 500));
+        assert_eq!((shown[0].node.cpus_allocated, shown[0].node.memory_mib_allocated), (7, 3548));
         assert_eq!(shown[0].node.features, ["v100"]);
         assert_eq!(shown[0].version, "22.05.8");
         assert_eq!(shown[0].partitions, ["gpu"]);
