@@ -78,7 +78,9 @@ pub enum SlurmError {
         error: String,
     },
     /// Slurm limits the rate of requests (`rl_enable`), and the limit is reached.
-    #[error("Slurm limits the request rate: `{command}` was refused; raise `rl_refill_rate` in SlurmctldParameters")]
+    #[error(
+        "Slurm limits the request rate: `{command}` was refused; raise `rl_refill_rate` in SlurmctldParameters"
+    )]
     RateLimited {
         /// The command line.
         command: String,

@@ -82,7 +82,8 @@ impl CommandLine {
         now: Timestamp,
     ) -> Result<(Vec<QueuedJob>, BTreeSet<u32>), SlurmError> {
         let command = || [&["squeue"], arguments].concat().join(" ");
-        let wrong = |error: TextError| SlurmError::Output { command: command(), error: error.to_string() };
+        let wrong =
+            |error: TextError| SlurmError::Output { command: command(), error: error.to_string() };
         let mark = mark(Path::new(RANDOM)).map_err(wrong)?;
         // In the environment, which other users cannot read.
         let format = jobs::LAYOUT.format(&mark);
@@ -116,7 +117,8 @@ impl CommandLine {
         if let Some(held) = self.held.get(&job.id).filter(|held| held.is_of(queued)) {
             return Ok(held.on.clone());
         }
-        let shown = self.run("scontrol", &["show", "job", "--details", &queued.shown_as], &[]).await;
+        let shown =
+            self.run("scontrol", &["show", "job", "--details", &queued.shown_as], &[]).await;
         let shown = match shown {
             // It has ended since.
             Err(error) if is_about_absent_job(&error) => String::new(),
@@ -140,7 +142,8 @@ impl CommandLine {
     /// The job with this id now.
     async fn job(&mut self, id: u32) -> Result<SlurmJob, SlurmError> {
         let text = id.to_string();
-        let arguments = ["--noheader", "--all", "--array-unique", "--states=all", "--jobs", text.as_str()];
+        let arguments =
+            ["--noheader", "--all", "--array-unique", "--states=all", "--jobs", text.as_str()];
         let (queued, _) = self.queued(&arguments, Timestamp::EPOCH).await?;
         let job = queued.into_iter().map(|queued| queued.job).find(|job| job.id == id);
         job.ok_or_else(|| SlurmError::Refused {
@@ -229,7 +232,8 @@ impl Client for CommandLine {
                 self.hold(&ids.iter().map(u32::to_string).collect::<Vec<_>>()).await
             }
             Command::SplitArray { id, tasks } => {
-                self.hold(&tasks.iter().map(|task| format!("{id}_{task}")).collect::<Vec<_>>()).await
+                self.hold(&tasks.iter().map(|task| format!("{id}_{task}")).collect::<Vec<_>>())
+                    .await
             }
             Command::Place(place) => self.place(place).await,
             Command::Checkpoint { id, signal } => {
@@ -249,18 +253,22 @@ impl Client for CommandLine {
         }
     }
 
-    async fn past(
-        &mut self,
-        ids: &[u32],
-        since: Timestamp,
-    ) -> Result<Vec<PastRun>, SlurmError> {
+    async fn past(&mut self, ids: &[u32], since: Timestamp) -> Result<Vec<PastRun>, SlurmError> {
         let since = format!("--starttime=uts{}", since.as_us() / 1_000_000);
         let format = format!("--format={}", past::FORMAT);
         let mut runs = Vec::new();
         for ids in ids.chunks(JOBS_PER_COMMAND) {
             let list = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
             let jobs = format!("--jobs={list}");
-            let arguments = ["--duplicates", "--allocations", "--parsable2", "--noheader", &since, &format, &jobs];
+            let arguments = [
+                "--duplicates",
+                "--allocations",
+                "--parsable2",
+                "--noheader",
+                &since,
+                &format,
+                &jobs,
+            ];
             let output = self.run("sacct", &arguments, &[]).await?;
             let found = past::runs(&output).map_err(|error| SlurmError::Output {
                 command: format!("sacct {jobs}"),
@@ -280,7 +288,10 @@ fn difference(job: &SlurmJob, place: &Place) -> Option<(String, String)> {
         Some((format!("the resources `{}`", job.gres), format!("`{}`", place.gres)))
     } else if job.required_nodes != place.nodes {
         let list = |nodes: &[NodeId]| hostlist::compress(nodes.iter().map(NodeId::as_str));
-        Some((format!("the nodes `{}`", list(&job.required_nodes)), format!("`{}`", list(&place.nodes))))
+        Some((
+            format!("the nodes `{}`", list(&job.required_nodes)),
+            format!("`{}`", list(&place.nodes)),
+        ))
     } else if job.nodes != count {
         Some((format!("{} nodes", job.nodes), count.to_string()))
     } else {
@@ -301,7 +312,9 @@ fn ended_is_fine(result: Result<(), SlurmError>) -> Result<(), SlurmError> {
 }
 
 fn shares(on: Vec<(String, Vec<GpuIndex>)>) -> Vec<NodeShare> {
-    let share = |(name, gpus): (String, Vec<GpuIndex>)| Some(NodeShare { node: NodeId::new(&name).ok()?, gpus });
+    let share = |(name, gpus): (String, Vec<GpuIndex>)| {
+        Some(NodeShare { node: NodeId::new(&name).ok()?, gpus })
+    };
     on.into_iter().filter_map(share).filter(|share| !share.gpus.is_empty()).collect()
 }
 

@@ -54,15 +54,21 @@ impl Programs {
     ) -> Result<Printed, SlurmError> {
         let line = || [&[program], arguments].concat().join(" ");
         let path = self.folder.as_ref().map_or_else(|| PathBuf::from(program), |f| f.join(program));
-        let missing =
-            |error: std::io::Error| SlurmError::Program { program: program.to_owned(), error: error.to_string() };
+        let missing = |error: std::io::Error| SlurmError::Program {
+            program: program.to_owned(),
+            error: error.to_string(),
+        };
         let mut command = Command::new(path);
         command.args(arguments).env_clear();
         command.envs(PASSED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         // Instants in seconds, lists of tasks that are not cut off, English messages.
         command.envs([("SLURM_TIME_FORMAT", "%s"), ("SLURM_BITSTR_LEN", "0"), ("LC_ALL", "C")]);
         command.envs(variables.iter().copied());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
         let mut child = command.spawn().map_err(missing)?;
         let (output, errors) = (child.stdout.take(), child.stderr.take());
         let all = async { tokio::join!(read(output), read(errors), child.wait()) };

@@ -20,7 +20,11 @@ impl Mark {
     /// If it has not.
     pub fn new(random: &str) -> Result<Self, TextError> {
         let is_long = random.len() >= 16 && random.bytes().all(|b| b.is_ascii_hexdigit());
-        if is_long { Ok(Self(format!("<{random}>"))) } else { Err(TextError::new("random text", random)) }
+        if is_long {
+            Ok(Self(format!("<{random}>")))
+        } else {
+            Err(TextError::new("random text", random))
+        }
     }
 }
 
@@ -46,7 +50,8 @@ impl Layout {
     /// The value of `SQUEUE_FORMAT2`.
     #[must_use]
     pub fn format(&self, mark: &Mark) -> String {
-        let (last, formed) = self.formed.split_last().map_or(("jobid", self.formed), |(l, f)| (*l, f));
+        let (last, formed) =
+            self.formed.split_last().map_or(("jobid", self.formed), |(l, f)| (*l, f));
         let mut format: String = formed.iter().map(|name| format!("{name}:{SEPARATOR},")).collect();
         format.push_str(&format!("{last}:{}", mark.0));
         for name in self.free {

@@ -51,7 +51,8 @@ impl GresList {
         }
         for item in split_outside_parentheses(text) {
             let item = item.split('(').next().unwrap_or(item);
-            let item = item.strip_prefix("gres:").or_else(|| item.strip_prefix("gres/")).unwrap_or(item);
+            let item =
+                item.strip_prefix("gres:").or_else(|| item.strip_prefix("gres/")).unwrap_or(item);
             let mut parts = item.split([':', '=']);
             let name = parts.next().unwrap_or_default();
             let rest: Vec<&str> = parts.collect();
@@ -60,7 +61,12 @@ impl GresList {
                 [one] if one.starts_with(|c: char| c.is_ascii_digit()) => ("", *one),
                 [kind] => (*kind, "1"),
                 [kind, count] => (*kind, *count),
-                _ => return Err(TextError::new("generic resource with more than a type and a number", item)),
+                _ => {
+                    return Err(TextError::new(
+                        "generic resource with more than a type and a number",
+                        item,
+                    ));
+                }
             };
             list.add(name, kind, number(count)?);
         }
@@ -75,10 +81,15 @@ impl GresList {
     pub fn of_tres(text: &str) -> Result<Self, TextError> {
         let parts = text.split(',').filter(|part| part.starts_with("gres/"));
         let mut list = Self::parse(&parts.collect::<Vec<_>>().join(","))?;
-        let totals: Vec<_> = list.counts.keys().filter(|(_, kind)| kind.1.is_empty()).cloned().collect();
+        let totals: Vec<_> =
+            list.counts.keys().filter(|(_, kind)| kind.1.is_empty()).cloned().collect();
         for key in totals {
-            let typed: u64 =
-                list.counts.iter().filter(|((n, k), _)| *n == key.0 && *k != key.1).map(|(_, c)| c).sum();
+            let typed: u64 = list
+                .counts
+                .iter()
+                .filter(|((n, k), _)| *n == key.0 && *k != key.1)
+                .map(|(_, c)| c)
+                .sum();
             if typed > 0 {
                 let total = list.counts.remove(&key).unwrap_or(0);
                 list.add(&key.0, "", total.saturating_sub(typed));
@@ -97,18 +108,27 @@ impl GresList {
     /// Number of a resource, of all types.
     #[must_use]
     pub fn count(&self, name: &str) -> u64 {
-        self.counts.iter().filter(|((n, _), _)| n == name).fold(0, |sum, (_, c)| sum.saturating_add(*c))
+        self.counts
+            .iter()
+            .filter(|((n, _), _)| n == name)
+            .fold(0, |sum, (_, c)| sum.saturating_add(*c))
     }
 
     /// The types of a resource with their numbers; the empty type for a resource without.
     pub fn types<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
-        self.counts.iter().filter(move |((n, _), _)| n == name).map(|((_, k), c)| (k.1.as_str(), *c))
+        self.counts
+            .iter()
+            .filter(move |((n, _), _)| n == name)
+            .map(|((_, k), c)| (k.1.as_str(), *c))
     }
 
     /// The names of the resources.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let mut last = None;
-        self.counts.keys().map(|(name, _)| name.as_str()).filter(move |name| last.replace(*name) != Some(*name))
+        self.counts
+            .keys()
+            .map(|(name, _)| name.as_str())
+            .filter(move |name| last.replace(*name) != Some(*name))
     }
 
     /// Whether there are none.
@@ -122,7 +142,8 @@ impl GresList {
     pub fn gpus(&self) -> u32 {
         let guests = self.names().filter(|n| is_guest(n)).map(|n| self.count(n)).sum::<u64>();
         let shards = u64::from(self.count("shard") > 0);
-        u32::try_from(self.count("gpu").saturating_add(guests).saturating_add(shards)).unwrap_or(u32::MAX)
+        u32::try_from(self.count("gpu").saturating_add(guests).saturating_add(shards))
+            .unwrap_or(u32::MAX)
     }
 }
 
@@ -262,14 +283,18 @@ mod tests {
 
     #[test]
     fn a_total_and_its_types_are_counted_once() {
-        let text = "cpu=1,mem=500M,node=1,billing=1,gres/gpu=2,gres/gpu:g0=1,gres/gpu:g1=1,gres/guest=1";
+        let text =
+            "cpu=1,mem=500M,node=1,billing=1,gres/gpu=2,gres/gpu:g0=1,gres/gpu:g1=1,gres/guest=1";
         assert_eq!(GresList::of_tres(text).unwrap().to_string(), "gpu:g0:1,gpu:g1:1,guest:1");
     }
 
     #[test]
     fn indices_come_from_types_or_positions() {
         let indices = |text| held_indices(text).unwrap();
-        assert_eq!(indices("gpu:g0:1(IDX:0),gpu:g1:1(IDX:1),gpu:g2:0(IDX:),gpu:g3:0(IDX:)"), [0, 1]);
+        assert_eq!(
+            indices("gpu:g0:1(IDX:0),gpu:g1:1(IDX:1),gpu:g2:0(IDX:),gpu:g3:0(IDX:)"),
+            [0, 1]
+        );
         assert_eq!(indices("gpu:2(IDX:0,2-3)"), [0, 2, 3]);
         assert_eq!(indices("gpu:v100:2(IDX:4-5)"), [4, 5]);
         assert_eq!(indices("shard:2(0/4,2/4,0/4)"), [1]);

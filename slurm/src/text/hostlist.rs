@@ -139,7 +139,9 @@ mod tests {
 
     #[test]
     fn damaged_lists_are_refused() {
-        for list in ["n[1", "n]1", "n[[1]]", "n[a]", "n[2-1]", "n[1-]", "n[0-99999999]", "n[0-999]x[0-999]"] {
+        for list in
+            ["n[1", "n]1", "n[[1]]", "n[a]", "n[2-1]", "n[1-]", "n[0-99999999]", "n[0-999]x[0-999]"]
+        {
             assert!(expand(list).is_err(), "{list}");
         }
     }

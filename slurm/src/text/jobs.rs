@@ -8,9 +8,9 @@ use wattle_common::{NodeId, Timestamp};
 use super::TextError;
 use super::fields::{Layout, Record};
 use super::gres::GresList;
+use super::hostlist;
 use super::state::state;
 use super::values::{instant, memory_mib, time_limit, tres_value};
-use super::hostlist;
 use crate::view::{SlurmJob, SlurmState};
 
 /// The fields that a [`SlurmJob`] is made of. Their names are the same from Slurm 22.05 to 26.05.
@@ -48,7 +48,16 @@ pub const LAYOUT: Layout = Layout {
         "oversubscribe",
         "exit_code",
     ],
-    free: &["reason", "dependency", "feature", "reservation", "name", "comment", "admin_comment", "stdout"],
+    free: &[
+        "reason",
+        "dependency",
+        "feature",
+        "reservation",
+        "name",
+        "comment",
+        "admin_comment",
+        "stdout",
+    ],
 };
 
 /// A requeue sets the begin time this far ahead at most: `cred_expire` (120 s) and a second; longer values
@@ -97,12 +106,13 @@ pub fn job(record: &Record<'_>, now: Timestamp) -> Result<QueuedJob, TextError> 
         per_job.max(per_task.saturating_mul(tasks)).div_ceil(nodes)
     };
     let required = hostlist::expand(get("reqnodes"))?;
-    let mut required_nodes: Vec<NodeId> = required.iter().filter_map(|n| NodeId::new(n).ok()).collect();
+    let mut required_nodes: Vec<NodeId> =
+        required.iter().filter_map(|n| NodeId::new(n).ok()).collect();
     required_nodes.sort();
     let has_foreign_nodes = required_nodes.len() < required.len();
     let shown_as = get("jobarrayid");
-    let submitted_at =
-        instant(get("submittime"))?.ok_or_else(|| TextError::new("submission time", get("submittime")))?;
+    let submitted_at = instant(get("submittime"))?
+        .ok_or_else(|| TextError::new("submission time", get("submittime")))?;
     let restarts = first_number(get("restartcnt")).unwrap_or(0);
     let waits = is_pending
         && (!get("dependency").is_empty()
@@ -164,7 +174,9 @@ fn needs(record: &Record<'_>, nodes: u32, tasks: u32) -> Result<NodeNeeds, TextE
     let cpus = if cpus_per_gpu > 0 {
         let per_task = first_number(get("cpus-per-task")).unwrap_or(1);
         // Its CPUs for each GPU are usually all that it needs.
-        first_number(get("mincpus")).unwrap_or(1).max(per_task.saturating_mul(tasks.div_ceil(nodes)))
+        first_number(get("mincpus"))
+            .unwrap_or(1)
+            .max(per_task.saturating_mul(tasks.div_ceil(nodes)))
     } else {
         first_number(tres_value(tres, "cpu").unwrap_or("1")).unwrap_or(1).div_ceil(nodes)
     };

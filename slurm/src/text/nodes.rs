@@ -65,13 +65,18 @@ pub fn nodes(output: &str) -> Result<Vec<ShownNode>, TextError> {
 #[must_use]
 pub fn with_gpus(nodes: &[ShownNode]) -> BTreeMap<NodeId, SlurmNode> {
     let with_gpus = nodes.iter().filter(|shown| !shown.node.gpus.is_empty());
-    with_gpus.filter_map(|shown| Some((NodeId::new(&shown.name).ok()?, shown.node.clone()))).collect()
+    with_gpus
+        .filter_map(|shown| Some((NodeId::new(&shown.name).ok()?, shown.node.clone())))
+        .collect()
 }
 
 fn node(lines: &[&str]) -> Result<ShownNode, TextError> {
     let get = |name: &str| -> &str {
         let values = lines.iter().filter(|line| !is_free(line)).flat_map(|line| line.split(' '));
-        values.filter_map(|word| word.strip_prefix(name)?.strip_prefix('=')).next().unwrap_or_default()
+        values
+            .filter_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+            .next()
+            .unwrap_or_default()
     };
     let number = |name: &str| first_number(get(name));
     let reason = lines.iter().find_map(|line| line.strip_prefix("Reason=")).unwrap_or_default();
@@ -111,7 +116,8 @@ fn is_free(line: &str) -> bool {
 
 /// The indices of the types `g<index>`; otherwise one for each GPU, from 0.
 fn gpus(gres: &GresList) -> Vec<GpuIndex> {
-    let typed: Option<Vec<GpuIndex>> = gres.types("gpu").map(|(kind, _)| index_of_type(kind)).collect();
+    let typed: Option<Vec<GpuIndex>> =
+        gres.types("gpu").map(|(kind, _)| index_of_type(kind)).collect();
     match typed {
         Some(mut indices) => {
             indices.sort_unstable();
@@ -125,8 +131,10 @@ fn gpus(gres: &GresList) -> Vec<GpuIndex> {
 fn unavailable(state: &str, reason: &str) -> Option<String> {
     // `*` marks a node that does not answer; other characters mark power states.
     let is_silent = state.contains('*');
-    let flags: Vec<&str> =
-        state.split('+').map(|flag| flag.trim_end_matches(|c: char| !c.is_ascii_alphabetic())).collect();
+    let flags: Vec<&str> = state
+        .split('+')
+        .map(|flag| flag.trim_end_matches(|c: char| !c.is_ascii_alphabetic()))
+        .collect();
     let flag = flags.iter().find(|flag| UNAVAILABLE.contains(flag)).copied();
     let flag = flag.or(is_silent.then_some("NOT_RESPONDING"))?;
     let reason = reason.rsplit_once(" [").map_or(reason, |(text, _)| text).trim();

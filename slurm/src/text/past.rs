@@ -24,7 +24,9 @@ pub fn runs(output: &str) -> Result<Vec<PastRun>, TextError> {
         let run_state = if state_text.starts_with("REQUEUED") {
             PastState::Requeued
         } else {
-            PastState::Job(state(state_text).ok_or_else(|| TextError::new("job state", state_text))?)
+            PastState::Job(
+                state(state_text).ok_or_else(|| TextError::new("job state", state_text))?,
+            )
         };
         let (code, signal) = exit.split_once(':').unwrap_or((exit, "0"));
         let number = |text: &str| text.parse().map_err(|_| TextError::new("exit code", exit));

@@ -21,7 +21,9 @@ fn single(name: &str) -> Option<SlurmState> {
         "RUNNING" | "SUSPENDED" | "SIGNALING" | "RESIZING" | "STOPPED" => SlurmState::Running,
         "COMPLETING" | "STAGE_OUT" => SlurmState::Completing,
         "COMPLETED" => SlurmState::Completed,
-        "FAILED" | "BOOT_FAIL" | "DEADLINE" | "LAUNCH_FAILED" | "RECONFIG_FAIL" => SlurmState::Failed,
+        "FAILED" | "BOOT_FAIL" | "DEADLINE" | "LAUNCH_FAILED" | "RECONFIG_FAIL" => {
+            SlurmState::Failed
+        }
         "TIMEOUT" => SlurmState::TimedOut,
         "OUT_OF_MEMORY" => SlurmState::OutOfMemory,
         "CANCELLED" | "REVOKED" | "PREEMPTED" => SlurmState::Cancelled,

@@ -39,7 +39,8 @@ pub fn time_limit(text: &str) -> Result<Option<Duration>, TextError> {
         return Err(invalid());
     }
     let days: u64 = days.parse().map_err(|_| invalid())?;
-    let total = days.checked_mul(86_400).and_then(|d| d.checked_add(seconds)).ok_or_else(invalid)?;
+    let total =
+        days.checked_mul(86_400).and_then(|d| d.checked_add(seconds)).ok_or_else(invalid)?;
     Ok(Some(Duration::from_secs(total)))
 }
 

@@ -10,7 +10,9 @@ use std::time::Duration;
 use wattle_common::{NodeId, Timestamp};
 use wattle_slurm::shell::client::CommandLine;
 use wattle_slurm::shell::programs::Programs;
-use wattle_slurm::{Client, Command, PastState, Place, SlurmError, SlurmJob, SlurmState, SlurmView};
+use wattle_slurm::{
+    Client, Command, PastState, Place, SlurmError, SlurmJob, SlurmState, SlurmView,
+};
 
 /// A name that pretends to be another job.
 const NAME: &str = "n\n\nJobId=1 JobName=x\n   UserId=root(0)\n     Nodes=n1 CPU_IDs=0 Mem=1 \
@@ -29,7 +31,9 @@ impl Cluster {
         process.arg("as").arg(&self.folder).args(["games", "sbatch", "--parsable", "--hold"]);
         let printed = process.args(options).output().unwrap();
         let text = String::from_utf8(printed.stdout).unwrap();
-        text.trim().parse().unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&printed.stderr)))
+        text.trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&printed.stderr)))
     }
 
     async fn view(&mut self) -> SlurmView {
@@ -37,7 +41,12 @@ impl Cluster {
     }
 
     /// Reads until the job fulfils the condition.
-    async fn until(&mut self, id: u32, what: &str, is_fulfilled: impl Fn(&SlurmJob) -> bool) -> SlurmJob {
+    async fn until(
+        &mut self,
+        id: u32,
+        what: &str,
+        is_fulfilled: impl Fn(&SlurmJob) -> bool,
+    ) -> SlurmJob {
         let mut last = None;
         for _ in 0..300 {
             last = self.view().await.jobs.remove(&id);
@@ -51,7 +60,11 @@ impl Cluster {
 }
 
 fn names(view: &SlurmView) -> Vec<NodeId> {
-    view.nodes.iter().filter(|(_, node)| node.unavailable.is_none()).map(|(name, _)| name.clone()).collect()
+    view.nodes
+        .iter()
+        .filter(|(_, node)| node.unavailable.is_none())
+        .map(|(name, _)| name.clone())
+        .collect()
 }
 
 #[tokio::test]
@@ -71,14 +84,20 @@ async fn a_job_is_held_placed_moved_and_cancelled() {
     assert!(nodes.len() >= 2, "two available nodes are required: {view:?}");
     assert_eq!(view.nodes[&nodes[0]].gpus, [0, 1, 2, 3]);
 
-    let id = cluster.submit(&["--gres=gpu:2", "-J", NAME, "--comment=a\u{1f}b", "--wrap=sleep 1000"]);
+    let id =
+        cluster.submit(&["--gres=gpu:2", "-J", NAME, "--comment=a\u{1f}b", "--wrap=sleep 1000"]);
     cluster.client.execute(&Command::Hold(vec![id])).await.unwrap();
     let job = cluster.until(id, "held", |job| job.held && job.reason == "JobHeldAdmin").await;
     assert_eq!((job.name.as_str(), job.comment.as_str()), (NAME, "a\u{1f}b"));
     assert_eq!((job.gres.as_str(), job.gpus_per_node), ("gpu:2", 2));
 
     // Another tag is another job.
-    let place = Place { id, gres: "gpu:g1:1,gpu:g3:1".to_owned(), nodes: vec![nodes[1].clone()], ..Place::default() };
+    let place = Place {
+        id,
+        gres: "gpu:g1:1,gpu:g3:1".to_owned(),
+        nodes: vec![nodes[1].clone()],
+        ..Place::default()
+    };
     let other = Place { admin_comment: "wattle: tag=1".to_owned(), ..place.clone() };
     let refused = cluster.client.execute(&Command::Place(other)).await.unwrap_err();
     assert!(matches!(refused, SlurmError::NotApplied { .. }), "{refused}");
@@ -92,19 +111,26 @@ async fn a_job_is_held_placed_moved_and_cancelled() {
     cluster.client.execute(&Command::Place(place)).await.unwrap();
 
     cluster.client.execute(&Command::RequeueHold(id)).await.unwrap();
-    let job = cluster.until(id, "requeued", |job| job.held && job.state == SlurmState::Pending).await;
+    let job =
+        cluster.until(id, "requeued", |job| job.held && job.state == SlurmState::Pending).await;
     assert_eq!((job.restarts, job.waits, job.on.len()), (1, false, 0));
 
-    let both = Place { id, gres: "gpu:g0:1".to_owned(), nodes: nodes[..2].to_vec(), ..Place::default() };
+    let both =
+        Place { id, gres: "gpu:g0:1".to_owned(), nodes: nodes[..2].to_vec(), ..Place::default() };
     cluster.client.execute(&Command::Place(both)).await.unwrap();
     let job = cluster.until(id, "running again", |job| job.state == SlurmState::Running).await;
-    let gpus: Vec<_> = job.on.iter().map(|share| (share.node.clone(), share.gpus.clone())).collect();
+    let gpus: Vec<_> =
+        job.on.iter().map(|share| (share.node.clone(), share.gpus.clone())).collect();
     assert_eq!(gpus, [(nodes[0].clone(), vec![0]), (nodes[1].clone(), vec![0])]);
 
     cluster.client.execute(&Command::Cancel(id)).await.unwrap();
     let job = cluster.until(id, "cancelled", |job| job.state == SlurmState::Cancelled).await;
     assert!(job.ended_at.is_some());
-    for ended in [Command::Cancel(id), Command::Hold(vec![id]), Command::Checkpoint { id, signal: "USR1".to_owned() }] {
+    for ended in [
+        Command::Cancel(id),
+        Command::Hold(vec![id]),
+        Command::Checkpoint { id, signal: "USR1".to_owned() },
+    ] {
         cluster.client.execute(&ended).await.unwrap();
     }
     past_runs(&mut cluster, id).await;
@@ -113,7 +139,9 @@ async fn a_job_is_held_placed_moved_and_cancelled() {
 
 /// The database has both runs, and takes a comment.
 async fn past_runs(cluster: &mut Cluster, id: u32) {
-    let is_complete = |states: &[PastState]| states == [PastState::Requeued, PastState::Job(SlurmState::Cancelled)];
+    let is_complete = |states: &[PastState]| {
+        states == [PastState::Requeued, PastState::Job(SlurmState::Cancelled)]
+    };
     let mut states = Vec::new();
     for _ in 0..300 {
         let runs = cluster.client.past(&[id], Timestamp::from_s(1_000_000_000)).await.unwrap();
@@ -138,7 +166,9 @@ async fn arrays_are_split(cluster: &mut Cluster) {
     cluster.client.execute(&split).await.unwrap();
     let view = cluster.view().await;
     let prefix = format!("{id}_");
-    let tasks = || view.jobs.values().filter(|job| job.array.as_ref().is_some_and(|a| a.starts_with(&prefix)));
+    let tasks = || {
+        view.jobs.values().filter(|job| job.array.as_ref().is_some_and(|a| a.starts_with(&prefix)))
+    };
     assert_eq!(tasks().count(), 3);
     assert!(tasks().all(|job| job.held && job.unsplit_tasks.is_empty()));
     for id in tasks().map(|job| job.id) {
