@@ -3,7 +3,7 @@
 use wattle_common::NodeId;
 
 /// A command to Slurm about one or more jobs. Each may be repeated without harm.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Command {
     /// Holds pending jobs as an administrator, so that their owners cannot release them.
     Hold(Vec<u32>),
@@ -38,11 +38,27 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// The jobs that it is about.
+    #[must_use]
+    pub fn ids(&self) -> Vec<u32> {
+        match self {
+            Self::Hold(ids) => ids.clone(),
+            Self::Place(place) => vec![place.id],
+            Self::Checkpoint { id, .. }
+            | Self::SplitArray { id, .. }
+            | Self::RequeueHold(id)
+            | Self::Cancel(id)
+            | Self::SetAdminComment { id, .. } => vec![*id],
+        }
+    }
+}
+
 /// Nodes and generic resources for a held job.
 ///
 /// Slurm applies only parts of an update if it refuses another part. The job is therefore read again, and
 /// released only if it has these nodes, these resources and this tag, and is held.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The job.
     pub id: u32,

@@ -9,13 +9,21 @@
 pub mod client;
 pub mod command;
 mod failure;
+pub mod intake;
+pub mod level;
+pub mod machine;
 pub mod past;
+pub mod released;
 #[cfg(feature = "service")]
 pub mod shell;
+pub mod terms;
 pub mod text;
 pub mod view;
 
 pub use client::Client;
 pub use command::{Command, Place, SlurmError};
-pub use past::{PastRun, PastState};
+pub use level::Level;
+pub use machine::{Action, Alarm, Event, Settings, SlurmMachine};
+pub use past::{PastRun, PastState, ScriptEnd};
+pub use released::{PersistedState, Released};
 pub use view::{SlurmJob, SlurmNode, SlurmState, SlurmView};

@@ -23,6 +23,40 @@ pub struct PastRun {
     pub ended_at: Option<Timestamp>,
     /// The administrator's comment.
     pub admin_comment: String,
+    /// The end of its batch script; absent: not known.
+    pub script: Option<ScriptEnd>,
+}
+
+/// The end of a batch script: the step `batch` of a run.
+///
+/// Slurm accepts a requeue of a job that has completed, and then replaces the state of the run by
+/// `REQUEUED`. Only the step shows that the script had ended by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScriptEnd {
+    /// Exit code, and the signal that ended it or 0.
+    pub exit: (i32, i32),
+    /// When it ended.
+    pub ended_at: Timestamp,
+}
+
+impl PastRun {
+    /// Whether the program completed by itself.
+    ///
+    /// Slurm's times are whole seconds: a script that ended in the second of the requeue counts as ended by
+    /// the requeue.
+    #[must_use]
+    pub fn completed(&self) -> bool {
+        match self.state {
+            PastState::Job(SlurmState::Completed) => true,
+            // A node failure is what Slurm concludes of a completion that slurmctld has lost.
+            PastState::Requeued | PastState::Job(SlurmState::NodeFailed) => {
+                self.script.is_some_and(|script| {
+                    script.exit == (0, 0) && self.ended_at.is_some_and(|end| script.ended_at < end)
+                })
+            }
+            PastState::Job(_) => false,
+        }
+    }
 }
 
 /// State of a run in the accounting database.

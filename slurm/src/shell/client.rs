@@ -260,15 +260,7 @@ impl Client for CommandLine {
         for ids in ids.chunks(JOBS_PER_COMMAND) {
             let list = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
             let jobs = format!("--jobs={list}");
-            let arguments = [
-                "--duplicates",
-                "--allocations",
-                "--parsable2",
-                "--noheader",
-                &since,
-                &format,
-                &jobs,
-            ];
+            let arguments = ["--duplicates", "--parsable2", "--noheader", &since, &format, &jobs];
             let output = self.run("sacct", &arguments, &[]).await?;
             let found = past::runs(&output).map_err(|error| SlurmError::Output {
                 command: format!("sacct {jobs}"),
