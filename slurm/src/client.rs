@@ -15,13 +15,17 @@ pub trait Client: Send {
     /// # Errors
     /// [`SlurmError`], if Slurm does not answer or its answer cannot be read completely. The last view
     /// remains valid as of its instant.
-    fn view(&mut self, now: Timestamp) -> impl Future<Output = Result<SlurmView, SlurmError>> + Send;
+    fn view(
+        &mut self,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<SlurmView, SlurmError>> + Send;
 
     /// Carries out a command.
     ///
     /// # Errors
     /// [`SlurmError`]; what part of the command has taken effect shows in the next view.
-    fn execute(&mut self, command: &Command) -> impl Future<Output = Result<(), SlurmError>> + Send;
+    fn execute(&mut self, command: &Command)
+    -> impl Future<Output = Result<(), SlurmError>> + Send;
 
     /// The runs of these jobs since `since` from the accounting database, the oldest first; several runs of a
     /// job that was requeued. A job that the database does not have is absent.

@@ -7,6 +7,14 @@ use wattle_common::NodeId;
 pub enum Command {
     /// Holds pending jobs as an administrator, so that their owners cannot release them.
     Hold(Vec<u32>),
+    /// Makes a job with an id of its own of each of these tasks of a pending array, and holds them as an
+    /// administrator.
+    SplitArray {
+        /// The array's job.
+        id: u32,
+        /// The tasks.
+        tasks: Vec<u32>,
+    },
     /// Assigns nodes and generic resources to a held job, and releases it.
     Place(Place),
     /// Sends a signal to the batch script of a running job.
@@ -38,6 +46,7 @@ impl Command {
             Self::Hold(ids) => ids.clone(),
             Self::Place(place) => vec![place.id],
             Self::Checkpoint { id, .. }
+            | Self::SplitArray { id, .. }
             | Self::RequeueHold(id)
             | Self::Cancel(id)
             | Self::SetAdminComment { id, .. } => vec![*id],
@@ -85,7 +94,9 @@ pub enum SlurmError {
         error: String,
     },
     /// Slurm limits the rate of requests (`rl_enable`), and the limit is reached.
-    #[error("Slurm limits the request rate: `{command}` was refused; raise `rl_refill_rate` in SlurmctldParameters")]
+    #[error(
+        "Slurm limits the request rate: `{command}` was refused; raise `rl_refill_rate` in SlurmctldParameters"
+    )]
     RateLimited {
         /// The command line.
         command: String,

@@ -1,7 +1,7 @@
 //! From a job in Slurm to its specification in Wattle.
 
-use wattle_common::job::{GpuRequest, JobSpec, SiteJob};
 use wattle_common::id::UserId;
+use wattle_common::job::{GpuRequest, JobSpec, SiteJob};
 use wattle_common::{JobId, Timestamp};
 
 use crate::terms::{Tag, Terms};
@@ -16,7 +16,8 @@ const NAME_LEN_MAX: usize = 200;
 /// The id of a job with this tag, or that was first seen with this submission time.
 #[must_use]
 pub fn job_id(slurm_id: u32, tag: Option<&Tag>, submitted_at: Timestamp) -> Option<JobId> {
-    let suffix = tag.map_or_else(|| format!("{:x}", submitted_at.as_us() / 1_000_000), |tag| tag.id.clone());
+    let suffix =
+        tag.map_or_else(|| format!("{:x}", submitted_at.as_us() / 1_000_000), |tag| tag.id.clone());
     JobId::new(&format!("{PREFIX}{slurm_id}-{suffix}")).ok()
 }
 
@@ -79,10 +80,7 @@ pub fn spec(
         duration_ms_estimate: None,
         memory_mib_max: None,
         gpu_type: gpu_type.map(|known| known.to_ascii_lowercase()),
-        checkpoint_signal: terms
-            .checkpoint_signal
-            .filter(|_| may_restart)
-            .map(str::to_owned),
+        checkpoint_signal: terms.checkpoint_signal.filter(|_| may_restart).map(str::to_owned),
         command: Vec::new(),
         environment: Vec::new(),
         working_dir: None,
@@ -90,6 +88,7 @@ pub fn spec(
             id: job.array.clone().unwrap_or_else(|| job.id.to_string()),
             placed_by_site,
             nodes: (nodes > 1).then_some(nodes),
+            partition: Some(job.partition.clone()),
             needs: job.needs,
         }),
         submitted_at_us: job.submitted_at,
@@ -114,8 +113,10 @@ mod tests {
         SlurmJob {
             id: 42,
             array: None,
+            unsplit_tasks: Vec::new(),
             name: "train\nx".to_owned(),
             user: "ada.l".to_owned(),
+            uid: 1_000,
             account: "lab".to_owned(),
             partition: "gpu".to_owned(),
             state: SlurmState::Pending,

@@ -8,12 +8,16 @@
 
 pub mod client;
 pub mod command;
+mod failure;
 pub mod intake;
 pub mod level;
 pub mod machine;
 pub mod past;
 pub mod released;
+#[cfg(feature = "service")]
+pub mod shell;
 pub mod terms;
+pub mod text;
 pub mod view;
 
 pub use client::Client;

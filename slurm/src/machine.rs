@@ -26,10 +26,10 @@ mod report;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use wattle_common::job::{JobSpec, NodeShare};
-use wattle_common::messages::{JobRecord, LaunchReport, LaunchState, NodeDesired};
 use wattle_common::bounds::OrderVersion;
 use wattle_common::id::{SubmissionId, UserId};
+use wattle_common::job::{JobSpec, NodeShare};
+use wattle_common::messages::{JobRecord, LaunchReport, LaunchState, NodeDesired};
 use wattle_common::{GpuIndex, JobId, Machine, NodeId, Timestamp};
 
 use crate::command::{Command, SlurmError};
@@ -38,7 +38,7 @@ use crate::level::Level;
 use crate::past::PastRun;
 use crate::released::{PersistedState, Released};
 use crate::terms::{Tag, Terms};
-use crate::view::{SlurmJob, SlurmView};
+use crate::view::{SlurmJob, SlurmState, SlurmView};
 
 pub use alarm::Alarm;
 
@@ -48,6 +48,10 @@ use record::Known;
 const COMMANDS_MAX: usize = 50;
 /// Most jobs in one command that holds jobs.
 const HOLD_MAX: usize = 200;
+/// Most tasks of an array that become jobs in one round.
+const SPLIT_MAX: usize = 20;
+/// Pending jobs up to which further tasks of arrays become jobs.
+const PENDING_MAX: usize = 1_000;
 /// Most jobs in one query of the accounting database.
 const LOOKUP_MAX: usize = 200;
 /// How long before its last submission or requeue a job may have run.
@@ -143,6 +147,7 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq)]
 struct Status {
     slurm_id: u32,
+    uid: u32,
     attempt: u32,
     state: LaunchState,
     /// What it holds; empty: what its order names.
@@ -190,6 +195,8 @@ pub struct SlurmMachine {
     reasons: BTreeMap<u32, String>,
     /// Number of commands of this round.
     commands: usize,
+    /// Number of pending jobs that may get commands.
+    pending: usize,
     /// GPUs that jobs of this round were given.
     given: BTreeSet<(NodeId, GpuIndex)>,
     to_hold: Vec<u32>,
@@ -221,6 +228,7 @@ impl SlurmMachine {
             alarmed: BTreeSet::new(),
             reasons: BTreeMap::new(),
             commands: 0,
+            pending: 0,
             given: BTreeSet::new(),
             to_hold: Vec::new(),
             status: BTreeMap::new(),
@@ -238,6 +246,7 @@ impl SlurmMachine {
         self.commands = 0;
         self.given.clear();
         self.status.clear();
+        self.pending = identified.values().filter(|job| job.state == SlurmState::Pending).count();
         for (id, job) in &identified {
             let order = orders.get(id);
             let status = if self.is_managed(id, job) {
@@ -249,7 +258,7 @@ impl SlurmMachine {
                 self.status.insert(id.clone(), status);
             }
         }
-        self.absent(now, &identified, &orders, out);
+        self.absent(now, &view, &identified, &orders, out);
         self.write_energy(now, &view, out);
         self.hold(out);
         self.look_up(now, out);
@@ -271,7 +280,8 @@ impl SlurmMachine {
             let tag = Tag::parse(&job.admin_comment);
             // A requeue changes the submission time, so a job without a tag is found by its record.
             let known = live.get(&job.id).into_iter().flatten().find(|id| {
-                let placed_by_site = self.records.get(**id).is_some_and(|known| known.placed_by_site);
+                let placed_by_site =
+                    self.records.get(**id).is_some_and(|known| known.placed_by_site);
                 tag.is_none() && placed_by_site && self.owner_agrees(id, job)
             });
             let id = match known {
@@ -285,6 +295,22 @@ impl SlurmMachine {
             }
         }
         jobs
+    }
+
+    /// Gives tasks of arrays an id of their own; returns whether the job has further tasks.
+    fn split(&mut self, now: Timestamp, job: &SlurmJob, out: &mut Vec<Action>) -> bool {
+        let Some((_, tasks)) = job.unsplit_tasks.split_last() else { return false };
+        if tasks.is_empty() {
+            return false;
+        }
+        let room = PENDING_MAX.saturating_sub(self.pending).min(SPLIT_MAX);
+        let tasks = &tasks[..room.min(tasks.len())];
+        if !tasks.is_empty() {
+            self.pending += tasks.len();
+            let split = Command::SplitArray { id: job.id, tasks: tasks.to_vec() };
+            self.command(now, job.id, split, out);
+        }
+        true
     }
 
     /// Whether the record of a job, if there is one, has the owner that Slurm has.
@@ -350,7 +376,13 @@ impl SlurmMachine {
             && self.command_at.get(&id).is_none_or(|at| now >= *at)
     }
 
-    fn command(&mut self, now: Timestamp, id: u32, command: Command, out: &mut Vec<Action>) -> bool {
+    fn command(
+        &mut self,
+        now: Timestamp,
+        id: u32,
+        command: Command,
+        out: &mut Vec<Action>,
+    ) -> bool {
         let may = self.may_command(now, id);
         if may {
             self.commands += 1;
@@ -428,7 +460,13 @@ impl SlurmMachine {
         }
     }
 
-    fn command_ended(&mut self, now: Timestamp, command: Command, result: Result<(), SlurmError>, out: &mut Vec<Action>) {
+    fn command_ended(
+        &mut self,
+        now: Timestamp,
+        command: Command,
+        result: Result<(), SlurmError>,
+        out: &mut Vec<Action>,
+    ) {
         let ids = command.ids();
         let Err(error) = result else {
             for id in ids {
@@ -475,9 +513,12 @@ impl SlurmMachine {
     ) {
         let records = &self.records;
         let is_done = |id: &JobId| {
-            !identified.contains_key(id) && records.get(id).is_none_or(|known| known.phase.is_final())
+            !identified.contains_key(id)
+                && intake::slurm_id(id).is_none_or(|id| !view.unreadable.contains(&id))
+                && records.get(id).is_none_or(|known| known.phase.is_final())
         };
-        let done: Vec<JobId> = self.state.released.keys().filter(|id| is_done(id)).cloned().collect();
+        let done: Vec<JobId> =
+            self.state.released.keys().filter(|id| is_done(id)).cloned().collect();
         for id in done {
             self.state.released.remove(&id);
             out.push(Action::Forget(id));

@@ -9,8 +9,8 @@
 //! assert_eq!((tag.id.as_str(), tag.nodes, tag.gpus_per_node), ("6a1f", 2, 4));
 //! ```
 
-use wattle_common::job::{GpuRequest, check_signal};
 use wattle_common::id::ProjectId;
+use wattle_common::job::{GpuRequest, check_signal};
 use wattle_common::{Timestamp, WorkloadId};
 
 /// The first word of a comment that is meant for Wattle.
@@ -49,7 +49,9 @@ pub struct Terms {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TermsError {
     /// A key that does not exist.
-    #[error("unknown comment key `{0}`: expected gpus, signal, exit, workload, project, deadline, slack, share, exclusive or max-slowdown")]
+    #[error(
+        "unknown comment key `{0}`: expected gpus, signal, exit, workload, project, deadline, slack, share, exclusive or max-slowdown"
+    )]
     Key(String),
     /// A key that is given twice.
     #[error("comment key `{0}` is given twice")]
@@ -106,11 +108,8 @@ impl Terms {
         has_value: bool,
         offset_s: i64,
     ) -> Result<(), TermsError> {
-        let wrong = |expected| TermsError::Value {
-            key: key.to_owned(),
-            value: value.to_owned(),
-            expected,
-        };
+        let wrong =
+            |expected| TermsError::Value { key: key.to_owned(), value: value.to_owned(), expected };
         let form = |key| match key {
             "gpus" => "N or N..M, as gpus=1..4",
             "signal" => "TERM, USR1, USR2, INT, HUP or CONT",
@@ -334,13 +333,10 @@ mod tests {
 
     #[test]
     fn tags_are_read_and_nothing_else() {
-        let tag = Tag::parse("wattle: tag=6a0f00001 nodes=2 gpus_per_node=4 held_by_owner").unwrap();
-        let expected = Tag {
-            id: "6a0f00001".to_owned(),
-            nodes: 2,
-            gpus_per_node: 4,
-            held_by_owner: true,
-        };
+        let tag =
+            Tag::parse("wattle: tag=6a0f00001 nodes=2 gpus_per_node=4 held_by_owner").unwrap();
+        let expected =
+            Tag { id: "6a0f00001".to_owned(), nodes: 2, gpus_per_node: 4, held_by_owner: true };
         assert_eq!(tag, expected);
         // With the energy, after the end.
         assert_eq!(Tag::parse("wattle: tag=6a energy_j=12").map(|tag| tag.id), Some("6a".into()));

@@ -47,7 +47,9 @@ pub enum Alarm {
         error: String,
     },
     /// A job has vanished from Slurm.
-    #[error("job {job} is neither in Slurm nor in its accounting database: its end is not known, and it is cancelled")]
+    #[error(
+        "job {job} is neither in Slurm nor in its accounting database: its end is not known, and it is cancelled"
+    )]
     Vanished {
         /// The job.
         job: JobId,

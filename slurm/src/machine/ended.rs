@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use wattle_common::id::UserId;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{LaunchState, ReachedLimit};
-use wattle_common::id::UserId;
 use wattle_common::units::Energy;
 use wattle_common::{JobId, Timestamp};
 
@@ -37,7 +37,11 @@ const fn code_of(exit: Option<(i32, i32)>) -> i32 {
 }
 
 /// The end of a run, and what to add to the path of its output.
-fn end_of(state: SlurmState, exit: Option<(i32, i32)>, memory_mib: u32) -> (LaunchState, &'static str) {
+fn end_of(
+    state: SlurmState,
+    exit: Option<(i32, i32)>,
+    memory_mib: u32,
+) -> (LaunchState, &'static str) {
     match state {
         SlurmState::Completed => (LaunchState::exited(0), ""),
         SlurmState::TimedOut => {
@@ -154,6 +158,7 @@ impl SlurmMachine {
     pub(super) fn absent(
         &mut self,
         now: Timestamp,
+        view: &SlurmView,
         identified: &BTreeMap<JobId, &SlurmJob>,
         orders: &BTreeMap<JobId, Order>,
         out: &mut Vec<Action>,
@@ -167,14 +172,16 @@ impl SlurmMachine {
             .map(|(id, known)| (id.clone(), known.clone()))
             .collect();
         for (id, known) in absent {
-            let Some(slurm_id) = intake::slurm_id(&id) else { continue };
+            let slurm_id = intake::slurm_id(&id).filter(|id| !view.unreadable.contains(id));
+            let Some(slurm_id) = slurm_id else { continue };
             let since = *self.absent_since.entry(id.clone()).or_insert(now);
             let order = orders.get(&id);
             if let Some(state) = self.end_of_absent(now, &id, &known, order, since, out) {
                 let attempt = order.map_or(known.attempt, |order| order.attempt);
                 let log_path = String::new();
+                let uid = 0;
                 let status =
-                    Status { slurm_id, attempt, state, on: Vec::new(), since, log_path };
+                    Status { slurm_id, uid, attempt, state, on: Vec::new(), since, log_path };
                 self.status.insert(id, status);
             }
         }

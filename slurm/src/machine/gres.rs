@@ -10,7 +10,9 @@ use crate::view::{SlurmJob, SlurmState, SlurmView};
 
 /// Why a placement cannot be expressed in Slurm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Slurm gives a job the same GPU indices, or at level `start` the same number of GPUs, on each of its nodes")]
+#[error(
+    "Slurm gives a job the same GPU indices, or at level `start` the same number of GPUs, on each of its nodes"
+)]
 pub(super) struct Inexpressible;
 
 /// The resources for each node: `gpu:2`, or `gpu:g1:1,guest:g3:1` where another job holds GPU 3 as `gpu`.
@@ -30,7 +32,8 @@ pub(super) fn text(
         return Err(Inexpressible);
     }
     let is_guest = |gpu: GpuIndex| {
-        level >= Level::Share && shares.iter().any(|share| held.contains(&(share.node.clone(), gpu)))
+        level >= Level::Share
+            && shares.iter().any(|share| held.contains(&(share.node.clone(), gpu)))
     };
     let (guests, firsts): (Vec<GpuIndex>, Vec<GpuIndex>) =
         gpus.into_iter().partition(|gpu| is_guest(*gpu));

@@ -53,7 +53,8 @@ impl SlurmMachine {
                 } else if cancels {
                     self.alarm(Alarm::NotOurs { job: id.clone() }, out);
                 }
-                let state = if stops && cancels { LaunchState::Stopping } else { LaunchState::Running };
+                let state =
+                    if stops && cancels { LaunchState::Stopping } else { LaunchState::Running };
                 Some(Status { on: job.on.clone(), ..status(job, attempt, state) })
             }
             SlurmState::Completing => {

@@ -56,7 +56,9 @@ impl SlurmMachine {
                 if !job.held || is_users {
                     self.to_hold.push(job.id);
                 }
-                if job.held && !job.waits {
+                // The tasks of an array are jobs of their own.
+                let has_tasks = self.settings.level.places() && self.split(now, job, out);
+                if job.held && !job.waits && !has_tasks {
                     self.submit(now, id, job, Some(&tag), out);
                 }
             }
@@ -88,7 +90,8 @@ impl SlurmMachine {
                 released.restarts == job.restarts
                     && now < released.at_us + self.settings.start_patience
             });
-            if !is_patient || order.is_some_and(|order| order.stop) {
+            // One that has run is pending because slurmctld has lost its start.
+            if !is_patient || known.has_run() || order.is_some_and(|order| order.stop) {
                 self.reasons.insert(job.id, job.reason.clone());
                 self.to_hold.push(job.id);
             }
@@ -274,10 +277,10 @@ impl SlurmMachine {
         let newest = order.map_or(0, |order| order.attempt).max(known.attempt);
         // Whether the placer still expects this attempt to run. A record that is behind has a lower number.
         let is_expected = |attempt: u32| {
-            attempt > newest
-                || (attempt == newest && (known.attempt < attempt || known.has_gpus()))
+            attempt > newest || (attempt == newest && (known.attempt < attempt || known.has_gpus()))
         };
-        let found = Released { attempt: 0, restarts: job.restarts, at_us: started_at, stop_at_us: None };
+        let found =
+            Released { attempt: 0, restarts: job.restarts, at_us: started_at, stop_at_us: None };
         let found = match released {
             Some(released) if released.restarts == job.restarts => {
                 if is_expected(released.attempt) {
@@ -379,6 +382,7 @@ pub(super) fn status(job: &SlurmJob, attempt: u32, state: LaunchState) -> Status
     };
     Status {
         slurm_id: job.id,
+        uid: job.uid,
         attempt,
         state,
         on: Vec::new(),

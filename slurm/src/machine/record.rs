@@ -1,9 +1,9 @@
 //! What the machine needs of the placer's records.
 
+use wattle_common::Timestamp;
 use wattle_common::job::{JobPhase, Placement};
 use wattle_common::messages::JobRecord;
 use wattle_common::units::Energy;
-use wattle_common::Timestamp;
 
 use super::SlurmMachine;
 use crate::intake;

@@ -39,7 +39,11 @@ impl SlurmMachine {
                 node: node.clone(),
                 instance: self.instance.clone(),
                 at_us: now,
-                observed_generation: self.state.obeyed.get(node).map_or(0, |order| order.generation),
+                observed_generation: self
+                    .state
+                    .obeyed
+                    .get(node)
+                    .map_or(0, |order| order.generation),
                 jobs: content.0.clone(),
                 has_ended: false,
                 site: Some(content.1.clone()),
@@ -124,6 +128,7 @@ impl SlurmMachine {
         let foreign = |allocated: u32, own: u32| allocated.saturating_sub(own);
         SiteNode {
             unavailable: slurm_node.unavailable.clone(),
+            partitions: slurm_node.partitions.clone(),
             cpus: slurm_node.cpus.saturating_sub(foreign(slurm_node.cpus_allocated, cpus)),
             memory_mib: slurm_node
                 .memory_mib
@@ -152,7 +157,7 @@ fn launched(id: &JobId, status: &Status, gpus: Vec<GpuIndex>) -> LaunchedJob {
         attempt: status.attempt,
         gpus,
         state: status.state.clone(),
-        processes: is_live.then(|| JobProcesses::Cgroup(format!("job_{}", status.slurm_id))),
+        processes: is_live.then_some(JobProcesses::Slurm { job: status.slurm_id, uid: status.uid }),
         since_us: status.since,
         log_path: status.log_path.clone(),
     }

@@ -92,7 +92,11 @@ fn second(at: Timestamp) -> Timestamp {
 }
 
 fn tag_of(job: &SlurmJob) -> String {
-    job.admin_comment.split_whitespace().find_map(|word| word.strip_prefix("tag=")).unwrap_or("").to_owned()
+    job.admin_comment
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("tag="))
+        .unwrap_or("")
+        .to_owned()
 }
 
 impl Slurm {
@@ -120,7 +124,14 @@ impl Slurm {
     }
 
     /// Submits a job that the intake plugin holds, or one of another partition; returns its tag.
-    pub(crate) fn submit(&mut self, user: &str, nodes: u32, gpus: u32, program: Program, share: bool) -> String {
+    pub(crate) fn submit(
+        &mut self,
+        user: &str,
+        nodes: u32,
+        gpus: u32,
+        program: Program,
+        share: bool,
+    ) -> String {
         let tag = format!("{:08x}{:05x}", self.now.as_us() / 1_000_000, self.rng.below(0xf_ffff));
         let id = self.next_id;
         self.next_id += 1;
@@ -137,6 +148,8 @@ impl Slurm {
         let shown = SlurmJob {
             id,
             array: None,
+            unsplit_tasks: Vec::new(),
+            uid: 1_000,
             name: "train".to_owned(),
             user: user.to_owned(),
             account: "lab".to_owned(),
@@ -206,7 +219,8 @@ impl Slurm {
         self.answers()?;
         let jobs = self.jobs.iter().map(|(id, job)| (*id, job.shown.clone())).collect();
         let node = |node: &NodeId| {
-            let used = self.jobs.values().filter(|job| job.shown.on.iter().any(|s| s.node == *node));
+            let used =
+                self.jobs.values().filter(|job| job.shown.on.iter().any(|s| s.node == *node));
             let node_view = SlurmNode {
                 unavailable: self.down.contains_key(node).then(|| "down".to_owned()),
                 cpus: 64,
@@ -214,16 +228,26 @@ impl Slurm {
                 cpus_allocated: used.count() as u32,
                 memory_mib_allocated: 0,
                 gpus: (0..GPUS).collect(),
+                partitions: vec!["gpu".to_owned(), "other".to_owned()],
                 features: Vec::new(),
             };
             (node.clone(), node_view)
         };
-        Ok(SlurmView { at: self.now, jobs, nodes: self.nodes.iter().map(node).collect() })
+        Ok(SlurmView {
+            at: self.now,
+            jobs,
+            nodes: self.nodes.iter().map(node).collect(),
+            unreadable: BTreeSet::new(),
+        })
     }
 
     fn answers(&self) -> Result<(), SlurmError> {
         let error = "Connection refused".to_owned();
-        if self.up { Ok(()) } else { Err(SlurmError::Away { command: "scontrol".to_owned(), error }) }
+        if self.up {
+            Ok(())
+        } else {
+            Err(SlurmError::Away { command: "scontrol".to_owned(), error })
+        }
     }
 
     pub(crate) fn past(&self, ids: &[u32]) -> Result<Vec<PastRun>, SlurmError> {
@@ -231,7 +255,13 @@ impl Slurm {
             let error = "Connection refused".to_owned();
             return Err(SlurmError::Away { command: "sacct".to_owned(), error });
         }
-        Ok(self.rows.iter().map(|(row, _)| row).filter(|row| ids.contains(&row.id)).cloned().collect())
+        Ok(self
+            .rows
+            .iter()
+            .map(|(row, _)| row)
+            .filter(|row| ids.contains(&row.id))
+            .cloned()
+            .collect())
     }
 
     /// Carries out a command of the machine.
@@ -251,7 +281,7 @@ impl Slurm {
                 }
             }
             Command::Cancel(id) => self.cancel(*id),
-            Command::SetAdminComment { .. } => {}
+            Command::SetAdminComment { .. } | Command::SplitArray { .. } => {}
         }
         Ok(())
     }
@@ -268,11 +298,8 @@ impl Slurm {
     fn place(&mut self, place: &Place) -> Result<(), SlurmError> {
         let now = self.now;
         let Place { id, gres, nodes, .. } = place;
-        let not_applied = SlurmError::NotApplied {
-            id: *id,
-            found: "other".to_owned(),
-            wanted: gres.clone(),
-        };
+        let not_applied =
+            SlurmError::NotApplied { id: *id, found: "other".to_owned(), wanted: gres.clone() };
         let quirk = self.rng.below(20) == 0;
         let Some(job) = self.jobs.get_mut(id) else { return Err(not_applied) };
         let shown = &mut job.shown;
@@ -306,14 +333,17 @@ impl Slurm {
     }
 
     fn signal(&mut self, id: u32, signal: &str) {
-        let Some(job) = self.jobs.get(&id).filter(|job| job.shown.state == SlurmState::Running) else {
+        let Some(job) = self.jobs.get(&id).filter(|job| job.shown.state == SlurmState::Running)
+        else {
             return;
         };
         let tag = tag_of(&job.shown);
         let took = self.delay(2_000);
         let now = self.now;
         let Some(program) = self.programs.get(&tag) else { return };
-        let Some(process) = self.processes.get_mut(&tag).filter(|p| p.slurm_id == id) else { return };
+        let Some(process) = self.processes.get_mut(&tag).filter(|p| p.slurm_id == id) else {
+            return;
+        };
         if process.ends_at > now + took {
             process.ends_at = now + took;
             let catches = program.signal == Some(signal);
@@ -389,7 +419,9 @@ impl Slurm {
 
     pub(crate) fn cancel(&mut self, id: u32) {
         let now = self.now;
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.shown.state.is_final()) else { return };
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.shown.state.is_final()) else {
+            return;
+        };
         let tag = tag_of(&job.shown);
         job.shown.state = SlurmState::Cancelled;
         job.shown.ended_at = Some(second(now));
@@ -404,7 +436,8 @@ impl Slurm {
 
     /// Changes the row of a run in the accounting database.
     fn row(&mut self, id: u32, restarts: u32, change: impl FnOnce(&mut PastRun)) {
-        let row = self.rows.iter_mut().rev().find(|(row, count)| row.id == id && *count == restarts);
+        let row =
+            self.rows.iter_mut().rev().find(|(row, count)| row.id == id && *count == restarts);
         if let Some((row, _)) = row {
             change(row);
         }
@@ -430,6 +463,8 @@ impl Slurm {
         if let Some((_, jobs, next_id)) = self.saved.back().cloned() {
             self.jobs = jobs;
             self.next_id = next_id;
+            // Slurm starts again what it has forgotten to have started.
+            self.jobs.values_mut().for_each(|job| job.by_machine = false);
         }
         self.up = false;
     }
@@ -479,8 +514,9 @@ impl Slurm {
                 None => {
                     program.done_ms = program.work_ms;
                     program.completed_at.get_or_insert(process.ends_at);
-                    let is_late =
-                        |at: Timestamp| second(process.ends_at) >= second(at) && program.exit.is_none();
+                    let is_late = |at: Timestamp| {
+                        second(process.ends_at) >= second(at) && program.exit.is_none()
+                    };
                     program.ambiguous |= program.stop_at.is_some_and(is_late);
                     (0, 0)
                 }
@@ -517,7 +553,8 @@ impl Slurm {
             }
             let script = ScriptEnd { exit, ended_at: second(at) };
             self.row(slurm_id, restarts, |row| row.script = Some(script));
-            let Some(job) = self.jobs.get_mut(&slurm_id).filter(|job| tag_of(&job.shown) == tag) else {
+            let Some(job) = self.jobs.get_mut(&slurm_id).filter(|job| tag_of(&job.shown) == tag)
+            else {
                 continue;
             };
             let shown = &mut job.shown;
@@ -538,7 +575,8 @@ impl Slurm {
                     shown.on.clear();
                     shown.exit = Some(exit);
                     shown.ended_at = Some(second(now));
-                    let state = if exit == (0, 0) { SlurmState::Completed } else { SlurmState::Failed };
+                    let state =
+                        if exit == (0, 0) { SlurmState::Completed } else { SlurmState::Failed };
                     if exit == (85, 0) {
                         shown.restarts += 1;
                         self.row(slurm_id, restarts, |row| {
@@ -718,6 +756,7 @@ impl Slurm {
 }
 
 fn named(gres: &str, name: &str) -> BTreeSet<GpuIndex> {
-    let index = |item: &str| item.strip_prefix(name)?.strip_prefix(":g")?.split(':').next()?.parse().ok();
+    let index =
+        |item: &str| item.strip_prefix(name)?.strip_prefix(":g")?.split(':').next()?.parse().ok();
     gres.split(',').filter_map(index).collect()
 }

@@ -116,9 +116,7 @@ impl Placer {
         let states: Vec<Option<LaunchState>> = placement
             .shares
             .iter()
-            .map(|share| {
-                self.run_of(&share.node, job, record.attempt).map(|run| run.state.clone())
-            })
+            .map(|share| self.run_of(&share.node, job, record.attempt).map(|run| run.state.clone()))
             .collect();
         let Some(record) = self.records.get_mut(job) else { return };
         let all = |is: &dyn Fn(&LaunchState) -> bool| {
@@ -186,7 +184,9 @@ impl Placer {
 
     fn place(&mut self, job: &JobId) {
         let record = &self.records[job];
-        let Some(site) = record.spec.site.clone().filter(|site| !site.placed_by_site) else { return };
+        let Some(site) = record.spec.site.clone().filter(|site| !site.placed_by_site) else {
+            return;
+        };
         let count = site.nodes.unwrap_or(1);
         let range = record.spec.gpus;
         let consents = record.spec.consents_to_sharing;

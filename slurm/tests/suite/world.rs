@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use wattle_common::messages::{JobRecord, NodeDesired};
 use wattle_common::job::JobPhase;
+use wattle_common::messages::{JobRecord, NodeDesired};
 use wattle_common::rng::Stream;
 use wattle_common::{JobId, Machine, NodeId};
 use wattle_slurm::{Action, Event, Level, PersistedState, Settings, SlurmMachine};
@@ -169,7 +169,11 @@ impl World {
 
     fn tag(&self, id: u32) -> String {
         let comment = &self.slurm.jobs[&id].shown.admin_comment;
-        comment.split_whitespace().find_map(|word| word.strip_prefix("tag=")).unwrap_or("").to_owned()
+        comment
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("tag="))
+            .unwrap_or("")
+            .to_owned()
     }
 
     /// The machine's process is killed and starts with what is stored.
@@ -240,7 +244,8 @@ impl World {
 
     fn carry_out(&mut self, action: Action, calm: bool, out: &mut Vec<Action>) {
         let now = self.slurm.now;
-        if std::env::var_os("WATTLE_SLURM_TRACE").is_some() && !matches!(action, Action::Report(_)) {
+        if std::env::var_os("WATTLE_SLURM_TRACE").is_some() && !matches!(action, Action::Report(_))
+        {
             eprintln!("{now} {action:?}");
         }
         match action {
@@ -375,7 +380,13 @@ impl World {
         let jobs = self.slurm.jobs.values().filter(|job| !job.shown.state.is_final());
         let records = self.placer.records.values().filter(|record| !record.phase.is_final());
         let brief = |record: &JobRecord| {
-            (record.spec.job.clone(), record.phase, record.next_phase, record.attempt, record.placement.clone())
+            (
+                record.spec.job.clone(),
+                record.phase,
+                record.next_phase,
+                record.attempt,
+                record.placement.clone(),
+            )
         };
         format!(
             "{:#?}\n{:#?}\nreleased {:?}",
@@ -389,7 +400,11 @@ impl World {
     pub(crate) fn check_ends(&self) {
         for tag in &self.tags {
             let program = &self.slurm.programs[tag];
-            let record = self.placer.records.values().find(|record| record.spec.job.as_str().ends_with(tag.as_str()));
+            let record = self
+                .placer
+                .records
+                .values()
+                .find(|record| record.spec.job.as_str().ends_with(tag.as_str()));
             let Some(record) = record else {
                 // Lost before the machine saw it, or cancelled while it was held.
                 assert!(self.plan.loses_memory || self.cancelled.contains(tag), "{tag} was lost");
@@ -398,14 +413,23 @@ impl World {
             if self.cancelled.contains(tag) {
                 continue;
             }
-            let vanished = self.alarms.iter().any(|alarm| alarm.contains(tag) && alarm.contains("neither in Slurm"));
+            let vanished = self
+                .alarms
+                .iter()
+                .any(|alarm| alarm.contains(tag) && alarm.contains("neither in Slurm"));
             if record.phase == JobPhase::Cancelled {
-                assert!(vanished && self.plan.loses_memory, "{tag} was cancelled by nobody: {record:#?}");
+                assert!(
+                    vanished && self.plan.loses_memory,
+                    "{tag} was cancelled by nobody: {record:#?}"
+                );
                 continue;
             }
             assert_eq!(record.phase, JobPhase::Finished, "{record:#?} {program:?}");
             let is_forgotten = self.plan.loses_memory && program.requeued;
-            assert!(program.completed_at.is_some() || is_forgotten, "{tag} has not completed: {record:#?}");
+            assert!(
+                program.completed_at.is_some() || is_forgotten,
+                "{tag} has not completed: {record:#?}"
+            );
         }
     }
 }
