@@ -6,6 +6,24 @@
 //! the records of the jobs, and takes one step for each job; then it looks again. It remembers nothing that
 //! neither Slurm nor the records contain, except which attempt it has released.
 
+pub mod client;
+pub mod command;
+mod failure;
+pub mod intake;
+pub mod level;
+pub mod machine;
+pub mod past;
+pub mod released;
+#[cfg(feature = "service")]
+pub mod shell;
+pub mod terms;
+pub mod text;
 pub mod view;
 
+pub use client::Client;
+pub use command::{Command, Place, SlurmError};
+pub use level::Level;
+pub use machine::{Action, Alarm, Event, Settings, SlurmMachine};
+pub use past::{PastRun, PastState, ScriptEnd};
+pub use released::{PersistedState, Released};
 pub use view::{SlurmJob, SlurmNode, SlurmState, SlurmView};

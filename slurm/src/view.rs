@@ -1,6 +1,6 @@
 //! What Slurm reports about its jobs and nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wattle_common::id::GpuIndex;
@@ -16,6 +16,8 @@ pub struct SlurmView {
     pub jobs: BTreeMap<u32, SlurmJob>,
     /// The nodes with GPUs.
     pub nodes: BTreeMap<NodeId, SlurmNode>,
+    /// Jobs that Slurm has, but whose record is not readable. Nothing may be concluded about them.
+    pub unreadable: BTreeSet<u32>,
 }
 
 /// State of a job in Slurm, reduced to what decisions depend on.
@@ -56,8 +58,11 @@ impl SlurmState {
 pub struct SlurmJob {
     /// Slurm's job id. A task of an array has its own.
     pub id: u32,
-    /// Array job and task, for people: `11_2`.
+    /// Array job and task, for people: `11_2`; `11_[3-8]` for tasks that have no id of their own yet.
     pub array: Option<String>,
+    /// The tasks of an array that still share this id. Each becomes a job with its own id when it is changed
+    /// by its number ([`crate::Command::SplitArray`]); the last keeps this id.
+    pub unsplit_tasks: Vec<u32>,
     /// Name.
     pub name: String,
     /// Owner.
@@ -88,7 +93,8 @@ pub struct SlurmJob {
     pub ended_at: Option<Timestamp>,
     /// Its time limit; absent: none.
     pub time_limit: Option<Duration>,
-    /// Whether a dependency or a begin time keeps it from starting.
+    /// Whether a dependency or a begin time keeps it from starting. The begin time that Slurm sets at a
+    /// requeue does not count.
     pub waits: bool,
     /// Number of nodes that it requests.
     pub nodes: u32,

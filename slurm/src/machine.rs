@@ -1,0 +1,573 @@
+//! Decides what Slurm must do and what is reported, from Slurm's view, the desired states and the records.
+//!
+//! Pure and level-triggered: each view of Slurm is compared with what is desired, and each job advances by
+//! at most one command. A view is read after the commands of the round before have ended, so no command is
+//! based on an outdated view. The rules:
+//! * A job that Wattle places is pending and held, or was released by this service. A pending job that is not
+//!   held, and was not released a short time ago, is held: Slurm releases jobs after a node failure, an
+//!   owner's requeue, or a crash in which slurmctld lost its newest state.
+//! * An attempt is released at most once. The release is stored before the command, so the process may be
+//!   killed after each action.
+//! * A job that may have run before is placed only after its last run was looked up: a completed job must not
+//!   run again because Slurm lost its completion or accepted a requeue after it.
+//! * A job that runs without an order is never stopped for that. It is reported as a new attempt, which the
+//!   placer adopts.
+//! * Jobs that Slurm places itself are reported as they run, and nothing else happens to them.
+
+mod alarm;
+mod ended;
+mod gres;
+mod left;
+mod managed;
+mod orders;
+mod record;
+mod report;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use wattle_common::bounds::OrderVersion;
+use wattle_common::id::{SubmissionId, UserId};
+use wattle_common::job::{JobSpec, NodeShare};
+use wattle_common::messages::{JobRecord, LaunchReport, LaunchState, NodeDesired};
+use wattle_common::{GpuIndex, JobId, Machine, NodeId, Timestamp};
+
+use crate::command::{Command, SlurmError};
+use crate::intake;
+use crate::level::Level;
+use crate::past::PastRun;
+use crate::released::{PersistedState, Released};
+use crate::terms::{Tag, Terms};
+use crate::view::{SlurmJob, SlurmState, SlurmView};
+
+pub use alarm::Alarm;
+
+use record::Known;
+
+/// Commands of one round; the remaining ones follow in the next round.
+const COMMANDS_MAX: usize = 50;
+/// Most jobs in one command that holds jobs.
+const HOLD_MAX: usize = 200;
+/// Most tasks of an array that become jobs in one round.
+const SPLIT_MAX: usize = 20;
+/// Pending jobs up to which further tasks of arrays become jobs.
+const PENDING_MAX: usize = 1_000;
+/// Most jobs in one query of the accounting database.
+const LOOKUP_MAX: usize = 200;
+/// How long before its last submission or requeue a job may have run.
+const LOOKUP_BEFORE: Duration = Duration::from_secs(30 * 86_400);
+
+/// How the machine works.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What Wattle decides.
+    pub level: Level,
+    /// The partitions whose GPU jobs are Wattle's.
+    pub partitions: BTreeSet<String>,
+    /// Node features that name a GPU type.
+    pub gpu_types: Vec<String>,
+    /// How long a released job may wait in Slurm before it is taken back.
+    pub start_patience: Duration,
+    /// How long a job has to write its checkpoint after its signal.
+    pub checkpoint_grace: Duration,
+    /// How long a job may be absent from Slurm and from its accounting database.
+    pub absence_max: Duration,
+    /// Interval of reports while nothing changes.
+    pub heartbeat: Duration,
+    /// Longest lease of an order.
+    pub lease_max: Duration,
+    /// Interval after which a refused command or submission is repeated.
+    pub retry: Duration,
+    /// Whether Slurm has an accounting database.
+    pub has_accounting: bool,
+    /// Seconds by which the site's local time is ahead of UTC.
+    pub offset_s: i64,
+}
+
+/// An input of the machine.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Slurm was read, after all commands of the machine had ended.
+    Viewed(SlurmView),
+    /// The placer wrote the desired state of a node.
+    DesiredChanged(NodeDesired),
+    /// The placer wrote a record.
+    RecordChanged(Box<JobRecord>),
+    /// The placer removed a record.
+    RecordRemoved(JobId),
+    /// The placer answered a submission or cancellation, or did not.
+    Answered {
+        /// The job.
+        job: JobId,
+        /// Why it was refused; absent: it was accepted, or there was no answer.
+        refused: Option<String>,
+    },
+    /// A command ended.
+    CommandEnded(Command, Result<(), SlurmError>),
+    /// The accounting database was read.
+    PastRead {
+        /// The jobs.
+        ids: Vec<u32>,
+        /// Their runs.
+        runs: Result<Vec<PastRun>, SlurmError>,
+    },
+}
+
+/// An output of the machine.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Submit a job to the placer as its user, with this submission.
+    Submit(Box<JobSpec>, SubmissionId),
+    /// Cancel a job as this user.
+    Cancel(JobId, UserId),
+    /// Send a command to Slurm.
+    Command(Command),
+    /// Read the runs of these jobs from the accounting database, from this instant on.
+    Lookup {
+        /// Slurm's job ids.
+        ids: Vec<u32>,
+        /// Submission time of the oldest.
+        since: Timestamp,
+    },
+    /// Store a node's report in the bucket `actual`.
+    Report(LaunchReport),
+    /// Store the newest released attempt of a job, before the actions that follow.
+    StoreReleased(JobId, Released),
+    /// Remove what is stored of a job.
+    Forget(JobId),
+    /// Store the versions of the last orders of all nodes.
+    StoreObeyed(BTreeMap<NodeId, OrderVersion>),
+    /// Store that the energy of a job is in the accounting database.
+    StoreEnergy(JobId),
+    /// Report to the operator.
+    Alarm(Alarm),
+}
+
+/// The state of a job's newest attempt, for reports.
+#[derive(Clone, Debug, PartialEq)]
+struct Status {
+    slurm_id: u32,
+    uid: u32,
+    attempt: u32,
+    state: LaunchState,
+    /// What it holds; empty: what its order names.
+    on: Vec<NodeShare>,
+    since: Timestamp,
+    log_path: String,
+}
+
+/// Runs of a job in the accounting database.
+#[derive(Clone, Debug)]
+struct Past {
+    /// The restart count for which they were requested.
+    restarts: u32,
+    first_at: Timestamp,
+    asked_at: Option<Timestamp>,
+    /// Absent: not answered yet.
+    runs: Option<Vec<PastRun>>,
+}
+
+/// The decisions about the jobs of one Slurm cluster.
+pub struct SlurmMachine {
+    settings: Settings,
+    instance: String,
+    state: PersistedState,
+    /// Whether `state.obeyed` has changed since it was stored.
+    obeys_anew: bool,
+    desired: BTreeMap<NodeId, NodeDesired>,
+    refused_orders: BTreeMap<NodeId, u64>,
+    records: BTreeMap<JobId, Known>,
+    view: Option<SlurmView>,
+    /// By job, because Slurm gives an id again after a crash.
+    past: BTreeMap<JobId, Past>,
+    to_look_up: BTreeMap<JobId, Timestamp>,
+    /// When a submission or cancellation may be repeated.
+    ask_at: BTreeMap<JobId, Timestamp>,
+    /// When a job may get a command again after a failed one.
+    command_at: BTreeMap<u32, Timestamp>,
+    /// Why Slurm refused the last command for a job.
+    refusals: BTreeMap<u32, String>,
+    /// Jobs whose signal is sent again.
+    to_signal: BTreeSet<u32>,
+    absent_since: BTreeMap<JobId, Timestamp>,
+    alarmed: BTreeSet<Alarm>,
+    /// Slurm's reasons of jobs that were taken back.
+    reasons: BTreeMap<u32, String>,
+    /// Number of commands of this round.
+    commands: usize,
+    /// Number of pending jobs that may get commands.
+    pending: usize,
+    /// GPUs that jobs of this round were given.
+    given: BTreeSet<(NodeId, GpuIndex)>,
+    to_hold: Vec<u32>,
+    status: BTreeMap<JobId, Status>,
+    reports: BTreeMap<NodeId, report::Reported>,
+    wake_at: Option<Timestamp>,
+}
+
+impl SlurmMachine {
+    /// A machine that continues from `state`; `instance`: this process, in reports.
+    #[must_use]
+    pub fn new(settings: Settings, state: PersistedState, instance: String) -> Self {
+        Self {
+            settings,
+            instance,
+            state,
+            obeys_anew: false,
+            desired: BTreeMap::new(),
+            refused_orders: BTreeMap::new(),
+            records: BTreeMap::new(),
+            view: None,
+            past: BTreeMap::new(),
+            to_look_up: BTreeMap::new(),
+            ask_at: BTreeMap::new(),
+            command_at: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            to_signal: BTreeSet::new(),
+            absent_since: BTreeMap::new(),
+            alarmed: BTreeSet::new(),
+            reasons: BTreeMap::new(),
+            commands: 0,
+            pending: 0,
+            given: BTreeSet::new(),
+            to_hold: Vec::new(),
+            status: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            wake_at: None,
+        }
+    }
+
+    fn round(&mut self, now: Timestamp, view: SlurmView, out: &mut Vec<Action>) {
+        if std::mem::take(&mut self.obeys_anew) {
+            out.push(Action::StoreObeyed(self.state.obeyed.clone()));
+        }
+        let orders = self.orders();
+        let identified = self.identify(&view);
+        self.commands = 0;
+        self.given.clear();
+        self.status.clear();
+        self.pending = identified.values().filter(|job| job.state == SlurmState::Pending).count();
+        for (id, job) in &identified {
+            let order = orders.get(id);
+            let status = if self.is_managed(id, job) {
+                self.managed(now, &view, job, id, order, out)
+            } else {
+                self.left(now, job, id, order, out)
+            };
+            if let Some(status) = status {
+                self.status.insert(id.clone(), status);
+            }
+        }
+        self.absent(now, &view, &identified, &orders, out);
+        self.write_energy(now, &view, out);
+        self.hold(out);
+        self.look_up(now, out);
+        self.forget(&view, &identified, out);
+        self.view = Some(view);
+        self.report(now, out);
+    }
+
+    /// The jobs of the view that are, or may become, Wattle's, by their ids.
+    fn identify<'a>(&self, view: &'a SlurmView) -> BTreeMap<JobId, &'a SlurmJob> {
+        let mut live: BTreeMap<u32, Vec<&JobId>> = BTreeMap::new();
+        for (id, _) in self.records.iter().filter(|(_, known)| !known.phase.is_final()) {
+            if let Some(slurm_id) = intake::slurm_id(id) {
+                live.entry(slurm_id).or_default().push(id);
+            }
+        }
+        let mut jobs = BTreeMap::new();
+        for job in view.jobs.values() {
+            let tag = Tag::parse(&job.admin_comment);
+            // A requeue changes the submission time, so a job without a tag is found by its record.
+            let known = live.get(&job.id).into_iter().flatten().find(|id| {
+                let placed_by_site =
+                    self.records.get(**id).is_some_and(|known| known.placed_by_site);
+                tag.is_none() && placed_by_site && self.owner_agrees(id, job)
+            });
+            let id = match known {
+                Some(id) => Some((*id).clone()),
+                None => intake::job_id(job.id, tag.as_ref(), job.submitted_at),
+            };
+            let is_eligible = self.settings.partitions.contains(&job.partition)
+                && (tag.is_some() || job.on.iter().any(|share| !share.gpus.is_empty()));
+            if let Some(id) = id.filter(|id| is_eligible || self.records.contains_key(id)) {
+                jobs.insert(id, job);
+            }
+        }
+        jobs
+    }
+
+    /// Gives tasks of arrays an id of their own; returns whether the job has further tasks.
+    fn split(&mut self, now: Timestamp, job: &SlurmJob, out: &mut Vec<Action>) -> bool {
+        let Some((_, tasks)) = job.unsplit_tasks.split_last() else { return false };
+        if tasks.is_empty() {
+            return false;
+        }
+        let room = PENDING_MAX.saturating_sub(self.pending).min(SPLIT_MAX);
+        let tasks = &tasks[..room.min(tasks.len())];
+        if !tasks.is_empty() {
+            self.pending += tasks.len();
+            let split = Command::SplitArray { id: job.id, tasks: tasks.to_vec() };
+            self.command(now, job.id, split, out);
+        }
+        true
+    }
+
+    /// Whether the record of a job, if there is one, has the owner that Slurm has.
+    fn owner_agrees(&self, id: &JobId, job: &SlurmJob) -> bool {
+        let known = self.records.get(id);
+        known.is_none_or(|known| known.user.as_deref() == Some(intake::user_of(job).as_str()))
+    }
+
+    /// Whether Wattle places the job.
+    fn is_managed(&self, id: &JobId, job: &SlurmJob) -> bool {
+        match self.records.get(id) {
+            Some(known) => !known.placed_by_site && self.settings.level.places(),
+            None => {
+                let tagged = Tag::parse(&job.admin_comment).is_some();
+                tagged && self.settings.level.places() && job.is_batch && !job.is_special
+            }
+        }
+    }
+
+    /// Submits a job, unless it was submitted a short time ago.
+    fn submit(
+        &mut self,
+        now: Timestamp,
+        id: &JobId,
+        job: &SlurmJob,
+        tag: Option<&Tag>,
+        out: &mut Vec<Action>,
+    ) {
+        if !self.may_ask(now, id) {
+            return;
+        }
+        let terms = Terms::parse(&job.comment, self.settings.offset_s).unwrap_or_else(|error| {
+            self.alarm(Alarm::Terms { job: id.clone(), error: error.to_string() }, out);
+            Terms::default()
+        });
+        let spec = intake::spec(id.clone(), job, tag, &terms, &self.settings.gpu_types);
+        let submission = intake::suffix(id).and_then(|suffix| SubmissionId::new(suffix).ok());
+        let Some(submission) = submission else { return };
+        out.push(Action::Submit(Box::new(spec), submission));
+    }
+
+    /// Cancels a job in Wattle as its owner, unless that was requested a short time ago.
+    fn cancel_record(&mut self, now: Timestamp, id: &JobId, out: &mut Vec<Action>) {
+        let user = self.records.get(id).and_then(|known| known.user.clone());
+        let Some(user) = user.and_then(|user| UserId::new(&user).ok()) else { return };
+        if self.may_ask(now, id) {
+            out.push(Action::Cancel(id.clone(), user));
+        }
+    }
+
+    fn may_ask(&mut self, now: Timestamp, id: &JobId) -> bool {
+        if self.ask_at.get(id).is_some_and(|at| now < *at) {
+            return false;
+        }
+        self.ask_at.insert(id.clone(), now + self.settings.retry);
+        true
+    }
+
+    /// Whether a job may get a command now.
+    fn may_command(&self, now: Timestamp, id: u32) -> bool {
+        self.settings.level.places()
+            && self.commands < COMMANDS_MAX
+            && self.command_at.get(&id).is_none_or(|at| now >= *at)
+    }
+
+    fn command(
+        &mut self,
+        now: Timestamp,
+        id: u32,
+        command: Command,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let may = self.may_command(now, id);
+        if may {
+            self.commands += 1;
+            out.push(Action::Command(command));
+        }
+        may
+    }
+
+    /// Holds jobs, in few commands.
+    fn hold(&mut self, out: &mut Vec<Action>) {
+        let ids = std::mem::take(&mut self.to_hold);
+        if self.settings.level.places() {
+            let commands = ids.chunks(HOLD_MAX).map(|ids| Command::Hold(ids.to_vec()));
+            out.extend(commands.map(Action::Command));
+        }
+    }
+
+    /// The runs of a job that has this restart count, oldest first; requests them if they are not known.
+    fn past_of(
+        &mut self,
+        now: Timestamp,
+        id: &JobId,
+        restarts: u32,
+        submitted_at: Timestamp,
+    ) -> Option<&[PastRun]> {
+        let new = Past { restarts, first_at: now, asked_at: None, runs: None };
+        let past = self.past.entry(id.clone()).or_insert_with(|| new.clone());
+        if past.restarts != restarts {
+            *past = new;
+        }
+        if past.runs.is_none() {
+            self.to_look_up.insert(id.clone(), submitted_at - LOOKUP_BEFORE);
+        }
+        past.runs.as_deref()
+    }
+
+    /// Requests runs again that were not complete; returns whether that has lasted too long.
+    fn ask_past_again(&mut self, now: Timestamp, id: &JobId) -> bool {
+        let Some(past) = self.past.get_mut(id) else { return false };
+        past.runs = None;
+        let is_over = now >= past.first_at + self.settings.absence_max;
+        if is_over {
+            past.runs = Some(Vec::new());
+        }
+        is_over
+    }
+
+    /// Requests the runs of jobs from the accounting database, those of each job once per retry interval.
+    fn look_up(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+        let (mut ids, mut since) = (BTreeSet::new(), now);
+        for (id, submitted_at) in std::mem::take(&mut self.to_look_up) {
+            let Some(past) = self.past.get_mut(&id) else { continue };
+            let is_due = past.asked_at.is_none_or(|at| now >= at + self.settings.retry);
+            let slurm_id = intake::slurm_id(&id).filter(|_| is_due && ids.len() < LOOKUP_MAX);
+            if let Some(slurm_id) = slurm_id {
+                past.asked_at = Some(now);
+                since = since.min(submitted_at);
+                ids.insert(slurm_id);
+            }
+        }
+        if !ids.is_empty() {
+            out.push(Action::Lookup { ids: ids.into_iter().collect(), since });
+        }
+    }
+
+    fn past_read(&mut self, ids: &[u32], runs: Result<Vec<PastRun>, SlurmError>) {
+        // Without an answer nothing is known; the question is repeated.
+        let Ok(runs) = runs else { return };
+        for (job, past) in &mut self.past {
+            let slurm_id = intake::slurm_id(job).filter(|id| ids.contains(id));
+            // A run of another restart count may be requested meanwhile; its answer follows.
+            if let Some(id) = slurm_id.filter(|_| past.asked_at.is_some()) {
+                past.runs = Some(runs.iter().filter(|run| run.id == id).cloned().collect());
+            }
+        }
+    }
+
+    fn command_ended(
+        &mut self,
+        now: Timestamp,
+        command: Command,
+        result: Result<(), SlurmError>,
+        out: &mut Vec<Action>,
+    ) {
+        let ids = command.ids();
+        let Err(error) = result else {
+            for id in ids {
+                self.command_at.remove(&id);
+                self.refusals.remove(&id);
+            }
+            if let Command::SetAdminComment { id, .. } = command {
+                self.energy_written(id, out);
+            }
+            return;
+        };
+        if let (Command::Checkpoint { id, .. }, true) = (&command, error.is_temporary()) {
+            // The signal may not have arrived.
+            self.to_signal.insert(*id);
+        }
+        // A command for many jobs may have failed for one of them.
+        let is_single = ids.len() == 1;
+        for id in ids.into_iter().filter(|_| is_single) {
+            if !error.is_temporary() {
+                self.refusals.insert(id, error.to_string());
+            }
+            if !matches!(command, Command::Hold(_)) {
+                self.command_at.insert(id, now + self.settings.retry);
+            }
+        }
+        self.alarm(Alarm::Command { command, error: error.to_string() }, out);
+    }
+
+    fn alarm(&mut self, alarm: Alarm, out: &mut Vec<Action>) {
+        if self.alarmed.len() >= alarm::ALARMED_MAX {
+            self.alarmed.clear();
+        }
+        if self.alarmed.insert(alarm.key()) {
+            out.push(Action::Alarm(alarm));
+        }
+    }
+
+    /// Forgets what concerns jobs that both Slurm and the placer are done with.
+    fn forget(
+        &mut self,
+        view: &SlurmView,
+        identified: &BTreeMap<JobId, &SlurmJob>,
+        out: &mut Vec<Action>,
+    ) {
+        let records = &self.records;
+        let is_done = |id: &JobId| {
+            !identified.contains_key(id)
+                && intake::slurm_id(id).is_none_or(|id| !view.unreadable.contains(&id))
+                && records.get(id).is_none_or(|known| known.phase.is_final())
+        };
+        let done: Vec<JobId> =
+            self.state.released.keys().filter(|id| is_done(id)).cloned().collect();
+        for id in done {
+            self.state.released.remove(&id);
+            out.push(Action::Forget(id));
+        }
+        self.past.retain(|id, _| {
+            identified.contains_key(id)
+                || records.get(id).is_some_and(|known| !known.phase.is_final())
+        });
+        let live: BTreeSet<u32> = records
+            .iter()
+            .filter(|(_, known)| !known.phase.is_final())
+            .filter_map(|(id, _)| intake::slurm_id(id))
+            .collect();
+        let is_needed = |id: &u32| live.contains(id) || view.jobs.contains_key(id);
+        self.command_at.retain(|id, _| is_needed(id));
+        self.to_signal.retain(|id| is_needed(id));
+        self.refusals.retain(|id, _| is_needed(id));
+        self.ask_at.retain(|id, _| identified.contains_key(id) || records.contains_key(id));
+        self.absent_since.retain(|id, _| records.contains_key(id) && !identified.contains_key(id));
+    }
+}
+
+impl Machine for SlurmMachine {
+    type Event = Event;
+    type Action = Action;
+
+    fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
+        match event {
+            Event::Viewed(view) => self.round(now, view, out),
+            Event::DesiredChanged(desired) => self.obey(now, desired, out),
+            Event::RecordChanged(record) => self.record_changed(&record),
+            Event::RecordRemoved(job) => {
+                self.records.remove(&job);
+            }
+            Event::Answered { job, refused: Some(error) } => {
+                self.alarm(Alarm::Refused { job, error }, out);
+            }
+            // Its record shows whether it was accepted.
+            Event::Answered { refused: None, .. } => {}
+            Event::CommandEnded(command, result) => self.command_ended(now, command, result, out),
+            Event::PastRead { ids, runs } => self.past_read(&ids, runs),
+        }
+    }
+
+    fn wake(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+        self.report(now, out);
+    }
+
+    fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
+        self.wake_at.map(|at| (at, "heartbeat"))
+    }
+}

@@ -1,0 +1,319 @@
+//! Jobs that have ended in Slurm, and jobs that Slurm no longer has.
+
+use std::collections::BTreeMap;
+
+use wattle_common::id::UserId;
+use wattle_common::job::JobPhase;
+use wattle_common::messages::{LaunchState, ReachedLimit};
+use wattle_common::units::Energy;
+use wattle_common::{JobId, Timestamp};
+
+use super::managed::{is_completion, status};
+use super::orders::Order;
+use super::record::Known;
+use super::{Action, Alarm, SlurmMachine, Status};
+use crate::command::Command;
+use crate::intake;
+use crate::past::{PastRun, PastState};
+use crate::terms::{Tag, Terms};
+use crate::view::{SlurmJob, SlurmState, SlurmView};
+
+/// Exit code of a program that SIGTERM ended.
+const TERMINATED: i32 = 143;
+/// Exit code of a program that SIGKILL ended.
+const KILLED: i32 = 137;
+/// How long the ledger may take to contain the end of a job.
+const LEDGER_DELAY_S: u64 = 600;
+/// How long after its end the energy of a job is written.
+const ENERGY_AGE_S: u64 = 86_400;
+
+/// An exit code as a shell reports it: 128 plus the signal.
+const fn code_of(exit: Option<(i32, i32)>) -> i32 {
+    match exit {
+        Some((_, signal)) if signal > 0 => 128 + signal,
+        Some((code, _)) => code,
+        None => 0,
+    }
+}
+
+/// The end of a run, and what to add to the path of its output.
+fn end_of(
+    state: SlurmState,
+    exit: Option<(i32, i32)>,
+    memory_mib: u32,
+) -> (LaunchState, &'static str) {
+    match state {
+        SlurmState::Completed => (LaunchState::exited(0), ""),
+        SlurmState::TimedOut => {
+            (LaunchState::exited(TERMINATED), " (Slurm's time limit was reached)")
+        }
+        SlurmState::OutOfMemory => {
+            let limit = (memory_mib > 0).then(|| ReachedLimit::MemoryMib(memory_mib.into()));
+            (LaunchState::Exited { code: KILLED, limit }, " (out of memory)")
+        }
+        SlurmState::Failed => {
+            // A state that is a failure although the code is 0, such as a failed boot.
+            let code = code_of(exit);
+            (LaunchState::exited(if code == 0 { 1 } else { code }), "")
+        }
+        SlurmState::NodeFailed => {
+            let error = "its node failed, and the job does not permit a requeue";
+            (LaunchState::Refused { error: error.to_owned() }, "")
+        }
+        SlurmState::Cancelled
+        | SlurmState::Pending
+        | SlurmState::Configuring
+        | SlurmState::Running
+        | SlurmState::Completing => (LaunchState::Stopped, ""),
+    }
+}
+
+impl SlurmMachine {
+    /// A job of Wattle that has ended in Slurm.
+    pub(super) fn over(
+        &mut self,
+        now: Timestamp,
+        job: &SlurmJob,
+        id: &JobId,
+        known: &Known,
+        order: Option<&Order>,
+        out: &mut Vec<Action>,
+    ) -> Option<Status> {
+        if known.phase.is_final() {
+            return None;
+        }
+        let released = self.state.released.get(id).copied();
+        let newest = known.attempt.max(released.map_or(0, |released| released.attempt));
+        // Whatever attempt is ordered: the job is over.
+        let attempt = order.map_or(newest, |order| order.attempt);
+        let stops = order.is_some_and(|order| order.stop);
+        let terms = Terms::parse(&job.comment, self.settings.offset_s).unwrap_or_default();
+        let end = job.ended_at.unwrap_or(now);
+        let is_checkpoint = released.is_some_and(|released| {
+            // Of a later release slurmctld has lost its memory; this run was judged before.
+            released.restarts > job.restarts
+                || (released.restarts == job.restarts
+                    && !is_completion(end, Some(&released), &terms))
+        });
+        let is_declared = terms.checkpoint_exit == Some(code_of(job.exit));
+        let to_queue = matches!(known.stops_for(), None | Some(JobPhase::Queued));
+        let requeues = job.requeue
+            && job.is_batch
+            && !self.refusals.contains_key(&job.id)
+            && match job.state {
+                SlurmState::Completed => is_checkpoint && to_queue,
+                SlurmState::Failed => is_declared || (is_checkpoint && to_queue),
+                SlurmState::NodeFailed => true,
+                _ => false,
+            };
+        if requeues {
+            self.command(now, job.id, Command::RequeueHold(job.id), out);
+            let state = if stops { LaunchState::Stopping } else { LaunchState::Running };
+            return Some(status(job, attempt, state));
+        }
+        Some(self.end(now, job, id, known, attempt, stops, out))
+    }
+
+    /// The end of an attempt; a cancelled job is cancelled in Wattle, too.
+    #[expect(clippy::too_many_arguments, reason = "the end of one attempt")]
+    pub(super) fn end(
+        &mut self,
+        now: Timestamp,
+        job: &SlurmJob,
+        id: &JobId,
+        known: &Known,
+        attempt: u32,
+        stops: bool,
+        out: &mut Vec<Action>,
+    ) -> Status {
+        if job.state == SlurmState::Cancelled {
+            return status(job, attempt, self.cancelled(now, id, known, stops, out));
+        }
+        let gpus = known.placement.as_ref().and_then(|placement| placement.shares.first());
+        let gpus = gpus.map_or(job.gpus_per_node, |share| share.gpus.len() as u32);
+        let (state, note) = end_of(job.state, job.exit, job.needs.memory_mib_with(gpus));
+        let mut status = status(job, attempt, state);
+        status.log_path.push_str(note);
+        status
+    }
+
+    /// A job that was cancelled in Slurm: the placer must not start it again, so it is cancelled there
+    /// before its attempt is reported as stopped.
+    fn cancelled(
+        &mut self,
+        now: Timestamp,
+        id: &JobId,
+        known: &Known,
+        stops: bool,
+        out: &mut Vec<Action>,
+    ) -> LaunchState {
+        let is_accepted = known.stops_for() == Some(JobPhase::Cancelled);
+        if !is_accepted {
+            self.cancel_record(now, id, out);
+        }
+        if stops { LaunchState::Stopped } else { LaunchState::Stopping }
+    }
+
+    /// The jobs with live records that Slurm does not have.
+    pub(super) fn absent(
+        &mut self,
+        now: Timestamp,
+        view: &SlurmView,
+        identified: &BTreeMap<JobId, &SlurmJob>,
+        orders: &BTreeMap<JobId, Order>,
+        out: &mut Vec<Action>,
+    ) {
+        let absent: Vec<(JobId, Known)> = self
+            .records
+            .iter()
+            .filter(|(id, known)| {
+                known.is_site && !known.phase.is_final() && !identified.contains_key(*id)
+            })
+            .map(|(id, known)| (id.clone(), known.clone()))
+            .collect();
+        for (id, known) in absent {
+            let slurm_id = intake::slurm_id(&id).filter(|id| !view.unreadable.contains(id));
+            let Some(slurm_id) = slurm_id else { continue };
+            let since = *self.absent_since.entry(id.clone()).or_insert(now);
+            let order = orders.get(&id);
+            if let Some(state) = self.end_of_absent(now, &id, &known, order, since, out) {
+                let attempt = order.map_or(known.attempt, |order| order.attempt);
+                let log_path = String::new();
+                let uid = 0;
+                let status =
+                    Status { slurm_id, uid, attempt, state, on: Vec::new(), since, log_path };
+                self.status.insert(id, status);
+            }
+        }
+    }
+
+    fn end_of_absent(
+        &mut self,
+        now: Timestamp,
+        id: &JobId,
+        known: &Known,
+        order: Option<&Order>,
+        since: Timestamp,
+        out: &mut Vec<Action>,
+    ) -> Option<LaunchState> {
+        let stops = order.is_some_and(|order| order.stop);
+        if self.settings.has_accounting {
+            let user = known.user.clone().unwrap_or_default();
+            let runs = self.runs_of(now, id, &user, u32::MAX, since)?;
+            let end = runs.last().and_then(|run| match run.state {
+                PastState::Job(state) if state.is_final() => Some((state, run.exit)),
+                PastState::Job(_) | PastState::Requeued => None,
+            });
+            if let Some((state, exit)) = end {
+                return Some(match state {
+                    SlurmState::Cancelled => self.cancelled(now, id, known, stops, out),
+                    _ => end_of(state, Some(exit), 0).0,
+                });
+            }
+            self.ask_past_again(now, id);
+        }
+        if now < since + self.settings.absence_max {
+            return None;
+        }
+        self.alarm(Alarm::Vanished { job: id.clone() }, out);
+        Some(self.cancelled(now, id, known, stops, out))
+    }
+
+    /// The runs of a job in the accounting database, without those of other jobs that had its Slurm id;
+    /// `None` until they are read.
+    pub(super) fn runs_of(
+        &mut self,
+        now: Timestamp,
+        id: &JobId,
+        user: &str,
+        restarts: u32,
+        submitted_at: Timestamp,
+    ) -> Option<Vec<PastRun>> {
+        let is_tagged = self.records.get(id).is_none_or(|known| !known.placed_by_site);
+        let tag = intake::suffix(id).filter(|_| is_tagged).map(str::to_owned);
+        let user = UserId::of_local(user);
+        let runs = self.past_of(now, id, restarts, submitted_at)?;
+        let is_its = |run: &&PastRun| {
+            let other = Tag::parse(&run.admin_comment).is_some_and(|found| Some(found.id) != tag);
+            UserId::of_local(&run.user) == user && !(is_tagged && other)
+        };
+        Some(runs.iter().filter(is_its).cloned().collect())
+    }
+
+    /// Writes the energy of ended jobs into Slurm's accounting database.
+    pub(super) fn write_energy(&mut self, now: Timestamp, view: &SlurmView, out: &mut Vec<Action>) {
+        if self.settings.level < crate::Level::Caps || !self.settings.has_accounting {
+            return;
+        }
+        let mut commands = Vec::new();
+        for (id, known) in &self.records {
+            let (Some(ended_at), Some(energy)) = (known.ended_at, known.energy) else { continue };
+            let is_counted = known.energy_until.is_some_and(|until| until >= ended_at)
+                || now.since(ended_at).as_secs() >= LEDGER_DELAY_S;
+            let is_due = known.phase.is_final()
+                && is_counted
+                && now.since(ended_at).as_secs() < ENERGY_AGE_S
+                && !self.state.energy.contains(id);
+            let Some(slurm_id) = intake::slurm_id(id).filter(|_| is_due) else { continue };
+            let job = view.jobs.get(&slurm_id);
+            let comment = job.map_or("", |job| job.admin_comment.as_str());
+            // A comment of another program stays.
+            let is_free = comment.is_empty() || comment.starts_with("wattle:");
+            let is_over = job.is_none_or(|job| job.state.is_final());
+            let is_allowed = self.command_at.get(&slurm_id).is_none_or(|at| now >= *at);
+            if is_free && is_over && is_allowed {
+                let text = energy_text(id, known, energy);
+                commands.push(Command::SetAdminComment { id: slurm_id, text });
+            }
+        }
+        for command in commands {
+            if self.commands >= super::COMMANDS_MAX {
+                return;
+            }
+            self.commands += 1;
+            out.push(Action::Command(command));
+        }
+    }
+
+    /// The energy of a job was written.
+    pub(super) fn energy_written(&mut self, slurm_id: u32, out: &mut Vec<Action>) {
+        let is_its = |(id, known): &(&JobId, &Known)| {
+            intake::slurm_id(id) == Some(slurm_id) && known.phase.is_final()
+        };
+        let written: Vec<JobId> =
+            self.records.iter().filter(is_its).map(|(id, _)| id.clone()).collect();
+        for id in written {
+            if self.state.energy.insert(id.clone()) {
+                out.push(Action::StoreEnergy(id));
+            }
+        }
+    }
+}
+
+/// The administrator's comment with the energy, and with the tag of a job that has one.
+fn energy_text(id: &JobId, known: &Known, energy: Energy) -> String {
+    let tag = intake::suffix(id).filter(|_| !known.placed_by_site);
+    let tag = tag.map_or_else(String::new, |tag| format!("tag={tag} "));
+    format!("wattle: {tag}energy_j={:.0}", energy.as_j())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_become_exit_codes() {
+        for (state, exit, expected) in [
+            (SlurmState::Completed, (0, 0), LaunchState::exited(0)),
+            (SlurmState::Failed, (3, 0), LaunchState::exited(3)),
+            (SlurmState::Failed, (0, 11), LaunchState::exited(139)),
+            (SlurmState::Failed, (0, 0), LaunchState::exited(1)),
+            (SlurmState::TimedOut, (0, 1), LaunchState::exited(143)),
+        ] {
+            assert_eq!(end_of(state, Some(exit), 0).0, expected, "{state:?} {exit:?}");
+        }
+        let limit = Some(ReachedLimit::MemoryMib(512));
+        let killed = LaunchState::Exited { code: 137, limit };
+        assert_eq!(end_of(SlurmState::OutOfMemory, None, 512).0, killed);
+    }
+}

@@ -1,0 +1,72 @@
+//! Jobs that Slurm places: they are reported as they run.
+
+use wattle_common::job::JobPhase;
+use wattle_common::messages::LaunchState;
+use wattle_common::{JobId, Timestamp};
+
+use super::managed::status;
+use super::orders::Order;
+use super::{Action, Alarm, SlurmMachine, Status};
+use crate::command::Command;
+use crate::view::{SlurmJob, SlurmState};
+
+impl SlurmMachine {
+    /// Follows a job that Slurm places; returns the state of its newest attempt.
+    pub(super) fn left(
+        &mut self,
+        now: Timestamp,
+        job: &SlurmJob,
+        id: &JobId,
+        order: Option<&Order>,
+        out: &mut Vec<Action>,
+    ) -> Option<Status> {
+        if !self.owner_agrees(id, job) {
+            self.alarm(Alarm::Owner { job: id.clone() }, out);
+            return None;
+        }
+        let Some(known) = self.records.get(id).cloned() else {
+            if job.state == SlurmState::Running {
+                self.submit(now, id, job, None, out);
+            }
+            return None;
+        };
+        if known.phase.is_final() {
+            let is_live = matches!(job.state, SlurmState::Configuring | SlurmState::Running);
+            if is_live && known.phase == JobPhase::Cancelled {
+                self.command(now, job.id, Command::Cancel(job.id), out);
+            }
+            return None;
+        }
+        let attempt = job.restarts + 1;
+        let stops = order.is_some_and(|order| order.stop);
+        match job.state {
+            SlurmState::Pending => {
+                // Its run ended by a requeue; it is the placer's newest attempt.
+                let error = format!("Slurm put it back into the queue: {}", job.reason);
+                known.has_gpus().then(|| status(job, known.attempt, LaunchState::Lost { error }))
+            }
+            SlurmState::Configuring => None,
+            SlurmState::Running => {
+                let cancels = known.stops_for() == Some(JobPhase::Cancelled);
+                if cancels && self.settings.level.places() {
+                    self.command(now, job.id, Command::Cancel(job.id), out);
+                } else if cancels {
+                    self.alarm(Alarm::NotOurs { job: id.clone() }, out);
+                }
+                let state =
+                    if stops && cancels { LaunchState::Stopping } else { LaunchState::Running };
+                Some(Status { on: job.on.clone(), ..status(job, attempt, state) })
+            }
+            SlurmState::Completing => {
+                // Slurm counts a restart before the processes have ended.
+                let attempt = if known.has_gpus() { known.attempt } else { attempt };
+                let state = if stops { LaunchState::Stopping } else { LaunchState::Running };
+                Some(Status { on: job.on.clone(), ..status(job, attempt, state) })
+            }
+            _ => {
+                let attempt = order.map_or(known.attempt, |order| order.attempt);
+                Some(self.end(now, job, id, &known, attempt, stops, out))
+            }
+        }
+    }
+}

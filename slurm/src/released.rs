@@ -1,0 +1,36 @@
+//! What must survive a restart of the service: which attempts it has released, and which orders it has
+//! obeyed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use wattle_common::bounds::OrderVersion;
+use wattle_common::{JobId, NodeId, Timestamp};
+
+/// The newest attempt of a job that was released, or that was found running.
+///
+/// It is stored before the release. An attempt is never released twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Released {
+    /// The attempt.
+    pub attempt: u32,
+    /// Slurm's restart count of its run. A higher one means that the run has ended.
+    pub restarts: u32,
+    /// When it was released.
+    pub at_us: Timestamp,
+    /// When its stop was first requested, by a signal or a requeue. A program that ends with code 0 after that
+    /// has stopped and not completed, unless its owner has declared another code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_at_us: Option<Timestamp>,
+}
+
+/// The state that outlives a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PersistedState {
+    /// The newest released attempt of each job.
+    pub released: BTreeMap<JobId, Released>,
+    /// The version of the last order of each node.
+    pub obeyed: BTreeMap<NodeId, OrderVersion>,
+    /// Jobs whose energy is in Slurm's accounting database.
+    pub energy: BTreeSet<JobId>,
+}

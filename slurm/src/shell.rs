@@ -1,0 +1,4 @@
+//! Connects the decisions with Slurm's programs.
+
+pub mod client;
+pub mod programs;

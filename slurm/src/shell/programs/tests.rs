@@ -1,0 +1,40 @@
+//! Programs that stand for Slurm's.
+
+use super::*;
+use std::os::unix::fs::PermissionsExt;
+
+fn programs(text: &str) -> (tempfile::TempDir, Programs) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("squeue");
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let programs = Programs { folder: Some(folder.path().to_owned()), ..Programs::default() };
+    (folder, programs)
+}
+
+#[tokio::test]
+async fn arguments_reach_the_program_unchanged() {
+    let (_folder, programs) = programs("printf '%s|' \"$@\" \"$A\" \"$SLURM_TIME_FORMAT\"");
+    let printed = programs.run("squeue", &["a b", "$(id);\n", ""], &[("A", "`x`")]).await.unwrap();
+    assert_eq!(printed.output, "a b|$(id);\n||`x`|%s|");
+}
+
+#[tokio::test]
+async fn failures_have_their_cause() {
+    let (_folder, away) = programs("echo 'Unable to contact slurm controller' >&2; exit 1");
+    let error = away.run("squeue", &["-h"], &[]).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "Slurm does not answer `squeue -h`: Unable to contact slurm controller"
+    );
+    let error = away.run("sacct", &[], &[]).await.unwrap_err();
+    assert!(matches!(error, SlurmError::Program { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_program_that_does_not_end_is_killed() {
+    let (_folder, mut slow) = programs("exec sleep 1000");
+    slow.time_limit = Duration::from_millis(50);
+    let error = slow.run("squeue", &[], &[]).await.unwrap_err();
+    assert!(matches!(error, SlurmError::Away { .. }), "{error}");
+}

@@ -1,0 +1,348 @@
+//! The owner's terms of a job, from `--comment="wattle: ..."`, and the tag that the intake plugin gives it.
+//!
+//! ```
+//! use wattle_slurm::terms::{Tag, Terms};
+//! let terms = Terms::parse("wattle: gpus=1..4 signal=USR1 exit=85 slack=4h", 0).unwrap();
+//! assert_eq!(terms.checkpoint_signal, Some("SIGUSR1"));
+//! assert_eq!(terms.slack_ms, Some(14_400_000));
+//! let tag = Tag::parse("wattle: tag=6a1f nodes=2 gpus_per_node=4").unwrap();
+//! assert_eq!((tag.id.as_str(), tag.nodes, tag.gpus_per_node), ("6a1f", 2, 4));
+//! ```
+
+use wattle_common::id::ProjectId;
+use wattle_common::job::{GpuRequest, check_signal};
+use wattle_common::{Timestamp, WorkloadId};
+
+/// The first word of a comment that is meant for Wattle.
+const PREFIX: &str = "wattle:";
+
+/// Longest tag, characters: with Slurm's job id it is a part of the job's id.
+const TAG_LEN_MAX: usize = 40;
+
+/// What the owner of a job declares about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Numbers of GPUs that the whole job can use.
+    pub gpus: Option<GpuRequest>,
+    /// The signal that requests a checkpoint, with `SIG`: the consent that the job is stopped and started
+    /// again.
+    pub checkpoint_signal: Option<&'static str>,
+    /// The exit code after a checkpoint, from 1 to 255.
+    pub checkpoint_exit: Option<i32>,
+    /// Its workload.
+    pub workload: Option<WorkloadId>,
+    /// Its project.
+    pub project: Option<ProjectId>,
+    /// Its deadline.
+    pub deadline: Option<Timestamp>,
+    /// Total time that it may be deferred, milliseconds.
+    pub slack_ms: Option<u64>,
+    /// Whether other jobs may share its GPUs.
+    pub share: bool,
+    /// Whether no job may share its GPUs, whatever the site's rule.
+    pub exclusive: bool,
+    /// How much slower it may run, per mille.
+    pub max_slowdown_permille: Option<u32>,
+}
+
+/// Why a comment is not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TermsError {
+    /// A key that does not exist.
+    #[error(
+        "unknown comment key `{0}`: expected gpus, signal, exit, workload, project, deadline, slack, share, exclusive or max-slowdown"
+    )]
+    Key(String),
+    /// A key that is given twice.
+    #[error("comment key `{0}` is given twice")]
+    Twice(String),
+    /// A value that its key does not accept.
+    #[error("comment key `{key}`: invalid value `{value}`; expected {expected}")]
+    Value {
+        /// The key.
+        key: String,
+        /// The value.
+        value: String,
+        /// The accepted form.
+        expected: &'static str,
+    },
+    /// Two keys that contradict each other.
+    #[error("comment keys `{0}` and `{1}` exclude each other")]
+    Contradiction(&'static str, &'static str),
+    /// A key that needs another one.
+    #[error("comment key `{0}` needs `{1}`")]
+    Needs(&'static str, &'static str),
+}
+
+impl Terms {
+    /// The terms in a comment; none in a comment that is not meant for Wattle. `offset_s`: seconds by
+    /// which the site's local time is ahead of UTC, for a deadline without a zone.
+    ///
+    /// # Errors
+    /// The key and the accepted form.
+    pub fn parse(comment: &str, offset_s: i64) -> Result<Self, TermsError> {
+        let mut terms = Self::default();
+        let Some(text) = comment.trim_start().strip_prefix(PREFIX) else { return Ok(terms) };
+        let mut seen: Vec<&str> = Vec::new();
+        for word in text.split_whitespace() {
+            let (key, value) = word.split_once('=').unwrap_or((word, ""));
+            if seen.contains(&key) {
+                return Err(TermsError::Twice(key.to_owned()));
+            }
+            seen.push(key);
+            terms.set(key, value, word.contains('='), offset_s)?;
+        }
+        if terms.share && terms.exclusive {
+            return Err(TermsError::Contradiction("share", "exclusive"));
+        }
+        if terms.checkpoint_exit.is_some() && terms.checkpoint_signal.is_none() {
+            return Err(TermsError::Needs("exit", "signal"));
+        }
+        Ok(terms)
+    }
+
+    fn set(
+        &mut self,
+        key: &str,
+        value: &str,
+        has_value: bool,
+        offset_s: i64,
+    ) -> Result<(), TermsError> {
+        let wrong =
+            |expected| TermsError::Value { key: key.to_owned(), value: value.to_owned(), expected };
+        let form = |key| match key {
+            "gpus" => "N or N..M, as gpus=1..4",
+            "signal" => "TERM, USR1, USR2, INT, HUP or CONT",
+            "exit" => "an exit code from 1 to 255, as exit=85",
+            "workload" | "project" => "1 to 64 letters, digits, - and _",
+            "deadline" => "a time as 2026-12-01T08:00, 2026-12-01T08:00Z or 2026-12-01T08:00+01:00",
+            "slack" => "a number with s, m, h or d, as slack=4h",
+            "max-slowdown" => "a percentage, as max-slowdown=5%",
+            _ => "no value",
+        };
+        let wrong = || wrong(form(key));
+        match key {
+            "gpus" => self.gpus = Some(value.parse().map_err(|_| wrong())?),
+            "signal" => self.checkpoint_signal = Some(check_signal(value).map_err(|_| wrong())?),
+            "exit" => {
+                let code = value.parse().ok().filter(|code| (1..=255).contains(code));
+                self.checkpoint_exit = Some(code.ok_or_else(wrong)?);
+            }
+            "workload" => self.workload = Some(value.parse().map_err(|_| wrong())?),
+            "project" => self.project = Some(value.parse().map_err(|_| wrong())?),
+            "deadline" => self.deadline = Some(instant(value, offset_s).ok_or_else(wrong)?),
+            "slack" => self.slack_ms = Some(milliseconds(value).ok_or_else(wrong)?),
+            "max-slowdown" => self.max_slowdown_permille = Some(permille(value).ok_or_else(wrong)?),
+            "share" | "exclusive" if has_value => return Err(wrong()),
+            "share" => self.share = true,
+            "exclusive" => self.exclusive = true,
+            _ => return Err(TermsError::Key(key.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+/// `4h`, `1.5d`: milliseconds.
+fn milliseconds(text: &str) -> Option<u64> {
+    let unit_s = match text.chars().last()? {
+        's' => 1.0,
+        'm' => 60.0,
+        'h' => 3_600.0,
+        'd' => 86_400.0,
+        _ => return None,
+    };
+    let number = decimal(&text[..text.len() - 1])?;
+    let span = wattle_common::time::span_s(number * unit_s);
+    u64::try_from(span.as_millis()).ok().filter(|ms| *ms > 0)
+}
+
+/// `5%`, at most a thousand times as slow.
+fn permille(text: &str) -> Option<u32> {
+    let percent = decimal(text.strip_suffix('%')?)?;
+    (percent <= 100_000.0).then_some((percent * 10.0).round() as u32)
+}
+
+/// A decimal number without sign and exponent.
+fn decimal(text: &str) -> Option<f64> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    text.parse().ok().filter(|_| plain && text.len() <= 12)
+}
+
+/// `2026-12-01T08:00[:00][Z|+01:00]`; without a zone it is in the site's local time.
+fn instant(text: &str, offset_s: i64) -> Option<Timestamp> {
+    let (date, rest) = text.split_once('T')?;
+    let date: Vec<i64> = date.split('-').map(number).collect::<Option<_>>()?;
+    let [year, month, day] = date[..] else { return None };
+    let zone_at = rest.find(['Z', '+', '-']).unwrap_or(rest.len());
+    let (time, zone) = rest.split_at(zone_at);
+    let time: Vec<i64> = time.split(':').map(number).collect::<Option<_>>()?;
+    let (hour, minute, second) = match time[..] {
+        [hour, minute] => (hour, minute, 0),
+        [hour, minute, second] => (hour, minute, second),
+        _ => return None,
+    };
+    let offset_s = match zone {
+        "" => offset_s,
+        "Z" => 0,
+        _ => {
+            let (hours, minutes) = zone[1..].split_once(':')?;
+            let offset = number(hours)? * 3_600 + number(minutes)? * 60;
+            if zone.starts_with('-') { -offset } else { offset }
+        }
+    };
+    let is_valid = (1970..=9999).contains(&year)
+        && (1..=12).contains(&month)
+        && (1..=days_in(year, month)).contains(&day)
+        && hour < 24
+        && minute < 60
+        && second < 60;
+    let seconds = days_since_epoch(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second;
+    let seconds = u64::try_from(seconds - offset_s).ok()?;
+    is_valid.then_some(Timestamp::from_s(seconds))
+}
+
+/// A number of at most four digits.
+fn number(text: &str) -> Option<i64> {
+    let plain = (1..=4).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| plain)
+}
+
+const fn is_leap(year: i64) -> bool {
+    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+}
+
+const fn days_in(year: i64, month: i64) -> i64 {
+    match month {
+        2 if is_leap(year) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Days of the Gregorian calendar from 1970-01-01 until a date.
+fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
+    let before = year - 1;
+    let years = before * 365 + before / 4 - before / 100 + before / 400 - 719_162;
+    let months: i64 = (1..month).map(|month| days_in(year, month)).sum();
+    years + months + day - 1
+}
+
+/// The intake plugin's mark of a job that Wattle places, in the administrator's comment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tag {
+    /// Unique among all submissions. Slurm gives a job id again after a crash of slurmctld.
+    pub id: String,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// Number of GPUs on each node, as submitted.
+    pub gpus_per_node: u32,
+    /// Whether its owner submitted it held.
+    pub held_by_owner: bool,
+}
+
+impl Tag {
+    /// The tag in an administrator's comment; `None` without one.
+    #[must_use]
+    pub fn parse(comment: &str) -> Option<Self> {
+        let words = comment.trim_start().strip_prefix(PREFIX)?;
+        let value = |key: &str| {
+            words.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+        };
+        let count = |key| value(key).and_then(|text| text.parse().ok()).filter(|count| *count > 0);
+        let id = value("tag")?;
+        let is_hex = id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_tag = is_hex && (1..=TAG_LEN_MAX).contains(&id.len());
+        is_tag.then(|| Self {
+            id: id.to_owned(),
+            nodes: count("nodes").unwrap_or(1),
+            gpus_per_node: count("gpus_per_node").unwrap_or(1),
+            held_by_owner: words.split_whitespace().any(|word| word == "held_by_owner"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Terms {
+        Terms::parse(text, 3_600).unwrap()
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let terms = parsed(
+            "wattle: gpus=2..8 signal=TERM exit=85 workload=resnet50 project=vision \
+             deadline=2026-12-01T08:00Z slack=90m exclusive max-slowdown=2.5%",
+        );
+        assert_eq!(
+            terms,
+            Terms {
+                gpus: Some(GpuRequest { min: 2, max: 8 }),
+                checkpoint_signal: Some("SIGTERM"),
+                checkpoint_exit: Some(85),
+                workload: Some("resnet50".parse().unwrap()),
+                project: Some("vision".parse().unwrap()),
+                deadline: Some(Timestamp::from_s(1_796_112_000)),
+                slack_ms: Some(5_400_000),
+                share: false,
+                exclusive: true,
+                max_slowdown_permille: Some(25),
+            }
+        );
+        assert!(parsed("wattle: share").share);
+        assert_eq!(parsed("a note: gpus=9"), Terms::default());
+        assert_eq!(parsed(""), Terms::default());
+    }
+
+    #[test]
+    fn deadlines_have_a_zone_or_are_local() {
+        let at = |text: &str| parsed(&format!("wattle: deadline={text}")).deadline.unwrap();
+        assert_eq!(at("2026-12-01T08:00:05Z"), Timestamp::from_s(1_796_112_005));
+        assert_eq!(at("2026-12-01T08:00"), Timestamp::from_s(1_796_108_400));
+        assert_eq!(at("2026-12-01T08:00-05:30"), Timestamp::from_s(1_796_131_800));
+        assert_eq!(at("2000-02-29T00:00Z"), Timestamp::from_s(951_782_400));
+    }
+
+    #[test]
+    fn wrong_terms_are_refused_with_the_accepted_form() {
+        for (text, expected) in [
+            ("gpu=1", "unknown comment key `gpu`"),
+            ("gpus=4..1", "gpus=1..4"),
+            ("signal=KILL", "USR2"),
+            ("signal=TERM exit=0", "from 1 to 255"),
+            ("exit=85", "needs `signal`"),
+            ("workload=a.b", "letters"),
+            ("deadline=2026-02-30T08:00", "2026-12-01T08:00Z"),
+            ("deadline=2026-02-20", "2026-12-01T08:00Z"),
+            ("deadline=2026-02-20T08:00+0a:00", "2026-12-01T08:00Z"),
+            ("slack=4", "slack=4h"),
+            ("slack=0h", "slack=4h"),
+            ("slack=1e9d", "slack=4h"),
+            ("slack=h", "slack=4h"),
+            ("max-slowdown=5", "5%"),
+            ("share=yes", "no value"),
+            ("share exclusive", "exclude each other"),
+            ("share share", "twice"),
+        ] {
+            let error = Terms::parse(&format!("wattle: {text}"), 0).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn tags_are_read_and_nothing_else() {
+        let tag =
+            Tag::parse("wattle: tag=6a0f00001 nodes=2 gpus_per_node=4 held_by_owner").unwrap();
+        let expected =
+            Tag { id: "6a0f00001".to_owned(), nodes: 2, gpus_per_node: 4, held_by_owner: true };
+        assert_eq!(tag, expected);
+        // With the energy, after the end.
+        assert_eq!(Tag::parse("wattle: tag=6a energy_j=12").map(|tag| tag.id), Some("6a".into()));
+        let long = format!("wattle: tag={}", "a".repeat(41));
+        for none in ["", "tag=6a", "wattle: nodes=2", "wattle: tag=x.y", "wattle: tag=", &long] {
+            assert_eq!(Tag::parse(none), None, "{none}");
+        }
+    }
+}

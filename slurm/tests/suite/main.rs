@@ -1,0 +1,9 @@
+//! Tests of the machine against models of Slurm and of the placer, and of the client with a running Slurm.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod model;
+mod placer;
+mod properties;
+#[cfg(feature = "service")]
+mod real_slurm;
+mod world;
