@@ -346,7 +346,9 @@ impl SlurmMachine {
             self.alarm(Alarm::Terms { job: id.clone(), error: error.to_string() }, out);
             Terms::default()
         });
-        let spec = intake::spec(id.clone(), job, tag, &terms, &self.settings.gpu_types);
+        let mut spec = intake::spec(id.clone(), job, tag, &terms, &self.settings.gpu_types);
+        // Below the level `share` Slurm gives each GPU to one job.
+        spec.exclusive |= self.settings.level < Level::Share;
         let submission = intake::suffix(id).and_then(|suffix| SubmissionId::new(suffix).ok());
         let Some(submission) = submission else { return };
         out.push(Action::Submit(Box::new(spec), submission));

@@ -206,7 +206,7 @@ impl SlurmSite {
             "slurm" => vec![
                 ("level", self.setup.level.into()),
                 ("heartbeat_file", path("run/heartbeat")),
-                ("bell_socket", path("run/bell")),
+                ("bell", path("run/bell")),
             ],
             "power-agent" => vec![("heartbeat_ms", 1_000.into())],
             _ => Vec::new(),
