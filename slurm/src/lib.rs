@@ -8,6 +8,7 @@
 
 pub mod client;
 pub mod command;
+pub mod config;
 mod failure;
 pub mod intake;
 pub mod level;
@@ -22,6 +23,7 @@ pub mod view;
 
 pub use client::Client;
 pub use command::{Command, Place, SlurmError};
+pub use config::Config;
 pub use level::Level;
 pub use machine::{Action, Alarm, Event, Settings, SlurmMachine};
 pub use past::{PastRun, PastState, ScriptEnd};

@@ -30,6 +30,8 @@ pub enum Role {
     Predictor(PredictorId),
     /// Profiler, launcher and power agent of one node.
     Node(NodeId),
+    /// The service that connects the cluster with Slurm.
+    Slurm,
     /// A person who submits jobs.
     User(UserId),
     /// A person who operates the cluster.
@@ -41,8 +43,8 @@ pub enum Role {
 /// Why a text is not a [`Role`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "invalid role `{0}`: expected placer, registry, predictor NAME, node NAME, user NAME, operator \
-     NAME or monitor NAME; a NAME has 1 to 64 letters, digits, - and _"
+    "invalid role `{0}`: expected placer, registry, slurm, predictor NAME, node NAME, user NAME, \
+     operator NAME or monitor NAME; a NAME has 1 to 64 letters, digits, - and _"
 )]
 pub struct RoleError(String);
 
@@ -57,6 +59,7 @@ impl Role {
         match (kind, name) {
             ("placer", None) => Ok(Self::Placer),
             ("registry", None) => Ok(Self::Registry),
+            ("slurm", None) => Ok(Self::Slurm),
             ("predictor", Some(name)) => {
                 PredictorId::new(name).map(Self::Predictor).map_err(|_| wrong())
             }
@@ -74,6 +77,7 @@ impl Role {
         match self {
             Self::Placer => ("placer", None),
             Self::Registry => ("registry", None),
+            Self::Slurm => ("slurm", None),
             Self::Predictor(name) => ("predictor", Some(name.as_str())),
             Self::Node(name) => ("node", Some(name.as_str())),
             Self::User(name) => ("user", Some(name.as_str())),
@@ -98,7 +102,9 @@ impl Role {
             Self::User(user) => (Rank::User, user),
             Self::Operator(user) => (Rank::Operator, user),
             Self::Monitor(user) => (Rank::Monitor, user),
-            Self::Placer | Self::Registry | Self::Predictor(_) | Self::Node(_) => return None,
+            Self::Placer | Self::Registry | Self::Predictor(_) | Self::Node(_) | Self::Slurm => {
+                return None;
+            }
         };
         Some(Requester { rank, user: user.clone() })
     }
@@ -163,6 +169,7 @@ pub fn permissions(role: &Role, cluster: &ClusterId, public_key: &str) -> Permis
         Role::Registry => grant.registry(),
         Role::Predictor(name) => grant.predictor(name),
         Role::Node(node) => grant.node(node),
+        Role::Slurm => grant.slurm(),
         Role::User(_) => {}
         Role::Operator(_) => grant.operator(),
         Role::Monitor(_) => grant.monitor(),
@@ -375,6 +382,20 @@ impl Grant<'_> {
         self.subscribe(Subject::outputs_of(self.cluster, node));
     }
 
+    /// Follows the orders of all nodes, reports in place of their launchers, and submits the jobs of Slurm's
+    /// users in their names: Slurm has proven who they are.
+    fn slurm(&mut self) {
+        self.service("wattle-slurm");
+        self.watch(Bucket::Desired, ">");
+        self.watch(Bucket::Jobs, ">");
+        self.lease(&LeaseKey::Slurm);
+        self.find(&Bucket::Actual.stream(self.cluster));
+        self.write(Bucket::Actual, "launcher.*");
+        for topic in [Topic::JobSubmitted, Topic::JobCancelled] {
+            self.publish(self.topic(topic, &format!(".{}.*", Rank::User.as_str())));
+        }
+    }
+
     /// The requests of every person.
     fn person(&mut self, requester: &Requester) {
         self.publish(self.topic(Topic::JobRequested, &format!(".{requester}")));
@@ -430,9 +451,16 @@ mod tests {
 
     #[test]
     fn roles_round_trip() {
-        for text in
-            ["placer", "registry", "predictor a", "node n0", "user ada", "operator b", "monitor m"]
-        {
+        for text in [
+            "placer",
+            "registry",
+            "slurm",
+            "predictor a",
+            "node n0",
+            "user ada",
+            "operator b",
+            "monitor m",
+        ] {
             assert_eq!(text.parse::<Role>().map(|role| role.to_string()), Ok(text.to_owned()));
         }
         for text in ["", "placer x", "node", "node a.b", "root x", "user a b", "user *", "user >"] {
@@ -444,7 +472,9 @@ mod tests {
     fn only_services_of_the_cluster_write_orders_and_only_users_lack_jetstream() {
         let cluster = ClusterId::new("c").unwrap();
         let of = |text: &str| permissions(&text.parse().unwrap(), &cluster, "KEY");
-        for text in ["registry", "predictor a", "node n0", "user ada", "operator b", "monitor m"] {
+        for text in
+            ["registry", "slurm", "predictor a", "node n0", "user ada", "operator b", "monitor m"]
+        {
             let publish = of(text).publish;
             let desired = Bucket::Desired.subject(&cluster, "");
             assert!(!publish.iter().any(|subject| subject.starts_with(&desired)), "{text}");

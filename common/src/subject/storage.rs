@@ -208,6 +208,8 @@ pub enum LeaseKey {
     Profiler(NodeId),
     /// The power agent of a node.
     Power(NodeId),
+    /// The service that connects the cluster with Slurm.
+    Slurm,
 }
 
 impl LeaseKey {
@@ -218,6 +220,7 @@ impl LeaseKey {
             None => match key {
                 "placer" => Some(Self::Placer),
                 "registry" => Some(Self::Registry),
+                "slurm" => Some(Self::Slurm),
                 _ => None,
             },
             Some(("predictor", name)) => PredictorId::new(name).ok().map(Self::Predictor),
@@ -233,6 +236,7 @@ impl LeaseKey {
         match self {
             Self::Placer => "placer".to_owned(),
             Self::Registry => "registry".to_owned(),
+            Self::Slurm => "Slurm service".to_owned(),
             Self::Predictor(name) => format!("predictor {name}"),
             Self::Profiler(node) => format!("profiler {node}"),
             Self::Power(node) => format!("power agent {node}"),
@@ -245,6 +249,7 @@ impl fmt::Display for LeaseKey {
         match self {
             Self::Placer => f.write_str("placer"),
             Self::Registry => f.write_str("registry"),
+            Self::Slurm => f.write_str("slurm"),
             Self::Predictor(name) => write!(f, "predictor.{name}"),
             Self::Profiler(node) => write!(f, "profiler.{node}"),
             Self::Power(node) => write!(f, "power.{node}"),

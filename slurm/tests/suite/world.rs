@@ -286,6 +286,11 @@ impl World {
                 let suffix = job.as_str().rsplit('-').next().unwrap_or_default();
                 if let Some(program) = self.slurm.programs.get_mut(suffix) {
                     program.stop_at = released.stop_at_us;
+                    // Slurm's times are whole seconds: it may have completed just before.
+                    let second = |at: wattle_common::Timestamp| at.as_us() / 1_000_000;
+                    program.ambiguous |= program.exit.is_none()
+                        && program.completed_at.map(second) == program.stop_at.map(second)
+                        && program.stop_at.is_some();
                 }
                 let known = self.stored.released.insert(job, released);
                 assert!(

@@ -82,7 +82,9 @@ fn wrong_usage_gives_exit_code_2_and_a_remedy() {
     refused("wattle", &["submit"], &["COMMAND"]);
 
     // A wrong key, a wrong value and a wrong file, for every service.
-    for service in ["placer", "predictor", "registry", "profiler", "power-agent", "launcher"] {
+    for service in
+        ["placer", "predictor", "registry", "profiler", "power-agent", "launcher", "slurm"]
+    {
         let example =
             std::fs::read_to_string(repository(&format!("deploy/{service}.toml"))).unwrap();
         let name = format!("wattle-{service}");
@@ -97,8 +99,16 @@ fn wrong_usage_gives_exit_code_2_and_a_remedy() {
 
 #[test]
 fn every_program_names_itself_as_its_version() {
-    for name in ["", "-placer", "-predictor", "-registry", "-profiler", "-power-agent", "-launcher"]
-    {
+    for name in [
+        "",
+        "-placer",
+        "-predictor",
+        "-registry",
+        "-profiler",
+        "-power-agent",
+        "-launcher",
+        "-slurm",
+    ] {
         let name = format!("wattle{name}");
         let output = Command::new(program(&name)).arg("--version").output().unwrap();
         let version = String::from_utf8_lossy(&output.stdout).into_owned();

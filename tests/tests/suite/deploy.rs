@@ -11,11 +11,11 @@ use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::testing::NatsServer;
 use wattle_tests::{PATIENCE, Raw, kill, program, repository, until};
 
-const SERVICES: [&str; 6] =
-    ["placer", "predictor", "registry", "profiler", "power-agent", "launcher"];
+const SERVICES: [&str; 7] =
+    ["placer", "predictor", "registry", "profiler", "power-agent", "launcher", "slurm"];
 
 /// Every example configuration: its file, and the service it is of.
-const EXAMPLES: [(&str, &str); 8] = [
+const EXAMPLES: [(&str, &str); 9] = [
     ("placer", "placer"),
     ("predictor", "predictor"),
     ("predictor-statistical", "predictor"),
@@ -24,6 +24,7 @@ const EXAMPLES: [(&str, &str); 8] = [
     ("profiler", "profiler"),
     ("power-agent", "power-agent"),
     ("launcher", "launcher"),
+    ("slurm", "slurm"),
 ];
 
 /// A child that does not outlive the test.

@@ -28,6 +28,7 @@ impl Site {
         run(&["keys", "init", "--cluster", "main", "--host", "127.0.0.1"]);
         run(&["keys", "add", "predictor", "physical"]);
         run(&["keys", "add", "node", "n0", "n1"]);
+        run(&["keys", "add", "slurm"]);
         run(&["keys", "add", "user", "ada", "bob"]);
         run(&["keys", "add", "operator", "olga"]);
         run(&["keys", "add", "monitor", "mona"]);

@@ -17,12 +17,13 @@ use wattle_common::subject::{Bucket, StreamName, Topic};
 use super::Site;
 
 /// The roles, each with its letter in the table.
-const ROLES: [(char, &str); 9] = [
+const ROLES: [(char, &str); 10] = [
     ('P', "placer"),
     ('R', "registry"),
     ('Q', "predictor-physical"),
     ('0', "node-n0"),
     ('1', "node-n1"),
+    ('S', "slurm"),
     ('a', "user-ada"),
     ('b', "user-bob"),
     ('o', "operator-olga"),
@@ -41,15 +42,15 @@ const PUBLISH: &[(&str, &str)] = &[
     ("job.progressed.n1.j", "1"),
     ("energy.metered.n0", "0"),
     ("energy.metered.n1", "1"),
-    ("job.submitted.user.ada", "a"),
-    ("job.submitted.user.bob", "b"),
+    ("job.submitted.user.ada", "aS"),
+    ("job.submitted.user.bob", "bS"),
     ("job.submitted.operator.olga", "o"),
     ("job.submitted.operator.ada", ""),
     ("job.submitted.monitor.mona", ""),
     ("job.submitted.local.ada", ""),
     ("job.submitted", ""),
-    ("job.cancelled.user.ada", "a"),
-    ("job.cancelled.user.bob", "b"),
+    ("job.cancelled.user.ada", "aS"),
+    ("job.cancelled.user.bob", "bS"),
     ("job.cancelled.operator.olga", "o"),
     ("job.cancelled.local.ada", ""),
     ("job.requested.user.ada", "a"),
@@ -71,9 +72,9 @@ const PUBLISH: &[(&str, &str)] = &[
     ("$KV.jobs.j", "P"),
     ("$KV.desired.n0", "P"),
     ("$KV.desired.n1", "P"),
-    ("$KV.actual.launcher.n0", "0"),
+    ("$KV.actual.launcher.n0", "0S"),
     ("$KV.actual.power.n0", "0"),
-    ("$KV.actual.launcher.n1", "1"),
+    ("$KV.actual.launcher.n1", "1S"),
     ("$KV.actual.power.n1", "1"),
     ("$KV.surfaces.j", "R"),
     ("$KV.knowledge.physical.job.j", "Q"),
@@ -81,6 +82,7 @@ const PUBLISH: &[(&str, &str)] = &[
     ("$KV.predictors.champion", "R"),
     ("$KV.leases.placer", "P"),
     ("$KV.leases.registry", "R"),
+    ("$KV.leases.slurm", "S"),
     ("$KV.leases.predictor.physical", "Q"),
     ("$KV.leases.predictor.other", ""),
     ("$KV.leases.profiler.n0", "0"),
@@ -96,10 +98,10 @@ const PUBLISH: &[(&str, &str)] = &[
     ("$SRV.PING.wattle-placer", "Po"),
     ("$SRV.PING.wattle-registry", "Po"),
     ("$SRV.PING", "o"),
-    ("_INBOX.other.x", "PRQ01"),
+    ("_INBOX.other.x", "PRQ01S"),
     // A user or monitor has no access to JetStream at all; a node reads its own order only.
-    ("$JS.API.STREAM.INFO.KV_BUCKET_desired", "P01o"),
-    ("$JS.API.STREAM.INFO.KV_BUCKET_jobs", "PRQ01o"),
+    ("$JS.API.STREAM.INFO.KV_BUCKET_desired", "P01So"),
+    ("$JS.API.STREAM.INFO.KV_BUCKET_jobs", "PRQ01So"),
     ("$JS.API.STREAM.NAMES", ""),
     ("$JS.API.STREAM.LIST", ""),
     ("$JS.API.INFO", ""),
@@ -108,8 +110,8 @@ const PUBLISH: &[(&str, &str)] = &[
     ("$JS.API.CONSUMER.DURABLE.CREATE.KV_BUCKET_desired.x", ""),
     ("$JS.API.CONSUMER.CREATE.KV_BUCKET_desired.x.$KV.desired.n0", "P0o"),
     ("$JS.API.CONSUMER.CREATE.KV_BUCKET_desired.x.$KV.desired.n1", "P1o"),
-    ("$JS.API.CONSUMER.CREATE.KV_BUCKET_desired.x.$KV.desired.>", "Po"),
-    ("$JS.API.CONSUMER.CREATE.KV_BUCKET_jobs.x.$KV.jobs.>", "PRQ01o"),
+    ("$JS.API.CONSUMER.CREATE.KV_BUCKET_desired.x.$KV.desired.>", "PSo"),
+    ("$JS.API.CONSUMER.CREATE.KV_BUCKET_jobs.x.$KV.jobs.>", "PRQ01So"),
     ("$JS.API.CONSUMER.CREATE.KV_BUCKET_actual.x.$KV.actual.launcher.n0", "PQo"),
     ("$JS.API.CONSUMER.CREATE.KV_BUCKET_knowledge.x.$KV.knowledge.physical.>", "Qo"),
     ("$JS.API.CONSUMER.CREATE.KV_BUCKET_knowledge.x.$KV.knowledge.>", "o"),
@@ -119,7 +121,7 @@ const PUBLISH: &[(&str, &str)] = &[
     ("$JS.API.STREAM.MSG.GET.KV_BUCKET_desired", ""),
     ("$JS.API.STREAM.MSG.GET.KV_BUCKET_jobs", ""),
     ("$JS.API.STREAM.MSG.GET.KV_BUCKET_actual", "01"),
-    ("$JS.API.STREAM.MSG.GET.KV_BUCKET_leases", "PRQ01"),
+    ("$JS.API.STREAM.MSG.GET.KV_BUCKET_leases", "PRQ01S"),
     ("$JS.API.DIRECT.GET.KV_BUCKET_leases.$KV.leases.power.n0", "o"),
     ("$JS.API.CONSUMER.CREATE.KV_BUCKET_leases.x.$KV.leases.power.n0", "o"),
     ("$JS.API.CONSUMER.MSG.NEXT.STREAM_ledger.wattle-placer", "P"),
@@ -174,12 +176,14 @@ const SUBSCRIBE: &[(&str, &str)] = &[
     ("$KV.budget.>", "o"),
     ("$KV.leases.>", "o"),
     ("$KV.leases.placer", "Po"),
+    ("$KV.leases.slurm", "So"),
     ("$KV.leases.power.n0", "0o"),
-    ("$SRV.PING", "PRQ01"),
+    ("$SRV.PING", "PRQ01S"),
     ("$SRV.PING.wattle-placer", "P"),
     ("$SRV.PING.wattle-registry", "R"),
     ("$SRV.PING.wattle-predictor", "Q"),
     ("$SRV.PING.wattle-launcher", "01"),
+    ("$SRV.PING.wattle-slurm", "S"),
     ("_INBOX.>", ""),
     ("_INBOX.*", ""),
     ("$JS.>", ""),
@@ -286,7 +290,7 @@ async fn every_role_is_held_to_the_table() {
         }
         // Each has its own replies.
         let errors = client.errors(&format!("SUB _INBOX.{}.> 900\r\n", client.public)).await;
-        judge("Subscription", "own replies", "PRQ01abom", errors);
+        judge("Subscription", "own replies", "PRQ01Sabom", errors);
         // Only the placer creates storage; no role deletes or empties any.
         for name in Bucket::ALL
             .map(|bucket| bucket.stream(&cluster()))
