@@ -106,6 +106,9 @@ impl SlurmSite {
             }
         }
         site.run("slurm", "control");
+        // Without it the intake leaves jobs to Slurm.
+        let heartbeat = site.slurm_folder().join("run/heartbeat");
+        until("wattle-slurm runs", async || heartbeat.exists().then_some(())).await;
         Ok(site)
     }
 
@@ -310,6 +313,23 @@ impl SlurmSite {
             (state == wanted).then_some(())
         })
         .await;
+    }
+
+    /// Waits until slurmctld has saved a state that is newer than this call: it loses up to 5 s if it is killed.
+    ///
+    /// # Panics
+    /// If it does not save.
+    pub async fn until_saved(&self) {
+        let file = self.slurm_folder().join("state/job_state");
+        let begun = std::fs::metadata(&file).expect("a state").modified().expect("a time");
+        // A change makes slurmctld save.
+        let job = self.sbatch("games", &["--hold", "--gres=gpu:1"], 1).to_string();
+        until("slurmctld has saved its state", async || {
+            let modified = std::fs::metadata(&file).ok()?.modified().ok()?;
+            (modified > begun).then_some(())
+        })
+        .await;
+        self.as_user("games", &["scancel", &job]);
     }
 
     /// The energy of a job in the ledger, joules.
