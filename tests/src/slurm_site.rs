@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use tempfile::TempDir;
-use wattle_common::messages::{JobRecord, LedgerEntry};
-use wattle_common::subject::StreamName;
-use wattle_common::{ClusterId, JobId, codec};
+use wattle_common::messages::{JobRecord, LedgerEntry, PowerReport};
+use wattle_common::subject::{Bucket, Reporter, StreamName};
+use wattle_common::{ClusterId, JobId, NodeId, codec};
 use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::clock;
 use wattle_runtime::testing::NatsServer;
@@ -347,6 +347,13 @@ impl SlurmSite {
         Ok(sum)
     }
 
+    /// The report of a node's power agent.
+    pub async fn power_report(&self, node: &str) -> Option<PowerReport> {
+        let bucket = self.bus.bucket(Bucket::Actual).await.ok()?;
+        let key = Reporter::Power.key(&NodeId::new(node).ok()?);
+        bucket.get(&key).await.ok().flatten().map(|(report, _)| report)
+    }
+
     /// The last lines of every log.
     #[must_use]
     pub fn logs(&self) -> String {
@@ -355,7 +362,10 @@ impl SlurmSite {
             let (service, host) = name.split_once(' ').unwrap_or((name, "control"));
             let log = std::fs::read_to_string(self.log_of(service, host)).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
-            let tail = lines[lines.len().saturating_sub(25)..].join("\n");
+            let (early, late) = lines.split_at(lines.len().saturating_sub(25));
+            let early = early.iter().filter(|line| !line.contains("\"INFO\""));
+            let tail: Vec<&str> = early.chain(late).copied().collect();
+            let tail = tail.join("\n");
             text.push_str(&format!("--- {name}\n{tail}\n"));
         }
         text

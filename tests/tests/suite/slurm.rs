@@ -42,8 +42,22 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
         &["--gres=gpu:v100:2"],
         &["-N2", "--gpus-per-node=1"],
     ];
+    let limited = site.wattle(&["budget", "set", "--power-kw", "1.6"]);
+    assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
     let ids: Vec<u32> =
-        (0..12).map(|at| site.sbatch(users[at % 2], requests[at % requests.len()], 12)).collect();
+        (0..24).map(|at| site.sbatch(users[at % 2], requests[at % requests.len()], 12)).collect();
+    let array = site.sbatch("games", &["--gres=gpu:1", "--array=0-3"], 6);
+    let dependency = format!("--dependency=afterok:{array}");
+    let dependent = site.sbatch("games", &["--gres=gpu:1", &dependency], 6);
+    until("a cap is below its default", async || {
+        let mut lowered = false;
+        for node in &site.nodes {
+            let report = site.power_report(node).await?;
+            lowered |= report.gpus.iter().any(|gpu| gpu.cap_mw < gpu.cap_mw_default);
+        }
+        lowered.then_some(())
+    })
+    .await;
     for &id in &ids {
         let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
         assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
@@ -62,6 +76,12 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
             }
         }
     }
+    let end = site.until_job(dependent, "it has finished", |record| record.phase.is_final()).await;
+    assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
+    let tasks =
+        site.as_user("root", &["sacct", "-X", "-P", "-n", "-o", "state", "-j", &array.to_string()]);
+    assert_eq!(tasks, ["COMPLETED"; 4].join("\n"));
+    assert!(site.wattle(&["budget", "clear"]).status.success());
     // An owner consents to a requeue and to other numbers of GPUs.
     let terms = "--comment=wattle: gpus=1..4 signal=TERM workload=eaco-alexnet";
     let elastic = site.sbatch("games", &["--gres=gpu:1", "--requeue", terms], 90);
