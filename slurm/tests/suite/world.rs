@@ -431,6 +431,11 @@ impl World {
                 .alarms
                 .iter()
                 .any(|alarm| alarm.contains(tag) && alarm.contains("neither in Slurm"));
+            // A requeue by others that slurmctld has forgotten: its SIGTERM ended the program.
+            let is_forgotten = self.plan.loses_memory && program.requeued;
+            if is_forgotten && record.phase == JobPhase::Failed {
+                continue;
+            }
             if record.phase == JobPhase::Cancelled {
                 assert!(
                     vanished && self.plan.loses_memory,
@@ -439,7 +444,6 @@ impl World {
                 continue;
             }
             assert_eq!(record.phase, JobPhase::Finished, "{record:#?} {program:?}");
-            let is_forgotten = self.plan.loses_memory && program.requeued;
             assert!(
                 program.completed_at.is_some() || is_forgotten,
                 "{tag} has not completed: {record:#?}"
