@@ -89,11 +89,22 @@ impl NatsServer {
     }
 
     async fn start_as(jetstream: bool, configuration: &str) -> Self {
+        Self::start_below(&std::env::temp_dir(), jetstream, configuration).await
+    }
+
+    /// As [`Self::start_with`], with its store in a new folder of `parent`: another disk, for example.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_in(parent: &Path, configuration: &str) -> Self {
+        Self::start_below(parent, true, configuration).await
+    }
+
+    async fn start_below(parent: &Path, jetstream: bool, configuration: &str) -> Self {
         let binary =
             find().unwrap_or_else(|error| panic!("these tests need a real nats-server: {error}"));
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder =
-            std::env::temp_dir().join(format!("wattle-nats-{}-{number}", std::process::id()));
+        let folder = parent.join(format!("wattle-nats-{}-{number}", std::process::id()));
         // An earlier process with the same id may have left a folder.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("the system's temporary folder takes a folder");

@@ -9,7 +9,9 @@ pub mod chaos;
 pub mod examples;
 pub mod gpu_suite;
 pub mod load;
+pub mod records;
 pub mod services;
+pub mod slurm_site;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -20,7 +22,6 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 use wattle_common::messages::JobRecord;
-use wattle_common::subject::Bucket;
 use wattle_common::{ClusterId, JobId};
 use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::{clock, testing};
@@ -201,8 +202,7 @@ impl System {
 
     /// A job's record.
     pub async fn record(&self, job: &JobId) -> Option<JobRecord> {
-        let bucket = self.bus.bucket(Bucket::Jobs).await.ok()?;
-        bucket.get(job.as_str()).await.ok().flatten().map(|(record, _)| record)
+        records::record(&self.bus, job).await
     }
 
     /// Waits until a job's record satisfies `wanted`.
@@ -212,15 +212,9 @@ impl System {
         what: &str,
         wanted: impl Fn(&JobRecord) -> bool,
     ) -> JobRecord {
-        let look = async || self.record(job).await.filter(|record| wanted(record));
-        match testing::until(PATIENCE, look).await {
-            Some(record) => record,
-            None => panic!(
-                "waited {PATIENCE:?} for {job}: {what}\nit is {:#?}\n{}",
-                self.record(job).await,
-                self.logs()
-            ),
-        }
+        let what = format!("{job}: {what}");
+        let read = async || self.record(job).await.into_iter().collect();
+        records::until(PATIENCE, &what, read, wanted, || self.logs()).await
     }
 
     /// The processes of this system that run `program`, as `wattle-placer`. Supervisors of jobs are

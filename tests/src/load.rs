@@ -34,7 +34,11 @@ pub struct Site {
 impl Site {
     /// Starts a server and a placer with `deploy/placer.toml`, changed by `edits` of (old, new) text.
     pub async fn start(edits: &[(&str, &str)]) -> Self {
-        let server = NatsServer::start().await;
+        Self::start_on(NatsServer::start().await, edits).await
+    }
+
+    /// As [`Self::start`], on this server.
+    pub async fn start_on(server: NatsServer, edits: &[(&str, &str)]) -> Self {
         let cluster = ClusterId::new("main").expect("the cluster of the examples in deploy");
         let bus = Bus::connect(&BusConfig::at(&server.url()), cluster, "load").await;
         let folder = tempfile::tempdir().expect("a temporary folder");

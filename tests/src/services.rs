@@ -17,10 +17,10 @@ use wattle_common::{ClusterId, JobId, NodeId, Timestamp};
 use wattle_launcher::engine::local::kill_all;
 use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::clock;
-use wattle_runtime::testing::{self, NatsServer};
+use wattle_runtime::testing::NatsServer;
 
 use crate::examples::{example, shifted_clock, simulate_gpus};
-use crate::{PATIENCE, program, until};
+use crate::{PATIENCE, program, records, until};
 
 /// System time per wall time.
 pub const RATE: u32 = 60;
@@ -250,8 +250,7 @@ impl Services {
 
     /// A job's record.
     pub async fn record(&self, job: &JobId) -> Option<JobRecord> {
-        let bucket = self.bus.bucket(Bucket::Jobs).await.ok()?;
-        bucket.get(job.as_str()).await.ok().flatten().map(|(record, _)| record)
+        records::record(&self.bus, job).await
     }
 
     /// Waits until a job's record satisfies `wanted`.
@@ -264,15 +263,9 @@ impl Services {
         what: &str,
         wanted: impl Fn(&JobRecord) -> bool,
     ) -> JobRecord {
-        let look = async || self.record(job).await.filter(|record| wanted(record));
-        match testing::until(PATIENCE, look).await {
-            Some(record) => record,
-            None => panic!(
-                "waited {PATIENCE:?} for {job}: {what}\nit is {:#?}\n{}",
-                self.record(job).await,
-                self.logs()
-            ),
-        }
+        let what = format!("{job}: {what}");
+        let read = async || self.record(job).await.into_iter().collect();
+        records::until(PATIENCE, &what, read, wanted, || self.logs()).await
     }
 
     /// The order of a node.

@@ -244,7 +244,10 @@ fn kill_jobs(state: &std::path::Path) {
 }
 
 /// Writes a file until the disk is full.
-fn fill(path: &std::path::Path) -> Result<()> {
+///
+/// # Errors
+/// If the file cannot be created.
+pub fn fill(path: &std::path::Path) -> Result<()> {
     use std::io::Write as _;
     let mut file = std::fs::File::create(path)?;
     let block = vec![0_u8; 1 << 20];

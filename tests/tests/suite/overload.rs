@@ -10,7 +10,9 @@ use wattle_common::Power;
 use wattle_common::budget::Budget;
 use wattle_common::messages::{BudgetReply, SetBudget};
 use wattle_common::subject::RequestTopic;
-use wattle_runtime::testing;
+use wattle_runtime::testing::{self, NatsServer};
+use wattle_tests::chaos::faults::fill;
+use wattle_tests::chaos::network;
 use wattle_tests::load::Site;
 use wattle_tests::load::flood;
 use wattle_tests::load::nodes::Nodes;
@@ -155,6 +157,58 @@ async fn measure_many_jobs() {
     let start = Instant::now();
     let one = submit_at(&site, 20.0, vec![submission("after", 1)]).await;
     println!("the next submission is answered after {:.1?}: {one:?}", start.elapsed());
+}
+
+/// A full disk of the only NATS server, with running jobs, until its space returns.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement that mounts a file system, as root"]
+async fn measure_full_disk() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let disk = folder.path().join("disk");
+    network::mount_disk(&disk, 64).expect("root may mount");
+    let server = NatsServer::start_in(&disk, "jetstream { max_file_store: 10GB }").await;
+    let mut site = Site::start_on(server, &[]).await;
+    let nodes = Nodes::start(&site, 4, 8).await;
+    let start = Instant::now();
+    let jobs = (0..8).map(|i| submission(&format!("job-{i}"), 1)).collect();
+    println!("before: {}", submit_at(&site, 20.0, jobs).await.text());
+    nodes.until_running(8, start, LONG).await;
+    let filler = disk.join("filler");
+    fill(&filler).expect("a file on the disk");
+    let (start, log_before) = (Instant::now(), site.log("placer.toml").lines().count());
+    let one = async |site: &Site, name: String| {
+        let sent = Instant::now();
+        let mut results = submit_at(site, 20.0, vec![submission(&name, 1)]).await;
+        let refusals = results.refused.drain(..).chain(results.unanswered.drain(..));
+        (sent.elapsed(), refusals.collect::<Vec<_>>())
+    };
+    for i in 0..10 {
+        let (latency, refused) = one(&site, format!("full-{i}")).await;
+        println!("full for {:.1?}: answered after {latency:.1?}: {refused:?}", start.elapsed());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    println!("jobs that run: {}", nodes.jobs().len());
+    std::fs::remove_file(&filler).expect("the file is there");
+    for restarted in [false, true] {
+        let start = Instant::now();
+        if restarted {
+            site.server.restart().await;
+        }
+        let accepted = testing::until(Duration::from_secs(30), async || {
+            let name = format!("after-{restarted}-{}", start.elapsed().as_millis());
+            one(&site, name).await.1.is_empty().then(|| start.elapsed())
+        });
+        println!(
+            "space is free, server restarted: {restarted}; a submission is accepted after {:.1?}, {} jobs run",
+            accepted.await,
+            nodes.jobs().len()
+        );
+    }
+    for line in site.log("placer.toml").lines().skip(log_before) {
+        println!("{line}");
+    }
+    drop(site);
+    let _ = std::process::Command::new("umount").arg("-l").arg(&disk).status();
 }
 
 #[expect(clippy::print_stdout, reason = "results of a measurement")]
