@@ -194,9 +194,10 @@ impl CommandLine {
             "StartTime=now".to_owned(),
         ];
         settings.extend(place.extra.iter().cloned());
-        if !place.gres.is_empty() && before.gres != place.gres {
+        if !place.gres.is_empty() {
             if !before.gres.is_empty() {
-                // Slurm adds the new types to the old ones, or refuses them.
+                // Slurm adds the new types to the old ones, or refuses them. Equal ones are set again, too:
+                // Slurm 22.05 may keep a type of the last run, with which the job never starts.
                 self.scontrol(&["update", &id, "TresPerNode="]).await?;
             }
             settings.insert(0, format!("Gres={}", place.gres));

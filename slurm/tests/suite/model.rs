@@ -438,8 +438,11 @@ impl Slurm {
 
     /// Changes the row of a run in the accounting database.
     fn row(&mut self, id: u32, restarts: u32, change: impl FnOnce(&mut PastRun)) {
-        let row =
-            self.rows.iter_mut().rev().find(|(row, count)| row.id == id && *count == restarts);
+        // Another job may have had the id.
+        let comment = self.jobs.get(&id).map(|job| job.shown.admin_comment.clone());
+        let row = self.rows.iter_mut().rev().find(|(row, count)| {
+            row.id == id && *count == restarts && Some(&row.admin_comment) == comment.as_ref()
+        });
         if let Some((row, _)) = row {
             change(row);
         }

@@ -297,8 +297,8 @@ impl World {
                     // Slurm's times are whole seconds: it may have completed just before.
                     let second = |at: wattle_common::Timestamp| at.as_us() / 1_000_000;
                     program.ambiguous |= program.exit.is_none()
-                        && program.completed_at.map(second) == program.stop_at.map(second)
-                        && program.stop_at.is_some();
+                        && program.stop_at.is_some()
+                        && program.completed_at.map(second) >= program.stop_at.map(second);
                 }
                 let known = self.stored.released.insert(job, released);
                 assert!(
