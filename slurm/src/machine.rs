@@ -17,7 +17,9 @@
 mod alarm;
 mod ended;
 mod gres;
+mod identify;
 mod left;
+mod lookup;
 mod managed;
 mod orders;
 mod record;
@@ -37,25 +39,17 @@ use crate::intake;
 use crate::level::Level;
 use crate::past::PastRun;
 use crate::released::{PersistedState, Released};
-use crate::terms::{Tag, Terms};
 use crate::view::{SlurmJob, SlurmState, SlurmView};
 
 pub use alarm::Alarm;
 
+use lookup::Past;
 use record::Known;
 
 /// Commands of one round; the remaining ones follow in the next round.
 const COMMANDS_MAX: usize = 50;
 /// Most jobs in one command that holds jobs.
 const HOLD_MAX: usize = 200;
-/// Most tasks of an array that become jobs in one round.
-const SPLIT_MAX: usize = 20;
-/// Pending jobs up to which further tasks of arrays become jobs.
-const PENDING_MAX: usize = 1_000;
-/// Most jobs in one query of the accounting database.
-const LOOKUP_MAX: usize = 200;
-/// How long before its last submission or requeue a job may have run.
-const LOOKUP_BEFORE: Duration = Duration::from_secs(30 * 86_400);
 
 /// How the machine works.
 #[derive(Clone, Debug)]
@@ -154,17 +148,6 @@ struct Status {
     on: Vec<NodeShare>,
     since: Timestamp,
     log_path: String,
-}
-
-/// Runs of a job in the accounting database.
-#[derive(Clone, Debug)]
-struct Past {
-    /// The restart count for which they were requested.
-    restarts: u32,
-    first_at: Timestamp,
-    asked_at: Option<Timestamp>,
-    /// Absent: not answered yet.
-    runs: Option<Vec<PastRun>>,
 }
 
 /// The decisions about the jobs of one Slurm cluster.
@@ -267,110 +250,6 @@ impl SlurmMachine {
         self.report(now, out);
     }
 
-    /// The jobs of the view that are, or may become, Wattle's, by their ids.
-    fn identify<'a>(&self, view: &'a SlurmView) -> BTreeMap<JobId, &'a SlurmJob> {
-        let mut live: BTreeMap<u32, Vec<&JobId>> = BTreeMap::new();
-        for (id, _) in self.records.iter().filter(|(_, known)| !known.phase.is_final()) {
-            if let Some(slurm_id) = intake::slurm_id(id) {
-                live.entry(slurm_id).or_default().push(id);
-            }
-        }
-        let mut jobs = BTreeMap::new();
-        for job in view.jobs.values() {
-            let tag = Tag::parse(&job.admin_comment);
-            // A requeue changes the submission time, so a job without a tag is found by its record.
-            let known = live.get(&job.id).into_iter().flatten().find(|id| {
-                let placed_by_site =
-                    self.records.get(**id).is_some_and(|known| known.placed_by_site);
-                tag.is_none() && placed_by_site && self.owner_agrees(id, job)
-            });
-            let id = match known {
-                Some(id) => Some((*id).clone()),
-                None => intake::job_id(job.id, tag.as_ref(), job.submitted_at),
-            };
-            let is_eligible = self.settings.partitions.contains(&job.partition)
-                && (tag.is_some() || job.on.iter().any(|share| !share.gpus.is_empty()));
-            if let Some(id) = id.filter(|id| is_eligible || self.records.contains_key(id)) {
-                jobs.insert(id, job);
-            }
-        }
-        jobs
-    }
-
-    /// Gives tasks of arrays an id of their own; returns whether the job has further tasks.
-    fn split(&mut self, now: Timestamp, job: &SlurmJob, out: &mut Vec<Action>) -> bool {
-        let Some((_, tasks)) = job.unsplit_tasks.split_last() else { return false };
-        if tasks.is_empty() {
-            return false;
-        }
-        let room = PENDING_MAX.saturating_sub(self.pending).min(SPLIT_MAX);
-        let tasks = &tasks[..room.min(tasks.len())];
-        if !tasks.is_empty() {
-            self.pending += tasks.len();
-            let split = Command::SplitArray { id: job.id, tasks: tasks.to_vec() };
-            self.command(now, job.id, split, out);
-        }
-        true
-    }
-
-    /// Whether the record of a job, if there is one, has the owner that Slurm has.
-    fn owner_agrees(&self, id: &JobId, job: &SlurmJob) -> bool {
-        let known = self.records.get(id);
-        known.is_none_or(|known| known.user.as_deref() == Some(intake::user_of(job).as_str()))
-    }
-
-    /// Whether Wattle places the job.
-    fn is_managed(&self, id: &JobId, job: &SlurmJob) -> bool {
-        match self.records.get(id) {
-            Some(known) => !known.placed_by_site && self.settings.level.places(),
-            None => {
-                let tagged = Tag::parse(&job.admin_comment).is_some();
-                tagged && self.settings.level.places() && job.is_batch && !job.is_special
-            }
-        }
-    }
-
-    /// Submits a job, unless it was submitted a short time ago.
-    fn submit(
-        &mut self,
-        now: Timestamp,
-        id: &JobId,
-        job: &SlurmJob,
-        tag: Option<&Tag>,
-        out: &mut Vec<Action>,
-    ) {
-        if !self.may_ask(now, id) {
-            return;
-        }
-        let terms = Terms::parse(&job.comment, self.settings.offset_s).unwrap_or_else(|error| {
-            self.alarm(Alarm::Terms { job: id.clone(), error: error.to_string() }, out);
-            Terms::default()
-        });
-        let mut spec = intake::spec(id.clone(), job, tag, &terms, &self.settings.gpu_types);
-        // Below the level `share` Slurm gives each GPU to one job.
-        spec.exclusive |= self.settings.level < Level::Share;
-        let submission = intake::suffix(id).and_then(|suffix| SubmissionId::new(suffix).ok());
-        let Some(submission) = submission else { return };
-        out.push(Action::Submit(Box::new(spec), submission));
-    }
-
-    /// Cancels a job in Wattle as its owner, unless that was requested a short time ago.
-    fn cancel_record(&mut self, now: Timestamp, id: &JobId, out: &mut Vec<Action>) {
-        let user = self.records.get(id).and_then(|known| known.user.clone());
-        let Some(user) = user.and_then(|user| UserId::new(&user).ok()) else { return };
-        if self.may_ask(now, id) {
-            out.push(Action::Cancel(id.clone(), user));
-        }
-    }
-
-    fn may_ask(&mut self, now: Timestamp, id: &JobId) -> bool {
-        if self.ask_at.get(id).is_some_and(|at| now < *at) {
-            return false;
-        }
-        self.ask_at.insert(id.clone(), now + self.settings.retry);
-        true
-    }
-
     /// Whether a job may get a command now.
     fn may_command(&self, now: Timestamp, id: u32) -> bool {
         self.settings.level.places()
@@ -399,66 +278,6 @@ impl SlurmMachine {
         if self.settings.level.places() {
             let commands = ids.chunks(HOLD_MAX).map(|ids| Command::Hold(ids.to_vec()));
             out.extend(commands.map(Action::Command));
-        }
-    }
-
-    /// The runs of a job that has this restart count, oldest first; requests them if they are not known.
-    fn past_of(
-        &mut self,
-        now: Timestamp,
-        id: &JobId,
-        restarts: u32,
-        submitted_at: Timestamp,
-    ) -> Option<&[PastRun]> {
-        let new = Past { restarts, first_at: now, asked_at: None, runs: None };
-        let past = self.past.entry(id.clone()).or_insert_with(|| new.clone());
-        if past.restarts != restarts {
-            *past = new;
-        }
-        if past.runs.is_none() {
-            self.to_look_up.insert(id.clone(), submitted_at - LOOKUP_BEFORE);
-        }
-        past.runs.as_deref()
-    }
-
-    /// Requests runs again that were not complete; returns whether that has lasted too long.
-    fn ask_past_again(&mut self, now: Timestamp, id: &JobId) -> bool {
-        let Some(past) = self.past.get_mut(id) else { return false };
-        past.runs = None;
-        let is_over = now >= past.first_at + self.settings.absence_max;
-        if is_over {
-            past.runs = Some(Vec::new());
-        }
-        is_over
-    }
-
-    /// Requests the runs of jobs from the accounting database, those of each job once per retry interval.
-    fn look_up(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        let (mut ids, mut since) = (BTreeSet::new(), now);
-        for (id, submitted_at) in std::mem::take(&mut self.to_look_up) {
-            let Some(past) = self.past.get_mut(&id) else { continue };
-            let is_due = past.asked_at.is_none_or(|at| now >= at + self.settings.retry);
-            let slurm_id = intake::slurm_id(&id).filter(|_| is_due && ids.len() < LOOKUP_MAX);
-            if let Some(slurm_id) = slurm_id {
-                past.asked_at = Some(now);
-                since = since.min(submitted_at);
-                ids.insert(slurm_id);
-            }
-        }
-        if !ids.is_empty() {
-            out.push(Action::Lookup { ids: ids.into_iter().collect(), since });
-        }
-    }
-
-    fn past_read(&mut self, ids: &[u32], runs: Result<Vec<PastRun>, SlurmError>) {
-        // Without an answer nothing is known; the question is repeated.
-        let Ok(runs) = runs else { return };
-        for (job, past) in &mut self.past {
-            let slurm_id = intake::slurm_id(job).filter(|id| ids.contains(id));
-            // A run of another restart count may be requested meanwhile; its answer follows.
-            if let Some(id) = slurm_id.filter(|_| past.asked_at.is_some()) {
-                past.runs = Some(runs.iter().filter(|run| run.id == id).cloned().collect());
-            }
         }
     }
 

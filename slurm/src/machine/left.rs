@@ -47,10 +47,11 @@ impl SlurmMachine {
             }
             SlurmState::Configuring => None,
             SlurmState::Running => {
-                let cancels = known.stops_for() == Some(JobPhase::Cancelled);
-                if cancels && self.settings.level.places() {
+                let is_asked = known.stops_for() == Some(JobPhase::Cancelled);
+                let cancels = is_asked && self.settings.level.places();
+                if cancels {
                     self.command(now, job.id, Command::Cancel(job.id), out);
-                } else if cancels {
+                } else if is_asked {
                     self.alarm(Alarm::NotOurs { job: id.clone() }, out);
                 }
                 let state =

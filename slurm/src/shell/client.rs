@@ -29,6 +29,9 @@ pub struct CommandLine {
     programs: Programs,
     /// The GPUs of each job that holds some. They change only if the job starts again or loses nodes.
     held: BTreeMap<u32, Held>,
+    /// The names of tasks of arrays: the last task of an array has the array's id, which as a name means
+    /// all tasks.
+    names: BTreeMap<u32, String>,
     was_rate_limited: bool,
 }
 
@@ -152,6 +155,11 @@ impl CommandLine {
         })
     }
 
+    /// A job's name in commands.
+    fn name(&self, id: u32) -> String {
+        self.names.get(&id).cloned().unwrap_or_else(|| id.to_string())
+    }
+
     async fn scontrol(&mut self, arguments: &[&str]) -> Result<(), SlurmError> {
         self.run("scontrol", arguments, &[]).await.map(drop)
     }
@@ -177,7 +185,8 @@ impl CommandLine {
             let found = format!("the state {:?}, {}", before.state, before.reason);
             return Err(not_applied(place.id, &found, "being held"));
         }
-        let id = format!("JobId={}", place.id);
+        let name = self.name(place.id);
+        let id = format!("JobId={name}");
         let nodes = hostlist::compress(place.nodes.iter().map(NodeId::as_str));
         let mut settings = vec![
             format!("ReqNodeList={nodes}"),
@@ -185,9 +194,10 @@ impl CommandLine {
             "StartTime=now".to_owned(),
         ];
         settings.extend(place.extra.iter().cloned());
-        if !place.gres.is_empty() && before.gres != place.gres {
+        if !place.gres.is_empty() {
             if !before.gres.is_empty() {
-                // Slurm adds the new types to the old ones, or refuses them.
+                // Slurm adds the new types to the old ones, or refuses them. Equal ones are set again, too:
+                // Slurm 22.05 may keep a type of the last run, with which the job never starts.
                 self.scontrol(&["update", &id, "TresPerNode="]).await?;
             }
             settings.insert(0, format!("Gres={}", place.gres));
@@ -202,7 +212,7 @@ impl CommandLine {
         if let Some((found, wanted)) = difference(&after, place) {
             return Err(not_applied(place.id, &found, &wanted));
         }
-        self.scontrol(&["release", &place.id.to_string()]).await
+        self.scontrol(&["release", &name]).await
     }
 }
 
@@ -216,6 +226,7 @@ impl Client for CommandLine {
             error: error.to_string(),
         })?;
         let nodes = nodes::with_gpus(&shown);
+        self.names = queued.iter().filter_map(name_of_task).collect();
         let ids: BTreeSet<u32> = queued.iter().map(|queued| queued.job.id).collect();
         self.held.retain(|id, _| ids.contains(id));
         let mut jobs = BTreeMap::new();
@@ -229,7 +240,8 @@ impl Client for CommandLine {
     async fn execute(&mut self, command: &Command) -> Result<(), SlurmError> {
         match command {
             Command::Hold(ids) => {
-                self.hold(&ids.iter().map(u32::to_string).collect::<Vec<_>>()).await
+                let names: Vec<String> = ids.iter().map(|id| self.name(*id)).collect();
+                self.hold(&names).await
             }
             Command::SplitArray { id, tasks } => {
                 self.hold(&tasks.iter().map(|task| format!("{id}_{task}")).collect::<Vec<_>>())
@@ -238,15 +250,21 @@ impl Client for CommandLine {
             Command::Place(place) => self.place(place).await,
             Command::Checkpoint { id, signal } => {
                 let signal = format!("--signal={signal}");
-                let sent = self.run("scancel", &[&signal, "--batch", &id.to_string()], &[]).await;
+                let name = self.name(*id);
+                let sent = self.run("scancel", &[&signal, "--batch", &name], &[]).await;
                 ended_is_fine(sent.map(drop))
             }
-            Command::RequeueHold(id) => self.scontrol(&["requeuehold", &id.to_string()]).await,
+            Command::RequeueHold(id) => {
+                let name = self.name(*id);
+                self.scontrol(&["requeuehold", &name]).await
+            }
             Command::Cancel(id) => {
-                ended_is_fine(self.run("scancel", &[&id.to_string()], &[]).await.map(drop))
+                let name = self.name(*id);
+                ended_is_fine(self.run("scancel", &[&name], &[]).await.map(drop))
             }
             Command::SetAdminComment { id, text } => {
-                let (id, text) = (format!("jobid={id}"), format!("AdminComment={text}"));
+                let (id, text) =
+                    (format!("jobid={}", self.name(*id)), format!("AdminComment={text}"));
                 let arguments = ["--immediate", "modify", "job", "where", &id, "set", &text];
                 self.run("sacctmgr", &arguments, &[]).await.map(drop)
             }
@@ -271,6 +289,13 @@ impl Client for CommandLine {
         }
         Ok(runs)
     }
+}
+
+/// The name of a task of an array, or of several that share an id. One with a limit of running tasks has none.
+fn name_of_task(queued: &QueuedJob) -> Option<(u32, String)> {
+    let name = &queued.shown_as;
+    let is_task = name.contains('_') && !name.contains('%');
+    is_task.then(|| (queued.job.id, name.clone()))
 }
 
 /// What the job has instead of the placement; `None` if it agrees.

@@ -49,7 +49,7 @@ impl Bell {
         let Some(socket) = &self.0 else { return std::future::pending().await };
         let mut text = [0; 64];
         if socket.recv(&mut text).await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
         // Those who rang meanwhile, too.
         while socket.try_recv(&mut text).is_ok() {}

@@ -26,7 +26,9 @@ pub fn runs(output: &str) -> Result<Vec<PastRun>, TextError> {
         if let Some(id) = id.strip_suffix(SCRIPT) {
             let run = runs.last_mut().filter(|run| run.id.to_string() == id);
             if let (Some(run), Some(ended_at)) = (run, instant(end)?) {
-                run.script = Some(ScriptEnd { exit: exit_of(exit)?, ended_at });
+                // A node that fails reports none.
+                let exit = (!exit.is_empty()).then(|| exit_of(exit)).transpose()?;
+                run.script = exit.map(|exit| ScriptEnd { exit, ended_at });
             }
             continue;
         }

@@ -6,4 +6,5 @@ mod placer;
 mod properties;
 #[cfg(feature = "service")]
 mod real_slurm;
+mod rules;
 mod world;

@@ -12,6 +12,7 @@ const CALM_MAX: u32 = 4_000;
 
 fn run(plan: Plan) {
     let mut world = World::new(plan);
+    world.trace(&format!("{plan:?}"));
     for _ in 0..FAULTY {
         world.step(false);
     }
@@ -39,11 +40,7 @@ fn run_all(level: Level, has_accounting: bool) {
             has_accounting,
             loses_memory: has_accounting && seed % 3 > 0,
         };
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(plan)));
-        if let Err(panic) = result {
-            eprintln!("{plan:?}");
-            std::panic::resume_unwind(panic);
-        }
+        run(plan);
     }
 }
 
