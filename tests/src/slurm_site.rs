@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use tempfile::TempDir;
-use wattle_common::messages::{JobRecord, LedgerEntry};
-use wattle_common::subject::StreamName;
-use wattle_common::{ClusterId, JobId, codec};
+use wattle_common::messages::{JobRecord, LedgerEntry, PowerReport};
+use wattle_common::subject::{Bucket, Reporter, StreamName};
+use wattle_common::{ClusterId, JobId, NodeId, codec};
 use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::clock;
 use wattle_runtime::testing::NatsServer;
@@ -106,6 +106,9 @@ impl SlurmSite {
             }
         }
         site.run("slurm", "control");
+        // Without it the intake leaves jobs to Slurm.
+        let heartbeat = site.slurm_folder().join("run/heartbeat");
+        until("wattle-slurm runs", async || heartbeat.exists().then_some(())).await;
         Ok(site)
     }
 
@@ -312,6 +315,23 @@ impl SlurmSite {
         .await;
     }
 
+    /// Waits until slurmctld has saved a state that is newer than this call: it loses up to 5 s if it is killed.
+    ///
+    /// # Panics
+    /// If it does not save.
+    pub async fn until_saved(&self) {
+        let file = self.slurm_folder().join("state/job_state");
+        let begun = std::fs::metadata(&file).expect("a state").modified().expect("a time");
+        // A change makes slurmctld save.
+        let job = self.sbatch("games", &["--hold", "--gres=gpu:1"], 1).to_string();
+        until("slurmctld has saved its state", async || {
+            let modified = std::fs::metadata(&file).ok()?.modified().ok()?;
+            (modified > begun).then_some(())
+        })
+        .await;
+        self.as_user("games", &["scancel", &job]);
+    }
+
     /// The energy of a job in the ledger, joules.
     ///
     /// # Errors
@@ -327,6 +347,13 @@ impl SlurmSite {
         Ok(sum)
     }
 
+    /// The report of a node's power agent.
+    pub async fn power_report(&self, node: &str) -> Option<PowerReport> {
+        let bucket = self.bus.bucket(Bucket::Actual).await.ok()?;
+        let key = Reporter::Power.key(&NodeId::new(node).ok()?);
+        bucket.get(&key).await.ok().flatten().map(|(report, _)| report)
+    }
+
     /// The last lines of every log.
     #[must_use]
     pub fn logs(&self) -> String {
@@ -335,7 +362,10 @@ impl SlurmSite {
             let (service, host) = name.split_once(' ').unwrap_or((name, "control"));
             let log = std::fs::read_to_string(self.log_of(service, host)).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
-            let tail = lines[lines.len().saturating_sub(25)..].join("\n");
+            let (early, late) = lines.split_at(lines.len().saturating_sub(25));
+            let early = early.iter().filter(|line| !line.contains("\"INFO\""));
+            let tail: Vec<&str> = early.chain(late).copied().collect();
+            let tail = tail.join("\n");
             text.push_str(&format!("--- {name}\n{tail}\n"));
         }
         text

@@ -27,6 +27,7 @@ mod plain_english;
 mod predictors;
 mod probing;
 mod sleeping;
+mod slurm;
 mod supply_chain;
 mod tidy;
 mod time_steps;

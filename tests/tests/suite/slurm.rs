@@ -1,0 +1,132 @@
+//! Wattle beside a real Slurm: jobs by plain `sbatch`, placed, shared, resized, cancelled and killed. The states of
+//! Slurm, its accounting, the records and the ledger must agree.
+//!
+//! Where Slurm's packages cannot be had the test prints that it did not run.
+
+use wattle_common::job::JobPhase;
+use wattle_tests::slurm_site::{Setup, SlurmSite};
+use wattle_tests::until;
+
+const SETUP: Setup = Setup { prefix: "wt", port: 17_400, nodes: 3, gpus: 4, level: "exact" };
+
+#[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
+/// The site, or a note that the test did not run.
+async fn site(setup: Setup) -> Option<SlurmSite> {
+    match SlurmSite::start(setup).await {
+        Ok(site) => Some(site),
+        Err(reason) => {
+            println!("SKIPPED: {reason}");
+            None
+        }
+    }
+}
+
+/// The fields of the last run of a job in the accounting database.
+fn accounted(site: &SlurmSite, id: u32) -> Vec<String> {
+    let job = id.to_string();
+    let format = "--format=state,nodelist,alloctres,admincomment";
+    let output = site.as_user("root", &["sacct", "-X", "-P", "-n", "-j", &job, format]);
+    output.lines().last().unwrap_or_default().split('|').map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn plain_batch_jobs_are_placed_followed_and_accounted() {
+    let Some(mut site) = site(SETUP).await else { return };
+    let users = ["games", "news"];
+    // As users write them: each spelling of a GPU request.
+    let requests: [&[&str]; 6] = [
+        &["--gres=gpu:1"],
+        &["--gpus=2"],
+        &["--gpus-per-node=1"],
+        &["--gpus-per-task=1", "-n1"],
+        &["--gres=gpu:v100:2"],
+        &["-N2", "--gpus-per-node=1"],
+    ];
+    let limited = site.wattle(&["budget", "set", "--power-kw", "1.6"]);
+    assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
+    let ids: Vec<u32> =
+        (0..24).map(|at| site.sbatch(users[at % 2], requests[at % requests.len()], 12)).collect();
+    let array = site.sbatch("games", &["--gres=gpu:1", "--array=0-3"], 6);
+    let dependency = format!("--dependency=afterok:{array}");
+    let dependent = site.sbatch("games", &["--gres=gpu:1", &dependency], 6);
+    until("a cap is below its default", async || {
+        let mut lowered = false;
+        for node in &site.nodes {
+            let report = site.power_report(node).await?;
+            lowered |= report.gpus.iter().any(|gpu| gpu.cap_mw < gpu.cap_mw_default);
+        }
+        lowered.then_some(())
+    })
+    .await;
+    for &id in &ids {
+        let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
+        assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
+        assert_eq!(end.attempt, 1, "{end:#?}");
+        let fields = accounted(&site, id);
+        assert_eq!(fields[0], "COMPLETED", "{fields:?}");
+        let decided = end.reasons.iter().find(|reason| reason.decision.starts_with("placed on"));
+        let at = decided.map(|reason| reason.decision.trim_start_matches("placed on ").to_owned());
+        let at = at.unwrap_or_else(|| panic!("{end:#?}"));
+        // `wt1:0,1 wt2:0,1`: the same GPUs in Slurm's accounting.
+        for share in at.split(' ') {
+            let (_, gpus) = share.split_once(':').unwrap();
+            for gpu in gpus.split(',') {
+                let named = format!("gres/gpu:g{gpu}=");
+                assert!(fields[2].contains(&named), "{at} is {} in the accounting", fields[2]);
+            }
+        }
+    }
+    let end = site.until_job(dependent, "it has finished", |record| record.phase.is_final()).await;
+    assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
+    let tasks =
+        site.as_user("root", &["sacct", "-X", "-P", "-n", "-o", "state", "-j", &array.to_string()]);
+    assert_eq!(tasks, ["COMPLETED"; 4].join("\n"));
+    assert!(site.wattle(&["budget", "clear"]).status.success());
+    // An owner consents to a requeue and to other numbers of GPUs.
+    let terms = "--comment=wattle: gpus=1..4 signal=TERM workload=eaco-alexnet";
+    let elastic = site.sbatch("games", &["--gres=gpu:1", "--requeue", terms], 90);
+    // The service is killed while a job runs, and slurmctld is killed and started.
+    let long =
+        site.sbatch("games", &["--gres=gpu:2", "--comment=wattle: workload=eaco-alexnet"], 60);
+    site.until_job(long, "it runs", |record| record.phase == JobPhase::Running).await;
+    site.until_saved().await;
+    site.kill_9("slurm", "control");
+    let killed = site.cluster("kill-ctld", &[]);
+    assert!(killed.status.success());
+    assert!(site.cluster("start-ctld", &[]).status.success());
+    site.run("slurm", "control");
+    // A job is cancelled by its owner while it is held, another while it runs.
+    let held = site.sbatch("news", &["--gres=gpu:4", "-N3"], 60);
+    site.until_job(held, "it is queued", |record| record.phase == JobPhase::Queued).await;
+    site.as_user("news", &["scancel", &held.to_string()]);
+    site.until_job(held, "it is cancelled", |record| record.phase == JobPhase::Cancelled).await;
+    let running = site.sbatch("news", &["--gres=gpu:1"], 600);
+    let record = site.until_job(running, "it runs", |r| r.phase == JobPhase::Running).await;
+    let cancelled = site.wattle(&["cancel", record.spec.job.as_str()]);
+    assert!(cancelled.status.success(), "{}", String::from_utf8_lossy(&cancelled.stderr));
+    site.until_job(running, "it is cancelled", |r| r.phase == JobPhase::Cancelled).await;
+    until("Slurm has cancelled it", async || {
+        accounted(&site, running)[0].starts_with("CANCELLED").then_some(())
+    })
+    .await;
+    let end = site.until_job(elastic, "it has finished", |record| record.phase.is_final()).await;
+    assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
+    assert_eq!(accounted(&site, elastic)[0], "COMPLETED");
+    let end = site.until_job(long, "it has finished", |record| record.phase.is_final()).await;
+    assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{end:#?}\n{}", site.logs());
+    assert_eq!(accounted(&site, long)[0], "COMPLETED");
+    // The energy is in the ledger, in the record and in Slurm's accounting.
+    let job = end.spec.job.clone();
+    let comment = until("the energy is in Slurm's accounting", async || {
+        let comment = accounted(&site, long).pop()?;
+        comment.contains("energy_j=").then_some(comment)
+    })
+    .await;
+    let text = comment.split_whitespace().find_map(|word| word.strip_prefix("energy_j="));
+    let accounted_j: f64 = text.unwrap().parse().unwrap();
+    let ledger_j = site.ledger_j(&job).await.unwrap();
+    assert!(
+        accounted_j > 0.0 && (accounted_j - ledger_j).abs() <= 0.01 * ledger_j + 1.0,
+        "{accounted_j} J in the accounting, {ledger_j} J in the ledger"
+    );
+}
