@@ -156,7 +156,7 @@ pub struct SlurmMachine {
     instance: String,
     state: PersistedState,
     /// Whether `state.obeyed` has changed since it was stored.
-    obeys_anew: bool,
+    has_new_orders: bool,
     desired: BTreeMap<NodeId, NodeDesired>,
     refused_orders: BTreeMap<NodeId, u64>,
     records: BTreeMap<JobId, Known>,
@@ -196,7 +196,7 @@ impl SlurmMachine {
             settings,
             instance,
             state,
-            obeys_anew: false,
+            has_new_orders: false,
             desired: BTreeMap::new(),
             refused_orders: BTreeMap::new(),
             records: BTreeMap::new(),
@@ -221,7 +221,7 @@ impl SlurmMachine {
     }
 
     fn round(&mut self, now: Timestamp, view: SlurmView, out: &mut Vec<Action>) {
-        if std::mem::take(&mut self.obeys_anew) {
+        if std::mem::take(&mut self.has_new_orders) {
             out.push(Action::StoreObeyed(self.state.obeyed.clone()));
         }
         let orders = self.orders();

@@ -205,11 +205,11 @@ impl<'a> Active<'a> {
             time_limit: Duration::from_millis(config.command_wall_ms),
         };
         let reports = Reports::default();
-        let (requests, asked) = mpsc::channel(bus::REQUESTS_MAX);
+        let (requests, to_send) = mpsc::channel(bus::REQUESTS_MAX);
         let (answers, events) = mpsc::channel(EVENTS_MAX);
         let mut tasks = JoinSet::new();
         tasks.spawn(reports.clone().store(bus.bucket(Bucket::Actual).await?));
-        tasks.spawn(bus::ask(bus.clone(), asked, answers));
+        tasks.spawn(bus::ask(bus.clone(), to_send, answers));
         tracing::info!(cluster = %config.cluster, level = %config.level, "active");
         let mut active = Self {
             config,

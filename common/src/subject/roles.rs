@@ -383,7 +383,7 @@ impl Grant<'_> {
     }
 
     /// Follows the orders of all nodes, reports in place of their launchers, and submits the jobs of Slurm's
-    /// users in their names: Slurm has proven who they are.
+    /// users in their names: Slurm has proven their identities.
     fn slurm(&mut self) {
         self.service("wattle-slurm");
         self.watch(Bucket::Desired, ">");

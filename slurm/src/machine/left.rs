@@ -47,11 +47,11 @@ impl SlurmMachine {
             }
             SlurmState::Configuring => None,
             SlurmState::Running => {
-                let is_asked = known.stops_for() == Some(JobPhase::Cancelled);
-                let cancels = is_asked && self.settings.level.places();
+                let is_requested = known.stops_for() == Some(JobPhase::Cancelled);
+                let cancels = is_requested && self.settings.level.places();
                 if cancels {
                     self.command(now, job.id, Command::Cancel(job.id), out);
-                } else if is_asked {
+                } else if is_requested {
                     self.alarm(Alarm::NotOurs { job: id.clone() }, out);
                 }
                 let state =

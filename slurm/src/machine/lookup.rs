@@ -21,7 +21,7 @@ pub(super) struct Past {
     /// The restart count for which they were requested.
     restarts: u32,
     first_at: Timestamp,
-    asked_at: Option<Timestamp>,
+    requested_at: Option<Timestamp>,
     /// Absent: not answered yet.
     runs: Option<Vec<PastRun>>,
 }
@@ -35,7 +35,7 @@ impl SlurmMachine {
         restarts: u32,
         submitted_at: Timestamp,
     ) -> Option<&[PastRun]> {
-        let new = Past { restarts, first_at: now, asked_at: None, runs: None };
+        let new = Past { restarts, first_at: now, requested_at: None, runs: None };
         let past = self.past.entry(id.clone()).or_insert_with(|| new.clone());
         if past.restarts != restarts {
             *past = new;
@@ -62,10 +62,10 @@ impl SlurmMachine {
         let (mut ids, mut since) = (BTreeSet::new(), now);
         for (id, submitted_at) in std::mem::take(&mut self.to_look_up) {
             let Some(past) = self.past.get_mut(&id) else { continue };
-            let is_due = past.asked_at.is_none_or(|at| now >= at + self.settings.retry);
+            let is_due = past.requested_at.is_none_or(|at| now >= at + self.settings.retry);
             let slurm_id = intake::slurm_id(&id).filter(|_| is_due && ids.len() < LOOKUP_MAX);
             if let Some(slurm_id) = slurm_id {
-                past.asked_at = Some(now);
+                past.requested_at = Some(now);
                 since = since.min(submitted_at);
                 ids.insert(slurm_id);
             }
@@ -81,7 +81,7 @@ impl SlurmMachine {
         for (job, past) in &mut self.past {
             let slurm_id = intake::slurm_id(job).filter(|id| ids.contains(id));
             // A run of another restart count may be requested meanwhile; its answer follows.
-            if let Some(id) = slurm_id.filter(|_| past.asked_at.is_some()) {
+            if let Some(id) = slurm_id.filter(|_| past.requested_at.is_some()) {
                 past.runs = Some(runs.iter().filter(|run| run.id == id).cloned().collect());
             }
         }

@@ -219,7 +219,7 @@ impl SlurmMachine {
     fn store_release(&mut self, id: &JobId, released: Released, out: &mut Vec<Action>) {
         self.state.released.insert(id.clone(), released);
         out.push(Action::StoreReleased(id.clone(), released));
-        // What is known of earlier runs says nothing about this one.
+        // The rows of earlier runs do not show the end of this one.
         self.past.remove(id);
     }
 

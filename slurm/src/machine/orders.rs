@@ -40,7 +40,7 @@ impl SlurmMachine {
         self.state.obeyed.insert(node.clone(), version);
         self.desired.insert(node.clone(), desired);
         if !is_renewed {
-            self.obeys_anew = true;
+            self.has_new_orders = true;
             if let Some(reported) = self.reports.get_mut(&node) {
                 reported.due_at = now;
             }

@@ -20,7 +20,7 @@ use crate::view::{SlurmJob, SlurmNode, SlurmState, SlurmView};
 
 /// Most jobs in one command.
 const JOBS_PER_COMMAND: usize = 100;
-/// Where a mark that no user can foresee comes from.
+/// The source of a mark that no user can predict.
 const RANDOM: &str = "/proc/sys/kernel/random/uuid";
 
 /// Runs `squeue`, `scontrol`, `scancel`, `sacct` and `sacctmgr`.

@@ -31,7 +31,7 @@ impl Bell {
                 _ => {}
             }
             let socket = UnixDatagram::bind(path)?;
-            // Whoever rings causes one look, and looks have a shortest interval.
+            // A signal of any process causes one look, and looks have a shortest interval.
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
             Ok(socket)
         };
@@ -44,14 +44,14 @@ impl Bell {
         }
     }
 
-    /// Returns when someone rings. Cancel-safe.
+    /// Returns after a signal. Cancel-safe.
     pub(super) async fn rings(&self) {
         let Some(socket) = &self.0 else { return std::future::pending().await };
         let mut text = [0; 64];
         if socket.recv(&mut text).await.is_err() {
             std::future::pending::<()>().await;
         }
-        // Those who rang meanwhile, too.
+        // Signals that arrived meanwhile, too.
         while socket.try_recv(&mut text).is_ok() {}
     }
 }

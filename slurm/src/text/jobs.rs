@@ -68,7 +68,7 @@ const REQUEUE_DELAY_MAX: Duration = Duration::from_secs(300);
 /// Most tasks of one array that a view has.
 const TASKS_MAX: usize = 10_000;
 
-/// A job of `squeue`, and what is needed to find the GPUs that it holds.
+/// A job of `squeue`, and the nodes and resources by which its GPUs are found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuedJob {
     /// The job, without the GPUs that it holds.

@@ -1,7 +1,7 @@
 //! Texts of Slurm's programs: host lists, generic resources, jobs, nodes and the accounting database.
 //!
 //! A user controls the names, comments and paths of jobs and may put any character into them, line breaks
-//! included. Jobs are therefore read by `squeue` with a separator that no user can foresee
+//! included. Jobs are therefore read by `squeue` with a separator that no user can predict
 //! ([`fields`]), and `scontrol show job` is read only for what `squeue` does not have ([`held`]).
 
 pub mod fields;

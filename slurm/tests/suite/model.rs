@@ -33,7 +33,7 @@ pub(crate) struct Program {
     /// Whether nothing shows that it had completed before its requeue: both were in one second, or it
     /// completed after its signal and has the same exit code for both.
     pub(crate) ambiguous: bool,
-    /// Whether someone other than the machine has requeued it. If slurmctld forgets that, nothing shows that
+    /// Whether a user or an administrator has requeued it. If slurmctld forgets that, nothing shows that
     /// its end with code 0 was a checkpoint.
     pub(crate) requeued: bool,
     /// When the machine first requested the stop of its last run.
@@ -324,7 +324,7 @@ impl Slurm {
         Ok(())
     }
 
-    /// Someone other than the machine releases a job.
+    /// A user or an administrator releases a job.
     pub(crate) fn release(&mut self, id: u32) {
         if let Some(job) = self.jobs.get_mut(&id)
             && job.shown.state == SlurmState::Pending

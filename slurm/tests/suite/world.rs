@@ -113,7 +113,7 @@ impl World {
         self.tags.push(tag);
     }
 
-    /// Someone or something else acts.
+    /// Users, administrators or faults act.
     fn disturb(&mut self) {
         let ids: Vec<u32> = self
             .slurm
@@ -410,7 +410,7 @@ impl World {
         )
     }
 
-    /// Every job that Slurm has not lost and that nobody cancelled has completed, and its record has it.
+    /// Every job that Slurm has not lost and that was not cancelled has completed, and its record has it.
     pub(crate) fn check_ends(&self) {
         for tag in &self.tags {
             let program = &self.slurm.programs[tag];
@@ -439,7 +439,7 @@ impl World {
             if record.phase == JobPhase::Cancelled {
                 assert!(
                     vanished && self.plan.loses_memory,
-                    "{tag} was cancelled by nobody: {record:#?}"
+                    "{tag} was cancelled without a request: {record:#?}"
                 );
                 continue;
             }
