@@ -139,7 +139,7 @@ impl Slurm {
             jobs.get(&process.slurm_id).is_some_and(|job| {
                 let holds = match job.shown.state {
                     SlurmState::Running => job.shown.restarts == process.restarts,
-                    SlurmState::Completing => true,
+                    SlurmState::Completing => job.shown.restarts == process.restarts + 1,
                     _ => false,
                 };
                 holds && tag_of(&job.shown) == *tag
