@@ -84,6 +84,8 @@ enum Command {
     Restore(commands::restore::Restore),
     /// Print every message on the bus, decoded, one per line.
     Tap(commands::tap::Tap),
+    /// Check a site's Slurm, print the lines that it needs, give its jobs back.
+    Slurm(commands::slurm::SlurmCommand),
     /// Simulate a trace under one or more policies, without server or GPU.
     Simulate(commands::simulate::Simulate),
     /// Estimate what Wattle would have saved on the jobs of a trace.
@@ -139,6 +141,7 @@ fn main() -> ExitCode {
         Command::Backup(command) => commands::backup::run(&command),
         Command::Restore(command) => commands::restore::run(&command),
         Command::Tap(command) => commands::tap::run(command),
+        Command::Slurm(command) => commands::slurm::run(command),
         Command::Simulate(command) => commands::simulate::run(command),
         Command::Saving(command) => commands::saving::run(command),
         Command::Compare(command) => commands::compare::run(&command),

@@ -6,10 +6,13 @@
 //! the records of the jobs, and takes one step for each job; then it looks again. It remembers nothing that
 //! neither Slurm nor the records contain, except which attempt it has released.
 
+pub mod check;
 pub mod client;
 pub mod command;
 pub mod config;
 mod failure;
+pub mod give_back;
+pub mod gres_conf;
 pub mod intake;
 pub mod level;
 pub mod machine;

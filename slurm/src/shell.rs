@@ -7,6 +7,7 @@
 
 mod bus;
 pub mod client;
+pub mod facts;
 pub mod programs;
 mod signs;
 mod state_folder;

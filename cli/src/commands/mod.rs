@@ -20,6 +20,7 @@ pub(crate) mod restore;
 pub(crate) mod saving;
 pub(crate) mod services;
 pub(crate) mod simulate;
+pub(crate) mod slurm;
 pub(crate) mod submit;
 pub(crate) mod tap;
 pub(crate) mod top;

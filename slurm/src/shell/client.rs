@@ -11,6 +11,7 @@ use super::programs::Programs;
 use crate::client::Client;
 use crate::command::{Command, Place, SlurmError};
 use crate::failure::is_about_absent_job;
+use crate::give_back::GiveBack;
 use crate::past::PastRun;
 use crate::text::fields::{Mark, Record};
 use crate::text::gres::index_of_type;
@@ -170,6 +171,39 @@ impl CommandLine {
             ended_is_fine(self.scontrol(&["hold", &jobs.join(",")]).await)?;
         }
         Ok(())
+    }
+
+    /// Restores the submitted request of a pending job and releases it, after [`Client::view`].
+    ///
+    /// # Errors
+    /// [`SlurmError`]; the job is then not released.
+    pub async fn give_back(&mut self, job: &GiveBack) -> Result<(), SlurmError> {
+        let before = self.job(job.id).await?;
+        if before.admin_comment != job.admin_comment || before.state != SlurmState::Pending {
+            return Err(not_applied(job.id, "changed meanwhile", "the same job, pending"));
+        }
+        let name = self.name(job.id);
+        let id = format!("JobId={name}");
+        if let Some(gres) = &job.gres {
+            // Slurm 22.05 refuses a number without types after types.
+            self.scontrol(&["update", &id, "TresPerNode="]).await?;
+            let untyped = self.scontrol(&["update", &id, &format!("Gres={gres}")]).await;
+            if let Err(SlurmError::Refused { .. }) = untyped {
+                let typed = format!("Gres={}", job.typed_gres);
+                self.scontrol(&["update", &id, &typed]).await?;
+            } else {
+                untyped?;
+            }
+        }
+        let nodes = format!("NumNodes={}", job.nodes);
+        self.scontrol(&["update", &id, "ReqNodeList=", &nodes]).await?;
+        let after = self.job(job.id).await?;
+        let restored = [job.gres.as_deref(), Some(job.typed_gres.as_str())];
+        if job.gres.is_some() && !restored.contains(&Some(after.gres.as_str())) {
+            let (found, wanted) = (format!("`{}`", after.gres), format!("`{}`", job.typed_gres));
+            return Err(not_applied(job.id, &found, &wanted));
+        }
+        if job.release { self.scontrol(&["release", &name]).await } else { Ok(()) }
     }
 
     async fn place(&mut self, place: &Place) -> Result<(), SlurmError> {

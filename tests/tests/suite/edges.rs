@@ -71,6 +71,7 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
             "placer",
             "power-agent",
             "launcher",
+            "slurm",
             "evaluation",
             "simulator",
             "experiments",
