@@ -278,6 +278,7 @@ impl SlurmSite {
             .args(args)
             .env("WATTLE_NATS_URL", self.server.url())
             .env("WATTLE_CLUSTER", "main")
+            .env("SLURM_CONF", self.slurm_folder().join("etc/slurm.conf"))
             .env("XDG_STATE_HOME", self.folder.path())
             .output()
             .expect("wattle runs")
@@ -305,12 +306,12 @@ impl SlurmSite {
         records::until(PATIENCE, &what, read, wanted, logs).await
     }
 
-    /// Waits until `squeue` prints `wanted` as the state of a job.
-    pub async fn until_state(&self, slurm_id: u32, wanted: &str) {
+    /// Waits until `squeue` prints this reason of a pending job.
+    pub async fn until_reason(&self, slurm_id: u32, wanted: &str) {
         let id = slurm_id.to_string();
-        until(&format!("job {id} is {wanted}"), async || {
-            let state = self.as_user("root", &["squeue", "-h", "-t", "all", "-j", &id, "-o", "%T"]);
-            (state == wanted).then_some(())
+        until(&format!("the reason of job {id} is {wanted}"), async || {
+            let reason = self.as_user("root", &["squeue", "-h", "-j", &id, "-o", "%r"]);
+            (reason == wanted).then_some(())
         })
         .await;
     }

@@ -129,4 +129,21 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
         accounted_j > 0.0 && (accounted_j - ledger_j).abs() <= 0.01 * ledger_j + 1.0,
         "{accounted_j} J in the accounting, {ledger_j} J in the ledger"
     );
+    // Slurm is ready for the level, and gets its jobs back by one command.
+    let check = site.wattle(&["slurm", "check", "--user", "daemon", "--level", "exact"]);
+    let text = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert!(check.status.success() && text.contains("level exact: ready"), "{text}");
+    let later = site.sbatch("games", &["--gres=gpu:1", "--begin=now+1hour"], 1);
+    site.until_reason(later, "JobHeldUser").await;
+    let refused = site.wattle(&["slurm", "release-all", "--user", "daemon"]);
+    assert_eq!(refused.status.code(), Some(2), "the service runs");
+    site.kill_9("slurm", "control");
+    let released = until("the heartbeat is old", async || {
+        let released = site.wattle(&["slurm", "release-all", "--user", "daemon"]);
+        released.status.success().then_some(released)
+    })
+    .await;
+    let text = String::from_utf8_lossy(&released.stdout).into_owned();
+    assert_eq!(text.trim(), format!("{later} released"));
+    site.until_reason(later, "BeginTime").await;
 }
