@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use tempfile::TempDir;
 use wattle_common::messages::{JobRecord, LedgerEntry, PowerReport};
@@ -26,7 +27,7 @@ const OPERATOR: (u32, u32) = (1, 1);
 /// Exit code of the cluster script where Slurm cannot be had.
 const ABSENT: i32 = 3;
 /// Deadline of a condition.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// How a site is set up.
 pub struct Setup {
@@ -91,7 +92,7 @@ impl SlurmSite {
         let (nodes, gpus) = (site.setup.nodes.to_string(), site.setup.gpus.to_string());
         let port = site.setup.port.to_string();
         let options = ["--nodes", &nodes, "--gpus", &gpus, "--prefix", site.setup.prefix];
-        let more = ["--port", &port, "--intake", "--memory", "64000", "--kill-wait", "10"];
+        let more = ["--port", &port, "--intake", "--max-jobs", "20000", "--kill-wait", "10"];
         let started = site.cluster("start", &[&options[..], &more[..]].concat());
         if started.status.code() == Some(ABSENT) {
             return Err(String::from_utf8_lossy(&started.stderr).trim().to_owned());
@@ -331,6 +332,23 @@ impl SlurmSite {
         })
         .await;
         self.as_user("games", &["scancel", &job]);
+    }
+
+    /// CPU time of slurmctld since its start.
+    ///
+    /// # Panics
+    /// If it does not run.
+    #[must_use]
+    pub fn controller_cpu(&self) -> Duration {
+        let pid = std::fs::read_to_string(self.slurm_folder().join("pids/slurmctld"));
+        let pid = pid.expect("a pid file");
+        let pid = pid.split_whitespace().next().expect("a pid");
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("slurmctld runs");
+        let (_, fields) = stat.rsplit_once(')').expect("the form of stat");
+        // utime and stime, in ticks of 10 ms.
+        let ticks =
+            fields.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u64>().ok());
+        Duration::from_millis(10 * ticks.sum::<u64>())
     }
 
     /// The energy of a job in the ledger, joules.

@@ -147,3 +147,54 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     assert_eq!(text.trim(), format!("{later} released"));
     site.until_reason(later, "BeginTime").await;
 }
+
+/// The time from a decision to the running job, and what following a long queue costs slurmctld.
+#[tokio::test]
+#[ignore = "a measurement of minutes"]
+async fn measure_latency_and_load() {
+    let setup = Setup { prefix: "wm", port: 17_600, ..SETUP };
+    let Some(site) = site(setup).await else { return };
+    let mut latencies = Vec::new();
+    for _ in 0..20 {
+        let id = site.sbatch("games", &["--gres=gpu:1"], 9);
+        let record = site.until_job(id, "it runs", |record| record.started_at_us.is_some()).await;
+        let decided = record.reasons.iter().find(|reason| reason.decision.starts_with("placed on"));
+        let decided = decided.expect("a placement").at_us;
+        latencies.push(record.started_at_us.expect("it runs").since(decided).as_millis());
+        site.until_job(id, "it has ended", |record| record.phase.is_final()).await;
+    }
+    latencies.sort_unstable();
+    result(&format!("decision to running, ms: {latencies:?}"));
+    let interval = std::time::Duration::from_secs(60);
+    let idle = cpu_over(&site, interval).await;
+    result(&format!("slurmctld without jobs: {:.2} % of a core", 100.0 * idle));
+    for queued in [2_000, 10_000] {
+        let missing = queued - queue_length(&site);
+        let submit = format!(
+            "for i in $(seq {missing}); do sbatch -Q --gres=gpu:1 --begin=now+1day --wrap=true; done"
+        );
+        site.as_user("news", &["bash", "-c", &submit]);
+        let load = cpu_over(&site, interval).await;
+        result(&format!(
+            "slurmctld with {} held jobs: {:.2} % of a core",
+            queue_length(&site),
+            100.0 * load
+        ));
+    }
+}
+
+fn queue_length(site: &SlurmSite) -> usize {
+    site.as_user("root", &["squeue", "-h", "-t", "PD", "-o", "%A"]).lines().count()
+}
+
+/// The share of a core that slurmctld takes over an interval.
+async fn cpu_over(site: &SlurmSite, interval: std::time::Duration) -> f64 {
+    let before = site.controller_cpu();
+    tokio::time::sleep(interval).await;
+    (site.controller_cpu() - before).as_secs_f64() / interval.as_secs_f64()
+}
+
+#[expect(clippy::print_stdout, reason = "results of a measurement")]
+fn result(line: &str) {
+    println!("{line}");
+}
