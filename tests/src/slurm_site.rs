@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use wattle_common::messages::{JobRecord, LedgerEntry, PowerReport};
+use wattle_common::messages::{JobRecord, LaunchReport, LedgerEntry, PowerReport};
 use wattle_common::subject::{Bucket, Reporter, StreamName};
 use wattle_common::{ClusterId, JobId, NodeId, codec};
 use wattle_runtime::bus::{Bus, BusConfig};
@@ -92,8 +92,11 @@ impl SlurmSite {
         let (nodes, gpus) = (site.setup.nodes.to_string(), site.setup.gpus.to_string());
         let port = site.setup.port.to_string();
         let options = ["--nodes", &nodes, "--gpus", &gpus, "--prefix", site.setup.prefix];
-        let more = ["--port", &port, "--intake", "--max-jobs", "20000", "--kill-wait", "10"];
-        let started = site.cluster("start", &[&options[..], &more[..]].concat());
+        let more = ["--port", &port, "--max-jobs", "20000", "--kill-wait", "10"];
+        // Below the level `start` nothing changes in Slurm.
+        let places = !matches!(site.setup.level, "advise" | "caps");
+        let intake: &[&str] = if places { &["--intake"] } else { &[] };
+        let started = site.cluster("start", &[&options[..], &more[..], intake].concat());
         if started.status.code() == Some(ABSENT) {
             return Err(String::from_utf8_lossy(&started.stderr).trim().to_owned());
         }
@@ -107,9 +110,19 @@ impl SlurmSite {
             }
         }
         site.run("slurm", "control");
+        until("wattle-slurm reports every node", async || {
+            let actual = site.bus.bucket(Bucket::Actual).await.ok()?;
+            for node in &site.nodes {
+                let key = Reporter::Launcher.key(&NodeId::new(node).ok()?);
+                actual.get::<LaunchReport>(&key).await.ok()??;
+            }
+            Some(())
+        })
+        .await;
         // Without it the intake leaves jobs to Slurm.
         let heartbeat = site.slurm_folder().join("run/heartbeat");
-        until("wattle-slurm runs", async || heartbeat.exists().then_some(())).await;
+        until("the heartbeat is there", async || (!places || heartbeat.exists()).then_some(()))
+            .await;
         Ok(site)
     }
 

@@ -1,4 +1,4 @@
-//! What is known about a site's Slurm, and how it is read from the outputs of programs and from files.
+//! The facts of a site's Slurm that a check reads, and their form in the outputs of programs and in files.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use wattle_common::Timestamp;
 use crate::text::nodes::ShownNode;
 use crate::text::{TextError, values};
 
-/// What is known about a site's Slurm.
+/// The facts of a site's Slurm.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// The user under which the service runs.

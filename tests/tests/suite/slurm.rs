@@ -148,6 +148,41 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     site.until_reason(later, "BeginTime").await;
 }
 
+/// At the level `caps` nothing is changed in Slurm, and its jobs get caps.
+#[tokio::test]
+async fn jobs_that_slurm_places_are_followed_and_get_caps() {
+    let setup = Setup { prefix: "wc", port: 17_500, nodes: 1, gpus: 2, level: "caps" };
+    let Some(site) = site(setup).await else { return };
+    let limited = site.wattle(&["budget", "set", "--power-kw", "0.45"]);
+    assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
+    let first = site.sbatch("games", &["--gres=gpu:1"], 30);
+    let second = site.sbatch("news", &["--gres=gpu:1"], 30);
+    for (id, gpu) in [(first, 0), (second, 1)] {
+        let record = site.until_job(id, "it runs", |r| r.phase == JobPhase::Running).await;
+        assert!(record.spec.site.as_ref().is_some_and(|site| site.placed_by_site), "{record:#?}");
+        let placement = record.placement.as_ref().map(ToString::to_string);
+        assert_eq!(placement, Some(format!("wc1:{gpu}")), "Slurm takes the lowest free GPU");
+    }
+    let caps = until("both caps are below their default", async || {
+        let report = site.power_report("wc1").await?;
+        let lowered = report.gpus.iter().all(|gpu| gpu.cap_mw < gpu.cap_mw_default);
+        let caps = report.gpus.iter().filter_map(|gpu| gpu.cap_mw);
+        lowered.then(|| caps.map(wattle_common::Power::as_w).sum::<f64>())
+    })
+    .await;
+    assert!(caps <= 450.0, "the sum of the caps is {caps} W");
+    for id in [first, second] {
+        let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
+        assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{end:#?}\n{}", site.logs());
+        assert_eq!(accounted(&site, id)[0], "COMPLETED");
+    }
+    let failing =
+        site.as_user("games", &["sbatch", "--parsable", "--gres=gpu:1", "--wrap=sleep 3; exit 7"]);
+    let failing: u32 = failing.parse().unwrap();
+    let end = site.until_job(failing, "it has ended", |record| record.phase.is_final()).await;
+    assert_eq!((end.phase, end.exit_code), (JobPhase::Failed, Some(7)), "{end:#?}");
+}
+
 /// The time from a decision to the running job, and what following a long queue costs slurmctld.
 #[tokio::test]
 #[ignore = "a measurement of minutes"]
