@@ -45,7 +45,7 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     let limited = site.wattle(&["budget", "set", "--power-kw", "1.6"]);
     assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
     let ids: Vec<u32> =
-        (0..24).map(|at| site.sbatch(users[at % 2], requests[at % requests.len()], 12)).collect();
+        (0..18).map(|at| site.sbatch(users[at % 2], requests[at % requests.len()], 6)).collect();
     let array = site.sbatch("games", &["--gres=gpu:1", "--array=0-3"], 6);
     let dependency = format!("--dependency=afterok:{array}");
     let dependent = site.sbatch("games", &["--gres=gpu:1", &dependency], 6);
@@ -84,7 +84,7 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     assert!(site.wattle(&["budget", "clear"]).status.success());
     // An owner consents to a requeue and to other numbers of GPUs.
     let terms = "--comment=wattle: gpus=1..4 signal=TERM workload=eaco-alexnet";
-    let elastic = site.sbatch("games", &["--gres=gpu:1", "--requeue", terms], 90);
+    let elastic = site.sbatch("games", &["--gres=gpu:1", "--requeue", terms], 60);
     // The service is killed while a job runs, and slurmctld is killed and started.
     let long =
         site.sbatch("games", &["--gres=gpu:2", "--comment=wattle: workload=eaco-alexnet"], 60);
@@ -144,7 +144,7 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     })
     .await;
     let text = String::from_utf8_lossy(&released.stdout).into_owned();
-    assert_eq!(text.trim(), format!("{later} released"));
+    assert!(text.lines().any(|line| line == format!("{later} released")), "{text}");
     site.until_reason(later, "BeginTime").await;
 }
 
