@@ -3,17 +3,22 @@
 //!
 //! Where Slurm's packages cannot be had the test prints that it did not run.
 
+use tokio::sync::{Mutex, MutexGuard};
 use wattle_common::job::JobPhase;
 use wattle_tests::slurm_site::{Setup, SlurmSite};
 use wattle_tests::until;
 
 const SETUP: Setup = Setup { prefix: "wt", port: 17_400, nodes: 3, gpus: 4, level: "exact" };
 
-#[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
+/// One site at a time: each has slurmctld, slurmdbd and MariaDB beside the services.
+static ONE_SITE: Mutex<()> = Mutex::const_new(());
+
 /// The site, or a note that the test did not run.
-async fn site(setup: Setup) -> Option<SlurmSite> {
+#[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
+async fn site(setup: Setup) -> Option<(MutexGuard<'static, ()>, SlurmSite)> {
+    let turn = ONE_SITE.lock().await;
     match SlurmSite::start(setup).await {
-        Ok(site) => Some(site),
+        Ok(site) => Some((turn, site)),
         Err(reason) => {
             println!("SKIPPED: {reason}");
             None
@@ -31,7 +36,7 @@ fn accounted(site: &SlurmSite, id: u32) -> Vec<String> {
 
 #[tokio::test]
 async fn plain_batch_jobs_are_placed_followed_and_accounted() {
-    let Some(mut site) = site(SETUP).await else { return };
+    let Some((_turn, mut site)) = site(SETUP).await else { return };
     let users = ["games", "news"];
     // As users write them: each spelling of a GPU request.
     let requests: [&[&str]; 6] = [
@@ -152,7 +157,7 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
 #[tokio::test]
 async fn jobs_that_slurm_places_are_followed_and_get_caps() {
     let setup = Setup { prefix: "wc", port: 17_500, nodes: 1, gpus: 2, level: "caps" };
-    let Some(site) = site(setup).await else { return };
+    let Some((_turn, site)) = site(setup).await else { return };
     let limited = site.wattle(&["budget", "set", "--power-kw", "0.45"]);
     assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
     let first = site.sbatch("games", &["--gres=gpu:1"], 30);
@@ -188,7 +193,7 @@ async fn jobs_that_slurm_places_are_followed_and_get_caps() {
 #[ignore = "a measurement of minutes"]
 async fn measure_latency_and_load() {
     let setup = Setup { prefix: "wm", port: 17_600, ..SETUP };
-    let Some(site) = site(setup).await else { return };
+    let Some((_turn, site)) = site(setup).await else { return };
     let mut latencies = Vec::new();
     for _ in 0..20 {
         let id = site.sbatch("games", &["--gres=gpu:1"], 9);
