@@ -19,6 +19,8 @@ use crate::text::jobs::{self, QueuedJob};
 use crate::text::{TextError, held, hostlist, nodes, past};
 use crate::view::{SlurmJob, SlurmNode, SlurmState, SlurmView};
 
+/// The options of `squeue` that print every job, with a line for each task of an array.
+const EVERY_JOB: [&str; 4] = ["--noheader", "--all", "--array", "--states=all"];
 /// Most jobs in one command.
 const JOBS_PER_COMMAND: usize = 100;
 /// The source of a mark that no user can predict.
@@ -92,12 +94,12 @@ impl CommandLine {
         // In the environment, which other users cannot read.
         let format = jobs::LAYOUT.format(&mark);
         let output = self.run("squeue", arguments, &[("SQUEUE_FORMAT2", &format)]).await?;
-        let mut queued = Vec::new();
+        let mut queued = jobs::Queue::default();
         let mut unreadable = BTreeSet::new();
         for record in jobs::LAYOUT.records(&output, &mark).map_err(wrong)? {
             let record = record.map_err(wrong)?;
             match jobs::job(&record, now) {
-                Ok(job) => queued.push(job),
+                Ok(job) => queued.add(job),
                 Err(error) => {
                     let id = id_of(&record).map_err(wrong)?;
                     tracing::error!(job = id, %error, "job not readable; nothing is done with it");
@@ -105,7 +107,7 @@ impl CommandLine {
                 }
             }
         }
-        Ok((queued, unreadable))
+        Ok((queued.into_jobs(), unreadable))
     }
 
     /// The GPUs that a job holds.
@@ -146,8 +148,7 @@ impl CommandLine {
     /// The job with this id now.
     async fn job(&mut self, id: u32) -> Result<SlurmJob, SlurmError> {
         let text = id.to_string();
-        let arguments =
-            ["--noheader", "--all", "--array-unique", "--states=all", "--jobs", text.as_str()];
+        let arguments = [&EVERY_JOB[..], &["--jobs", text.as_str()]].concat();
         let (queued, _) = self.queued(&arguments, Timestamp::EPOCH).await?;
         let job = queued.into_iter().map(|queued| queued.job).find(|job| job.id == id);
         job.ok_or_else(|| SlurmError::Refused {
@@ -252,8 +253,7 @@ impl CommandLine {
 
 impl Client for CommandLine {
     async fn view(&mut self, now: Timestamp) -> Result<SlurmView, SlurmError> {
-        let arguments = ["--noheader", "--all", "--array-unique", "--states=all"];
-        let (queued, unreadable) = self.queued(&arguments, now).await?;
+        let (queued, unreadable) = self.queued(&EVERY_JOB, now).await?;
         let shown = self.run("scontrol", &["show", "node"], &[]).await?;
         let shown = nodes::nodes(&shown).map_err(|error| SlurmError::Output {
             command: "scontrol show node".to_owned(),
@@ -325,7 +325,8 @@ impl Client for CommandLine {
     }
 }
 
-/// The name of a task of an array, or of several that share an id. One with a limit of running tasks has none.
+/// The name of a task of an array, or of several that share an id. An ended array with a limit of running tasks
+/// has none.
 fn name_of_task(queued: &QueuedJob) -> Option<(u32, String)> {
     let name = &queued.shown_as;
     let is_task = name.contains('_') && !name.contains('%');

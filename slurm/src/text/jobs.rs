@@ -1,5 +1,7 @@
 //! Jobs as `squeue` prints them.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use wattle_common::job::NodeNeeds;
@@ -79,6 +81,56 @@ pub struct QueuedJob {
     pub held_nodes: Vec<String>,
     /// The generic resources that it holds on all nodes together.
     pub held_gres: GresList,
+}
+
+/// The jobs of a queue. The tasks of an array that have no id of their own yet are printed one by one, with the
+/// id of the array: they are one job.
+#[derive(Debug, Default)]
+pub struct Queue(BTreeMap<u32, QueuedJob>);
+
+impl Queue {
+    /// Adds a printed job.
+    pub fn add(&mut self, job: QueuedJob) {
+        let known = match self.0.entry(job.job.id) {
+            Entry::Vacant(free) => {
+                free.insert(job);
+                return;
+            }
+            Entry::Occupied(known) => known.into_mut(),
+        };
+        let task = |name: &str| name.split_once('_')?.1.parse::<u32>().ok();
+        let tasks = &mut known.job.unsplit_tasks;
+        if tasks.is_empty() {
+            tasks.extend(task(&known.shown_as));
+        }
+        tasks.extend(task(&job.shown_as).filter(|_| tasks.len() < TASKS_MAX));
+    }
+
+    /// The jobs in order of their ids.
+    #[must_use]
+    pub fn into_jobs(self) -> Vec<QueuedJob> {
+        let named = |mut job: QueuedJob| {
+            if !job.job.unsplit_tasks.is_empty() && !job.shown_as.contains('[') {
+                job.job.unsplit_tasks.sort_unstable();
+                let (array, _) = job.shown_as.split_once('_').unwrap_or((&job.shown_as, ""));
+                job.shown_as = format!("{array}_[{}]", ranges(&job.job.unsplit_tasks));
+                job.job.array = Some(job.shown_as.clone());
+            }
+            job
+        };
+        self.0.into_values().map(named).collect()
+    }
+}
+
+/// `1,3-5` of sorted numbers.
+fn ranges(numbers: &[u32]) -> String {
+    let runs = numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b));
+    let text = runs.filter_map(|run| match run {
+        [only] => Some(only.to_string()),
+        [first, .., last] => Some(format!("{first}-{last}")),
+        [] => None,
+    });
+    text.collect::<Vec<_>>().join(",")
 }
 
 /// The job of a record.

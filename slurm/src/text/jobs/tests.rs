@@ -63,6 +63,23 @@ fn an_array_has_tasks_with_and_without_an_id() {
 }
 
 #[test]
+fn tasks_with_the_id_of_their_array_are_one_job() {
+    let mut queue = Queue::default();
+    let task = find(12);
+    for (id, shown_as) in [(12, "3_1"), (3, "3_9"), (3, "3_4"), (3, "3_3"), (3, "3_5"), (7, "7")] {
+        let job = SlurmJob { id, array: Some(shown_as.to_owned()), ..task.job.clone() };
+        queue.add(QueuedJob { job, shown_as: shown_as.to_owned(), ..task.clone() });
+    }
+    let jobs = queue.into_jobs();
+    let names: Vec<(u32, &str)> =
+        jobs.iter().map(|queued| (queued.job.id, queued.shown_as.as_str())).collect();
+    assert_eq!(names, [(3, "3_[3-5,9]"), (7, "7"), (12, "3_1")]);
+    assert_eq!(jobs[0].job.unsplit_tasks, [3, 4, 5, 9]);
+    assert_eq!(jobs[0].job.array.as_deref(), Some("3_[3-5,9]"));
+    assert_eq!(jobs[2].job.unsplit_tasks, [0; 0]);
+}
+
+#[test]
 fn requests_for_each_gpu_are_separate() {
     let job = find(4).job;
     let needs = NodeNeeds { cpus: 1, cpus_per_gpu: 2, memory_mib: 0, memory_mib_per_gpu: 1000 };
