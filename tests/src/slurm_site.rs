@@ -26,6 +26,8 @@ use crate::{program, records, repository, until};
 const OPERATOR: (u32, u32) = (1, 1);
 /// Exit code of the cluster script where Slurm cannot be had.
 const ABSENT: i32 = 3;
+/// The first release that gives the device files of a GRES with another name than `gpu` to a job.
+const SHARES: (u32, u32) = (23, 2);
 /// Deadline of a condition.
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -41,6 +43,8 @@ pub struct Setup {
     pub gpus: u32,
     /// The level of `wattle-slurm`.
     pub level: &'static str,
+    /// The policy of the placer.
+    pub policy: &'static str,
 }
 
 /// A running site.
@@ -53,6 +57,15 @@ pub struct SlurmSite {
     server: NatsServer,
     folder: TempDir,
     children: Vec<(String, Child)>,
+}
+
+/// Year and month of the release of Slurm.
+fn release() -> (u32, u32) {
+    let printed = Command::new("slurmctld").arg("-V").output().expect("slurmctld is installed");
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    let numbers = printed.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok());
+    let numbers: Vec<u32> = numbers.collect();
+    (numbers[0], numbers[1])
 }
 
 fn script() -> PathBuf {
@@ -79,6 +92,10 @@ impl SlurmSite {
             return Err(String::from_utf8_lossy(&installed.stderr).trim().to_owned());
         }
         succeeded(&installed).expect("the packages are installed");
+        let release = release();
+        if setup.level == "share" && release < SHARES {
+            return Err(format!("level share needs Slurm 23.02, this is {release:?}"));
+        }
         let folder = tempfile::Builder::new().prefix("ws").tempdir().expect("a temporary folder");
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open).expect("our folder");
@@ -159,6 +176,7 @@ impl SlurmSite {
              export WATTLE_SIM_NODE={folder}/$SLURMD_NODENAME.state\n\
              export CUDA_VISIBLE_DEVICES=$SLURM_JOB_GPUS\n\
              export WATTLE_CHECKPOINT_DIR=$PWD/checkpoint-$SLURM_JOB_ID\n\
+             export WATTLE_PROGRESS={folder}/$SLURMD_NODENAME/run/progress.sock\n\
              mkdir -p \"$WATTLE_CHECKPOINT_DIR\"\n\
              echo \"$SLURM_JOB_NAME attempt $((${{SLURM_RESTART_COUNT:-0}} + 1)) on $SLURM_JOB_NODELIST GPUs $SLURM_JOB_GPUS\"\n\
              exec {folder}/simjob --workload eaco-alexnet --steps \"$1\" --steps-per-epoch 10\n"
@@ -219,6 +237,7 @@ impl SlurmSite {
             "placer" => vec![
                 ("nodes_expected", (self.nodes.len() as i64).into()),
                 ("share", "consented".into()),
+                ("policy", self.setup.policy.into()),
             ],
             "slurm" => vec![
                 ("level", self.setup.level.into()),

@@ -5,10 +5,12 @@
 
 use tokio::sync::{Mutex, MutexGuard};
 use wattle_common::job::JobPhase;
+use wattle_common::messages::JobRecord;
 use wattle_tests::slurm_site::{Setup, SlurmSite};
 use wattle_tests::until;
 
-const SETUP: Setup = Setup { prefix: "wt", port: 17_400, nodes: 3, gpus: 4, level: "exact" };
+const SETUP: Setup =
+    Setup { prefix: "wt", port: 17_400, nodes: 3, gpus: 4, level: "exact", policy: "wattle" };
 
 /// One site at a time: each has slurmctld, slurmdbd and MariaDB beside the services.
 static ONE_SITE: Mutex<()> = Mutex::const_new(());
@@ -156,7 +158,7 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
 /// At the level `caps` nothing is changed in Slurm, and its jobs get caps.
 #[tokio::test]
 async fn jobs_that_slurm_places_are_followed_and_get_caps() {
-    let setup = Setup { prefix: "wc", port: 17_500, nodes: 1, gpus: 2, level: "caps" };
+    let setup = Setup { prefix: "wc", port: 17_500, nodes: 1, gpus: 2, level: "caps", ..SETUP };
     let Some((_turn, site)) = site(setup).await else { return };
     let limited = site.wattle(&["budget", "set", "--power-kw", "0.45"]);
     assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
@@ -186,6 +188,39 @@ async fn jobs_that_slurm_places_are_followed_and_get_caps() {
     let failing: u32 = failing.parse().unwrap();
     let end = site.until_job(failing, "it has ended", |record| record.phase.is_final()).await;
     assert_eq!((end.phase, end.exit_code), (JobPhase::Failed, Some(7)), "{end:#?}");
+}
+
+/// At the level `share` Slurm runs two jobs on one GPU, if both owners consent.
+#[tokio::test]
+async fn jobs_share_a_gpu_with_the_consent_of_both_owners() {
+    let (level, policy) = ("share", "eaco");
+    let setup = Setup { prefix: "wg", port: 17_300, nodes: 1, gpus: 1, level, policy };
+    let Some((_turn, site)) = site(setup).await else { return };
+    let consents = "--comment=wattle: share signal=TERM workload=eaco-alexnet";
+    let refuses = "--comment=wattle: workload=eaco-alexnet";
+    let options = |comment| ["--gres=gpu:1", "-c2", "--mem=2G", "--requeue", comment];
+    // A job of the same workload is measured alone before.
+    let known = site.sbatch("games", &options(consents), 60);
+    site.until_job(known, "it has finished", |record| record.phase == JobPhase::Finished).await;
+    let first = site.sbatch("games", &options(consents), 180);
+    let begun = |record: &JobRecord| record.step.is_some_and(|step| step > 0);
+    site.until_job(first, "it reports steps", begun).await;
+    let guest = site.sbatch("news", &options(consents), 60);
+    let record = site.until_job(guest, "it runs", |record| record.phase == JobPhase::Running).await;
+    let placement = record.placement.as_ref().map(ToString::to_string);
+    assert_eq!(placement.as_deref(), Some("wg1:0"), "{record:#?}");
+    let queue = site.as_user("root", &["squeue", "-h", "-t", "R", "-O", "jobid:10,tres-alloc:200"]);
+    assert_eq!(queue.lines().count(), 2, "{queue}");
+    assert!(queue.contains("gres/gpu:g0=1") && queue.contains("gres/guest:g0=1"), "{queue}");
+    let alone = site.sbatch("news", &options(refuses), 6);
+    let record = site.until_job(alone, "it runs", |record| record.phase == JobPhase::Running).await;
+    let queue = site.as_user("root", &["squeue", "-h", "-t", "R", "-O", "jobid"]);
+    assert_eq!(queue, alone.to_string(), "{record:#?}");
+    for id in [guest, alone, first] {
+        let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
+        assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
+        assert_eq!(accounted(&site, id)[0], "COMPLETED");
+    }
 }
 
 /// The time from a decision to the running job, and what following a long queue costs slurmctld.
