@@ -23,7 +23,9 @@ if [ -n "${WATTLE_TAG:-}" ]; then
 fi
 
 # Slurm sets the variables of gres/gpu only. A job with the GRES `guest` has the GPUs that it can open: a denied
-# device returns EPERM; a permitted one opens, or returns ENXIO where no driver is behind it.
+# device returns EPERM; a permitted one opens, or returns ENXIO where no driver is behind it. A step inherits the
+# variables of the batch script, but Slurm 26.05 clears CUDA_VISIBLE_DEVICES: WATTLE_GUEST marks such a job.
+if [ -n "${WATTLE_GUEST:-}" ]; then SLURM_JOB_GPUS=; fi
 if [ -n "${WATTLE_TAG:-}" ] && [ -z "${SLURM_JOB_GPUS:-}${SLURM_STEP_GPUS:-}${CUDA_VISIBLE_DEVICES:-}" ]; then
   indices=() ranks=()
   for ((index = 0; index < 64; index++)); do
@@ -34,6 +36,7 @@ if [ -n "${WATTLE_TAG:-}" ] && [ -z "${SLURM_JOB_GPUS:-}${SLURM_STEP_GPUS:-}${CU
   done
   if ((${#indices[@]} > 0)); then
     IFS=,
+    echo "export WATTLE_GUEST=1"
     echo "export SLURM_JOB_GPUS=${indices[*]}"
     echo "export SLURM_GPUS_ON_NODE=${#indices[@]}"
     # Relative to the devices that the job can open.

@@ -71,7 +71,8 @@ pub fn spec(
         project: terms.project.clone(),
         workload: terms.workload.clone(),
         gpus,
-        exclusive: terms.exclusive || job.whole_nodes,
+        // The intake leaves jobs with whole nodes to Slurm; Slurm 26.05 shows others like them.
+        exclusive: terms.exclusive || (placed_by_site && job.whole_nodes),
         consents_to_sharing: terms.share,
         max_slowdown_permille: terms.max_slowdown_permille,
         priority: 0,

@@ -109,7 +109,7 @@ pub struct SlurmJob {
     pub gres: String,
     /// Nodes that it requires now, sorted.
     pub required_nodes: Vec<NodeId>,
-    /// Whether it requires whole nodes.
+    /// Whether it may require whole nodes. Slurm 26.05 shows jobs without a request for sharing CPUs the same way.
     pub whole_nodes: bool,
     /// Whether it is a component of a heterogeneous job, or in a reservation.
     pub is_special: bool,

@@ -218,11 +218,25 @@ impl SlurmSite {
     /// # Panics
     /// If it is refused.
     pub fn sbatch(&self, user: &str, options: &[&str], steps: u32) -> u32 {
+        let submitted = self.try_sbatch(user, options, steps);
+        submitted.unwrap_or_else(|| panic!("sbatch {options:?} failed"))
+    }
+
+    /// The same; `None` if it is refused, or if slurmctld does not answer.
+    #[must_use]
+    pub fn try_sbatch(&self, user: &str, options: &[&str], steps: u32) -> Option<u32> {
         let train = self.folder.path().join("train").display().to_string();
         let steps = steps.to_string();
-        let command = [&["sbatch", "--parsable"], options, &[&train, &steps]].concat();
-        let id = self.as_user(user, &command);
-        id.parse().unwrap_or_else(|_| panic!("sbatch printed `{id}`"))
+        let command = [&[user, "sbatch", "--parsable"], options, &[&train, &steps]].concat();
+        let output = self.cluster("as", &command);
+        String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+    }
+
+    /// What a job has printed in all its attempts.
+    #[must_use]
+    pub fn output_of(&self, record: &JobRecord) -> String {
+        let path = record.log_paths.first().map(PathBuf::from);
+        path.map(|path| std::fs::read_to_string(path).unwrap_or_default()).unwrap_or_default()
     }
 
     fn configuration(&self, service: &str, host: &str) -> anyhow::Result<String> {
@@ -244,7 +258,11 @@ impl SlurmSite {
                 ("heartbeat_file", path("run/heartbeat")),
                 ("bell", path("run/bell")),
             ],
-            "power-agent" => vec![("heartbeat_ms", 1_000.into())],
+            "power-agent" => {
+                // Advice needs no rights on a node.
+                let control = if self.setup.level == "advise" { "advise" } else { "nvml" };
+                vec![("heartbeat_ms", 1_000.into()), ("control", control.into())]
+            }
             _ => Vec::new(),
         };
         for (name, value) in settings {
@@ -296,6 +314,12 @@ impl SlurmSite {
         let (_, mut child) = self.children.swap_remove(at.expect("a started service"));
         child.kill().expect("it is our child");
         child.wait().expect("it is our child");
+    }
+
+    /// What a service has logged.
+    #[must_use]
+    pub fn log(&self, service: &str, host: &str) -> String {
+        std::fs::read_to_string(self.log_of(service, host)).unwrap_or_default()
     }
 
     fn log_of(&self, service: &str, host: &str) -> PathBuf {
@@ -411,7 +435,7 @@ impl SlurmSite {
         let mut text = String::new();
         for (name, _) in &self.children {
             let (service, host) = name.split_once(' ').unwrap_or((name, "control"));
-            let log = std::fs::read_to_string(self.log_of(service, host)).unwrap_or_default();
+            let log = self.log(service, host);
             let lines: Vec<&str> = log.lines().collect();
             let (early, late) = lines.split_at(lines.len().saturating_sub(25));
             let early = early.iter().filter(|line| !line.contains("\"INFO\""));

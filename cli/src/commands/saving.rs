@@ -9,7 +9,9 @@ use wattle_common::aim::parse_slowdown;
 use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
 use wattle_experiments::report::saving_page;
-use wattle_experiments::saving_estimate::{SavingEstimate, SavingInput, SavingOptions, estimate};
+use wattle_experiments::saving_estimate::{
+    Grouping, SavingEstimate, SavingInput, SavingOptions, estimate,
+};
 use wattle_simulator::CarbonSeries;
 use wattle_simulator::{text, trace};
 
@@ -26,7 +28,7 @@ use crate::sacct;
 /// otherwise FIFO. Wattle is simulated with its predictor.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle saving --trace sacct.txt\n  wattle saving --sacct 7d\n  wattle saving --trace deploy/demo/sacct.txt --cluster 4x8:a100\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --price-kwh 0.21 --currency EUR --intensity 380\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --restartable all --share any --report saving.html"
+    after_help = "Examples:\n  wattle saving --trace sacct.txt\n  wattle saving --sacct 7d --by day\n  wattle saving --trace deploy/demo/sacct.txt --cluster 4x8:a100\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --price-kwh 0.21 --currency EUR --intensity 380\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --restartable all --share any --report saving.html"
 )]
 pub(crate) struct Saving {
     /// Trace of Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz
@@ -82,9 +84,20 @@ pub(crate) struct Saving {
     /// Write the jobs and nodes of the schedules to this file, as CSV
     #[arg(long, value_name = "FILE")]
     jobs_csv: Option<PathBuf>,
+    /// Also print the saving of each job, or of the jobs of each day
+    #[arg(long, value_name = "job|day", value_parser = parse_grouping)]
+    by: Option<Grouping>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+fn parse_grouping(text: &str) -> Result<Grouping, String> {
+    match text {
+        "job" => Ok(Grouping::Job),
+        "day" => Ok(Grouping::Day),
+        _ => Err("give job or day".to_owned()),
+    }
 }
 
 impl Saving {
@@ -154,8 +167,11 @@ pub(crate) fn run(command: Saving) -> anyhow::Result<()> {
     let (report, csv) = (open(&command.report)?, open(&command.jobs_csv)?);
     let estimate = command.estimate()?;
     if command.json {
-        print(&estimate.to_json())?;
+        print(&estimate.to_json(command.by))?;
     } else {
+        if let Some(by) = command.by {
+            print(&format!("{}\n", estimate.to_groups(by)))?;
+        }
         print(&estimate.to_screen(&command.currency))?;
     }
     if let Some(csv) = csv {

@@ -21,6 +21,7 @@
 //!   saving is applied to the baseline of all jobs.
 
 mod draw;
+mod groups;
 mod interval;
 mod parts;
 mod runs;
@@ -28,8 +29,11 @@ mod sample;
 mod screen;
 mod study;
 
+pub use groups::{Group, Grouping};
 pub use sample::Sample;
 pub use study::estimate;
+
+use std::time::Duration;
 
 use serde::Serialize;
 use wattle_common::job::Sharing;
@@ -182,6 +186,8 @@ pub struct SavingEstimate {
     pub cluster: String,
     /// Number of jobs of the trace.
     pub jobs: usize,
+    /// Calendar time of the start of the trace, where it has one.
+    pub origin: Option<Duration>,
     /// Length of the period, s.
     pub period_s: f64,
     /// Whether the baseline is the recorded schedule; otherwise it is FIFO.
@@ -228,12 +234,12 @@ impl SavingEstimate {
         if self.baseline.energy_kwh > 0.0 { energy_kwh / self.baseline.energy_kwh } else { 0.0 }
     }
 
-    /// One JSON object with a line break at its end.
+    /// One JSON object with a line break at its end, with the groups if they are wanted.
     ///
     /// # Panics
     /// Never: all fields are plain values.
     #[must_use]
-    pub fn to_json(&self) -> String {
+    pub fn to_json(&self, by: Option<Grouping>) -> String {
         #[derive(Serialize)]
         struct Shape<'a> {
             trace: &'a str,
@@ -243,6 +249,8 @@ impl SavingEstimate {
             saved: Saved,
             parts: Parts,
             assumptions: &'a [String],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            groups: Option<Vec<Group>>,
         }
         let shape = Shape {
             trace: &self.trace,
@@ -252,6 +260,7 @@ impl SavingEstimate {
             saved: self.saved,
             parts: self.parts,
             assumptions: &self.assumptions,
+            groups: by.map(|by| self.groups(by)),
         };
         let mut text = serde_json::to_string(&shape).expect("plain values become JSON");
         text.push('\n');

@@ -78,7 +78,7 @@ pub fn generate(jobs: usize, seed: u64) -> Trace {
     }
     let first = drafts.first().map_or(0, |draft| draft.at_us);
     let jobs = drafts.iter().enumerate().filter_map(|(i, draft)| draft.job(i, first)).collect();
-    Trace { name: NAME.to_owned(), format: "generated", jobs, notes: Vec::new() }
+    Trace { name: NAME.to_owned(), format: "generated", jobs, notes: Vec::new(), origin: None }
 }
 
 fn us(seconds: f64) -> u64 {

@@ -178,6 +178,9 @@ pub struct Trace {
     pub jobs: Vec<TraceJob>,
     /// Notes on columns and rows.
     pub notes: Vec<RowNote>,
+    /// Calendar time of its start, from 1970-01-01 in the time zone of the trace; `None` where its times count
+    /// from an unknown instant.
+    pub origin: Option<Duration>,
 }
 
 /// Why a trace cannot be read.
@@ -405,7 +408,8 @@ fn rows(name: &str, unpacked: &[u8], recognised: &Recognised) -> Result<Trace, T
             }
         }
     }
-    Ok(Trace { name: name.to_owned(), format: format.name, jobs, notes: notes.into_list() })
+    let origin = format.calendar.then_some(first);
+    Ok(Trace { name: name.to_owned(), format: format.name, jobs, notes: notes.into_list(), origin })
 }
 
 /// Notes on a file, and on its rows with their lines.

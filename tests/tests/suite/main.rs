@@ -28,6 +28,7 @@ mod predictors;
 mod probing;
 mod sleeping;
 mod slurm;
+mod slurm_faults;
 mod supply_chain;
 mod tidy;
 mod time_steps;

@@ -4,12 +4,13 @@
 //! Where Slurm's packages cannot be had the test prints that it did not run.
 
 use tokio::sync::{Mutex, MutexGuard};
+use wattle_common::Frequency;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::JobRecord;
+use wattle_common::messages::{AppliedGpu, JobRecord};
 use wattle_tests::slurm_site::{Setup, SlurmSite};
 use wattle_tests::until;
 
-const SETUP: Setup =
+pub(crate) const SETUP: Setup =
     Setup { prefix: "wt", port: 17_400, nodes: 3, gpus: 4, level: "exact", policy: "wattle" };
 
 /// One site at a time: each has slurmctld, slurmdbd and MariaDB beside the services.
@@ -17,7 +18,7 @@ static ONE_SITE: Mutex<()> = Mutex::const_new(());
 
 /// The site, or a note that the test did not run.
 #[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
-async fn site(setup: Setup) -> Option<(MutexGuard<'static, ()>, SlurmSite)> {
+pub(crate) async fn site(setup: Setup) -> Option<(MutexGuard<'static, ()>, SlurmSite)> {
     let turn = ONE_SITE.lock().await;
     match SlurmSite::start(setup).await {
         Ok(site) => Some((turn, site)),
@@ -190,6 +191,52 @@ async fn jobs_that_slurm_places_are_followed_and_get_caps() {
     assert_eq!((end.phase, end.exit_code), (JobPhase::Failed, Some(7)), "{end:#?}");
 }
 
+/// At the level `advise` Slurm gets no command and GPUs keep their caps; decisions and energy are shown.
+#[tokio::test]
+async fn advice_changes_nothing() {
+    let (level, policy) = ("advise", "fifo@1095");
+    let setup = Setup { prefix: "wa", port: 17_200, nodes: 1, gpus: 2, level, policy };
+    let Some((_turn, site)) = site(setup).await else { return };
+    let terms = "--comment=wattle: workload=eaco-alexnet";
+    let jobs = ["games", "news"].map(|user| site.sbatch(user, &["--gres=gpu:1", terms], 90));
+    for id in jobs {
+        site.until_job(id, "it runs", |record| record.phase == JobPhase::Running).await;
+    }
+    let report = until("other settings are advised for both GPUs", async || {
+        let report = site.power_report("wa1").await?;
+        let clock = Frequency::from_mhz(1_095);
+        let is_lower = |gpu: &AppliedGpu| gpu.clock_mhz_max_advised == Some(clock);
+        report.gpus.iter().all(is_lower).then_some(report)
+    })
+    .await;
+    assert!(report.advise_only, "{report:#?}");
+    assert!(report.gpus.iter().all(|gpu| gpu.clock_mhz_max.is_none()), "{report:#?}");
+    let nodes = site.wattle(&["nodes", "--wide"]);
+    let text = String::from_utf8_lossy(&nodes.stdout).into_owned();
+    assert!(text.contains("2 with jobs") && text.contains("1095"), "{text}");
+    for id in jobs {
+        let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
+        assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{end:#?}\n{}", site.logs());
+        until("its energy is in the ledger", async || {
+            site.ledger_j(&end.spec.job).await.ok().filter(|energy_j| *energy_j > 0.0)
+        })
+        .await;
+        let comment = accounted(&site, id).pop().unwrap_or_default();
+        assert_eq!(comment, "", "nothing is written to Slurm");
+    }
+    let log = site.log("slurm", "control");
+    assert!(log.contains("\"submitting\"") && !log.contains("\"command\""), "{log}");
+    // The saving of each job, from the accounting of this hour.
+    let arguments = ["saving", "--sacct", "1h", "--cluster", "1x2:v100", "--by", "job"];
+    let saving = site.wattle(&arguments);
+    let text = String::from_utf8_lossy(&saving.stdout).into_owned();
+    assert!(saving.status.success(), "{}", String::from_utf8_lossy(&saving.stderr));
+    for id in jobs {
+        let row = format!("{id} ");
+        assert!(text.lines().any(|line| line.starts_with(&row) && line.contains("Wh")), "{text}");
+    }
+}
+
 /// At the level `share` Slurm runs two jobs on one GPU, if both owners consent.
 #[tokio::test]
 async fn jobs_share_a_gpu_with_the_consent_of_both_owners() {
@@ -202,7 +249,7 @@ async fn jobs_share_a_gpu_with_the_consent_of_both_owners() {
     // A job of the same workload is measured alone before.
     let known = site.sbatch("games", &options(consents), 60);
     site.until_job(known, "it has finished", |record| record.phase == JobPhase::Finished).await;
-    let first = site.sbatch("games", &options(consents), 180);
+    let first = site.sbatch("games", &options(consents), 300);
     let begun = |record: &JobRecord| record.step.is_some_and(|step| step > 0);
     site.until_job(first, "it reports steps", begun).await;
     let guest = site.sbatch("news", &options(consents), 60);
@@ -210,7 +257,7 @@ async fn jobs_share_a_gpu_with_the_consent_of_both_owners() {
     let placement = record.placement.as_ref().map(ToString::to_string);
     assert_eq!(placement.as_deref(), Some("wg1:0"), "{record:#?}");
     let queue = site.as_user("root", &["squeue", "-h", "-t", "R", "-O", "jobid:10,tres-alloc:200"]);
-    assert_eq!(queue.lines().count(), 2, "{queue}");
+    assert_eq!(queue.lines().count(), 2, "{queue}\n{record:#?}");
     assert!(queue.contains("gres/gpu:g0=1") && queue.contains("gres/guest:g0=1"), "{queue}");
     let alone = site.sbatch("news", &options(refuses), 6);
     let record = site.until_job(alone, "it runs", |record| record.phase == JobPhase::Running).await;

@@ -103,7 +103,7 @@ mod tests {
             TraceJob::new(id, submit, Duration::from_secs(lasts), 1 << (i % 4))
         };
         let jobs = (0..jobs).map(job).collect();
-        Trace { name: "t".into(), format: "Philly", jobs, notes: Vec::new() }
+        Trace { name: "t".into(), format: "Philly", jobs, notes: Vec::new(), origin: None }
     }
 
     fn gpu_s(trace: &Trace) -> f64 {

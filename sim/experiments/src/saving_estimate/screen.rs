@@ -296,7 +296,7 @@ fn grouped(value: f64) -> String {
 }
 
 /// Energy with a unit of its size.
-fn energy(kwh: f64) -> String {
+pub(super) fn energy(kwh: f64) -> String {
     match kwh.abs() {
         size if size >= 99_999.5 => format!("{} MWh", grouped(kwh / 1e3)),
         size if size >= 99.95 => format!("{} kWh", grouped(kwh)),
@@ -330,7 +330,7 @@ fn percent(share: f64) -> String {
 }
 
 /// A relative change in per cent, from tenfold on as a factor.
-fn signed_percent(change: f64) -> String {
+pub(super) fn signed_percent(change: f64) -> String {
     if change >= 9.0 {
         return format!("{} times", grouped(1.0 + change));
     }
@@ -341,7 +341,7 @@ fn signed_percent(change: f64) -> String {
 }
 
 /// A duration with a unit of its size.
-fn span(seconds: f64) -> String {
+pub(super) fn span(seconds: f64) -> String {
     match seconds {
         s if s < 120.0 => format!("{s:.0} s"),
         s if s < 7_200.0 => format!("{:.1} min", s / 60.0),

@@ -300,6 +300,7 @@ pub fn estimate(
         trace: trace.name.clone(),
         cluster: input.cluster.to_string(),
         jobs: trace.jobs.len(),
+        origin: trace.origin,
         period_s,
         recorded,
         baseline: before,

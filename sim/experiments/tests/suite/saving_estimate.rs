@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use wattle_common::job::Sharing;
 use wattle_experiments::saving_estimate::{
-    SavingError, SavingEstimate, SavingInput, SavingOptions, estimate,
+    Group, Grouping, SavingError, SavingEstimate, SavingInput, SavingOptions, estimate,
 };
 use wattle_simulator::trace::{self, Trace};
 use wattle_simulator::{Restartable, Scenario};
@@ -178,7 +179,7 @@ fn json_has_the_documented_shape_and_the_screen_80_columns() {
     let options = SavingOptions { seeds: 1, ..options(Sharing::Any) };
     let made = study(&trace, &Restartable::All, options);
     let made = made.priced(Some(0.2), Some(400.0));
-    let json: serde_json::Value = serde_json::from_str(&made.to_json()).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&made.to_json(None)).unwrap();
     let keys = |value: &serde_json::Value| -> Vec<String> {
         let mut keys: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
         keys.sort_unstable();
@@ -203,6 +204,32 @@ fn json_has_the_documented_shape_and_the_screen_80_columns() {
     let page = wattle_experiments::report::saving_page(&made, "EUR");
     assert!(page.contains("Wattle would have ") && page.contains("Assumptions"), "{page}");
     assert!(made.interval().starts_with("90 % interval: "), "{}", made.interval());
+}
+
+#[test]
+fn groups_add_up_to_the_schedules() {
+    // 20:00.
+    let trace = Trace { origin: Some(Duration::from_secs(1_795_636_800)), ..recorded() };
+    let made = study(&trace, &Restartable::None, options(Sharing::Never));
+    let above = |wanted: &str| {
+        let of = made.schedules.iter().filter(|(name, _, _)| *name == wanted);
+        let kwh: Vec<f64> = of.map(|(_, _, schedule)| schedule.above_idle_kwh()).collect();
+        kwh.iter().sum::<f64>() / kwh.len() as f64
+    };
+    for by in [Grouping::Job, Grouping::Day] {
+        let groups = made.groups(by);
+        assert_eq!(groups.iter().map(|group| group.jobs).sum::<usize>(), trace.jobs.len());
+        let sum = |of: fn(&Group) -> f64| groups.iter().map(of).sum::<f64>();
+        assert_close(sum(|group| group.baseline_kwh), above("baseline"), "baseline");
+        assert_close(sum(|group| group.wattle_kwh), above("wattle"), "wattle");
+        let table = made.to_groups(by);
+        assert_eq!(table.lines().count(), groups.len() + 2);
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    }
+    let days = made.groups(Grouping::Day);
+    let names: Vec<&str> = days.iter().map(|day| day.name.as_str()).collect();
+    assert_eq!(names, ["2026-11-25", "2026-11-26"], "{days:?}");
+    assert_eq!(made.to_json(Some(Grouping::Day)).matches("baseline_kwh").count(), days.len());
 }
 
 #[test]
@@ -253,7 +280,7 @@ fn independent_script_recomputes_the_totals() {
         std::fs::write(&json, text).unwrap();
         std::process::Command::new("python3").arg(&script).args([&json, &csv]).output()
     };
-    let Ok(output) = agrees(&made.to_json()) else {
+    let Ok(output) = agrees(&made.to_json(None)) else {
         eprintln!("NOT RUN: python3 is missing, so the independent script was not checked");
         return;
     };
@@ -261,5 +288,5 @@ fn independent_script_recomputes_the_totals() {
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let mut wrong = made.clone();
     wrong.wattle.energy_kwh *= 1.01;
-    assert!(!agrees(&wrong.to_json()).unwrap().status.success());
+    assert!(!agrees(&wrong.to_json(None)).unwrap().status.success());
 }
