@@ -38,6 +38,12 @@ pub use state_folder::StateError;
 
 /// The name under which the services register.
 const NAME: &str = "wattle-slurm";
+/// Interval of the looks after a command: a released job usually starts within it.
+const LOOK_AFTER_COMMAND: Duration = Duration::from_millis(300);
+/// The interval of looks is at least this number of times the length of one: a long queue is read less often.
+const LOOK_SHARE: u32 = 10;
+/// Number of looks after a command.
+const EARLY_LOOKS: u32 = 2;
 /// Shortest time between two looks at Slurm: wall time.
 const LOOK_MIN: Duration = Duration::from_millis(100);
 /// Pause before the lock of the state folder is tried again: wall time.
@@ -171,6 +177,10 @@ struct Active<'a> {
     reports: Reports,
     requests: mpsc::Sender<Ask>,
     events: mpsc::Receiver<Event>,
+    /// How long the last look took.
+    look: Duration,
+    /// Number of next looks that follow early, because Slurm has carried out commands.
+    early_looks: u32,
     /// Why Slurm was not read, while it is not.
     away: Option<String>,
     _service: Service,
@@ -225,6 +235,8 @@ impl<'a> Active<'a> {
             reports,
             requests,
             events,
+            look: Duration::ZERO,
+            early_looks: 0,
             away: None,
             _service: register(bus, "active").await?,
             _tasks: tasks,
@@ -241,7 +253,11 @@ impl<'a> Active<'a> {
                 return Ok(Ended::Lost);
             }
             self.round().await?;
-            let next = every.saturating_sub(clock::monotonic().saturating_sub(began));
+            let interval = every.max(self.look * LOOK_SHARE);
+            let early = self.early_looks > 0;
+            let interval = if early { LOOK_AFTER_COMMAND.min(interval) } else { interval };
+            self.early_looks = self.early_looks.saturating_sub(1);
+            let next = interval.saturating_sub(clock::monotonic().saturating_sub(began));
             let next = tokio::time::sleep(next.max(LOOK_MIN));
             tokio::pin!(next);
             // Changes that arrive within the shortest interval are handled together.
@@ -285,7 +301,10 @@ impl<'a> Active<'a> {
     /// Reads Slurm and carries out what follows from it.
     async fn round(&mut self) -> Result<(), ShellError> {
         let mut actions = Vec::new();
-        match self.client.view(clock::now()).await {
+        let began = clock::monotonic();
+        let view = self.client.view(clock::now()).await;
+        self.look = clock::monotonic().saturating_sub(began);
+        match view {
             Ok(view) => {
                 if let Some(error) = self.away.take() {
                     tracing::info!(error, "Slurm answers again");
@@ -353,6 +372,7 @@ impl<'a> Active<'a> {
                 }
                 tracing::info!(?command, "command");
                 let result = self.client.execute(&command).await;
+                self.early_looks = EARLY_LOOKS;
                 let event = Event::CommandEnded(command, result);
                 self.machine.handle(clock::now(), event, more);
             }
