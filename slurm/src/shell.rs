@@ -43,7 +43,7 @@ const LOOK_AFTER_COMMAND: Duration = Duration::from_millis(300);
 /// The interval of looks is at least this number of times the length of one: a long queue is read less often.
 const LOOK_SHARE: u32 = 10;
 /// Number of looks after a command.
-const EARLY_LOOKS: u32 = 2;
+const EARLY_LOOKS: u32 = 6;
 /// Shortest time between two looks at Slurm: wall time.
 const LOOK_MIN: Duration = Duration::from_millis(100);
 /// Pause before the lock of the state folder is tried again: wall time.
