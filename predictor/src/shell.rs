@@ -57,6 +57,9 @@ pub struct ServiceConfig {
     pub service_lease_wall_ms: u64,
     /// Configuration of the library.
     pub model: PredictorConfig,
+    /// The metrics endpoint.
+    #[serde(default)]
+    pub metrics: wattle_common::config::MetricsConfig,
     /// The bus.
     pub nats: BusConfig,
 }

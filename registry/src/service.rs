@@ -55,6 +55,9 @@ pub struct ServiceConfig {
     pub service_lease_wall_ms: u64,
     /// Configuration of the library.
     pub registry: RegistryConfig,
+    /// The metrics endpoint.
+    #[serde(default)]
+    pub metrics: wattle_common::config::MetricsConfig,
     /// The bus.
     pub nats: BusConfig,
 }

@@ -153,6 +153,12 @@ impl Bus {
         self.shared.client.connection_state() == async_nats::connection::State::Connected
     }
 
+    /// Number of connections to the server so far; each after the first is a reconnection.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        *self.shared.reached.borrow()
+    }
+
     /// Publishes a message as JSON to the current subscribers.
     ///
     /// # Errors
