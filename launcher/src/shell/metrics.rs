@@ -145,7 +145,7 @@ mod tests {
 
     fn report(states: &[LaunchState]) -> Action {
         let job = |(number, state): (usize, &LaunchState)| LaunchedJob {
-            job: JobId::new(format!("j{number}")).unwrap(),
+            job: JobId::new(&format!("j{number}")).unwrap(),
             attempt: 1,
             gpus: vec![0],
             state: state.clone(),

@@ -146,13 +146,14 @@ impl PowerMetrics {
                 (labels, value(gpu))
             }));
         }
-        let mut conditions: BTreeMap<String, u32> = BTreeMap::new();
+        let mut conditions: BTreeMap<&str, u32> = BTreeMap::new();
         let health = report.gpus.iter().filter_map(|gpu| gpu.health.as_ref());
         for condition in health.flat_map(|health| &health.conditions) {
-            *conditions.entry(condition.condition.to_string()).or_default() += 1;
+            *conditions.entry(condition.condition.as_str()).or_default() += 1;
         }
-        let conditions = conditions.into_iter();
-        self.conditions.replace(conditions.map(|(name, gpus)| ([name], Some(f64::from(gpus)))));
+        self.conditions.replace(
+            conditions.into_iter().map(|(name, gpus)| ([name.to_owned()], Some(f64::from(gpus)))),
+        );
         self.generation.set([], Some(report.observed_generation as f64));
         self.advise_only.set([], Some(f64::from(u8::from(report.advise_only))));
         let mut until = self.lease_until.lock().unwrap_or_else(PoisonError::into_inner);
