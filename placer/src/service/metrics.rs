@@ -20,7 +20,7 @@ const UPDATE_EVERY: Duration = Duration::from_secs(1);
 const JOB_BOUNDS: [f64; 10] =
     [30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0];
 /// Bounds of the duration of a round, seconds.
-const ROUND_BOUNDS: [f64; 10] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0];
+const ROUND_BOUNDS: [f64; 9] = [0.000_1, 0.001, 0.003, 0.01, 0.03, 0.1, 1.0, 3.0, 10.0];
 /// All phases.
 const PHASES: [JobPhase; 7] = [
     JobPhase::Queued,
