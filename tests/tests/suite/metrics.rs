@@ -25,6 +25,8 @@ use wattle_tests::{PATIENCE, System, repository, until};
 
 const DASHBOARDS: [&str; 2] = ["deploy/grafana/wattle.json", "deploy/grafana/wattle-slurm.json"];
 const ALERTS: &str = "deploy/prometheus/alerts.yml";
+/// Most short jobs.
+const SHORTS_MAX: usize = 8;
 /// Time in which every panel has data, beyond that of the start.
 const PANELS_WITHIN: Duration = Duration::from_secs(60);
 
@@ -219,7 +221,7 @@ fn check_endpoint(name: &str, address: &str, exported: &BTreeMap<String, Vec<Fam
 fn without_data(prometheus: &Prometheus, left: Vec<(String, String)>) -> Vec<(String, String)> {
     left.into_iter()
         .filter(|(_, query)| {
-            let query = query.replace("$cluster", "test").replace("$__rate_interval", "10s");
+            let query = query.replace("$cluster", "test").replace("$__rate_interval", "1m");
             let found = prometheus.query(&query).unwrap_or_default();
             // A quantile of an empty distribution is NaN.
             !found.iter().any(|sample| sample["value"][1].as_str().is_some_and(|v| v != "NaN"))
@@ -258,7 +260,7 @@ async fn every_service_has_an_endpoint_and_every_panel_has_data() {
     let named: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(named, services);
     // A short job, so that ends are counted, and two that run on.
-    system.submit("short", &[], &["--workload", "eaco-resnet50", "--steps", "300"]);
+    system.submit("short", &[], &["--workload", "eaco-resnet50", "--steps", "20"]);
     for job in ["one", "two"] {
         system.submit(job, &[], &["--workload", "eaco-resnet50", "--steps", "100000"]);
     }
@@ -284,21 +286,24 @@ async fn every_service_has_an_endpoint_and_every_panel_has_data() {
     assert!(shown.await.is_some(), "no data: {first:?}\n{}", system.logs());
     let set = system.wattle(&["budget", "set", "--energy-kwh", "120", "--power-kw", "9.5"]);
     assert!(set.status.success(), "{}", String::from_utf8_lossy(&set.stderr));
-    let mut number = 0;
+    // Short jobs one after the other: starts and ends go on, so that their rates have data.
+    let mut shorts = Vec::new();
     let shown = testing::until(PANELS_WITHIN, async || {
         then = without_data(&prometheus, std::mem::take(&mut then));
-        // Ends and starts go on, so that their rates have data.
-        number += 1;
-        if number % 10 == 1 && !then.is_empty() {
-            let training = ["--workload", "eaco-resnet50", "--steps", "300"];
-            system.submit(&format!("more-{number}"), &[], &training);
+        let has_ended = match shorts.last() {
+            Some(job) => system.record(job).await.is_some_and(|record| record.phase.is_final()),
+            None => true,
+        };
+        if has_ended && !then.is_empty() && shorts.len() < SHORTS_MAX {
+            let training = ["--workload", "eaco-resnet50", "--steps", "20"];
+            shorts.push(system.submit(&format!("more-{}", shorts.len()), &[], &training));
         }
         then.is_empty().then_some(())
     });
     assert!(shown.await.is_some(), "no data: {then:#?}\n{}", system.logs());
     for (_, query) in queries(DASHBOARDS[1]) {
         // Without Slurm there is no data, but the query is valid.
-        assert!(prometheus.query(&query.replace("$__rate_interval", "10s")).is_some(), "{query}");
+        assert!(prometheus.query(&query.replace("$__rate_interval", "1m")).is_some(), "{query}");
     }
     for expression in alerts() {
         assert!(prometheus.query(&expression).is_some(), "{expression}");
