@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use serde::Serialize;
-use wattle_runtime::bus::FoundService;
+use wattle_runtime::bus::{Bus, FoundService};
 
 use crate::connection::{Connection, block_on};
 use crate::job_records;
@@ -35,19 +35,19 @@ pub(crate) struct Services {
 
 /// One process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-struct Process {
+pub(crate) struct Process {
     /// `placer`, `launcher`, ...
-    service: String,
+    pub(crate) service: String,
     /// Its node or predictor; empty: it serves the cluster.
-    of: String,
+    pub(crate) of: String,
     /// `active` or `standby`.
-    state: String,
+    pub(crate) state: String,
     /// Its machine.
-    host: String,
+    pub(crate) host: String,
     /// Its process id there.
-    pid: String,
+    pub(crate) pid: String,
     /// Its version.
-    version: String,
+    pub(crate) version: String,
 }
 
 impl Process {
@@ -95,14 +95,20 @@ fn table(processes: &[Process]) -> Table {
     table
 }
 
+/// The processes that answer, in order.
+pub(crate) async fn processes(bus: &Bus) -> anyhow::Result<Vec<Process>> {
+    let found = bus.all_services(PATIENCE).await.context("the services cannot be listed")?;
+    let mut processes: Vec<Process> = found.iter().map(Process::of).collect();
+    processes.sort();
+    Ok(processes)
+}
+
 /// Runs the command.
 pub(crate) fn run(command: &Services) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
         job_records::require_storage(&bus, "services")?;
-        let found = bus.all_services(PATIENCE).await.context("the services cannot be listed")?;
-        let mut processes: Vec<Process> = found.iter().map(Process::of).collect();
-        processes.sort();
+        let processes = processes(&bus).await?;
         if command.json {
             return print_json(&processes);
         }

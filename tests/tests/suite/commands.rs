@@ -45,6 +45,7 @@ const LIVE: &[&str] = &[
     "jobs",
     "nodes",
     "services",
+    "doctor",
     "backup",
     "top",
     "energy",
