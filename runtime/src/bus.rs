@@ -51,7 +51,9 @@ pub use lease::{Candidate, Leadership, LeaseLost};
 pub use newest::NewestMessages;
 pub use pending::PendingWrites;
 pub use replay::Replay;
-pub use service::{FoundService, Request, Requests, SERVICE_BUSY, Service};
+pub use service::{
+    FoundEndpoint, FoundService, ProcessStatistics, Request, Requests, SERVICE_BUSY, Service,
+};
 pub use snapshot::StreamDescription;
 pub use store::Appender;
 pub use stream::{Consumer, StoredDelivery};

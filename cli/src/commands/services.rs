@@ -22,7 +22,8 @@ const REQUIRED: [&str; 2] = ["placer", "registry"];
 /// is active and the others are on standby.
 #[derive(Args)]
 #[command(
-    after_help = "A process that is paused or cut off does not answer and is not listed.\n\n\
+    after_help = "REQUESTS and ERRORS are those that the process answered since it was registered.\n\
+        A process that is paused or cut off does not answer and is not listed.\n\n\
         Examples:\n  wattle services\n  wattle services --json"
 )]
 pub(crate) struct Services {
@@ -48,6 +49,10 @@ pub(crate) struct Process {
     pub(crate) pid: String,
     /// Its version.
     pub(crate) version: String,
+    /// Requests that it received.
+    pub(crate) requests: u64,
+    /// Requests that it answered with an error.
+    pub(crate) errors: u64,
 }
 
 impl Process {
@@ -61,6 +66,8 @@ impl Process {
             host: entry("host"),
             pid: entry("pid"),
             version: found.version.clone(),
+            requests: found.endpoints.iter().map(|endpoint| endpoint.requests).sum(),
+            errors: found.endpoints.iter().map(|endpoint| endpoint.errors).sum(),
         }
     }
 }
@@ -86,18 +93,21 @@ fn table(processes: &[Process]) -> Table {
         ("HOST", Align::Left),
         ("PROCESS", Align::Right),
         ("VERSION", Align::Left),
+        ("REQUESTS", Align::Right),
+        ("ERRORS", Align::Right),
     ];
     let mut table = Table::new(&columns);
     for process in processes {
-        let Process { service, of, state, host, pid, version } = process.clone();
-        table.row(vec![service, of, state, host, pid, version]);
+        let Process { service, of, state, host, pid, version, requests, errors } = process.clone();
+        let (requests, errors) = (requests.to_string(), errors.to_string());
+        table.row(vec![service, of, state, host, pid, version, requests, errors]);
     }
     table
 }
 
 /// The processes that answer, in order.
 pub(crate) async fn processes(bus: &Bus) -> anyhow::Result<Vec<Process>> {
-    let found = bus.all_services(PATIENCE).await.context("the services cannot be listed")?;
+    let found = bus.all_statistics(PATIENCE).await.context("the services cannot be listed")?;
     let mut processes: Vec<Process> = found.iter().map(Process::of).collect();
     processes.sort();
     Ok(processes)
@@ -124,7 +134,17 @@ mod tests {
     fn process(service: &str, state: &str) -> Process {
         let text = String::new;
         let (service, state) = (service.to_owned(), state.to_owned());
-        Process { service, of: text(), state, host: text(), pid: text(), version: text() }
+        let (requests, errors) = (0, 0);
+        Process {
+            service,
+            of: text(),
+            state,
+            host: text(),
+            pid: text(),
+            version: text(),
+            requests,
+            errors,
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod clusters;
 mod commands;
 mod control;
 mod deploy;
+mod doctor;
 mod documentation;
 mod edges;
 mod failover;

@@ -253,7 +253,9 @@ async fn slurm(configured: &[Configured]) -> Option<Result<SlurmReport, String>>
     }
     let programs = Programs { folder, time_limit: SLURM_WITHIN };
     let found = slurm_facts(&programs, "wattle", clock::wall_now()).await;
-    Some(found.map(|found| check(&found)).map_err(|error| error.to_string()))
+    // Slurm's programs print the same cause several times.
+    let first = |text: String| text.split(';').next().unwrap_or_default().to_owned();
+    Some(found.map(|found| check(&found)).map_err(|error| first(error.to_string())))
 }
 
 /// The level that `slurm.toml` of this host configures.

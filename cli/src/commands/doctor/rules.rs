@@ -287,7 +287,7 @@ impl Rules<'_> {
                 let kind = if share < FREE_MIN { Kind::Problem } else { Kind::Advice };
                 let remedy =
                     "free the disk, or move the folder (state_dir, log_dir, checkpoint_dir)";
-                self.add(kind, "disk", format!("the disk is nearly full: {state}"), remedy);
+                self.add(kind, "disk", format!("little free disk: {state}"), remedy);
             }
             self.checked.push(format!("disk of {state}"));
         }
@@ -341,6 +341,8 @@ mod tests {
             host: String::new(),
             pid: String::new(),
             version: text(version),
+            requests: 0,
+            errors: 0,
         }
     }
 
@@ -417,8 +419,8 @@ mod tests {
             ),
             (|f| drop(f.processes.pop()), "Problem node: the launcher of n0"),
             (|f| f.nodes[0].ahead_s = Some(60.0), "Problem clock: the clock of n0 is 60.0 s ahead"),
-            (|f| f.disks[0].free = 1, "Problem disk: the disk is nearly full: /"),
-            (|f| f.disks[0].free = 15, "Advice disk: the disk is nearly full: /"),
+            (|f| f.disks[0].free = 1, "Problem disk: little free disk: /"),
+            (|f| f.disks[0].free = 15, "Advice disk: little free disk: /"),
             (|f| f.slurm = Some(Err("no".to_owned())), "Advice slurm: Slurm does not answer"),
         ];
         for (change, expected) in cases {
