@@ -286,7 +286,7 @@ async fn every_service_has_an_endpoint_and_every_panel_has_data() {
     assert!(shown.await.is_some(), "no data: {first:?}\n{}", system.logs());
     let set = system.wattle(&["budget", "set", "--energy-kwh", "120", "--power-kw", "9.5"]);
     assert!(set.status.success(), "{}", String::from_utf8_lossy(&set.stderr));
-    // Short jobs one after the other: starts and ends go on, so that their rates have data.
+    // Short jobs one after the other: starts and ends continue, so that their rates have data.
     let mut shorts = Vec::new();
     let shown = testing::until(PANELS_WITHIN, async || {
         then = without_data(&prometheus, std::mem::take(&mut then));
