@@ -15,6 +15,9 @@ const STATES: [&str; 6] = ["running", "stopping", "stopped", "exited", "lost", "
 /// The results of an attempt.
 const RESULTS: [&str; 5] = ["completed", "failed", "stopped", "lost", "refused"];
 
+/// Attempts of jobs.
+type Runs = BTreeSet<(JobId, u32)>;
+
 /// The metrics of one launcher. Clones share them.
 #[derive(Clone)]
 pub struct LauncherMetrics {
@@ -26,7 +29,7 @@ pub struct LauncherMetrics {
     ends: Counters<1>,
     orders_refused: Counter,
     /// The ended attempts of the last report; absent before the first.
-    ended: Arc<Mutex<Option<BTreeSet<(JobId, u32)>>>>,
+    ended: Arc<Mutex<Option<Runs>>>,
 }
 
 fn state(state: &LaunchState) -> &'static str {

@@ -154,7 +154,7 @@ impl Placer {
         Some(WindowMeasures {
             energy_limit: budget.energy_mj,
             energy_spent_j: open.energy_j,
-            carbon_limit_g: budget.carbon_ug.map(|carbon| carbon.as_g()),
+            carbon_limit_g: budget.carbon_ug.map(wattle_common::Carbon::as_g),
             carbon_spent_g: stored.record.intensity.is_some().then_some(open.carbon_g),
             left: ledger.ends().since(self.controller.state().now()),
         })

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wattle_common::Timestamp;
 use wattle_common::messages::{AppliedGpu, PowerReport};
+use wattle_common::{Power, Timestamp};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 use wattle_runtime::metrics::{Counter, Gauge, Gauges, Metrics};
@@ -34,14 +34,14 @@ type Value = fn(&AppliedGpu) -> Option<f64>;
 
 /// Name, help and value of each gauge of a GPU.
 const GPU_GAUGES: [(&str, &str, Value); 7] = [
-    ("wattle_power_cap_watts", "Power cap in force, watts", |gpu| gpu.cap_mw.map(|cap| cap.as_w())),
+    ("wattle_power_cap_watts", "Power cap in force, watts", |gpu| gpu.cap_mw.map(Power::as_w)),
     ("wattle_power_cap_default_watts", "Default power cap of the GPU, watts", |gpu| {
-        gpu.cap_mw_default.map(|cap| cap.as_w())
+        gpu.cap_mw_default.map(Power::as_w)
     }),
     (
         "wattle_power_cap_advised_watts",
         "Power cap that an agent which only advises would set, watts",
-        |gpu| gpu.cap_mw_advised.map(|cap| cap.as_w()),
+        |gpu| gpu.cap_mw_advised.map(Power::as_w),
     ),
     (
         "wattle_power_clock_limit_hertz",

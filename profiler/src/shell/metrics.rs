@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wattle_common::GpuIndex;
 use wattle_common::messages::{GpuSummary, NodeSummary};
+use wattle_common::{GpuIndex, Power};
 use wattle_gpu::GpuInfo;
 use wattle_runtime::bus::Bus;
 use wattle_runtime::instance;
@@ -53,9 +53,9 @@ type Value = fn(&GpuSummary) -> Option<f64>;
 /// Name, help and value of each gauge of a GPU.
 const GPU_GAUGES: [(&str, &str, Value); 8] = [
     ("wattle_gpu_power_watts", "Mean power of the GPU over the last second, watts", |gpu| {
-        gpu.power_mw_mean.map(|power| power.as_w())
+        gpu.power_mw_mean.map(Power::as_w)
     }),
-    ("wattle_gpu_cap_watts", "Power cap in force, watts", |gpu| gpu.cap_mw.map(|cap| cap.as_w())),
+    ("wattle_gpu_cap_watts", "Power cap in force, watts", |gpu| gpu.cap_mw.map(Power::as_w)),
     ("wattle_gpu_utilization_ratio", "Share of time in which a kernel ran, 0 to 1", |gpu| {
         gpu.utilization_gpu_percent_mean.map(|percent| f64::from(percent) / 100.0)
     }),
@@ -76,9 +76,7 @@ const GPU_GAUGES: [(&str, &str, Value); 8] = [
 
 /// As [`GPU_GAUGES`], under the names and in the units of dcgm-exporter.
 const DCGM_GAUGES: [(&str, &str, Value); 6] = [
-    ("DCGM_FI_DEV_POWER_USAGE", "Power draw (in W)", |gpu| {
-        gpu.power_mw_mean.map(|power| power.as_w())
-    }),
+    ("DCGM_FI_DEV_POWER_USAGE", "Power draw (in W)", |gpu| gpu.power_mw_mean.map(Power::as_w)),
     // A gauge here: promtool requires the suffix _total of counters, and queries ignore the type.
     (
         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
@@ -215,7 +213,7 @@ impl ProfilerMetrics {
         self.samples.add([], f64::from(summary.samples));
         self.readings_failed.add([], f64::from(summary.readings_failed));
         self.jobs.set([], Some(summary.jobs.len() as f64));
-        self.host_watts.set([], summary.power_mw_host.map(|power| power.as_w()));
+        self.host_watts.set([], summary.power_mw_host.map(Power::as_w));
         let info = self.info.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let type_of = |gpu: &GpuSummary| {
             info.get(&gpu.gpu).map(|info| info.gpu_type.clone()).unwrap_or_default()
@@ -245,7 +243,7 @@ impl ProfilerMetrics {
 
 #[cfg(test)]
 mod tests {
-    use wattle_common::{ClusterId, Energy, NodeId, Power, Timestamp};
+    use wattle_common::{ClusterId, Energy, NodeId, Timestamp};
 
     use super::*;
 

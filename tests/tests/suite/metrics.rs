@@ -201,7 +201,7 @@ fn check_endpoint(name: &str, address: &str, exported: &BTreeMap<String, Vec<Fam
             let part = sample.strip_prefix(family.name);
             part.is_some_and(|part| matches!(part, "" | "_bucket" | "_sum" | "_count"))
         };
-        assert!(known.iter().any(|family| is_known(&family)), "{name}: {sample} is not registered");
+        assert!(known.iter().any(is_known), "{name}: {sample} is not registered");
     }
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let service = format!("service=\"{service}\"");

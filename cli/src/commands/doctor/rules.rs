@@ -195,7 +195,7 @@ impl Rules<'_> {
             });
             // Slurm's jobs have no launcher; the report is that of wattle-slurm.
             let has_slurm = self.facts.processes.iter().any(|process| process.service == "slurm");
-            if !answers && !(is_of_site && has_slurm) {
+            if !(answers || is_of_site && has_slurm) {
                 let finding = format!("the {service} of {name} does not answer");
                 let remedy = format!("systemctl status wattle-{service} on {name}");
                 self.problem("node", finding, remedy);
