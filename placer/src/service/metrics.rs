@@ -327,3 +327,74 @@ impl PlacerMetrics {
         self.intensity.set([], measures.intensity_g_per_kwh);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wattle_common::messages::JobEnergy;
+    use wattle_common::{ClusterId, Energy};
+
+    use super::*;
+
+    fn value(metrics: &Metrics, name: &str, label: &str) -> f64 {
+        let text = metrics.text();
+        let is_sample = |line: &&str| line.starts_with(name) && line.contains(label);
+        let line = text.lines().find(is_sample).unwrap_or_else(|| panic!("{name} {label}: {text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    fn entry(until_s: u64) -> LedgerEntry {
+        let job = JobEnergy {
+            job: JobId::new("a").unwrap(),
+            energy_mj: Energy::from_mj(2_000),
+            user: None,
+            project: None,
+        };
+        LedgerEntry {
+            node: NodeId::new("n0").unwrap(),
+            from_us: Timestamp::from_s(until_s - 60),
+            until_us: Timestamp::from_s(until_s),
+            energy_mj_gpus: vec![Some(Energy::from_mj(3_000)), None],
+            energy_mj_host: Energy::from_mj(500),
+            jobs: vec![job],
+            unknown: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn energy_of_a_repeated_entry_counts_once() {
+        let metrics = Metrics::new("placer", &ClusterId::new("main").unwrap(), None);
+        let placer = PlacerMetrics::new(&metrics);
+        let intensity = Measures { intensity_g_per_kwh: Some(360.0), ..Measures::default() };
+        placer.handled(1, Duration::from_millis(2), || intensity);
+        for until_s in [120, 120, 180] {
+            placer.metered(&entry(until_s));
+        }
+        let energy = |owner: &str| {
+            value(&metrics, "wattle_cluster_energy_joules_total{", &format!("owner=\"{owner}\""))
+        };
+        assert_eq!(["jobs", "idle", "unknown", "hosts"].map(energy), [4.0, 2.0, 0.0, 1.0]);
+        // 7 J at 360 g/kWh, which is 0.1 mg/J.
+        let carbon = value(&metrics, "wattle_cluster_carbon_grams_total{", "");
+        assert!((carbon - 0.000_7).abs() < 1e-12, "{carbon}");
+        assert!((value(&metrics, "wattle_placer_round_seconds_count{", "") - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_value_without_a_budget_has_no_sample() {
+        let metrics = Metrics::new("placer", &ClusterId::new("main").unwrap(), None);
+        let placer = PlacerMetrics::new(&metrics);
+        let window = WindowMeasures {
+            energy_limit: Some(Energy::from_mj(10_000)),
+            energy_spent_j: 4.0,
+            carbon_limit_g: None,
+            carbon_spent_g: None,
+            left: Duration::from_secs(60),
+        };
+        placer.update(&Measures { window: Some(window), ..Measures::default() });
+        let name = "wattle_placer_budget_energy_joules{";
+        assert!((value(&metrics, name, "remaining") - 6.0).abs() < 1e-9);
+        assert!(!metrics.text().contains("wattle_placer_budget_carbon_grams{"));
+        placer.update(&Measures::default());
+        assert!(!metrics.text().contains(name), "the budget was ended");
+    }
+}

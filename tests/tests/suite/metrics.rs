@@ -173,9 +173,13 @@ fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
 
 #[test]
 fn promtool_accepts_the_configuration_and_the_rules() {
-    for (check, file) in [("rules", ALERTS), ("config", "deploy/prometheus/prometheus.yml")] {
+    for (verb, what, file) in [
+        ("check", "rules", ALERTS),
+        ("check", "config", "deploy/prometheus/prometheus.yml"),
+        ("test", "rules", "deploy/prometheus/alerts_test.yml"),
+    ] {
         let path = repository(file);
-        match promtool(&["check", check, path.to_str().unwrap()], "") {
+        match promtool(&[verb, what, path.to_str().unwrap()], "") {
             Some((succeeded, text)) => assert!(succeeded, "{file}: {text}"),
             None => skipped("promtool is not installed"),
         }
