@@ -60,6 +60,8 @@ enum Command {
     Nodes(commands::nodes::Nodes),
     /// List the processes of the services, and which of them are active.
     Services(commands::services::Services),
+    /// Check this host and the cluster, with a remedy for each problem.
+    Doctor(commands::doctor::Doctor),
     /// List the predictors with their errors, or promote one.
     Predictors(commands::predictors::Predictors),
     /// Show or set the energy, carbon and power budget.
@@ -129,6 +131,7 @@ fn main() -> ExitCode {
         Command::Cancel(command) => commands::cancel::run(command),
         Command::Nodes(command) => commands::nodes::run(command),
         Command::Services(command) => commands::services::run(&command),
+        Command::Doctor(command) => commands::doctor::run(&command),
         Command::Predictors(command) => commands::predictors::run(command),
         Command::Budget(command) => commands::budget::run(command),
         Command::Explain(command) => commands::explain::run(command),

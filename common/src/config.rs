@@ -3,6 +3,9 @@
 //! Each service has one TOML file, whose keys contain their unit (`lease_ms`). The loader, which
 //! reports the wrong key and its line, is in `runtime`.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
 use serde::{Deserialize, Deserializer};
 
 use crate::bounds::DURATION_MAX;
@@ -11,6 +14,18 @@ use crate::lease::{SERVICE_LEASE_DEFAULT, SERVICE_LEASE_MAX, SERVICE_LEASE_MIN};
 /// Largest number in a configuration: ten years in milliseconds. Sums and products of a few such numbers do
 /// not overflow.
 pub const NUMBER_MAX: u64 = DURATION_MAX.as_secs() * 1_000;
+
+/// The `[metrics]` table of every service's configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetricsConfig {
+    /// Address of the endpoint for Prometheus, `127.0.0.1:19401`; port 0 is a free one. Absent: no endpoint.
+    #[serde(default)]
+    pub listen: Option<SocketAddr>,
+    /// File to which the address is written for Prometheus's `file_sd_configs`.
+    #[serde(default)]
+    pub targets_file: Option<PathBuf>,
+}
 
 /// Deserialises a number from 1 to [`NUMBER_MAX`].
 ///

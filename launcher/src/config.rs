@@ -23,6 +23,9 @@ pub struct Config {
     pub cluster: ClusterId,
     /// This node.
     pub node: NodeId,
+    /// The metrics endpoint.
+    #[serde(default)]
+    pub metrics: wattle_common::config::MetricsConfig,
     /// The bus.
     #[cfg(feature = "service")]
     pub nats: wattle_runtime::bus::BusConfig,

@@ -5,6 +5,7 @@
 //! jobs. Jobs do not depend on the bus:
 //! while it is away they continue, and the newest report is written once it is back.
 
+pub mod metrics;
 mod specs;
 
 use std::fs::File;
@@ -17,9 +18,11 @@ use wattle_common::subject::{Bucket, Rank, Reporter, Requester, Subject};
 use wattle_common::{JobId, NodeId, codec};
 use wattle_runtime::bus::{Bus, BusError, KvBucket, Request, Requests};
 use wattle_runtime::driver;
+use wattle_runtime::metrics::Metrics;
 use wattle_runtime::orders::requester_of;
 use wattle_runtime::shell::{Shutdown, chain};
 
+use self::metrics::LauncherMetrics;
 use self::specs::Specs;
 use crate::claim;
 use crate::config::JobUser;
@@ -30,6 +33,8 @@ use crate::run_spec::CgroupSpec;
 use crate::state::{self, StateError};
 use crate::{Action, Config, Event, Found, Launcher, PersistedState, Status, output};
 
+/// The service in the labels of its metrics.
+const NAME: &str = "launcher";
 /// Capacity of the event channel; senders wait when it is full.
 const EVENTS_MAX: usize = 256;
 /// Pause before the bus, or the state folder's lock, is tried again: wall time.
@@ -96,9 +101,12 @@ pub async fn run_with<E: Engine>(
     let state = restore(&config, &mut engine).await?;
     let mut launcher =
         Launcher::new(config.clone(), state).instance(claim::name(&config.state_dir));
-    let mut executor = Executor { state_dir: config.state_dir.clone(), engine, reports };
+    let metrics = Metrics::start(&config.metrics, NAME, &config.cluster, Some(&config.node));
+    let metrics = LauncherMetrics::new(&metrics);
+    let mut executor =
+        Executor { state_dir: config.state_dir.clone(), engine, reports, metrics: metrics.clone() };
 
-    let bus_side = tokio::spawn(follow_bus(config.clone(), sender.clone(), newest));
+    let bus_side = tokio::spawn(follow_bus(config.clone(), sender.clone(), newest, metrics));
     let mut act = |action| executor.execute(action);
     driver::run(&mut launcher, &mut events, shutdown, &mut act).await;
     if config.stop_jobs_at_exit {
@@ -157,10 +165,12 @@ struct Executor<E> {
     state_dir: PathBuf,
     engine: E,
     reports: watch::Sender<Option<LaunchReport>>,
+    metrics: LauncherMetrics,
 }
 
 impl<E: Engine> Executor<E> {
     fn execute(&mut self, action: Action) {
+        self.metrics.acted(&action);
         match action {
             Action::Start(spec) => {
                 tracing::info!(job = %spec.job, attempt = spec.attempt, gpus = ?spec.gpus, "starting");
@@ -195,8 +205,9 @@ async fn follow_bus(
     config: Config,
     sender: mpsc::Sender<Event>,
     newest: watch::Receiver<Option<LaunchReport>>,
+    metrics: LauncherMetrics,
 ) {
-    while let Err(error) = follow_bus_once(&config, &sender, newest.clone()).await {
+    while let Err(error) = follow_bus_once(&config, &sender, newest.clone(), &metrics).await {
         tracing::error!(error = chain(&error), "no bus; jobs continue, retrying");
         tokio::time::sleep(RETRY).await;
     }
@@ -206,9 +217,11 @@ async fn follow_bus_once(
     config: &Config,
     sender: &mpsc::Sender<Event>,
     newest: watch::Receiver<Option<LaunchReport>>,
+    metrics: &LauncherMetrics,
 ) -> Result<(), BusError> {
     let name = format!("wattle-launcher-{}", config.node);
     let bus = Bus::connect(&config.nats, config.cluster.clone(), &name).await?;
+    metrics.follow_bus(&bus);
     let desired = bus.bucket(Bucket::Desired).await?;
     let actual = bus.bucket(Bucket::Actual).await?;
     let jobs = bus.bucket(Bucket::Jobs).await?;

@@ -46,6 +46,7 @@ mod inventory;
 mod job_energy;
 mod lifecycle;
 mod listing;
+pub mod measures;
 mod node_sleep;
 mod orders;
 mod planning;
@@ -185,6 +186,8 @@ pub struct Placer {
     /// When the placer last handled an event or a wake.
     active_at: Timestamp,
     round_at: Option<Timestamp>,
+    /// Number of planning rounds.
+    rounds: u64,
     /// When the records are compared with the nodes' reports ([`adoption`]).
     adopt_at: Option<Timestamp>,
     /// The mark of a restored store, until the comparison.
@@ -233,6 +236,7 @@ impl Placer {
             started_at: now,
             active_at: now,
             round_at: Some(now + config.round_delay()),
+            rounds: 0,
             adopt_at: None,
             restored: None,
             store_compared: false,
@@ -260,6 +264,12 @@ impl Placer {
         placer.controller.advance_to(now);
         placer.restore(persisted, now);
         placer
+    }
+
+    /// Number of planning rounds since the start.
+    #[must_use]
+    pub const fn rounds(&self) -> u64 {
+        self.rounds
     }
 
     fn surface_known(&mut self, surface: Surface) {

@@ -8,6 +8,7 @@
 mod access;
 mod actions;
 mod leader;
+pub mod metrics;
 mod requests;
 mod storage;
 mod submissions;
@@ -39,6 +40,7 @@ use crate::{Config, Policy, UnknownPolicy};
 
 use leader::Ended;
 pub use leader::run;
+use metrics::PlacerMetrics;
 use requests::Waiting;
 use storage::Storage;
 use submissions::Submissions;
@@ -97,6 +99,7 @@ struct PlacerService {
     waiting: BTreeMap<RequestNumber, Waiting>,
     count: RequestNumber,
     wake_command: Vec<String>,
+    metrics: PlacerMetrics,
     /// The results of wake commands.
     woken: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
 }
@@ -107,6 +110,7 @@ impl PlacerService {
         policy: Box<dyn Policy>,
         bus: Bus,
         leadership: Leadership,
+        metrics: PlacerMetrics,
     ) -> Result<Self, ShellError> {
         let cluster = config.cluster.clone();
         // Again, because the server may have lost its store since the start.
@@ -153,6 +157,7 @@ impl PlacerService {
             nodes = persisted.power.len(),
             "started"
         );
+        metrics.restored(&persisted.jobs);
         let wake_command = config.sleep.wake_command.clone().unwrap_or_default();
         let placer = Placer::new(config, policy, persisted, clock::now());
 
@@ -188,6 +193,7 @@ impl PlacerService {
             waiting: BTreeMap::new(),
             count: 0,
             wake_command,
+            metrics,
             woken: mpsc::channel(WOKEN_MAX),
         })
     }
@@ -219,6 +225,7 @@ impl PlacerService {
             if let Some(event) = event {
                 self.placer.handle(clock::now(), event, &mut out);
             }
+            self.metrics.acted(&out);
             loop {
                 match self.carry_out(&mut out, shutdown).await? {
                     Stored::Immediately => {}
@@ -271,6 +278,9 @@ impl PlacerService {
             }
             Some(delivery) = self.metered.next() => {
                 let entry = metered(&delivery);
+                if let Some(Event::EnergyMetered(entry)) = &entry {
+                    self.metrics.metered(entry);
+                }
                 self.counting = Some(delivery);
                 entry
             }
@@ -285,7 +295,10 @@ impl PlacerService {
             Some(message) = self.progress.next() => progressed(&message.subject, &message.payload),
             () = clock::sleep_until(wake) => {
                 if self.bus.is_connected() {
+                    let began = clock::monotonic();
                     self.placer.wake(clock::now(), out);
+                    let took = clock::monotonic().saturating_sub(began);
+                    self.metrics.handled(self.placer.rounds(), took, || self.placer.measures());
                     return None;
                 }
                 // Disconnected: no report can arrive, so no node counts as silent.

@@ -138,6 +138,9 @@ pub struct Config<B> {
     /// Number of GPUs on each board of this node, a power of two; absent: unknown.
     #[serde(default, deserialize_with = "wattle_common::config::board")]
     pub gpus_per_board: Option<u32>,
+    /// The metrics endpoint.
+    #[serde(default)]
+    pub metrics: wattle_common::config::MetricsConfig,
     /// The bus.
     pub nats: B,
 }

@@ -12,6 +12,7 @@
 mod bus;
 mod control;
 mod driver_thread;
+pub mod metrics;
 mod reset;
 mod sleep_command;
 mod state_file;
@@ -24,9 +25,11 @@ use wattle_common::bounds::OrderRefused;
 use wattle_common::messages::PowerReport;
 use wattle_runtime::bus::BusConfig;
 use wattle_runtime::driver;
+use wattle_runtime::metrics::Metrics;
 use wattle_runtime::shell::Shutdown;
 
 use self::driver_thread::{DriverThread, GpuCommand};
+use self::metrics::PowerMetrics;
 use self::sleep_command::SleepCommand;
 use self::state_file::StateFile;
 use crate::config::{Config, Control};
@@ -38,6 +41,8 @@ pub use reset::reset;
 /// The service's configuration.
 pub type ServiceConfig = Config<BusConfig>;
 
+/// The service in the labels of its metrics.
+const NAME: &str = "power-agent";
 /// Capacity of the event channel. A reading and a result are one event each.
 const EVENTS_MAX: usize = 64;
 /// Longest wait for the GPUs to reach their safe state at shutdown: wall time. systemd gives a
@@ -69,7 +74,9 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
         node: config.node.clone(),
         events: events.clone(),
     };
-    let bus = tokio::spawn(bus::serve(config.clone(), events, newest));
+    let metrics = Metrics::start(&config.metrics, NAME, &config.cluster, Some(&config.node));
+    let metrics = PowerMetrics::new(&metrics);
+    let bus = tokio::spawn(bus::serve(config.clone(), events, newest, metrics.clone()));
     let mut machine = PowerMachine::new(config.node.clone(), config.settings())
         .instance(wattle_runtime::instance::name());
     // The file of an agent that set caps is left as it is: its next start restores what it found.
@@ -79,7 +86,7 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
         Some(_) => machine.with_caps(state.read()),
         None => machine.without_stored_caps(),
     };
-    let mut act = |action| act(action, &gpus, &sleep_command, &reports, &state);
+    let mut act = |action| act(action, &metrics, &gpus, &sleep_command, &reports, &state);
     tracing::info!(
         node = %config.node, cluster = %config.cluster, control = ?config.control,
         "power agent started"
@@ -112,11 +119,13 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
 
 fn act(
     action: Action,
+    metrics: &PowerMetrics,
     driver: &DriverThread,
     sleep_command: &SleepCommand,
     reports: &watch::Sender<Option<PowerReport>>,
     state: &StateFile,
 ) {
+    metrics.acted(&action);
     match action {
         Action::Sleep(requested_at_us) => sleep_command.sleep(requested_at_us),
         Action::ReadGpus => driver.send(GpuCommand::Read),

@@ -15,6 +15,7 @@
 //! The registry decides whether the surfaces are in force (the crate `wattle-registry`). Whenever it
 //! writes the champion, all surfaces are proposed again.
 
+pub mod metrics;
 mod store;
 
 use std::collections::BTreeSet;
@@ -35,11 +36,13 @@ use wattle_runtime::bus::{
     StoredDelivery,
 };
 use wattle_runtime::clock;
+use wattle_runtime::metrics::Metrics;
 use wattle_runtime::shell::{Shutdown, chain};
 
 use crate::config::PredictorConfig;
 use crate::machine::{Action, Event, PredictorMachine};
 use crate::predictor::Predictor;
+use metrics::PredictorMetrics;
 use store::Store;
 
 /// Configuration of the service.
@@ -57,6 +60,9 @@ pub struct ServiceConfig {
     pub service_lease_wall_ms: u64,
     /// Configuration of the library.
     pub model: PredictorConfig,
+    /// The metrics endpoint.
+    #[serde(default)]
+    pub metrics: wattle_common::config::MetricsConfig,
     /// The bus.
     pub nats: BusConfig,
 }
@@ -71,6 +77,8 @@ const PENDING_MAX: usize = 100_000;
 /// # Errors
 /// Where the configuration is invalid or the server refuses a required operation.
 pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), BusError> {
+    let metrics = Metrics::start(&config.metrics, "predictor", &config.cluster, None);
+    let metrics = PredictorMetrics::new(&metrics, &config.model.name);
     let connect = async {
         let bus = Bus::connect(&config.nats, config.cluster.clone(), "wattle-predictor").await?;
         let key = LeaseKey::Predictor(config.model.name.clone());
@@ -80,15 +88,18 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), BusEr
     };
     let Some(connected) = shutdown.or(connect).await else { return Ok(()) };
     let (bus, candidate) = connected?;
+    metrics.follow_bus(&bus);
     loop {
         let Some(lease) = shutdown.or(stand_by(&config, &bus, &candidate)).await else {
             return Ok(());
         };
-        let ended = match shutdown.or(open(&config, &bus, &lease)).await {
+        metrics.is_active(true);
+        let ended = match shutdown.or(open(&config, &bus, &lease, &metrics)).await {
             Some(Ok(mut service)) => service.serve(shutdown).await,
             Some(Err(error)) => Err(error),
             None => Ok(None),
         };
+        metrics.is_active(false);
         if let Ok(Some(lost)) = ended {
             tracing::error!(
                 predictor = %config.model.name,
@@ -124,7 +135,12 @@ async fn register(bus: &Bus, name: &str, state: &str) -> Option<bus::Service> {
 }
 
 /// Restores the stored state.
-async fn open(config: &ServiceConfig, bus: &Bus, lease: &Leadership) -> Result<Service, BusError> {
+async fn open(
+    config: &ServiceConfig,
+    bus: &Bus,
+    lease: &Leadership,
+    metrics: &PredictorMetrics,
+) -> Result<Service, BusError> {
     let (name, bus) = (&config.model.name, bus.clone());
     let store = Store::open(&bus, name).await?;
     let mut model = config.model.clone();
@@ -147,6 +163,7 @@ async fn open(config: &ServiceConfig, bus: &Bus, lease: &Leadership) -> Result<S
         machine: PredictorMachine::with(predictor),
         pending: PendingWrites::new(PENDING_MAX),
         durable: format!("predictor-{name}"),
+        metrics: metrics.clone(),
     })
 }
 
@@ -164,6 +181,7 @@ struct Service {
     machine: PredictorMachine,
     pending: PendingWrites<JobId, Write>,
     durable: String,
+    metrics: PredictorMetrics,
 }
 
 impl Service {
@@ -296,8 +314,10 @@ impl Service {
             Ok(window) => {
                 let event = Event::WindowClosed(Box::new(window));
                 self.machine.handle(clock::now(), event, actions);
+                self.metrics.window(actions);
             }
             Err(error) => {
+                self.metrics.undecodable();
                 let (subject, sequence) = (&delivery.subject, delivery.sequence);
                 tracing::error!(subject, sequence, error = chain(&error), "window ignored");
             }
@@ -321,6 +341,7 @@ impl Service {
                     let job = surface.job.clone();
                     let knowledge = self.machine.predictor().knowledge_of(&job);
                     let written = self.store.propose(&surface, knowledge).await;
+                    self.metrics.proposed();
                     self.pending.record(job, Write::Surface, written);
                 }
                 Action::ForgetJob(job) => {
@@ -339,6 +360,7 @@ impl Service {
 
     /// Repeats pending writes and stores changed classes.
     async fn on_tick(&mut self) {
+        self.metrics.has_jobs(self.machine.predictor().job_count());
         if !self.lease.is_valid() {
             return;
         }

@@ -197,6 +197,12 @@ pub struct Config<B> {
     /// entry.
     #[serde(default = "state_dir")]
     pub state_dir: PathBuf,
+    /// Whether each GPU also has metrics under the names of NVIDIA's dcgm-exporter.
+    #[serde(default)]
+    pub dcgm_names: bool,
+    /// The metrics endpoint.
+    #[serde(default)]
+    pub metrics: wattle_common::config::MetricsConfig,
     /// The bus.
     pub nats: B,
 }

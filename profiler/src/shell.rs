@@ -10,6 +10,7 @@
 //! The machine runs with or without the bus. This module decides nothing.
 
 mod bus;
+pub mod metrics;
 pub mod sampler;
 pub mod socket;
 mod state;
@@ -19,16 +20,20 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use wattle_runtime::bus::BusConfig;
+use wattle_runtime::metrics::Metrics;
 use wattle_runtime::shell::Shutdown;
 use wattle_runtime::{clock, driver};
 
 use crate::config::Config;
 use crate::machine::{Action, Event, ProfilerMachine};
 use crate::note::Note;
+use metrics::ProfilerMetrics;
 
 /// The service's configuration.
 pub type ServiceConfig = Config<BusConfig>;
 
+/// The service in the labels of its metrics.
+const NAME: &str = "profiler";
 /// Capacity of the event channel: some seconds of samples and of many jobs' lines. An event that
 /// finds it full is dropped; no energy is lost, because counters continue.
 const EVENTS_MAX: usize = 1_024;
@@ -58,12 +63,18 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
     let socket = socket::open(&config.progress_socket, config.progress_socket_mode)?;
     let lines = tokio::spawn(socket::listen(socket, events.clone()));
     let every = config.sample_every(rate);
-    let sampler = sampler::start(config.nvml_library.clone(), every, events.clone())?;
-    let bus = bus::start(&config, events);
+    let metrics = Metrics::start(&config.metrics, NAME, &config.cluster, Some(&config.node));
+    let metrics = ProfilerMetrics::new(&metrics, config.dcgm_names);
+    let found = metrics.clone();
+    let sampler =
+        sampler::start(config.nvml_library.clone(), every, events.clone(), move |gpu, info| {
+            found.gpu_found(gpu, info);
+        })?;
+    let bus = bus::start(&config, events, metrics.clone());
     let earlier = file.load(clock::now());
     let mut machine =
         ProfilerMachine::new(config.node.clone(), settings, earlier, file.boot.clone());
-    let mut act = |action| act(action, &bus, &file);
+    let mut act = |action| act(action, &bus, &file, &metrics);
     tracing::info!(
         node = %config.node,
         cluster = %config.cluster,
@@ -88,7 +99,8 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
     Ok(())
 }
 
-fn act(action: Action, bus: &bus::Outbox, file: &state::StateFile) {
+fn act(action: Action, bus: &bus::Outbox, file: &state::StateFile, metrics: &ProfilerMetrics) {
+    metrics.acted(&action);
     match action {
         Action::PublishBatch(batch) => bus.publish_core(bus::CoreMessage::Batch(batch)),
         Action::PublishSummary(summary) => bus.publish_core(bus::CoreMessage::Summary(summary)),

@@ -9,6 +9,7 @@
 //! refuses writes of an earlier holder ([`ExclusiveBucket`]).
 
 mod discovery;
+pub mod metrics;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +30,7 @@ use wattle_runtime::bus::{
     Leadership, LeaseLost, PendingWrites, Request,
 };
 use wattle_runtime::clock;
+use wattle_runtime::metrics::Metrics;
 use wattle_runtime::orders::{OrderLog, requester_of};
 use wattle_runtime::shell::{Shutdown, chain};
 
@@ -39,6 +41,7 @@ use crate::registry::{Registry, is_trouble};
 use crate::score::Record;
 
 use discovery::discover;
+use metrics::RegistryMetrics;
 use writes::Write;
 
 /// The service's whole configuration.
@@ -55,6 +58,9 @@ pub struct ServiceConfig {
     pub service_lease_wall_ms: u64,
     /// Configuration of the library.
     pub registry: RegistryConfig,
+    /// The metrics endpoint.
+    #[serde(default)]
+    pub metrics: wattle_common::config::MetricsConfig,
     /// The bus.
     pub nats: BusConfig,
 }
@@ -75,6 +81,8 @@ const PENDING_MAX: usize = 20_000;
 /// # Errors
 /// Where the configuration is invalid or the server refuses a required operation.
 pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), ExclusiveError> {
+    let metrics = Metrics::start(&config.metrics, "registry", &config.cluster, None);
+    let metrics = RegistryMetrics::new(&metrics);
     let connect = async {
         let bus = Bus::connect(&config.nats, config.cluster.clone(), NAME).await?;
         let length = Duration::from_millis(config.service_lease_wall_ms);
@@ -83,17 +91,20 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), Exclu
     };
     let Some(connected) = shutdown.or(connect).await else { return Ok(()) };
     let (bus, candidate) = connected.map_err(refused)?;
+    metrics.follow_bus(&bus);
     // Repeated, because another registry may take over during an outage.
     loop {
         let Some(lease) = shutdown.or(stand_by(&config, &bus, &candidate)).await else {
             return Ok(());
         };
         let lease = lease.map_err(refused)?;
-        let served = match shutdown.or(open(&config, &bus, &lease)).await {
+        metrics.is_active(true);
+        let served = match shutdown.or(open(&config, &bus, &lease, &metrics)).await {
             Some(Ok(mut service)) => service.serve(&config, shutdown).await,
             Some(Err(error)) => Err(error),
             None => Ok(Ended::Stopped),
         };
+        metrics.is_active(false);
         match served {
             Ok(Ended::Lost(lost)) | Err(ExclusiveError::Lost(lost)) => tracing::error!(
                 cluster = %config.cluster,
@@ -147,6 +158,7 @@ async fn open(
     config: &ServiceConfig,
     bus: &Bus,
     lease: &Leadership,
+    metrics: &RegistryMetrics,
 ) -> Result<Service, ExclusiveError> {
     let bus = bus.clone();
     let surfaces = ExclusiveBucket::open_without_values(&bus, Bucket::Surfaces, lease).await?;
@@ -190,6 +202,7 @@ async fn open(
         registry,
         lease: lease.clone(),
         pending: PendingWrites::new(PENDING_MAX),
+        metrics: metrics.clone(),
     })
 }
 
@@ -209,6 +222,7 @@ struct Service {
     lease: Leadership,
     pending: PendingWrites<String, Write>,
     orders: OrderLog,
+    metrics: RegistryMetrics,
 }
 
 impl Service {
@@ -322,6 +336,7 @@ impl Service {
     fn on_window(&mut self, delivery: &Delivery, actions: &mut Vec<Action>) {
         match codec::decode_json::<JobWindow>(&delivery.payload) {
             Ok(window) => {
+                self.metrics.window();
                 let event = Event::WindowClosed(Box::new(window));
                 self.registry.handle(clock::now(), event, actions);
             }

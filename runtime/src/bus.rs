@@ -51,7 +51,9 @@ pub use lease::{Candidate, Leadership, LeaseLost};
 pub use newest::NewestMessages;
 pub use pending::PendingWrites;
 pub use replay::Replay;
-pub use service::{FoundService, Request, Requests, SERVICE_BUSY, Service};
+pub use service::{
+    FoundEndpoint, FoundService, ProcessStatistics, Request, Requests, SERVICE_BUSY, Service,
+};
 pub use snapshot::StreamDescription;
 pub use store::Appender;
 pub use stream::{Consumer, StoredDelivery};
@@ -151,6 +153,12 @@ impl Bus {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.shared.client.connection_state() == async_nats::connection::State::Connected
+    }
+
+    /// Number of connections to the server so far; each after the first is a reconnection.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        *self.shared.reached.borrow()
     }
 
     /// Publishes a message as JSON to the current subscribers.

@@ -25,7 +25,7 @@ pub fn start_logging() {
     };
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let limit = crate::log_limit::limit();
-    let registry = tracing_subscriber::registry().with(filter);
+    let registry = tracing_subscriber::registry().with(filter).with(crate::log_count::CountLines);
     let started = if std::io::stderr().is_terminal() {
         registry.with(lines.with_target(false).with_filter(limit)).try_init()
     } else {

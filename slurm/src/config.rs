@@ -21,6 +21,9 @@ use crate::machine::Settings;
 pub struct Config {
     /// The cluster.
     pub cluster: ClusterId,
+    /// The metrics endpoint.
+    #[serde(default)]
+    pub metrics: wattle_common::config::MetricsConfig,
     /// The bus.
     #[cfg(feature = "service")]
     pub nats: wattle_runtime::bus::BusConfig,

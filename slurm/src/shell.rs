@@ -8,6 +8,7 @@
 mod bus;
 pub mod client;
 pub mod facts;
+pub mod metrics;
 pub mod programs;
 mod signs;
 mod state_folder;
@@ -21,11 +22,13 @@ use wattle_common::messages::{JobRecord, NodeDesired};
 use wattle_common::subject::{Bucket, LeaseKey};
 use wattle_common::{Machine as _, codec};
 use wattle_runtime::bus::{Bus, BusError, Candidate, Change, Leadership, Service, Watch};
+use wattle_runtime::metrics::Metrics;
 use wattle_runtime::shell::{Shutdown, chain};
 use wattle_runtime::{clock, instance};
 
 use self::bus::{Ask, Reports};
 use self::client::CommandLine;
+use self::metrics::SlurmMetrics;
 use self::programs::Programs;
 use self::signs::Bell;
 use self::state_folder::StateFolder;
@@ -75,6 +78,8 @@ enum Ended {
 /// # Errors
 /// If the bus refuses the connection, or the state folder cannot be used.
 pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> {
+    let metrics = Metrics::start(&config.metrics, "slurm", &config.cluster, None);
+    let metrics = SlurmMetrics::new(&metrics, config.level);
     let connect = async {
         let bus = Bus::connect(&config.nats, config.cluster.clone(), NAME).await?;
         let length = Duration::from_millis(config.service_lease_wall_ms);
@@ -83,15 +88,19 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> 
     };
     let Some(connected) = shutdown.or(connect).await else { return Ok(()) };
     let (bus, candidate) = connected?;
+    metrics.follow_bus(&bus);
     loop {
         let Some(lease) = shutdown.or(stand_by(&bus, &candidate)).await else { return Ok(()) };
         let lease = lease?;
         let Some(folder) = shutdown.or(open_folder(&config)).await else { return Ok(()) };
-        let served = match shutdown.or(Active::open(&config, &bus, &lease, folder?)).await {
+        metrics.is_active(true);
+        let open = Active::open(&config, &bus, &lease, folder?, metrics.clone());
+        let served = match shutdown.or(open).await {
             Some(Ok(mut active)) => active.serve(shutdown).await,
             Some(Err(error)) => Err(error),
             None => Ok(Ended::Stopped),
         };
+        metrics.is_active(false);
         match served {
             Ok(Ended::Lost) => tracing::error!(
                 "another Slurm service is active in this cluster because this one was away longer than its \
@@ -183,6 +192,7 @@ struct Active<'a> {
     early_looks: u32,
     /// Why Slurm was not read, while it is not.
     away: Option<String>,
+    metrics: SlurmMetrics,
     _service: Service,
     _tasks: JoinSet<()>,
 }
@@ -194,6 +204,7 @@ impl<'a> Active<'a> {
         bus: &Bus,
         lease: &'a Leadership,
         folder: StateFolder,
+        metrics: SlurmMetrics,
     ) -> Result<Self, ShellError> {
         let state = folder.load()?;
         let settings = config.settings(local_offset_s().await);
@@ -238,6 +249,7 @@ impl<'a> Active<'a> {
             look: Duration::ZERO,
             early_looks: 0,
             away: None,
+            metrics,
             _service: register(bus, "active").await?,
             _tasks: tasks,
         };
@@ -304,6 +316,7 @@ impl<'a> Active<'a> {
         let began = clock::monotonic();
         let view = self.client.view(clock::now()).await;
         self.look = clock::monotonic().saturating_sub(began);
+        self.metrics.looked(view.as_ref().ok(), self.look);
         match view {
             Ok(view) => {
                 if let Some(error) = self.away.take() {
@@ -373,6 +386,7 @@ impl<'a> Active<'a> {
                 tracing::info!(?command, "command");
                 let result = self.client.execute(&command).await;
                 self.early_looks = EARLY_LOOKS;
+                self.metrics.commanded(&command, result.is_ok());
                 let event = Event::CommandEnded(command, result);
                 self.machine.handle(clock::now(), event, more);
             }
@@ -389,7 +403,10 @@ impl<'a> Active<'a> {
             Action::Forget(job) => self.logged(self.folder.forget(&job)),
             Action::StoreObeyed(obeyed) => self.logged(self.folder.store_obeyed(&obeyed)),
             Action::StoreEnergy(job) => self.logged(self.folder.store_energy(&job)),
-            Action::Alarm(alarm) => tracing::error!("{alarm}"),
+            Action::Alarm(alarm) => {
+                self.metrics.alarmed();
+                tracing::error!("{alarm}");
+            }
         }
         Ok(())
     }

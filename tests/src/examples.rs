@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use crate::{program, repository};
 
 /// The example configuration of a service, with the server at `url` and with folders below `folder` in place
-/// of the system's.
+/// of the system's, and without a metrics endpoint.
 ///
 /// # Errors
 /// If the example cannot be read, or a folder cannot be created.
@@ -19,7 +19,10 @@ pub fn example(service: &str, url: &str, folder: &Path) -> Result<toml::Table> {
         std::fs::create_dir_all(&own)?;
         text = text.replace(part, own.to_str().context("a path of text")?);
     }
-    Ok(text.parse()?)
+    let mut table: toml::Table = text.parse()?;
+    // Services of several tests would compete for the ports.
+    table.remove("metrics");
+    Ok(table)
 }
 
 /// Changes the configuration of a service of node `node` for the simulated GPUs of the file `state`.

@@ -9,6 +9,7 @@ pub mod chaos;
 pub mod examples;
 pub mod gpu_suite;
 pub mod load;
+pub mod prometheus;
 pub mod records;
 pub mod services;
 pub mod slurm_site;

@@ -6,6 +6,7 @@ pub(crate) mod budget;
 pub(crate) mod cancel;
 pub(crate) mod compare;
 pub(crate) mod completions;
+pub(crate) mod doctor;
 pub(crate) mod energy;
 pub(crate) mod evaluate;
 pub(crate) mod explain;

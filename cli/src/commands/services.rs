@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use serde::Serialize;
-use wattle_runtime::bus::FoundService;
+use wattle_runtime::bus::{Bus, FoundService};
 
 use crate::connection::{Connection, block_on};
 use crate::job_records;
@@ -22,7 +22,8 @@ const REQUIRED: [&str; 2] = ["placer", "registry"];
 /// is active and the others are on standby.
 #[derive(Args)]
 #[command(
-    after_help = "A process that is paused or cut off does not answer and is not listed.\n\n\
+    after_help = "REQUESTS and ERRORS are those that the process answered since it was registered.\n\
+        A process that is paused or cut off does not answer and is not listed.\n\n\
         Examples:\n  wattle services\n  wattle services --json"
 )]
 pub(crate) struct Services {
@@ -35,19 +36,23 @@ pub(crate) struct Services {
 
 /// One process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-struct Process {
+pub(crate) struct Process {
     /// `placer`, `launcher`, ...
-    service: String,
+    pub(crate) service: String,
     /// Its node or predictor; empty: it serves the cluster.
-    of: String,
+    pub(crate) of: String,
     /// `active` or `standby`.
-    state: String,
+    pub(crate) state: String,
     /// Its machine.
-    host: String,
+    pub(crate) host: String,
     /// Its process id there.
-    pid: String,
+    pub(crate) pid: String,
     /// Its version.
-    version: String,
+    pub(crate) version: String,
+    /// Requests that it received.
+    pub(crate) requests: u64,
+    /// Requests that it answered with an error.
+    pub(crate) errors: u64,
 }
 
 impl Process {
@@ -61,6 +66,8 @@ impl Process {
             host: entry("host"),
             pid: entry("pid"),
             version: found.version.clone(),
+            requests: found.endpoints.iter().map(|endpoint| endpoint.requests).sum(),
+            errors: found.endpoints.iter().map(|endpoint| endpoint.errors).sum(),
         }
     }
 }
@@ -86,13 +93,24 @@ fn table(processes: &[Process]) -> Table {
         ("HOST", Align::Left),
         ("PROCESS", Align::Right),
         ("VERSION", Align::Left),
+        ("REQUESTS", Align::Right),
+        ("ERRORS", Align::Right),
     ];
     let mut table = Table::new(&columns);
     for process in processes {
-        let Process { service, of, state, host, pid, version } = process.clone();
-        table.row(vec![service, of, state, host, pid, version]);
+        let Process { service, of, state, host, pid, version, requests, errors } = process.clone();
+        let (requests, errors) = (requests.to_string(), errors.to_string());
+        table.row(vec![service, of, state, host, pid, version, requests, errors]);
     }
     table
+}
+
+/// The processes that answer, in order.
+pub(crate) async fn processes(bus: &Bus) -> anyhow::Result<Vec<Process>> {
+    let found = bus.all_statistics(PATIENCE).await.context("the services cannot be listed")?;
+    let mut processes: Vec<Process> = found.iter().map(Process::of).collect();
+    processes.sort();
+    Ok(processes)
 }
 
 /// Runs the command.
@@ -100,9 +118,7 @@ pub(crate) fn run(command: &Services) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
         job_records::require_storage(&bus, "services")?;
-        let found = bus.all_services(PATIENCE).await.context("the services cannot be listed")?;
-        let mut processes: Vec<Process> = found.iter().map(Process::of).collect();
-        processes.sort();
+        let processes = processes(&bus).await?;
         if command.json {
             return print_json(&processes);
         }
@@ -118,7 +134,17 @@ mod tests {
     fn process(service: &str, state: &str) -> Process {
         let text = String::new;
         let (service, state) = (service.to_owned(), state.to_owned());
-        Process { service, of: text(), state, host: text(), pid: text(), version: text() }
+        let (requests, errors) = (0, 0);
+        Process {
+            service,
+            of: text(),
+            state,
+            host: text(),
+            pid: text(),
+            version: text(),
+            requests,
+            errors,
+        }
     }
 
     #[test]

@@ -123,6 +123,24 @@ impl GpuConditionKind {
         self.keeps_jobs_away() && !matches!(self, Self::MigEnabled)
     }
 
+    /// Its name in messages and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::DriverFailed => "driver-failed",
+            Self::Lost => "lost",
+            Self::MemoryRepairFailed => "memory-repair-failed",
+            Self::EccErrors => "ecc-errors",
+            Self::MemoryRepairPending => "memory-repair-pending",
+            Self::MigEnabled => "mig-enabled",
+            Self::ThermalSlowdown => "thermal-slowdown",
+            Self::PowerBrake => "power-brake",
+            Self::HardwareSlowdown => "hardware-slowdown",
+            Self::PersistenceOff => "persistence-off",
+            Self::Other => "other",
+        }
+    }
+
     /// The condition in words; its subject is the GPU.
     #[must_use]
     pub const fn description(self) -> &'static str {
@@ -173,6 +191,14 @@ impl GpuConditionKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_those_of_messages() {
+        for condition in GpuConditionKind::ALL {
+            let name = serde_json::to_value(condition).unwrap();
+            assert_eq!(name, condition.as_str());
+        }
+    }
 
     #[test]
     fn conditions_are_in_order_of_severity() {

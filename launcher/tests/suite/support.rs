@@ -24,6 +24,7 @@ pub(crate) fn config(root: &Path) -> Config {
     Config {
         cluster: ClusterId::new("main").unwrap(),
         node: node(),
+        metrics: wattle_common::config::MetricsConfig::default(),
         nats: wattle_runtime::bus::BusConfig::at("nats://127.0.0.1:4222"),
         state_dir: root.join("s"),
         log_dir: root.join("l"),

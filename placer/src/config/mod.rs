@@ -27,6 +27,9 @@ use crate::probing::ProbeConfig;
 pub struct Config {
     /// The cluster's id.
     pub cluster: ClusterId,
+    /// The metrics endpoint.
+    #[serde(default)]
+    pub metrics: wattle_common::config::MetricsConfig,
     /// The connection to the bus.
     #[cfg(feature = "service")]
     pub nats: wattle_runtime::bus::BusConfig,

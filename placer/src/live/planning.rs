@@ -13,6 +13,7 @@ const WAITS: &str = "waits";
 
 impl Placer {
     pub(super) fn round(&mut self, now: Timestamp) {
+        self.rounds += 1;
         let inventory_complete = self.inventory_complete(now);
         self.controller.events().inventory_known(inventory_complete);
         let mut plan = self.controller.plan();

@@ -13,6 +13,7 @@ mod job_energy;
 mod kinds;
 mod limits_under_faults;
 mod listing;
+mod measures;
 mod node;
 mod node_sleep;
 mod power_shares;

@@ -279,6 +279,18 @@ fn reserved_power(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<f
     Some(watts.max(limits.cap_min.unwrap_or(Power::ZERO).as_w()))
 }
 
+/// Power reserved for the present jobs, complete nodes. `None` if it is unknown for a GPU type.
+#[must_use]
+pub fn reserved_power_sum(input: PlanningInput<'_>) -> Option<Power> {
+    let mut watts = baseline_w(input, |_| true, std::iter::empty());
+    for (key, node) in input.state.keyed_nodes().filter(|(_, node)| node.is_awake()) {
+        for gpu in 0..node.facts.gpus {
+            watts += reserved_power(input, key, gpu)? - idle_w(input, node);
+        }
+    }
+    Some(Power::from_w_f64(watts))
+}
+
 /// The cap that enforces the power reserved for a GPU, where a power limit of its node is in force. Entire
 /// watts, rounded down: GPUs accept no finer caps, and the sum of the caps is within the limit. `None` where
 /// the GPU's highest power is reserved, which its default cap enforces.

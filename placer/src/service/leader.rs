@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use wattle_common::subject::LeaseKey;
 use wattle_runtime::bus::{Bus, Candidate, ExclusiveError, Leadership, LeaseLost, Service};
+use wattle_runtime::metrics::Metrics;
 use wattle_runtime::shell::Shutdown;
 
+use super::metrics::PlacerMetrics;
 use super::{PlacerService, ShellError};
 use crate::Config;
 
@@ -34,6 +36,8 @@ pub(super) enum Ended {
 /// If the bus refuses the connection or a write.
 pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> {
     crate::policy(&config.policy)?;
+    let metrics = Metrics::start(&config.metrics, "placer", &config.cluster, None);
+    let metrics = PlacerMetrics::new(&metrics);
     // Opening waits for the bus; a shutdown interrupts it.
     let open = async {
         let bus = Bus::connect(&config.nats, config.cluster.clone(), NAME).await?;
@@ -44,12 +48,16 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> 
     };
     let Some(opened) = shutdown.or(open).await else { return Ok(()) };
     let (bus, candidate) = opened?;
+    metrics.follow_bus(&bus);
     loop {
         let Some(leadership) = shutdown.or(stand_by(&bus, &candidate)).await else {
             return Ok(());
         };
         let leadership = leadership?;
-        match lead(&config, &bus, &leadership, shutdown).await {
+        metrics.is_active(true);
+        let led = lead(&config, &bus, &leadership, &metrics, shutdown).await;
+        metrics.is_active(false);
+        match led {
             Ok(Ended::Lost(lost)) | Err(ShellError::Store(ExclusiveError::Lost(lost))) => {
                 tracing::error!(
                     active = lost.holder.instance,
@@ -94,10 +102,12 @@ async fn lead(
     config: &Config,
     bus: &Bus,
     leadership: &Leadership,
+    metrics: &PlacerMetrics,
     shutdown: &Shutdown,
 ) -> Result<Ended, ShellError> {
     let policy = crate::policy(&config.policy)?;
-    let open = PlacerService::open(config.clone(), policy, bus.clone(), leadership.clone());
+    let (bus, leadership) = (bus.clone(), leadership.clone());
+    let open = PlacerService::open(config.clone(), policy, bus, leadership, metrics.clone());
     match shutdown.or(open).await {
         Some(service) => service?.serve(shutdown).await,
         None => Ok(Ended::Stopped),

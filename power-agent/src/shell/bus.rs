@@ -15,6 +15,7 @@ use wattle_common::subject::{Bucket, LeaseKey, Reporter};
 use wattle_runtime::bus::{Bus, BusError, Candidate, KvBucket, Leadership, Service, Watch};
 
 use super::ServiceConfig;
+use super::metrics::PowerMetrics;
 use crate::machine::Event;
 
 /// Pause before a failed operation is retried: wall time.
@@ -25,6 +26,7 @@ pub(super) async fn serve(
     config: ServiceConfig,
     events: mpsc::Sender<Event>,
     newest: watch::Receiver<Option<PowerReport>>,
+    metrics: PowerMetrics,
 ) {
     let open = async {
         loop {
@@ -41,6 +43,7 @@ pub(super) async fn serve(
         open = open => open,
         () = ended(newest.clone()) => return,
     };
+    metrics.follow_bus(&bus);
     let key = Reporter::Power.key(&config.node);
     loop {
         let lease = tokio::select! {

@@ -45,6 +45,7 @@ impl Bench {
             write_interval_wall_ms: 50,
             service_lease_wall_ms: 1_000,
             model: PredictorConfig { publish_interval_ms: 50, ..PredictorConfig::shipped() },
+            metrics: wattle_common::config::MetricsConfig::default(),
             nats: BusConfig::at(&self.server.url()),
         };
         let shutdown = Shutdown::default();

@@ -22,6 +22,7 @@ use wattle_runtime::bus::{Appender, Bus, BusError, Candidate, Change, Leadership
 use wattle_runtime::clock;
 
 use super::ServiceConfig;
+use super::metrics::{ProfilerMetrics, WindowResult};
 use crate::machine::Event;
 
 /// Capacity for core messages: one second at the highest rate.
@@ -47,6 +48,7 @@ pub(super) struct Outbox {
     ledger: mpsc::Sender<LedgerEntry>,
     /// The last summary, for requests.
     summary: watch::Sender<Option<NodeSummary>>,
+    metrics: ProfilerMetrics,
     task: JoinHandle<()>,
 }
 
@@ -56,11 +58,14 @@ impl Outbox {
             self.summary.send_replace(Some(summary.clone()));
         }
         // A full queue drops it.
-        let _ = self.core.try_send(core);
+        if self.core.try_send(core).is_err() {
+            self.metrics.message_dropped();
+        }
     }
 
     pub(super) fn store_window(&self, window: Box<JobWindow>) {
         if let Err(error) = self.windows.try_send(window) {
+            self.metrics.window(WindowResult::Dropped);
             tracing::warn!(%error, "window lost: the bus was away for too long");
         }
     }
@@ -74,7 +79,7 @@ impl Outbox {
 
     /// Returns when everything that can be stored is stored.
     pub(super) async fn close(self) {
-        let Self { core, windows, ledger, summary, task } = self;
+        let Self { core, windows, ledger, summary, task, metrics: _ } = self;
         drop((core, windows, ledger, summary));
         let _ = task.await;
     }
@@ -95,25 +100,29 @@ impl Names {
     }
 }
 
-pub(super) fn start(config: &ServiceConfig, events: mpsc::Sender<Event>) -> Outbox {
+pub(super) fn start(
+    config: &ServiceConfig,
+    events: mpsc::Sender<Event>,
+    metrics: ProfilerMetrics,
+) -> Outbox {
     let (core, news_out) = mpsc::channel(CORE_MAX);
     let (windows, windows_out) = mpsc::channel(WINDOWS_MAX);
     let (ledger, ledger_out) = mpsc::channel(1);
     let (summary, last_summary) = watch::channel(None);
-    let config = config.clone();
+    let (config, counts) = (config.clone(), metrics.clone());
     let task = tokio::spawn(async move {
         let names = Names { cluster: config.cluster.clone(), node: config.node.clone() };
         let (sender, bus) = watch::channel(None);
         let sending = async {
             tokio::join!(
-                publish_core(&names, news_out, bus.clone()),
-                store_windows(&names, windows_out, bus.clone()),
-                store_ledger(&names, ledger_out, bus.clone(), &events),
+                publish_core(&names, news_out, bus.clone(), &counts),
+                store_windows(&names, windows_out, bus.clone(), &counts),
+                store_ledger(&names, ledger_out, bus.clone(), &events, &counts),
             )
         };
         tokio::select! {
             _ = sending => {}
-            () = serve(&config, sender, &events, last_summary) => {}
+            () = serve(&config, sender, &events, last_summary, &counts) => {}
         }
         let active = bus.borrow().clone();
         if let Some(Active { bus, lease }) = active {
@@ -121,7 +130,7 @@ pub(super) fn start(config: &ServiceConfig, events: mpsc::Sender<Event>) -> Outb
             bus.flush().await;
         }
     });
-    Outbox { core, windows, ledger, summary, task }
+    Outbox { core, windows, ledger, summary, metrics, task }
 }
 
 /// The connection of the active profiler of the node.
@@ -137,6 +146,7 @@ async fn serve(
     sender: watch::Sender<Option<Active>>,
     events: &mpsc::Sender<Event>,
     last_summary: watch::Receiver<Option<NodeSummary>>,
+    metrics: &ProfilerMetrics,
 ) {
     let (bus, actual, jobs, candidate) = loop {
         match open(config).await {
@@ -147,6 +157,7 @@ async fn serve(
             }
         }
     };
+    metrics.follow_bus(&bus);
     tokio::join!(
         compete(config, &bus, &candidate, sender, last_summary),
         follow(actual, events, |change| reported(&config.node, change)),
@@ -300,9 +311,13 @@ async fn publish_core(
     names: &Names,
     mut core: mpsc::Receiver<CoreMessage>,
     active: watch::Receiver<Option<Active>>,
+    metrics: &ProfilerMetrics,
 ) {
     while let Some(core) = core.recv().await {
-        let Some(Active { bus, .. }) = active.borrow().clone() else { continue };
+        let Some(Active { bus, .. }) = active.borrow().clone() else {
+            metrics.message_dropped();
+            continue;
+        };
         let published = match &core {
             CoreMessage::Batch(batch) => {
                 let subject = names.of_node(NodeTopic::GpuSampled);
@@ -319,6 +334,7 @@ async fn publish_core(
         // Not a warning: it occurs twice per second while the bus is away, which the bus client
         // logs.
         if let Err(error) = published {
+            metrics.message_dropped();
             tracing::debug!(%error, "not published");
         }
     }
@@ -328,6 +344,7 @@ async fn store_windows(
     names: &Names,
     mut windows: mpsc::Receiver<Box<JobWindow>>,
     mut active: watch::Receiver<Option<Active>>,
+    metrics: &ProfilerMetrics,
 ) {
     while let Some(window) = windows.recv().await {
         let subject = names.of_job(JobTopic::WindowClosed, &window.job);
@@ -335,9 +352,13 @@ async fn store_windows(
         loop {
             let Some(bus) = ready(&mut active).await else { return };
             match bus.store(&subject, &id, &*window).await {
-                Ok(()) => break,
+                Ok(()) => {
+                    metrics.window(WindowResult::Stored);
+                    break;
+                }
                 Err(error) if error.is_transient() => tokio::time::sleep(RETRY).await,
                 Err(error) => {
+                    metrics.window(WindowResult::Dropped);
                     tracing::warn!(job = %window.job, %error, source = source(&error), "window not stored");
                     break;
                 }
@@ -351,17 +372,19 @@ async fn store_ledger(
     mut entries: mpsc::Receiver<LedgerEntry>,
     mut active: watch::Receiver<Option<Active>>,
     events: &mpsc::Sender<Event>,
+    metrics: &ProfilerMetrics,
 ) {
     let subject = names.of_node(NodeTopic::EnergyMetered);
     let mut ledger = Appender::new(LEDGER_KEPT);
     while let Some(entry) = entries.recv().await {
         let Some(bus) = ready(&mut active).await else { return };
-        let from = entry.from_us;
+        let (from, joules) = (entry.from_us, (entry.gpus() + entry.energy_mj_host).as_j());
         let id = format!("{}.{}", names.node, from.as_us());
         let stored = ledger.append(&bus, &subject, &id, entry).await;
         if let Err(error) = &stored {
             tracing::warn!(%error, source = source(error), "ledger entry not stored; retrying");
         }
+        metrics.ledger_ended(joules, stored.is_ok());
         let result = Event::LedgerStored { from, stored: stored.is_ok() };
         if events.send(result).await.is_err() {
             return;

@@ -13,7 +13,7 @@ use wattle_common::rng::Stream;
 use wattle_common::time::scaled;
 use wattle_common::{GpuIndex, Timestamp};
 use wattle_gpu::nvml::NvmlDriver;
-use wattle_gpu::{Driver, GpuError};
+use wattle_gpu::{Driver, GpuError, GpuInfo};
 use wattle_runtime::clock;
 
 use crate::gpu_tracker::{GpuFacts, SampledGpu};
@@ -29,7 +29,11 @@ pub struct Sampler(
     #[expect(dead_code, reason = "dropping it ends the thread")] blocking::SyncSender<()>,
 );
 
-/// Starts the thread, which reads every GPU about `every` (system time) and sends `events`.
+/// Receives the constant properties of a GPU when it is announced.
+type Found = Box<dyn Fn(GpuIndex, &GpuInfo) + Send>;
+
+/// Starts the thread, which reads every GPU about `every` (system time) and sends `events`; `found` receives
+/// the properties of each GPU.
 ///
 /// # Errors
 /// Where no thread can be created.
@@ -37,6 +41,7 @@ pub fn start(
     library: Option<PathBuf>,
     every: Duration,
     events: mpsc::Sender<Event>,
+    found: impl Fn(GpuIndex, &GpuInfo) + Send + 'static,
 ) -> std::io::Result<Sampler> {
     let (sender, stop) = blocking::sync_channel(0);
     std::thread::Builder::new().name("gpus".to_owned()).spawn(move || {
@@ -46,6 +51,7 @@ pub fn start(
             gpus: 0,
             known: Vec::new(),
             origins: OriginReader::default(),
+            found: Box::new(found),
         };
         let mut at = clock::now();
         let mut rng = Stream::new(0, "sampling instants");
@@ -95,6 +101,7 @@ struct SamplerThread {
     /// Whether each GPU has been announced.
     known: Vec<bool>,
     origins: OriginReader,
+    found: Found,
 }
 
 impl SamplerThread {
@@ -123,7 +130,7 @@ impl SamplerThread {
                 none.insert(Box::new(driver))
             }
         };
-        announce(driver.as_ref(), &mut self.known, events);
+        announce(driver.as_ref(), &mut self.known, events, &self.found);
         let at = clock::now();
         let mut gpus = Vec::with_capacity(self.gpus as usize);
         for gpu in 0..self.gpus {
@@ -148,22 +155,23 @@ impl SamplerThread {
 }
 
 /// Announces the GPUs that have not been: all at first, later those that could not be read then.
-fn announce(driver: &dyn Driver, known: &mut [bool], events: &mpsc::Sender<Event>) {
+fn announce(
+    driver: &dyn Driver,
+    known: &mut [bool],
+    events: &mpsc::Sender<Event>,
+    on_found: &Found,
+) {
     let mut found = Vec::new();
     for (gpu, known) in (0..).zip(known.iter_mut()).filter(|(_, known)| !**known) {
-        if let Ok(facts) = facts(driver, gpu) {
-            found.push(facts);
+        if let Ok(info) = driver.info(gpu) {
+            on_found(gpu, &info);
+            found.push(GpuFacts { gpu, uuid: info.uuid, gpu_type: info.gpu_type });
             *known = true;
         }
     }
     if !found.is_empty() && events.try_send(Event::GpusFound(found)).is_err() {
         known.fill(false);
     }
-}
-
-fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<GpuFacts, GpuError> {
-    let info = driver.info(gpu)?;
-    Ok(GpuFacts { gpu, uuid: info.uuid, gpu_type: info.gpu_type })
 }
 
 #[cfg(test)]

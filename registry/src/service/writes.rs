@@ -38,6 +38,7 @@ impl Service {
     /// Carries out the actions in order.
     pub(super) async fn act(&mut self, actions: &mut Vec<Action>) -> Result<(), LeaseLost> {
         for action in actions.drain(..) {
+            self.metrics.acted(&action);
             let write = match action {
                 Action::WriteSurface(surface) => Write::Surface(surface),
                 Action::RemoveSurface(job) => Write::RemoveSurface(job),

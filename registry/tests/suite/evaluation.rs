@@ -63,6 +63,7 @@ impl Bench {
 
     fn predictor(&self, name: &str) -> Running {
         let config = shell::ServiceConfig {
+            metrics: wattle_common::config::MetricsConfig::default(),
             cluster: self.bus.cluster().clone(),
             write_interval_wall_ms: 20,
             service_lease_wall_ms: 1_000,
@@ -80,6 +81,7 @@ impl Bench {
 
     fn registry(&self) -> Running {
         let config = registry::ServiceConfig {
+            metrics: wattle_common::config::MetricsConfig::default(),
             cluster: self.bus.cluster().clone(),
             discovery_interval_wall_ms: 100,
             service_lease_wall_ms: SERVICE_LEASE.as_millis() as u64,

@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
+use wattle_common::Timestamp;
 use wattle_common::codec::{self, PAYLOAD_LEN_MAX};
 use wattle_common::subject::Bucket;
 
@@ -126,6 +127,24 @@ impl KvBucket {
         Ok(entry.and_then(|entry| match entry.operation {
             Operation::Put => Some((entry.value, entry.revision)),
             Operation::Delete | Operation::Purge => None,
+        }))
+    }
+
+    /// The revision of `key`, and when the server stored it by its own clock (wall time); `None` without a
+    /// value.
+    ///
+    /// # Errors
+    /// If the server is away.
+    pub async fn stored_at(&self, key: &str) -> Result<Option<(u64, Timestamp)>, BusError> {
+        self.bus.check_connected()?;
+        let what = self.what("read", key);
+        let entry = tokio::time::timeout(ANSWER_WITHIN * 2, self.store.entry(key)).await;
+        let entry = entry
+            .map_err(|_| BusError::Timeout { what: what.clone() })?
+            .map_err(|source| self.bus.api_error(what, source))?;
+        Ok(entry.map(|entry| {
+            let us = entry.created.unix_timestamp_nanos() / 1_000;
+            (entry.revision, Timestamp::from_us(u64::try_from(us).unwrap_or_default()))
         }))
     }
 

@@ -22,7 +22,7 @@ use wattle_common::codec::{self, CodecError};
 use wattle_common::subject::{Requester, Subject};
 
 use super::{ANSWER_WITHIN, Bus, BusError};
-use crate::instance;
+use crate::{clock, instance, log_count};
 
 /// Most services of one discovery.
 const SERVICES_MAX: usize = 1_024;
@@ -43,6 +43,9 @@ pub struct Service {
 /// A service's reply to `$SRV.PING` or `$SRV.INFO`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct FoundService {
+    /// The id of this registration, unique among all services.
+    #[serde(default)]
+    pub id: String,
     /// Its name.
     pub name: String,
     /// Its version.
@@ -50,14 +53,54 @@ pub struct FoundService {
     /// Its metadata.
     #[serde(default)]
     pub metadata: BTreeMap<String, String>,
+    /// What it does; only in `$SRV.INFO`.
     #[serde(default)]
-    endpoints: Vec<FoundEndpoint>,
+    pub description: Option<String>,
+    /// Its endpoints; not in `$SRV.PING`.
+    #[serde(default)]
+    pub endpoints: Vec<FoundEndpoint>,
 }
 
-/// An endpoint of a service.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-struct FoundEndpoint {
-    subject: String,
+/// An endpoint of a service; the numbers are 0 except in `$SRV.STATS`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct FoundEndpoint {
+    /// Its name.
+    pub name: String,
+    /// The subject of its requests, or a pattern.
+    pub subject: String,
+    /// Requests since the service was registered.
+    #[serde(rename = "num_requests")]
+    pub requests: u64,
+    /// Of these, the ones that were answered with an error.
+    #[serde(rename = "num_errors")]
+    pub errors: u64,
+    /// Mean time until the answer, nanoseconds.
+    #[serde(rename = "average_processing_time")]
+    pub mean_ns: u64,
+    /// Data of any program.
+    data: serde_json::Value,
+}
+
+impl FoundEndpoint {
+    /// The statistics of its process; `None` for a program that reports none.
+    #[must_use]
+    pub fn process(&self) -> Option<ProcessStatistics> {
+        ProcessStatistics::deserialize(&self.data).ok()
+    }
+}
+
+/// The data of an endpoint in `$SRV.STATS`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessStatistics {
+    /// Connections to the server; each after the first is a reconnection.
+    pub bus_connections: u64,
+    /// Wall time since the process was started, seconds.
+    pub up_s: u64,
+    /// Log lines of level error.
+    pub errors_logged: u64,
+    /// Log lines of level warn.
+    pub warnings_logged: u64,
 }
 
 /// The requests to one subject of a service.
@@ -128,6 +171,25 @@ impl Bus {
         self.found("PING", None, patience).await
     }
 
+    /// As [`Self::all_services`], with descriptions and the statistics of the endpoints.
+    ///
+    /// # Errors
+    /// As [`Self::services`].
+    pub async fn all_statistics(&self, patience: Duration) -> Result<Vec<FoundService>, BusError> {
+        let (mut found, statistics) = tokio::try_join!(
+            self.found("INFO", None, patience),
+            // Without metadata: which cluster it is of is known by the id.
+            self.answers("STATS", None, patience),
+        )?;
+        for statistics in statistics {
+            let known = found.iter_mut().find(|service| service.id == statistics.id);
+            if let Some(service) = known {
+                service.endpoints = statistics.endpoints;
+            }
+        }
+        Ok(found)
+    }
+
     /// Whether a service `name` of this cluster reports an endpoint on `subject` within `patience`.
     ///
     /// # Errors
@@ -143,7 +205,21 @@ impl Bus {
         Ok(found.iter().flat_map(|s| &s.endpoints).any(|endpoint| endpoint.subject == subject))
     }
 
+    /// The replies of the services of this cluster.
     async fn found(
+        &self,
+        verb: &str,
+        name: Option<&str>,
+        patience: Duration,
+    ) -> Result<Vec<FoundService>, BusError> {
+        let mut found = self.answers(verb, name, patience).await?;
+        let cluster = self.cluster().as_str();
+        found.retain(|found| found.metadata.get("cluster").is_some_and(|name| name == cluster));
+        Ok(found)
+    }
+
+    /// The replies of all services on the server.
+    async fn answers(
         &self,
         verb: &str,
         name: Option<&str>,
@@ -165,12 +241,8 @@ impl Bus {
         let gather = async {
             while let Some(answer) = answers.next().await {
                 let reply = serde_json::from_slice::<FoundService>(&answer.payload);
-                let ours = |found: &FoundService| {
-                    found.metadata.get("cluster").map(String::as_str)
-                        == Some(self.cluster().as_str())
-                };
                 if found.len() < SERVICES_MAX {
-                    found.extend(reply.ok().filter(ours));
+                    found.extend(reply);
                 }
             }
         };
@@ -194,10 +266,22 @@ impl Bus {
         for (key, value) in words {
             metadata.insert((*key).to_owned(), (*value).to_owned());
         }
+        let connections = self.shared.reached.clone();
+        let statistics = move |_, _| {
+            let (errors_logged, warnings_logged) = log_count::lines();
+            let up = clock::wall_now().since(clock::started_at());
+            serde_json::json!(ProcessStatistics {
+                bus_connections: *connections.borrow(),
+                up_s: up.as_secs(),
+                errors_logged,
+                warnings_logged,
+            })
+        };
         let service = self
             .shared
             .client
             .service_builder()
+            .stats_handler(statistics)
             .description(description)
             .metadata(metadata)
             // Every process receives all requests: of two processes, only the one that holds the lease

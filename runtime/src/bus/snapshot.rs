@@ -60,6 +60,20 @@ impl Bus {
         self.shared.client.server_info().version
     }
 
+    /// The description of a stream, as NATS tools show it; `None`: it has none.
+    ///
+    /// # Errors
+    /// If the server is away, or has no such stream.
+    pub async fn stream_description(&self, stream: &str) -> Result<Option<String>, BusError> {
+        let what = format!("read stream {stream}");
+        let read = self.shared.jetstream.get_stream(stream);
+        match tokio::time::timeout(super::ANSWER_WITHIN, read).await {
+            Err(_) => Err(BusError::Timeout { what }),
+            Ok(Err(source)) => Err(self.api_error(what, source)),
+            Ok(Ok(stream)) => Ok(stream.cached_info().config.description.clone()),
+        }
+    }
+
     /// The number of messages in a stream; `None` if the server has no such stream.
     ///
     /// # Errors

@@ -49,7 +49,7 @@ impl Profiler {
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
         let listening = socket::open(&path, 0o600)?;
         tokio::spawn(socket::listen(listening, events.clone()));
-        let sampler = sampler::start(plan.library.clone(), every, events)
+        let sampler = sampler::start(plan.library.clone(), every, events, |_, _| {})
             .context("cannot start the sampler's thread")?;
         let node = NodeId::new("suite").context("node id")?;
         Ok(Self {

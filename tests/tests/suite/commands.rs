@@ -45,6 +45,7 @@ const LIVE: &[&str] = &[
     "jobs",
     "nodes",
     "services",
+    "doctor",
     "backup",
     "top",
     "energy",
@@ -317,7 +318,10 @@ async fn live_commands_run_in_order() {
             .output()
             .unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{page}:{line}: {text}: {}: {error}", output.status);
+        // Its verdict is also about this machine, such as its disks.
+        let is_verdict = words[1] == "doctor" && stdout(&output).contains("\nchecked:\n");
+        let is_fine = output.status.success() || is_verdict;
+        assert!(is_fine, "{page}:{line}: {text}: {}: {error}", output.status);
         if words[1] == "submit" {
             let id = stdout(&output).trim().to_owned();
             let job = JobId::new(&id).unwrap_or_else(|error| panic!("{page}:{line}: {error}"));

@@ -14,9 +14,11 @@ use wattle_launcher::log;
 
 use crate::output::{note, usage};
 
-/// Subfolders: logs of services, their configuration, output and checkpoints of jobs, and the state of
-/// services.
-const PARTS: [&str; 5] = ["logs", "config", JOBS, CHECKPOINTS, "state"];
+/// Subfolders: logs of services, their configuration, output and checkpoints of jobs, the state of services,
+/// and the addresses of their metrics.
+const PARTS: [&str; 6] = ["logs", "config", JOBS, CHECKPOINTS, "state", METRICS];
+/// Addresses of the metrics: a file for each service, for Prometheus's `file_sd_configs`.
+pub(crate) const METRICS: &str = "metrics";
 /// Output of jobs: files `JOB.NODE.log`.
 const JOBS: &str = "jobs";
 /// Checkpoints of jobs: one folder for each job.
@@ -50,7 +52,13 @@ impl Folder {
         let file = path.join("lock");
         let lock = File::create(&file).with_context(|| cannot(&file))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path, is_temporary: dir.is_none(), _lock: lock }),
+            Ok(()) => {
+                // Addresses of an earlier run.
+                for file in entries(&path.join(METRICS)) {
+                    let _ = fs::remove_file(file);
+                }
+                Ok(Self { path, is_temporary: dir.is_none(), _lock: lock })
+            }
             Err(TryLockError::WouldBlock) => Err(usage(format!(
                 "another `wattle up` runs in {}; stop it, or choose another --dir",
                 path.display()

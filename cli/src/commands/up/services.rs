@@ -14,6 +14,7 @@ use wattle_launcher::engine::local::kill_all;
 use wattle_runtime::bus::Bus;
 
 use super::configs::{self, Overrides};
+use super::folder::METRICS;
 use super::hardware::{Hardware, Node};
 use super::processes::{Processes, Program, find_own};
 use super::simulated_sleep::{self, Transition};
@@ -79,18 +80,26 @@ impl Site<'_> {
         Value::from(i64::try_from(example.max(least)).unwrap_or(i64::MAX))
     }
 
-    fn common(&self) -> Overrides {
-        vec![("cluster", Value::from(self.cluster.as_str())), ("nats.url", Value::from(self.url))]
+    /// The overrides of every service; `name` is that of its configuration and log.
+    fn common(&self, name: &str) -> Overrides {
+        let targets = self.folder.join(METRICS).join(format!("{name}.json"));
+        vec![
+            ("cluster", Value::from(self.cluster.as_str())),
+            ("nats.url", Value::from(self.url)),
+            // A free port, so that several clusters run on one machine.
+            ("metrics.listen", Value::from("127.0.0.1:0")),
+            ("metrics.targets_file", configs::path(&targets)),
+        ]
     }
 
-    fn of_node(&self, node: &Node) -> Overrides {
-        let mut overrides = self.common();
+    fn of_node(&self, service: &str, node: &Node) -> Overrides {
+        let mut overrides = self.common(&format!("{service}-{}", node.id));
         overrides.push(("node", Value::from(node.id.as_str())));
         overrides
     }
 
-    fn driver(&self, node: &Node) -> Overrides {
-        let mut overrides = self.of_node(node);
+    fn driver(&self, service: &str, node: &Node) -> Overrides {
+        let mut overrides = self.of_node(service, node);
         if let Some(library) = &node.library {
             overrides.push(("nvml_library", configs::path(library)));
         }
@@ -111,7 +120,7 @@ pub(crate) fn start(
     let cluster_env = cluster_env.unwrap_or_default();
     let folder = site.folder.join("config");
 
-    let mut placer = site.common();
+    let mut placer = site.common("placer");
     placer.extend([
         ("policy", Value::from(site.policy)),
         ("aim", Value::from(if site.max_slowdown.is_some() { "energy" } else { "time" })),
@@ -142,17 +151,19 @@ pub(crate) fn start(
         placer.push(("gpu_cap_w", Value::from((cap.as_mw() / 1_000) as i64)));
     }
     let kind = hardware.nodes.first().map(|node| node.gpu_type.clone()).unwrap_or_default();
-    let mut registry = site.common();
+    let mut registry = site.common("registry");
     registry.extend([
         ("registry.gpu_type_default", Value::from(kind.clone())),
         ("registry.first_prior_after_ms", site.ms(5_000, WALL_FIRST)),
         ("registry.silent_after_ms", site.ms(60_000, WALL_SILENCE)),
         ("registry.prior_after_ms", site.ms(600_000, 2 * WALL_SILENCE)),
     ]);
-    let mut predictor = site.common();
-    predictor.push(("model.gpu_type_default", Value::from(kind)));
     let mut services = vec![("placer", "placer", placer), ("registry", "registry", registry)];
-    services.extend(PREDICTORS.map(|name| ("predictor", name, predictor.clone())));
+    for name in PREDICTORS {
+        let mut predictor = site.common(name);
+        predictor.push(("model.gpu_type_default", Value::from(kind.clone())));
+        services.push(("predictor", name, predictor));
+    }
     for (service, name, overrides) in services {
         let config = configs::write(&folder, name, name, overrides)?;
         let path = find_own(&format!("wattle-{service}"))?;
@@ -166,7 +177,7 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
     let state = folder.join("state");
     let socket = configs::path(&state.join(format!("{}.sock", node.id)));
 
-    let mut profiler = site.driver(node);
+    let mut profiler = site.driver("profiler", node);
     let model = wattle_world::World::builtin();
     if let Some(gpu) = model.gpu(&node.gpu_type).filter(|_| node.library.is_some()) {
         // An operator would measure this at the power supply; a simulated node has a known value.
@@ -174,10 +185,11 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
         profiler.push(("host_power_w", Value::from(host.as_w().round() as i64)));
     }
     profiler.extend([
+        ("dcgm_names", Value::from(true)),
         ("progress_socket", socket.clone()),
         ("state_dir", configs::path(&state.join(format!("profiler-{}", node.id)))),
     ]);
-    let mut agent = site.driver(node);
+    let mut agent = site.driver("power-agent", node);
     agent.push(("heartbeat_ms", site.ms(10_000, WALL_HEARTBEAT)));
     agent.push(("lease_max_ms", site.ms(600_000, 2 * WALL_LEASE)));
     if let Some(switch) = node.switch {
@@ -192,7 +204,7 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
             simulated_sleep::command(Transition::Sleep, &folder.join("logs"))?,
         ));
     }
-    let mut launcher = site.of_node(node);
+    let mut launcher = site.of_node("launcher", node);
     let job_env: Table = node
         .env
         .iter()

@@ -85,6 +85,7 @@ fn config() -> Config {
         cluster: wattle_common::ClusterId::new("main").unwrap(),
         #[cfg(feature = "service")]
         nats: wattle_runtime::bus::BusConfig::at("nats://127.0.0.1:4222"),
+        metrics: wattle_common::config::MetricsConfig::default(),
         policy: "fifo".to_owned(),
         tenants_max: 2,
         share: Sharing::Consented,

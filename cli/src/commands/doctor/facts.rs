@@ -1,0 +1,265 @@
+//! Reads the facts: the server, the services' answers, the nodes' reports, and this host.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::Table;
+use wattle_common::NodeId;
+use wattle_common::messages::PowerReport;
+use wattle_common::subject::{Bucket, Reporter};
+use wattle_gpu::nvml::NvmlDriver;
+use wattle_gpu::{Driver as _, GpuError};
+use wattle_runtime::bus::Bus;
+use wattle_runtime::clock;
+use wattle_slurm::check::{Report as SlurmReport, check};
+use wattle_slurm::level::Level;
+use wattle_slurm::shell::facts::facts as slurm_facts;
+use wattle_slurm::shell::programs::Programs;
+
+use crate::commands::nodes::nodes;
+use crate::commands::services::{Process, processes};
+use crate::connection::Connection;
+use crate::job_records;
+use crate::output::UsageError;
+
+/// Longest wait for a report, whose time shows the server's clock: wall time. Launchers report every 5 s.
+const REPORT_WITHIN: Duration = Duration::from_secs(6);
+/// Longest time of one of Slurm's programs.
+const SLURM_WITHIN: Duration = Duration::from_secs(10);
+
+/// What the rules need.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    /// The version of this program.
+    pub(crate) version: String,
+    /// The NATS server, or why it cannot be used.
+    pub(crate) server: Option<Result<Server, String>>,
+    /// The processes that answer.
+    pub(crate) processes: Vec<Process>,
+    /// The nodes with a report.
+    pub(crate) nodes: Vec<NodeFacts>,
+    /// The services with a configuration on this host.
+    pub(crate) configured: Vec<Configured>,
+    /// Configuration files that are not TOML, with the error.
+    pub(crate) unreadable: Vec<(PathBuf, String)>,
+    /// The disks of this host.
+    pub(crate) disks: Vec<Disk>,
+    /// The GPUs of this host, or why there are none.
+    pub(crate) gpus: Option<Result<u32, String>>,
+    /// Whether this process runs as root.
+    pub(crate) is_root: bool,
+    /// The Slurm of this host, or why it does not answer; absent: no Slurm.
+    pub(crate) slurm: Option<Result<SlurmReport, String>>,
+}
+
+/// The NATS server.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Server {
+    /// Its address.
+    pub(crate) url: String,
+    /// Its version.
+    pub(crate) version: String,
+    /// Why the cluster's storage is not readable.
+    pub(crate) storage_error: Option<String>,
+    /// Seconds by which this host's clock is ahead of the server's; absent: not known.
+    pub(crate) ahead_s: Option<f64>,
+    /// Shares of the buckets that are in use.
+    pub(crate) fill: Vec<(&'static str, f64)>,
+}
+
+/// A node, from its reports.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeFacts {
+    /// Its id.
+    pub(crate) node: NodeId,
+    /// The report of its power agent.
+    pub(crate) power: Option<PowerReport>,
+    /// Whether its launcher has reported.
+    pub(crate) has_launcher: bool,
+    /// Whether it is asleep or about to be.
+    pub(crate) sleeps: bool,
+    /// Wall seconds by which its clock is ahead of the server's.
+    pub(crate) ahead_s: Option<f64>,
+}
+
+/// A service with a configuration on this host.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Configured {
+    /// The file without its ending: `power-agent`.
+    pub(crate) name: String,
+    /// Its configuration.
+    pub(crate) table: Table,
+}
+
+impl Configured {
+    /// A text of the configuration.
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        self.table.get(key)?.as_str()
+    }
+}
+
+/// The file system of a folder.
+#[derive(Clone, Debug)]
+pub(crate) struct Disk {
+    /// The folder.
+    pub(crate) folder: PathBuf,
+    /// Free bytes for services that are not root.
+    pub(crate) free: u64,
+    /// Its size.
+    pub(crate) size: u64,
+}
+
+/// Reads all facts.
+///
+/// # Errors
+/// Wrong options only; everything else is a fact.
+pub(crate) async fn facts(connection: &Connection, config_dir: &Path) -> anyhow::Result<Facts> {
+    let (configured, unreadable) = configured(config_dir);
+    let mut facts = Facts {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        disks: disks(&configured),
+        gpus: Some(gpus(&configured)),
+        is_root: rustix::process::geteuid().is_root(),
+        slurm: slurm(&configured).await,
+        configured,
+        unreadable,
+        ..Facts::default()
+    };
+    match connection.open_with_any_key().await {
+        Ok(bus) => cluster(&bus, &mut facts).await,
+        Err(error) if error.is::<UsageError>() => return Err(error),
+        Err(error) => facts.server = Some(Err(format!("{error:#}"))),
+    }
+    Ok(facts)
+}
+
+async fn cluster(bus: &Bus, facts: &mut Facts) {
+    let mut server =
+        Server { url: bus.url().to_owned(), version: bus.server_version(), ..Server::default() };
+    facts.processes = processes(bus).await.unwrap_or_default();
+    if let Err(error) = job_records::require_storage(bus, "doctor") {
+        server.storage_error = Some(format!("{error:#}"));
+    } else if let Err(error) = stored(bus, &mut server, facts).await {
+        server.storage_error = Some(format!("{error:#}"));
+    }
+    facts.server = Some(Ok(server));
+}
+
+async fn stored(bus: &Bus, server: &mut Server, facts: &mut Facts) -> anyhow::Result<()> {
+    let actual = bus.bucket(Bucket::Actual).await?;
+    let mut watch = actual.watch().await?;
+    watch.initial().await;
+    let next = tokio::time::timeout(REPORT_WITHIN, watch.next()).await;
+    let received_at = clock::wall_now();
+    if let Ok(Some(change)) = next
+        && let Some((revision, stored_at)) = actual.stored_at(&change.key).await?
+        && revision == change.revision
+    {
+        server.ahead_s = Some((received_at.as_us() as f64 - stored_at.as_us() as f64) / 1e6);
+    }
+    for bucket in Bucket::ALL {
+        // A key may not permit all of them.
+        if let Ok(bucket_of) = bus.bucket(bucket).await
+            && let Ok(share) = bucket_of.fill().await
+        {
+            server.fill.push((bucket.token(), share));
+        }
+    }
+    let rate = f64::from(clock::scale().rate);
+    for node in nodes(bus).await? {
+        let (key, at) = match (&node.launcher, &node.power) {
+            (Some(report), _) => (Reporter::Launcher.key(&node.node), report.at_us),
+            (None, Some(report)) => (Reporter::Power.key(&node.node), report.at_us),
+            (None, None) => continue,
+        };
+        let ahead_s = actual.stored_at(&key).await?.map(|(_, stored_at)| {
+            let stored_at = clock::scale().system(stored_at.as_us());
+            (at.as_us() as f64 - stored_at.as_us() as f64) / 1e6 / rate
+        });
+        facts.nodes.push(NodeFacts {
+            has_launcher: node.launcher.is_some(),
+            sleeps: node.sleep.is_some(),
+            node: node.node,
+            power: node.power,
+            ahead_s,
+        });
+    }
+    Ok(())
+}
+
+/// The configurations in a folder, and those that are not TOML.
+fn configured(folder: &Path) -> (Vec<Configured>, Vec<(PathBuf, String)>) {
+    let (mut found, mut wrong) = (Vec::new(), Vec::new());
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = files.map(|file| file.path()).collect();
+    files.sort();
+    for file in files.into_iter().filter(|file| file.extension().is_some_and(|end| end == "toml")) {
+        let read = std::fs::read_to_string(&file).map_err(|error| error.to_string());
+        match read.and_then(|text| text.parse::<Table>().map_err(|error| error.to_string())) {
+            Ok(table) => {
+                let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                found.push(Configured { name, table });
+            }
+            Err(error) => wrong.push((file, error)),
+        }
+    }
+    (found, wrong)
+}
+
+/// The file systems of the folders that services write to, each once, and the root.
+fn disks(configured: &[Configured]) -> Vec<Disk> {
+    let keys = ["state_dir", "log_dir", "checkpoint_dir"];
+    let folders = configured
+        .iter()
+        .flat_map(|service| keys.iter().filter_map(|key| service.text(key)))
+        .map(PathBuf::from)
+        .chain([PathBuf::from("/")]);
+    let mut disks: Vec<Disk> = Vec::new();
+    let mut known = Vec::new();
+    for folder in folders {
+        let Ok(stat) = rustix::fs::statvfs(&folder) else { continue };
+        if !known.contains(&stat.f_fsid) {
+            known.push(stat.f_fsid);
+            let (free, size) = (stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize);
+            disks.push(Disk { folder, free, size });
+        }
+    }
+    disks
+}
+
+/// The number of GPUs that the driver lists.
+fn gpus(configured: &[Configured]) -> Result<u32, String> {
+    let library = configured.iter().find_map(|service| service.text("nvml_library"));
+    let read = || -> Result<u32, GpuError> {
+        let mut driver = NvmlDriver::open(library.map(Path::new))?;
+        let gpus = driver.count()?;
+        for gpu in 0..gpus {
+            driver.read(gpu)?;
+        }
+        Ok(gpus)
+    };
+    read().map_err(|error| error.to_string())
+}
+
+/// What Slurm lacks; `None` without Slurm on this host.
+async fn slurm(configured: &[Configured]) -> Option<Result<SlurmReport, String>> {
+    let service = configured.iter().find(|service| service.name == "slurm");
+    let folder = service.and_then(|service| service.text("commands")).map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let has_slurm = folder.is_some()
+        || std::env::split_paths(&path).any(|folder| folder.join("scontrol").is_file());
+    if !has_slurm && service.is_none() {
+        return None;
+    }
+    let programs = Programs { folder, time_limit: SLURM_WITHIN };
+    let found = slurm_facts(&programs, "wattle", clock::wall_now()).await;
+    // Slurm's programs print the same cause several times.
+    let first = |text: String| text.split(';').next().unwrap_or_default().to_owned();
+    Some(found.map(|found| check(&found)).map_err(|error| first(error.to_string())))
+}
+
+/// The level that `slurm.toml` of this host configures.
+pub(crate) fn slurm_level(configured: &[Configured]) -> Option<Level> {
+    let service = configured.iter().find(|service| service.name == "slurm")?;
+    service.text("level")?.parse().ok()
+}

@@ -1,0 +1,441 @@
+//! What the facts mean: a pure function from facts to a report.
+
+use std::collections::BTreeSet;
+
+use super::facts::{Facts, NodeFacts, Server, slurm_level};
+use super::report::{Finding, Kind, Report};
+
+/// The oldest NATS server that is tested.
+const SERVER_MIN: (u32, u32) = (2, 9);
+/// Largest difference of two clocks, seconds: as in the placer's alarm, with room for a late report.
+const AHEAD_MAX_S: f64 = 5.0;
+/// Shares of free disk below which there is advice, and a problem.
+const FREE_ADVICE: f64 = 0.2;
+const FREE_MIN: f64 = 0.05;
+/// Shares of a bucket in use above which there is advice, and a problem: the placer refuses submissions at 0.9.
+const FILL_ADVICE: f64 = 0.7;
+const FILL_MAX: f64 = 0.9;
+/// Services without which no job is placed.
+const REQUIRED: [&str; 2] = ["placer", "registry"];
+/// Services of a node.
+const OF_NODE: [&str; 3] = ["profiler", "power-agent", "launcher"];
+const GIB: f64 = 1_073_741_824.0;
+
+/// Checks the facts.
+pub(crate) fn check(facts: &Facts) -> Report {
+    let mut rules = Rules { facts, findings: Vec::new(), checked: Vec::new() };
+    rules.server();
+    rules.services();
+    rules.nodes();
+    rules.configuration();
+    rules.driver();
+    rules.disks();
+    rules.slurm();
+    Report::new(rules.findings, rules.checked)
+}
+
+struct Rules<'a> {
+    facts: &'a Facts,
+    findings: Vec<Finding>,
+    checked: Vec<String>,
+}
+
+/// Major and minor version of `2.9.11`.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.split('.').map(|part| part.parse().ok());
+    Some((parts.next()??, parts.next()??))
+}
+
+fn count(number: usize, one: &str) -> String {
+    format!("{number} {one}{}", if number == 1 { "" } else { "s" })
+}
+
+impl Rules<'_> {
+    fn add(&mut self, kind: Kind, about: &'static str, finding: String, remedy: impl Into<String>) {
+        self.findings.push(Finding { kind, about, finding, remedy: remedy.into() });
+    }
+
+    fn problem(&mut self, about: &'static str, finding: String, remedy: impl Into<String>) {
+        self.add(Kind::Problem, about, finding, remedy);
+    }
+
+    fn advice(&mut self, about: &'static str, finding: String, remedy: impl Into<String>) {
+        self.add(Kind::Advice, about, finding, remedy);
+    }
+
+    fn clock(&mut self, whose: &str, ahead_s: f64) {
+        if ahead_s.abs() <= AHEAD_MAX_S {
+            return;
+        }
+        let side = if ahead_s < 0.0 { "behind" } else { "ahead of" };
+        let finding =
+            format!("the clock of {whose} is {:.1} s {side} the NATS server's", ahead_s.abs());
+        self.problem(
+            "clock",
+            finding,
+            "synchronise the clocks of both hosts: timedatectl set-ntp true, or chronyc makestep",
+        );
+    }
+
+    fn server(&mut self) {
+        let facts = self.facts;
+        let Some(server) = &facts.server else { return };
+        let server = match server {
+            Ok(server) => server,
+            Err(error) => {
+                self.problem(
+                    "server",
+                    error.clone(),
+                    "check that nats-server runs and that no firewall is between; \
+                     name the address with --nats or WATTLE_NATS_URL",
+                );
+                self.checked.push("NATS server: cannot be used".to_owned());
+                return;
+            }
+        };
+        let Server { url, version: text, ahead_s, .. } = server;
+        let clock = ahead_s
+            .map_or("clock not compared: no report within 6 s".to_owned(), |ahead| {
+                format!("clock of this host {ahead:+.1} s")
+            });
+        self.checked.push(format!("NATS server {text} at {url}; {clock}"));
+        if version(text).is_none_or(|version| version < SERVER_MIN) {
+            let finding =
+                format!("nats-server {text} is older than 2.9 or its version is not known");
+            self.problem("server", finding, "upgrade nats-server to 2.9 or later");
+        }
+        if let Some(error) = &server.storage_error {
+            self.problem(
+                "server",
+                format!("the cluster's storage cannot be read: {error}"),
+                "start the placer once, which creates it; check the cluster's name (--cluster), and \
+                 that your key is an operator's or a monitor's",
+            );
+        }
+        for (bucket, share) in server.fill.iter().filter(|(_, share)| *share > FILL_ADVICE) {
+            let finding = format!("bucket {bucket} is {:.0} % full", share * 100.0);
+            let remedy = "enlarge it with `nats stream edit`, or lower `ended_kept` of the placer";
+            let kind = if *share > FILL_MAX { Kind::Problem } else { Kind::Advice };
+            self.add(kind, "server", finding, remedy);
+        }
+        if let Some(ahead_s) = ahead_s {
+            self.clock("this host", *ahead_s);
+        }
+    }
+
+    fn services(&mut self) {
+        let facts = self.facts;
+        if !matches!(facts.server, Some(Ok(_))) {
+            return;
+        }
+        let own: BTreeSet<&str> = facts
+            .processes
+            .iter()
+            // Other predictors may come from elsewhere.
+            .filter(|process| process.service != "predictor")
+            .map(|process| process.version.as_str())
+            .collect();
+        let versions: Vec<&str> = own.iter().copied().collect();
+        let processes = count(facts.processes.len(), "process").replace("processs", "processes");
+        let shown = if versions.is_empty() { "none".to_owned() } else { versions.join(", ") };
+        self.checked.push(format!("services: {processes}, version {shown}"));
+        for service in REQUIRED {
+            let is_active =
+                facts.processes.iter().any(|p| p.service == service && p.state == "active");
+            if !is_active {
+                let remedy =
+                    format!("systemctl start wattle-{service} on its host, and read its log");
+                self.problem("services", format!("no {service} is active"), remedy);
+            }
+        }
+        if !facts.processes.iter().any(|process| process.service == "predictor") {
+            self.advice(
+                "services",
+                "no predictor answers: placements use priors".to_owned(),
+                "systemctl start wattle-predictor",
+            );
+        }
+        let mut all = own;
+        all.insert(&facts.version);
+        if all.len() > 1 {
+            let finding = format!(
+                "the versions differ: {} of services, {} of this program",
+                versions.join(", "),
+                facts.version
+            );
+            let remedy = "wattle services lists them; finish the upgrade (docs/operations.md)";
+            self.problem("services", finding, remedy);
+        }
+    }
+
+    fn nodes(&mut self) {
+        let facts = self.facts;
+        if !matches!(facts.server, Some(Ok(_))) {
+            return;
+        }
+        let gpus: usize =
+            facts.nodes.iter().filter_map(|n| Some(n.power.as_ref()?.gpus.len())).sum();
+        self.checked.push(format!("nodes: {} with {}", facts.nodes.len(), count(gpus, "GPU")));
+        for node in &facts.nodes {
+            self.node(node);
+        }
+    }
+
+    fn node(&mut self, node: &NodeFacts) {
+        let NodeFacts { node: name, power, sleeps, ahead_s, .. } = node;
+        if *sleeps {
+            return;
+        }
+        for service in OF_NODE {
+            let is_of_site = service == "launcher" && node.has_launcher;
+            let answers = self.facts.processes.iter().any(|process| {
+                process.service == service
+                    && process.of == name.as_str()
+                    && process.state == "active"
+            });
+            // Slurm's jobs have no launcher; the report is that of wattle-slurm.
+            let has_slurm = self.facts.processes.iter().any(|process| process.service == "slurm");
+            if !(answers || is_of_site && has_slurm) {
+                let finding = format!("the {service} of {name} does not answer");
+                let remedy = format!("systemctl status wattle-{service} on {name}");
+                self.problem("node", finding, remedy);
+            }
+        }
+        if let Some(ahead_s) = ahead_s {
+            self.clock(name.as_str(), *ahead_s);
+        }
+        let Some(power) = power else { return };
+        if let Some(error) = &power.driver_error {
+            let finding = format!("no GPU of {name} can be read: {error}");
+            let remedy = "nvidia-smi on the node; load the driver, or reboot the node";
+            self.problem("node", finding, remedy);
+        }
+        for gpu in &power.gpus {
+            let place = format!("GPU {} of {name}", gpu.gpu);
+            for condition in gpu.health.iter().flat_map(|health| &health.conditions) {
+                let kind = condition.condition;
+                let finding = format!("{place} {}", kind.description());
+                let severity = if kind.is_fault() { Kind::Problem } else { Kind::Advice };
+                self.add(severity, "node", finding, kind.remedy());
+            }
+            if let Some(error) = &gpu.last_error {
+                self.problem(
+                    "node",
+                    format!("cap or clock of {place} is not set: {error}"),
+                    "the power agent needs root or CAP_SYS_ADMIN, as its systemd unit gives it, or \
+                     control = \"zeusd\" (docs/security.md)",
+                );
+            }
+        }
+    }
+
+    fn configuration(&mut self) {
+        let facts = self.facts;
+        let names: Vec<&str> =
+            facts.configured.iter().map(|service| service.name.as_str()).collect();
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        self.checked.push(format!("configuration on this host: {names}"));
+        for (file, error) in &facts.unreadable {
+            let finding = format!("{} cannot be read: {}", file.display(), error.trim_end());
+            let remedy = "correct the line, or run the command as the user of the services";
+            self.problem("configuration", finding, remedy);
+        }
+    }
+
+    fn driver(&mut self) {
+        let facts = self.facts;
+        let is_node = |name: &str| OF_NODE.iter().any(|service| name.starts_with(service));
+        let is_node = facts.configured.iter().any(|service| is_node(&service.name));
+        match &facts.gpus {
+            Some(Ok(gpus)) if *gpus > 0 => {
+                self.checked.push(format!("driver on this host: {}", count(*gpus as usize, "GPU")));
+                let control = facts.configured.iter().find(|s| s.name.starts_with("power-agent"));
+                let control = control.map(|service| service.text("control").unwrap_or("nvml"));
+                if control.is_none() && !facts.is_root {
+                    self.advice(
+                        "driver",
+                        "only root can set caps and clocks, and this user is not root".to_owned(),
+                        "run `wattle up` as root, or the services by the units in deploy/systemd; \
+                         control = \"zeusd\" or \"advise\" in power-agent.toml needs no rights",
+                    );
+                }
+            }
+            Some(Ok(_)) if is_node => {
+                let remedy = "nvidia-smi -L; look for Xid messages in the kernel log";
+                self.problem("driver", "the driver lists no GPU".to_owned(), remedy);
+            }
+            Some(Err(error)) if is_node => {
+                let finding = format!("the GPUs of this host cannot be read: {error}");
+                let remedy =
+                    "nvidia-smi; load the driver, or reboot; nvml_library names another library";
+                self.problem("driver", finding, remedy);
+            }
+            Some(Ok(_) | Err(_)) | None => {
+                self.checked
+                    .push("driver on this host: no GPU, and no service of a node".to_owned());
+            }
+        }
+    }
+
+    fn disks(&mut self) {
+        let facts = self.facts;
+        for disk in &facts.disks {
+            let share = if disk.size == 0 { 1.0 } else { disk.free as f64 / disk.size as f64 };
+            let (folder, free) = (disk.folder.display(), disk.free as f64 / GIB);
+            let state = format!("{folder}: {free:.1} GiB free, {:.0} %", share * 100.0);
+            if share < FREE_ADVICE {
+                let kind = if share < FREE_MIN { Kind::Problem } else { Kind::Advice };
+                let remedy =
+                    "free the disk, or move the folder (state_dir, log_dir, checkpoint_dir)";
+                self.add(kind, "disk", format!("little free disk: {state}"), remedy);
+            }
+            self.checked.push(format!("disk of {state}"));
+        }
+    }
+
+    fn slurm(&mut self) {
+        let facts = self.facts;
+        let configured = slurm_level(&facts.configured);
+        match &facts.slurm {
+            None => self.checked.push("Slurm on this host: none".to_owned()),
+            Some(Err(error)) => {
+                self.checked.push("Slurm on this host: does not answer".to_owned());
+                let finding = format!("Slurm does not answer: {error}");
+                let remedy = "scontrol ping; start slurmctld, or correct `commands` in slurm.toml";
+                self.add(
+                    if configured.is_some() { Kind::Problem } else { Kind::Advice },
+                    "slurm",
+                    finding,
+                    remedy,
+                );
+            }
+            Some(Ok(report)) => {
+                let ready = report.levels.iter().filter(|verdict| verdict.is_ready);
+                let ready = ready.map(|verdict| verdict.level.to_string()).collect::<Vec<_>>();
+                let ready = if ready.is_empty() { "none".to_owned() } else { ready.join(", ") };
+                let version = &report.version;
+                self.checked.push(format!("Slurm {version} on this host: ready for {ready}"));
+                if let Some(level) = configured.filter(|level| !report.is_ready(*level)) {
+                    let finding = format!("Slurm is not ready for the configured level {level}");
+                    self.problem("slurm", finding, format!("wattle slurm check --level {level}"));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::super::facts::{Configured, Disk};
+    use super::*;
+    use crate::commands::services::Process;
+
+    fn process(service: &str, of: &str, version: &str) -> Process {
+        let text = |text: &str| text.to_owned();
+        Process {
+            service: text(service),
+            of: text(of),
+            state: text("active"),
+            host: String::new(),
+            pid: String::new(),
+            version: text(version),
+            requests: 0,
+            errors: 0,
+        }
+    }
+
+    /// A cluster of one node without a problem.
+    fn fine() -> Facts {
+        let server = Server {
+            url: "nats://127.0.0.1:4222".to_owned(),
+            version: "2.9.10".to_owned(),
+            ahead_s: Some(0.01),
+            ..Server::default()
+        };
+        let mut processes =
+            ["placer", "registry", "predictor"].map(|s| process(s, "", "0.1.0")).to_vec();
+        processes.extend(OF_NODE.map(|service| process(service, "n0", "0.1.0")));
+        Facts {
+            version: "0.1.0".to_owned(),
+            server: Some(Ok(server)),
+            processes,
+            nodes: vec![NodeFacts {
+                node: wattle_common::NodeId::new("n0").unwrap(),
+                power: None,
+                has_launcher: true,
+                sleeps: false,
+                ahead_s: Some(-0.2),
+            }],
+            disks: vec![Disk { folder: PathBuf::from("/"), free: 50, size: 100 }],
+            gpus: Some(Err("no driver".to_owned())),
+            ..Facts::default()
+        }
+    }
+
+    fn findings(change: impl FnOnce(&mut Facts)) -> Vec<String> {
+        let mut facts = fine();
+        change(&mut facts);
+        let report = check(&facts);
+        assert!(report.findings.iter().all(|finding| !finding.remedy.is_empty()));
+        report
+            .findings
+            .into_iter()
+            .map(|f| format!("{:?} {}: {}", f.kind, f.about, f.finding))
+            .collect()
+    }
+
+    fn server(facts: &mut Facts) -> &mut Server {
+        facts.server.as_mut().unwrap().as_mut().unwrap()
+    }
+
+    #[test]
+    fn nothing_is_found_where_nothing_is_wrong() {
+        assert!(findings(|_| {}).is_empty());
+        let text = check(&fine()).to_string();
+        assert!(
+            text.starts_with("no problem found\n\nchecked:\n  NATS server 2.9.10 at"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn each_fault_is_one_finding() {
+        type Change = fn(&mut Facts);
+        let cases: [(Change, &str); 12] = [
+            (|f| f.server = Some(Err("no server".to_owned())), "Problem server: no server"),
+            (|f| server(f).version = "2.8.4".to_owned(), "Problem server: nats-server 2.8.4"),
+            (
+                |f| server(f).ahead_s = Some(-7.0),
+                "Problem clock: the clock of this host is 7.0 s behind",
+            ),
+            (|f| server(f).fill = vec![("jobs", 0.95)], "Problem server: bucket jobs is 95 %"),
+            (|f| server(f).fill = vec![("jobs", 0.75)], "Advice server: bucket jobs is 75 %"),
+            (|f| f.processes[0].state = "standby".to_owned(), "Problem services: no placer"),
+            (
+                |f| f.processes[4].version = "0.0.9".to_owned(),
+                "Problem services: the versions differ",
+            ),
+            (|f| drop(f.processes.pop()), "Problem node: the launcher of n0"),
+            (|f| f.nodes[0].ahead_s = Some(60.0), "Problem clock: the clock of n0 is 60.0 s ahead"),
+            (|f| f.disks[0].free = 1, "Problem disk: little free disk: /"),
+            (|f| f.disks[0].free = 15, "Advice disk: little free disk: /"),
+            (|f| f.slurm = Some(Err("no".to_owned())), "Advice slurm: Slurm does not answer"),
+        ];
+        for (change, expected) in cases {
+            let found = findings(change);
+            assert_eq!(found.len(), 1, "{expected}: {found:?}");
+            assert!(found[0].starts_with(expected), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_driver_is_a_problem_only_on_a_node() {
+        let profiler = Configured { name: "profiler".to_owned(), ..Configured::default() };
+        let found = findings(|facts| facts.configured.push(profiler));
+        assert_eq!(found, ["Problem driver: the GPUs of this host cannot be read: no driver"]);
+        let found = findings(|facts| facts.gpus = Some(Ok(2)));
+        assert!(found[0].starts_with("Advice driver: only root"), "{found:?}");
+    }
+}

@@ -1,0 +1,162 @@
+//! The state of the placer in numbers, for metrics. Nothing is decided here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use wattle_common::job::JobPhase;
+use wattle_common::messages::SleepState;
+use wattle_common::{Energy, Power};
+
+use crate::live::Placer;
+use crate::power::model::{expected_power, least_baseline, reserved_power_sum};
+
+/// The state of the placer in numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measures {
+    /// Number of jobs by phase; of ended jobs, those that are kept.
+    pub jobs: BTreeMap<JobPhase, usize>,
+    /// Age of the oldest submission that is queued.
+    pub oldest_queued: Duration,
+    /// Number of nodes that accept jobs, are silent, asleep, or about to wake.
+    pub nodes: NodeCounts,
+    /// Number of GPUs by use.
+    pub gpus: GpuCounts,
+    /// Number of planning rounds since the start.
+    pub rounds: u64,
+    /// Expected power draw, complete nodes.
+    pub power_expected: Power,
+    /// Power draw without jobs, with every node asleep that may sleep; absent: not known yet.
+    pub power_baseline: Option<Power>,
+    /// Power reserved for the present jobs, complete nodes; absent: no power limit, or not known yet.
+    pub power_reserved: Option<Power>,
+    /// The power limit of the budget.
+    pub power_limit: Option<Power>,
+    /// The energy price, from 0 (free) to 1 (the highest of the policy).
+    pub price: Option<f64>,
+    /// The estimated and the largest permitted increase of mean completion time under the energy aim, shares.
+    pub slowdown: Option<(f64, f64)>,
+    /// The budget's window.
+    pub window: Option<WindowMeasures>,
+    /// Carbon intensity of the grid now, g/kWh.
+    pub intensity_g_per_kwh: Option<f64>,
+}
+
+/// Numbers of nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeCounts {
+    /// Both services have reported recently.
+    pub ready: usize,
+    /// A service is silent, and the node is not asleep.
+    pub silent: usize,
+    /// Asleep or entering sleep.
+    pub asleep: usize,
+    /// Ordered to wake.
+    pub waking: usize,
+}
+
+/// Numbers of GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GpuCounts {
+    /// With at least one job.
+    pub busy: u32,
+    /// Free and healthy, on a node that is awake.
+    pub free: u32,
+    /// Without a job, and not free.
+    pub unavailable: u32,
+}
+
+/// Consumption of the budget in the open window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct WindowMeasures {
+    /// The budget's energy.
+    pub energy_limit: Option<Energy>,
+    /// Energy consumed.
+    pub energy_spent_j: f64,
+    /// The budget's carbon, g.
+    pub carbon_limit_g: Option<f64>,
+    /// Carbon emitted, g; absent: the intensity is not known.
+    pub carbon_spent_g: Option<f64>,
+    /// Time until the window ends.
+    pub left: Duration,
+}
+
+impl Placer {
+    /// The state in numbers, at the instant of the last event.
+    #[must_use]
+    pub fn measures(&self) -> Measures {
+        let (state, limits) = (self.controller.state(), self.controller.limits());
+        let now = state.now();
+        let input = self.controller.input();
+        let mut jobs = BTreeMap::new();
+        let mut oldest_queued = Duration::ZERO;
+        for tracked in self.jobs.values() {
+            *jobs.entry(tracked.record.phase).or_default() += 1;
+            if tracked.record.phase == JobPhase::Queued {
+                let age = now.since(tracked.record.spec.submitted_at_us);
+                oldest_queued = oldest_queued.max(age);
+            }
+        }
+        let budget = self.controller.budget();
+        let aim = self.controller.aim_status();
+        Measures {
+            jobs,
+            oldest_queued,
+            nodes: self.node_counts(),
+            gpus: self.gpu_counts(),
+            rounds: self.rounds,
+            power_expected: expected_power(input),
+            power_baseline: least_baseline(input),
+            power_reserved: reserved_power_sum(input).filter(|_| limits.is_power_limited()),
+            power_limit: limits.power_max,
+            price: match (budget, aim) {
+                (_, Some(aim)) => Some(aim.price),
+                (Some(budget), None) => Some(budget.position()),
+                (None, None) => None,
+            },
+            slowdown: aim.and_then(|aim| Some((aim.slowdown()?, aim.max_slowdown))),
+            window: self.window_measures(),
+            intensity_g_per_kwh: limits.grid.as_ref().map(|grid| grid.now),
+        }
+    }
+
+    fn node_counts(&self) -> NodeCounts {
+        let mut counts = NodeCounts::default();
+        let now = self.controller.state().now();
+        for (node, state) in &self.nodes {
+            let count = match state.sleep.map(|sleep| sleep.state) {
+                Some(SleepState::EnteringSleep | SleepState::Asleep) => &mut counts.asleep,
+                Some(SleepState::Waking) => &mut counts.waking,
+                None | Some(SleepState::WakeFailed) if self.is_fresh(now, node) => {
+                    &mut counts.ready
+                }
+                None | Some(SleepState::WakeFailed) => &mut counts.silent,
+            };
+            *count += 1;
+        }
+        counts
+    }
+
+    fn gpu_counts(&self) -> GpuCounts {
+        let mut counts = GpuCounts::default();
+        for node in self.controller.state().nodes() {
+            let (busy, free) = (node.occupied.count_ones(), node.free().count_ones());
+            counts.busy += busy;
+            counts.free += free;
+            counts.unavailable += node.facts.gpus.saturating_sub(busy + free);
+        }
+        counts
+    }
+
+    fn window_measures(&self) -> Option<WindowMeasures> {
+        let stored = self.budget.as_ref().filter(|stored| stored.record.budget.has_window())?;
+        let ledger = self.controller.budget()?.controller().ledger();
+        let (open, budget) = (ledger.open(), stored.record.budget);
+        Some(WindowMeasures {
+            energy_limit: budget.energy_mj,
+            energy_spent_j: open.energy_j,
+            carbon_limit_g: budget.carbon_ug.map(wattle_common::Carbon::as_g),
+            carbon_spent_g: stored.record.intensity.is_some().then_some(open.carbon_g),
+            left: ledger.ends().since(self.controller.state().now()),
+        })
+    }
+}

@@ -1,0 +1,400 @@
+//! Metrics of the placer: jobs, rounds, power, price, budget, and the energy of the cluster.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use wattle_common::job::JobPhase;
+use wattle_common::messages::{JobRecord, LedgerEntry};
+use wattle_common::{JobId, NodeId, Power, Timestamp};
+use wattle_runtime::bus::Bus;
+use wattle_runtime::clock;
+use wattle_runtime::metrics::{Counter, Counters, Gauge, Gauges, Histogram, Metrics};
+
+use crate::live::Action;
+use crate::live::measures::{Measures, WindowMeasures};
+
+/// Least wall time between two updates of the gauges, which read every job.
+const UPDATE_EVERY: Duration = Duration::from_secs(1);
+/// Bounds of waits and completion times, seconds: half a minute to a week.
+const JOB_BOUNDS: [f64; 10] =
+    [30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0];
+/// Bounds of the duration of a round, seconds.
+const ROUND_BOUNDS: [f64; 9] = [0.000_1, 0.001, 0.003, 0.01, 0.03, 0.1, 1.0, 3.0, 10.0];
+/// All phases.
+const PHASES: [JobPhase; 7] = [
+    JobPhase::Queued,
+    JobPhase::Starting,
+    JobPhase::Running,
+    JobPhase::Stopping,
+    JobPhase::Finished,
+    JobPhase::Failed,
+    JobPhase::Cancelled,
+];
+/// Joules in a kilowatt-hour.
+const J_PER_KWH: f64 = 3.6e6;
+
+/// The metrics of one placer. Clones share them.
+#[derive(Clone)]
+pub struct PlacerMetrics {
+    metrics: Metrics,
+    active: Gauge,
+    jobs: Gauges<1>,
+    oldest_queued: Gauge,
+    waits: Histogram,
+    completions: Histogram,
+    ended: Counters<1>,
+    nodes: Gauges<1>,
+    gpus: Gauges<1>,
+    rounds: Histogram,
+    alarms: Counter,
+    power: Gauges<1>,
+    price: Gauge,
+    slowdown: Gauges<1>,
+    budget: BudgetGauges,
+    intensity: Gauge,
+    energy: Counters<1>,
+    carbon: Counter,
+    state: Arc<Mutex<Counted>>,
+}
+
+/// The gauges of the budget's window.
+#[derive(Clone)]
+struct BudgetGauges {
+    energy: Gauges<1>,
+    carbon: Gauges<1>,
+    left: Gauge,
+}
+
+/// What is counted already.
+#[derive(Default)]
+struct Counted {
+    updated_at: Option<Duration>,
+    rounds: u64,
+    /// The attempt of each job that has not ended; bounded like the placer's jobs.
+    attempts: BTreeMap<JobId, u32>,
+    /// The end of the last entry of each node.
+    metered_until: BTreeMap<NodeId, Timestamp>,
+    intensity_g_per_kwh: Option<f64>,
+}
+
+impl BudgetGauges {
+    fn new(metrics: &Metrics) -> Self {
+        Self {
+            energy: metrics.gauges(
+                "wattle_placer_budget_energy_joules",
+                "Energy of the open budget window: limit, spent or remaining, joules",
+                ["quantity"],
+            ),
+            carbon: metrics.gauges(
+                "wattle_placer_budget_carbon_grams",
+                "CO2 equivalent of the open budget window: limit, spent or remaining, grams",
+                ["quantity"],
+            ),
+            left: metrics.gauge(
+                "wattle_placer_budget_window_remaining_seconds",
+                "Time until the open budget window ends, seconds",
+            ),
+        }
+    }
+
+    fn set(&self, window: Option<WindowMeasures>) {
+        let show = |gauges: &Gauges<1>, limit: Option<f64>, spent: Option<f64>| {
+            gauges.set(["limit"], limit);
+            gauges.set(["spent"], spent);
+            gauges.set(["remaining"], limit.zip(spent).map(|(limit, spent)| limit - spent));
+        };
+        let energy_limit = window.and_then(|window| Some(window.energy_limit?.as_j()));
+        show(&self.energy, energy_limit, window.map(|window| window.energy_spent_j));
+        let carbon_limit = window.and_then(|window| window.carbon_limit_g);
+        show(&self.carbon, carbon_limit, window.and_then(|window| window.carbon_spent_g));
+        self.left.set([], window.map(|window| window.left.as_secs_f64()));
+    }
+}
+
+impl PlacerMetrics {
+    /// Registers the metrics.
+    #[must_use]
+    pub fn new(metrics: &Metrics) -> Self {
+        let ended = metrics.counters(
+            "wattle_placer_jobs_ended_total",
+            "Ended jobs by result: finished, failed or cancelled",
+            ["result"],
+        );
+        ended.begin([["finished"], ["failed"], ["cancelled"]]);
+        let energy = metrics.counters(
+            "wattle_cluster_energy_joules_total",
+            "Energy in the ledger since the start of the placer, of jobs, idle GPUs, unknown owners and \
+             hosts, joules",
+            ["owner"],
+        );
+        energy.begin([["jobs"], ["idle"], ["unknown"], ["hosts"]]);
+        let active = metrics
+            .gauge("wattle_placer_active", "Whether this placer decides: 1, or 0 on standby");
+        active.set([], Some(0.0));
+        Self {
+            metrics: metrics.clone(),
+            active,
+            jobs: metrics.gauges(
+                "wattle_placer_jobs",
+                "Jobs by phase; of ended jobs, those that are kept",
+                ["phase"],
+            ),
+            oldest_queued: metrics.gauge(
+                "wattle_placer_oldest_queued_seconds",
+                "Age of the oldest submission in the queue, seconds of system time",
+            ),
+            waits: metrics.histogram(
+                "wattle_placer_queue_wait_seconds",
+                "Time from a job's submission to its first start, seconds of system time",
+                &JOB_BOUNDS,
+            ),
+            completions: metrics.histogram(
+                "wattle_placer_completion_seconds",
+                "Time from a job's submission to its end, seconds of system time",
+                &JOB_BOUNDS,
+            ),
+            ended,
+            nodes: metrics.gauges(
+                "wattle_placer_nodes",
+                "Nodes by state: ready, silent, asleep or waking",
+                ["state"],
+            ),
+            gpus: metrics.gauges(
+                "wattle_placer_gpus",
+                "GPUs by use: busy, free or unavailable",
+                ["use"],
+            ),
+            rounds: metrics.histogram(
+                "wattle_placer_round_seconds",
+                "Duration of a planning round, seconds of wall time",
+                &ROUND_BOUNDS,
+            ),
+            alarms: metrics.counter("wattle_placer_alarms_total", "Alarms of the placer's decisions"),
+            power: metrics.gauges(
+                "wattle_placer_power_watts",
+                "Power of the cluster with its hosts: expected, baseline, reserved or limit, watts",
+                ["quantity"],
+            ),
+            price: metrics.gauge(
+                "wattle_placer_energy_price_ratio",
+                "Energy price of the budget or the energy aim, 0 (free) to 1 (the policy's highest)",
+            ),
+            slowdown: metrics.gauges(
+                "wattle_placer_slowdown_ratio",
+                "Increase of mean completion time under the energy aim: estimate or limit, a share",
+                ["quantity"],
+            ),
+            budget: BudgetGauges::new(metrics),
+            intensity: metrics.gauge(
+                "wattle_placer_carbon_intensity_grams_per_kwh",
+                "Carbon intensity of the grid now, grams of CO2 equivalent per kWh",
+            ),
+            energy,
+            carbon: metrics.counter(
+                "wattle_cluster_carbon_grams_total",
+                "CO2 equivalent of the energy in the ledger since the start of the placer, while the \
+                 intensity is known, grams",
+            ),
+            state: Arc::default(),
+        }
+    }
+
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the state of the connection from `bus`.
+    pub(super) fn follow_bus(&self, bus: &Bus) {
+        self.metrics.follow_bus(bus);
+    }
+
+    /// This placer becomes active, or returns to standby.
+    pub(super) fn is_active(&self, active: bool) {
+        self.active.set([], Some(f64::from(u8::from(active))));
+        // The next active phase starts from the stored records.
+        *self.counted() = Counted::default();
+    }
+
+    /// A stored job of an earlier placer.
+    pub(super) fn restored(&self, records: &[JobRecord]) {
+        let active = records.iter().filter(|record| !record.phase.is_final());
+        self.counted().attempts =
+            active.map(|record| (record.spec.job.clone(), record.attempt)).collect();
+    }
+
+    /// The placer is to carry out these actions.
+    pub(super) fn acted(&self, actions: &[Action]) {
+        for action in actions {
+            match action {
+                Action::StoreJob(record) => self.stored(record),
+                Action::Alarm(_) => self.alarms.increment([]),
+                _ => {}
+            }
+        }
+    }
+
+    fn stored(&self, record: &JobRecord) {
+        let mut counted = self.counted();
+        let (job, submitted) = (&record.spec.job, record.spec.submitted_at_us);
+        if record.phase.is_final() {
+            if counted.attempts.remove(job).is_some() {
+                self.ended.increment([&record.phase.to_string()]);
+                let ended = record.ended_at_us.unwrap_or(record.phase_since_us);
+                self.completions.observe(ended.since(submitted).as_secs_f64());
+            }
+            return;
+        }
+        let before = counted.attempts.insert(job.clone(), record.attempt);
+        if before.unwrap_or(0) == 0 && record.attempt == 1 {
+            self.waits.observe(record.phase_since_us.since(submitted).as_secs_f64());
+        }
+    }
+
+    /// An entry of the energy ledger was delivered; a repeated one does not count.
+    pub(super) fn metered(&self, entry: &LedgerEntry) {
+        let mut counted = self.counted();
+        let until = counted.metered_until.entry(entry.node.clone()).or_default();
+        if entry.until_us <= *until {
+            return;
+        }
+        *until = entry.until_us;
+        for (owner, energy) in [
+            ("jobs", entry.attributed()),
+            ("idle", entry.idle()),
+            ("unknown", entry.unknown()),
+            ("hosts", entry.energy_mj_host),
+        ] {
+            self.energy.add([owner], energy.as_j());
+        }
+        if let Some(intensity) = counted.intensity_g_per_kwh {
+            let joules = (entry.gpus() + entry.energy_mj_host).as_j();
+            self.carbon.add([], joules / J_PER_KWH * intensity);
+        }
+    }
+
+    /// The placer handled an event in `took`; `measures` are read when an update is due.
+    pub(super) fn handled(&self, rounds: u64, took: Duration, measures: impl FnOnce() -> Measures) {
+        let now = clock::monotonic();
+        let mut counted = self.counted();
+        if counted.rounds != rounds {
+            counted.rounds = rounds;
+            self.rounds.observe(took.as_secs_f64());
+        }
+        if counted.updated_at.is_some_and(|at| now.saturating_sub(at) < UPDATE_EVERY) {
+            return;
+        }
+        counted.updated_at = Some(now);
+        let measures = measures();
+        counted.intensity_g_per_kwh = measures.intensity_g_per_kwh;
+        drop(counted);
+        self.update(&measures);
+    }
+
+    fn update(&self, measures: &Measures) {
+        for phase in PHASES {
+            let count = measures.jobs.get(&phase).copied().unwrap_or_default();
+            self.jobs.set([&phase.to_string()], Some(count as f64));
+        }
+        self.oldest_queued.set([], Some(measures.oldest_queued.as_secs_f64()));
+        let nodes = measures.nodes;
+        for (state, count) in [
+            ("ready", nodes.ready),
+            ("silent", nodes.silent),
+            ("asleep", nodes.asleep),
+            ("waking", nodes.waking),
+        ] {
+            self.nodes.set([state], Some(count as f64));
+        }
+        let gpus = measures.gpus;
+        for (used, count) in
+            [("busy", gpus.busy), ("free", gpus.free), ("unavailable", gpus.unavailable)]
+        {
+            self.gpus.set([used], Some(f64::from(count)));
+        }
+        for (quantity, power) in [
+            ("expected", Some(measures.power_expected)),
+            ("baseline", measures.power_baseline),
+            ("reserved", measures.power_reserved),
+            ("limit", measures.power_limit),
+        ] {
+            self.power.set([quantity], power.map(Power::as_w));
+        }
+        self.price.set([], measures.price);
+        self.slowdown.set(["estimate"], measures.slowdown.map(|(estimate, _)| estimate));
+        self.slowdown.set(["limit"], measures.slowdown.map(|(_, limit)| limit));
+        self.budget.set(measures.window);
+        self.intensity.set([], measures.intensity_g_per_kwh);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wattle_common::messages::JobEnergy;
+    use wattle_common::{ClusterId, Energy};
+
+    use super::*;
+
+    fn value(metrics: &Metrics, name: &str, label: &str) -> f64 {
+        let text = metrics.text();
+        let is_sample = |line: &&str| line.starts_with(name) && line.contains(label);
+        let line = text.lines().find(is_sample).unwrap_or_else(|| panic!("{name} {label}: {text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    fn entry(until_s: u64) -> LedgerEntry {
+        let job = JobEnergy {
+            job: JobId::new("a").unwrap(),
+            energy_mj: Energy::from_mj(2_000),
+            user: None,
+            project: None,
+        };
+        LedgerEntry {
+            node: NodeId::new("n0").unwrap(),
+            from_us: Timestamp::from_s(until_s - 60),
+            until_us: Timestamp::from_s(until_s),
+            energy_mj_gpus: vec![Some(Energy::from_mj(3_000)), None],
+            energy_mj_host: Energy::from_mj(500),
+            jobs: vec![job],
+            unknown: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn energy_of_a_repeated_entry_counts_once() {
+        let metrics = Metrics::new("placer", &ClusterId::new("main").unwrap(), None);
+        let placer = PlacerMetrics::new(&metrics);
+        let intensity = Measures { intensity_g_per_kwh: Some(360.0), ..Measures::default() };
+        placer.handled(1, Duration::from_millis(2), || intensity);
+        for until_s in [120, 120, 180] {
+            placer.metered(&entry(until_s));
+        }
+        let energy = |owner: &str| {
+            value(&metrics, "wattle_cluster_energy_joules_total{", &format!("owner=\"{owner}\""))
+        };
+        assert_eq!(["jobs", "idle", "unknown", "hosts"].map(energy), [4.0, 2.0, 0.0, 1.0]);
+        // 7 J at 360 g/kWh, which is 0.1 mg/J.
+        let carbon = value(&metrics, "wattle_cluster_carbon_grams_total{", "");
+        assert!((carbon - 0.000_7).abs() < 1e-12, "{carbon}");
+        assert!((value(&metrics, "wattle_placer_round_seconds_count{", "") - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_value_without_a_budget_has_no_sample() {
+        let metrics = Metrics::new("placer", &ClusterId::new("main").unwrap(), None);
+        let placer = PlacerMetrics::new(&metrics);
+        let window = WindowMeasures {
+            energy_limit: Some(Energy::from_mj(10_000)),
+            energy_spent_j: 4.0,
+            carbon_limit_g: None,
+            carbon_spent_g: None,
+            left: Duration::from_secs(60),
+        };
+        placer.update(&Measures { window: Some(window), ..Measures::default() });
+        let name = "wattle_placer_budget_energy_joules{";
+        assert!((value(&metrics, name, "remaining") - 6.0).abs() < 1e-9);
+        assert!(!metrics.text().contains("wattle_placer_budget_carbon_grams{"));
+        placer.update(&Measures::default());
+        assert!(!metrics.text().contains(name), "the budget was ended");
+    }
+}
