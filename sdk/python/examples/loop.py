@@ -13,6 +13,13 @@ if os.path.exists(path):
     with open(path) as file:
         step, weight = json.load(file)
 
+
+
+def save(to):
+    with open(to, "w") as file:
+        json.dump([step, weight], file)
+
+
 job = wattle_job.Job(steps_total=total, steps_per_epoch=100, global_batch=1, first_step=step)
 print("attempt {} from step {} on {} GPUs".format(job.attempt, step, job.size.gpus), flush=True)
 while step < total:
@@ -20,9 +27,7 @@ while step < total:
     # A step of a real model takes longer.
     sum(range(20_000))
     step += 1
-    if job.step(step):
-        with job.writing("last.json") as part, open(part, "w") as file:
-            json.dump([step, weight], file)
+    if job.step(step) and job.write("last.json", save):
         job.exit()
 job.close()
 print("completed with weight {:.6f}".format(weight))

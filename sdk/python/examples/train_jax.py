@@ -30,6 +30,13 @@ if os.path.exists(path):
     with np.load(path) as state:
         step, weights = int(state["step"]), jnp.asarray(state["weights"])
 
+
+
+def save(to):
+    with open(to, "wb") as file:
+        np.savez(file, step=step, weights=weights)
+
+
 several = jax.process_count() > 1
 job = wattle_job.Job(steps_total=total, steps_per_epoch=100, global_batch=64, first_step=step,
                      agree=largest if several else None)
@@ -39,10 +46,7 @@ while step < total:
     # Otherwise the loop would only queue steps, and report them before they are computed.
     weights.block_until_ready()
     step += 1
-    if job.step(step):
-        if jax.process_index() == 0:
-            with job.writing("last.npz") as part, open(part, "wb") as file:
-                np.savez(file, step=step, weights=weights)
+    if job.step(step) and (jax.process_index() > 0 or job.write("last.npz", save)):
         job.exit()
 job.close()
 print("completed")

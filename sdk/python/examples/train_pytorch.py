@@ -42,8 +42,9 @@ while step < total:
     optimizer.step()
     step += 1
     if job.step(step, epoch=step // 100):
-        job.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
-        break
+        state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        if job.save(state):
+            break
 if dist.is_initialized():
     dist.destroy_process_group()
 job.exit_if_requested()

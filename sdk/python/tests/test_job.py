@@ -1,5 +1,6 @@
 """Steps, reports and checkpoints of a Job; a missing or slow profiler never disturbs it."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,6 +14,13 @@ from support import DEADLINE_S, FOLDER, InJob, environment, until
 import wattle_job
 from wattle_job import progress
 from wattle_job.size import Size
+
+
+class Uncomparable:
+    """As an array: comparing it raises."""
+
+    def __ne__(self, other):
+        raise ValueError("ambiguous")
 
 
 class Reports(InJob):
@@ -58,6 +66,8 @@ class Reports(InJob):
             for step in (-1, 1 << 60, "many", object(), float("nan"), float("inf"), None):
                 job.step(step)
                 job.completed = 3
+            job.step(4, epoch=Uncomparable())
+            job.epoch = None
             job.global_batch = "a few"
             job.step(8)
             job.global_batch = None
@@ -227,6 +237,63 @@ class Checkpoints(InJob):
             with open(job.path("last")) as file:
                 self.assertEqual(file.read(), "first")
             self.assertEqual(os.listdir(self.checkpoints), ["last"])
+
+    def test_a_failed_checkpoint_leaves_the_file_and_is_requested_again(self):
+        def fails(path):
+            with open(path, "w") as file:
+                file.write("half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with wattle_job.Job() as job:
+            self.assertTrue(job.write("last", lambda path: open(path, "w").close()))
+            os.kill(os.getpid(), signal.SIGUSR1)
+            self.assertTrue(job.step(1))
+            with self.assertLogs("wattle_job", "WARNING") as logs:
+                self.assertFalse(job.write("last", fails))
+            self.assertIn("No space left", logs.output[0])
+            self.assertEqual(os.path.getsize(job.path("last")), 0)
+            self.assertEqual(os.listdir(self.checkpoints), ["last"])
+            self.assertFalse(job.step(2), "not at once")
+            job._retry_at = 0.0
+            self.assertTrue(job.step(3))
+
+    def test_a_folder_that_cannot_be_written(self):
+        with wattle_job.Job() as job:
+            for folder in ("/proc/none", os.path.join(self.socket_path, "below")):
+                job.checkpoint_dir = folder
+                with self.assertLogs("wattle_job", "WARNING"):
+                    self.assertFalse(job.write("last", lambda path: open(path, "w").close()))
+                job.step(1)
+
+    def test_a_full_disk(self):
+        with wattle_job.Job() as job, open("/dev/full", "wb", buffering=0) as full:
+            with self.assertLogs("wattle_job", "WARNING"):
+                self.assertFalse(job.write("last", lambda path: full.write(b"state")))
+            self.assertEqual(os.listdir(self.checkpoints), [])
+
+    def test_several_processes_try_again_after_the_same_step(self):
+        jobs = [wattle_job.Job(agree=lambda values: [1.0, 0.5]) for _ in range(2)]
+        again = []
+        for job in jobs:
+            self.assertTrue(job.step())
+            with self.assertLogs("wattle_job", "WARNING"):
+                job.not_written("rank 0 has failed")
+            again.append([job.step() for _ in range(60)].index(True))
+            job.close()
+        self.assertEqual(again, [19, 19], "ten seconds of steps of 0.5 s")
+
+    def test_a_forked_process_ends_on_term(self):
+        with wattle_job.Job() as job:
+            child = os.fork()
+            if child == 0:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                time.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGTERM)
+                os._exit(3)
+            self.assertEqual(os.waitpid(child, 0)[1], signal.SIGTERM, "as one without a Job")
+            self.assertFalse(job.step())
+            os.kill(os.getpid(), signal.SIGTERM)
+            self.assertTrue(job.step(), "the parent has its handler")
 
     def test_several_processes_agree(self):
         calls = []

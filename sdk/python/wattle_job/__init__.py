@@ -2,9 +2,8 @@
 
     job = wattle_job.Job(steps_total=1000, global_batch=256)
     ...
-    if job.step(step):                                   # after each step; true: a checkpoint is requested
-        with job.writing("last.pt") as path:
-            torch.save(state, path)
+    # After each step; true: a checkpoint is requested.
+    if job.step(step) and job.write("last.pt", lambda path: torch.save(state, path)):
         job.exit()
 
 `job.size` is the granted number of GPUs, nodes and processes. Hooks for frameworks are in

@@ -24,6 +24,9 @@ AGREE_EVERY_S = 1.0
 
 AGREE_STEPS_MAX = 1000
 
+RETRY_S = 10.0
+"""Time after a failed checkpoint until `step` requests it again, seconds."""
+
 
 class Job:
     """One attempt of a job.
@@ -66,7 +69,8 @@ class Job:
         self._warned = False
         self._request = CheckpointRequest()
         self._agreed = False
-        self._countdown = 1
+        self._retry_at = 0.0
+        self._countdown = self._interval = 1
         self._agreed_at = (time.monotonic(), first_step)
         self._pid = os.getpid()
         if self._socket is not None and not progress.is_job_id(self.id):
@@ -103,14 +107,40 @@ class Job:
             self.completed = self._whole(step)
         if self._socket is not None:
             now = time.monotonic()
-            if epoch is not None and epoch != self.epoch:
-                self.epoch = epoch
-                self._due = min(self._due, self._epoch_due)
+            try:
+                if epoch is not None and epoch != self.epoch:
+                    self.epoch = epoch
+                    self._due = min(self._due, self._epoch_due)
+            except Exception as error:  # a comparison of the framework's own types
+                self._warn("epoch=%r: %s", epoch, error)
             if now >= self._due:
                 self._report(now)
         if self.agree is None:
-            return self._request.requested
+            return self._request.requested and time.monotonic() >= self._retry_at
         return self._agree()
+
+    def write(self, name, function):
+        """Calls `function(path)` to write the file `name` in the folder of checkpoints; whether it is complete.
+
+        An error, such as a full disk, is logged and not raised: the file stays as it was, and `step` requests
+        the checkpoint again ten seconds later. With several processes each must get the same result;
+        `wattle_job.pytorch` has a method for that.
+        """
+        try:
+            with self.writing(name) as path:
+                function(path)
+            return True
+        except Exception as error:
+            self.not_written(error)
+            return False
+
+    def not_written(self, error):
+        """Records a failed checkpoint: training continues, and the request is repeated."""
+        LOG.warning("no checkpoint is written, training continues: %s", error)
+        self._retry_at = time.monotonic() + RETRY_S
+        self._agreed = False
+        # Counted in steps where several processes agree, so all request it again after the same step.
+        self._countdown = int(self._interval * RETRY_S / AGREE_EVERY_S)
 
     @property
     def checkpoint_requested(self):
@@ -178,7 +208,8 @@ class Job:
         try:
             requested, step_s = self.agree([float(self._request.requested), step_s])
             # Equal in all processes, so all agree after the same step again.
-            self._countdown = max(1, min(AGREE_STEPS_MAX, int(AGREE_EVERY_S / max(step_s, 1e-6))))
+            self._interval = max(1, min(AGREE_STEPS_MAX, int(AGREE_EVERY_S / max(step_s, 1e-6))))
+            self._countdown = self._interval
             self._agreed = requested > 0
         except Exception as error:  # a failed collective must not end the training
             LOG.warning("no agreement about checkpoints, none is written on request: %s", error)

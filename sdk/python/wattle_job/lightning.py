@@ -46,8 +46,12 @@ class WattleCallback(Callback):
         # Once per batch: with gradient accumulation several batches have the same step.
         requested = self.job.step(trainer.global_step, trainer.current_epoch)
         if requested and not self._saved:
+            try:
+                self._save(trainer)
+            except Exception as error:  # a full disk must not end the training
+                self.job.not_written(error)
+                return
             self._saved = True
-            self._save(trainer)
             # A validation would take time that is meant for the checkpoint.
             trainer.limit_val_batches = 0
             trainer.should_stop = True

@@ -42,12 +42,21 @@ class Job(job.Job):
         super().__init__(*arguments, **options)
 
     def save(self, state, name=NAME):
-        """Writes `state` as rank 0, and waits for it in every process."""
-        if self.size.rank == 0:
-            with self.writing(name) as path:
-                torch.save(state, path)
-        if self.agree is not None and dist.is_initialized():
-            dist.barrier()
+        """Writes `state` as rank 0, and waits for it in every process; whether it is complete.
+
+        As `write`: an error is logged in every process, training may continue.
+        """
+        failed = self.size.rank == 0 and not self.write(name, lambda path: torch.save(state, path))
+        if self.agree is None:
+            return not failed
+        try:
+            failed = self.agree([float(failed)])[0] > 0
+        except Exception as error:
+            self.not_written(error)
+            return False
+        if failed and self.size.rank != 0:
+            self.not_written("rank 0 has failed")
+        return not failed
 
     def load(self, name=NAME, map_location="cpu"):
         """The state that `save` wrote in this or an earlier attempt; None at the first start."""

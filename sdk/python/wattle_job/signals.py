@@ -1,7 +1,9 @@
 """Signals that request a checkpoint: each sets a flag, which is read between two steps."""
 
 import logging
+import os
 import signal
+import weakref
 
 LOG = logging.getLogger("wattle_job")
 
@@ -18,11 +20,17 @@ def named(name):
 
 
 class CheckpointRequest:
-    """Whether a checkpoint was requested."""
+    """Whether a checkpoint was requested.
+
+    A forked process, such as a worker of a data loader, has the previous handler of TERM again, so its
+    parent can end it.
+    """
 
     def __init__(self):
         self.requested = False
         self._previous = {}
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_Forked(self))
         # One object, so that it can be compared.
         self._handler = self._handle
 
@@ -60,12 +68,27 @@ class CheckpointRequest:
             self._previous[number] = previous
         return True
 
-    def close(self):
-        """Sets the previous handlers again, where no other handler was set meanwhile."""
+    def close(self, numbers=None):
+        """Sets the previous handlers again, where no other handler was set meanwhile; of these signals only,
+        if any are given."""
         for number, previous in list(self._previous.items()):
+            if numbers is not None and number not in numbers:
+                continue
             try:
                 if signal.getsignal(number) is self._handler and previous is not None:
                     signal.signal(number, previous)
                 del self._previous[number]
             except (ValueError, OSError, RuntimeError):
                 pass
+
+
+class _Forked:
+    """Runs in each forked process, as long as the request exists."""
+
+    def __init__(self, request):
+        self._request = weakref.ref(request)
+
+    def __call__(self):
+        request = self._request()
+        if request is not None:
+            request.close((signal.SIGTERM,))
