@@ -26,6 +26,7 @@ mod overload;
 mod plain_english;
 mod predictors;
 mod probing;
+mod sdk;
 mod sleeping;
 mod slurm;
 mod slurm_faults;
