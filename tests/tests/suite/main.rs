@@ -20,6 +20,7 @@ mod identity;
 mod kill;
 mod kinds;
 mod live;
+mod messages;
 mod node;
 mod operating;
 mod overload;
