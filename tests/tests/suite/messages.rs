@@ -32,7 +32,6 @@ fn python() -> Result<PathBuf, String> {
 }
 
 #[tokio::test]
-#[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
 async fn python_line_of_each_subject_runs() {
     let python = match python() {
         Ok(python) => python,
