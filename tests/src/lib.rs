@@ -150,6 +150,12 @@ impl System {
         (self.up, self.bus) = start(self.folder.path(), &self.cluster, args, &[]).await;
     }
 
+    /// Ends `wattle up`, which requests a checkpoint of every job, and restarts it in the same folder.
+    pub async fn end_and_start_again(&mut self, args: &[&str]) {
+        assert!(self.end().await.success(), "{}", self.logs());
+        (self.up, self.bus) = start(self.folder.path(), &self.cluster, args, &[]).await;
+    }
+
     /// The bus's address.
     #[must_use]
     pub fn url(&self) -> &str {

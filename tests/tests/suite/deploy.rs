@@ -223,3 +223,28 @@ fn every_service_has_a_unit() {
         assert!(drop_in.lines().any(|known| known == line), "rights without NVML: {line}");
     }
 }
+
+/// Each service is in the table of the Debian packages, and every file that the table names exists.
+#[test]
+fn every_service_has_a_package() {
+    let table = std::fs::read_to_string(repository("deploy/debian/packages")).unwrap();
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split('|').map(str::trim).collect())
+        .collect();
+    for service in SERVICES {
+        let name = format!("wattle-{service}");
+        let found = rows.iter().any(|row| row[0] == name && row[1] == name);
+        assert!(found, "{name}: add its line to deploy/debian/packages");
+    }
+    for row in &rows {
+        assert_eq!(row.len(), 5, "{row:?}");
+        for file in row[4].split_whitespace() {
+            let (source, target) = file.split_once('=').unwrap_or_else(|| panic!("{file}"));
+            let built = source.starts_with("BINARIES/");
+            assert!(built || repository(source).exists(), "{}: no file {source}", row[0]);
+            assert!(!target.starts_with('/'), "{file}: targets are relative");
+        }
+    }
+}

@@ -250,15 +250,18 @@ async fn end(child: &mut Child, grace: Duration) {
     }
 }
 
-/// Finds a program of the project in the folder of `wattle`.
+/// The folder of the packages for files that are no programs, seen from that of `wattle`.
+const LIBRARY_FOLDER: &str = "../lib/wattle";
+
+/// Finds a program or library of the project in the folder of `wattle`, or in that of the packages.
 pub(crate) fn find_own(name: &str) -> anyhow::Result<PathBuf> {
     let me = std::env::current_exe().context("cannot find the path of this program")?;
     let folder = me.parent().context("cannot find the path of this program")?;
-    let path = folder.join(name);
-    anyhow::ensure!(
-        path.is_file(),
-        "{name} is not in {}: run `cargo build --workspace`",
-        folder.display()
-    );
-    Ok(path)
+    let places = [folder.join(name), folder.join(LIBRARY_FOLDER).join(name)];
+    places.into_iter().find(|path| path.is_file()).with_context(|| {
+        format!(
+            "{name} is not in {}: install the packages of Wattle, or run `cargo build --workspace`",
+            folder.display()
+        )
+    })
 }
