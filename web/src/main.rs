@@ -1,0 +1,3 @@
+//! `wattle-web`.
+
+fn main() {}
