@@ -33,7 +33,8 @@ impl Uses {
         self.jobs + self.idle + self.unknown + self.hosts
     }
 
-    fn add(&mut self, other: Self) {
+    /// Adds other energy.
+    pub fn add(&mut self, other: Self) {
         self.jobs += other.jobs;
         self.idle += other.idle;
         self.unknown += other.unknown;
@@ -189,7 +190,8 @@ fn outside(from: Timestamp, until: Timestamp, others: &mut [(Timestamp, Timestam
 
 /// The energy of an entry between two instants of its interval, over which it is spread evenly. The
 /// parts of adjacent intervals sum to the energy.
-fn part(entry: &LedgerEntry, energy: Energy, from: Timestamp, until: Timestamp) -> Energy {
+#[must_use]
+pub fn part(entry: &LedgerEntry, energy: Energy, from: Timestamp, until: Timestamp) -> Energy {
     let span = u128::from(entry.until_us.as_us() - entry.from_us.as_us());
     let before = |at: Timestamp| {
         let passed = u128::from(at.as_us() - entry.from_us.as_us());

@@ -4,6 +4,7 @@
 
 pub mod alternatives;
 pub mod energy;
+pub mod intensity;
 pub mod job;
 pub mod measured;
 pub mod node;
