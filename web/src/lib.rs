@@ -4,7 +4,16 @@
 //! the content of a page from it as JSON, and [`patch::patch`] what has changed since the last time.
 //! The service around them follows the bus and serves HTTP.
 
+#[cfg(feature = "service")]
+mod config;
 pub mod model;
 pub mod pages;
 pub mod patch;
+#[cfg(feature = "service")]
+mod shell;
 pub mod topic;
+
+#[cfg(feature = "service")]
+pub use config::Config;
+#[cfg(feature = "service")]
+pub use shell::run;
