@@ -73,7 +73,16 @@ fn grams(carbon: Carbon) -> Value {
 /// At least four significant digits.
 fn significant(value: f64) -> Value {
     let size = value.abs();
-    rounded(value, if size >= 1_000.0 { 0 } else if size >= 10.0 { 2 } else { 4 })
+    rounded(
+        value,
+        if size >= 1_000.0 {
+            0
+        } else if size >= 10.0 {
+            2
+        } else {
+            4
+        },
+    )
 }
 
 /// Seconds since the Unix epoch, to the second.
@@ -118,7 +127,14 @@ mod tests {
             }
         }
         let pages = [
-            "overview", "jobs", "job", "nodes", "energy", "saving", "budget", "predictors",
+            "overview",
+            "jobs",
+            "job",
+            "nodes",
+            "energy",
+            "saving",
+            "budget",
+            "predictors",
             "services",
         ];
         for page in pages {

@@ -122,7 +122,8 @@ mod tests {
         assert_eq!(parse(&[("topic", "overview")]), Some(Topic::Overview));
         assert_eq!(parse(&[("topic", "jobs")]), Some(Topic::Jobs(List::default())));
         let long = "X".repeat(1_000);
-        let found = parse(&[("topic", "jobs"), ("q", &long), ("page", "999999999"), ("show", "a b")]);
+        let found =
+            parse(&[("topic", "jobs"), ("q", &long), ("page", "999999999"), ("show", "a b")]);
         let Some(Topic::Jobs(list)) = found else { panic!("{found:?}") };
         assert_eq!((list.search.len(), list.page, list.show.as_str()), (64, PAGE_MAX, "ab"));
         assert!(list.search.starts_with('x'), "searches ignore case");

@@ -66,7 +66,8 @@ impl Bus {
         client_name: &str,
         patience: Duration,
     ) -> Result<Self, BusError> {
-        let key = Credentials::parse(key).map_err(|problem| BusError::refused("use the key", problem))?;
+        let key =
+            Credentials::parse(key).map_err(|problem| BusError::refused("use the key", problem))?;
         let bus = Self::prepare(config, cluster, client_name, Some(key)).await?;
         match tokio::time::timeout(patience, bus.wait_connected()).await {
             Ok(()) => Ok(bus),

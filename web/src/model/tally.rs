@@ -274,7 +274,10 @@ mod tests {
             count(&mut tally, &entry("n0", minute * 60, minute * 60 + 60, "a", 1));
         }
         assert_eq!(tally.hours.len() as u64, DAYS * 24);
-        assert_eq!((tally.fine.len(), tally.known[&testkit::node("n0")].len()), (FINE_MAX, KNOWN_MAX));
+        assert_eq!(
+            (tally.fine.len(), tally.known[&testkit::node("n0")].len()),
+            (FINE_MAX, KNOWN_MAX)
+        );
         let before = tally.sums(0, 100, None).uses;
         count(&mut tally, &entry("n0", 60, 120, "a", 1));
         assert_eq!(tally.sums(0, 100, None).uses, before, "an old entry is a repeated one");

@@ -98,16 +98,17 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
     let set = model.budget.as_ref().filter(|set| !set.budget.is_none());
     let budget = set.map(|set| set.budget);
     let status = model.status.as_ref();
-    let window = status.filter(|_| budget.is_some_and(|budget| budget.has_window())).map(|status| {
-        json!({
-            "from_s": seconds(status.window_from_us),
-            "until_s": seconds(status.window_until_us),
-            "energy_wh": watt_hours(status.energy_mj),
-            "carbon_g": status.carbon_ug.map(super::grams),
-            "overrun_previous": status.overrun_previous.map(|share| rounded(share, 4)),
-            "burned": burned(model, status.window_from_us, status.energy_mj),
-        })
-    });
+    let window =
+        status.filter(|_| budget.is_some_and(|budget| budget.has_window())).map(|status| {
+            json!({
+                "from_s": seconds(status.window_from_us),
+                "until_s": seconds(status.window_until_us),
+                "energy_wh": watt_hours(status.energy_mj),
+                "carbon_g": status.carbon_ug.map(super::grams),
+                "overrun_previous": status.overrun_previous.map(|share| rounded(share, 4)),
+                "burned": burned(model, status.window_from_us, status.energy_mj),
+            })
+        });
     let aim = model.aim.filter(|_| window.is_none()).map(|aim| {
         json!({
             "max_slowdown": aim.max_slowdown,

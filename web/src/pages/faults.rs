@@ -55,7 +55,12 @@ pub(super) fn all(model: &Model, now: Now) -> Vec<Fault> {
             if model.is_overdue(node, power, now) {
                 let unit = if power { "wattle-power-agent" } else { "wattle-launcher" };
                 let remedy = format!("look at {unit} on {id}");
-                faults.push(Fault::new(Level::Fault, id, format!("its {service} is silent"), remedy));
+                faults.push(Fault::new(
+                    Level::Fault,
+                    id,
+                    format!("its {service} is silent"),
+                    remedy,
+                ));
             }
         }
         if node.sleep.is_none() && model.lost_since().is_none() && !model.summaries.contains_key(id)
@@ -71,8 +76,7 @@ pub(super) fn all(model: &Model, now: Now) -> Vec<Fault> {
             let of = format!("{id} GPU {}", gpu.gpu);
             for condition in gpu.health.iter().flat_map(|health| &health.conditions) {
                 let kind = condition.condition;
-                let level =
-                    if kind.keeps_jobs_away() { Level::Fault } else { Level::Warning };
+                let level = if kind.keeps_jobs_away() { Level::Fault } else { Level::Warning };
                 faults.push(Fault::new(level, &of, kind.description(), kind.remedy()));
             }
             if let Some(error) = &gpu.last_error {
@@ -89,7 +93,12 @@ fn services(model: &Model, now: Now) -> Vec<Fault> {
     if let Some(since) = model.lost_since() {
         let age = now.steady.saturating_sub(since).as_secs();
         let text = format!("the NATS server has been away for {age} s: the figures are old");
-        faults.push(Fault::new(Level::Fault, "bus", text, "start nats-server, or check the network"));
+        faults.push(Fault::new(
+            Level::Fault,
+            "bus",
+            text,
+            "start nats-server, or check the network",
+        ));
         return faults;
     }
     for (key, effect) in [("placer", "no job starts"), ("registry", "predictions do not change")] {

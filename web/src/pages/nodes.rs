@@ -57,12 +57,10 @@ fn row(node: &Node, model: &Model, now: Now) -> Value {
 
 /// The content of the page.
 pub(super) fn content(list: &List, model: &Model, now: Now) -> Value {
-    let matches = |id: &NodeId| {
-        list.search.is_empty() || id.as_str().to_lowercase().contains(&list.search)
-    };
+    let matches =
+        |id: &NodeId| list.search.is_empty() || id.as_str().to_lowercase().contains(&list.search);
     let found: Vec<&NodeId> = model.nodes.keys().filter(|id| matches(id)).collect();
-    let part: Vec<&NodeId> =
-        found.iter().skip(list.page * ROWS).take(ROWS).copied().collect();
+    let part: Vec<&NodeId> = found.iter().skip(list.page * ROWS).take(ROWS).copied().collect();
     let nodes = model.nodes_with_readings(|id| part.contains(&id));
     let rows: Map<String, Value> =
         nodes.iter().map(|node| (node.node.to_string(), row(node, model, now))).collect();

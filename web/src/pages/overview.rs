@@ -37,7 +37,8 @@ fn caps(model: &Model) -> Option<Power> {
 fn tile(model: &Model, node: &Node, gpus: &mut Gpus, detailed: bool, now: Now) -> Value {
     let summary = model.summaries.get(&node.node).filter(|_| node.sleep.is_none());
     let reading = |gpu: u32| summary?.gpus.iter().find(|reading| reading.gpu == gpu);
-    let (mut drawn, mut caps, mut has_reading, mut busy_here) = (Power::ZERO, Power::ZERO, false, 0);
+    let (mut drawn, mut caps, mut has_reading, mut busy_here) =
+        (Power::ZERO, Power::ZERO, false, 0);
     let (mut cells, mut is_faulty) = (Vec::new(), false);
     for gpu in node.power.iter().flat_map(|report| &report.gpus) {
         let reading = reading(gpu.gpu);

@@ -10,9 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use wattle_common::messages::{
-    BudgetReply, CancelJob, OutputReply, ReadOutput, Reply, SetBudget,
-};
+use wattle_common::messages::{BudgetReply, CancelJob, OutputReply, ReadOutput, Reply, SetBudget};
 use wattle_common::subject::{Rank, RequestTopic, Subject};
 use wattle_common::time::span_s;
 use wattle_common::{Budget, JobId, NodeId};
@@ -182,8 +180,7 @@ pub(super) async fn budget(
         Err(error) => return refuse(StatusCode::BAD_REQUEST, error),
     };
     let window = limits.window_h.filter(|hours| *hours > 0.0).map(|hours| span_s(hours * 3_600.0));
-    let budget =
-        Budget::from_human(limits.energy_kwh, limits.carbon_kg, limits.power_kw, window);
+    let budget = Budget::from_human(limits.energy_kwh, limits.carbon_kg, limits.power_kw, window);
     let budget = match budget {
         Ok(budget) => budget,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, error),

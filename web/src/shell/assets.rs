@@ -6,7 +6,15 @@ use axum::response::{IntoResponse, Response};
 
 /// The addresses of pages; each shows the same document, whose script shows the page.
 pub(super) const PAGES: [&str; 9] = [
-    "/", "/jobs", "/jobs/{job}", "/nodes", "/energy", "/saving", "/budget", "/predictors", "/services",
+    "/",
+    "/jobs",
+    "/jobs/{job}",
+    "/nodes",
+    "/energy",
+    "/saving",
+    "/budget",
+    "/predictors",
+    "/services",
 ];
 
 const HTML: &str = "text/html; charset=utf-8";

@@ -21,7 +21,9 @@ fn topic(
     parameters: &BTreeMap<String, String>,
 ) -> Result<Topic, Box<Response>> {
     if shared.config.require_sign_in && guard::person(shared, headers).is_none() {
-        return Err(Box::new((StatusCode::UNAUTHORIZED, "sign in to see this page").into_response()));
+        return Err(Box::new(
+            (StatusCode::UNAUTHORIZED, "sign in to see this page").into_response(),
+        ));
     }
     Topic::parse(parameters)
         .ok_or_else(|| Box::new((StatusCode::NOT_FOUND, "no such page").into_response()))
@@ -51,7 +53,9 @@ pub(super) async fn follow(
         match receiver.recv().await {
             Ok(event) => Some((Ok(event), (None, receiver))),
             // It connects again and receives everything.
-            Err(broadcast::error::RecvError::Lagged(_) | broadcast::error::RecvError::Closed) => None,
+            Err(broadcast::error::RecvError::Lagged(_) | broadcast::error::RecvError::Closed) => {
+                None
+            }
         }
     });
     let kind = [

@@ -94,7 +94,10 @@ pub(super) async fn check(
 /// The token of the request's session.
 pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
     let cookies = text(headers, header::COOKIE)?.split(';').map(str::trim);
-    cookies.filter_map(|cookie| cookie.split_once('=')).find(|(name, _)| *name == COOKIE).map(|c| c.1)
+    cookies
+        .filter_map(|cookie| cookie.split_once('='))
+        .find(|(name, _)| *name == COOKIE)
+        .map(|c| c.1)
 }
 
 /// The connection of the person who has signed in.
@@ -141,7 +144,8 @@ mod tests {
         let config = config(&["wattle.example.org"]);
         let own = ["localhost:8620", "127.0.0.1:8620", "[::1]:8620", "Wattle.Example.org"];
         assert!(own.iter().all(|host| is_own_host(&config, host)));
-        for other in ["", "evil.example", "evil.example:8620", "10.0.0.5", "localhost.evil.example"] {
+        for other in ["", "evil.example", "evil.example:8620", "10.0.0.5", "localhost.evil.example"]
+        {
             assert!(!is_own_host(&config, other), "{other}");
         }
     }

@@ -131,7 +131,10 @@ mod tests {
         model.summary(&serde_json::to_vec(&summary("n1", 130)).unwrap(), now(101));
         hub.update(&mut model, now(101));
         let change = data(&events.try_recv().unwrap());
-        assert_eq!(change["change"]["page"]["nodes"], json!({"n1": {"w": 260, "g": [[130, 250, "idle"], [130, 250, "idle"]]}}));
+        assert_eq!(
+            change["change"]["page"]["nodes"],
+            json!({"n1": {"w": 260, "g": [[130, 250, "idle"], [130, 250, "idle"]]}})
+        );
         hub.update(&mut model, now(101));
         assert!(events.try_recv().is_err(), "nothing has changed");
         hub.update(&mut model, now(102));

@@ -83,9 +83,11 @@ impl Sessions {
             other => wattle_runtime::shell::chain(&other),
         })?;
         if !bus.has_key() || bus.requester().rank == Rank::Local {
-            return Err("the key is not one of a person: paste the whole file that `wattle keys add \
+            return Err(
+                "the key is not one of a person: paste the whole file that `wattle keys add \
                         user NAME` wrote, with its line `# role: user NAME`"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         let token = token().map_err(|error| format!("no random numbers: {error}"))?;
         let used = clock::monotonic();

@@ -64,6 +64,8 @@ pub(crate) struct Site<'a> {
     pub(crate) folder: &'a Path,
     /// Simulated seconds per wall second.
     pub(crate) rate: u32,
+    /// Port of the web page.
+    pub(crate) port: u16,
 }
 
 impl Site<'_> {
@@ -151,7 +153,10 @@ pub(crate) fn start(
     ]);
     let mut predictor = site.common();
     predictor.push(("model.gpu_type_default", Value::from(kind)));
-    let mut services = vec![("placer", "placer", placer), ("registry", "registry", registry)];
+    let mut web = site.common();
+    web.push(("listen", Value::from(format!("127.0.0.1:{}", site.port))));
+    let mut services =
+        vec![("placer", "placer", placer), ("registry", "registry", registry), ("web", "web", web)];
     services.extend(PREDICTORS.map(|name| ("predictor", name, predictor.clone())));
     for (service, name, overrides) in services {
         let config = configs::write(&folder, name, name, overrides)?;
@@ -257,14 +262,15 @@ async fn missing(bus: &Bus, nodes_wanted: usize) -> anyhow::Result<Option<String
         let found = bus.services(name, ANSWER_WITHIN).await?.len();
         anyhow::Ok((found < wanted).then(|| format!("{found} of {wanted} {name} answer")))
     };
-    let (placer, registry, predictors, profilers) = tokio::try_join!(
+    let (placer, registry, predictors, profilers, web) = tokio::try_join!(
         async { anyhow::Ok(bus.serves("wattle-placer", &last, ANSWER_WITHIN).await?) },
         answering("wattle-registry", 1),
         answering("wattle-predictor", PREDICTORS.len()),
         answering("wattle-profiler", nodes_wanted),
+        answering("wattle-web", 1),
     )?;
     let placer = (!placer).then(|| "the placer does not answer".to_owned());
-    Ok(placer.or(registry).or(predictors).or(profilers))
+    Ok(placer.or(registry).or(predictors).or(profilers).or(web))
 }
 
 /// Cancels every job and waits until none runs.
