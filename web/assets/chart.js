@@ -9,7 +9,7 @@ const HEIGHT = 200;
 export function roundUp(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10].map((step) => step * power).find((step) => step >= value * 0.999);
+  return [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].map((step) => step * power).find((step) => step >= value * 0.999);
 }
 
 function axis(max, format) {
@@ -29,9 +29,9 @@ function frame(label, max, format, labels, ...drawing) {
 
 /**
  * Curves over time. `series`: `{ class, points: [[x, y]], area }`; `lines`: horizontal lines
- * `{ class, y }`; `from` and `until` bound x.
+ * `{ class, y }`; `from` and `until` bound x; `now` is a vertical line.
  */
-export function curve({ label, series, lines = [], from, until, format, labels }) {
+export function curve({ label, series, lines = [], now, from, until, format, labels }) {
   const values = [...series.flatMap((one) => one.points.map(([, y]) => y)), ...lines.map((line) => line.y)];
   const max = roundUp(Math.max(...values, 0));
   const x = (at) => ((at - from) / Math.max(until - from, 1e-9)) * WIDTH;
@@ -48,7 +48,8 @@ export function curve({ label, series, lines = [], from, until, format, labels }
   const levels = lines.map((line) => h("line", {
     class: `level ${line.class}`, x1: 0, x2: WIDTH, y1: y(line.y), y2: y(line.y),
   }));
-  return frame(label, max, format, labels, drawn, levels);
+  const present = now === undefined ? null : h("line", { class: "present", x1: x(now), x2: x(now), y1: 0, y2: HEIGHT });
+  return frame(label, max, format, labels, drawn, levels, present ?? []);
 }
 
 /** Stacked bars. `bars`: `{ title, parts: [{ class, value }] }`. */

@@ -32,7 +32,7 @@ export const watts = (value) => (known(value) ? String(Math.round(value)) : NONE
 export function percent(share, digits = 0) {
   if (!known(share)) return NONE;
   const small = digits === 0 && share !== 0 && Math.abs(share) < 0.01;
-  return `${(100 * share).toFixed(small ? 1 : digits)} %`;
+  return `${(100 * share).toFixed(small ? 1 : digits).replace("-", "−")} %`;
 }
 
 /** A span in at most two units: `45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`. */

@@ -51,7 +51,7 @@ function progress(row) {
 export function end(row, ctx) {
   if (row.group === 2) return row.ended_s ? f.time(row.ended_s, ctx.now()) : "–";
   if (f.isKnown(row.end_s)) return `${f.time(row.end_s, ctx.now())} (${f.span(row.end_s - ctx.now())})`;
-  if (f.isKnown(row.rest_s)) return `runs ${f.span(row.rest_s)}`;
+  if (f.isKnown(row.rest_s)) return `${f.span(row.rest_s)} to run`;
   return "–";
 }
 

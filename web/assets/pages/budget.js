@@ -27,8 +27,8 @@ function burnDown(page, ctx) {
   return card("What is left of the energy", curve({
     label: `${f.energy(budget - window.energy_wh)} of ${f.energy(budget)} are left; at ${f.power(draw)} ${words}`,
     series: [{ class: "even", points: [[from, budget], [until, 0]] }, { class: "gpus", points: left, area: true }, { class: "forecast", points: forecast }],
-    from, until, format: f.energy, labels: [f.time(from, ctx.now()), `now ${f.time(now, ctx.now())}`, f.time(until, ctx.now())],
-  }), legend([["gpus", "measured"], ["forecast", `forecast at ${f.power(draw)}`], ["even", "even spending"]]),
+    from, until, format: f.energy, now, labels: [f.time(from, ctx.now()), f.time(until, ctx.now())],
+  }), legend([["gpus", `measured until ${f.time(now, ctx.now())}`], ["forecast", `forecast at ${f.power(draw)}`], ["even", "even spending"]]),
   h("p", null, `At ${f.power(draw)} ${words}.`));
 }
 

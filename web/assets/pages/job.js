@@ -103,7 +103,7 @@ export function draw(page, ctx) {
   const saved = page.baseline && row.wh !== undefined ? row.wh * (page.baseline.energy - 1) : undefined;
   const carbon = page.intensity_g_per_kwh === undefined || row.wh === undefined ? undefined : (row.wh / 1000) * page.intensity_g_per_kwh;
   return [
-    heading(page.job, h("p", { class: "verdict-line" }, state(row.phase), " ", verdict(page, ctx))),
+    heading(page.job, h("p", { class: "verdict-line" }, state(row.phase), h("span", { class: "muted", "aria-hidden": "true" }, " · "), verdict(page, ctx))),
     page.error ? h("p", null, state(page.error, "fault")) : null,
     page.observing ? h("p", { class: "muted" }, "Under observation: the placement may still be undone.") : null,
     message.text ? h("p", null, state(message.text, message.kind)) : null,

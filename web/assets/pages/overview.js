@@ -46,7 +46,7 @@ function budgetCard({ budget }, ctx) {
     return card("Budget", figure("none"), h("p", { class: "muted" }, "No window of energy or carbon is limited. ", h("a", { href: "/budget" }, "Details")));
   }
   return card("Budget", figure(f.percent(budget.spent), h("span", { class: "of" }, ` of the ${budget.of} spent`)),
-    gauge({ share: budget.spent, mark: budget.expected, level: budget.over ? "over" : "" }),
+    gauge({ share: budget.spent, mark: budget.expected, parts: [{ class: budget.spent > 1 ? "over" : budget.over ? "unknown" : "", share: budget.spent }] }),
     h("p", null, state(budget.words, budget.over ? "warning" : "ok")),
     h("p", { class: "muted" }, `expected ${f.percent(budget.expected)} at its end in ${f.span(budget.until_s - ctx.now())}`));
 }
@@ -79,7 +79,7 @@ function tile(id, node, isDetailed) {
   });
   return h("li", { "data-key": id }, h("a", { class: `tile ${node.s.replace(" ", "-")}`, href: `/nodes?q=${encodeURIComponent(id)}`, "aria-label": label, title: label },
     isDetailed
-      ? [h("span", { class: "tile-head" }, h("b", null, id), h("span", { class: "muted" }, node.s === "busy" ? f.power(node.w) : node.s)),
+      ? [h("span", { class: "tile-head" }, h("b", null, id), h("span", { class: "muted" }, node.s === "busy" || node.s === "idle" ? f.power(node.w) : node.s)),
         h("span", { class: "cells" }, cells)]
       : [h("b", null, id), gauge({ share })]));
 }
