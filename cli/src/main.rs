@@ -14,7 +14,6 @@ mod connection;
 mod inputs;
 mod job_name;
 mod job_records;
-mod job_view;
 mod output;
 mod policies;
 mod progress;

@@ -1,6 +1,5 @@
 //! The last summary of each node, requested from its profiler.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
@@ -8,6 +7,7 @@ use wattle_common::NodeId;
 use wattle_common::messages::{NodeSummary, ReadSummary};
 use wattle_common::subject::{Bucket, NodeTopic, Rank, Reporter, Subject};
 use wattle_runtime::bus::Bus;
+use wattle_view::Summaries;
 
 use crate::job_records;
 
@@ -15,9 +15,6 @@ use crate::job_records;
 const REQUESTS_MAX: usize = 64;
 /// Longest wait for one profiler, wall time. An absent one is reported by the server at once.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// The summaries of all nodes, by node. A node whose profiler does not answer is absent.
-pub(crate) type Summaries = BTreeMap<NodeId, NodeSummary>;
 
 /// Requests the last summary of every node that has reported.
 pub(crate) async fn of_all_nodes(bus: &Bus) -> anyhow::Result<Summaries> {

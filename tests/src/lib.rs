@@ -5,6 +5,7 @@
 
 #![allow(clippy::missing_panics_doc, reason = "a test fails by panicking")]
 
+pub mod browser;
 pub mod chaos;
 pub mod examples;
 pub mod gpu_suite;

@@ -15,10 +15,11 @@ use wattle_runtime::bus::Bus;
 
 use crate::connection::{Connection, block_on};
 use crate::job_records::{self, Listed};
-use crate::job_view::JobView;
 use crate::output::{Align, Table, note, print, print_json, terminal_width};
 use crate::quantity::{EnergyUnit, clock, energy, percent, power, watts};
-use crate::summaries::{self, Summaries};
+use crate::summaries;
+use wattle_view::Summaries;
+use wattle_view::job::JobView;
 
 /// List the jobs with power, energy, progress and predicted rest.
 #[derive(Args)]

@@ -11,20 +11,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
-use wattle_common::messages::{
-    AppliedGpu, GpuSummary, LaunchReport, LaunchState, NodeDesired, NodeSleep, NodeSummary,
-    PowerReport,
-};
-use wattle_common::subject::{Bucket, Reporter};
-use wattle_common::{JobId, NodeId, Power, Timestamp, codec};
+use wattle_common::messages::AppliedGpu;
+use wattle_common::subject::Bucket;
+use wattle_common::{JobId, NodeId, Power, Timestamp};
 use wattle_runtime::bus::Bus;
+use wattle_view::node::{Node, desired, reported, summarize};
 
 use crate::connection::{Connection, block_on};
 use crate::job_records;
 use crate::output::{Align, Table, note, print, print_json, terminal_width};
 use crate::quantity::{power, watts};
-use crate::summaries::{self, Summaries};
+use crate::summaries;
 
 /// List the nodes and their GPUs.
 #[derive(Args)]
@@ -46,59 +43,6 @@ pub(crate) struct Nodes {
     json: bool,
 }
 
-/// The reports of a node.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Node {
-    /// Its id.
-    pub(crate) node: NodeId,
-    /// The report of its power agent; absent before the first report.
-    pub(crate) power: Option<PowerReport>,
-    /// The report of its launcher; absent before the first report.
-    pub(crate) launcher: Option<LaunchReport>,
-    /// Its sleep state; absent if it is awake.
-    pub(crate) sleep: Option<NodeSleep>,
-    /// The last summary of its profiler; absent without an answer.
-    pub(crate) summary: Option<NodeSummary>,
-}
-
-impl Node {
-    /// A node without reports.
-    pub(crate) const fn new(node: NodeId) -> Self {
-        Self { node, power: None, launcher: None, sleep: None, summary: None }
-    }
-
-    /// The last reading of a GPU; a sleeping node has none.
-    fn reading(&self, gpu: u32) -> Option<&GpuSummary> {
-        let summary = self.summary.as_ref().filter(|_| self.sleep.is_none())?;
-        summary.gpus.iter().find(|known| known.gpu == gpu)
-    }
-
-    /// The GPUs with their last readings.
-    pub(crate) fn gpus(&self) -> impl Iterator<Item = (&AppliedGpu, Option<&GpuSummary>)> {
-        let gpus = self.power.iter().flat_map(|report| &report.gpus);
-        gpus.map(|gpu| (gpu, self.reading(gpu.gpu)))
-    }
-
-    /// The jobs that run on a GPU of the node.
-    pub(crate) fn jobs_on(&self, gpu: u32) -> Vec<&JobId> {
-        let jobs = self.launcher.iter().flat_map(|report| &report.jobs);
-        jobs.filter(|job| matches!(job.state, LaunchState::Running | LaunchState::Stopping))
-            .filter(|job| job.gpus.contains(&gpu))
-            .map(|job| &job.job)
-            .collect()
-    }
-
-    /// The configured power of the host of a node that is awake.
-    pub(crate) fn host_power(&self) -> Option<Power> {
-        self.summary.as_ref().filter(|_| self.sleep.is_none())?.power_mw_host
-    }
-
-    /// The state of a GPU in one or two words.
-    pub(crate) fn state(&self, gpu: &AppliedGpu) -> &'static str {
-        self.sleep.map_or_else(|| conditions::state(gpu), |sleep| sleep.state.label())
-    }
-}
-
 /// Every node that has reported, by id, without summaries.
 pub(crate) async fn nodes(bus: &Bus) -> anyhow::Result<Vec<Node>> {
     let mut nodes: BTreeMap<NodeId, Node> = BTreeMap::new();
@@ -114,44 +58,6 @@ pub(crate) async fn nodes(bus: &Bus) -> anyhow::Result<Vec<Node>> {
 fn warn(applied: Result<(), String>) {
     if let Err(error) = applied {
         note(&format!("warning: {error}"));
-    }
-}
-
-/// Applies a change of the bucket `actual`.
-pub(crate) fn reported(
-    nodes: &mut BTreeMap<NodeId, Node>,
-    key: &str,
-    value: Option<&[u8]>,
-) -> Result<(), String> {
-    let (Some((reporter, node)), Some(value)) = (Reporter::parse(key), value) else {
-        return Ok(());
-    };
-    let known = nodes.entry(node.clone()).or_insert_with(|| Node::new(node));
-    let read = match reporter {
-        Reporter::Power => codec::decode_json(value).map(|r| known.power = Some(r)),
-        Reporter::Launcher => codec::decode_json(value).map(|r| known.launcher = Some(r)),
-    };
-    read.map_err(|error| format!("the report {key} cannot be read: {error}"))
-}
-
-/// Applies a change of the bucket `desired`.
-pub(crate) fn desired(
-    nodes: &mut BTreeMap<NodeId, Node>,
-    key: &str,
-    value: Option<&[u8]>,
-) -> Result<(), String> {
-    let known = NodeId::new(key).ok().and_then(|node| nodes.get_mut(&node));
-    let (Some(known), Some(value)) = (known, value) else { return Ok(()) };
-    let order: NodeDesired = codec::decode_json(value)
-        .map_err(|error| format!("the desired state of {key} cannot be read: {error}"))?;
-    known.sleep = order.sleep;
-    Ok(())
-}
-
-/// Adds the summaries to their nodes.
-pub(crate) fn summarize(nodes: &mut [Node], mut summaries: Summaries) {
-    for node in nodes {
-        node.summary = summaries.remove(&node.node);
     }
 }
 
@@ -363,7 +269,9 @@ pub(crate) mod tests {
     use expect_test::expect;
     use wattle_common::Frequency;
     use wattle_common::id::SwitchId;
-    use wattle_common::messages::SleepState;
+    use wattle_common::messages::{
+        GpuSummary, LaunchState, NodeSleep, NodeSummary, PowerReport, SleepState,
+    };
     use wattle_testkit as testkit;
 
     use super::*;

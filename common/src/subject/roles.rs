@@ -32,6 +32,8 @@ pub enum Role {
     Node(NodeId),
     /// The service that connects the cluster with Slurm.
     Slurm,
+    /// The service of the web page.
+    Web,
     /// A person who submits jobs.
     User(UserId),
     /// A person who operates the cluster.
@@ -43,7 +45,7 @@ pub enum Role {
 /// Why a text is not a [`Role`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "invalid role `{0}`: expected placer, registry, slurm, predictor NAME, node NAME, user NAME, \
+    "invalid role `{0}`: expected placer, registry, slurm, web, predictor NAME, node NAME, user NAME, \
      operator NAME or monitor NAME; a NAME has 1 to 64 letters, digits, - and _"
 )]
 pub struct RoleError(String);
@@ -60,6 +62,7 @@ impl Role {
             ("placer", None) => Ok(Self::Placer),
             ("registry", None) => Ok(Self::Registry),
             ("slurm", None) => Ok(Self::Slurm),
+            ("web", None) => Ok(Self::Web),
             ("predictor", Some(name)) => {
                 PredictorId::new(name).map(Self::Predictor).map_err(|_| wrong())
             }
@@ -78,6 +81,7 @@ impl Role {
             Self::Placer => ("placer", None),
             Self::Registry => ("registry", None),
             Self::Slurm => ("slurm", None),
+            Self::Web => ("web", None),
             Self::Predictor(name) => ("predictor", Some(name.as_str())),
             Self::Node(name) => ("node", Some(name.as_str())),
             Self::User(name) => ("user", Some(name.as_str())),
@@ -102,9 +106,12 @@ impl Role {
             Self::User(user) => (Rank::User, user),
             Self::Operator(user) => (Rank::Operator, user),
             Self::Monitor(user) => (Rank::Monitor, user),
-            Self::Placer | Self::Registry | Self::Predictor(_) | Self::Node(_) | Self::Slurm => {
-                return None;
-            }
+            Self::Placer
+            | Self::Registry
+            | Self::Predictor(_)
+            | Self::Node(_)
+            | Self::Slurm
+            | Self::Web => return None,
         };
         Some(Requester { rank, user: user.clone() })
     }
@@ -170,6 +177,7 @@ pub fn permissions(role: &Role, cluster: &ClusterId, public_key: &str) -> Permis
         Role::Predictor(name) => grant.predictor(name),
         Role::Node(node) => grant.node(node),
         Role::Slurm => grant.slurm(),
+        Role::Web => grant.web(),
         Role::User(_) => {}
         Role::Operator(_) => grant.operator(),
         Role::Monitor(_) => grant.monitor(),
@@ -396,6 +404,32 @@ impl Grant<'_> {
         }
     }
 
+    /// Reads what the pages show, and writes nothing.
+    fn web(&mut self) {
+        self.service("wattle-web");
+        for bucket in [
+            Bucket::Jobs,
+            Bucket::Actual,
+            Bucket::Desired,
+            Bucket::Budget,
+            Bucket::Predictors,
+            Bucket::Leases,
+            Bucket::Surfaces,
+        ] {
+            self.watch(bucket, ">");
+        }
+        for stream in [StreamName::Ledger, StreamName::Windows] {
+            let name = stream.name(self.cluster);
+            self.find(&name);
+            self.read(&name, &stream.topic().pattern(self.cluster));
+        }
+        for topic in [Topic::NodeSummarized, Topic::EnergyMetered] {
+            self.subscribe(topic.pattern(self.cluster));
+            self.without_queue_groups(topic.pattern(self.cluster));
+        }
+        self.publish("$SRV.PING");
+    }
+
     /// The requests of every person.
     fn person(&mut self, requester: &Requester) {
         self.publish(self.topic(Topic::JobRequested, &format!(".{requester}")));
@@ -455,6 +489,7 @@ mod tests {
             "placer",
             "registry",
             "slurm",
+            "web",
             "predictor a",
             "node n0",
             "user ada",
@@ -472,9 +507,16 @@ mod tests {
     fn only_services_of_the_cluster_write_orders_and_only_users_lack_jetstream() {
         let cluster = ClusterId::new("c").unwrap();
         let of = |text: &str| permissions(&text.parse().unwrap(), &cluster, "KEY");
-        for text in
-            ["registry", "slurm", "predictor a", "node n0", "user ada", "operator b", "monitor m"]
-        {
+        for text in [
+            "registry",
+            "slurm",
+            "web",
+            "predictor a",
+            "node n0",
+            "user ada",
+            "operator b",
+            "monitor m",
+        ] {
             let publish = of(text).publish;
             let desired = Bucket::Desired.subject(&cluster, "");
             assert!(!publish.iter().any(|subject| subject.starts_with(&desired)), "{text}");

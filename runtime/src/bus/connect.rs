@@ -49,9 +49,30 @@ impl Bus {
         cluster: ClusterId,
         client_name: &str,
     ) -> Result<Self, BusError> {
-        let bus = Self::prepare(config, cluster, client_name).await?;
+        let bus = Self::prepare(config, cluster, client_name, None).await?;
         bus.wait_connected().await;
         Ok(bus)
+    }
+
+    /// As [`Self::connect_within`], with the text of a key file in place of the configured key, which may be
+    /// another identity's. The text is kept in memory only.
+    ///
+    /// # Errors
+    /// As [`Self::connect_within`], and if the text is not that of a key file.
+    pub async fn connect_with_key(
+        config: &BusConfig,
+        key: &str,
+        cluster: ClusterId,
+        client_name: &str,
+        patience: Duration,
+    ) -> Result<Self, BusError> {
+        let key =
+            Credentials::parse(key).map_err(|problem| BusError::refused("use the key", problem))?;
+        let bus = Self::prepare(config, cluster, client_name, Some(key)).await?;
+        match tokio::time::timeout(patience, bus.wait_connected()).await {
+            Ok(()) => Ok(bus),
+            Err(_) => Err(bus.not_connected()),
+        }
     }
 
     /// As [`Self::connect`], for interactive use: gives up after `patience` of wall time.
@@ -64,7 +85,7 @@ impl Bus {
         client_name: &str,
         patience: Duration,
     ) -> Result<Self, BusError> {
-        let bus = Self::prepare(config, cluster, client_name).await?;
+        let bus = Self::prepare(config, cluster, client_name, None).await?;
         match tokio::time::timeout(patience, bus.wait_connected()).await {
             Ok(()) => Ok(bus),
             Err(_) => Err(bus.not_connected()),
@@ -90,6 +111,7 @@ impl Bus {
         config: &BusConfig,
         cluster: ClusterId,
         client_name: &str,
+        key: Option<Credentials>,
     ) -> Result<Self, BusError> {
         let config = &config.in_force();
         let url = config.url.clone();
@@ -103,7 +125,10 @@ impl Bus {
                 BusError::refused(what, source)
             })?;
         let url = shown(&url);
-        let credentials = config.credentials_file.as_deref().map(Credentials::read).transpose()?;
+        let credentials = match key {
+            Some(key) => Some(key),
+            None => config.credentials_file.as_deref().map(Credentials::read).transpose()?,
+        };
         credentials::check(config, &addresses, &url, credentials.is_some())?;
         let (sender, reached) = watch::channel(0);
         let refused = Arc::new(AtomicBool::new(false));

@@ -50,7 +50,8 @@ impl Credentials {
         Self::parse(&text).map_err(|problem| BusError::file(path, problem))
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
+    /// Parses the text of a key file; the error contains no part of it.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
         if text.contains(TOKEN) {
             return Err("it is a file of signed tokens (.creds); Wattle uses an nkey seed, as \
                         `wattle keys` writes it"

@@ -11,11 +11,11 @@ use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::testing::NatsServer;
 use wattle_tests::{PATIENCE, Raw, kill, program, repository, until};
 
-const SERVICES: [&str; 7] =
-    ["placer", "predictor", "registry", "profiler", "power-agent", "launcher", "slurm"];
+const SERVICES: [&str; 8] =
+    ["placer", "predictor", "registry", "profiler", "power-agent", "launcher", "slurm", "web"];
 
 /// Every example configuration: its file, and the service it is of.
-const EXAMPLES: [(&str, &str); 9] = [
+const EXAMPLES: [(&str, &str); 10] = [
     ("placer", "placer"),
     ("predictor", "predictor"),
     ("predictor-statistical", "predictor"),
@@ -25,6 +25,7 @@ const EXAMPLES: [(&str, &str); 9] = [
     ("power-agent", "power-agent"),
     ("launcher", "launcher"),
     ("slurm", "slurm"),
+    ("web", "web"),
 ];
 
 /// A child that does not outlive the test.

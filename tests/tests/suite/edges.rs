@@ -43,6 +43,8 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
     ("power-agent", &["common", "gpu"], &["runtime"]),
     ("launcher", &["common"], &["runtime"]),
     ("slurm", &["common"], &["runtime"]),
+    ("view", &["common", "placer"], &[]),
+    ("web", &["common", "view"], &["runtime"]),
     ("evaluation", &["common", "predictor"], &[]),
     (
         "simulator",
@@ -72,6 +74,7 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
             "power-agent",
             "launcher",
             "slurm",
+            "view",
             "evaluation",
             "simulator",
             "experiments",

@@ -38,3 +38,4 @@ mod tidy;
 mod time_steps;
 mod up;
 mod upgrade;
+mod web;

@@ -22,6 +22,7 @@ use wattle_slurm::level::Level;
 use wattle_slurm::shell::metrics::SlurmMetrics;
 use wattle_tests::prometheus::{Prometheus, addresses, get, installed};
 use wattle_tests::{PATIENCE, System, repository, until};
+use wattle_web::shell::metrics::WebMetrics;
 
 const DASHBOARDS: [&str; 2] = ["deploy/grafana/wattle.json", "deploy/grafana/wattle-slurm.json"];
 const ALERTS: &str = "deploy/prometheus/alerts.yml";
@@ -53,6 +54,7 @@ fn exported() -> BTreeMap<String, Vec<Family>> {
         families("placer", |m| drop(PlacerMetrics::new(m))),
         families("registry", |m| drop(RegistryMetrics::new(m))),
         families("predictor", |m| drop(PredictorMetrics::new(m, &name))),
+        families("web", |m| drop(WebMetrics::new(m))),
         families("slurm", |m| drop(SlurmMetrics::new(m, Level::Advise))),
     ];
     let mut services = BTreeMap::from(services);

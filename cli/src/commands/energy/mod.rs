@@ -2,7 +2,6 @@
 //!
 //! The ledger is measured: profilers write it once a minute. It is read without a running placer.
 
-mod accounts;
 mod report;
 
 use std::time::Duration;
@@ -15,13 +14,13 @@ use wattle_common::subject::StreamName;
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 
-use self::accounts::Accounts;
 use self::report::Report;
 use crate::commands::jobs::records;
 use crate::commands::submit::parse_span;
 use crate::connection::{Connection, block_on};
 use crate::job_records;
 use crate::output::{note, print, print_json, terminal_width};
+use wattle_view::energy::Accounts;
 
 /// Report the energy of jobs, users, projects, nodes or days from the ledger.
 #[derive(Args)]

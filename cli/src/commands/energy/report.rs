@@ -9,9 +9,9 @@ use wattle_common::messages::UnknownCause;
 use wattle_common::{Energy, JobId, Timestamp};
 
 use super::By;
-use super::accounts::{Accounts, Uses};
 use crate::output::{Align, Table};
 use crate::quantity::{EnergyUnit, energy, percent};
+use wattle_view::energy::{Accounts, Uses};
 
 /// Energy by use, in both units of the report.
 #[derive(Clone, Copy, Debug, Serialize)]

@@ -10,20 +10,20 @@ mod text;
 
 use anyhow::Context as _;
 use clap::Args;
-use wattle_common::messages::{JobRecord, JobWindow, Prediction, Surface};
+use wattle_common::messages::{JobWindow, Surface};
 use wattle_common::subject::{Bucket, StreamName, Subject};
-use wattle_common::{Frequency, JobId, Power, codec};
-use wattle_placer::prediction::{Configuration, prediction};
+use wattle_common::{JobId, codec};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 
-use self::measured::measured;
 use crate::connection::{Connection, block_on};
 use crate::job_name::JobName;
 use crate::job_records;
-use crate::job_view::JobView;
 use crate::output::{print, print_json, usage};
 use crate::summaries;
+use wattle_view::job::JobView;
+use wattle_view::measured::measured;
+use wattle_view::prediction::current;
 
 /// Explain the placement of a job.
 #[derive(Args)]
@@ -40,52 +40,6 @@ pub(crate) struct Explain {
     /// Print the record, the surface, the measurements and the prediction with alternatives as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// A configuration in words: `2 GPUs at 150 W`, `1 GPU shared with bert-b8`.
-fn label(gpus: u32, cap: Option<Power>, clock: Option<Frequency>, neighbours: &[&str]) -> String {
-    let mut text = format!("{gpus} GPU{}", if gpus == 1 { "" } else { "s" });
-    if let Some(cap) = cap {
-        text.push_str(&format!(" at {:.0} W", cap.as_w()));
-    }
-    if let Some(clock) = clock {
-        text.push_str(&format!(" at {} MHz", clock.as_mhz()));
-    }
-    if !neighbours.is_empty() {
-        text.push_str(&format!(" shared with {}", neighbours.join(", ")));
-    }
-    text
-}
-
-/// The prediction that explains a job now: of the current surface while it has one, else the last one
-/// of its record.
-fn current(record: &JobRecord, surface: Option<&Surface>) -> Option<Prediction> {
-    let last = record.prediction_last.as_deref().or(record.prediction_placed.as_deref());
-    let Some(surface) = surface.filter(|_| !record.phase.is_final()) else { return last.cloned() };
-    let placed = record.prediction_placed.as_deref().filter(|_| record.placement.is_some());
-    // The surface of the GPU type that it holds.
-    let surface = placed
-        .and_then(|placed| {
-            let mut all = std::iter::once(surface).chain(&surface.other_gpu_types);
-            all.find(|surface| surface.gpu_type == placed.gpu_type)
-        })
-        .unwrap_or(surface);
-    let (gpus, nodes) = match &record.placement {
-        Some(placement) => (placement.gpu_count(), placement.node_count()),
-        None => {
-            let gpus = record.spec.gpus.min;
-            let of_size = surface.points.iter().filter(|point| point.gpus == gpus);
-            (gpus, of_size.map(|point| point.nodes).min().unwrap_or(1))
-        }
-    };
-    let neighbours = placed.and_then(|p| p.placed.as_ref()).map(|point| point.neighbours.clone());
-    let here = Configuration {
-        gpus,
-        nodes,
-        setting: record.setting,
-        neighbours: neighbours.unwrap_or_default(),
-    };
-    Some(prediction(surface, record.spec.gpus, &here, surface.at_us))
 }
 
 /// The stored windows of a job, oldest first.

@@ -7,11 +7,13 @@ use wattle_common::Timestamp;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{JobRecord, Prediction, Surface};
 
-use super::alternatives::{self, Work};
-use super::measured::{self, Measured};
-use crate::job_view::JobView;
+use wattle_view::alternatives::Work;
+use wattle_view::measured::Measured;
+
+use super::{alternatives, measured};
 use crate::output::span;
 use crate::quantity::{clock, energy, percent, power};
+use wattle_view::job::JobView;
 
 /// Explains a job: state, request, consumption, predictions, measurements, alternatives, decisions.
 pub(super) fn describe(
@@ -207,8 +209,9 @@ mod tests {
     use wattle_testkit as testkit;
 
     use super::*;
-    use crate::commands::explain::{current, measured::measured};
-    use crate::summaries::Summaries;
+    use wattle_view::Summaries;
+    use wattle_view::measured::measured;
+    use wattle_view::prediction::current;
 
     fn at(s: u64) -> Timestamp {
         Timestamp::from_s(s)

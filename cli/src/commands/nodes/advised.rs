@@ -2,9 +2,9 @@
 
 use wattle_common::messages::AppliedGpu;
 
-use super::Node;
 use crate::output::Align;
 use crate::quantity::watts;
+use wattle_view::node::Node;
 
 /// The columns of advised settings.
 pub(super) const COLUMNS: [(&str, Align); 2] =

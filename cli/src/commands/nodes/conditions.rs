@@ -3,34 +3,10 @@
 use std::collections::BTreeMap;
 
 use wattle_common::Timestamp;
-use wattle_common::messages::{AppliedGpu, GpuCondition, GpuConditionKind};
+use wattle_common::messages::{GpuCondition, GpuConditionKind};
 
-use super::Node;
 use crate::output::span;
-
-/// The state of a GPU whose node is awake, by its most severe condition.
-pub(super) fn state(gpu: &AppliedGpu) -> &'static str {
-    let health = gpu.health.iter().flat_map(|health| &health.conditions);
-    let words = health.filter_map(|condition| word(condition.condition, gpu.healthy)).next();
-    words.unwrap_or(if gpu.healthy { "ok" } else { "lost" })
-}
-
-/// At most eight characters, so that the table fits 80 columns; `None`: not a state of its own.
-const fn word(condition: GpuConditionKind, responds: bool) -> Option<&'static str> {
-    match condition {
-        GpuConditionKind::DriverFailed | GpuConditionKind::Lost if responds => Some("returns"),
-        GpuConditionKind::DriverFailed => Some("driver"),
-        GpuConditionKind::Lost => Some("lost"),
-        GpuConditionKind::MemoryRepairFailed => Some("memory"),
-        GpuConditionKind::EccErrors => Some("ECC"),
-        GpuConditionKind::MemoryRepairPending => Some("repair"),
-        GpuConditionKind::MigEnabled => Some("MIG"),
-        GpuConditionKind::ThermalSlowdown => Some("hot"),
-        GpuConditionKind::PowerBrake => Some("brake"),
-        GpuConditionKind::HardwareSlowdown => Some("slowed"),
-        GpuConditionKind::PersistenceOff | GpuConditionKind::Other => None,
-    }
-}
+use wattle_view::node::Node;
 
 /// One line for each condition of a node, with its GPUs, the first detail, its age and the remedy.
 pub(super) fn faults(node: &Node, now: Timestamp) -> Vec<String> {
@@ -64,8 +40,9 @@ pub(super) fn faults(node: &Node, now: Timestamp) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use wattle_common::messages::{GpuHealth, PowerReport};
+    use wattle_common::messages::{AppliedGpu, GpuHealth, PowerReport};
     use wattle_testkit as testkit;
+    use wattle_view::node::condition;
 
     use super::super::tests::two_nodes;
     use super::super::{table, verdict};
@@ -114,8 +91,14 @@ mod tests {
         // A GPU that has responded again for a short time.
         let returned =
             AppliedGpu { healthy: true, ..nodes[0].power.as_ref().unwrap().gpus[2].clone() };
-        assert_eq!(state(&returned), "returns");
-        let words = GpuConditionKind::ALL.into_iter().flat_map(|kind| word(kind, false));
+        assert_eq!(condition(&returned), "returns");
+        let words = GpuConditionKind::ALL.map(|kind| {
+            condition(&AppliedGpu {
+                healthy: false,
+                health: health(&[kind], None),
+                ..testkit::applied_gpu(0, "v100")
+            })
+        });
         assert!(words.into_iter().all(|word| word.len() <= 8));
     }
 
@@ -128,7 +111,7 @@ mod tests {
         let now = Timestamp::from_s(100);
         let report = testkit::power_report("n0", now, [off(0), off(1), off(2)]);
         let node = Node { power: Some(report), ..Node::new(testkit::node("n0")) };
-        assert_eq!(state(&off(0)), "ok");
+        assert_eq!(condition(&off(0)), "ok");
         let lines = faults(&node, now);
         assert_eq!(lines.len(), 1, "{lines:#?}");
         assert!(lines[0].starts_with("n0 GPU 0, 1, 2: has persistence mode off"), "{lines:#?}");

@@ -11,9 +11,9 @@ use wattle_common::Power;
 use super::model::{Model, View};
 use crate::budget::tidy;
 use crate::commands::jobs;
-use crate::commands::nodes::Node;
 use crate::output::{Align, Table, span};
 use crate::quantity::{percent, power, shorten, watts};
+use wattle_view::node::Node;
 
 /// Columns of a bar.
 const BAR: usize = 24;

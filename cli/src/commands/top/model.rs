@@ -8,9 +8,9 @@ use wattle_common::messages::{BudgetRecord, BudgetStatus, JobRecord, NodeSummary
 use wattle_common::subject::{BUDGET_SET, BUDGET_STATUS};
 use wattle_common::{JobId, NodeId, Power, Timestamp, codec};
 
-use crate::commands::nodes::{self, Node};
-use crate::job_view::JobView;
-use crate::summaries::Summaries;
+use wattle_view::Summaries;
+use wattle_view::job::JobView;
+use wattle_view::node::{self, Node};
 
 /// Age from which a summary is no reading any more, wall time: profilers publish one a second.
 const READING_VALID: Duration = Duration::from_secs(5);
@@ -71,12 +71,12 @@ impl Model {
 
     /// Applies a change of the bucket `actual`.
     pub(crate) fn reported(&mut self, key: &str, value: Option<&[u8]>) {
-        self.fault = nodes::reported(&mut self.nodes, key, value).err().or(self.fault.take());
+        self.fault = node::reported(&mut self.nodes, key, value).err().or(self.fault.take());
     }
 
     /// Applies a change of the bucket `desired`.
     pub(crate) fn desired(&mut self, key: &str, value: Option<&[u8]>) {
-        self.fault = nodes::desired(&mut self.nodes, key, value).err().or(self.fault.take());
+        self.fault = node::desired(&mut self.nodes, key, value).err().or(self.fault.take());
     }
 
     /// Applies a change of the bucket `budget`.
@@ -126,7 +126,7 @@ impl Model {
         let ended = self.records.len() - all.len();
         let (mut jobs, queued): (Vec<_>, Vec<_>) = all.into_iter().partition(JobView::is_running);
         jobs.extend(queued);
-        nodes::summarize(&mut nodes, summaries);
+        node::summarize(&mut nodes, summaries);
         View { nodes, jobs, ended, now, lost: self.lost_since.map(|since| at - since) }
     }
 

@@ -29,7 +29,7 @@ pub(crate) async fn connect(url: &str, cluster: &ClusterId) -> anyhow::Result<Bu
 }
 
 /// A free port. It is chosen once, so that a restarted server has the same address.
-fn free_port() -> anyhow::Result<u16> {
+pub(super) fn free_port() -> anyhow::Result<u16> {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
     Ok(listener.local_addr().context("no free port")?.port())
 }

@@ -1,6 +1,6 @@
 //! `wattle up`: runs all services on this machine until stopped, for a time, or until a trace has ended.
 //!
-//! Each service is a process: nats-server, placer, predictors, registry, and per node profiler, power
+//! Each service is a process: nats-server, placer, predictors, registry, web page, and per node profiler, power
 //! agent and launcher. The command writes their configuration, restarts them after a failure, submits
 //! the jobs of a trace at their times and prints a summary.
 
@@ -101,6 +101,9 @@ pub(crate) struct Up {
     /// Use this NATS server instead of starting one
     #[arg(long, value_name = "URL")]
     nats: Option<String>,
+    /// Port of the web page [default: a free one]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
     /// Name of the cluster
     #[arg(long, value_name = "ID", default_value = DEFAULT_CLUSTER)]
     cluster: ClusterId,
@@ -204,6 +207,7 @@ impl Up {
             clock: hardware.clock.clone(),
         };
         let _run_file = running.publish();
+        let port = self.port.map_or_else(bus::free_port, Ok)?;
         let site = services::Site {
             cluster: &self.cluster,
             url: &url,
@@ -216,6 +220,7 @@ impl Up {
             sleep: self.sleep,
             folder: &folder.path,
             rate: self.rate,
+            port,
         };
         services::start(processes, &site, hardware)?;
         tokio::select! {
@@ -236,6 +241,7 @@ impl Up {
             self.aim_text()?,
             folder.path.join("logs").display()
         ));
+        note(&format!("web page: http://127.0.0.1:{port}"));
         // From now on a failed start is a note, and the program is started again.
         drop(failure);
         let run = self.watch(&bus, hardware, trace, shutdown).await;

@@ -65,6 +65,8 @@ pub(crate) struct Site<'a> {
     pub(crate) folder: &'a Path,
     /// Simulated seconds per wall second.
     pub(crate) rate: u32,
+    /// Port of the web page.
+    pub(crate) port: u16,
 }
 
 impl Site<'_> {
@@ -158,7 +160,10 @@ pub(crate) fn start(
         ("registry.silent_after_ms", site.ms(60_000, WALL_SILENCE)),
         ("registry.prior_after_ms", site.ms(600_000, 2 * WALL_SILENCE)),
     ]);
-    let mut services = vec![("placer", "placer", placer), ("registry", "registry", registry)];
+    let mut web = site.common("web");
+    web.push(("listen", Value::from(format!("127.0.0.1:{}", site.port))));
+    let mut services =
+        vec![("placer", "placer", placer), ("registry", "registry", registry), ("web", "web", web)];
     for name in PREDICTORS {
         let mut predictor = site.common(name);
         predictor.push(("model.gpu_type_default", Value::from(kind.clone())));
@@ -269,14 +274,15 @@ async fn missing(bus: &Bus, nodes_wanted: usize) -> anyhow::Result<Option<String
         let found = bus.services(name, ANSWER_WITHIN).await?.len();
         anyhow::Ok((found < wanted).then(|| format!("{found} of {wanted} {name} answer")))
     };
-    let (placer, registry, predictors, profilers) = tokio::try_join!(
+    let (placer, registry, predictors, profilers, web) = tokio::try_join!(
         async { anyhow::Ok(bus.serves("wattle-placer", &last, ANSWER_WITHIN).await?) },
         answering("wattle-registry", 1),
         answering("wattle-predictor", PREDICTORS.len()),
         answering("wattle-profiler", nodes_wanted),
+        answering("wattle-web", 1),
     )?;
     let placer = (!placer).then(|| "the placer does not answer".to_owned());
-    Ok(placer.or(registry).or(predictors).or(profilers))
+    Ok(placer.or(registry).or(predictors).or(profilers).or(web))
 }
 
 /// Cancels every job and waits until none runs.

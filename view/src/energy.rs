@@ -16,24 +16,25 @@ const DAY_US: u64 = 86_400_000_000;
 
 /// Energy of a node, a day or a cluster by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Uses {
+pub struct Uses {
     /// GPU energy attributed to jobs.
-    pub(crate) jobs: Energy,
+    pub jobs: Energy,
     /// Energy of GPUs without a job and without a process.
-    pub(crate) idle: Energy,
+    pub idle: Energy,
     /// GPU energy without a known owner.
-    pub(crate) unknown: Energy,
+    pub unknown: Energy,
     /// Energy of the rest of the nodes.
-    pub(crate) hosts: Energy,
+    pub hosts: Energy,
 }
 
 impl Uses {
     /// The sum.
-    pub(crate) fn total(&self) -> Energy {
+    pub fn total(&self) -> Energy {
         self.jobs + self.idle + self.unknown + self.hosts
     }
 
-    fn add(&mut self, other: Self) {
+    /// Adds other energy.
+    pub fn add(&mut self, other: Self) {
         self.jobs += other.jobs;
         self.idle += other.idle;
         self.unknown += other.unknown;
@@ -53,41 +54,41 @@ struct Interval {
 
 /// The sums over the ledger.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Accounts {
+pub struct Accounts {
     /// Energy attributed to each job.
-    pub(crate) jobs: BTreeMap<JobId, Energy>,
+    pub jobs: BTreeMap<JobId, Energy>,
     /// The user of each job whose entries name one.
-    pub(crate) users: BTreeMap<JobId, String>,
+    pub users: BTreeMap<JobId, String>,
     /// The project of each job whose entries name one.
-    pub(crate) projects: BTreeMap<JobId, String>,
+    pub projects: BTreeMap<JobId, String>,
     /// Energy without a known owner by cause.
-    pub(crate) causes: BTreeMap<UnknownCause, Energy>,
+    pub causes: BTreeMap<UnknownCause, Energy>,
     /// Intervals of a GPU in which energy may be missing, and those that became known later.
     intervals: BTreeMap<(NodeId, GpuIndex), Vec<Interval>>,
     /// Energy of each node.
-    pub(crate) nodes: BTreeMap<NodeId, Uses>,
+    pub nodes: BTreeMap<NodeId, Uses>,
     /// Energy of each day in UTC, by days since the Unix epoch.
-    pub(crate) days: BTreeMap<u64, Uses>,
+    pub days: BTreeMap<u64, Uses>,
     /// Energy of all nodes.
-    pub(crate) all: Uses,
+    pub all: Uses,
     /// Start of the first counted interval.
-    pub(crate) from: Option<Timestamp>,
+    pub from: Option<Timestamp>,
     /// End of the last counted interval.
-    pub(crate) until: Option<Timestamp>,
+    pub until: Option<Timestamp>,
     /// Entries with a GPU without a reading: the energy is incomplete.
-    pub(crate) incomplete: usize,
+    pub incomplete: usize,
     /// Entries whose jobs have more energy than their GPUs.
-    pub(crate) excessive: usize,
+    pub excessive: usize,
     /// Entries that could not be decoded, of another node than their subject's, or with a number outside its
     /// limits.
-    pub(crate) unreadable: usize,
+    pub unreadable: usize,
     /// Node and start of each entry, to detect a repeated one.
     known: BTreeSet<(NodeId, Timestamp)>,
 }
 
 impl Accounts {
     /// Counts the part of an entry after `since`. A repeated entry does not count.
-    pub(crate) fn count(&mut self, entry: &LedgerEntry, since: Timestamp) {
+    pub fn count(&mut self, entry: &LedgerEntry, since: Timestamp) {
         let from = entry.from_us.max(since);
         if entry.until_us <= from || !self.known.insert((entry.node.clone(), entry.from_us)) {
             return;
@@ -141,7 +142,7 @@ impl Accounts {
     }
 
     /// Energy and number of jobs of each owner; `owner_of` names the owner of a job.
-    pub(crate) fn by_owner(
+    pub fn by_owner(
         &self,
         owner_of: impl Fn(&JobId) -> Option<String>,
     ) -> BTreeMap<Option<String>, (Energy, usize)> {
@@ -156,7 +157,7 @@ impl Accounts {
 
     /// The GPU time in which energy may be missing, and its estimate as far as there is one, by cause.
     /// Intervals whose energy became known later do not count.
-    pub(crate) fn unmeasured(&self) -> BTreeMap<UnknownCause, (Duration, Energy)> {
+    pub fn unmeasured(&self) -> BTreeMap<UnknownCause, (Duration, Energy)> {
         let mut causes: BTreeMap<UnknownCause, (Duration, Energy)> = BTreeMap::new();
         for intervals in self.intervals.values() {
             let known = intervals.iter().filter(|interval| !interval.unmeasured);
@@ -189,7 +190,8 @@ fn outside(from: Timestamp, until: Timestamp, others: &mut [(Timestamp, Timestam
 
 /// The energy of an entry between two instants of its interval, over which it is spread evenly. The
 /// parts of adjacent intervals sum to the energy.
-fn part(entry: &LedgerEntry, energy: Energy, from: Timestamp, until: Timestamp) -> Energy {
+#[must_use]
+pub fn part(entry: &LedgerEntry, energy: Energy, from: Timestamp, until: Timestamp) -> Energy {
     let span = u128::from(entry.until_us.as_us() - entry.from_us.as_us());
     let before = |at: Timestamp| {
         let passed = u128::from(at.as_us() - entry.from_us.as_us());

@@ -7,27 +7,27 @@ use wattle_common::job::{GpuRequest, JobPhase};
 use wattle_common::messages::{JobRecord, ReachedLimit};
 use wattle_common::{Energy, Power, Timestamp};
 
-use crate::summaries::Summaries;
+use crate::Summaries;
 
 /// A job with the quantities that follow from its record and the last readings.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct JobView {
+pub struct JobView {
     /// The placer's record.
     #[serde(flatten)]
-    pub(crate) record: JobRecord,
+    pub record: JobRecord,
     /// Power attributed to it now; absent: it does not run, or there is no reading.
-    pub(crate) power_mw: Option<Power>,
+    pub power_mw: Option<Power>,
     /// Energy so far: the ledger, and the open interval of the nodes that answer.
-    pub(crate) energy_mj_total: Option<Energy>,
+    pub energy_mj_total: Option<Energy>,
     /// Completed share of its work, 0 to 1.
-    pub(crate) done: Option<f64>,
+    pub done: Option<f64>,
     /// Remaining run time without waiting, milliseconds.
-    pub(crate) rest_ms: Option<u64>,
+    pub rest_ms: Option<u64>,
 }
 
 impl JobView {
     /// The view of a record at `now`.
-    pub(crate) fn new(record: JobRecord, summaries: &Summaries, now: Timestamp) -> Self {
+    pub fn new(record: JobRecord, summaries: &Summaries, now: Timestamp) -> Self {
         let rest = rest(&record, now).map(|rest| rest.as_millis() as u64);
         Self {
             power_mw: power(&record, summaries),
@@ -39,12 +39,12 @@ impl JobView {
     }
 
     /// Remaining run time without waiting.
-    pub(crate) fn rest(&self) -> Option<Duration> {
+    pub fn rest(&self) -> Option<Duration> {
         self.rest_ms.map(Duration::from_millis)
     }
 
     /// The phase in one word; the limit that a failed program reached, or its exit code, follows it.
-    pub(crate) fn phase(&self) -> String {
+    pub fn phase(&self) -> String {
         let record = &self.record;
         let limit =
             record.limit.filter(|_| record.phase == JobPhase::Failed).map(|limit| match limit {
@@ -60,7 +60,7 @@ impl JobView {
     }
 
     /// The number of assigned GPUs, else the requested number with its type.
-    pub(crate) fn gpus(&self) -> String {
+    pub fn gpus(&self) -> String {
         let spec = &self.record.spec;
         let count = match &self.record.placement {
             Some(placement) => GpuRequest::exactly(placement.gpu_count()),
@@ -73,19 +73,19 @@ impl JobView {
     }
 
     /// Time since its first start, until its end.
-    pub(crate) fn ran(&self, now: Timestamp) -> Option<Duration> {
+    pub fn ran(&self, now: Timestamp) -> Option<Duration> {
         let end = self.record.ended_at_us.unwrap_or(now);
         self.record.started_at_us.map(|start| end.since(start))
     }
 
     /// Time from its submission to its first start.
-    pub(crate) fn waited(&self, now: Timestamp) -> Duration {
+    pub fn waited(&self, now: Timestamp) -> Duration {
         let end = self.record.ended_at_us.unwrap_or(now);
         self.record.started_at_us.unwrap_or(end).since(self.record.spec.submitted_at_us)
     }
 
     /// Whether its processes may draw power.
-    pub(crate) fn is_running(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         runs(self.record.phase)
     }
 }

@@ -1,0 +1,187 @@
+//! The web page of `wattle up`, driven in headless Chromium: every page, a live update, a job that is
+//! submitted and followed, a lost bus, a lost server, and accessibility.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use wattle_tests::browser::{self, Browser};
+use wattle_tests::{System, kill, repository, until};
+
+/// Every page: the text of its link, and a selector that its content has.
+const PAGES: [(&str, &str); 8] = [
+    ("Overview", ".map .tile"),
+    ("Jobs", "table th.job"),
+    ("Nodes", "section table"),
+    ("Energy", ".chart"),
+    ("Saving", ".chart"),
+    ("Budget", "form.fields"),
+    ("Predictors", "table"),
+    ("Services", "table"),
+];
+const THEMES: [&str; 2] = ["light", "dark"];
+/// Width of a desktop and of a phone, CSS pixels.
+const WIDTHS: [u32; 2] = [1_400, 390];
+/// WebDriver's code of the key Tab.
+const TAB: &str = "\u{e004}";
+
+/// The page's address, which `wattle up` prints.
+fn address(system: &System) -> String {
+    let error = system.stderr();
+    let line = error.lines().find_map(|line| line.strip_prefix("web page: "));
+    line.unwrap_or_else(|| panic!("no address in {error}")).trim().to_owned()
+}
+
+/// The rules of axe-core, if they are installed; otherwise a note is printed.
+fn accessibility_rules() -> Option<String> {
+    let path = std::env::var_os("WATTLE_AXE")
+        .map_or_else(|| repository("target/axe/node_modules/axe-core/axe.min.js"), PathBuf::from);
+    let rules = std::fs::read_to_string(&path).ok();
+    if rules.is_none() {
+        eprintln!("skipped: no accessibility rules at {} (.ci/run installs them)", path.display());
+    }
+    rules
+}
+
+/// Checks the accessibility of the shown page.
+async fn check_accessibility(browser: &Browser, rules: &str, page: &str) {
+    let loaded = browser.run("return typeof window.axe").await;
+    if loaded != "object" {
+        browser.run(rules).await;
+    }
+    let found = browser
+        .run_async(
+            "const { violations } = await axe.run(document, { resultTypes: [\"violations\"] });
+             return violations.map(({ id, nodes }) => `${id}: ${nodes[0].html} ${nodes[0].failureSummary}`);",
+        )
+        .await;
+    assert_eq!(found, Value::Array(Vec::new()), "{page}");
+}
+
+async fn theme(browser: &Browser, theme: &str) {
+    let script = format!(
+        "localStorage.setItem('theme', {theme:?}); document.documentElement.dataset.theme = {theme:?};"
+    );
+    browser.run(&script).await;
+}
+
+/// Opens a page by its link and waits for its content.
+async fn open_by_link(browser: &Browser, link: &str, content: &str) {
+    let script = format!(
+        "[...document.querySelectorAll('#nav a')].find((link) => link.textContent === {link:?}).click()"
+    );
+    browser.run(&script).await;
+    let what = format!("{content} of the page {link}");
+    let script = format!(
+        "return document.querySelector('#nav a[aria-current]')?.textContent === {link:?} && \
+         document.querySelector('main h1') !== null && document.querySelector({content:?}) !== null"
+    );
+    until(&what, async || (browser.run(&script).await == Value::Bool(true)).then_some(())).await;
+}
+
+/// Visits every page in both themes and at both widths.
+async fn visit_every_page(browser: &Browser) {
+    let rules = accessibility_rules();
+    for (link, content) in PAGES {
+        open_by_link(browser, link, content).await;
+        for width in WIDTHS {
+            browser.width(width).await;
+            let excess = browser
+                .run("return document.documentElement.scrollWidth - window.innerWidth")
+                .await;
+            assert!(
+                excess.as_i64().is_some_and(|excess| excess <= 0),
+                "{link} at {width}: {excess}"
+            );
+        }
+        if let Some(rules) = &rules {
+            for kind in THEMES {
+                theme(browser, kind).await;
+                check_accessibility(browser, rules, &format!("{link}, {kind}")).await;
+            }
+        }
+        browser.width(WIDTHS[0]).await;
+    }
+    let foreign = browser
+        .run(
+            "return performance.getEntriesByType(\"resource\").map((one) => one.name)
+                 .filter((name) => !name.startsWith(location.origin))",
+        )
+        .await;
+    assert_eq!(foreign, Value::Array(Vec::new()), "only the own server is used");
+}
+
+#[tokio::test]
+async fn page_is_driven_in_a_browser() {
+    if !browser::is_installed() {
+        return;
+    }
+    let mut system = System::up(&["--simulated", "2x4:v100", "--rate", "60"]).await;
+    let browser = Browser::start().await;
+    let address = address(&system);
+    browser.open(&address).await;
+    browser.until_text("main h1", "0 running, 0 queued").await;
+    browser.until_text("#connection", "Live").await;
+
+    // A live update: the document stays.
+    browser.run("window.stays = true").await;
+    let job = system.submit(
+        "train",
+        &["--gpus", "2", "--workload", "resnet50-imagenet-b128"],
+        &["--model", "resnet50-imagenet-b128", "--steps", "100000"],
+    );
+    browser.until_text("main h1", "1 running, 0 queued").await;
+    assert_eq!(browser.run("return window.stays").await, Value::Bool(true));
+
+    // The job is followed: why it is there, how far it is, its output.
+    browser.click(job.as_str()).await;
+    browser.until_text("main h1", job.as_str()).await;
+    browser.until_text(".reasons", "placed on n").await;
+    browser.until_text("main", "steps/s").await;
+    let done = async || browser.text(".figure").await;
+    let before = done().await;
+    until("progress", async || (done().await != before).then_some(())).await;
+    browser.click("Show output on n").await;
+    browser.until_text("#log", "attempt 1 on n").await;
+
+    visit_every_page(&browser).await;
+
+    // The first key leads to the content.
+    browser.open(&format!("{address}/jobs")).await;
+    browser.until_text("main h1", "Jobs").await;
+    browser.run("document.activeElement.blur()").await;
+    browser.press(TAB).await;
+    assert_eq!(browser.run("return document.activeElement.className").await, "skip");
+    // A search keeps the focus, and its address.
+    browser.run("document.getElementById('search').focus()").await;
+    browser.press("z").await;
+    browser.until_text("main", "No job matches").await;
+    assert_eq!(
+        browser.run("return document.activeElement.id + location.search").await,
+        "search?q=z"
+    );
+
+    // Everyone on this machine may act on a server without keys.
+    browser.open(&format!("{address}/jobs/{job}")).await;
+    browser.click("Cancel").await;
+    browser.click("Cancel the job").await;
+    browser.until_text(".verdict-line", "cancelled").await;
+    assert_eq!(browser.errors().await, Vec::<String>::new());
+
+    // A lost bus is shown, and its return.
+    let server = system.processes("nats-server");
+    server.iter().for_each(|pid| kill(*pid, "STOP"));
+    browser.until_text("#connection", "Bus lost").await;
+    browser.until_text("#announce", "The NATS server is away").await;
+    server.iter().for_each(|pid| kill(*pid, "CONT"));
+    browser.until_text("#connection", "Live").await;
+
+    // A killed server is shown, and its return without a reload.
+    browser.run("window.stays = true").await;
+    system.kill_9("wattle-web");
+    browser.until_text("#connection", "Server lost").await;
+    browser.until_text("#connection", "Live").await;
+    assert_eq!(browser.run("return window.stays").await, Value::Bool(true));
+
+    browser.end().await;
+    assert!(system.end().await.success());
+}

@@ -1,0 +1,130 @@
+//! The reports of a node, collected from the buckets and its profiler.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use wattle_common::messages::{
+    AppliedGpu, GpuConditionKind, GpuSummary, LaunchReport, LaunchState, NodeDesired, NodeSleep,
+    NodeSummary, PowerReport,
+};
+use wattle_common::subject::Reporter;
+use wattle_common::{JobId, NodeId, Power, codec};
+
+use crate::Summaries;
+
+/// The reports of a node.
+#[derive(Clone, Debug, Serialize)]
+pub struct Node {
+    /// Its id.
+    pub node: NodeId,
+    /// The report of its power agent; absent before the first report.
+    pub power: Option<PowerReport>,
+    /// The report of its launcher; absent before the first report.
+    pub launcher: Option<LaunchReport>,
+    /// Its sleep state; absent if it is awake.
+    pub sleep: Option<NodeSleep>,
+    /// The last summary of its profiler; absent without an answer.
+    pub summary: Option<NodeSummary>,
+}
+
+impl Node {
+    /// A node without reports.
+    pub const fn new(node: NodeId) -> Self {
+        Self { node, power: None, launcher: None, sleep: None, summary: None }
+    }
+
+    /// The last reading of a GPU; a sleeping node has none.
+    #[must_use]
+    pub fn reading(&self, gpu: u32) -> Option<&GpuSummary> {
+        let summary = self.summary.as_ref().filter(|_| self.sleep.is_none())?;
+        summary.gpus.iter().find(|known| known.gpu == gpu)
+    }
+
+    /// The GPUs with their last readings.
+    pub fn gpus(&self) -> impl Iterator<Item = (&AppliedGpu, Option<&GpuSummary>)> {
+        let gpus = self.power.iter().flat_map(|report| &report.gpus);
+        gpus.map(|gpu| (gpu, self.reading(gpu.gpu)))
+    }
+
+    /// The jobs that run on a GPU of the node.
+    pub fn jobs_on(&self, gpu: u32) -> Vec<&JobId> {
+        let jobs = self.launcher.iter().flat_map(|report| &report.jobs);
+        jobs.filter(|job| matches!(job.state, LaunchState::Running | LaunchState::Stopping))
+            .filter(|job| job.gpus.contains(&gpu))
+            .map(|job| &job.job)
+            .collect()
+    }
+
+    /// The configured power of the host of a node that is awake.
+    pub fn host_power(&self) -> Option<Power> {
+        self.summary.as_ref().filter(|_| self.sleep.is_none())?.power_mw_host
+    }
+
+    /// The state of a GPU in one or two words.
+    pub fn state(&self, gpu: &AppliedGpu) -> &'static str {
+        self.sleep.map_or_else(|| condition(gpu), |sleep| sleep.state.label())
+    }
+}
+
+/// Applies a change of the bucket `actual`.
+pub fn reported(
+    nodes: &mut BTreeMap<NodeId, Node>,
+    key: &str,
+    value: Option<&[u8]>,
+) -> Result<(), String> {
+    let (Some((reporter, node)), Some(value)) = (Reporter::parse(key), value) else {
+        return Ok(());
+    };
+    let known = nodes.entry(node.clone()).or_insert_with(|| Node::new(node));
+    let read = match reporter {
+        Reporter::Power => codec::decode_json(value).map(|r| known.power = Some(r)),
+        Reporter::Launcher => codec::decode_json(value).map(|r| known.launcher = Some(r)),
+    };
+    read.map_err(|error| format!("the report {key} cannot be read: {error}"))
+}
+
+/// Applies a change of the bucket `desired`.
+pub fn desired(
+    nodes: &mut BTreeMap<NodeId, Node>,
+    key: &str,
+    value: Option<&[u8]>,
+) -> Result<(), String> {
+    let known = NodeId::new(key).ok().and_then(|node| nodes.get_mut(&node));
+    let (Some(known), Some(value)) = (known, value) else { return Ok(()) };
+    let order: NodeDesired = codec::decode_json(value)
+        .map_err(|error| format!("the desired state of {key} cannot be read: {error}"))?;
+    known.sleep = order.sleep;
+    Ok(())
+}
+
+/// Adds the summaries to their nodes.
+pub fn summarize(nodes: &mut [Node], mut summaries: Summaries) {
+    for node in nodes {
+        node.summary = summaries.remove(&node.node);
+    }
+}
+
+/// The state of a GPU whose node is awake, by its most severe condition.
+#[must_use]
+pub fn condition(gpu: &AppliedGpu) -> &'static str {
+    let health = gpu.health.iter().flat_map(|health| &health.conditions);
+    let words = health.filter_map(|condition| word(condition.condition, gpu.healthy)).next();
+    words.unwrap_or(if gpu.healthy { "ok" } else { "lost" })
+}
+
+/// At most eight characters, so that the table fits 80 columns; `None`: not a state of its own.
+const fn word(condition: GpuConditionKind, responds: bool) -> Option<&'static str> {
+    match condition {
+        GpuConditionKind::DriverFailed | GpuConditionKind::Lost if responds => Some("returns"),
+        GpuConditionKind::DriverFailed => Some("driver"),
+        GpuConditionKind::Lost => Some("lost"),
+        GpuConditionKind::MemoryRepairFailed => Some("memory"),
+        GpuConditionKind::EccErrors => Some("ECC"),
+        GpuConditionKind::MemoryRepairPending => Some("repair"),
+        GpuConditionKind::MigEnabled => Some("MIG"),
+        GpuConditionKind::ThermalSlowdown => Some("hot"),
+        GpuConditionKind::PowerBrake => Some("brake"),
+        GpuConditionKind::HardwareSlowdown => Some("slowed"),
+        GpuConditionKind::PersistenceOff | GpuConditionKind::Other => None,
+    }
+}

@@ -1,0 +1,102 @@
+// The budget, its burn-down and its forecast.
+
+import { h } from "../dom.js";
+import { curve, gauge, legend } from "../chart.js";
+import * as f from "../format.js";
+import { card, facts, figure, heading, state } from "../parts.js";
+import { send } from "../session.js";
+
+let message = { text: "", kind: "" };
+
+export const title = () => "Budget";
+export const leave = () => { message = { text: "", kind: "" }; };
+
+/** What is left of the energy budget over the window, with a forecast. */
+function burnDown(page, ctx) {
+  const { limits, window, power } = page;
+  const budget = limits?.energy_wh;
+  if (!window || budget === undefined) return null;
+  const [from, until, now] = [window.from_s, window.until_s, Math.min(Math.max(ctx.now(), window.from_s), window.until_s)];
+  const spent = Object.entries(window.burned).map(([at, wh]) => [Number(at), wh]).filter(([at]) => at >= from && at <= now).sort((a, b) => a[0] - b[0]);
+  const left = [[from, budget], ...spent.map(([at, wh]) => [at, budget - wh]), [now, budget - window.energy_wh]];
+  const draw = power.expected_w || power.now_w || 0;
+  const end = budget - window.energy_wh - (draw * (until - now)) / 3600;
+  const zero = draw > 0 ? now + ((budget - window.energy_wh) * 3600) / draw : until;
+  const forecast = [[now, budget - window.energy_wh], end >= 0 ? [until, end] : [zero, 0]];
+  const words = end >= 0 ? `${f.energy(end)} are left at its end` : `it is used up in ${f.span(zero - now)}`;
+  return card("What is left of the energy", curve({
+    label: `${f.energy(budget - window.energy_wh)} of ${f.energy(budget)} are left; at ${f.power(draw)} ${words}`,
+    series: [{ class: "even", points: [[from, budget], [until, 0]] }, { class: "gpus", points: left, area: true }, { class: "forecast", points: forecast }],
+    from, until, format: f.energy, now, labels: [f.time(from, ctx.now()), f.time(until, ctx.now())],
+  }), legend([["gpus", `measured until ${f.time(now, ctx.now())}`], ["forecast", `forecast at ${f.power(draw)}`], ["even", "even spending"]]),
+  h("p", null, `At ${f.power(draw)} ${words}.`));
+}
+
+function limitCards(page, ctx) {
+  const { limits, window, course, power } = page;
+  const cards = [];
+  if (window && limits.energy_wh !== undefined) {
+    cards.push(card("Energy of the window", figure(f.energy(window.energy_wh), h("span", { class: "of" }, ` of ${f.energy(limits.energy_wh)}`)),
+      gauge({ share: window.energy_wh / limits.energy_wh, mark: course?.passed }),
+      h("p", { class: "muted" }, `The mark is the passed part of the window; it ends in ${f.span(window.until_s - ctx.now())}.`)));
+  }
+  if (window && limits.carbon_g !== undefined) {
+    cards.push(card("Carbon of the window", figure(f.carbon(window.carbon_g), h("span", { class: "of" }, ` of ${f.carbon(limits.carbon_g)}`)),
+      gauge({ share: (window.carbon_g ?? 0) / limits.carbon_g, mark: course?.passed }),
+      h("p", { class: "muted" }, page.intensity_g_per_kwh === undefined ? "intensity not known" : `now ${page.intensity_g_per_kwh} g/kWh (${page.series})`)));
+  }
+  if (limits?.power_w !== undefined) {
+    cards.push(card("Power limit", figure(f.power(power.now_w), h("span", { class: "of" }, ` of ${f.power(limits.power_w)}`)),
+      gauge({ share: (power.now_w ?? 0) / limits.power_w, level: power.now_w > limits.power_w ? "over" : "" }),
+      h("p", { class: "muted" }, `expected ${f.power(power.expected_w)}`)));
+  }
+  return cards;
+}
+
+function form(ctx) {
+  if (!ctx.session.person?.operates) {
+    return h("p", { class: "muted" }, "Operators who have signed in can set the budget here.");
+  }
+  const field = (name, label) => h("div", { class: "field" }, h("label", { for: name }, label), h("input", { id: name, name, type: "number", min: "0", step: "any", inputmode: "decimal" }));
+  const set = async (limits) => {
+    try {
+      await send("POST", "/api/budget", limits);
+      message = { text: "The budget is stored.", kind: "ok" };
+    } catch (error) {
+      message = { text: `Not set: ${error.message}`, kind: "fault" };
+    }
+    ctx.announce(message.text);
+    ctx.redraw();
+  };
+  const submit = (event) => {
+    event.preventDefault();
+    const data = Object.fromEntries([...new FormData(event.target)].filter(([, value]) => value !== "").map(([key, value]) => [key, Number(value)]));
+    set(data);
+  };
+  return h("form", { class: "fields", onsubmit: submit },
+    field("energy_kwh", "Energy, kWh"), field("carbon_kg", "Carbon, kg CO₂"), field("power_kw", "Power, kW"), field("window_h", "Window, hours"),
+    h("div", { class: "actions" }, h("button", { type: "submit" }, "Set"), h("button", { type: "button", class: "quiet", onclick: () => set({}) }, "Remove the budget")),
+    message.text ? h("p", null, state(message.text, message.kind)) : null);
+}
+
+export function draw(page, ctx) {
+  const { course, aim, power } = page;
+  const words = course ? course.words : page.limits ? "only power is limited" : "no budget is set";
+  return [
+    heading("Budget", h("p", { class: "verdict-line" }, course ? state(course.words, course.over ? "warning" : "ok") : words)),
+    page.limits ? h("div", { class: "cards three" }, limitCards(page, ctx)) : null,
+    burnDown(page, ctx),
+    h("div", { class: "cards two" },
+      card("Control", facts([
+        ["Energy price", page.price === undefined ? null : `${f.number(page.price)} of 1`],
+        ["Aim", aim ? `least energy, at most ${f.percent(aim.max_slowdown)} slower` : null],
+        ["Estimated slowdown", aim?.slowdown === undefined ? null : f.percent(aim.slowdown, 1)],
+        ["Price of the aim", aim ? `${f.number(aim.price)} of 1` : null],
+        ["Power now", f.power(power.now_w)], ["Expected power", f.power(power.expected_w)], ["Power without jobs", f.power(power.baseline_w)],
+        ["Even spending", f.power(power.budget_mean_w)],
+        ["Overrun of the last window", page.window?.overrun_previous === undefined ? null : f.percent(page.window.overrun_previous, 1)],
+        ["Grid", page.intensity_g_per_kwh === undefined ? null : `${page.intensity_g_per_kwh} g/kWh (${page.series})`],
+      ]), h("p", { class: "muted" }, "The price is the weight of energy against completion time: at 0 jobs run as if energy were free, at 1 at their lowest energy.")),
+      card("Set the budget", form(ctx))),
+  ];
+}

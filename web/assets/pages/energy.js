@@ -1,0 +1,52 @@
+// Energy and carbon by user and project, and by day.
+
+import { h } from "../dom.js";
+import { bars, gauge, legend } from "../chart.js";
+import * as f from "../format.js";
+import { card, figure, heading, table } from "../parts.js";
+
+const PERIODS = [["day", "Today"], ["week", "7 days"], ["month", "30 days"]];
+const USES = [["jobs", "jobs", "jobs_wh"], ["idle-gpus", "idle GPUs", "idle_wh"], ["unknown", "unknown", "unknown_wh"], ["hosts", "hosts", "hosts_wh"]];
+
+export const title = () => "Energy";
+
+function owners(titleText, none, { rows, hidden }, hasCarbon) {
+  const columns = [
+    { title: titleText, head: true, cell: (row) => row.name ?? none },
+    { title: "Energy", class: "number", cell: (row) => f.energy(row.wh) },
+    ...(hasCarbon ? [{ title: "CO₂", class: "number", cell: (row) => f.carbon(row.carbon_g) }] : []),
+    { title: "Share of all", class: "share", cell: (row) => h("span", { class: "progress" }, gauge({ share: row.share }), h("span", null, f.percent(row.share))) },
+  ];
+  return card(`By ${titleText.toLowerCase()}`, table(`Energy by ${titleText.toLowerCase()}`, columns, rows.map((row) => ({ key: `k${row.name ?? ""}`, ...row })), "No energy of jobs in this time."),
+    hidden ? h("p", { class: "muted" }, `${hidden} more with less energy`) : null);
+}
+
+export function dayBars(label, days, parts, describe) {
+  const all = Object.entries(days).map(([day, sums]) => [Number(day), sums]).sort((a, b) => a[0] - b[0]);
+  return bars({
+    label, format: f.energy,
+    bars: all.map(([day, sums]) => ({ title: `${f.day(day)}: ${describe(sums)}`, parts: parts(sums) })),
+    labels: [f.day(all[0][0], true), f.day(all[Math.floor(all.length / 2)][0], true), "today"],
+  });
+}
+
+export function draw(page, ctx) {
+  const { sums } = page;
+  const hasCarbon = sums.carbon_g !== undefined;
+  const share = (wh) => (sums.total_wh ? wh / sums.total_wh : 0);
+  return [
+    heading("Energy", h("p", { class: "verdict-line" }, page.ledger_read ? `${f.energy(sums.total_wh)} ${page.period === "day" ? "today" : `in ${page.period === "week" ? 7 : 30} days`}${hasCarbon ? `, ${f.carbon(sums.carbon_g)} CO₂` : ""}` : "The ledger is being read.")),
+    h("div", { class: "tools" }, h("nav", { class: "choice", "aria-label": "Period" }, PERIODS.map(([kind, text]) =>
+      h("a", { href: ctx.address({ period: kind === "day" ? "" : kind }), "aria-current": page.period === kind && "true" }, text)))),
+    h("div", { class: "cards two" },
+      card("By use", figure(f.energy(sums.total_wh)),
+        gauge({ share: 1, parts: USES.map(([kind, , key]) => ({ class: kind, share: share(sums[key]) })) }),
+        legend(USES.map(([kind, text, key]) => [kind, `${text} ${f.energy(sums[key])} (${f.percent(share(sums[key]))})`])),
+        page.until_s ? h("p", { class: "muted" }, `Measured until ${f.time(page.until_s, ctx.now())}; days are in UTC.`) : null,
+        sums.carbon_is_partial ? h("p", { class: "muted" }, "The carbon intensity of a part of the time is not known; that part is left out of CO₂.") : null,
+        !hasCarbon ? h("p", { class: "muted" }, "No carbon intensity is set: ", h("code", null, "wattle budget set --carbon FILE"), " sets one.") : null),
+      card("By day", dayBars(`Energy of each of the last 30 days by use; today ${f.energy(sums.total_wh)}`, page.days,
+        (one) => USES.map(([kind, , key]) => ({ class: kind, value: one[key] })), (one) => f.energy(one.total_wh)), legend(USES.map(([kind, text]) => [kind, text])))),
+    h("div", { class: "cards two" }, owners("User", "(not known)", page.users, hasCarbon), owners("Project", "(none)", page.projects, hasCarbon)),
+  ];
+}

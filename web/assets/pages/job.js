@@ -1,0 +1,129 @@
+// One job: why here, what it costs, predicted against measured, its output.
+
+import { h } from "../dom.js";
+import * as f from "../format.js";
+import { gauge } from "../chart.js";
+import { card, end, facts, figure, heading, state, table } from "../parts.js";
+import { send } from "../session.js";
+import * as log from "./log.js";
+
+let message = { text: "", kind: "" };
+let isAsked = false;
+
+export const title = (page) => page.job;
+
+export function leave() {
+  log.leave();
+  message = { text: "", kind: "" };
+  isAsked = false;
+}
+
+/** A measured value beside its prediction, and whether the interval contains it. */
+function against(measured, predicted, unit) {
+  if (!predicted) return "–";
+  const [mean, low, high] = predicted;
+  if (measured === undefined) return `${f.number(mean)}${unit}`;
+  const off = (measured - mean) / mean;
+  const inside = measured >= low && measured <= high;
+  return [`${f.number(mean)}${unit} `, h("span", { class: "muted" }, Math.abs(off) < 0.005 ? "as predicted" : `${f.percent(Math.abs(off))} ${off > 0 ? "above" : "below"} it, ${inside ? "within" : "outside"} the interval`)];
+}
+
+const MEASURED = [
+  { title: "Configuration", head: true, cell: (row) => row.label },
+  { title: "Time", class: "number", cell: (row) => f.span(row.span_s) },
+  { title: "Steps/s", class: "number", cell: (row) => f.number(row.rate) },
+  { title: "Predicted", cell: (row) => against(row.rate, row.rate_predicted, "") },
+  { title: "W/GPU", class: "number", cell: (row) => f.number(row.gpu_w) },
+  { title: "Predicted", cell: (row) => against(row.gpu_w, row.gpu_w_predicted, " W") },
+];
+
+function costs(details) {
+  const [placed] = details.costs;
+  const compare = (row) => {
+    if (row === placed || row.key === "0") return "its placement";
+    const time = row.time_s - placed.time_s;
+    const energy = row.wh !== undefined && placed.wh ? `, ${f.percent((row.wh - placed.wh) / placed.wh)} energy` : "";
+    return `${Math.abs(time) < 0.005 * placed.time_s ? "as fast" : `${f.span(Math.abs(time))} ${time > 0 ? "later" : "sooner"}`}${energy}`;
+  };
+  const columns = [
+    { title: "Configuration", head: true, cell: (row) => row.label },
+    { title: "Time", class: "number", cell: (row) => f.span(row.time_s) },
+    { title: "Energy", class: "number", cell: (row) => f.energy(row.wh) },
+    { title: "Steps/s", class: "number wide", cell: (row) => f.number(row.rate) },
+    { title: "W/GPU", class: "number wide", cell: (row) => f.number(row.gpu_w) },
+    { title: "Against", cell: compare },
+  ];
+  const rows = details.costs.map((cost, index) => ({ key: String(index), ...cost }));
+  return card(`What it costs: ${details.work}`,
+    details.predictor ? h("p", { class: "muted" }, `Predicted by ${details.predictor}${details.basis ? `: ${details.basis}` : ""}`) : null,
+    table("Predicted time and energy of the placement and of alternatives", columns, rows, "No prediction of the placement."));
+}
+
+function reasons(details, ctx) {
+  if (!details.reasons.length) return card("Why here", h("p", { class: "empty" }, "No decision yet: the job waits."));
+  return card("Why here", h("ol", { class: "reasons" }, details.reasons.map((one) =>
+    h("li", null, h("p", null, h("b", null, one.decision), h("span", { class: "muted" }, ` ${f.time(one.at_s, ctx.now())}`)), h("p", { class: "muted" }, `${one.policy}: ${one.reason}`)))));
+}
+
+function cancel(page, ctx) {
+  if (page.final || !ctx.session.person?.changes) return null;
+  const send_it = async () => {
+    isAsked = false;
+    try {
+      await send("POST", "/api/cancel", { job: page.job });
+      message = { text: "The job is being cancelled.", kind: "ok" };
+    } catch (error) {
+      message = { text: `Not cancelled: ${error.message}`, kind: "fault" };
+    }
+    ctx.announce(message.text);
+    ctx.redraw();
+  };
+  const ask = (value) => { isAsked = value; ctx.redraw(); };
+  return h("div", { class: "actions" }, isAsked
+    ? [h("span", null, `Cancel ${page.job}?`), h("button", { type: "button", class: "danger", onclick: send_it }, "Cancel the job"), h("button", { type: "button", class: "quiet", onclick: () => ask(false) }, "Keep it")]
+    : h("button", { type: "button", class: "quiet", onclick: () => ask(true) }, "Cancel"));
+}
+
+function verdict({ row, steps_total: total, step }, ctx) {
+  const parts = [];
+  if (row.where) parts.push(`on ${row.where}${row.setting ? `, set to ${row.setting}` : ""}`);
+  if (row.w !== undefined) parts.push(`draws ${f.power(row.w)}`);
+  if (row.end_s !== undefined) parts.push(`ends about ${end(row, ctx)}`);
+  if (row.group === 1) parts.push(`waits since ${f.time(row.submitted_s, ctx.now())}`);
+  if (row.group === 2 && row.started_s) parts.push(`ran ${f.span(row.ended_s - row.started_s)}`);
+  if (total === undefined && step === undefined && row.group === 0) parts.push("reports no steps");
+  return parts.join(", ");
+}
+
+export function draw(page, ctx) {
+  if (!page.found) {
+    return [heading(page.job), h("p", { class: "empty" }, "There is no such job, or it ended long ago. ", h("a", { href: "/jobs" }, "All jobs"))];
+  }
+  const { row, details } = page;
+  const saved = page.baseline && row.wh !== undefined ? row.wh * (page.baseline.energy - 1) : undefined;
+  const carbon = page.intensity_g_per_kwh === undefined || row.wh === undefined ? undefined : (row.wh / 1000) * page.intensity_g_per_kwh;
+  return [
+    heading(page.job, h("p", { class: "verdict-line" }, state(row.phase), h("span", { class: "muted", "aria-hidden": "true" }, " · "), verdict(page, ctx))),
+    page.error ? h("p", null, state(page.error, "fault")) : null,
+    page.observing ? h("p", { class: "muted" }, "Under observation: the placement may still be undone.") : null,
+    message.text ? h("p", null, state(message.text, message.kind)) : null,
+    cancel(page, ctx),
+    h("div", { class: "cards three" },
+      card("Progress", figure(f.percent(row.done), page.steps_total !== undefined ? h("span", { class: "of" }, ` of ${page.steps_total} steps`) : null),
+        gauge({ share: row.done ?? 0 }),
+        facts([["Speed", page.rate === undefined ? null : `${f.number(page.rate)} steps/s`], ["Epochs", page.epoch], [row.group === 2 ? "Ended" : "End", end(row, ctx)], ["Deadline", row.deadline_s ? f.time(row.deadline_s, ctx.now()) : null]])),
+      card("Energy", figure(f.energy(row.wh)),
+        facts([["Power", f.power(row.w)], ["CO₂ at the intensity now", f.carbon(carbon)],
+          ["Baseline", page.baseline ? f.energy(row.wh * page.baseline.energy) : null],
+          ["Saved", saved === undefined ? null : `${f.energy(saved)} (${f.percent(1 - 1 / page.baseline.energy, 1)})`]])),
+      card("Request", facts([["GPUs", page.requested.gpus + (page.requested.gpu_type ? ` ${page.requested.gpu_type}` : "") + (page.requested.exclusive ? ", exclusive" : "")],
+        ["User", row.user ? row.user + (row.proven ? "" : " (not proven)") : null], ["Project", row.project], ["Workload", row.workload],
+        ["Submitted", f.time(row.submitted_s, ctx.now())], ["Started", row.started_s ? f.time(row.started_s, ctx.now()) : null], ["Starts", row.starts],
+        ["Cost of a restart", details?.restart_cost_s === undefined ? null : f.span(details.restart_cost_s)], ["Priority", row.priority]]))),
+    details ? [
+      reasons(details, ctx), costs(details),
+      card("Measured and predicted", table("Measured speed and power by configuration, with the prediction at the placement", MEASURED, details.measured.map((one, index) => ({ key: String(index), ...one })), "No complete measurement window yet.")),
+      card("Output", log.section(page.job, details.log_nodes, ctx)),
+    ] : h("p", { class: "loading" }, "Reading the details…"),
+  ];
+}

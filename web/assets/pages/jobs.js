@@ -1,0 +1,28 @@
+// The list of jobs.
+
+import { h } from "../dom.js";
+import * as f from "../format.js";
+import { heading, jobColumns, jobRows, pager, search, table } from "../parts.js";
+
+const SHOWN = [["active", "Active"], ["running", "Running"], ["queued", "Queued"], ["ended", "Ended"], ["failed", "Failed"], ["all", "All"]];
+
+function number(kind, { running, queued, finished, failed, cancelled }) {
+  const ended = finished + failed + cancelled;
+  return { active: running + queued, running, queued, ended, failed, all: running + queued + ended }[kind];
+}
+
+export const title = () => "Jobs";
+
+export function draw(page, ctx) {
+  return [
+    heading("Jobs", h("p", { class: "verdict-line" }, `${page.counts.running} running, ${page.counts.queued} queued`)),
+    h("div", { class: "tools" },
+      h("nav", { class: "choice", "aria-label": "Which jobs" }, SHOWN.map(([kind, text]) =>
+        h("a", { href: ctx.address({ show: kind === "active" ? "" : kind, page: 0 }), "aria-current": page.show === kind && "true" },
+          text, h("span", { class: "muted" }, ` ${number(kind, page.counts)}`)))),
+      search(ctx, "Find by job, user, project, workload or node", page.search)),
+    table("Jobs", jobColumns(ctx), jobRows(page), page.search ? "No job matches." : "There is no such job. Submit one with `wattle submit`."),
+    h("p", { class: "muted" }, `${f.count(page.total, "job")} in this list`),
+    pager(page, ctx),
+  ];
+}

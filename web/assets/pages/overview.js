@@ -1,0 +1,113 @@
+// The cluster at a glance.
+
+import { h } from "../dom.js";
+import { curve, gauge, legend } from "../chart.js";
+import * as f from "../format.js";
+import { card, faults, figure, jobColumns, jobRows, state, table } from "../parts.js";
+
+const LEVELS = { ok: "In order", warning: "Attention", fault: "Fault" };
+
+export const title = (page) => page.verdict;
+
+function powerCard({ power }) {
+  const limit = power.limit_w ?? power.caps_w;
+  const of = power.limit_w !== undefined ? "power limit" : "sum of caps";
+  const share = (watts) => (limit ? (watts ?? 0) / limit : 0);
+  return card("Power", figure(f.power(power.now_w), h("span", { class: "of" }, limit ? ` of ${f.power(limit)}` : "")),
+    gauge({
+      share: share(power.now_w), parts: [{ class: "gpus", share: share(power.gpus_w) }, { class: "hosts", share: share(power.hosts_w) }],
+      level: share(power.now_w) > 1 ? "over" : "",
+    }),
+    legend([["gpus", `GPUs ${f.power(power.gpus_w)}`], ["hosts", `hosts ${f.power(power.hosts_w)}`]]),
+    h("p", { class: "muted" }, limit ? `${f.percent(share(power.now_w))} of the ${of}` : "no cap is known"));
+}
+
+function jobsCard({ jobs, gpus }) {
+  const away = [[gpus.asleep, "asleep"], [gpus.closed, "without new jobs"], [gpus.lost, "lost"]].filter(([count]) => count > 0);
+  return card("Jobs", figure(`${jobs.running} running`, h("span", { class: "of" }, `, ${jobs.queued} queued`)),
+    gauge({ share: gpus.total ? gpus.busy / gpus.total : 0 }),
+    h("p", { class: "muted" }, `${gpus.busy} of ${f.count(gpus.total, "GPU")} busy, ${gpus.idle} idle`,
+      away.map(([count, text]) => `, ${count} ${text}`)),
+    h("p", { class: "muted" }, `${jobs.finished} finished, ${jobs.failed} failed, ${jobs.cancelled} cancelled`));
+}
+
+function todayCard({ today, intensity_g_per_kwh: intensity, ledger_read: isRead }) {
+  if (!isRead) return card("Today", h("p", { class: "muted" }, "The ledger is being read."));
+  return card("Today (UTC)", figure(f.energy(today.energy_wh), today.carbon_g !== undefined ? h("span", { class: "of" }, `, ${f.carbon(today.carbon_g)} CO₂`) : null),
+    gauge({ share: today.energy_wh ? today.jobs_wh / today.energy_wh : 0 }),
+    h("p", { class: "muted" }, `${f.energy(today.jobs_wh)} for jobs`),
+    h("p", { class: "muted" }, h("a", { href: "/saving" }, today.saved_share === undefined ? "no saving known yet"
+      : `${today.saved_wh >= 0 ? "saved" : "above the baseline by"} ${f.energy(Math.abs(today.saved_wh))} (${f.percent(Math.abs(today.saved_share), 1)})`),
+      intensity !== undefined ? `, grid ${intensity} g/kWh` : null));
+}
+
+function budgetCard({ budget }, ctx) {
+  if (!budget) {
+    return card("Budget", figure("none"), h("p", { class: "muted" }, "No window of energy or carbon is limited. ", h("a", { href: "/budget" }, "Details")));
+  }
+  return card("Budget", figure(f.percent(budget.spent), h("span", { class: "of" }, ` of the ${budget.of} spent`)),
+    gauge({ share: budget.spent, mark: budget.expected, parts: [{ class: budget.spent > 1 ? "over" : budget.over ? "unknown" : "", share: budget.spent }] }),
+    h("p", null, state(budget.words, budget.over ? "warning" : "ok")),
+    h("p", { class: "muted" }, `expected ${f.percent(budget.expected)} at its end in ${f.span(budget.until_s - ctx.now())}`));
+}
+
+/** The power of the last time. */
+function history(page, ctx) {
+  const points = Object.entries(page.history).map(([at, watts]) => [Number(at), watts]).sort((a, b) => a[0] - b[0]);
+  if (points.length < 2) return null;
+  const [from, until] = [points[0][0], points[points.length - 1][0]];
+  const limit = page.power.limit_w ?? page.power.caps_w;
+  const most = Math.max(...points.map(([, watts]) => watts));
+  const lines = limit && limit < 2.5 * most ? [{ class: "limit", y: limit }] : [];
+  return card("Power over time", curve({
+    label: `Power from ${f.time(from, ctx.now())} to ${f.time(until, ctx.now())}: now ${f.power(page.power.now_w)}, at most ${f.power(most)}`,
+    series: [{ class: "gpus", points, area: true }], lines, from, until, format: f.power,
+    labels: [f.time(from, ctx.now()), lines.length ? "dashed: limit" : "", f.time(until, ctx.now())],
+  }));
+}
+
+function tile(id, node, isDetailed) {
+  const share = node.cap ? (node.w ?? 0) / node.cap : 0;
+  const words = node.w === undefined ? node.s : `${f.power(node.w)} of ${f.power(node.cap)}`;
+  const label = `${id}: ${words}, ${node.s}, ${node.busy} of ${node.n} GPUs busy`;
+  const cells = (node.g ?? []).map(([watts, cap, kind], index) => {
+    const height = cap ? Math.min(100, (100 * (watts ?? 0)) / cap) : 0;
+    return h("svg", { class: `cell ${kind}`, "aria-hidden": "true" },
+      h("title", null, `GPU ${index}: ${f.watts(watts)} W of ${f.watts(cap)} W, ${kind}`),
+      h("rect", { class: "fill", y: `${100 - height}%`, width: "100%", height: `${height}%` }),
+      kind === "lost" || kind === "closed" ? h("path", { class: "cross", d: "M3 3L13 13M13 3L3 13" }) : null);
+  });
+  return h("li", { "data-key": id }, h("a", { class: `tile ${node.s.replace(" ", "-")}`, href: `/nodes?q=${encodeURIComponent(id)}`, "aria-label": label, title: label },
+    isDetailed
+      ? [h("span", { class: "tile-head" }, h("b", null, id), h("span", { class: "muted" }, node.s === "busy" || node.s === "idle" ? f.power(node.w) : node.s)),
+        h("span", { class: "cells" }, cells)]
+      : [h("b", null, id), gauge({ share })]));
+}
+
+function map(page) {
+  const nodes = Object.entries(page.nodes).sort(([a], [b]) => a.localeCompare(b, undefined, { numeric: true }));
+  if (nodes.length === 0) return card("Cluster", h("p", { class: "empty" }, "No node has reported."));
+  const entries = [["busy", "with jobs"], ["idle", "idle"]];
+  const also = [["asleep", page.gpus.asleep], ["fault", page.gpus.lost + page.gpus.closed]].filter(([, count]) => count > 0);
+  return card(`Cluster: ${f.count(nodes.length, "node")}, ${f.count(page.gpus.total, "GPU")}`,
+    h("ul", { class: page.detailed ? "map" : "map dense" }, nodes.map(([id, node]) => tile(id, node, page.detailed))),
+    legend([...entries, ...also.map(([kind]) => [kind, kind === "fault" ? "lost or closed" : kind])]),
+    h("p", { class: "muted" }, page.detailed ? "The height of a bar is the power of a GPU against its cap." : "The length of a bar is the power of a node's GPUs against their caps."));
+}
+
+export function draw(page, ctx) {
+  const brief = jobColumns(ctx, { brief: true });
+  return [
+    h("div", { class: `verdict ${page.level}` },
+      h("span", { class: "badge" }, state(LEVELS[page.level], page.level)), h("h1", { tabindex: "-1" }, page.verdict)),
+    faults(page.faults),
+    h("div", { class: "cards four" }, powerCard(page), jobsCard(page), todayCard(page), budgetCard(page, ctx)),
+    h("div", { class: "cards two" }, map(page), history(page, ctx) ?? card("Power over time", h("p", { class: "empty" }, "The curve begins with the second reading."))),
+    h("div", { class: "cards two" },
+      card("Running", table("Running jobs", brief, jobRows(page.running), "No job runs."),
+        page.jobs.running > page.running.order.length ? h("p", null, h("a", { href: "/jobs?show=running" }, `All ${page.jobs.running} running jobs`)) : null),
+      card("Queue", table("Queued jobs", brief.filter((column) => column.title !== "Power W"), jobRows(page.queued), "No job waits."),
+        page.jobs.queued > page.queued.order.length ? h("p", null, h("a", { href: "/jobs?show=queued" }, `All ${page.jobs.queued} queued jobs`)) : null)),
+  ];
+}
+

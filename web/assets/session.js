@@ -1,0 +1,78 @@
+// Who is signed in, and requests that change something.
+
+import { h, show } from "./dom.js";
+
+/** Sends a request; an error has the server's words. */
+export async function send(method, path, body) {
+  const options = { method, headers: { "x-wattle": "1" }, body: typeof body === "string" ? body : JSON.stringify(body) };
+  if (method === "GET") delete options.body;
+  const response = await fetch(path, options);
+  const answer = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(answer.error ?? `the server answers ${response.status}`);
+  return answer;
+}
+
+export class Session {
+  constructor(onChange) {
+    this.onChange = onChange;
+    this.person = null;
+    this.keys = true;
+  }
+
+  async read() {
+    try {
+      const { person, keys } = await send("GET", "/api/session");
+      this.person = person;
+      this.keys = keys;
+      this.onChange();
+    } catch {
+      // The stream shows a lost server.
+    }
+  }
+
+  /** Shows who is signed in. */
+  draw(place) {
+    if (this.person && !this.keys) {
+      show(place, h("span", { class: "muted", title: "The server has no keys: everyone on this machine may act" }, "local"));
+    } else if (this.person) {
+      show(place, h("span", null, `${this.person.name} (${this.person.rank})`),
+        h("button", { type: "button", class: "quiet", onclick: () => this.signOut() }, "Sign out"));
+    } else {
+      show(place, h("button", { type: "button", class: "quiet", onclick: () => this.ask() }, "Sign in"));
+    }
+  }
+
+  async signOut() {
+    await send("DELETE", "/api/session").catch(() => {});
+    this.person = null;
+    await this.read();
+  }
+
+  ask() {
+    const dialog = document.getElementById("sign-in");
+    const message = h("p", { class: "error", role: "alert" });
+    const field = h("textarea", { id: "key", rows: "5", autocomplete: "off", spellcheck: "false", required: true });
+    const submit = async (event) => {
+      event.preventDefault();
+      message.textContent = "";
+      try {
+        const { person } = await send("POST", "/api/session", field.value);
+        field.value = "";
+        this.person = person;
+        dialog.close();
+        this.onChange();
+      } catch (error) {
+        message.textContent = error.message;
+      }
+    };
+    dialog.replaceChildren(h("form", { onsubmit: submit },
+      h("h2", { id: "sign-in-title" }, "Sign in"),
+      h("p", null, "Paste your whole key file, as ", h("code", null, "wattle keys add user NAME"), " wrote it."),
+      h("label", { for: "key" }, "Key file"), field, message,
+      h("p", { class: "muted" }, "The key stays in the memory of this page's server until you sign out, and is stored nowhere."),
+      h("div", { class: "actions" }, h("button", { type: "submit" }, "Sign in"),
+        h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"))));
+    dialog.showModal();
+    field.focus();
+  }
+}

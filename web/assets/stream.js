@@ -1,0 +1,75 @@
+// Follows one page over server-sent events, and notices when the server is lost.
+
+// Wall time without an event after which the server counts as lost; it sends one every two seconds.
+const SILENCE_MS = 6000;
+const RETRY_MS = 2000;
+
+/** Applies a merge patch (RFC 7396). */
+export function merge(target, change) {
+  if (change === null || typeof change !== "object" || Array.isArray(change)) return change;
+  const result = target !== null && typeof target === "object" && !Array.isArray(target) ? target : {};
+  for (const [key, value] of Object.entries(change)) {
+    if (value === null) delete result[key];
+    else result[key] = merge(result[key], value);
+  }
+  return result;
+}
+
+export class Stream {
+  constructor(onChange) {
+    this.onChange = onChange;
+    this.source = null;
+    this.query = "";
+    this.content = null;
+    this.lost = false;
+    this.heard = performance.now();
+    this.clock = { system: Date.now() / 1000, at: performance.now(), rate: 1 };
+    setInterval(() => this.check(), 1000);
+  }
+
+  /** Follows the page with these parameters instead of the last one. */
+  follow(parameters) {
+    this.query = new URLSearchParams(parameters).toString();
+    this.content = null;
+    this.open();
+  }
+
+  open() {
+    this.source?.close();
+    const source = new EventSource(`/events?${this.query}`);
+    this.source = source;
+    this.opened = performance.now();
+    source.addEventListener("all", (event) => this.receive(source, event, (data) => { this.content = data.all; }));
+    source.addEventListener("change", (event) =>
+      this.receive(source, event, (data) => { if (data.change) this.content = merge(this.content, data.change); }));
+    source.onerror = () => { if (source === this.source && !this.lost) { this.lost = true; this.onChange(); } };
+  }
+
+  receive(source, event, apply) {
+    if (source !== this.source) return;
+    const data = JSON.parse(event.data);
+    apply(data);
+    this.heard = performance.now();
+    this.clock = { system: data.now_s, at: this.heard, rate: data.rate };
+    this.lost = false;
+    this.onChange();
+  }
+
+  check() {
+    const silent = performance.now() - this.heard > SILENCE_MS;
+    if (silent && !this.lost) this.lost = true;
+    const isDead = this.source?.readyState === EventSource.CLOSED || (silent && this.lost);
+    if (this.source && isDead && performance.now() - this.opened > RETRY_MS) this.open();
+    if (this.lost) this.onChange();
+  }
+
+  /** Wall time since the last event, seconds. */
+  silence() {
+    return (performance.now() - this.heard) / 1000;
+  }
+
+  /** The system's time, seconds since the Unix epoch. */
+  now() {
+    return this.clock.system + ((performance.now() - this.clock.at) / 1000) * this.clock.rate;
+  }
+}

@@ -1,0 +1,432 @@
+//! What the page knows of the cluster: the last values of the buckets, readings, and sums of the ledger.
+
+pub mod detail;
+pub mod history;
+pub mod jobs;
+pub mod saving;
+pub mod tally;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use wattle_common::id::PredictorId;
+use wattle_common::messages::{
+    AimStatus, BudgetRecord, BudgetStatus, JobRecord, LedgerEntry, NodeSummary, PredictorStatus,
+    ServiceLease,
+};
+use wattle_common::subject::{AIM_STATUS, BUDGET_SET, BUDGET_STATUS, PredictorKey, Reporter};
+use wattle_common::{JobId, NodeId, Power, Timestamp, codec};
+use wattle_view::Summaries;
+use wattle_view::node::{self, Node};
+
+use self::detail::Detail;
+use self::history::History;
+use self::jobs::Jobs;
+use self::tally::Tally;
+
+/// Age from which a summary is no reading any more, wall time: profilers publish one a second.
+const READING_VALID: Duration = Duration::from_secs(5);
+/// Age from which a report of a node is overdue, wall time: twice the longest heartbeat.
+const REPORT_VALID: Duration = Duration::from_secs(20);
+/// Interval of the points of the power curve, wall time.
+const HISTORY_EVERY: Duration = Duration::from_secs(5);
+/// Most jobs whose details are kept.
+const DETAILS_MAX: usize = 64;
+
+/// The present, on the clocks that matter.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// The system's time.
+    pub at: Timestamp,
+    /// A steady clock of this machine, wall time.
+    pub steady: Duration,
+    /// Seconds of the system's time per second of wall time.
+    pub rate: u32,
+}
+
+/// A lease and when its value last changed.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// Its value.
+    pub lease: ServiceLease,
+    /// When it changed, on the steady clock.
+    pub changed: Duration,
+}
+
+impl Lease {
+    /// Whether its holder is active: it renews its lease at every third of it.
+    #[must_use]
+    pub fn is_active(&self, steady: Duration) -> bool {
+        let length = Duration::from_millis(self.lease.length_ms);
+        !self.lease.released && steady.saturating_sub(self.changed) <= 2 * length
+    }
+}
+
+/// A process that answers on the bus.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Process {
+    /// `placer`, `launcher` and so on.
+    pub service: String,
+    /// Its node or predictor; empty: it serves the cluster.
+    pub of: String,
+    /// `active` or `standby`.
+    pub state: String,
+    /// Its machine.
+    pub host: String,
+    /// Its process id there.
+    pub pid: String,
+    /// Its version.
+    pub version: String,
+}
+
+/// The state of the cluster as received.
+#[derive(Debug, Default)]
+pub struct Model {
+    /// The cluster's name.
+    pub cluster: String,
+    /// The nodes; their summaries are in `summaries`.
+    pub nodes: BTreeMap<NodeId, Node>,
+    /// When each report of a node last changed, on the steady clock.
+    reported: BTreeMap<(bool, NodeId), Duration>,
+    /// The last summary of each node.
+    pub summaries: Summaries,
+    /// When each summary was received, on the steady clock.
+    summarized: BTreeMap<NodeId, Duration>,
+    /// The jobs.
+    pub jobs: Jobs,
+    /// The budget in force.
+    pub budget: Option<BudgetRecord>,
+    /// Its consumption.
+    pub status: Option<BudgetStatus>,
+    /// The state of the energy aim.
+    pub aim: Option<AimStatus>,
+    /// The predictors.
+    pub predictors: BTreeMap<PredictorId, PredictorStatus>,
+    /// The leases by key.
+    pub leases: BTreeMap<String, Lease>,
+    /// The sums of the ledger.
+    pub tally: Tally,
+    /// Whether the stored ledger has been read.
+    pub ledger_read: bool,
+    /// The power curve.
+    pub history: History,
+    history_at: Option<Duration>,
+    /// The processes that answered last, if anyone has looked.
+    pub processes: Option<Vec<Process>>,
+    /// Details of the jobs that viewers follow.
+    pub details: BTreeMap<JobId, Detail>,
+    /// Since when the bus is away, on the steady clock.
+    lost_since: Option<Duration>,
+    /// Values that could not be read.
+    pub unreadable: u64,
+    /// The last of them.
+    pub fault: Option<String>,
+}
+
+impl Model {
+    /// The model of a cluster of which nothing is known.
+    #[must_use]
+    pub fn new(cluster: &str) -> Self {
+        Self { cluster: cluster.to_owned(), ..Self::default() }
+    }
+
+    fn failed(&mut self, what: String) {
+        self.unreadable += 1;
+        self.fault = Some(what);
+    }
+
+    /// Applies a change of the bucket `jobs`.
+    pub fn job(&mut self, key: &str, value: Option<&[u8]>) {
+        let Ok(job) = JobId::new(key) else { return };
+        match value.map(codec::decode_json::<JobRecord>) {
+            Some(Ok(record)) => {
+                if let Some(detail) = self.details.get_mut(&job) {
+                    detail.record = Some(record.clone());
+                }
+                self.jobs.insert(record);
+            }
+            Some(Err(error)) => self.failed(format!("job {key} cannot be read: {error}")),
+            None => self.jobs.remove(&job),
+        }
+    }
+
+    /// Applies a change of the bucket `actual`.
+    pub fn report(&mut self, key: &str, value: Option<&[u8]>, now: Now) {
+        if let Err(error) = node::reported(&mut self.nodes, key, value) {
+            self.failed(error);
+        } else if let Some((reporter, node)) = Reporter::parse(key) {
+            self.reported.insert((reporter == Reporter::Power, node), now.steady);
+        }
+    }
+
+    /// Applies a change of the bucket `desired`.
+    pub fn order(&mut self, key: &str, value: Option<&[u8]>) {
+        if let Err(error) = node::desired(&mut self.nodes, key, value) {
+            self.failed(error);
+        }
+    }
+
+    /// Applies a change of the bucket `budget`.
+    pub fn budget(&mut self, key: &str, value: Option<&[u8]>) {
+        match key {
+            BUDGET_SET => self.budget = value.and_then(|value| codec::decode_json(value).ok()),
+            BUDGET_STATUS => self.status = value.and_then(|value| codec::decode_json(value).ok()),
+            AIM_STATUS => self.aim = value.and_then(|value| codec::decode_json(value).ok()),
+            _ => {}
+        }
+    }
+
+    /// Applies a change of the bucket `predictors`.
+    pub fn predictor(&mut self, key: &str, value: Option<&[u8]>) {
+        let Some(PredictorKey::Status(name)) = PredictorKey::parse(key) else { return };
+        match value.map(codec::decode_json::<PredictorStatus>) {
+            Some(Ok(status)) => drop(self.predictors.insert(name, status)),
+            Some(Err(error)) => self.failed(format!("predictor {key} cannot be read: {error}")),
+            None => drop(self.predictors.remove(&name)),
+        }
+    }
+
+    /// Applies a change of the bucket `leases`.
+    pub fn lease(&mut self, key: &str, value: Option<&[u8]>, now: Now) {
+        match value.map(codec::decode_json::<ServiceLease>) {
+            Some(Ok(lease)) => {
+                self.leases.insert(key.to_owned(), Lease { lease, changed: now.steady });
+            }
+            Some(Err(error)) => self.failed(format!("lease {key} cannot be read: {error}")),
+            None => drop(self.leases.remove(key)),
+        }
+    }
+
+    /// Applies a node's summary.
+    pub fn summary(&mut self, payload: &[u8], now: Now) {
+        match codec::decode_json::<NodeSummary>(payload) {
+            Ok(summary) => {
+                self.summarized.insert(summary.node.clone(), now.steady);
+                self.summaries.insert(summary.node.clone(), summary);
+            }
+            Err(error) => self.failed(format!("a summary cannot be read: {error}")),
+        }
+    }
+
+    /// Counts an entry of the ledger.
+    pub fn entry(&mut self, payload: &[u8]) {
+        match codec::decode_json::<LedgerEntry>(payload) {
+            Ok(entry) => {
+                let jobs = &self.jobs;
+                let owner = |job: &JobId| {
+                    let spec = jobs.get(job).map(|entry| &entry.record.spec);
+                    let project = spec.and_then(|spec| spec.project.as_ref());
+                    (spec.and_then(|spec| spec.user.clone()), project.map(ToString::to_string))
+                };
+                self.tally.count(&entry, owner, |job| jobs.get(job)?.factor);
+            }
+            Err(error) => self.failed(format!("an entry of the ledger cannot be read: {error}")),
+        }
+    }
+
+    /// Notes whether the bus is connected, drops readings that are too old, and adds a point to the power
+    /// curve. While the bus is away the last readings remain.
+    pub fn tick(&mut self, connected: bool, now: Now) {
+        self.lost_since = (!connected).then(|| self.lost_since.unwrap_or(now.steady));
+        if !connected {
+            return;
+        }
+        let summarized = &self.summarized;
+        self.summaries.retain(|node, _| {
+            let received = summarized.get(node).copied().unwrap_or_default();
+            now.steady.saturating_sub(received) <= READING_VALID
+        });
+        let due = self.history_at.is_none_or(|at| now.steady.saturating_sub(at) >= HISTORY_EVERY);
+        if due && let Some(power) = self.power() {
+            self.history.push(now.at, power);
+            self.history_at = Some(now.steady);
+        }
+    }
+
+    /// Since when the bus is away, on the steady clock.
+    #[must_use]
+    pub const fn lost_since(&self) -> Option<Duration> {
+        self.lost_since
+    }
+
+    /// Begins to keep the details of a job.
+    pub fn follow(&mut self, job: &JobId) {
+        if !self.details.contains_key(job) && self.details.len() < DETAILS_MAX {
+            self.details.insert(job.clone(), Detail::default());
+        }
+    }
+
+    /// Forgets the details of all jobs but these.
+    pub fn keep_details(&mut self, jobs: &std::collections::BTreeSet<JobId>) {
+        self.details.retain(|job, _| jobs.contains(job));
+    }
+
+    /// The nodes with their current readings; only those that `wanted` accepts.
+    #[must_use]
+    pub fn nodes_with_readings(&self, wanted: impl Fn(&NodeId) -> bool) -> Vec<Node> {
+        let with = |(id, node): (&NodeId, &Node)| Node {
+            summary: self.summaries.get(id).cloned(),
+            ..node.clone()
+        };
+        self.nodes.iter().filter(|(id, _)| wanted(id)).map(with).collect()
+    }
+
+    /// Measured power of the GPUs, and configured power of the hosts that are awake.
+    #[must_use]
+    pub fn powers(&self) -> Option<(Power, Power)> {
+        let awake = |summary: &&NodeSummary| {
+            self.nodes.get(&summary.node).is_none_or(|node| node.sleep.is_none())
+        };
+        let summaries = || self.summaries.values().filter(awake);
+        let drawn: Vec<Power> =
+            summaries().flat_map(|s| &s.gpus).filter_map(|gpu| gpu.power_mw_mean).collect();
+        let hosts: Power = summaries().filter_map(|summary| summary.power_mw_host).sum();
+        (!drawn.is_empty()).then(|| (drawn.into_iter().sum(), hosts))
+    }
+
+    /// Measured power of the GPUs and configured power of the hosts.
+    #[must_use]
+    pub fn power(&self) -> Option<Power> {
+        self.powers().map(|(gpus, hosts)| gpus + hosts)
+    }
+
+    /// Whether a report of the node is overdue while it is awake; `power`: that of its power agent, else
+    /// that of its launcher.
+    #[must_use]
+    pub fn is_overdue(&self, node: &Node, power: bool, now: Now) -> bool {
+        let until = self.lost_since.unwrap_or(now.steady);
+        let at = self.reported.get(&(power, node.node.clone()));
+        node.sleep.is_none() && at.is_none_or(|at| until.saturating_sub(*at) > REPORT_VALID)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use wattle_common::job::JobPhase;
+    use wattle_common::messages::{GpuSummary, LaunchState};
+    use wattle_testkit as testkit;
+
+    use super::*;
+
+    pub(crate) fn now(s: u64) -> Now {
+        Now { at: Timestamp::from_s(s), steady: Duration::from_secs(s), rate: 1 }
+    }
+
+    fn json<T: Serialize>(value: &T) -> Vec<u8> {
+        codec::encode_json(value)
+    }
+
+    pub(crate) fn summary(node: &str, watts: u64) -> NodeSummary {
+        let gpu = |gpu| GpuSummary {
+            gpu,
+            power_mw_mean: Some(Power::from_w(watts)),
+            energy_mj_total: None,
+            utilization_gpu_percent_mean: Some(50),
+            memory_used_mib: Some(1_024),
+            clock_mhz: None,
+            cap_mw: Some(Power::from_w(250)),
+            temperature_c: Some(50),
+            throttle_reasons: None,
+            jobs: Vec::new(),
+            error: None,
+        };
+        NodeSummary {
+            node: testkit::node(node),
+            at_us: Timestamp::from_s(100),
+            samples: 10,
+            readings_failed: 0,
+            gpus: vec![gpu(0), gpu(1)],
+            jobs: Vec::new(),
+            power_mw_host: Some(Power::from_w(100)),
+            ledger_from_us: None,
+        }
+    }
+
+    /// A cluster of two nodes with a running and a queued job.
+    pub(crate) fn example() -> Model {
+        let mut model = Model::new("test");
+        for node in ["n0", "n1"] {
+            let gpu = |index| wattle_common::messages::AppliedGpu {
+                cap_mw: Some(Power::from_w(250)),
+                ..testkit::applied_gpu(index, "v100")
+            };
+            let report = testkit::power_report(node, Timestamp::from_s(99), [gpu(0), gpu(1)]);
+            model.report(&format!("power.{node}"), Some(&json(&report)), now(100));
+            let running = LaunchState::Running;
+            let jobs = [testkit::launched_job("a", 1, [0], running, Timestamp::from_s(1))];
+            let jobs = if node == "n0" { &jobs[..] } else { &[] };
+            let report =
+                testkit::launch_report(node, Timestamp::from_s(99), 1, jobs.iter().cloned());
+            model.report(&format!("launcher.{node}"), Some(&json(&report)), now(100));
+            model.summary(&json(&summary(node, 120)), now(100));
+        }
+        let mut running = testkit::job_record(testkit::job_spec("a", 1), JobPhase::Running);
+        running.placement = Some(testkit::placement([("n0", [0, 1])]));
+        running.steps_total = Some(1_000);
+        running.step = Some(250);
+        running.step_at_us = Some(Timestamp::from_s(100));
+        running.steps_per_s = Some(1.0);
+        model.job("a", Some(&json(&running)));
+        let queued = testkit::job_record(testkit::job_spec("b", 2), JobPhase::Queued);
+        model.job("b", Some(&json(&queued)));
+        model.tick(true, now(100));
+        model
+    }
+
+    #[test]
+    fn old_readings_are_dropped_unless_the_bus_is_away() {
+        let mut model = example();
+        assert_eq!(model.power(), Some(Power::from_w(680)));
+        model.summary(&json(&summary("n1", 50)), now(104));
+        model.tick(false, now(120));
+        assert_eq!(model.lost_since(), Some(Duration::from_secs(120)));
+        assert_eq!(model.power(), Some(Power::from_w(540)), "the last readings remain");
+        model.tick(true, now(107));
+        assert_eq!(model.power(), Some(Power::from_w(200)), "n0 is silent");
+        assert_eq!(model.lost_since(), None);
+    }
+
+    #[test]
+    fn reports_are_overdue_after_two_heartbeats() {
+        let model = example();
+        let node = &model.nodes[&testkit::node("n0")];
+        assert!(!model.is_overdue(node, true, now(119)));
+        assert!(model.is_overdue(node, true, now(121)) && model.is_overdue(node, false, now(121)));
+    }
+
+    #[test]
+    fn unreadable_values_are_counted_and_change_nothing() {
+        let mut model = example();
+        model.job("a", Some(b"{"));
+        model.report("power.n0", Some(b"7"), now(100));
+        model.summary(b"", now(100));
+        assert_eq!(model.unreadable, 3);
+        assert_eq!((model.jobs.running(), model.power()), (1, Some(Power::from_w(680))));
+        model.job("a", None);
+        assert_eq!(model.jobs.running(), 0);
+    }
+
+    #[test]
+    fn a_lease_that_is_not_renewed_is_not_active() {
+        let mut model = example();
+        let lease = testkit_lease();
+        model.lease("placer", Some(&json(&lease)), now(100));
+        let known = &model.leases["placer"];
+        assert!(known.is_active(now(110).steady) && !known.is_active(now(111).steady));
+    }
+
+    fn testkit_lease() -> ServiceLease {
+        ServiceLease {
+            holder: wattle_common::messages::LeaseHolder {
+                instance: "host-1".to_owned(),
+                boot: None,
+                pid_namespace: None,
+                pid: 1,
+            },
+            length_ms: 5_000,
+            since_us: Timestamp::from_s(1),
+            released: false,
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The jobs' records, reduced to what lists show, in the order of a list.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use wattle_common::job::JobPhase;
+use wattle_common::messages::{JobCounts, JobRecord, Prediction};
+use wattle_common::{JobId, Timestamp};
+
+use super::saving::Factor;
+
+/// Most ended jobs that are kept; of more, the earliest submitted ones are forgotten.
+const ENDED_MAX: usize = 20_000;
+
+type Order = (u8, Reverse<Timestamp>, JobId);
+
+/// One job.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Its record without command, environment, reasons, alternatives and output.
+    pub record: JobRecord,
+    /// Its setting against the default one.
+    pub factor: Option<Factor>,
+}
+
+/// The jobs of the cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Jobs {
+    entries: BTreeMap<JobId, Entry>,
+    order: BTreeSet<Order>,
+    counts: JobCounts,
+}
+
+/// The record without parts that no list shows.
+fn reduced(mut record: JobRecord) -> JobRecord {
+    let spec = &mut record.spec;
+    spec.command = Vec::new();
+    spec.environment = Vec::new();
+    spec.working_dir = None;
+    record.reasons = Vec::new();
+    record.log_paths = Vec::new();
+    record.restarts = Vec::new();
+    record.left_sizes = Vec::new();
+    record.probes = Vec::new();
+    record.prediction_last = None;
+    if let Some(prediction) = &mut record.prediction_placed {
+        prediction.alternatives = Vec::new();
+        prediction.basis = None;
+    }
+    record
+}
+
+fn order(record: &JobRecord) -> Order {
+    let (group, submitted, job) = record.list_order();
+    (group, submitted, job.clone())
+}
+
+/// The last placement's factor.
+fn factor(record: &JobRecord) -> Option<Factor> {
+    let predictions = [record.prediction_placed.as_deref(), record.prediction_last.as_deref()];
+    predictions.into_iter().flatten().find_map(|prediction: &Prediction| Factor::of(prediction))
+}
+
+impl Jobs {
+    /// Adds or replaces a record.
+    pub fn insert(&mut self, record: JobRecord) {
+        self.remove(&record.spec.job);
+        let entry = Entry { factor: factor(&record), record: reduced(record) };
+        *self.counts.entry(entry.record.phase).or_default() += 1;
+        self.order.insert(order(&entry.record));
+        self.entries.insert(entry.record.spec.job.clone(), entry);
+        let ended: u64 =
+            self.counts.iter().filter(|(phase, _)| phase.is_final()).map(|(_, count)| count).sum();
+        if ended > ENDED_MAX as u64
+            && let Some((_, _, last)) = self.order.last().cloned()
+        {
+            self.remove(&last);
+        }
+    }
+
+    /// Removes a job.
+    pub fn remove(&mut self, job: &JobId) {
+        let Some(entry) = self.entries.remove(job) else { return };
+        self.order.remove(&order(&entry.record));
+        if let Some(count) = self.counts.get_mut(&entry.record.phase) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    /// A job.
+    #[must_use]
+    pub fn get(&self, job: &JobId) -> Option<&Entry> {
+        self.entries.get(job)
+    }
+
+    /// Number of jobs in a phase.
+    #[must_use]
+    pub fn count(&self, phase: JobPhase) -> u64 {
+        self.counts.get(&phase).copied().unwrap_or_default()
+    }
+
+    /// Number of jobs with GPUs.
+    #[must_use]
+    pub fn running(&self) -> u64 {
+        [JobPhase::Starting, JobPhase::Running, JobPhase::Stopping]
+            .map(|phase| self.count(phase))
+            .iter()
+            .sum()
+    }
+
+    /// All jobs in the order of a list.
+    pub fn listed(&self) -> impl Iterator<Item = &JobRecord> {
+        self.order.iter().filter_map(|(_, _, job)| self.entries.get(job)).map(|entry| &entry.record)
+    }
+
+    /// The jobs of one group in the order of a list: 0 with GPUs, 1 queued, 2 ended.
+    pub fn group(&self, group: u8) -> impl Iterator<Item = &JobRecord> {
+        self.listed_from(group).take_while(move |record| record.list_order().0 == group)
+    }
+
+    fn listed_from(&self, group: u8) -> impl Iterator<Item = &JobRecord> {
+        let first = JobId::new("0").map(|job| (group, Reverse(Timestamp::FOREVER), job));
+        let range = first.map(|first| self.order.range(first..));
+        let range = range.into_iter().flatten();
+        range.filter_map(|(_, _, job)| self.entries.get(job)).map(|entry| &entry.record)
+    }
+
+    /// The jobs that hold GPUs of a node, as their records state it.
+    pub fn on_node(&self, node: &wattle_common::NodeId) -> impl Iterator<Item = &JobRecord> {
+        self.group(0).filter(move |record| {
+            let shares = record.placement.iter().flat_map(|placement| &placement.shares);
+            shares.into_iter().any(|share| share.node == *node)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wattle_testkit as testkit;
+
+    use super::*;
+
+    fn record(job: &str, phase: JobPhase, submitted_s: u64) -> JobRecord {
+        let mut spec = testkit::job_spec(job, 1);
+        spec.submitted_at_us = Timestamp::from_s(submitted_s);
+        spec.environment = vec![("TOKEN".to_owned(), "secret".to_owned())];
+        testkit::job_record(spec, phase)
+    }
+
+    fn ids<'a>(records: impl Iterator<Item = &'a JobRecord>) -> Vec<String> {
+        records.map(|record| record.spec.job.to_string()).collect()
+    }
+
+    #[test]
+    fn jobs_are_listed_by_group_and_time_of_submission() {
+        let mut jobs = Jobs::default();
+        jobs.insert(record("old", JobPhase::Queued, 1));
+        jobs.insert(record("new", JobPhase::Queued, 2));
+        jobs.insert(record("runs", JobPhase::Running, 1));
+        jobs.insert(record("done", JobPhase::Finished, 3));
+        assert_eq!(ids(jobs.listed()), ["runs", "new", "old", "done"]);
+        assert_eq!(ids(jobs.group(1)), ["new", "old"]);
+        jobs.insert(record("old", JobPhase::Running, 1));
+        assert_eq!((jobs.running(), jobs.count(JobPhase::Queued)), (2, 1));
+        assert_eq!(ids(jobs.group(0)), ["old", "runs"]);
+        jobs.remove(&testkit::job("old"));
+        assert_eq!((jobs.running(), ids(jobs.listed()).len()), (1, 3));
+    }
+
+    #[test]
+    fn environments_are_not_kept_and_ended_jobs_are_bounded() {
+        let mut jobs = Jobs::default();
+        jobs.insert(record("first", JobPhase::Running, 0));
+        for number in 0..ENDED_MAX + 10 {
+            jobs.insert(record(&format!("j{number}"), JobPhase::Finished, number as u64 + 1));
+        }
+        assert_eq!(jobs.entries.len(), ENDED_MAX + 1);
+        assert!(jobs.get(&testkit::job("j0")).is_none(), "the oldest is forgotten");
+        let kept = jobs.get(&testkit::job("first")).unwrap();
+        assert!(kept.record.spec.environment.is_empty() && kept.record.spec.command.is_empty());
+    }
+}

@@ -1,0 +1,285 @@
+//! Energy of the last days by hour, user and project, from the ledger.
+//!
+//! Carbon is computed when it is read, from the mean intensity of each hour, so that a series that is set
+//! later counts for the hours since its start.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wattle_common::messages::{IntensitySeries, LedgerEntry};
+use wattle_common::{Carbon, Energy, JobId, NodeId, Timestamp};
+use wattle_view::energy::{Uses, part};
+use wattle_view::intensity::mean_intensity;
+
+use super::saving::{Factor, Saved};
+
+const HOUR_US: u64 = 3_600_000_000;
+const DAY_US: u64 = 24 * HOUR_US;
+/// Length of an interval of the burn-down.
+const FINE_US: u64 = 300_000_000;
+/// Days that are kept, the current one included.
+const DAYS: u64 = 31;
+/// Most users and projects of one hour; the energy of further ones counts as that of an unknown user.
+const OWNERS_MAX: usize = 512;
+/// Entries of each node that are remembered to detect repeated ones: those of two hours.
+const KNOWN_MAX: usize = 128;
+/// Most intervals of the burn-down: those of eight days.
+const FINE_MAX: usize = 2_304;
+
+/// User and project of a job.
+pub type Owner = (Option<String>, Option<String>);
+
+/// One hour.
+#[derive(Clone, Debug, Default)]
+struct Hour {
+    uses: Uses,
+    owners: BTreeMap<Owner, Energy>,
+    saved: Saved,
+}
+
+/// The sums of the ledger.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// By hours since the Unix epoch.
+    hours: BTreeMap<u64, Hour>,
+    /// Energy of complete nodes, by intervals of [`FINE_US`] since the epoch.
+    fine: BTreeMap<u64, Energy>,
+    /// Starts of the last entries of each node.
+    known: BTreeMap<NodeId, BTreeSet<Timestamp>>,
+    /// End of the last counted entry.
+    until: Option<Timestamp>,
+}
+
+/// The sums of a period.
+#[derive(Clone, Debug, Default)]
+pub struct Sums {
+    /// Energy by use.
+    pub uses: Uses,
+    /// Emissions of the energy whose intensity is known; `None`: of no hour.
+    pub carbon: Option<Carbon>,
+    /// Whether the intensity of a part of the time is not known.
+    pub carbon_is_partial: bool,
+    /// Energy and emissions of each owner's jobs.
+    pub owners: BTreeMap<Owner, (Energy, Option<Carbon>)>,
+    /// Energy saved by caps and clocks.
+    pub saved: Saved,
+    /// Emissions saved with it.
+    pub carbon_saved_ug: f64,
+}
+
+fn owner_of(entry: &LedgerEntry, job: usize, recorded: &impl Fn(&JobId) -> Owner) -> Owner {
+    let one = &entry.jobs[job];
+    let named = (one.user.clone(), one.project.as_ref().map(ToString::to_string));
+    if named.0.is_some() && named.1.is_some() {
+        return named;
+    }
+    let record = recorded(&one.job);
+    (named.0.or(record.0), named.1.or(record.1))
+}
+
+impl Tally {
+    /// Counts an entry once. `recorded` is the owner in a job's record, `factor` compares its setting with
+    /// the default one.
+    pub fn count(
+        &mut self,
+        entry: &LedgerEntry,
+        recorded: impl Fn(&JobId) -> Owner,
+        factor: impl Fn(&JobId) -> Option<Factor>,
+    ) {
+        if entry.until_us <= entry.from_us || !self.is_new(&entry.node, entry.from_us) {
+            return;
+        }
+        self.until = self.until.max(Some(entry.until_us));
+        let idle = entry.idle();
+        for (hour, from, until) in parts(entry, HOUR_US) {
+            let slot = self.hours.entry(hour).or_default();
+            slot.uses.add(Uses {
+                jobs: entry.jobs.iter().map(|job| part(entry, job.energy_mj, from, until)).sum(),
+                idle: part(entry, idle, from, until),
+                unknown: entry.unknown.iter().map(|u| part(entry, u.energy_mj, from, until)).sum(),
+                hosts: part(entry, entry.energy_mj_host, from, until),
+            });
+            for (index, job) in entry.jobs.iter().enumerate() {
+                let energy = part(entry, job.energy_mj, from, until);
+                let owner = owner_of(entry, index, &recorded);
+                let known = slot.owners.contains_key(&owner) || slot.owners.len() < OWNERS_MAX;
+                *slot.owners.entry(if known { owner } else { (None, None) }).or_default() += energy;
+                slot.saved.count(energy, factor(&job.job));
+            }
+        }
+        let all = entry.gpus() + entry.energy_mj_host;
+        for (interval, from, until) in parts(entry, FINE_US) {
+            *self.fine.entry(interval).or_default() += part(entry, all, from, until);
+        }
+        while self.fine.len() > FINE_MAX {
+            self.fine.pop_first();
+        }
+        while self.hours.len() as u64 > DAYS * 24 {
+            self.hours.pop_first();
+        }
+    }
+
+    /// Whether an entry has not been counted.
+    fn is_new(&mut self, node: &NodeId, from: Timestamp) -> bool {
+        let known = self.known.entry(node.clone()).or_default();
+        let is_old = known.len() >= KNOWN_MAX && known.first().is_some_and(|first| from < *first);
+        if is_old || !known.insert(from) {
+            return false;
+        }
+        if known.len() > KNOWN_MAX {
+            known.pop_first();
+        }
+        true
+    }
+
+    /// End of the last counted entry.
+    #[must_use]
+    pub const fn until(&self) -> Option<Timestamp> {
+        self.until
+    }
+
+    /// The sums of the days since `first_day` (days since the Unix epoch) until and including `last_day`.
+    #[must_use]
+    pub fn sums(&self, first_day: u64, last_day: u64, series: Option<&IntensitySeries>) -> Sums {
+        let mut sums = Sums::default();
+        for (hour, slot) in self.hours.range(first_day * 24..(last_day + 1) * 24) {
+            let from = Timestamp::from_us(hour * HOUR_US);
+            let until = Timestamp::from_us((hour + 1) * HOUR_US);
+            let mean = series.and_then(|series| mean_intensity(series, from, until));
+            let add = |sum: &mut Option<Carbon>, energy: Energy| {
+                if let Some(mean) = mean {
+                    *sum = Some(sum.unwrap_or_default() + energy.carbon(mean));
+                }
+            };
+            sums.uses.add(slot.uses);
+            add(&mut sums.carbon, slot.uses.total());
+            sums.carbon_is_partial |= mean.is_none();
+            for (owner, energy) in &slot.owners {
+                let one = sums.owners.entry(owner.clone()).or_default();
+                one.0 += *energy;
+                add(&mut one.1, *energy);
+            }
+            sums.saved.add(&slot.saved);
+            let grams = mean.map_or(0.0, |mean| mean.as_g_per_kwh());
+            sums.carbon_saved_ug += slot.saved.saved_mj() / 3.6e9 * grams * 1e6;
+        }
+        sums
+    }
+
+    /// Energy from `from` on, summed up, in intervals of five minutes: the end of each interval and the sum.
+    #[must_use]
+    pub fn burned(&self, from: Timestamp) -> Vec<(Timestamp, Energy)> {
+        let mut sum = Energy::ZERO;
+        let begin = from.as_us() / FINE_US;
+        let each = self.fine.range(begin..).map(|(interval, energy)| {
+            sum += *energy;
+            let end = Timestamp::from_us((interval + 1) * FINE_US);
+            (self.until.map_or(end, |until| end.min(until)), sum)
+        });
+        each.collect()
+    }
+}
+
+/// The day of an instant, in days since the Unix epoch.
+#[must_use]
+pub const fn day_of(at: Timestamp) -> u64 {
+    at.as_us() / DAY_US
+}
+
+/// The parts of an entry's interval, each within one interval of this length: its number, start and end.
+fn parts(entry: &LedgerEntry, length_us: u64) -> Vec<(u64, Timestamp, Timestamp)> {
+    let mut parts = Vec::new();
+    let mut begin = entry.from_us;
+    // An entry of more than the kept time counts from its last days on.
+    let most = Timestamp::from_us(entry.until_us.as_us().saturating_sub(DAYS * DAY_US));
+    begin = begin.max(most);
+    while begin < entry.until_us {
+        let number = begin.as_us() / length_us;
+        let end = entry.until_us.min(Timestamp::from_us((number + 1) * length_us));
+        parts.push((number, begin, end));
+        begin = end;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use wattle_common::CarbonIntensity;
+    use wattle_common::messages::JobEnergy;
+    use wattle_testkit as testkit;
+
+    use super::*;
+
+    fn entry(node: &str, from_s: u64, until_s: u64, job: &str, joules: u64) -> LedgerEntry {
+        LedgerEntry {
+            energy_mj_gpus: vec![Some(Energy::from_j(joules * 2))],
+            jobs: vec![JobEnergy {
+                job: testkit::job(job),
+                energy_mj: Energy::from_j(joules),
+                user: None,
+                project: None,
+            }],
+            ..testkit::ledger_entry(
+                node,
+                Timestamp::from_s(from_s),
+                Timestamp::from_s(until_s),
+                Energy::from_j(10),
+            )
+        }
+    }
+
+    fn count(tally: &mut Tally, entry: &LedgerEntry) {
+        let owner = |job: &JobId| (Some(format!("user of {job}")), None);
+        tally.count(entry, owner, |_| Some(Factor { energy: 1.5, time: 0.9 }));
+    }
+
+    #[test]
+    fn entries_count_once_and_over_hours_in_parts() {
+        let mut tally = Tally::default();
+        let over = entry("n0", 3_000, 4_200, "a", 100);
+        count(&mut tally, &over);
+        count(&mut tally, &over);
+        count(&mut tally, &entry("n1", 3_000, 3_060, "b", 50));
+        let sums = tally.sums(0, 0, None);
+        assert_eq!(sums.uses.jobs, Energy::from_j(150));
+        assert_eq!(sums.uses.total(), Energy::from_j(320));
+        assert_eq!(sums.owners[&(Some("user of a".to_owned()), None)].0, Energy::from_j(100));
+        assert_eq!(tally.hours[&0].uses.hosts, Energy::from_j(15));
+        assert_eq!((sums.carbon, sums.carbon_is_partial), (None, true));
+        assert!((sums.saved.saved_mj() - 75_000.0).abs() < 1.0, "{:?}", sums.saved);
+        let burned = tally.burned(Timestamp::EPOCH);
+        assert_eq!(burned.last().map(|(_, sum)| *sum), Some(Energy::from_j(320)));
+        assert_eq!(burned.last().map(|(at, _)| *at), Some(Timestamp::from_s(4_200)));
+    }
+
+    #[test]
+    fn carbon_follows_from_the_intensity_of_each_hour() {
+        let series = IntensitySeries {
+            name: "grid".to_owned(),
+            starts_at_us: Timestamp::from_s(3_600),
+            steps: vec![(0, CarbonIntensity::from_g_per_kwh(500.0))],
+            period_s: 3_600,
+        };
+        let mut tally = Tally::default();
+        count(&mut tally, &entry("n0", 3_540, 3_600, "a", 1_800_000));
+        count(&mut tally, &entry("n0", 3_600, 3_660, "a", 1_800_000));
+        let sums = tally.sums(0, 0, Some(&series));
+        let grams = sums.carbon.unwrap().as_g();
+        assert!((grams - 500.0).abs() < 0.1 && sums.carbon_is_partial, "{grams}");
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut tally = Tally::default();
+        for minute in 0..50_000 {
+            count(&mut tally, &entry("n0", minute * 60, minute * 60 + 60, "a", 1));
+        }
+        assert_eq!(tally.hours.len() as u64, DAYS * 24);
+        assert_eq!(
+            (tally.fine.len(), tally.known[&testkit::node("n0")].len()),
+            (FINE_MAX, KNOWN_MAX)
+        );
+        let before = tally.sums(0, 100, None).uses;
+        count(&mut tally, &entry("n0", 60, 120, "a", 1));
+        assert_eq!(tally.sums(0, 100, None).uses, before, "an old entry is a repeated one");
+    }
+}

@@ -1,0 +1,186 @@
+//! The content of each page as JSON, computed from the model.
+//!
+//! Numbers have their unit in their name and are rounded to what the page shows, so that a quantity that
+//! has not changed visibly is not sent again. A quantity that is not known is absent.
+
+mod budget;
+mod energy;
+mod faults;
+mod job;
+mod jobs;
+mod nodes;
+mod overview;
+mod predictors;
+mod saving;
+mod services;
+
+use serde_json::{Value, json};
+use wattle_common::{Carbon, Energy, Power, Timestamp};
+
+use crate::model::{Model, Now};
+use crate::patch::without_nulls;
+use crate::topic::Topic;
+
+/// The content of a page.
+#[must_use]
+pub fn content(topic: &Topic, model: &Model, now: Now) -> Value {
+    let page = match topic {
+        Topic::Overview => overview::content(model, now),
+        Topic::Jobs(list) => jobs::content(list, model, now),
+        Topic::Job(job) => job::content(job, model, now),
+        Topic::Nodes(list) => nodes::content(list, model, now),
+        Topic::Energy(period) => energy::content(*period, model, now),
+        Topic::Saving => saving::content(model, now),
+        Topic::Budget => budget::content(model, now),
+        Topic::Predictors => predictors::content(model, now),
+        Topic::Services => services::content(model, now),
+    };
+    without_nulls(json!({
+        "cluster": model.cluster,
+        // Wall time since the bus was lost, to the second.
+        "bus_lost_s": model.lost_since().map(|since| now.steady.saturating_sub(since).as_secs()),
+        "page": page,
+    }))
+}
+
+/// A number with this many decimals; null if it is not finite.
+fn rounded(value: f64, decimals: i32) -> Value {
+    let scale = 10_f64.powi(decimals);
+    let rounded = (value * scale).round() / scale;
+    // A whole number without a point is shorter.
+    if rounded.is_finite() && rounded.fract() == 0.0 && rounded.abs() < 9e15 {
+        json!(rounded as i64)
+    } else {
+        json!(rounded)
+    }
+}
+
+/// Watts, to the watt.
+fn watts(power: Power) -> Value {
+    rounded(power.as_w(), 0)
+}
+
+/// Watt-hours with at least four significant digits.
+fn watt_hours(energy: Energy) -> Value {
+    significant(energy.as_kwh() * 1e3)
+}
+
+/// Grams with at least four significant digits.
+fn grams(carbon: Carbon) -> Value {
+    significant(carbon.as_g())
+}
+
+/// At least four significant digits.
+fn significant(value: f64) -> Value {
+    let size = value.abs();
+    rounded(
+        value,
+        if size >= 1_000.0 {
+            0
+        } else if size >= 10.0 {
+            2
+        } else {
+            4
+        },
+    )
+}
+
+/// Seconds since the Unix epoch, to the second.
+const fn seconds(at: Timestamp) -> u64 {
+    at.as_us() / 1_000_000
+}
+
+/// One number of a text: `1 job`, `2 jobs`.
+fn count(number: u64, singular: &str) -> String {
+    format!("{number} {singular}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A power in a sentence: `840 W`, `12.4 kW`.
+fn power_text(power: Power) -> String {
+    let watts = power.as_w();
+    if watts < 1_000.0 { format!("{watts:.0} W") } else { format!("{:.2} kW", watts / 1e3) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::model::tests::{example, now};
+
+    fn of(parameters: &[(&str, &str)]) -> Value {
+        let text = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let parameters: BTreeMap<String, String> = parameters.iter().map(text).collect();
+        let topic = Topic::parse(&parameters).unwrap();
+        let mut model = example();
+        model.follow(&wattle_testkit::job("a"));
+        content(&topic, &model, now(100))["page"].take()
+    }
+
+    #[test]
+    fn every_page_has_content_without_nulls() {
+        fn has_null(value: &Value) -> bool {
+            match value {
+                Value::Null => true,
+                Value::Object(members) => members.values().any(has_null),
+                _ => false,
+            }
+        }
+        let pages = [
+            "overview",
+            "jobs",
+            "job",
+            "nodes",
+            "energy",
+            "saving",
+            "budget",
+            "predictors",
+            "services",
+        ];
+        for page in pages {
+            let content = of(&[("topic", page), ("job", "a")]);
+            assert!(content.is_object() && !has_null(&content), "{page}: {content}");
+        }
+    }
+
+    #[test]
+    fn overview_begins_with_a_verdict() {
+        let page = of(&[("topic", "overview")]);
+        let verdict = page["verdict"].as_str().unwrap();
+        assert!(verdict.starts_with("680 W of 1.20 kW, 1 running, 1 queued"), "{verdict}");
+        assert_eq!(page["nodes"]["n0"]["w"], json!(240));
+        assert_eq!(page["gpus"]["busy"], json!(1));
+        assert_eq!(page["level"], json!("fault"), "no placer: {page}");
+    }
+
+    #[test]
+    fn lists_are_filtered_and_divided() {
+        let rows = |parameters: &[(&str, &str)]| of(parameters)["order"].clone();
+        assert_eq!(rows(&[("topic", "jobs")]), json!(["a", "b"]));
+        assert_eq!(rows(&[("topic", "jobs"), ("show", "queued")]), json!(["b"]));
+        assert_eq!(rows(&[("topic", "jobs"), ("q", "A")]), json!(["a"]));
+        assert_eq!(rows(&[("topic", "jobs"), ("page", "3")]), json!([]));
+        assert_eq!(rows(&[("topic", "nodes"), ("q", "n1")]), json!(["n1"]));
+    }
+
+    #[test]
+    fn a_running_job_has_a_predicted_end() {
+        let page = of(&[("topic", "jobs")]);
+        assert_eq!(page["rows"]["a"]["end_s"], json!(850));
+        assert_eq!(page["rows"]["a"]["done"], json!(0.25));
+        assert!(page["rows"]["b"].get("end_s").is_none());
+    }
+
+    #[test]
+    fn an_unknown_job_is_stated() {
+        assert_eq!(of(&[("topic", "job"), ("job", "zz")])["found"], json!(false));
+    }
+
+    #[test]
+    fn numbers_have_the_shown_digits() {
+        assert_eq!(rounded(1.26, 1), json!(1.3));
+        assert_eq!(rounded(3.0, 1).to_string(), "3");
+        assert_eq!(rounded(f64::NAN, 1), Value::Null);
+        assert_eq!((significant(1_234.56), significant(12.345)), (json!(1_235), json!(12.35)));
+    }
+}

@@ -1,0 +1,182 @@
+//! The budget, its burn-down and the forecast of the window's end.
+
+use serde_json::{Map, Value, json};
+use wattle_common::{Energy, Power, Timestamp};
+
+use super::{overview, rounded, seconds, watt_hours, watts};
+use crate::model::{Model, Now};
+
+/// Share above the budget that counts as on course: the reserve of the price controller.
+const TOLERANCE: f64 = 0.01;
+/// Most points of the curve.
+const POINTS_MAX: usize = 288;
+
+/// Spending of the window that is limited, and where it leads.
+#[derive(Clone, Debug)]
+pub(super) struct Course {
+    /// Spent share of the budget.
+    spent: f64,
+    /// Expected share at the end of the window.
+    expected: f64,
+    /// `energy` or `carbon`, whichever is closer to its limit.
+    of: &'static str,
+    /// Passed share of the window.
+    passed: f64,
+    /// End of the window.
+    until: Timestamp,
+}
+
+impl Course {
+    /// Whether the expected spending exceeds the budget.
+    pub(super) fn is_over(&self) -> bool {
+        self.expected > 1.0 + TOLERANCE
+    }
+
+    /// `budget on course`, `budget 12 % over at its end`.
+    pub(super) fn words(&self) -> String {
+        if self.spent > 1.0 {
+            format!("{} budget exceeded by {:.0} %", self.of, 100.0 * (self.spent - 1.0))
+        } else if self.is_over() {
+            format!("{} budget {:.0} % over at its end", self.of, 100.0 * (self.expected - 1.0))
+        } else {
+            format!("{} budget on course", self.of)
+        }
+    }
+
+    pub(super) fn shown(&self) -> Value {
+        json!({
+            "spent": rounded(self.spent, 3), "expected": rounded(self.expected, 3), "of": self.of,
+            "passed": rounded(self.passed, 3), "until_s": seconds(self.until),
+            "words": self.words(), "over": self.is_over(),
+        })
+    }
+}
+
+/// The expected power: that of the placer, else the measured one.
+fn expected_power(model: &Model) -> Option<Power> {
+    let expected = model.status.as_ref().map(|status| status.power_mw_expected);
+    expected.filter(|power| *power > Power::ZERO).or_else(|| model.power())
+}
+
+/// The course of the budget; `None` without a limited window.
+pub(super) fn course(model: &Model, now: Now) -> Option<Course> {
+    let budget = &model.budget.as_ref()?.budget;
+    let status = model.status.as_ref().filter(|_| budget.has_window())?;
+    let (from, until) = (status.window_from_us, status.window_until_us);
+    let left = until.since(now.at);
+    let window = until.since(from).as_secs_f64().max(1.0);
+    let more = expected_power(model).unwrap_or_default().over(left);
+    let energy = budget.energy_mj.map(|limit| {
+        let expected = status.energy_mj + more;
+        ("energy", status.energy_mj.ratio(limit), expected.ratio(limit))
+    });
+    let carbon = budget.carbon_ug.zip(status.carbon_ug).map(|(limit, spent)| {
+        let more = status.intensity_mg_per_kwh.map(|i| more.carbon(i)).unwrap_or_default();
+        ("carbon", spent.as_g() / limit.as_g(), (spent + more).as_g() / limit.as_g())
+    });
+    let both = [energy, carbon].into_iter().flatten();
+    let (of, spent, expected) = both.max_by(|a, b| a.2.total_cmp(&b.2))?;
+    let passed = now.at.since(from).as_secs_f64() / window;
+    Some(Course { spent, expected, of, passed: passed.min(1.0), until })
+}
+
+/// The curve of spending in the window: seconds and watt-hours.
+fn burned(model: &Model, from: Timestamp, spent: Energy) -> Map<String, Value> {
+    let points = model.tally.burned(from);
+    // The first interval may begin before the window, so the curve ends at what the placer counts.
+    let last = points.last().map_or(Energy::ZERO, |(_, sum)| *sum);
+    let surplus = last.saturating_sub(spent);
+    let step = points.len().div_ceil(POINTS_MAX).max(1);
+    let chosen = points.iter().rev().step_by(step);
+    chosen
+        .map(|(at, sum)| (seconds(*at).to_string(), watt_hours(sum.saturating_sub(surplus))))
+        .collect()
+}
+
+/// The content of the page.
+pub(super) fn content(model: &Model, now: Now) -> Value {
+    let set = model.budget.as_ref().filter(|set| !set.budget.is_none());
+    let budget = set.map(|set| set.budget);
+    let status = model.status.as_ref();
+    let window =
+        status.filter(|_| budget.is_some_and(|budget| budget.has_window())).map(|status| {
+            json!({
+                "from_s": seconds(status.window_from_us),
+                "until_s": seconds(status.window_until_us),
+                "energy_wh": watt_hours(status.energy_mj),
+                "carbon_g": status.carbon_ug.map(super::grams),
+                "overrun_previous": status.overrun_previous.map(|share| rounded(share, 4)),
+                "burned": burned(model, status.window_from_us, status.energy_mj),
+            })
+        });
+    let aim = model.aim.filter(|_| window.is_none()).map(|aim| {
+        json!({
+            "max_slowdown": aim.max_slowdown,
+            "slowdown": aim.slowdown().map(|share| rounded(share, 4)),
+            "price": rounded(aim.price, 3),
+        })
+    });
+    json!({
+        "limits": budget.map(|budget| json!({
+            "energy_wh": budget.energy_mj.map(watt_hours),
+            "carbon_g": budget.carbon_ug.map(super::grams),
+            "power_w": budget.power_mw.map(watts),
+            "window_s": budget.window().as_secs(),
+            "since_s": set.map(|set| seconds(set.since_us)),
+        })),
+        "window": window,
+        "course": course(model, now).map(|course| course.shown()),
+        "price": status.map(|status| rounded(status.price, 3)),
+        "power": {
+            "now_w": model.power().map(watts),
+            "expected_w": status.map(|status| watts(status.power_mw_expected)),
+            "baseline_w": status.and_then(|status| status.power_mw_baseline).map(watts),
+            "budget_mean_w": status.and_then(|status| status.power_mw_budget_mean).map(watts),
+        },
+        "aim": aim,
+        "intensity_g_per_kwh": overview::intensity(model, now.at),
+        "series": model.budget.as_ref().and_then(|set| set.intensity.as_ref()).map(|s| s.name.clone()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use wattle_common::Budget;
+    use wattle_common::messages::{BudgetRecord, BudgetStatus};
+
+    use super::*;
+    use crate::model::tests::{example, now};
+
+    #[test]
+    fn course_extrapolates_the_expected_power() {
+        let mut model = example();
+        let budget = Budget { energy_mj: Some(Energy::from_j(1_000)), ..Budget::default() };
+        let at = Timestamp::from_s;
+        model.budget = Some(BudgetRecord { budget, since_us: at(0), intensity: None });
+        let mut status = BudgetStatus {
+            at_us: at(100),
+            window_from_us: at(0),
+            window_until_us: at(200),
+            energy_mj: Energy::from_j(400),
+            carbon_ug: None,
+            overrun_previous: None,
+            price: 0.0,
+            policy_price: 0.0,
+            power_mw_expected: Power::from_w(4),
+            power_mw_baseline: None,
+            power_mw_budget_mean: None,
+            intensity_mg_per_kwh: None,
+            counted_until_us: BTreeMap::new(),
+        };
+        model.status = Some(status.clone());
+        let course = course(&model, now(100)).unwrap();
+        assert_eq!((course.words().as_str(), course.is_over()), ("energy budget on course", false));
+        assert!((course.expected - 0.8).abs() < 1e-9 && (course.passed - 0.5).abs() < 1e-9);
+        status.power_mw_expected = Power::from_w(8);
+        model.status = Some(status);
+        let course = super::course(&model, now(100)).unwrap();
+        assert_eq!(course.words(), "energy budget 20 % over at its end");
+    }
+}

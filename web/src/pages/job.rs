@@ -1,0 +1,122 @@
+//! One job: why it runs where it does, what it costs, predicted against measured.
+
+use serde_json::{Value, json};
+use wattle_common::JobId;
+use wattle_common::messages::{Estimate, JobRecord};
+use wattle_view::alternatives::{Work, costs};
+use wattle_view::intensity::intensity_at;
+use wattle_view::label;
+use wattle_view::measured::Measured;
+use wattle_view::prediction::current;
+
+use super::jobs::row;
+use super::{rounded, seconds, significant};
+use crate::model::detail::Detail;
+use crate::model::{Model, Now};
+
+fn estimate(estimate: &Estimate) -> Value {
+    json!([significant(estimate.mean), significant(estimate.low), significant(estimate.high)])
+}
+
+fn measured(one: &Measured) -> Value {
+    let here = &one.configuration;
+    let neighbours: Vec<&str> = here.neighbours.iter().map(String::as_str).collect();
+    let predicted = one.predicted.as_ref();
+    json!({
+        "label": label(here.gpus, here.cap_mw, here.clock_mhz_max, &neighbours),
+        "span_s": rounded(one.span_s, 0),
+        "rate": one.steps_per_s.map(significant),
+        "rate_predicted": predicted.and_then(|point| point.steps_per_s.as_ref()).map(estimate),
+        "gpu_w": one.gpu_power_w.map(|watts| rounded(watts, 1)),
+        "gpu_w_predicted": predicted.map(|point| estimate(&point.gpu_power_w)),
+    })
+}
+
+fn reasons(record: &JobRecord) -> Vec<Value> {
+    let reason = |reason: &wattle_common::messages::RecordedReason| {
+        json!({
+            "at_s": seconds(reason.at_us), "policy": reason.policy, "decision": reason.decision,
+            "reason": reason.reason,
+        })
+    };
+    record.reasons.iter().rev().map(reason).collect()
+}
+
+/// The nodes whose launchers may have output of the job.
+fn log_nodes(record: &JobRecord) -> Vec<String> {
+    let mut nodes: Vec<String> = record
+        .placement
+        .iter()
+        .flat_map(|placement| &placement.shares)
+        .map(|share| share.node.to_string())
+        .chain(record.energy_until_us.keys().map(ToString::to_string))
+        .collect();
+    nodes.sort();
+    nodes.dedup();
+    nodes
+}
+
+/// What needs the full record, the surface and the windows.
+fn details(record: &JobRecord, detail: &Detail) -> Value {
+    let prediction = current(record, detail.surface.as_ref());
+    let work = Work::of(record);
+    let costs: Vec<Value> = prediction
+        .iter()
+        .flat_map(|prediction| costs(prediction, &work))
+        .map(|cost| {
+            json!({
+                "label": cost.label, "rate": significant(cost.rate),
+                "gpu_w": rounded(cost.gpu_power_w, 0), "time_s": rounded(cost.time_s, 0),
+                "wh": cost.energy_j.map(|joules| significant(joules / 3.6e3)),
+            })
+        })
+        .collect();
+    json!({
+        "reasons": reasons(record),
+        "work": work.words,
+        "costs": costs,
+        "predictor": prediction.as_ref().map(|prediction| prediction.predictor.to_string()),
+        "basis": prediction.as_ref().and_then(|prediction| prediction.basis.clone()),
+        "windows": prediction.as_ref().map(|prediction| prediction.windows),
+        "measured": detail.measured.iter().map(measured).collect::<Vec<_>>(),
+        "restart_cost_s": record.restart_cost_ms.map(|ms| rounded(ms as f64 / 1e3, 0)),
+        "restarts": record.restart_count(),
+        "early_stops": record.early_stops,
+        "log_nodes": log_nodes(record),
+    })
+}
+
+/// The content of the page.
+pub(super) fn content(job: &JobId, model: &Model, now: Now) -> Value {
+    let Some(entry) = model.jobs.get(job) else {
+        return json!({ "job": job.as_str(), "found": false });
+    };
+    let record = &entry.record;
+    let grid = model.budget.as_ref().and_then(|set| set.intensity.as_ref());
+    let grams = grid.and_then(|series| intensity_at(series, now.at));
+    let detail = model.details.get(job);
+    let full = detail.and_then(|detail| Some(details(detail.record.as_ref()?, detail)));
+    json!({
+        "job": job.as_str(),
+        "found": true,
+        "row": row(record, model, now),
+        "requested": {
+            "gpus": record.spec.gpus.to_string(),
+            "gpu_type": record.spec.gpu_type,
+            "exclusive": record.spec.exclusive,
+        },
+        "final": record.phase.is_final(),
+        "observing": record.observing,
+        "step": record.step,
+        "steps_total": record.steps_total,
+        "rate": record.steps_per_s.map(significant),
+        "epoch": record.epoch,
+        "error": record.error,
+        "exit_code": record.exit_code,
+        "baseline": entry.factor.map(|factor| json!({
+            "energy": rounded(factor.energy, 3), "time": rounded(factor.time, 3),
+        })),
+        "intensity_g_per_kwh": grams.map(|grams| rounded(grams.as_g_per_kwh(), 0)),
+        "details": full,
+    })
+}

@@ -1,0 +1,116 @@
+//! A part of the list of jobs.
+
+use serde_json::{Map, Value, json};
+use wattle_common::job::JobPhase;
+use wattle_common::messages::JobRecord;
+use wattle_view::job::JobView;
+
+use super::{rounded, seconds, watt_hours, watts};
+use crate::model::{Model, Now};
+use crate::topic::List;
+
+/// Jobs of one part.
+const ROWS: usize = 50;
+
+/// Seconds to which a predicted end is rounded, so that it is not sent again with each report.
+const END_STEP_S: f64 = 5.0;
+
+/// The columns of one job.
+pub(super) fn row(record: &JobRecord, model: &Model, now: Now) -> Value {
+    let view = JobView::new(record.clone(), &model.summaries, now.at);
+    let end = view.rest().filter(|_| view.is_running()).map(|rest| {
+        let end = now.at.as_s() + rest.as_secs_f64();
+        rounded((end / END_STEP_S).round() * END_STEP_S, 0)
+    });
+    let spec = &record.spec;
+    json!({
+        "name": (spec.name != spec.job.as_str()).then_some(&spec.name),
+        "user": spec.user,
+        "proven": record.user_proven,
+        "project": spec.project.as_ref().map(ToString::to_string),
+        "workload": spec.workload.as_ref().map(ToString::to_string),
+        "phase": view.phase(),
+        "group": record.list_order().0,
+        "gpus": view.gpus(),
+        "where": record.placement.as_ref().map(ToString::to_string),
+        "setting": (!record.setting.is_default()).then(|| record.setting.to_string()),
+        "w": view.power_mw.map(watts),
+        "wh": view.energy_mj_total.map(watt_hours),
+        "done": view.done.map(|done| rounded(done, 3)),
+        "end_s": end,
+        "rest_s": view.rest().filter(|_| !view.is_running()).map(|rest| rounded(rest.as_secs_f64(), 0)),
+        "submitted_s": seconds(spec.submitted_at_us),
+        "started_s": record.started_at_us.map(seconds),
+        "ended_s": record.ended_at_us.map(seconds),
+        "deadline_s": spec.deadline_at_us.map(seconds),
+        "starts": record.attempt,
+        "priority": (spec.priority > 0).then_some(spec.priority),
+    })
+}
+
+/// Rows by id, and the ids in order.
+pub(super) fn rows(records: &[&JobRecord], model: &Model, now: Now) -> Value {
+    let rows: Map<String, Value> = records
+        .iter()
+        .map(|record| (record.spec.job.to_string(), row(record, model, now)))
+        .collect();
+    let order: Vec<&str> = records.iter().map(|record| record.spec.job.as_str()).collect();
+    json!({ "rows": rows, "order": order })
+}
+
+fn contains(record: &JobRecord, search: &str) -> bool {
+    let spec = &record.spec;
+    let within = |text: &str| text.to_lowercase().contains(search);
+    within(spec.job.as_str())
+        || within(&spec.name)
+        || spec.user.as_deref().is_some_and(within)
+        || spec.project.as_ref().is_some_and(|project| within(project.as_str()))
+        || spec.workload.as_ref().is_some_and(|workload| within(workload.as_str()))
+        || record.placement.iter().flat_map(|p| &p.shares).any(|s| within(s.node.as_str()))
+}
+
+/// The content of the page.
+pub(super) fn content(list: &List, model: &Model, now: Now) -> Value {
+    let shown = match list.show.as_str() {
+        "running" | "queued" | "ended" | "failed" | "all" => list.show.as_str(),
+        _ => "active",
+    };
+    let wanted = |record: &&JobRecord| {
+        let group = record.list_order().0;
+        let by_phase = match shown {
+            "running" => group == 0,
+            "queued" => group == 1,
+            "ended" => group == 2,
+            "failed" => record.phase == JobPhase::Failed,
+            "all" => true,
+            _ => group < 2,
+        };
+        by_phase && (list.search.is_empty() || contains(record, &list.search))
+    };
+    let mut total = 0;
+    let mut records = Vec::new();
+    for record in model.jobs.listed().filter(wanted) {
+        if (list.page * ROWS..(list.page + 1) * ROWS).contains(&total) {
+            records.push(record);
+        }
+        total += 1;
+    }
+    let mut page = rows(&records, model, now);
+    let sum = |phase| model.jobs.count(phase);
+    let more = json!({
+        "show": shown,
+        "search": list.search,
+        "number": list.page,
+        "total": total,
+        "pages": total.div_ceil(ROWS).max(1),
+        "counts": {
+            "running": model.jobs.running(), "queued": sum(JobPhase::Queued),
+            "finished": sum(JobPhase::Finished), "failed": sum(JobPhase::Failed),
+            "cancelled": sum(JobPhase::Cancelled),
+        },
+    });
+    if let (Value::Object(page), Value::Object(more)) = (&mut page, more) {
+        page.extend(more);
+    }
+    page
+}

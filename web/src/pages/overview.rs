@@ -1,0 +1,194 @@
+//! The cluster at a glance: verdict, power, map of the nodes, running jobs, budget and saving.
+
+use serde_json::{Map, Value, json};
+use wattle_common::job::JobPhase;
+use wattle_common::{Power, Timestamp};
+use wattle_view::node::Node;
+
+use super::faults::{self, Level};
+use super::{budget, count, grams, jobs, power_text, rounded, seconds, watt_hours, watts};
+use crate::model::tally::day_of;
+use crate::model::{Model, Now};
+
+/// Most nodes whose GPUs are drawn one by one.
+const DETAILED_NODES_MAX: usize = 64;
+/// Jobs of each group.
+const JOBS_MAX: usize = 8;
+
+/// Counts of GPUs.
+#[derive(Default)]
+struct Gpus {
+    total: u64,
+    busy: u64,
+    idle: u64,
+    asleep: u64,
+    closed: u64,
+    lost: u64,
+}
+
+/// The sum of the caps, and the power of the hosts that are awake.
+fn caps(model: &Model) -> Option<Power> {
+    let gpus = model.nodes.values().flat_map(|node| node.power.iter().flat_map(|r| &r.gpus));
+    let caps: Power = gpus.filter_map(|gpu| gpu.cap_mw).sum();
+    (caps > Power::ZERO).then(|| caps + model.powers().map_or(Power::ZERO, |(_, hosts)| hosts))
+}
+
+/// One node of the map: watts, caps, state, jobs, and its GPUs if they are drawn.
+fn tile(model: &Model, node: &Node, gpus: &mut Gpus, detailed: bool, now: Now) -> Value {
+    let summary = model.summaries.get(&node.node).filter(|_| node.sleep.is_none());
+    let reading = |gpu: u32| summary?.gpus.iter().find(|reading| reading.gpu == gpu);
+    let (mut drawn, mut caps, mut has_reading, mut busy_here) =
+        (Power::ZERO, Power::ZERO, false, 0);
+    let (mut cells, mut is_faulty) = (Vec::new(), false);
+    for gpu in node.power.iter().flat_map(|report| &report.gpus) {
+        let reading = reading(gpu.gpu);
+        let power = reading.and_then(|reading| reading.power_mw_mean);
+        let cap = reading.and_then(|reading| reading.cap_mw).or(gpu.cap_mw);
+        has_reading |= power.is_some();
+        drawn += power.unwrap_or_default();
+        caps += cap.unwrap_or_default();
+        gpus.total += 1;
+        let has_jobs = !node.jobs_on(gpu.gpu).is_empty();
+        let state = if node.sleep.is_some() {
+            gpus.asleep += 1;
+            "asleep"
+        } else if !gpu.healthy {
+            gpus.lost += 1;
+            is_faulty = true;
+            "lost"
+        } else if has_jobs {
+            gpus.busy += 1;
+            busy_here += 1;
+            "busy"
+        } else if gpu.accepts_jobs() {
+            gpus.idle += 1;
+            "idle"
+        } else {
+            gpus.closed += 1;
+            is_faulty = true;
+            "closed"
+        };
+        if detailed {
+            cells.push(json!([
+                power.map_or(Value::Null, watts),
+                cap.map_or(Value::Null, watts),
+                state
+            ]));
+        }
+    }
+    let silent = model.is_overdue(node, true, now) || model.is_overdue(node, false, now);
+    let state = match node.sleep {
+        Some(sleep) => sleep.state.label(),
+        None if silent => "silent",
+        None if is_faulty => "fault",
+        None if busy_here > 0 => "busy",
+        None => "idle",
+    };
+    json!({
+        "w": has_reading.then(|| watts(drawn)),
+        "cap": (caps > Power::ZERO).then(|| watts(caps)),
+        "s": state,
+        "busy": busy_here,
+        "n": node.power.as_ref().map_or(0, |report| report.gpus.len()),
+        "g": detailed.then_some(cells),
+    })
+}
+
+/// The content of the page.
+pub(super) fn content(model: &Model, now: Now) -> Value {
+    let faults = faults::all(model, now);
+    let mut gpus = Gpus::default();
+    let detailed = model.nodes.len() <= DETAILED_NODES_MAX;
+    let nodes: Map<String, Value> = model
+        .nodes
+        .iter()
+        .map(|(id, node)| (id.to_string(), tile(model, node, &mut gpus, detailed, now)))
+        .collect();
+    let limit = model.budget.as_ref().and_then(|set| set.budget.power_mw);
+    let caps = caps(model);
+    let power = model.power();
+    let course = budget::course(model, now);
+    let (running, queued) = (model.jobs.running(), model.jobs.count(JobPhase::Queued));
+    let mut verdict = Vec::new();
+    verdict.push(match (power, limit.or(caps)) {
+        (Some(power), Some(limit)) => format!("{} of {}", power_text(power), power_text(limit)),
+        (Some(power), None) => power_text(power),
+        (None, _) => "no reading of power".to_owned(),
+    });
+    verdict.push(format!("{running} running"));
+    verdict.push(format!("{queued} queued"));
+    if let Some(course) = &course {
+        verdict.push(course.words());
+    }
+    let of = |level| faults.iter().filter(|fault| fault.level == level).count() as u64;
+    let (grave, warnings) = (of(Level::Fault), of(Level::Warning));
+    let is_over = course.as_ref().is_some_and(budget::Course::is_over);
+    if grave > 0 {
+        verdict.push(count(grave, "fault"));
+    } else if warnings > 0 {
+        verdict.push(count(warnings, "warning"));
+    }
+    let level = if grave > 0 {
+        "fault"
+    } else if warnings > 0 || is_over {
+        "warning"
+    } else {
+        "ok"
+    };
+    let today = day_of(now.at);
+    let series = model.budget.as_ref().and_then(|set| set.intensity.as_ref());
+    let sums = model.tally.sums(today, today, series);
+    let history: Map<String, Value> = model
+        .history
+        .points()
+        .map(|(at, power)| (seconds(*at).to_string(), watts(*power)))
+        .collect();
+    let first = |group: u8| {
+        let records: Vec<_> = model.jobs.group(group).take(JOBS_MAX).collect();
+        jobs::rows(&records, model, now)
+    };
+    let sum = |phase| model.jobs.count(phase);
+    json!({
+        "verdict": verdict.join(", "),
+        "level": level,
+        "power": {
+            "now_w": power.map(watts),
+            "gpus_w": model.powers().map(|(gpus, _)| watts(gpus)),
+            "hosts_w": model.powers().map(|(_, hosts)| watts(hosts)),
+            "limit_w": limit.map(watts),
+            "caps_w": caps.map(watts),
+            "baseline_w": model.status.as_ref().and_then(|s| s.power_mw_baseline).map(watts),
+        },
+        "gpus": {
+            "total": gpus.total, "busy": gpus.busy, "idle": gpus.idle, "asleep": gpus.asleep,
+            "closed": gpus.closed, "lost": gpus.lost,
+        },
+        "jobs": {
+            "running": running, "queued": queued, "finished": sum(JobPhase::Finished),
+            "failed": sum(JobPhase::Failed), "cancelled": sum(JobPhase::Cancelled),
+        },
+        "today": {
+            "energy_wh": watt_hours(sums.uses.total()),
+            "jobs_wh": watt_hours(sums.uses.jobs),
+            "carbon_g": sums.carbon.map(grams),
+            "saved_wh": rounded(sums.saved.saved_mj() / 3.6e6, 1),
+            "saved_share": sums.saved.share().map(|share| rounded(share, 3)),
+        },
+        "budget": course.map(|course| course.shown()),
+        "intensity_g_per_kwh": intensity(model, now.at),
+        "history": history,
+        "nodes": nodes,
+        "detailed": detailed,
+        "running": first(0),
+        "queued": first(1),
+        "faults": faults::shown(&faults),
+        "ledger_read": model.ledger_read,
+    })
+}
+
+/// Carbon intensity now.
+pub(super) fn intensity(model: &Model, at: Timestamp) -> Option<Value> {
+    let series = model.budget.as_ref()?.intensity.as_ref()?;
+    let now = wattle_view::intensity::intensity_at(series, at)?;
+    Some(rounded(now.as_g_per_kwh(), 0))
+}

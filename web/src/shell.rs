@@ -1,0 +1,131 @@
+//! Connects the [`crate::model::Model`] to the bus and to browsers.
+
+mod actions;
+mod assets;
+mod details;
+mod events;
+mod follow;
+mod guard;
+mod http;
+mod hub;
+pub mod metrics;
+mod sessions;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures_util::FutureExt as _;
+use tokio::net::TcpListener;
+use wattle_common::subject::Topic as Subjects;
+use wattle_runtime::bus::{Bus, NewestMessages};
+use wattle_runtime::clock;
+use wattle_runtime::metrics::Metrics;
+use wattle_runtime::shell::Shutdown;
+
+use self::hub::Hub;
+use self::metrics::WebMetrics;
+use self::sessions::Sessions;
+use crate::config::Config;
+use crate::model::{Model, Now};
+
+/// The name under which the service registers.
+const NAME: &str = "wattle-web";
+/// Interval of updates, wall time.
+const UPDATE_EVERY: Duration = Duration::from_secs(1);
+/// Number of updates without a viewer after which waiting summaries are read: within their validity.
+const IDLE_UPDATES: u32 = 4;
+/// Most bytes of waiting summaries: those of 5,000 nodes at 3 kB.
+const SUMMARIES_LEN_MAX: usize = 16 << 20;
+
+/// What all parts of the service share.
+struct Shared {
+    config: Config,
+    bus: Bus,
+    model: Mutex<Model>,
+    hub: Mutex<Hub>,
+    sessions: Sessions,
+}
+
+impl Shared {
+    fn model(&self) -> MutexGuard<'_, Model> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hub(&self) -> MutexGuard<'_, Hub> {
+        self.hub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The present.
+fn now() -> Now {
+    Now { at: clock::now(), steady: clock::monotonic(), rate: clock::scale().rate }
+}
+
+/// Runs the service until shutdown.
+///
+/// # Errors
+/// If the address cannot be used, or the server refuses a required operation.
+pub async fn run(config: Config, shutdown: &Shutdown) -> anyhow::Result<()> {
+    let listen = config.listen;
+    let listener = TcpListener::bind(listen).await;
+    let listener = listener
+        .with_context(|| format!("cannot listen on {listen}; name a free port as `listen`"))?;
+    let metrics = Metrics::start(&config.metrics, "web", &config.cluster, None);
+    let connected = shutdown.or(Bus::connect(&config.nats, config.cluster.clone(), NAME)).await;
+    let Some(bus) = connected else { return Ok(()) };
+    let bus = bus?;
+    metrics.follow_bus(&bus);
+    let metrics = WebMetrics::new(&metrics);
+    let service = bus.register(NAME, "serves the web page of the cluster").await?;
+    let pattern = Subjects::NodeSummarized.pattern(bus.cluster());
+    let summaries = bus.subscribe_newest(&pattern, SUMMARIES_LEN_MAX).await?;
+    let shared = Arc::new(Shared {
+        model: Mutex::new(Model::new(config.cluster.as_str())),
+        hub: Mutex::new(Hub::new(config.viewers_max as usize)),
+        sessions: Sessions::default(),
+        bus,
+        config,
+    });
+    let mut tasks = follow::start(&shared);
+    tasks.spawn(update(Arc::clone(&shared), summaries, metrics));
+    tasks.spawn(details::keep(Arc::clone(&shared)));
+    tracing::info!(address = %format!("http://{listen}"), "page served");
+    let served = http::serve(listener, Arc::clone(&shared), shutdown);
+    let result = tokio::select! {
+        served = served => served.context("the page cannot be served"),
+        // A task of the service runs until shutdown.
+        Some(ended) = tasks.join_next() => match ended {
+            Ok(()) => Err(anyhow::anyhow!("a task of the service has ended")),
+            Err(error) => Err(error).context("a task of the service has failed"),
+        },
+    };
+    service.stop().await;
+    result
+}
+
+/// Reads waiting summaries and sends what has changed to the viewers, once a second.
+async fn update(shared: Arc<Shared>, mut summaries: NewestMessages, metrics: WebMetrics) {
+    let mut tick = tokio::time::interval(UPDATE_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut idle = IDLE_UPDATES;
+    loop {
+        tick.tick().await;
+        let viewers = shared.hub().viewers();
+        metrics.updated(viewers);
+        let has_viewers = viewers > 0;
+        idle += 1;
+        let now = now();
+        let mut model = shared.model();
+        if has_viewers || idle >= IDLE_UPDATES {
+            idle = 0;
+            while let Some(Some(delivery)) = summaries.next().now_or_never() {
+                model.summary(&delivery.payload, now);
+            }
+        }
+        model.tick(shared.bus.is_connected(), now);
+        if has_viewers {
+            shared.hub().update(&mut model, now);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The routes of the page.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use tokio::net::TcpListener;
+use wattle_runtime::shell::Shutdown;
+
+use super::{Shared, actions, assets, events, guard};
+
+/// Most bytes of a request's body.
+const BODY_LEN_MAX: usize = 16 << 10;
+
+/// Serves the page until shutdown. Open streams of events end with it.
+pub(super) async fn serve(
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    shutdown: &Shutdown,
+) -> std::io::Result<()> {
+    let session = get(actions::session).post(actions::sign_in).delete(actions::sign_out);
+    let mut router = Router::new()
+        .route("/events", get(events::follow))
+        .route("/api/content", get(events::once))
+        .route("/api/session", session)
+        .route("/api/log", get(actions::log))
+        .route("/api/cancel", post(actions::cancel))
+        .route("/api/budget", post(actions::budget))
+        .route("/assets/{*path}", get(assets::file));
+    for page in assets::PAGES {
+        router = router.route(page, get(assets::page));
+    }
+    let router = router
+        .layer(from_fn_with_state(Arc::clone(&shared), guard::check))
+        .layer(DefaultBodyLimit::max(BODY_LEN_MAX))
+        .with_state(shared)
+        .into_make_service_with_connect_info::<SocketAddr>();
+    match shutdown.or(async { axum::serve(listener, router).await }).await {
+        Some(served) => served,
+        None => Ok(()),
+    }
+}
