@@ -47,11 +47,28 @@ async fn exchange(port: u16, method: &str, path: &str, body: &str) -> std::io::R
         body.len()
     );
     stream.write_all(request.as_bytes()).await?;
+    // The driver keeps the connection open, so the length counts.
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await?;
+    let mut buffer = [0; 16 << 10];
+    loop {
+        let len = stream.read(&mut buffer).await?;
+        answer.extend_from_slice(&buffer[..len]);
+        if len == 0 || is_complete(&answer) {
+            break;
+        }
+    }
     let text = String::from_utf8_lossy(&answer);
     let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     serde_json::from_str(body).map_err(std::io::Error::other)
+}
+
+/// Whether a response has as many bytes as its header states.
+fn is_complete(answer: &[u8]) -> bool {
+    let Some(end) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { return false };
+    let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+    let length = length.and_then(|length| length.trim().parse::<usize>().ok());
+    length.is_some_and(|length| answer.len() >= end + 4 + length)
 }
 
 impl Browser {

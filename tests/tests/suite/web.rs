@@ -127,7 +127,7 @@ async fn page_is_driven_in_a_browser() {
     let job = system.submit(
         "train",
         &["--gpus", "2", "--workload", "resnet50-imagenet-b128"],
-        &["--model", "resnet50-imagenet-b128", "--steps", "100000"],
+        &["--workload", "resnet50-imagenet-b128", "--steps", "100000", "--steps-per-epoch", "5000"],
     );
     browser.until_text("main h1", "1 running, 0 queued").await;
     assert_eq!(browser.run("return window.stays").await, Value::Bool(true));
