@@ -41,11 +41,11 @@ pub use state_folder::StateError;
 
 /// The name under which the services register.
 const NAME: &str = "wattle-slurm";
-/// Interval of the looks after a command: a released job usually starts within it.
+/// Interval of the queries that follow a command: a released job usually starts within it.
 const LOOK_AFTER_COMMAND: Duration = Duration::from_millis(300);
 /// The interval of looks is at least this number of times the length of one: a long queue is read less often.
 const LOOK_SHARE: u32 = 10;
-/// Number of looks after a command.
+/// Number of queries that follow a command.
 const EARLY_LOOKS: u32 = 6;
 /// Shortest time between two looks at Slurm: wall time.
 const LOOK_MIN: Duration = Duration::from_millis(100);
