@@ -150,4 +150,6 @@ window.addEventListener("popstate", () => enter(true));
 
 theme();
 enter(true);
+// A document that is loaded begins at its start.
+isNew = false;
 session.read();

@@ -68,8 +68,7 @@ function history(page, ctx) {
 
 function tile(id, node, isDetailed) {
   const share = node.cap ? (node.w ?? 0) / node.cap : 0;
-  const words = node.w === undefined ? node.s : `${f.power(node.w)} of ${f.power(node.cap)}`;
-  const label = `${id}: ${words}, ${node.s}, ${node.busy} of ${node.n} GPUs busy`;
+  const words = `${node.w === undefined ? "" : ` of ${f.power(node.cap)}`}, ${node.s}, ${node.busy} of ${node.n} GPUs busy`;
   const cells = (node.g ?? []).map(([watts, cap, kind], index) => {
     const height = cap ? Math.min(100, (100 * (watts ?? 0)) / cap) : 0;
     return h("svg", { class: `cell ${kind}`, "aria-hidden": "true" },
@@ -77,11 +76,13 @@ function tile(id, node, isDetailed) {
       h("rect", { class: "fill", y: `${100 - height}%`, width: "100%", height: `${height}%` }),
       kind === "lost" || kind === "closed" ? h("path", { class: "cross", d: "M3 3L13 13M13 3L3 13" }) : null);
   });
-  return h("li", { "data-key": id }, h("a", { class: `tile ${node.s.replace(" ", "-")}`, href: `/nodes?q=${encodeURIComponent(id)}`, "aria-label": label, title: label },
+  const power = node.w === undefined ? node.s : f.power(node.w);
+  const shown = node.s === "busy" || node.s === "idle" ? power : node.s;
+  return h("li", { "data-key": id }, h("a", { class: `tile ${node.s.replace(" ", "-")}`, href: `/nodes?q=${encodeURIComponent(id)}` },
     isDetailed
-      ? [h("span", { class: "tile-head" }, h("b", null, id), h("span", { class: "muted" }, node.s === "busy" || node.s === "idle" ? f.power(node.w) : node.s)),
+      ? [h("span", { class: "tile-head" }, h("b", null, id), h("span", { class: "muted" }, shown)), h("span", { class: "hidden" }, words),
         h("span", { class: "cells" }, cells)]
-      : [h("b", null, id), gauge({ share })]));
+      : [h("b", null, id), h("span", { class: "hidden" }, ` ${power}${words}`), gauge({ share })]));
 }
 
 function map(page) {
