@@ -47,7 +47,7 @@ function progress(row) {
   return h("span", { class: "progress" }, gauge({ share: row.done }), h("span", null, f.percent(row.done)));
 }
 
-/** When a job ends, or what is known instead. */
+/** The predicted end of a job, or its remaining time or state. */
 export function end(row, ctx) {
   if (row.group === 2) return row.ended_s ? f.time(row.ended_s, ctx.now()) : "–";
   if (f.isKnown(row.end_s)) return `${f.time(row.end_s, ctx.now())} (${f.span(row.end_s - ctx.now())})`;

@@ -1,4 +1,4 @@
-// Who is signed in, and requests that change something.
+// The person who has signed in, and requests that change something.
 
 import { h, show } from "./dom.js";
 
@@ -30,10 +30,10 @@ export class Session {
     }
   }
 
-  /** Shows who is signed in. */
+  /** Shows the person of the session. */
   draw(place) {
     if (this.person && !this.keys) {
-      show(place, h("span", { class: "muted", title: "The server has no keys: everyone on this machine may act" }, "local"));
+      show(place, h("span", { class: "muted", title: "The server has no keys: every user of this machine may act" }, "local"));
     } else if (this.person) {
       show(place, h("span", null, `${this.person.name} (${this.person.rank})`),
         h("button", { type: "button", class: "quiet", onclick: () => this.signOut() }, "Sign out"));

@@ -22,7 +22,7 @@ export class Stream {
     this.query = "";
     this.content = null;
     this.lost = false;
-    this.heard = performance.now();
+    this.receivedAt = performance.now();
     this.clock = { system: Date.now() / 1000, at: performance.now(), rate: 1 };
     setInterval(() => this.check(), 1000);
   }
@@ -49,14 +49,14 @@ export class Stream {
     if (source !== this.source) return;
     const data = JSON.parse(event.data);
     apply(data);
-    this.heard = performance.now();
-    this.clock = { system: data.now_s, at: this.heard, rate: data.rate };
+    this.receivedAt = performance.now();
+    this.clock = { system: data.now_s, at: this.receivedAt, rate: data.rate };
     this.lost = false;
     this.onChange();
   }
 
   check() {
-    const silent = performance.now() - this.heard > SILENCE_MS;
+    const silent = performance.now() - this.receivedAt > SILENCE_MS;
     if (silent && !this.lost) this.lost = true;
     const isDead = this.source?.readyState === EventSource.CLOSED || (silent && this.lost);
     if (this.source && isDead && performance.now() - this.opened > RETRY_MS) this.open();
@@ -65,7 +65,7 @@ export class Stream {
 
   /** Wall time since the last event, seconds. */
   silence() {
-    return (performance.now() - this.heard) / 1000;
+    return (performance.now() - this.receivedAt) / 1000;
   }
 
   /** The system's time, seconds since the Unix epoch. */

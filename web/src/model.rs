@@ -112,7 +112,7 @@ pub struct Model {
     /// The power curve.
     pub history: History,
     history_at: Option<Duration>,
-    /// The processes that answered last, if anyone has looked.
+    /// The processes that answered the last query; absent before the first.
     pub processes: Option<Vec<Process>>,
     /// Details of the jobs that viewers follow.
     pub details: BTreeMap<JobId, Detail>,

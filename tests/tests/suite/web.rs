@@ -159,7 +159,7 @@ async fn page_is_driven_in_a_browser() {
         "search?q=z"
     );
 
-    // Everyone on this machine may act on a server without keys.
+    // On a server without keys every user of this machine may act.
     browser.open(&format!("{address}/jobs/{job}")).await;
     browser.click("Cancel").await;
     browser.click("Cancel the job").await;

@@ -11,7 +11,7 @@ let message = { text: "", kind: "" };
 export const title = () => "Budget";
 export const leave = () => { message = { text: "", kind: "" }; };
 
-/** What is left of the energy budget over the window, with a forecast. */
+/** The remaining energy of the budget over the window, with a forecast. */
 function burnDown(page, ctx) {
   const { limits, window, power } = page;
   const budget = limits?.energy_wh;
@@ -24,7 +24,7 @@ function burnDown(page, ctx) {
   const zero = draw > 0 ? now + ((budget - window.energy_wh) * 3600) / draw : until;
   const forecast = [[now, budget - window.energy_wh], end >= 0 ? [until, end] : [zero, 0]];
   const words = end >= 0 ? `${f.energy(end)} are left at its end` : `it is used up in ${f.span(zero - now)}`;
-  return card("What is left of the energy", curve({
+  return card("Remaining energy", curve({
     label: `${f.energy(budget - window.energy_wh)} of ${f.energy(budget)} are left; at ${f.power(draw)} ${words}`,
     series: [{ class: "even", points: [[from, budget], [until, 0]] }, { class: "gpus", points: left, area: true }, { class: "forecast", points: forecast }],
     from, until, format: f.energy, now, labels: [f.time(from, ctx.now()), f.time(until, ctx.now())],

@@ -8,14 +8,14 @@ import { send } from "../session.js";
 import * as log from "./log.js";
 
 let message = { text: "", kind: "" };
-let isAsked = false;
+let isConfirming = false;
 
 export const title = (page) => page.job;
 
 export function leave() {
   log.leave();
   message = { text: "", kind: "" };
-  isAsked = false;
+  isConfirming = false;
 }
 
 /** A measured value beside its prediction, and whether the interval contains it. */
@@ -68,7 +68,7 @@ function reasons(details, ctx) {
 function cancel(page, ctx) {
   if (page.final || !ctx.session.person?.changes) return null;
   const send_it = async () => {
-    isAsked = false;
+    isConfirming = false;
     try {
       await send("POST", "/api/cancel", { job: page.job });
       message = { text: "The job is being cancelled.", kind: "ok" };
@@ -78,10 +78,10 @@ function cancel(page, ctx) {
     ctx.announce(message.text);
     ctx.redraw();
   };
-  const ask = (value) => { isAsked = value; ctx.redraw(); };
-  return h("div", { class: "actions" }, isAsked
-    ? [h("span", null, `Cancel ${page.job}?`), h("button", { type: "button", class: "danger", onclick: send_it }, "Cancel the job"), h("button", { type: "button", class: "quiet", onclick: () => ask(false) }, "Keep it")]
-    : h("button", { type: "button", class: "quiet", onclick: () => ask(true) }, "Cancel"));
+  const confirm = (value) => { isConfirming = value; ctx.redraw(); };
+  return h("div", { class: "actions" }, isConfirming
+    ? [h("span", null, `Cancel ${page.job}?`), h("button", { type: "button", class: "danger", onclick: send_it }, "Cancel the job"), h("button", { type: "button", class: "quiet", onclick: () => confirm(false) }, "Keep it")]
+    : h("button", { type: "button", class: "quiet", onclick: () => confirm(true) }, "Cancel"));
 }
 
 function verdict({ row, steps_total: total, step }, ctx) {

@@ -53,7 +53,7 @@ fn described(bus: &Bus) -> Value {
     })
 }
 
-/// `GET /api/session`: who is signed in.
+/// `GET /api/session`: the person of the session.
 pub(super) async fn session(
     State(shared): State<Arc<Shared>>,
     peer: Peer,

@@ -66,7 +66,7 @@ fn served(path: &str, headers: &HeaderMap) -> Response {
         return (StatusCode::NOT_FOUND, "no such file\n").into_response();
     };
     let tag = tag(content);
-    // The browser asks each time whether its copy is current: a new release is shown at once.
+    // The browser validates its copy at each use, so that a new release is shown at once.
     let fresh = [(header::CACHE_CONTROL, "no-cache".to_owned()), (header::ETAG, tag.clone())];
     if headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
         return (StatusCode::NOT_MODIFIED, fresh).into_response();

@@ -14,7 +14,7 @@ use super::{Shared, guard, now};
 use crate::pages::content;
 use crate::topic::Topic;
 
-/// What a request for content asks for, or the response to a wrong one.
+/// The topic of a request for content, or the response to a wrong request.
 fn topic(
     shared: &Shared,
     headers: &HeaderMap,

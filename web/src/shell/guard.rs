@@ -1,4 +1,4 @@
-//! Protects the page: which hosts name it, which requests change something, who sends them.
+//! Protects the page: permitted host names, requests that change something, and their senders.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

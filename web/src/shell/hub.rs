@@ -14,7 +14,7 @@ use crate::topic::Topic;
 
 /// Most different pages that are followed at a time.
 const CHANNELS_MAX: usize = 128;
-/// Events that wait for a slow viewer; with more it is disconnected and receives everything anew.
+/// Events that wait for a slow viewer; with more it is disconnected, and receives the whole content after it connects again.
 const EVENTS_MAX: usize = 8;
 /// Number of updates without a change after which an event shows that the server lives.
 const SILENT_UPDATES: u32 = 2;
@@ -26,7 +26,7 @@ struct Channel {
     silent: u32,
 }
 
-/// Why nobody more can follow a page.
+/// The limit of viewers or of followed pages is reached.
 #[derive(Debug)]
 pub(super) struct Full;
 

@@ -43,7 +43,7 @@ impl Default for Sessions {
     }
 }
 
-/// A token that nobody can guess.
+/// A token from the random source of the system.
 fn token() -> std::io::Result<String> {
     let mut bytes = [0_u8; TOKEN_LEN];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
