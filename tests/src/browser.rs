@@ -4,9 +4,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
+use crate::http::http;
 use crate::until;
 
 /// Time limit of one request, wall time.
@@ -38,37 +37,10 @@ pub fn is_installed() -> bool {
     found
 }
 
-/// One HTTP request to the driver.
+/// One request to the driver.
 async fn exchange(port: u16, method: &str, path: &str, body: &str) -> std::io::Result<Value> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).await?;
-    // The driver keeps the connection open, so the length counts.
-    let mut answer = Vec::new();
-    let mut buffer = [0; 16 << 10];
-    loop {
-        let len = stream.read(&mut buffer).await?;
-        answer.extend_from_slice(&buffer[..len]);
-        if len == 0 || is_complete(&answer) {
-            break;
-        }
-    }
-    let text = String::from_utf8_lossy(&answer);
-    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    serde_json::from_str(body).map_err(std::io::Error::other)
-}
-
-/// Whether a response has as many bytes as its header states.
-fn is_complete(answer: &[u8]) -> bool {
-    let Some(end) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { return false };
-    let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
-    let length = length.and_then(|length| length.trim().parse::<usize>().ok());
-    length.is_some_and(|length| answer.len() >= end + 4 + length)
+    let response = http(port, method, path, &[("Content-Type", "application/json")], body).await?;
+    serde_json::from_str(&response.body).map_err(std::io::Error::other)
 }
 
 impl Browser {

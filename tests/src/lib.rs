@@ -9,6 +9,7 @@ pub mod browser;
 pub mod chaos;
 pub mod examples;
 pub mod gpu_suite;
+pub mod http;
 pub mod load;
 pub mod prometheus;
 pub mod records;

@@ -71,6 +71,7 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> anyhow::Result<()> {
     let listener = TcpListener::bind(listen).await;
     let listener = listener
         .with_context(|| format!("cannot listen on {listen}; name a free port as `listen`"))?;
+    let address = listener.local_addr().context("the address of the page is not known")?;
     let metrics = Metrics::start(&config.metrics, "web", &config.cluster, None);
     let connected = shutdown.or(Bus::connect(&config.nats, config.cluster.clone(), NAME)).await;
     let Some(bus) = connected else { return Ok(()) };
@@ -90,7 +91,7 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> anyhow::Result<()> {
     let mut tasks = follow::start(&shared);
     tasks.spawn(update(Arc::clone(&shared), summaries, metrics));
     tasks.spawn(details::keep(Arc::clone(&shared)));
-    tracing::info!(address = %format!("http://{listen}"), "page served");
+    tracing::info!(address = %format!("http://{address}"), "page served");
     let served = http::serve(listener, Arc::clone(&shared), shutdown);
     let result = tokio::select! {
         served = served => served.context("the page cannot be served"),

@@ -233,9 +233,15 @@ impl Grant<'_> {
     /// Reads the messages of a stream whose subject is `filter`, by consumers without a stored
     /// position.
     fn read(&mut self, stream: &str, filter: &str) {
+        self.read_only(stream, filter);
+        self.publish(format!("$JS.API.CONSUMER.DELETE.{stream}.*"));
+    }
+
+    /// As [`Self::read`], without the right to delete consumers, which may be another process's: the server
+    /// deletes the reader's own ones some time after their use.
+    fn read_only(&mut self, stream: &str, filter: &str) {
         self.publish(format!("$JS.API.CONSUMER.CREATE.{stream}.*.{filter}"));
         self.publish(format!("$JS.API.CONSUMER.INFO.{stream}.*"));
-        self.publish(format!("$JS.API.CONSUMER.DELETE.{stream}.*"));
         self.publish(format!("$JS.FC.{stream}.>"));
     }
 
@@ -421,7 +427,7 @@ impl Grant<'_> {
         for stream in [StreamName::Ledger, StreamName::Windows] {
             let name = stream.name(self.cluster);
             self.find(&name);
-            self.read(&name, &stream.topic().pattern(self.cluster));
+            self.read_only(&name, &stream.topic().pattern(self.cluster));
         }
         for topic in [Topic::NodeSummarized, Topic::EnergyMetered] {
             self.subscribe(topic.pattern(self.cluster));

@@ -71,6 +71,10 @@ fn example(name: &str, folder: &Path, library: &Path) -> String {
     if matches!(name, "profiler" | "power-agent") {
         table.insert("nvml_library".into(), library.to_str().unwrap().into());
     }
+    if name == "web" {
+        // Another test may use the port.
+        table.insert("listen".into(), "127.0.0.1:0".into());
+    }
     if name == "launcher" {
         // Another account for jobs needs root.
         table.insert("job_user".into(), "service".into());

@@ -10,18 +10,20 @@ use serde_json::Value;
 use wattle_common::ClusterId;
 use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_tests::examples::{example, simulate_gpus};
+use wattle_tests::http::http;
 use wattle_tests::{kill, program, until};
 
 use super::{Site, error_of, text_of, wattle};
 
 /// The services, with the example configuration and the key of each.
-const SERVICES: [(&str, &str, &str); 6] = [
+const SERVICES: [(&str, &str, &str); 7] = [
     ("placer", "placer", "placer"),
     ("registry", "registry", "registry"),
     ("predictor", "predictor", "predictor-physical"),
     ("profiler", "profiler", "node-n0"),
     ("power-agent", "power-agent", "node-n0"),
     ("launcher", "launcher", "node-n0"),
+    ("web", "web", "web"),
 ];
 
 struct Services {
@@ -53,6 +55,9 @@ fn configuration(site: &Site, name: &str, key: &str, folder: &Path) -> String {
     let mut table = example(name, &site.server.url(), folder).unwrap();
     if key == "node-n0" {
         simulate_gpus(&mut table, name, "n0", &folder.join("n0.state")).unwrap();
+    }
+    if name == "web" {
+        table.insert("listen".into(), "127.0.0.1:0".into());
     }
     let nats = table["nats"].as_table_mut().unwrap();
     nats.insert("credentials_file".into(), site.seed(key).to_str().unwrap().into());
@@ -158,6 +163,8 @@ async fn job_runs_under_permissions_and_belongs_to_its_owner() {
         assert!(output.status.success(), "{command}: {}", error_of(&output));
     }
 
+    check_page(&site, &services).await;
+
     // Owner and operator cancel.
     for (person, job) in [("user-ada", "second"), ("operator-olga", "third")] {
         assert!(submit("user-ada", job).status.success());
@@ -195,6 +202,74 @@ async fn job_runs_under_permissions_and_belongs_to_its_owner() {
     for child in services.children.values() {
         kill(child.id(), "TERM");
     }
+}
+
+/// The web page: content without signing in, and what people may do who have signed in.
+async fn check_page(site: &Site, services: &Services) {
+    let log = std::fs::read_to_string(services.folder.join("web.log")).unwrap();
+    let address = log.split("http://127.0.0.1:").nth(1).unwrap();
+    let port: u16 = address.split('"').next().unwrap().parse().unwrap();
+    let get = async |path: &str, cookie: &str| {
+        http(port, "GET", path, &[("Cookie", cookie)], "").await.unwrap()
+    };
+    let jobs = until("the page has the job", async || {
+        let answer = get("/api/content?topic=jobs&show=all", "").await;
+        answer.body.contains("train").then_some(answer)
+    })
+    .await;
+    assert_eq!(jobs.status, 200);
+    assert!(jobs.body.contains("\"proven\":true"), "{}", jobs.body);
+    let energy = until("the ledger is read", async || {
+        let answer = get("/api/content?topic=energy", "").await;
+        answer.body.contains("\"name\":\"ada\"").then_some(answer)
+    })
+    .await;
+    assert_eq!(energy.status, 200);
+
+    let own = [("X-Wattle", "1")];
+    let log_of = "/api/log?job=train&node=n0";
+    assert_eq!(get(log_of, "").await.status, 401, "signing in is needed");
+    let cancel = r#"{"job":"train"}"#;
+    assert_eq!(http(port, "POST", "/api/cancel", &own, cancel).await.unwrap().status, 401);
+    let foreign = http(port, "POST", "/api/cancel", &[], cancel).await.unwrap();
+    assert_eq!(foreign.status, 403, "a request of another site");
+    let rebound = http(port, "GET", "/", &[("Host", "evil.example")], "").await.unwrap();
+    assert_eq!(rebound.status, 421, "a name of another site");
+    for wrong in ["", "nonsense", "SUAKERNEL"] {
+        let refused = http(port, "POST", "/api/session", &own, wrong).await.unwrap();
+        assert_eq!(refused.status, 403, "{}", refused.body);
+    }
+    let service = std::fs::read_to_string(site.seed("placer")).unwrap();
+    let refused = http(port, "POST", "/api/session", &own, &service).await.unwrap();
+    assert!(refused.status == 403 && refused.body.contains("not one of a person"), "{refused:?}");
+
+    let sign_in = async |person: &str| {
+        let key = std::fs::read_to_string(site.seed(person)).unwrap();
+        let answer = http(port, "POST", "/api/session", &own, &key).await.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let cookie = answer.head.lines().find_map(|line| line.strip_prefix("set-cookie: "));
+        let cookie = cookie.unwrap().to_owned();
+        assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+        let seed = key.lines().last().unwrap();
+        assert!(!answer.head.contains(seed) && !answer.body.contains(seed));
+        cookie.split(';').next().unwrap().to_owned()
+    };
+    let (ada, bob, olga) =
+        (sign_in("user-ada").await, sign_in("user-bob").await, sign_in("operator-olga").await);
+    assert!(get("/api/session", &ada).await.body.contains("\"name\":\"ada\""));
+    let output = get(log_of, &ada).await;
+    assert!(output.status == 200 && output.body.contains("attempt 1 on n0"), "{output:?}");
+    assert_ne!(get(log_of, &bob).await.status, 200, "the output of another user");
+    let set = async |cookie: &str| {
+        let headers = [("X-Wattle", "1"), ("Cookie", cookie)];
+        http(port, "POST", "/api/budget", &headers, r#"{"power_kw":9}"#).await.unwrap()
+    };
+    let refused = set(&ada).await;
+    assert_ne!(refused.status, 200, "{refused:?}");
+    assert_eq!(set(&olga).await.status, 200);
+    let headers = [("X-Wattle", "1"), ("Cookie", ada.as_str())];
+    http(port, "DELETE", "/api/session", &headers, "").await.unwrap();
+    assert_eq!(get(log_of, &ada).await.status, 401, "ada has signed out");
 }
 
 #[tokio::test]
