@@ -146,6 +146,9 @@ pub(super) async fn cancel(
     body: Bytes,
 ) -> Response {
     let Some(bus) = guard::actor(&shared, &headers, peer) else { return not_signed_in() };
+    if bus.requester().rank == Rank::Monitor {
+        return refuse(StatusCode::FORBIDDEN, "a monitor changes nothing");
+    }
     let Ok(Cancel { job }) = serde_json::from_slice(&body) else {
         return refuse(StatusCode::BAD_REQUEST, "name a job");
     };
@@ -175,6 +178,10 @@ pub(super) async fn budget(
     body: Bytes,
 ) -> Response {
     let Some(bus) = guard::actor(&shared, &headers, peer) else { return not_signed_in() };
+    // The NATS server refuses it too, without an answer.
+    if !bus.requester().may_operate() {
+        return refuse(StatusCode::FORBIDDEN, "only operators set the budget");
+    }
     let limits: Limits = match serde_json::from_slice(&body) {
         Ok(limits) => limits,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, error),

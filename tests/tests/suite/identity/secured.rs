@@ -265,7 +265,7 @@ async fn check_page(site: &Site, services: &Services) {
         http(port, "POST", "/api/budget", &headers, r#"{"power_kw":9}"#).await.unwrap()
     };
     let refused = set(&ada).await;
-    assert_ne!(refused.status, 200, "{refused:?}");
+    assert_eq!(refused.status, 403, "{refused:?}");
     assert_eq!(set(&olga).await.status, 200);
     let headers = [("X-Wattle", "1"), ("Cookie", ada.as_str())];
     http(port, "DELETE", "/api/session", &headers, "").await.unwrap();
