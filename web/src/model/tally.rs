@@ -159,7 +159,7 @@ impl Tally {
                 add(&mut one.1, *energy);
             }
             sums.saved.add(&slot.saved);
-            let grams = mean.map_or(0.0, |mean| mean.as_g_per_kwh());
+            let grams = mean.map_or(0.0, wattle_common::CarbonIntensity::as_g_per_kwh);
             sums.carbon_saved_ug += slot.saved.saved_mj() / 3.6e9 * grams * 1e6;
         }
         sums

@@ -21,8 +21,8 @@ fn gpu(node: &Node, index: usize) -> Option<Value> {
         "w": reading.and_then(|reading| reading.power_mw_mean).map(watts),
         "cap_w": cap.map(watts),
         "cap_default_w": gpu.cap_mw_default.map(watts),
-        "clock_mhz": reading.and_then(|reading| reading.clock_mhz).map(|clock| clock.as_mhz()),
-        "clock_max_mhz": gpu.clock_mhz_max.map(|clock| clock.as_mhz()),
+        "clock_mhz": reading.and_then(|reading| reading.clock_mhz).map(wattle_common::Frequency::as_mhz),
+        "clock_max_mhz": gpu.clock_mhz_max.map(wattle_common::Frequency::as_mhz),
         "busy": reading.and_then(|reading| reading.utilization_gpu_percent_mean),
         "memory_gib": reading
             .and_then(|reading| reading.memory_used_mib)
