@@ -125,6 +125,8 @@ pub(super) fn actor(
 mod tests {
     use wattle_runtime::bus::BusConfig;
 
+    use wattle_common::config::MetricsConfig;
+
     use super::*;
 
     fn config(hosts: &[&str]) -> Config {
@@ -135,6 +137,7 @@ mod tests {
             permit_insecure: false,
             require_sign_in: false,
             viewers_max: 1,
+            metrics: MetricsConfig::default(),
             nats: BusConfig::at("nats://127.0.0.1:4222"),
         }
     }

@@ -141,7 +141,7 @@ mod tests {
         assert!(data(&events.try_recv().unwrap()).get("change").is_none(), "a sign of life");
         drop((events, second));
         hub.update(&mut model, now(103));
-        assert!(hub.channels.is_empty() && !hub.has_viewers());
+        assert!(hub.channels.is_empty() && hub.viewers() == 0);
     }
 
     #[test]
