@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wattle_common::job::JobPhase;
 use wattle_common::rng::Stream;
+use wattle_runtime::clock;
 use wattle_tests::slurm_site::{Setup, SlurmSite};
 
 use crate::slurm::site;
@@ -217,7 +218,6 @@ impl Faults {
 /// Minutes: run it with `--ignored`.
 #[tokio::test]
 #[ignore = "minutes of faults"]
-#[expect(clippy::print_stdout, reason = "the faults and the result of a measurement")]
 async fn faults_lose_no_job_and_complete_none_twice() {
     let setup =
         Setup { prefix: "wf", port: 17_700, nodes: NODES as usize, gpus: 2, ..crate::slurm::SETUP };
@@ -226,8 +226,8 @@ async fn faults_lose_no_job_and_complete_none_twice() {
     let draws = Stream::new(seed, "slurm faults");
     let mut faults =
         Faults { site, draws, jobs: Vec::new(), cancelled: Vec::new(), counts: BTreeMap::new() };
-    let end = Instant::now() + Duration::from_secs(setting("WATTLE_SLURM_SECONDS", 180));
-    while Instant::now() < end {
+    let end = clock::monotonic() + Duration::from_secs(setting("WATTLE_SLURM_SECONDS", 180));
+    while clock::monotonic() < end {
         while faults.jobs.len() < JOBS || faults.draws.below(3) == 0 {
             let before = faults.jobs.len();
             faults.submit();
