@@ -21,7 +21,7 @@ pub struct Config {
     /// Permits an address that is not on loopback, without TLS.
     #[serde(default)]
     pub permit_insecure: bool,
-    /// Shows pages only to people who have signed in.
+    /// Shows pages only after signing in.
     #[serde(default)]
     pub require_sign_in: bool,
     /// Most viewers at a time.
