@@ -204,7 +204,7 @@ async fn job_runs_under_permissions_and_belongs_to_its_owner() {
     }
 }
 
-/// The web page: content without signing in, and what people may do who have signed in.
+/// The web page: content without a session, and the permitted actions with one.
 async fn check_page(site: &Site, services: &Services) {
     let log = std::fs::read_to_string(services.folder.join("web.log")).unwrap();
     let address = log.split("http://127.0.0.1:").nth(1).unwrap();
