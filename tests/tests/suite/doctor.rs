@@ -45,7 +45,8 @@ async fn doctor_finds_a_stopped_service_and_tools_see_every_service_and_stream()
     let mut names: Vec<&str> = services.iter().map(|service| service.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
-    let expected = ["launcher", "placer", "power-agent", "predictor", "profiler", "registry"];
+    let expected =
+        ["launcher", "placer", "power-agent", "predictor", "profiler", "registry", "web"];
     assert_eq!(names, expected.map(|name| format!("wattle-{name}")));
     for service in &services {
         assert!(service.description.as_ref().is_some_and(|text| text.len() > 10), "{service:?}");

@@ -257,6 +257,7 @@ async fn every_service_has_an_endpoint_and_every_panel_has_data() {
         "predictor-statistical",
         "profiler-n0",
         "registry",
+        "web",
     ];
     let found = until("every service has written its address", async || {
         let found = addresses(system.folder());
