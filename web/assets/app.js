@@ -120,6 +120,7 @@ function draw() {
   place("cluster").textContent = content.cluster ?? "";
   const shown = page.draw(content.page, ctx);
   show(place("main"), ...[shown].flat());
+  if (performance.getEntriesByName("first-view").length === 0) performance.mark("first-view");
   const heading = document.querySelector("main h1");
   document.title = `${page.title?.(content.page) ?? heading?.textContent ?? ""} · Wattle ${content.cluster ?? ""}`;
   if (isNew) {

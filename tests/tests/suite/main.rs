@@ -39,3 +39,4 @@ mod time_steps;
 mod up;
 mod upgrade;
 mod web;
+mod web_load;
