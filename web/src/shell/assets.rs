@@ -95,7 +95,9 @@ mod tests {
     fn scripts_import_only_own_files() {
         let mut used = BTreeSet::from(["index.html".to_owned()]);
         for (path, kind, content) in FILES {
-            let text = std::str::from_utf8(content).unwrap();
+            // The name of the SVG namespace is no address.
+            let text =
+                std::str::from_utf8(content).unwrap().replace("http://www.w3.org/2000/svg", "");
             assert!(!text.contains("http://") || *kind == "image/svg+xml", "{path} names a server");
             assert!(!text.contains("https://"), "{path} names a server");
             assert!(text.lines().count() < 500, "{path} is long");

@@ -137,7 +137,7 @@ mod tests {
         );
         hub.update(&mut model, now(101));
         assert!(events.try_recv().is_err(), "nothing has changed");
-        hub.update(&mut model, now(102));
+        hub.update(&mut model, now(101));
         assert!(data(&events.try_recv().unwrap()).get("change").is_none(), "a sign of life");
         drop((events, second));
         hub.update(&mut model, now(103));
