@@ -176,6 +176,15 @@ impl Browser {
         self.request("POST", "/goog/cdp/execute", &body).await.expect("the width is set");
     }
 
+    /// The memory of the page's script after a collection of garbage, MB, and the number of elements.
+    pub async fn memory(&self) -> (f64, u64) {
+        let body = json!({ "cmd": "HeapProfiler.collectGarbage", "params": {} });
+        self.request("POST", "/goog/cdp/execute", &body).await.expect("garbage is collected");
+        let script = "return [performance.memory.usedJSHeapSize / 1e6, document.querySelectorAll('*').length]";
+        let found = self.run(script).await;
+        (found[0].as_f64().unwrap_or_default(), found[1].as_u64().unwrap_or_default())
+    }
+
     /// The errors that the page has written to the console since the last call.
     pub async fn errors(&self) -> Vec<String> {
         let entries = self.request("POST", "/se/log", &json!({ "type": "browser" })).await;

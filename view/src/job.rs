@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use wattle_common::job::{GpuRequest, JobPhase};
-use wattle_common::messages::{JobRecord, ReachedLimit};
-use wattle_common::{Energy, Power, Timestamp};
+use wattle_common::messages::{JobRecord, NodeSummary, ReachedLimit};
+use wattle_common::{Energy, NodeId, Power, Timestamp};
 
 use crate::Summaries;
 
@@ -27,7 +27,14 @@ pub struct JobView {
 
 impl JobView {
     /// The view of a record at `now`.
+    #[must_use]
     pub fn new(record: JobRecord, summaries: &Summaries, now: Timestamp) -> Self {
+        Self::on(record, &summaries.values().collect::<Vec<_>>(), now)
+    }
+
+    /// As [`Self::new`], with the summaries of those nodes only that may have energy of the job.
+    #[must_use]
+    pub fn on(record: JobRecord, summaries: &[&NodeSummary], now: Timestamp) -> Self {
         let rest = rest(&record, now).map(|rest| rest.as_millis() as u64);
         Self {
             power_mw: power(&record, summaries),
@@ -96,18 +103,19 @@ const fn runs(phase: JobPhase) -> bool {
 }
 
 /// The attributed power of a running job over its nodes; `None` unless each of them has a reading.
-fn power(record: &JobRecord, summaries: &Summaries) -> Option<Power> {
+fn power(record: &JobRecord, summaries: &[&NodeSummary]) -> Option<Power> {
     let placement = record.placement.as_ref().filter(|_| runs(record.phase))?;
-    let on = |node| {
-        let jobs = &summaries.get(node)?.jobs;
+    let on = |node: &NodeId| {
+        let jobs = &summaries.iter().find(|summary| summary.node == *node)?.jobs;
         jobs.iter().find(|job| job.job == record.spec.job)?.power_mw_mean
     };
     placement.shares.iter().map(|share| on(&share.node)).sum()
 }
 
 /// The energy in the ledger, plus that of the open intervals that follow the counted entries.
-fn energy(record: &JobRecord, summaries: &Summaries) -> Option<Energy> {
-    let open = summaries.iter().filter_map(|(node, summary)| {
+fn energy(record: &JobRecord, summaries: &[&NodeSummary]) -> Option<Energy> {
+    let open = summaries.iter().filter_map(|summary| {
+        let node = &summary.node;
         let counted = record.energy_until_us.get(node).copied().unwrap_or_default();
         // A summary from before the last counted entry holds energy that is counted already.
         let job = summary.jobs.iter().find(|job| job.job == record.spec.job)?;

@@ -9,6 +9,6 @@ use wattle_web::{Config, run};
 fn main() -> ExitCode {
     let about =
         "Serves the web page of a cluster: power, jobs, budgets, energy and the health of services";
-    Program { name: "wattle-web", about, threads: Threads::Two }
+    Program { name: "wattle-web", about, threads: Threads::One }
         .main(|file| config::load_checked(file, Config::check), run)
 }

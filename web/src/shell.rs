@@ -21,7 +21,7 @@ use wattle_common::subject::Topic as Subjects;
 use wattle_runtime::bus::{Bus, NewestMessages};
 use wattle_runtime::clock;
 use wattle_runtime::metrics::Metrics;
-use wattle_runtime::shell::Shutdown;
+use wattle_runtime::shell::{Shutdown, chain};
 
 use self::hub::Hub;
 use self::metrics::WebMetrics;
@@ -35,6 +35,8 @@ const NAME: &str = "wattle-web";
 const UPDATE_EVERY: Duration = Duration::from_secs(1);
 /// Number of updates without a viewer after which waiting summaries are read: within their validity.
 const IDLE_UPDATES: u32 = 4;
+/// Number of nodes above which a cluster is large.
+const NODES_LARGE: usize = 200;
 /// Most bytes of waiting summaries: those of 5,000 nodes at 3 kB.
 const SUMMARIES_LEN_MAX: usize = 16 << 20;
 
@@ -79,8 +81,6 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> anyhow::Result<()> {
     metrics.follow_bus(&bus);
     let metrics = WebMetrics::new(&metrics);
     let service = bus.register(NAME, "serves the web page of the cluster").await?;
-    let pattern = Subjects::NodeSummarized.pattern(bus.cluster());
-    let summaries = bus.subscribe_newest(&pattern, SUMMARIES_LEN_MAX).await?;
     let shared = Arc::new(Shared {
         model: Mutex::new(Model::new(config.cluster.as_str())),
         hub: Mutex::new(Hub::new(config.viewers_max as usize)),
@@ -89,7 +89,7 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> anyhow::Result<()> {
         config,
     });
     let mut tasks = follow::start(&shared);
-    tasks.spawn(update(Arc::clone(&shared), summaries, metrics));
+    tasks.spawn(update(Arc::clone(&shared), metrics));
     tasks.spawn(details::keep(Arc::clone(&shared)));
     tracing::info!(address = %format!("http://{address}"), "page served");
     let served = http::serve(listener, Arc::clone(&shared), shutdown);
@@ -105,28 +105,48 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> anyhow::Result<()> {
     result
 }
 
-/// Reads waiting summaries and sends what has changed to the viewers, once a second.
-async fn update(shared: Arc<Shared>, mut summaries: NewestMessages, metrics: WebMetrics) {
+/// Reads the summaries of the nodes and sends what has changed to the viewers, once a second; in a large
+/// cluster every two seconds.
+///
+/// Receiving the summaries of a thousand nodes needs more time than the pages, so between updates of a
+/// large cluster they are not received.
+async fn update(shared: Arc<Shared>, metrics: WebMetrics) {
     let mut tick = tokio::time::interval(UPDATE_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut idle = IDLE_UPDATES;
+    let mut summaries: Option<NewestMessages> = None;
+    let mut since = IDLE_UPDATES;
     loop {
         tick.tick().await;
         let viewers = shared.hub().viewers();
         metrics.updated(viewers);
-        let has_viewers = viewers > 0;
-        idle += 1;
+        let is_large = shared.model().nodes.len() > NODES_LARGE;
+        let every = match (viewers > 0, is_large) {
+            (false, _) => IDLE_UPDATES,
+            (true, true) => 2,
+            (true, false) => 1,
+        };
+        since += 1;
+        if summaries.is_none() && (since + 1 >= every || !is_large) {
+            let bus = &shared.bus;
+            let pattern = Subjects::NodeSummarized.pattern(bus.cluster());
+            match bus.subscribe_newest(&pattern, SUMMARIES_LEN_MAX).await {
+                Ok(subscribed) => summaries = Some(subscribed),
+                Err(error) => tracing::debug!(error = chain(&error), "summaries not received"),
+            }
+        }
+        let is_due = since >= every;
         let now = now();
         let mut model = shared.model();
-        if has_viewers || idle >= IDLE_UPDATES {
-            idle = 0;
-            while let Some(Some(delivery)) = summaries.next().now_or_never() {
+        if let Some(messages) = summaries.as_mut().filter(|_| is_due) {
+            while let Some(Some(delivery)) = messages.next().now_or_never() {
                 model.summary(&delivery.payload, now);
             }
         }
         model.tick(shared.bus.is_connected(), now);
-        if has_viewers {
+        if is_due {
+            since = 0;
             shared.hub().update(&mut model, now);
+            summaries = summaries.filter(|_| !is_large);
         }
     }
 }

@@ -357,13 +357,11 @@ async fn measure_web_page() {
             .run("return performance.getEntriesByName('first-view')[0]?.startTime ?? -1")
             .await;
         println!("first view in Chromium: {first} ms after the navigation");
-        let heap = async || {
-            let text = "return Math.round(performance.memory.usedJSHeapSize / 1e6) + ' MB, ' + document.querySelectorAll('*').length + ' elements'";
-            browser.run(text).await
-        };
-        println!("page: {}", heap().await);
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
-        println!("page after {seconds} s: {}", heap().await);
+        for part in 0..4 {
+            let (memory, elements) = browser.memory().await;
+            println!("page after {} s: {memory:.1} MB, {elements} elements", part * seconds / 3);
+            tokio::time::sleep(Duration::from_secs(seconds / 3)).await;
+        }
         browser.end().await;
     }
     writer.abort();

@@ -1,8 +1,11 @@
 //! A part of the list of jobs.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
+use wattle_common::NodeId;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::JobRecord;
+use wattle_common::messages::{JobRecord, NodeSummary};
 use wattle_view::job::JobView;
 
 use super::{rounded, seconds, watt_hours, watts};
@@ -17,7 +20,13 @@ const END_STEP_S: f64 = 5.0;
 
 /// The columns of one job.
 pub(super) fn row(record: &JobRecord, model: &Model, now: Now) -> Value {
-    let view = JobView::new(record.clone(), &model.summaries, now.at);
+    // Those of its placement, and those where it has run before.
+    let placed = record.placement.iter().flat_map(|placement| &placement.shares);
+    let nodes: BTreeSet<&NodeId> =
+        placed.map(|share| &share.node).chain(record.energy_until_us.keys()).collect();
+    let summaries: Vec<&NodeSummary> =
+        nodes.into_iter().filter_map(|node| model.summaries.get(node)).collect();
+    let view = JobView::on(record.clone(), &summaries, now.at);
     let end = view.rest().filter(|_| view.is_running()).map(|rest| {
         let end = now.at.as_s() + rest.as_secs_f64();
         rounded((end / END_STEP_S).round() * END_STEP_S, 0)

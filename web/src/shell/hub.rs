@@ -34,6 +34,18 @@ pub(super) struct Full;
 pub(super) struct Hub {
     channels: BTreeMap<Topic, Channel>,
     viewers_max: usize,
+    /// Number of updates so far.
+    updates: u64,
+}
+
+/// Number of updates after which a page is computed again: sums of the ledger change slowly, and they and
+/// long lists need the most time.
+const fn every(topic: &Topic) -> u64 {
+    match topic {
+        Topic::Overview | Topic::Job(_) | Topic::Nodes(_) => 1,
+        Topic::Jobs(_) | Topic::Budget | Topic::Predictors | Topic::Services => 2,
+        Topic::Energy(_) | Topic::Saving => 5,
+    }
 }
 
 /// An event that begins with the present.
@@ -47,7 +59,7 @@ fn event(name: &str, now: Now, key: &str, value: Option<&Value>) -> Bytes {
 
 impl Hub {
     pub(super) const fn new(viewers_max: usize) -> Self {
-        Self { channels: BTreeMap::new(), viewers_max }
+        Self { channels: BTreeMap::new(), viewers_max, updates: 0 }
     }
 
     /// Number of viewers.
@@ -82,15 +94,17 @@ impl Hub {
     pub(super) fn update(&mut self, model: &mut Model, now: Now) {
         self.channels.retain(|_, channel| channel.events.receiver_count() > 0);
         model.keep_details(&self.jobs());
+        self.updates += 1;
         for (topic, channel) in &mut self.channels {
-            let value = content(topic, model, now);
-            let change = patch(&channel.value, &value);
             channel.silent += 1;
+            let is_due = model.lost_since().is_some() || self.updates.is_multiple_of(every(topic));
+            let value = is_due.then(|| content(topic, model, now));
+            let change = value.as_ref().and_then(|value| patch(&channel.value, value));
             if change.is_none() && channel.silent < SILENT_UPDATES {
                 continue;
             }
             channel.silent = 0;
-            channel.value = value;
+            channel.value = value.unwrap_or_else(|| std::mem::take(&mut channel.value));
             // Without a viewer it is forgotten at the next update.
             let _ = channel.events.send(event("change", now, "change", change.as_ref()));
         }
