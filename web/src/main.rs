@@ -6,6 +6,10 @@ use wattle_runtime::config;
 use wattle_runtime::service::{Program, Threads};
 use wattle_web::{Config, run};
 
+/// Decoding messages and computing pages allocate many small objects.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let about =
         "Serves the web page of a cluster: power, jobs, budgets, energy and the health of services";

@@ -113,16 +113,42 @@ impl Jobs {
         self.order.iter().filter_map(|(_, _, job)| self.entries.get(job)).map(|entry| &entry.record)
     }
 
+    /// A part of the jobs of these groups in the order of a list, and the number of all of them.
+    #[must_use]
+    pub fn part(&self, groups: [u8; 2], skip: usize, count: usize) -> (Vec<&JobRecord>, usize) {
+        let [first, last] = groups;
+        let ids = self.from_group(first).take_while(|(group, ..)| *group <= last);
+        let records = ids.skip(skip).take(count).filter_map(|(_, _, job)| self.entries.get(job));
+        let total = (first..=last).map(|group| self.in_group(group)).sum();
+        (records.map(|entry| &entry.record).collect(), total)
+    }
+
+    /// Number of jobs of a group.
+    fn in_group(&self, group: u8) -> usize {
+        let all = match group {
+            0 => self.running(),
+            1 => self.count(JobPhase::Queued),
+            _ => [JobPhase::Finished, JobPhase::Failed, JobPhase::Cancelled]
+                .map(|phase| self.count(phase))
+                .iter()
+                .sum(),
+        };
+        usize::try_from(all).unwrap_or(usize::MAX)
+    }
+
     /// The jobs of one group in the order of a list: 0 with GPUs, 1 queued, 2 ended.
     pub fn group(&self, group: u8) -> impl Iterator<Item = &JobRecord> {
         self.listed_from(group).take_while(move |record| record.list_order().0 == group)
     }
 
     fn listed_from(&self, group: u8) -> impl Iterator<Item = &JobRecord> {
+        let ids = self.from_group(group);
+        ids.filter_map(|(_, _, job)| self.entries.get(job)).map(|entry| &entry.record)
+    }
+
+    fn from_group(&self, group: u8) -> impl Iterator<Item = &Order> {
         let first = JobId::new("0").map(|job| (group, Reverse(Timestamp::FOREVER), job));
-        let range = first.map(|first| self.order.range(first..));
-        let range = range.into_iter().flatten();
-        range.filter_map(|(_, _, job)| self.entries.get(job)).map(|entry| &entry.record)
+        first.map(|first| self.order.range(first..)).into_iter().flatten()
     }
 
     /// The jobs that hold GPUs of a node, as their records state it.
@@ -160,6 +186,12 @@ mod tests {
         jobs.insert(record("done", JobPhase::Finished, 3));
         assert_eq!(ids(jobs.listed()), ["runs", "new", "old", "done"]);
         assert_eq!(ids(jobs.group(1)), ["new", "old"]);
+        let part = |groups, skip| {
+            let (records, total) = jobs.part(groups, skip, 2);
+            (ids(records.into_iter()), total)
+        };
+        assert_eq!(part([0, 1], 1), (vec!["new".to_owned(), "old".to_owned()], 3));
+        assert_eq!(part([2, 2], 0), (vec!["done".to_owned()], 1));
         jobs.insert(record("old", JobPhase::Running, 1));
         assert_eq!((jobs.running(), jobs.count(JobPhase::Queued)), (2, 1));
         assert_eq!(ids(jobs.group(0)), ["old", "runs"]);

@@ -96,14 +96,22 @@ pub(super) fn content(list: &List, model: &Model, now: Now) -> Value {
         };
         by_phase && (list.search.is_empty() || contains(record, &list.search))
     };
-    let mut total = 0;
-    let mut records = Vec::new();
-    for record in model.jobs.listed().filter(wanted) {
-        if (list.page * ROWS..(list.page + 1) * ROWS).contains(&total) {
-            records.push(record);
+    let groups = match shown {
+        "active" => Some([0, 1]),
+        "running" => Some([0, 0]),
+        "queued" => Some([1, 1]),
+        "ended" => Some([2, 2]),
+        "all" => Some([0, 2]),
+        _ => None,
+    };
+    let (records, total) = match groups.filter(|_| list.search.is_empty()) {
+        Some(groups) => model.jobs.part(groups, list.page * ROWS, ROWS),
+        None => {
+            let found: Vec<&JobRecord> = model.jobs.listed().filter(wanted).collect();
+            let part = found.iter().skip(list.page * ROWS).take(ROWS).copied().collect();
+            (part, found.len())
         }
-        total += 1;
-    }
+    };
     let mut page = rows(&records, model, now);
     let sum = |phase| model.jobs.count(phase);
     let more = json!({
