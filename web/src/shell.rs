@@ -35,6 +35,8 @@ const NAME: &str = "wattle-web";
 const UPDATE_EVERY: Duration = Duration::from_secs(1);
 /// Number of updates without a viewer after which waiting summaries are read: within their validity.
 const IDLE_UPDATES: u32 = 4;
+/// Seconds between two updates of a large cluster.
+const LARGE_UPDATES: u32 = 3;
 /// Number of nodes above which a cluster is large.
 const NODES_LARGE: usize = 200;
 /// Most bytes of waiting summaries: those of 5,000 nodes at 3 kB.
@@ -106,7 +108,7 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> anyhow::Result<()> {
 }
 
 /// Reads the summaries of the nodes and sends what has changed to the viewers, once a second; in a large
-/// cluster every two seconds.
+/// cluster every three seconds.
 ///
 /// Receiving the summaries of a thousand nodes needs more time than the pages, so between updates of a
 /// large cluster they are not received.
@@ -122,7 +124,7 @@ async fn update(shared: Arc<Shared>, metrics: WebMetrics) {
         let is_large = shared.model().nodes.len() > NODES_LARGE;
         let every = match (viewers > 0, is_large) {
             (false, _) => IDLE_UPDATES,
-            (true, true) => 2,
+            (true, true) => LARGE_UPDATES,
             (true, false) => 1,
         };
         since += 1;
