@@ -95,10 +95,16 @@ fn count(number: u64, singular: &str) -> String {
     format!("{number} {singular}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A power in a sentence: `840 W`, `12.4 kW`.
+/// A power in a sentence: `840 W`, `12.40 kW`, `1.98 MW`.
 fn power_text(power: Power) -> String {
     let watts = power.as_w();
-    if watts < 1_000.0 { format!("{watts:.0} W") } else { format!("{:.2} kW", watts / 1e3) }
+    if watts < 1e3 {
+        format!("{watts:.0} W")
+    } else if watts < 1e6 {
+        format!("{:.2} kW", watts / 1e3)
+    } else {
+        format!("{:.2} MW", watts / 1e6)
+    }
 }
 
 #[cfg(test)]
