@@ -117,7 +117,7 @@ impl Jobs {
     #[must_use]
     pub fn part(&self, groups: [u8; 2], skip: usize, count: usize) -> (Vec<&JobRecord>, usize) {
         let [first, last] = groups;
-        let ids = self.from_group(first).take_while(|(group, ..)| *group <= last);
+        let ids = self.ids_since(first).take_while(|(group, ..)| *group <= last);
         let records = ids.skip(skip).take(count).filter_map(|(_, _, job)| self.entries.get(job));
         let total = (first..=last).map(|group| self.in_group(group)).sum();
         (records.map(|entry| &entry.record).collect(), total)
@@ -142,11 +142,11 @@ impl Jobs {
     }
 
     fn listed_from(&self, group: u8) -> impl Iterator<Item = &JobRecord> {
-        let ids = self.from_group(group);
+        let ids = self.ids_since(group);
         ids.filter_map(|(_, _, job)| self.entries.get(job)).map(|entry| &entry.record)
     }
 
-    fn from_group(&self, group: u8) -> impl Iterator<Item = &Order> {
+    fn ids_since(&self, group: u8) -> impl Iterator<Item = &Order> {
         let first = JobId::new("0").map(|job| (group, Reverse(Timestamp::FOREVER), job));
         first.map(|first| self.order.range(first..)).into_iter().flatten()
     }
