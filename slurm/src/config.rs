@@ -42,13 +42,13 @@ pub struct Config {
     /// The file that shows the intake plugin that this service runs; absent: none.
     #[serde(default)]
     pub heartbeat_file: Option<PathBuf>,
-    /// The socket at which Slurm's epilog requests a look at Slurm; absent: none.
+    /// The socket at which Slurm's epilog requests a poll of Slurm; absent: none.
     #[serde(default)]
     pub bell: Option<PathBuf>,
     /// Whether Slurm has an accounting database.
     #[serde(default = "default_accounting")]
     pub accounting: bool,
-    /// Interval of looks at Slurm, wall time.
+    /// Interval of polls of Slurm, wall time.
     #[serde(default = "default_poll_wall_ms", deserialize_with = "non_zero")]
     pub poll_wall_ms: u64,
     /// Longest time of one of Slurm's programs, wall time.

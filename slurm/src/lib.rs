@@ -3,7 +3,7 @@
 //!
 //! One service per cluster stands beside slurmctld. It has the rights of a Slurm operator and never those of
 //! root. Its machine compares what Slurm reports ([`SlurmView`]) with the desired states of all nodes and
-//! the records of the jobs, and takes one step for each job; then it looks again. It remembers nothing that
+//! the records of the jobs, and takes one step for each job; then it polls again. It remembers nothing that
 //! neither Slurm nor the records contain, except which attempt it has released.
 
 pub mod check;

@@ -1,7 +1,7 @@
 //! Connects the decisions with Slurm, the state folder and the bus.
 //!
 //! One loop: read Slurm, decide, carry out all actions in their order, and wait for a change on the bus, the
-//! bell or the next regular look. Of several services of a cluster one is active, by a lease; the lease is
+//! bell or the next regular poll. Of several services of a cluster one is active, by a lease; the lease is
 //! checked before each command. While the bus is away Slurm is still read and orders that are known are
 //! carried out; the intake plugin then leaves new jobs to Slurm, because the heartbeat stops.
 
@@ -41,17 +41,17 @@ pub use state_folder::StateError;
 
 /// The name under which the services register.
 const NAME: &str = "wattle-slurm";
-/// Interval of the queries that follow a command: a released job usually starts within it.
-const LOOK_AFTER_COMMAND: Duration = Duration::from_millis(300);
-/// The interval of looks is at least this number of times the length of one: a long queue is read less often.
-const LOOK_SHARE: u32 = 10;
-/// Number of queries that follow a command.
-const EARLY_LOOKS: u32 = 6;
-/// Shortest time between two looks at Slurm: wall time.
-const LOOK_MIN: Duration = Duration::from_millis(100);
+/// Interval of the polls after a command: a released job usually starts within it.
+const POLL_AFTER_COMMAND: Duration = Duration::from_millis(300);
+/// Number of polls at that interval.
+const EARLY_POLLS: u32 = 6;
+/// The interval of polls is at least this number of times the length of one.
+const POLL_SHARE: u32 = 10;
+/// Shortest time between two polls of Slurm: wall time.
+const POLL_MIN: Duration = Duration::from_millis(100);
 /// Pause before the lock of the state folder is tried again: wall time.
 const RETRY: Duration = Duration::from_secs(1);
-/// Changes of a bucket that are handled before the next look.
+/// Changes of a bucket that are handled before the next poll.
 const BATCH_MAX: usize = 256;
 /// Most answers of the placer that wait.
 const EVENTS_MAX: usize = 256;
@@ -186,10 +186,10 @@ struct Active<'a> {
     reports: Reports,
     requests: mpsc::Sender<Ask>,
     events: mpsc::Receiver<Event>,
-    /// How long the last look took.
-    look: Duration,
-    /// Number of next looks that follow early, because Slurm has carried out commands.
-    early_looks: u32,
+    /// Length of the last poll.
+    poll_time: Duration,
+    /// Remaining polls at the short interval after a command.
+    early_polls: u32,
     /// Why Slurm was not read, while it is not.
     away: Option<String>,
     metrics: SlurmMetrics,
@@ -246,8 +246,8 @@ impl<'a> Active<'a> {
             reports,
             requests,
             events,
-            look: Duration::ZERO,
-            early_looks: 0,
+            poll_time: Duration::ZERO,
+            early_polls: 0,
             away: None,
             metrics,
             _service: register(bus, "active").await?,
@@ -265,17 +265,17 @@ impl<'a> Active<'a> {
                 return Ok(Ended::Lost);
             }
             self.round().await?;
-            let interval = every.max(self.look * LOOK_SHARE);
-            let early = self.early_looks > 0;
-            let interval = if early { LOOK_AFTER_COMMAND.min(interval) } else { interval };
-            self.early_looks = self.early_looks.saturating_sub(1);
+            let interval = every.max(self.poll_time * POLL_SHARE);
+            let early = self.early_polls > 0;
+            let interval = if early { POLL_AFTER_COMMAND.min(interval) } else { interval };
+            self.early_polls = self.early_polls.saturating_sub(1);
             let next = interval.saturating_sub(clock::monotonic().saturating_sub(began));
-            let next = tokio::time::sleep(next.max(LOOK_MIN));
+            let next = tokio::time::sleep(next.max(POLL_MIN));
             tokio::pin!(next);
             // Changes that arrive within the shortest interval are handled together.
-            let mut looks = false;
+            let mut polls = false;
             loop {
-                let shortest = LOOK_MIN.saturating_sub(clock::monotonic().saturating_sub(began));
+                let shortest = POLL_MIN.saturating_sub(clock::monotonic().saturating_sub(began));
                 tokio::select! {
                     () = shutdown.wait() => return Ok(Ended::Stopped),
                     lost = self.lease.lost() => {
@@ -283,18 +283,18 @@ impl<'a> Active<'a> {
                         return Ok(Ended::Lost);
                     }
                     () = &mut next => break,
-                    () = tokio::time::sleep(shortest), if looks => break,
-                    () = self.bell.rings() => looks = true,
+                    () = tokio::time::sleep(shortest), if polls => break,
+                    () = self.bell.rings() => polls = true,
                     Some(event) = self.events.recv() => self.handle(event).await?,
                     Some(changes) = self.desired.next_batch(BATCH_MAX) => {
-                        looks = true;
+                        polls = true;
                         for event in changes.into_iter().filter_map(desired_event) {
                             self.handle(event).await?;
                         }
                     }
                     Some(changes) = self.records.next_batch(BATCH_MAX) => {
                         for event in changes.into_iter().filter_map(record_event) {
-                            looks |= matches!(&event, Event::RecordChanged(record)
+                            polls |= matches!(&event, Event::RecordChanged(record)
                                 if intake::slurm_id(&record.spec.job).is_some());
                             self.handle(event).await?;
                         }
@@ -315,8 +315,8 @@ impl<'a> Active<'a> {
         let mut actions = Vec::new();
         let began = clock::monotonic();
         let view = self.client.view(clock::now()).await;
-        self.look = clock::monotonic().saturating_sub(began);
-        self.metrics.looked(view.as_ref().ok(), self.look);
+        self.poll_time = clock::monotonic().saturating_sub(began);
+        self.metrics.polled(view.as_ref().ok(), self.poll_time);
         match view {
             Ok(view) => {
                 if let Some(error) = self.away.take() {
@@ -385,7 +385,7 @@ impl<'a> Active<'a> {
                 }
                 tracing::info!(?command, "command");
                 let result = self.client.execute(&command).await;
-                self.early_looks = EARLY_LOOKS;
+                self.early_polls = EARLY_POLLS;
                 self.metrics.commanded(&command, result.is_ok());
                 let event = Event::CommandEnded(command, result);
                 self.machine.handle(clock::now(), event, more);

@@ -258,6 +258,8 @@ impl SlurmSite {
                 ("heartbeat_file", path("run/heartbeat")),
                 ("bell", path("run/bell")),
             ],
+            // The tests wait for the energy of jobs.
+            "profiler" => vec![("ledger_ms", 10_000.into())],
             "power-agent" => {
                 // Advice needs no rights on a node.
                 let control = if self.setup.level == "advise" { "advise" } else { "nvml" };

@@ -1,4 +1,4 @@
-// The person who has signed in, and requests that change something.
+// The signed-in person, and requests that change something.
 
 import { h, show } from "./dom.js";
 

@@ -61,6 +61,33 @@ pub struct FoundService {
     pub endpoints: Vec<FoundEndpoint>,
 }
 
+impl FoundService {
+    /// Its name without `wattle-`: `placer`.
+    #[must_use]
+    pub fn short_name(&self) -> &str {
+        self.name.trim_start_matches("wattle-")
+    }
+
+    /// A value of its metadata; empty if it is absent.
+    #[must_use]
+    pub fn entry(&self, key: &str) -> &str {
+        self.metadata.get(key).map_or("", String::as_str)
+    }
+
+    /// Its node or predictor; empty if it serves the cluster.
+    #[must_use]
+    pub fn of(&self) -> String {
+        [self.entry("node"), self.entry("predictor")].concat()
+    }
+
+    /// `active` or `standby`.
+    #[must_use]
+    pub fn state(&self) -> &str {
+        let state = self.entry("state");
+        if state.is_empty() { "active" } else { state }
+    }
+}
+
 /// An endpoint of a service; the numbers are 0 except in `$SRV.STATS`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]

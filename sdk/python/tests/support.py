@@ -5,6 +5,7 @@ import os
 import re
 import select
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -102,3 +103,17 @@ class InJob(unittest.TestCase):
                           WATTLE_CHECKPOINT_DIR=self.checkpoints, CUDA_VISIBLE_DEVICES="0")
         job.__enter__()
         self.addCleanup(job.__exit__, None, None, None)
+
+    def start(self, *command, variables=None, **options):
+        """Starts a program in the folder of the test; it ends with the test at the latest."""
+        values = dict(os.environ, PYTHONPATH=FOLDER, **(variables or {}))
+        process = subprocess.Popen(command, env=values, cwd=self.folder.name, text=True,
+                                   stdout=subprocess.PIPE, **options)
+        self.addCleanup(self.end, process)
+        return process
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

@@ -40,19 +40,10 @@ class Frameworks(InJob):
         if missing(framework):
             self.skipTest("{} not installed: the hook is compiled and not run".format(", ".join(missing(framework))))
 
-    def start(self, *command, **variables):
-        environment = dict(os.environ, PYTHONPATH=FOLDER, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="",
-                           JAX_PLATFORMS="cpu", HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", **variables)
-        process = subprocess.Popen(command, env=environment, cwd=self.folder.name, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.addCleanup(self.end, process)
-        return process
-
-    @staticmethod
-    def end(process):
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    def start(self, *command):
+        return super().start(*command, stderr=subprocess.STDOUT, variables=dict(
+            OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", JAX_PLATFORMS="cpu", HF_HUB_OFFLINE="1",
+            TRANSFORMERS_OFFLINE="1"))
 
     def first_step(self, process):
         """The first line with a completed step, while the process runs."""

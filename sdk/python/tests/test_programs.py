@@ -21,17 +21,7 @@ UNAWARE = "import select; print('runs', flush=True); select.select([], [], [])"
 
 class Programs(InJob):
     def start(self, *command, **options):
-        environment = dict(os.environ, PYTHONPATH=FOLDER)
-        process = subprocess.Popen(command, env=environment, cwd=self.folder.name, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
-        self.addCleanup(self.end, process)
-        return process
-
-    @staticmethod
-    def end(process):
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+        return super().start(*command, stderr=subprocess.PIPE, **options)
 
     def module(self, *arguments, **options):
         return self.start(sys.executable, "-m", "wattle_job", *arguments, **options)

@@ -1,4 +1,4 @@
-//! Metrics of the connection with Slurm: looks, commands, jobs, alarms.
+//! Metrics of the connection with Slurm: polls, commands, jobs, alarms.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::command::Command;
 use crate::level::Level;
 use crate::view::{SlurmState, SlurmView};
 
-/// Bounds of the duration of a look, seconds.
-const LOOK_BOUNDS: [f64; 8] = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
+/// Bounds of the duration of a poll, seconds.
+const POLL_BOUNDS: [f64; 8] = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
 /// The kinds of commands.
 const COMMANDS: [&str; 7] =
     ["hold", "split-array", "place", "checkpoint", "requeue-hold", "cancel", "set-admin-comment"];
@@ -21,8 +21,8 @@ pub struct SlurmMetrics {
     metrics: Metrics,
     active: Gauge,
     reachable: Gauge,
-    looks: Counters<1>,
-    look_time: Histogram,
+    polls: Counters<1>,
+    poll_time: Histogram,
     commands: Counters<2>,
     jobs: Gauges<1>,
     nodes: Gauge,
@@ -56,19 +56,19 @@ impl SlurmMetrics {
         };
         let active = truth("wattle_slurm_active", "Whether this service works: 1, or 0 on standby");
         let reachable =
-            truth("wattle_slurm_reachable", "Whether Slurm was read at the last look: 1 or 0");
+            truth("wattle_slurm_reachable", "Whether Slurm was read at the last poll: 1 or 0");
         let levels = metrics.gauges(
             "wattle_slurm_level",
             "1 for the configured level: what Wattle decides",
             ["level"],
         );
         levels.set([level.as_str()], Some(1.0));
-        let looks = metrics.counters(
-            "wattle_slurm_looks_total",
-            "Readings of Slurm's queue and nodes: succeeded or failed",
+        let polls = metrics.counters(
+            "wattle_slurm_polls_total",
+            "Polls of Slurm's queue and nodes: succeeded or failed",
             ["result"],
         );
-        looks.begin([["succeeded"], ["failed"]]);
+        polls.begin([["succeeded"], ["failed"]]);
         let commands = metrics.counters(
             "wattle_slurm_commands_total",
             "Commands to Slurm by kind: succeeded or failed",
@@ -81,11 +81,11 @@ impl SlurmMetrics {
             metrics: metrics.clone(),
             active,
             reachable,
-            looks,
-            look_time: metrics.histogram(
-                "wattle_slurm_look_seconds",
-                "Duration of a reading of Slurm, seconds of wall time",
-                &LOOK_BOUNDS,
+            polls,
+            poll_time: metrics.histogram(
+                "wattle_slurm_poll_seconds",
+                "Duration of a poll of Slurm, seconds of wall time",
+                &POLL_BOUNDS,
             ),
             commands,
             jobs: metrics.gauges(
@@ -109,10 +109,10 @@ impl SlurmMetrics {
     }
 
     /// Slurm was read, or not.
-    pub(super) fn looked(&self, view: Option<&SlurmView>, took: Duration) {
+    pub(super) fn polled(&self, view: Option<&SlurmView>, took: Duration) {
         self.reachable.set([], Some(f64::from(u8::from(view.is_some()))));
-        self.looks.increment([result(view.is_some())]);
-        self.look_time.observe(took.as_secs_f64());
+        self.polls.increment([result(view.is_some())]);
+        self.poll_time.observe(took.as_secs_f64());
         let Some(view) = view else { return };
         self.nodes.set([], Some(view.nodes.len() as f64));
         let (mut held, mut pending, mut running, mut ended) = (0_u32, 0_u32, 0_u32, 0_u32);

@@ -18,11 +18,11 @@ pub(super) fn beat(path: &Path, now_s: u64) -> io::Result<()> {
     std::fs::rename(&unfinished, path)
 }
 
-/// A socket at which Slurm's scripts request a look at Slurm before the next regular one.
+/// A socket at which Slurm's scripts request a poll of Slurm before the next regular one.
 pub(super) struct Bell(Option<UnixDatagram>);
 
 impl Bell {
-    /// Opens the socket. Without one, the regular looks suffice.
+    /// Opens the socket. Without one, the regular polls suffice.
     pub(super) fn open(path: Option<&Path>) -> Self {
         let Some(path) = path else { return Self(None) };
         let open = || {
@@ -31,7 +31,7 @@ impl Bell {
                 _ => {}
             }
             let socket = UnixDatagram::bind(path)?;
-            // A signal of any process causes one look, and looks have a shortest interval.
+            // A signal of any process causes one poll, and polls have a shortest interval.
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
             Ok(socket)
         };

@@ -55,7 +55,7 @@ function limitCards(page, ctx) {
 
 function form(ctx) {
   if (!ctx.session.person?.operates) {
-    return h("p", { class: "muted" }, "Operators who have signed in can set the budget here.");
+    return h("p", { class: "muted" }, "Signed-in operators can set the budget here.");
   }
   const field = (name, label) => h("div", { class: "field" }, h("label", { for: name }, label), h("input", { id: name, name, type: "number", min: "0", step: "any", inputmode: "decimal" }));
   const set = async (limits) => {

@@ -83,14 +83,12 @@ async fn read(shared: &Shared, job: &JobId) -> Result<(), BusError> {
 }
 
 fn process(found: &FoundService) -> Process {
-    let entry = |key: &str| found.metadata.get(key).cloned().unwrap_or_default();
-    let state = entry("state");
     Process {
-        service: found.name.trim_start_matches("wattle-").to_owned(),
-        of: [entry("node"), entry("predictor")].concat(),
-        state: if state.is_empty() { "active".to_owned() } else { state },
-        host: entry("host"),
-        pid: entry("pid"),
+        service: found.short_name().to_owned(),
+        of: found.of(),
+        state: found.state().to_owned(),
+        host: found.entry("host").to_owned(),
+        pid: found.entry("pid").to_owned(),
         version: found.version.clone(),
     }
 }

@@ -100,7 +100,7 @@ pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
         .map(|c| c.1)
 }
 
-/// The connection of the person who has signed in.
+/// The connection of the signed-in person.
 pub(super) fn person(shared: &Shared, headers: &HeaderMap) -> Option<Bus> {
     shared.sessions.get(token(headers)?)
 }

@@ -1,4 +1,4 @@
-//! People who have signed in, each with a connection to the bus under the person's own key.
+//! Sessions: the connection of each signed-in person to the bus, under the own key of that person.
 //!
 //! What a person may do is enforced by the NATS server. Sessions are in memory only: they end with the
 //! service, after a time without use, and when the person signs out.
