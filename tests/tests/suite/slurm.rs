@@ -3,7 +3,7 @@
 //!
 //! Where Slurm's packages cannot be had the test prints that it did not run.
 
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use wattle_common::Frequency;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{AppliedGpu, JobRecord};
@@ -13,13 +13,13 @@ use wattle_tests::until;
 pub(crate) const SETUP: Setup =
     Setup { prefix: "wt", port: 17_400, nodes: 3, gpus: 4, level: "exact", policy: "wattle" };
 
-/// One site at a time: each has slurmctld, slurmdbd and MariaDB beside the services.
-static ONE_SITE: Mutex<()> = Mutex::const_new(());
+/// Two sites at a time: each has slurmctld, slurmdbd and MariaDB beside the services.
+static SITES: Semaphore = Semaphore::const_new(2);
 
 /// The site, or a note that the test did not run.
 #[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
-pub(crate) async fn site(setup: Setup) -> Option<(MutexGuard<'static, ()>, SlurmSite)> {
-    let turn = ONE_SITE.lock().await;
+pub(crate) async fn site(setup: Setup) -> Option<(SemaphorePermit<'static>, SlurmSite)> {
+    let turn = SITES.acquire().await.ok()?;
     match SlurmSite::start(setup).await {
         Ok(site) => Some((turn, site)),
         Err(reason) => {
