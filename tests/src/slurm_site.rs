@@ -113,7 +113,11 @@ impl SlurmSite {
         // Below the level `start` nothing changes in Slurm.
         let places = !matches!(site.setup.level, "advise" | "caps");
         let intake: &[&str] = if places { &["--intake"] } else { &[] };
-        let started = site.cluster("start", &[&options[..], &more[..], intake].concat());
+        // Below the level `exact` a site keeps the types of its cards.
+        let names_gpus = matches!(site.setup.level, "exact" | "share");
+        let types = ["--types", if names_gpus { "index" } else { "v100" }];
+        let options = [&options[..], &more[..], intake, &types[..]].concat();
+        let started = site.cluster("start", &options);
         if started.status.code() == Some(ABSENT) {
             return Err(String::from_utf8_lossy(&started.stderr).trim().to_owned());
         }

@@ -237,6 +237,41 @@ async fn advice_changes_nothing() {
     }
 }
 
+/// At the level `start` Wattle chooses nodes and numbers of GPUs, and Slurm their indices.
+#[tokio::test]
+async fn slurm_chooses_the_gpus_of_jobs_that_wattle_starts() {
+    let setup = Setup { prefix: "wb", port: 17_700, nodes: 2, gpus: 2, level: "start", ..SETUP };
+    let Some((_turn, site)) = site(setup).await else { return };
+    let limited = site.wattle(&["budget", "set", "--power-kw", "0.9"]);
+    assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
+    let terms = "--comment=wattle: gpus=1..2 signal=TERM workload=eaco-alexnet";
+    let requests: [&[&str]; 4] = [
+        &["-N2", "--gpus-per-node=1"],
+        &["--gres=gpu:v100:1"],
+        &["--gpus=2"],
+        &["--gres=gpu:1", "--requeue", terms],
+    ];
+    let users = ["games", "news"];
+    let jobs: Vec<u32> =
+        (0..8).map(|at| site.sbatch(users[at % 2], requests[at % requests.len()], 12)).collect();
+    let wide = site.until_job(jobs[0], "it runs", |r| r.phase == JobPhase::Running).await;
+    let placed = wide.placement.as_ref().expect("it runs");
+    assert_eq!(placed.shares.len(), 2, "{placed}");
+    let shown = site.as_user("root", &["scontrol", "show", "job", "-d", &jobs[0].to_string()]);
+    for share in &placed.shares {
+        let index = format!("Nodes={} ", share.node);
+        let line = shown.lines().find(|line| line.contains(&index)).unwrap_or(&shown);
+        assert!(line.contains(&format!("gpu:v100:1(IDX:{})", share.gpus[0])), "{placed} is {line}");
+    }
+    for id in jobs {
+        let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
+        assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
+        assert_eq!(accounted(&site, id)[0], "COMPLETED");
+        let decided = end.reasons.iter().any(|reason| reason.decision.starts_with("placed on"));
+        assert!(decided, "Wattle has started it: {end:#?}");
+    }
+}
+
 /// At the level `share` Slurm runs two jobs on one GPU, if both owners consent.
 #[tokio::test]
 async fn jobs_share_a_gpu_with_the_consent_of_both_owners() {
