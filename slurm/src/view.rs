@@ -130,6 +130,8 @@ pub struct SlurmJob {
 pub struct SlurmNode {
     /// Why it starts no jobs: `drained: bad DIMM`; absent: it does.
     pub unavailable: Option<String>,
+    /// Whether Slurm's power saving has switched it off, or boots it.
+    pub asleep: bool,
     /// CPUs.
     pub cpus: u32,
     /// Memory, MiB.

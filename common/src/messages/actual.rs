@@ -48,6 +48,9 @@ pub struct SiteNode {
     /// Why it starts no jobs now: `drained: bad DIMM`; absent: it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
+    /// Whether the site's power saving has switched it off, or boots it for a job; it wakes up for a job.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asleep: bool,
     /// The partitions that it is in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<String>,

@@ -92,6 +92,9 @@ impl SleepConfig {
     pub fn idle_before_sleep(&self) -> Duration {
         Duration::from_secs(self.idle_before_sleep_s.max(self.wake_time_s))
     }
+    pub(crate) const fn wake_time(&self) -> Duration {
+        Duration::from_secs(self.wake_time_s)
+    }
     pub(crate) const fn sleep_timeout(&self) -> Duration {
         Duration::from_secs(self.sleep_timeout_s)
     }

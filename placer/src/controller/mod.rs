@@ -185,6 +185,10 @@ impl<P: PolicyHandle> Controller<P> {
         &mut self.state
     }
 
+    /// A node sleeps, although no configuration lets nodes sleep: policies count with sleep from now on.
+    pub const fn sleep_seen(&mut self) {
+        self.limits.nodes_sleep = true;
+    }
     /// The limits in force.
     #[must_use]
     pub const fn limits(&self) -> &PlanningLimits {

@@ -42,6 +42,8 @@ pub(super) struct NodeState {
     pub(super) sleep: Option<NodeSleep>,
     /// Whether its wake command failed and runs again.
     pub(super) wake_again: bool,
+    /// When it was decided to wake it by a job, because the site's scheduler has put it to sleep.
+    pub(super) woken_by_job_at: Option<Timestamp>,
     /// The leaf switch in the cluster's state.
     switch: Option<SwitchId>,
 }
@@ -165,6 +167,9 @@ impl Placer {
     pub(super) fn refresh(&mut self, now: Timestamp, node: &NodeId) {
         self.watch_sleep(now, node);
         let Some(state) = self.nodes.get(node) else { return };
+        if state.wakefulness() == Wakefulness::Asleep {
+            self.controller.sleep_seen();
+        }
         let Some((power, _)) = &state.power else { return };
         let (switch, board) = (power.switch.clone(), power.gpus_per_board);
         if power.gpus.is_empty() {
@@ -200,11 +205,13 @@ impl Placer {
         let wakefulness = state.wakefulness();
         let not_woken = state.sleep.is_some_and(|sleep| sleep.state == SleepState::WakeFailed);
         // A sleeping node is silent and healthy.
-        let awake = wakefulness == Wakefulness::Awake;
+        let awake = wakefulness == Wakefulness::Awake && !state.is_asleep_at_site();
         if not_woken || (awake && !self.is_fresh(now, node)) {
             healthy = 0;
         }
-        let watts = self.config.sleep.watts().filter(|_| power.can_sleep);
+        let sleeps = power.can_sleep || state.is_asleep_at_site();
+        let sleeps = sleeps || before.is_some_and(|facts| facts.watts.is_some());
+        let watts = self.config.sleep.watts().filter(|_| sleeps);
         let facts = NodeFacts {
             watts,
             id: node.clone(),

@@ -7,6 +7,7 @@ use wattle_common::job::JobPhase;
 use wattle_common::messages::SleepState;
 use wattle_common::{Energy, Power};
 
+use crate::Wakefulness;
 use crate::live::Placer;
 use crate::power::model::{expected_power, least_baseline, reserved_power_sum};
 
@@ -126,6 +127,10 @@ impl Placer {
             let count = match state.sleep.map(|sleep| sleep.state) {
                 Some(SleepState::EnteringSleep | SleepState::Asleep) => &mut counts.asleep,
                 Some(SleepState::Waking) => &mut counts.waking,
+                None if state.is_asleep_at_site() => match state.wakefulness() {
+                    Wakefulness::Asleep => &mut counts.asleep,
+                    Wakefulness::Awake | Wakefulness::Waking => &mut counts.waking,
+                },
                 None | Some(SleepState::WakeFailed) if self.is_fresh(now, node) => {
                     &mut counts.ready
                 }

@@ -22,6 +22,11 @@
 //! must be idempotent.
 //!
 //! A sleeping node is silent but not lost, and its GPUs count as healthy. A node that reports is awake.
+//!
+//! # Nodes that the site's scheduler puts to sleep
+//! Its service reports them as asleep ([`wattle_common::messages::SiteNode::asleep`]). The scheduler wakes a
+//! node for a job, so a `Wake` decision runs no command: the node counts as awake, and the job that is placed
+//! on it wakes it. Without a job it counts as asleep again after `wake_time_s`.
 
 use wattle_common::messages::{LaunchState, NodeSleep, SleepState};
 use wattle_common::{NodeId, Timestamp};
@@ -35,10 +40,19 @@ impl NodeState {
     /// a lost node.
     pub(super) fn wakefulness(&self) -> Wakefulness {
         match self.sleep.map(|sleep| sleep.state) {
+            None if self.is_asleep_at_site() && self.woken_by_job_at.is_none() => {
+                Wakefulness::Asleep
+            }
             None | Some(SleepState::WakeFailed) => Wakefulness::Awake,
             Some(SleepState::EnteringSleep | SleepState::Asleep) => Wakefulness::Asleep,
             Some(SleepState::Waking) => Wakefulness::Waking,
         }
+    }
+
+    /// Whether the site's scheduler reports it as asleep, or as booting for a job.
+    pub(super) fn is_asleep_at_site(&self) -> bool {
+        let site = self.launch.as_ref().and_then(|(report, _)| report.site.as_ref());
+        site.is_some_and(|site| site.asleep)
     }
 
     /// Whether both of its services reported after `since`.
@@ -63,9 +77,10 @@ impl Placer {
         match decision {
             NodeDecision::Sleep { .. } => self.may_sleep(now, node),
             // While the node falls asleep, a wake command would be lost.
-            NodeDecision::Wake { .. } => {
-                self.nodes.get(node).is_some_and(|state| state.is_in(SleepState::Asleep))
-            }
+            NodeDecision::Wake { .. } => self.nodes.get(node).is_some_and(|state| {
+                let sleeps_at_site = state.sleep.is_none() && state.is_asleep_at_site();
+                state.is_in(SleepState::Asleep) || sleeps_at_site
+            }),
         }
     }
 
@@ -77,12 +92,18 @@ impl Placer {
             state.launch.iter().flat_map(|(report, _)| &report.jobs).any(|launched| {
                 matches!(launched.state, LaunchState::Running | LaunchState::Stopping)
             });
-        can && !runs && state.jobs.is_empty() && state.sleep.is_none() && self.is_fresh(now, node)
+        let is_awake = state.sleep.is_none() && !state.is_asleep_at_site();
+        can && !runs && state.jobs.is_empty() && is_awake && self.is_fresh(now, node)
     }
 
     /// Records a decision as the node's sleep state. The cluster's state is changed afterwards.
     pub(super) fn node_decided(&mut self, now: Timestamp, decision: &NodeDecision) {
         let node = self.controller.state().node(decision.node()).facts.id.clone();
+        if self.nodes.get(&node).is_some_and(NodeState::is_asleep_at_site) {
+            self.node_mut(&node).woken_by_job_at = Some(now);
+            self.plan_soon(now);
+            return;
+        }
         let state = match decision {
             NodeDecision::Sleep { .. } => SleepState::EnteringSleep,
             NodeDecision::Wake { .. } => SleepState::Waking,
@@ -127,8 +148,21 @@ impl Placer {
         }
     }
 
+    /// Ends the wait for a job that wakes a node of the site's scheduler.
+    fn watch_sleep_at_site(&mut self, now: Timestamp, node: &NodeId) {
+        let patience = self.config.sleep.wake_time();
+        let Some(state) = self.nodes.get_mut(node) else { return };
+        let is_over = !state.is_asleep_at_site()
+            || (state.jobs.is_empty()
+                && state.woken_by_job_at.is_some_and(|at| now.since(at) >= patience));
+        if is_over {
+            state.woken_by_job_at = None;
+        }
+    }
+
     /// Updates a node's sleep state from its reports and timeouts.
     pub(super) fn watch_sleep(&mut self, now: Timestamp, node: &NodeId) {
+        self.watch_sleep_at_site(now, node);
         let Some(state) = self.nodes.get(node) else { return };
         let Some(NodeSleep { state: is, since_us }) = state.sleep else { return };
         // Time during which the bus or the placer was away does not count.

@@ -128,6 +128,7 @@ impl SlurmMachine {
         let foreign = |allocated: u32, own: u32| allocated.saturating_sub(own);
         SiteNode {
             unavailable: slurm_node.unavailable.clone(),
+            asleep: slurm_node.asleep,
             partitions: slurm_node.partitions.clone(),
             cpus: slurm_node.cpus.saturating_sub(foreign(slurm_node.cpus_allocated, cpus)),
             memory_mib: slurm_node

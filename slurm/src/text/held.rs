@@ -21,7 +21,13 @@ pub fn held(output: &str, id: u32, name: &str) -> Result<Vec<(String, Vec<GpuInd
     }
     let name = if name.is_empty() { "(null)" } else { name };
     let rest = rest.strip_prefix(name).ok_or_else(other)?;
-    let rest = rest.strip_prefix("\n   UserId=").ok_or_else(other)?;
+    let rest = rest.strip_prefix('\n').ok_or_else(other)?;
+    // Slurm 26.05 prints a line with the id of the submission first.
+    let rest = match rest.split_once('\n') {
+        Some((line, rest)) if line.starts_with("   SLUID=") => rest,
+        _ => rest,
+    };
+    let rest = rest.strip_prefix("   UserId=").ok_or_else(other)?;
     let mut nodes = Vec::new();
     for line in rest.lines().map(str::trim_start) {
         if line.starts_with("MinCPUsNode=") {
@@ -51,6 +57,14 @@ mod tests {
         let two = include_str!("../../tests/slurm-22.05/show-job-two-nodes.txt");
         let on = |node: &str, gpu| (node.to_owned(), vec![gpu]);
         assert_eq!(held(two, 4, "wrap"), Ok(vec![on("tx1", 2), on("tx2", 0)]));
+    }
+
+    #[test]
+    fn the_line_of_the_submission_is_left_out() {
+        let shown = include_str!("../../tests/slurm-26.05/show-job.txt");
+        assert_eq!(held(shown, 1, "wrap"), Ok(vec![("pb1".to_owned(), vec![0])]));
+        let forged = "wrap\n   SLUID=x\n   UserId=a";
+        assert!(held(shown, 1, forged).is_err());
     }
 
     #[test]

@@ -9,8 +9,8 @@ use super::TextError;
 use super::gres::{GresList, index_of_type};
 use crate::view::SlurmNode;
 
-/// State flags of a node that starts no jobs. A sleeping node wakes up for one.
-const UNAVAILABLE: [&str; 15] = [
+/// State flags of a node that starts no jobs. A node that is powered down wakes up for one.
+const UNAVAILABLE: [&str; 16] = [
     "DOWN",
     "DRAIN",
     "DRAINED",
@@ -26,7 +26,10 @@ const UNAVAILABLE: [&str; 15] = [
     "UNKNOWN",
     "FUTURE",
     "BLOCKED",
+    "POWERING_DOWN",
 ];
+/// State flags of a node that power saving has switched off, or boots.
+const ASLEEP: [&str; 4] = ["POWERED_DOWN", "POWER_DOWN", "POWERING_DOWN", "POWERING_UP"];
 
 /// A node as the program prints it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +98,7 @@ fn node(lines: &[&str]) -> Result<ShownNode, TextError> {
         name: get("NodeName").to_owned(),
         node: SlurmNode {
             unavailable: unavailable(state, reason),
+            asleep: is_asleep(state),
             cpus,
             memory_mib: memory.saturating_sub(number("MemSpecLimit").unwrap_or(0)),
             cpus_allocated: number("CPUAlloc").unwrap_or(0),
@@ -131,16 +135,21 @@ fn gpus(gres: &GresList) -> Vec<GpuIndex> {
 /// `drain: bad DIMM` of the state `IDLE+DRAIN` and the reason `bad DIMM [root@1795581184]`.
 fn unavailable(state: &str, reason: &str) -> Option<String> {
     // `*` marks a node that does not answer; other characters mark power states.
-    let is_silent = state.contains('*');
-    let flags: Vec<&str> = state
-        .split('+')
-        .map(|flag| flag.trim_end_matches(|c: char| !c.is_ascii_alphabetic()))
-        .collect();
-    let flag = flags.iter().find(|flag| UNAVAILABLE.contains(flag)).copied();
+    let is_silent = state.contains('*') && !is_asleep(state);
+    let flag = flags(state).find(|flag| UNAVAILABLE.contains(flag));
     let flag = flag.or(is_silent.then_some("NOT_RESPONDING"))?;
     let reason = reason.rsplit_once(" [").map_or(reason, |(text, _)| text).trim();
     let flag = flag.to_ascii_lowercase().replace('_', " ");
     Some(if reason.is_empty() { flag } else { format!("{flag}: {reason}") })
+}
+
+/// Whether power saving has switched the node off, or boots it.
+fn is_asleep(state: &str) -> bool {
+    flags(state).any(|flag| ASLEEP.contains(&flag))
+}
+
+fn flags(state: &str) -> impl Iterator<Item = &str> {
+    state.split('+').map(|flag| flag.trim_end_matches(|c: char| !c.is_ascii_alphabetic()))
 }
 
 fn first_number(text: &str) -> Option<u32> {
@@ -174,8 +183,20 @@ mod tests {
         assert_eq!(unavailable("IDLE+CLOUD+POWERED_DOWN", ""), None);
         assert_eq!(unavailable("MIXED+PLANNED", ""), None);
         assert_eq!(unavailable("IDLE~", ""), None);
+        assert_eq!(unavailable("IDLE*+POWERED_DOWN", ""), None);
+        assert_eq!(unavailable("IDLE+POWERING_DOWN", "").as_deref(), Some("powering down"));
         assert_eq!(unavailable("IDLE*", "").as_deref(), Some("not responding"));
         assert_eq!(unavailable("DOWN*+DRAIN", "x [a@1]").as_deref(), Some("down: x"));
+    }
+
+    #[test]
+    fn power_saving_is_read() {
+        assert!(
+            ["IDLE+CLOUD+POWERED_DOWN", "MIXED+POWERING_UP", "IDLE+POWERING_DOWN"]
+                .iter()
+                .all(|s| is_asleep(s))
+        );
+        assert!(!["IDLE", "IDLE+PLANNED", "DOWN*"].iter().any(|s| is_asleep(s)));
     }
 
     #[test]

@@ -224,6 +224,7 @@ impl Slurm {
             let used =
                 self.jobs.values().filter(|job| job.shown.on.iter().any(|s| s.node == *node));
             let node_view = SlurmNode {
+                asleep: false,
                 unavailable: self.down.contains_key(node).then(|| "down".to_owned()),
                 cpus: 64,
                 memory_mib: 64_000,

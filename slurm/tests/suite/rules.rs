@@ -52,6 +52,7 @@ fn untagged(job: SlurmJob) -> SlurmJob {
 fn view(job: &SlurmJob) -> SlurmView {
     let slurm_node = SlurmNode {
         unavailable: None,
+        asleep: false,
         cpus: 16,
         memory_mib: 64_000,
         cpus_allocated: 1,

@@ -57,6 +57,7 @@ fn actual() {
             has_ended: false,
             site: Some(SiteNode {
                 unavailable: Some("drained: bad DIMM".into()),
+                asleep: false,
                 partitions: vec!["gpu".into(), "debug".into()],
                 cpus: 60,
                 memory_mib: 250_000,

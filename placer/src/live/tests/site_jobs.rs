@@ -5,10 +5,12 @@ use wattle_common::messages::{LaunchState, Reply, SiteNode};
 
 use super::world::World;
 use super::{refused, spec};
+use crate::live::measures::NodeCounts;
 
 fn node() -> SiteNode {
     SiteNode {
         unavailable: None,
+        asleep: false,
         partitions: Vec::new(),
         cpus: 32,
         memory_mib: 64_000,
@@ -154,6 +156,49 @@ fn drained_nodes_taken_gpus_and_missing_cpus_get_no_jobs() {
     world.set_site("n1", SiteNode { unavailable: Some("drained".to_owned()), ..node() });
     world.pass(20);
     assert_eq!(placed(&world, "pair"), (JobPhase::Running, 1, "n1:0,1".to_owned()));
+}
+
+#[test]
+fn a_job_wakes_a_node_that_the_site_has_put_to_sleep_only_if_no_other_has_room() {
+    let mut world = world(2);
+    world.set_site("n0", SiteNode { asleep: true, ..node() });
+    world.pass(120);
+    assert_eq!(
+        world.placer.measures().nodes,
+        NodeCounts { ready: 1, asleep: 1, ..NodeCounts::default() }
+    );
+    world.submit(job("first", 3, false));
+    world.pass(5);
+    assert_eq!(placed(&world, "first"), (JobPhase::Running, 1, "n1:0,1,2".to_owned()));
+    world.submit(job("second", 2, false));
+    world.pass(5);
+    assert_eq!(placed(&world, "second"), (JobPhase::Running, 1, "n0:0,1".to_owned()));
+    assert_eq!(world.placer.measures().nodes.waking, 1);
+    let woken = world.log.iter().any(|line| line.starts_with("wake "));
+    assert!(!woken, "the site's scheduler wakes it");
+    world.set_site("n0", node());
+    world.pass(5);
+    assert_eq!(world.placer.measures().nodes.ready, 2);
+    // Only the site's scheduler puts it to sleep again.
+    world.site_run("n0", "second", 1, &[0, 1], LaunchState::exited(0));
+    world.pass(600);
+    assert_eq!(world.record("second").phase, JobPhase::Finished);
+    assert_eq!(world.placer.measures().nodes.ready, 2);
+}
+
+#[test]
+fn a_node_of_the_site_sleeps_on_if_the_job_that_needed_it_is_cancelled() {
+    let mut world = world(1);
+    world.set_site("n0", SiteNode { asleep: true, ..node() });
+    world.pass(60);
+    world.submit(job("late", 4, false));
+    world.pass(5);
+    world.cancel("late");
+    world.pass(20);
+    assert_eq!(world.record("late").phase, JobPhase::Cancelled);
+    assert_eq!(world.placer.measures().nodes.waking, 1);
+    world.pass(200);
+    assert_eq!(world.placer.measures().nodes.asleep, 1);
 }
 
 #[test]

@@ -527,7 +527,10 @@ impl World {
             node.sleep.last = Some(sent.clone());
         }
         let events = reports.into_iter().flat_map(|(power, launch)| {
-            [Event::PowerReported(power), Event::LaunchReported(launch)]
+            // The site's service reports for a node that is switched off.
+            let is_off = launch.site.as_ref().is_some_and(|site| site.asleep);
+            let power = (!is_off).then_some(Event::PowerReported(power));
+            power.into_iter().chain([Event::LaunchReported(launch)])
         });
         let events: Vec<Event> = match &mut self.faults {
             Some(faults) => faults.transmit(events),
