@@ -6,5 +6,6 @@ mod placer;
 mod properties;
 #[cfg(feature = "service")]
 mod real_slurm;
+mod rounds;
 mod rules;
 mod world;

@@ -15,14 +15,14 @@ use wattle_slurm::{
 use crate::model::{Program, Slurm};
 use crate::world::{Plan, settings};
 
-const NOW: Timestamp = Timestamp::from_s(1_000_100);
+pub(crate) const NOW: Timestamp = Timestamp::from_s(1_000_100);
 
-fn node() -> NodeId {
+pub(crate) fn node() -> NodeId {
     NodeId::new("n0").unwrap()
 }
 
 /// A running job on GPU 1 of n0, with a tag.
-fn running(signal: Option<&'static str>) -> SlurmJob {
+pub(crate) fn running(signal: Option<&'static str>) -> SlurmJob {
     let program = Program {
         work_ms: 1_000,
         done_ms: 0,
@@ -49,7 +49,7 @@ fn untagged(job: SlurmJob) -> SlurmJob {
     SlurmJob { admin_comment: String::new(), ..job }
 }
 
-fn view(job: &SlurmJob) -> SlurmView {
+pub(crate) fn view(job: &SlurmJob) -> SlurmView {
     let slurm_node = SlurmNode {
         unavailable: None,
         asleep: false,
@@ -69,20 +69,24 @@ fn view(job: &SlurmJob) -> SlurmView {
     }
 }
 
-fn machine(level: Level) -> SlurmMachine {
+pub(crate) fn machine(level: Level) -> SlurmMachine {
     let plan =
         Plan { level, seed: 1, nodes: 1, jobs: 1, has_accounting: true, loses_memory: false };
     SlurmMachine::new(settings(&plan), PersistedState::default(), String::new())
 }
 
-fn after(machine: &mut SlurmMachine, event: Event) -> Vec<Action> {
+pub(crate) fn after(machine: &mut SlurmMachine, event: Event) -> Vec<Action> {
+    after_at(machine, NOW, event)
+}
+
+pub(crate) fn after_at(machine: &mut SlurmMachine, at: Timestamp, event: Event) -> Vec<Action> {
     let mut out = Vec::new();
-    machine.handle(NOW, event, &mut out);
+    machine.handle(at, event, &mut out);
     out
 }
 
 /// The record of a submitted job, placed where it runs.
-fn record(actions: &[Action], phase: JobPhase, next: Option<JobPhase>) -> JobRecord {
+pub(crate) fn record(actions: &[Action], phase: JobPhase, next: Option<JobPhase>) -> JobRecord {
     let spec = actions.iter().find_map(|action| match action {
         Action::Submit(spec, _) => Some((**spec).clone()),
         _ => None,
@@ -97,7 +101,7 @@ fn record(actions: &[Action], phase: JobPhase, next: Option<JobPhase>) -> JobRec
     }
 }
 
-fn order(record: &JobRecord, stop: bool) -> NodeDesired {
+pub(crate) fn order(record: &JobRecord, stop: bool) -> NodeDesired {
     let shares = record.placement.clone().unwrap().shares;
     let job = DesiredJob {
         job: record.spec.job.clone(),
@@ -124,7 +128,7 @@ fn order(record: &JobRecord, stop: bool) -> NodeDesired {
     }
 }
 
-fn commands(actions: &[Action]) -> Vec<Command> {
+pub(crate) fn commands(actions: &[Action]) -> Vec<Command> {
     let command = |action: &Action| match action {
         Action::Command(command) => Some(command.clone()),
         _ => None,
@@ -132,7 +136,7 @@ fn commands(actions: &[Action]) -> Vec<Command> {
     actions.iter().filter_map(command).collect()
 }
 
-fn alarms(actions: &[Action]) -> String {
+pub(crate) fn alarms(actions: &[Action]) -> String {
     let alarm = |action: &Action| match action {
         Action::Alarm(alarm) => Some(alarm.to_string()),
         _ => None,
@@ -141,7 +145,7 @@ fn alarms(actions: &[Action]) -> String {
 }
 
 /// The states in the report of n0.
-fn states(actions: &[Action]) -> Vec<(JobId, u32, LaunchState)> {
+pub(crate) fn states(actions: &[Action]) -> Vec<(JobId, u32, LaunchState)> {
     let report = actions.iter().rev().find_map(|action| match action {
         Action::Report(report) => Some(report.clone()),
         _ => None,
@@ -151,7 +155,7 @@ fn states(actions: &[Action]) -> Vec<(JobId, u32, LaunchState)> {
 }
 
 /// Submits `job`, then orders its stop; returns the actions after that.
-fn stopped(level: Level, job: &SlurmJob, next: JobPhase) -> Vec<Action> {
+pub(crate) fn stopped(level: Level, job: &SlurmJob, next: JobPhase) -> Vec<Action> {
     let mut machine = machine(level);
     let submitted = after(&mut machine, Event::Viewed(view(job)));
     let record = record(&submitted, JobPhase::Stopping, Some(next));
