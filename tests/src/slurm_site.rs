@@ -45,6 +45,8 @@ pub struct Setup {
     pub level: &'static str,
     /// The policy of the placer.
     pub policy: &'static str,
+    /// Lines added to slurm.conf.
+    pub conf: &'static str,
 }
 
 /// A running site.
@@ -116,7 +118,11 @@ impl SlurmSite {
         // Below the level `exact` a site keeps the types of its cards.
         let names_gpus = matches!(site.setup.level, "exact" | "share");
         let types = ["--types", if names_gpus { "index" } else { "v100" }];
-        let options = [&options[..], &more[..], intake, &types[..]].concat();
+        let conf = site.folder.path().join("site.conf");
+        std::fs::write(&conf, site.setup.conf).expect("our folder");
+        let conf = conf.display().to_string();
+        let conf = ["--conf", conf.as_str()];
+        let options = [&options[..], &more[..], intake, &types[..], &conf[..]].concat();
         let started = site.cluster("start", &options);
         if started.status.code() == Some(ABSENT) {
             return Err(String::from_utf8_lossy(&started.stderr).trim().to_owned());

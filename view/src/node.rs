@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use wattle_common::messages::{
     AppliedGpu, GpuConditionKind, GpuSummary, LaunchReport, LaunchState, NodeDesired, NodeSleep,
-    NodeSummary, PowerReport,
+    NodeSummary, PowerReport, SleepState,
 };
 use wattle_common::subject::Reporter;
 use wattle_common::{JobId, NodeId, Power, codec};
@@ -21,8 +21,11 @@ pub struct Node {
     pub power: Option<PowerReport>,
     /// The report of its launcher; absent before the first report.
     pub launcher: Option<LaunchReport>,
-    /// Its sleep state; absent if it is awake.
+    /// Its sleep state, by its order or by the site's scheduler; absent if it is awake.
     pub sleep: Option<NodeSleep>,
+    /// Its sleep state by its order alone.
+    #[serde(skip)]
+    pub ordered_sleep: Option<NodeSleep>,
     /// The last summary of its profiler; absent without an answer.
     pub summary: Option<NodeSummary>,
 }
@@ -30,7 +33,17 @@ pub struct Node {
 impl Node {
     /// A node without reports.
     pub const fn new(node: NodeId) -> Self {
-        Self { node, power: None, launcher: None, sleep: None, summary: None }
+        Self { node, power: None, launcher: None, sleep: None, ordered_sleep: None, summary: None }
+    }
+
+    fn update_sleep(&mut self) {
+        let report = self.launcher.as_ref();
+        let report = report.filter(|report| report.site.as_ref().is_some_and(|site| site.asleep));
+        let at_site = report.map(|report| NodeSleep {
+            state: SleepState::Asleep,
+            since_us: self.sleep.map_or(report.at_us, |sleep| sleep.since_us),
+        });
+        self.sleep = self.ordered_sleep.or(at_site);
     }
 
     /// The last reading of a GPU; a sleeping node has none.
@@ -80,6 +93,7 @@ pub fn reported(
         Reporter::Power => codec::decode_json(value).map(|r| known.power = Some(r)),
         Reporter::Launcher => codec::decode_json(value).map(|r| known.launcher = Some(r)),
     };
+    known.update_sleep();
     read.map_err(|error| format!("the report {key} cannot be read: {error}"))
 }
 
@@ -93,7 +107,8 @@ pub fn desired(
     let (Some(known), Some(value)) = (known, value) else { return Ok(()) };
     let order: NodeDesired = codec::decode_json(value)
         .map_err(|error| format!("the desired state of {key} cannot be read: {error}"))?;
-    known.sleep = order.sleep;
+    known.ordered_sleep = order.sleep;
+    known.update_sleep();
     Ok(())
 }
 
@@ -126,5 +141,40 @@ const fn word(condition: GpuConditionKind, responds: bool) -> Option<&'static st
         GpuConditionKind::PowerBrake => Some("brake"),
         GpuConditionKind::HardwareSlowdown => Some("slowed"),
         GpuConditionKind::PersistenceOff | GpuConditionKind::Other => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wattle_common::Timestamp;
+    use wattle_common::messages::SiteNode;
+    use wattle_testkit as testkit;
+
+    use super::*;
+
+    #[test]
+    fn a_node_that_the_site_has_switched_off_is_asleep() {
+        let id = testkit::node("n0");
+        let mut nodes = BTreeMap::new();
+        let mut report = testkit::launch_report("n0", Timestamp::from_s(20), 3, []);
+        let mut state = |asleep, at| {
+            report.at_us = Timestamp::from_s(at);
+            report.site = Some(SiteNode {
+                unavailable: None,
+                asleep,
+                partitions: Vec::new(),
+                cpus: 8,
+                memory_mib: 1_000,
+                gpus_taken: Vec::new(),
+            });
+            let value = codec::encode_json(&report);
+            let key = Reporter::Launcher.key(&id);
+            reported(&mut nodes, &key, Some(&value)).expect("readable");
+            nodes[&id].sleep
+        };
+        let asleep = NodeSleep { state: SleepState::Asleep, since_us: Timestamp::from_s(20) };
+        assert_eq!(state(true, 20), Some(asleep));
+        assert_eq!(state(true, 30), Some(asleep));
+        assert_eq!(state(false, 40), None);
     }
 }

@@ -23,8 +23,8 @@
 //!
 //! A sleeping node is silent but not lost, and its GPUs count as healthy. A node that reports is awake.
 //!
-//! # Nodes that the site's scheduler puts to sleep
-//! Its service reports them as asleep ([`wattle_common::messages::SiteNode::asleep`]). The scheduler wakes a
+//! # Nodes of the site's scheduler
+//! Only the scheduler puts them to sleep; it would count a node that Wattle puts to sleep as failed. Its service reports them as asleep ([`wattle_common::messages::SiteNode::asleep`]). The scheduler wakes a
 //! node for a job, so a `Wake` decision runs no command: the node counts as awake, and the job that is placed
 //! on it wakes it. Without a job it counts as asleep again after `wake_time_s`.
 
@@ -92,8 +92,10 @@ impl Placer {
             state.launch.iter().flat_map(|(report, _)| &report.jobs).any(|launched| {
                 matches!(launched.state, LaunchState::Running | LaunchState::Stopping)
             });
-        let is_awake = state.sleep.is_none() && !state.is_asleep_at_site();
-        can && !runs && state.jobs.is_empty() && is_awake && self.is_fresh(now, node)
+        // The site's scheduler would count a silent node as failed.
+        let is_of_site = state.launch.as_ref().is_some_and(|(report, _)| report.site.is_some());
+        let is_free = !runs && state.jobs.is_empty() && !is_of_site;
+        can && is_free && state.sleep.is_none() && self.is_fresh(now, node)
     }
 
     /// Records a decision as the node's sleep state. The cluster's state is changed afterwards.

@@ -1,6 +1,7 @@
 //! Tests of the machine against models of Slurm and of the placer, and of the client with a running Slurm.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod absent;
 mod model;
 mod placer;
 mod properties;

@@ -42,12 +42,12 @@ fn refused() -> SlurmError {
     SlurmError::Refused { command: "scontrol".to_owned(), error: "no".to_owned() }
 }
 
-fn away() -> SlurmError {
+pub(crate) fn away() -> SlurmError {
     SlurmError::Away { command: "scontrol".to_owned(), error: "no answer".to_owned() }
 }
 
 /// A machine that continues from a released attempt of the job with this record.
-fn released(record: &JobRecord, released: Released) -> SlurmMachine {
+pub(crate) fn released(record: &JobRecord, released: Released) -> SlurmMachine {
     let plan = Plan {
         level: Level::Exact,
         seed: 1,
@@ -66,7 +66,11 @@ fn released(record: &JobRecord, released: Released) -> SlurmMachine {
 }
 
 /// The record that the placer has of a running job.
-fn placed(phase: JobPhase, next: Option<JobPhase>, signal: Option<&'static str>) -> JobRecord {
+pub(crate) fn placed(
+    phase: JobPhase,
+    next: Option<JobPhase>,
+    signal: Option<&'static str>,
+) -> JobRecord {
     let submitted = after(&mut machine(Level::Exact), Event::Viewed(view(&running(signal))));
     record(&submitted, phase, next)
 }

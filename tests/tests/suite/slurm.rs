@@ -10,8 +10,15 @@ use wattle_common::messages::{AppliedGpu, JobRecord};
 use wattle_tests::slurm_site::{Setup, SlurmSite};
 use wattle_tests::until;
 
-pub(crate) const SETUP: Setup =
-    Setup { prefix: "wt", port: 17_400, nodes: 3, gpus: 4, level: "exact", policy: "wattle" };
+pub(crate) const SETUP: Setup = Setup {
+    prefix: "wt",
+    port: 17_400,
+    nodes: 3,
+    gpus: 4,
+    level: "exact",
+    policy: "wattle",
+    conf: "",
+};
 
 /// Two sites at a time: each has slurmctld, slurmdbd and MariaDB beside the services.
 static SITES: Semaphore = Semaphore::const_new(2);
@@ -195,7 +202,7 @@ async fn jobs_that_slurm_places_are_followed_and_get_caps() {
 #[tokio::test]
 async fn advice_changes_nothing() {
     let (level, policy) = ("advise", "fifo@1095");
-    let setup = Setup { prefix: "wa", port: 17_200, nodes: 1, gpus: 2, level, policy };
+    let setup = Setup { prefix: "wa", port: 17_200, nodes: 1, gpus: 2, level, policy, ..SETUP };
     let Some((_turn, site)) = site(setup).await else { return };
     let terms = "--comment=wattle: workload=eaco-alexnet";
     let jobs = ["games", "news"].map(|user| site.sbatch(user, &["--gres=gpu:1", terms], 90));
@@ -276,7 +283,7 @@ async fn slurm_chooses_the_gpus_of_jobs_that_wattle_starts() {
 #[tokio::test]
 async fn jobs_share_a_gpu_with_the_consent_of_both_owners() {
     let (level, policy) = ("share", "eaco");
-    let setup = Setup { prefix: "wg", port: 17_300, nodes: 1, gpus: 1, level, policy };
+    let setup = Setup { prefix: "wg", port: 17_300, nodes: 1, gpus: 1, level, policy, ..SETUP };
     let Some((_turn, site)) = site(setup).await else { return };
     let consents = "--comment=wattle: share signal=TERM workload=eaco-alexnet";
     let refuses = "--comment=wattle: workload=eaco-alexnet";
