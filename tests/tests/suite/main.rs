@@ -33,6 +33,7 @@ mod sdk;
 mod sleeping;
 mod slurm;
 mod slurm_faults;
+mod slurm_outages;
 mod slurm_sleep;
 mod supply_chain;
 mod tidy;

@@ -247,7 +247,7 @@ async fn advice_changes_nothing() {
 /// At the level `start` Wattle chooses nodes and numbers of GPUs, and Slurm their indices.
 #[tokio::test]
 async fn slurm_chooses_the_gpus_of_jobs_that_wattle_starts() {
-    let setup = Setup { prefix: "wb", port: 17_700, nodes: 2, gpus: 2, level: "start", ..SETUP };
+    let setup = Setup { prefix: "wb", port: 17_900, nodes: 2, gpus: 2, level: "start", ..SETUP };
     let Some((_turn, site)) = site(setup).await else { return };
     let limited = site.wattle(&["budget", "set", "--power-kw", "0.9"]);
     assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
@@ -312,11 +312,16 @@ async fn jobs_share_a_gpu_with_the_consent_of_both_owners() {
     }
 }
 
+/// A partition beside that of the GPUs whose jobs share cores, for many running jobs.
+const TWO_PARTITIONS: &str = "PartitionName=gpu Nodes={nodes} Default=YES MaxTime=INFINITE State=UP\n\
+     PartitionName=cpu Nodes={nodes} MaxTime=INFINITE State=UP OverSubscribe=FORCE:100\n";
+const RUNNING: usize = 1_000;
+
 /// The time from a decision to the running job, and what following a long queue costs slurmctld.
 #[tokio::test]
 #[ignore = "a measurement of minutes"]
 async fn measure_latency_and_load() {
-    let setup = Setup { prefix: "wm", port: 17_600, ..SETUP };
+    let setup = Setup { prefix: "wm", port: 17_600, conf: TWO_PARTITIONS, ..SETUP };
     let Some((_turn, site)) = site(setup).await else { return };
     let mut latencies = Vec::new();
     for _ in 0..20 {
@@ -333,7 +338,7 @@ async fn measure_latency_and_load() {
     let idle = cpu_over(&site, interval).await;
     result(&format!("slurmctld without jobs: {:.2} % of a core", 100.0 * idle));
     for queued in [2_000, 10_000] {
-        let missing = queued - queue_length(&site);
+        let missing = queued - queue_length(&site, "PD");
         let submit = format!(
             "for i in $(seq {missing}); do sbatch -Q --gres=gpu:1 --begin=now+1day --wrap=true; done"
         );
@@ -341,14 +346,25 @@ async fn measure_latency_and_load() {
         let load = cpu_over(&site, interval).await;
         result(&format!(
             "slurmctld with {} held jobs: {:.2} % of a core",
-            queue_length(&site),
+            queue_length(&site, "PD"),
             100.0 * load
         ));
     }
+    let tasks = format!("--array=1-{RUNNING}");
+    let sleeps = ["-p", "cpu", "--mem=1", "-o", "/dev/null", "--wrap=sleep 3600"];
+    site.as_user("news", &[&["sbatch", "-Q", &tasks], &sleeps[..]].concat());
+    until("they run", async || (queue_length(&site, "R") >= RUNNING).then_some(())).await;
+    let load = cpu_over(&site, interval).await;
+    result(&format!(
+        "slurmctld with {} held and {} running jobs: {:.2} % of a core",
+        queue_length(&site, "PD"),
+        queue_length(&site, "R"),
+        100.0 * load
+    ));
 }
 
-fn queue_length(site: &SlurmSite) -> usize {
-    site.as_user("root", &["squeue", "-h", "-t", "PD", "-o", "%A"]).lines().count()
+fn queue_length(site: &SlurmSite, state: &str) -> usize {
+    site.as_user("root", &["squeue", "-h", "-r", "-t", state, "-o", "%A"]).lines().count()
 }
 
 /// The share of a core that slurmctld takes over an interval.

@@ -274,7 +274,8 @@ async fn view(port: u16, topic: &str, bytes: std::sync::Arc<std::sync::atomic::A
     }
 }
 
-/// Measures; `LOAD_NODES`, `LOAD_JOBS` and `LOAD_SECONDS` change it.
+/// Measures; `LOAD_NODES`, `LOAD_JOBS`, `LOAD_SECONDS` and `LOAD_PAGE_SECONDS`, how long the page stays open in
+/// Chromium, change it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement of minutes, with release builds in WATTLE_PROGRAMS"]
 async fn measure_web_page() {
@@ -357,10 +358,14 @@ async fn measure_web_page() {
             .run("return performance.getEntriesByName('first-view')[0]?.startTime ?? -1")
             .await;
         println!("first view in Chromium: {first} ms after the navigation");
-        for part in 0..4 {
+        let (open, pause) = (setting("LOAD_PAGE_SECONDS", seconds), seconds.max(60) / 3);
+        for second in (0..=open).step_by(pause as usize) {
             let (memory, elements) = browser.memory().await;
-            println!("page after {} s: {memory:.1} MB, {elements} elements", part * seconds / 3);
-            tokio::time::sleep(Duration::from_secs(seconds / 3)).await;
+            let service = Memory::of(page.child.id());
+            println!(
+                "page after {second} s: {memory:.1} MB, {elements} elements; service {service}"
+            );
+            tokio::time::sleep(Duration::from_secs(pause)).await;
         }
         browser.end().await;
     }
