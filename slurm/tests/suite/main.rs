@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod absent;
+mod attempts;
 mod model;
 mod placer;
 mod properties;

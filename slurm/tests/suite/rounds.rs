@@ -28,7 +28,7 @@ fn copies(job: &SlurmJob, count: u32) -> SlurmView {
     SlurmView { jobs: (101..=100 + count).map(copy).collect(), ..view(job) }
 }
 
-fn pending(held: bool) -> SlurmJob {
+pub(crate) fn pending(held: bool) -> SlurmJob {
     SlurmJob {
         state: SlurmState::Pending,
         held,

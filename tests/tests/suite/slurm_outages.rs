@@ -13,7 +13,6 @@ use crate::slurm::{SETUP, site};
 
 /// Steps of a simulated job per second on one GPU, at least.
 const STEPS_PER_S: u32 = 4;
-const TERMS: &str = "--comment=wattle: gpus=1..1 signal=TERM workload=eaco-alexnet";
 
 fn outage_s() -> u32 {
     let set = std::env::var("WATTLE_SLURM_OUTAGE_S").ok();
@@ -36,7 +35,7 @@ struct Jobs {
 
 async fn start(site: &SlurmSite) -> Jobs {
     let steps = STEPS_PER_S * (outage_s() + 60);
-    let through = site.sbatch("games", &["--gres=gpu:1", "--requeue", TERMS], steps);
+    let through = site.sbatch("games", &["--gres=gpu:1"], steps);
     let ends = site.sbatch("news", &["--gres=gpu:1"], 90);
     let cancelled = site.sbatch("games", &["--gres=gpu:1"], 10 * steps);
     for id in [through, ends, cancelled] {
