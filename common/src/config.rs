@@ -27,6 +27,28 @@ pub struct MetricsConfig {
     pub targets_file: Option<PathBuf>,
 }
 
+/// The `[traces]` table of a service's configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TracesConfig {
+    /// Where spans are sent by OTLP over HTTP: `http://127.0.0.1:4318/v1/traces`. Absent: no spans.
+    #[serde(default, deserialize_with = "http_url")]
+    pub otlp_url: Option<String>,
+}
+
+fn http_url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let url = String::deserialize(deserializer)?;
+    let host =
+        url.strip_prefix("http://").filter(|host| !host.is_empty() && !host.starts_with('/'));
+    if host.is_none() {
+        return Err(serde::de::Error::custom(format!(
+            "`{url}` is not of the form http://HOST:PORT/v1/traces; reach a collector with TLS through one \
+             on this host"
+        )));
+    }
+    Ok(Some(url))
+}
+
 /// Deserialises a number from 1 to [`NUMBER_MAX`].
 ///
 /// # Errors

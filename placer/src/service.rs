@@ -12,6 +12,7 @@ pub mod metrics;
 mod requests;
 mod storage;
 mod submissions;
+mod traces;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -33,6 +34,7 @@ use wattle_runtime::bus::{
 };
 use wattle_runtime::orders::OrderLog;
 use wattle_runtime::shell::{Shutdown, chain};
+use wattle_runtime::traces::Exporter;
 use wattle_runtime::{clock, command};
 
 use crate::live::{Action, Event, PersistedState, Placer, RequestNumber};
@@ -44,6 +46,7 @@ use metrics::PlacerMetrics;
 use requests::Waiting;
 use storage::Storage;
 use submissions::Submissions;
+use traces::JobTraces;
 
 /// Pause before the bus is tried again: wall time.
 const RETRY: Duration = Duration::from_millis(250);
@@ -100,6 +103,7 @@ struct PlacerService {
     count: RequestNumber,
     wake_command: Vec<String>,
     metrics: PlacerMetrics,
+    traces: Option<JobTraces>,
     /// The results of wake commands.
     woken: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
 }
@@ -111,6 +115,7 @@ impl PlacerService {
         bus: Bus,
         leadership: Leadership,
         metrics: PlacerMetrics,
+        exporter: Option<Exporter>,
     ) -> Result<Self, ShellError> {
         let cluster = config.cluster.clone();
         // Again, because the server may have lost its store since the start.
@@ -159,6 +164,7 @@ impl PlacerService {
         );
         metrics.restored(&persisted.jobs);
         let wake_command = config.sleep.wake_command.clone().unwrap_or_default();
+        let traces = exporter.map(|exporter| JobTraces::new(&cluster, &persisted, exporter));
         let placer = Placer::new(config, policy, persisted, clock::now());
 
         let service = leader::register(&bus, "active").await?;
@@ -194,6 +200,7 @@ impl PlacerService {
             count: 0,
             wake_command,
             metrics,
+            traces,
             woken: mpsc::channel(WOKEN_MAX),
         })
     }
@@ -223,9 +230,15 @@ impl PlacerService {
             }
             let event_was_timer = event.is_none();
             if let Some(event) = event {
+                if let Some(traces) = &mut self.traces {
+                    traces.received(&event);
+                }
                 self.placer.handle(clock::now(), event, &mut out);
             }
             self.metrics.acted(&out);
+            if let Some(traces) = &mut self.traces {
+                traces.acted(&out);
+            }
             loop {
                 match self.carry_out(&mut out, shutdown).await? {
                     Stored::Immediately => {}

@@ -17,3 +17,4 @@ pub mod server;
 pub mod service;
 pub mod shell;
 pub mod testing;
+pub mod traces;

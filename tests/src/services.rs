@@ -45,6 +45,8 @@ pub struct Services {
     /// The names of the nodes.
     pub nodes: Vec<String>,
     folder: TempDir,
+    /// Settings of the placer besides those of [`Services::start`].
+    placer: toml::Table,
     children: BTreeMap<(&'static str, String), Child>,
 }
 
@@ -55,6 +57,11 @@ fn ms(wall: Duration) -> toml::Value {
 impl Services {
     /// Starts everything, and waits until every node has an order.
     pub async fn start(nodes: usize) -> Self {
+        Self::start_with(nodes, toml::Table::new()).await
+    }
+
+    /// The same with further settings of the placer.
+    pub async fn start_with(nodes: usize, placer: toml::Table) -> Self {
         let server = NatsServer::start().await;
         let cluster = ClusterId::new("main").expect("the cluster of the examples in deploy");
         let bus = Bus::connect(&BusConfig::at(&server.url()), cluster, "test").await;
@@ -63,6 +70,7 @@ impl Services {
             bus: bus.expect("the server runs"),
             nodes: (0..nodes).map(|number| format!("n{number}")).collect(),
             folder: tempfile::tempdir().expect("a temporary folder"),
+            placer,
             children: BTreeMap::new(),
         };
         let epoch = (clock::wall_now() - EPOCH_AGO).as_us().to_string();
@@ -125,6 +133,9 @@ impl Services {
         };
         for (name, value) in settings {
             table.insert(name.to_owned(), value);
+        }
+        if service == "placer" {
+            table.extend(self.placer.clone());
         }
         Ok(table.to_string())
     }

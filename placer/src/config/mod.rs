@@ -27,6 +27,9 @@ use crate::probing::ProbeConfig;
 pub struct Config {
     /// The cluster's id.
     pub cluster: ClusterId,
+    /// Where spans of jobs are sent.
+    #[serde(default)]
+    pub traces: wattle_common::config::TracesConfig,
     /// The metrics endpoint.
     #[serde(default)]
     pub metrics: wattle_common::config::MetricsConfig,

@@ -14,6 +14,7 @@ use wattle_common::subject::LeaseKey;
 use wattle_runtime::bus::{Bus, Candidate, ExclusiveError, Leadership, LeaseLost, Service};
 use wattle_runtime::metrics::Metrics;
 use wattle_runtime::shell::Shutdown;
+use wattle_runtime::traces::Exporter;
 
 use super::metrics::PlacerMetrics;
 use super::{PlacerService, ShellError};
@@ -37,16 +38,17 @@ pub(super) enum Ended {
 pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> {
     crate::policy(&config.policy)?;
     let metrics = Metrics::start(&config.metrics, "placer", &config.cluster, None);
+    let exporter = Exporter::start(&config.traces, NAME, config.cluster.as_str(), &metrics);
     let metrics = PlacerMetrics::new(&metrics);
     // Opening waits for the bus; a shutdown interrupts it.
-    let open = async {
+    let connect = async {
         let bus = Bus::connect(&config.nats, config.cluster.clone(), NAME).await?;
         bus.create_storage().await?;
         let length = Duration::from_millis(config.service_lease_wall_ms);
         let candidate = Candidate::new(&bus, LeaseKey::Placer, length).await?;
         Ok::<_, ShellError>((bus, candidate))
     };
-    let Some(opened) = shutdown.or(open).await else { return Ok(()) };
+    let Some(opened) = shutdown.or(connect).await else { return Ok(()) };
     let (bus, candidate) = opened?;
     metrics.follow_bus(&bus);
     loop {
@@ -55,7 +57,12 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> 
         };
         let leadership = leadership?;
         metrics.is_active(true);
-        let led = lead(&config, &bus, &leadership, &metrics, shutdown).await;
+        let service = open(&config, &bus, &leadership, &metrics, exporter.clone());
+        let led = match shutdown.or(service).await {
+            Some(Ok(service)) => service.serve(shutdown).await,
+            Some(Err(error)) => Err(error),
+            None => Ok(Ended::Stopped),
+        };
         metrics.is_active(false);
         match led {
             Ok(Ended::Lost(lost)) | Err(ShellError::Store(ExclusiveError::Lost(lost))) => {
@@ -98,20 +105,16 @@ async fn stand_by(bus: &Bus, candidate: &Candidate) -> Result<Leadership, ShellE
     Ok(leadership)
 }
 
-async fn lead(
+async fn open(
     config: &Config,
     bus: &Bus,
     leadership: &Leadership,
     metrics: &PlacerMetrics,
-    shutdown: &Shutdown,
-) -> Result<Ended, ShellError> {
+    exporter: Option<Exporter>,
+) -> Result<PlacerService, ShellError> {
     let policy = crate::policy(&config.policy)?;
     let (bus, leadership) = (bus.clone(), leadership.clone());
-    let open = PlacerService::open(config.clone(), policy, bus, leadership, metrics.clone());
-    match shutdown.or(open).await {
-        Some(service) => service?.serve(shutdown).await,
-        None => Ok(Ended::Stopped),
-    }
+    PlacerService::open(config.clone(), policy, bus, leadership, metrics.clone(), exporter).await
 }
 
 /// Registers this process with its state, `active` or `standby`.

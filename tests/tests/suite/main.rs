@@ -38,6 +38,7 @@ mod slurm_sleep;
 mod supply_chain;
 mod tidy;
 mod time_steps;
+mod traces;
 mod up;
 mod upgrade;
 mod web;

@@ -81,6 +81,8 @@ async fn entries(shared: &Shared) -> Result<(), BusError> {
     while let Some(payload) = stored.next().await? {
         shared.model().entry(&payload);
     }
+    // It would receive the new entries too, and nothing would take them.
+    drop(stored);
     shared.model().ledger_read = true;
     loop {
         tokio::select! {

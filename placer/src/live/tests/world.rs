@@ -79,6 +79,7 @@ pub(super) struct World {
 
 fn config() -> Config {
     Config {
+        traces: wattle_common::config::TracesConfig::default(),
         service_lease_wall_ms: 5_000,
         aim: wattle_common::Aim::Time,
         max_slowdown: 0.05,
