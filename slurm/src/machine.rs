@@ -18,6 +18,7 @@ mod alarm;
 mod ended;
 mod gres;
 mod identify;
+mod leaked;
 mod left;
 mod lookup;
 mod managed;
@@ -183,6 +184,8 @@ pub struct SlurmMachine {
     /// GPUs that jobs of this round were given.
     given: BTreeSet<(NodeId, GpuIndex)>,
     to_hold: Vec<u32>,
+    /// Since when Slurm counts a GPU as used that no job has.
+    leaked_since: BTreeMap<(NodeId, GpuIndex), Timestamp>,
     status: BTreeMap<JobId, Status>,
     reports: BTreeMap<NodeId, report::Reported>,
     wake_at: Option<Timestamp>,
@@ -214,6 +217,7 @@ impl SlurmMachine {
             pending: 0,
             given: BTreeSet::new(),
             to_hold: Vec::new(),
+            leaked_since: BTreeMap::new(),
             status: BTreeMap::new(),
             reports: BTreeMap::new(),
             wake_at: None,
@@ -246,6 +250,7 @@ impl SlurmMachine {
         self.hold(out);
         self.look_up(now, out);
         self.forget(&view, &identified, out);
+        self.find_leaks(now, &view, out);
         self.view = Some(view);
         self.report(now, out);
     }

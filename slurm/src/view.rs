@@ -142,6 +142,8 @@ pub struct SlurmNode {
     pub memory_mib_allocated: u32,
     /// Its GPU indices.
     pub gpus: Vec<GpuIndex>,
+    /// The GPUs that Slurm counts as used, not shared.
+    pub gpus_used: Vec<GpuIndex>,
     /// Its partitions.
     pub partitions: Vec<String>,
     /// Its features.

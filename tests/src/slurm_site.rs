@@ -402,6 +402,14 @@ impl SlurmSite {
         self.as_user("games", &["scancel", &job]);
     }
 
+    /// Waits until `wattle-slurm` has read Slurm after this call.
+    pub async fn until_followed(&self) {
+        let file = self.slurm_folder().join("run/heartbeat");
+        let written = || std::fs::metadata(&file).and_then(|file| file.modified()).ok();
+        let before = written();
+        until("wattle-slurm reads Slurm", async || (written() > before).then_some(())).await;
+    }
+
     /// CPU time of slurmctld since its start.
     ///
     /// # Panics

@@ -1,6 +1,6 @@
 //! What an operator must see.
 
-use wattle_common::{JobId, NodeId};
+use wattle_common::{GpuIndex, JobId, NodeId};
 
 use crate::command::Command;
 
@@ -53,6 +53,16 @@ pub enum Alarm {
     Vanished {
         /// The job.
         job: JobId,
+    },
+    /// Slurm counts a GPU as used that no job has.
+    #[error(
+        "Slurm counts GPU {gpu} of {node} as used, but no job has it; it gets no job until slurmctld is restarted"
+    )]
+    Leaked {
+        /// The node.
+        node: NodeId,
+        /// The GPU.
+        gpu: GpuIndex,
     },
     /// A command failed.
     #[error("{error}")]

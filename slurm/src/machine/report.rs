@@ -29,7 +29,7 @@ impl SlurmMachine {
         self.reports.retain(|node, _| view.nodes.contains_key(node));
         for (node, slurm_node) in &view.nodes {
             let jobs = self.jobs_on(node);
-            let site = self.site_node(&view, node, slurm_node, &jobs);
+            let site = self.site_node(now, &view, node, slurm_node, &jobs);
             let content = (jobs, site);
             let known = self.reports.get(node);
             if known.is_some_and(|known| known.content == content && now < known.due_at) {
@@ -85,6 +85,7 @@ impl SlurmMachine {
 
     fn site_node(
         &self,
+        now: Timestamp,
         view: &SlurmView,
         node: &NodeId,
         slurm_node: &SlurmNode,
@@ -125,6 +126,7 @@ impl SlurmMachine {
                 });
             }
         }
+        taken.extend(self.leaked(now, node));
         let foreign = |allocated: u32, own: u32| allocated.saturating_sub(own);
         SiteNode {
             unavailable: slurm_node.unavailable.clone(),

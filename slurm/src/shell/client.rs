@@ -254,7 +254,7 @@ impl CommandLine {
 impl Client for CommandLine {
     async fn view(&mut self, now: Timestamp) -> Result<SlurmView, SlurmError> {
         let (queued, unreadable) = self.queued(&EVERY_JOB, now).await?;
-        let shown = self.run("scontrol", &["show", "node"], &[]).await?;
+        let shown = self.run("scontrol", &["show", "node", "--details"], &[]).await?;
         let shown = nodes::nodes(&shown).map_err(|error| SlurmError::Output {
             command: "scontrol show node".to_owned(),
             error: error.to_string(),

@@ -237,7 +237,7 @@ fn number(text: &str) -> Result<u64, TextError> {
     Ok(number.saturating_mul(factor))
 }
 
-fn split_outside_parentheses(text: &str) -> Vec<&str> {
+pub(super) fn split_outside_parentheses(text: &str) -> Vec<&str> {
     let mut items = Vec::new();
     let (mut start, mut depth) = (0, 0_u32);
     for (at, c) in text.char_indices() {

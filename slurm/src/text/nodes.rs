@@ -6,7 +6,7 @@ use wattle_common::NodeId;
 use wattle_common::id::GpuIndex;
 
 use super::TextError;
-use super::gres::{GresList, index_of_type};
+use super::gres::{GresList, held_indices, index_of_type, split_outside_parentheses};
 use crate::view::SlurmNode;
 
 /// State flags of a node that starts no jobs. A node that is powered down wakes up for one.
@@ -104,6 +104,7 @@ fn node(lines: &[&str]) -> Result<ShownNode, TextError> {
             cpus_allocated: number("CPUAlloc").unwrap_or(0),
             memory_mib_allocated: number("AllocMem").unwrap_or(0),
             gpus: gpus(&gres),
+            gpus_used: used(get("GresUsed"))?,
             partitions: list("Partitions"),
             features: list("ActiveFeatures"),
         },
@@ -130,6 +131,13 @@ fn gpus(gres: &GresList) -> Vec<GpuIndex> {
         }
         None => (0..u32::try_from(gres.count("gpu")).unwrap_or(0).min(1024)).collect(),
     }
+}
+
+/// The indices of `gpu:g0:1(IDX:0),gpu:g1:0(IDX:N/A),shard:0`, without shards and guests.
+fn used(text: &str) -> Result<Vec<GpuIndex>, TextError> {
+    let items = split_outside_parentheses(text).into_iter();
+    let gpus: Vec<&str> = items.filter(|item| item.starts_with("gpu:")).collect();
+    held_indices(&gpus.join(","))
 }
 
 /// `drain: bad DIMM` of the state `IDLE+DRAIN` and the reason `bad DIMM [root@1795581184]`.
@@ -187,6 +195,16 @@ mod tests {
         assert_eq!(unavailable("IDLE+POWERING_DOWN", "").as_deref(), Some("powering down"));
         assert_eq!(unavailable("IDLE*", "").as_deref(), Some("not responding"));
         assert_eq!(unavailable("DOWN*+DRAIN", "x [a@1]").as_deref(), Some("down: x"));
+    }
+
+    #[test]
+    fn used_gpus_are_read() {
+        let read = |text| used(text).unwrap();
+        assert_eq!(read("gpu:g0:1(IDX:0),gpu:g1:0(IDX:N/A),shard:g0:0(IDX:N/A)"), [0]);
+        assert_eq!(read("gpu:v100:3(IDX:0-1,3),guest:g2:1(IDX:2)"), [0, 1, 3]);
+        assert_eq!(read("gpu:2(IDX:1-2)"), [1, 2]);
+        assert_eq!(read("gpu:g0:1,gpu:g1:1,shard:0"), [0, 1], "while slurmctld starts");
+        assert_eq!(read(""), Vec::<GpuIndex>::new());
     }
 
     #[test]

@@ -225,6 +225,7 @@ impl Slurm {
                 self.jobs.values().filter(|job| job.shown.on.iter().any(|s| s.node == *node));
             let node_view = SlurmNode {
                 asleep: false,
+                gpus_used: Vec::new(),
                 unavailable: self.down.contains_key(node).then(|| "down".to_owned()),
                 cpus: 64,
                 memory_mib: 64_000,

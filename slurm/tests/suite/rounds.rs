@@ -285,3 +285,41 @@ fn each_alarm_is_raised_once() {
     assert!(!alarms(&after(&mut machine, failed())).is_empty());
     assert_eq!(alarms(&after(&mut machine, failed())), "");
 }
+
+#[test]
+fn a_gpu_that_slurm_counts_as_used_without_a_job_is_taken_after_a_time() {
+    let mut machine = machine(Level::Exact);
+    let taken = |machine: &mut SlurmMachine, seconds: u64, view: SlurmView| {
+        let at = NOW + Duration::from_secs(seconds);
+        let actions = after_at(machine, at, Event::Viewed(view));
+        let report = actions.iter().find_map(|action| match action {
+            Action::Report(report) => Some(report.site.as_ref().unwrap().gpus_taken.clone()),
+            _ => None,
+        });
+        (report, alarms(&actions))
+    };
+    let used = |gpus: &[u32], jobs: bool| {
+        let mut view = view(&running(None));
+        if !jobs {
+            view.jobs.clear();
+        }
+        view.nodes.values_mut().for_each(|node| node.gpus_used = gpus.to_vec());
+        view
+    };
+    assert_eq!(taken(&mut machine, 0, used(&[0], false)), (Some(vec![]), String::new()));
+    assert_eq!(taken(&mut machine, 5, used(&[], false)).0, Some(vec![]), "it was a start");
+    assert_eq!(taken(&mut machine, 10, used(&[0], false)).0, Some(vec![]));
+    assert_eq!(taken(&mut machine, 15, used(&[0], false)).0, Some(vec![]));
+    let (gpus, alarm) = taken(&mut machine, 22, used(&[0], false));
+    assert_eq!(gpus, Some(vec![0]));
+    assert!(alarm.contains("GPU 0 of n0"), "{alarm}");
+    assert_eq!(
+        taken(&mut machine, 23, used(&[], false)).0,
+        Some(vec![]),
+        "slurmctld was restarted"
+    );
+    // The GPU of a running job.
+    for seconds in [30, 60, 90] {
+        assert_eq!(taken(&mut machine, seconds, used(&[1], true)).1, "");
+    }
+}

@@ -53,6 +53,7 @@ pub(crate) fn view(job: &SlurmJob) -> SlurmView {
     let slurm_node = SlurmNode {
         unavailable: None,
         asleep: false,
+        gpus_used: Vec::new(),
         cpus: 16,
         memory_mib: 64_000,
         cpus_allocated: 1,

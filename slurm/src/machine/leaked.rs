@@ -1,0 +1,48 @@
+//! GPUs that Slurm counts as used although no job has them.
+//!
+//! After a hard end slurmctld 22.05 may keep a generic resource of a job that was cancelled while it started
+//! again. No job starts there until slurmctld is restarted, so the GPU is reported as taken.
+
+use wattle_common::{GpuIndex, NodeId, Timestamp};
+
+use super::{Action, Alarm, SlurmMachine};
+use crate::view::SlurmView;
+
+impl SlurmMachine {
+    /// Notes since when each GPU is used without a job. Nodes are read after jobs, so a job that starts in
+    /// between is missing for one view.
+    pub(super) fn find_leaks(&mut self, now: Timestamp, view: &SlurmView, out: &mut Vec<Action>) {
+        let has = |node: &NodeId, gpu: GpuIndex| {
+            let on = view.jobs.values().filter(|job| !job.state.is_final()).flat_map(|job| &job.on);
+            on.into_iter().any(|share| share.node == *node && share.gpus.contains(&gpu))
+        };
+        let all = view.nodes.iter().flat_map(|(node, slurm_node)| {
+            slurm_node.gpus_used.iter().map(move |gpu| (node.clone(), *gpu))
+        });
+        // Of a job that is not readable neither nodes nor GPUs are known.
+        let unused = all.filter(|(node, gpu)| view.unreadable.is_empty() && !has(node, *gpu));
+        let before = std::mem::take(&mut self.leaked_since);
+        self.leaked_since =
+            unused.map(|gpu| (gpu.clone(), before.get(&gpu).copied().unwrap_or(now))).collect();
+        let lasting: Vec<(NodeId, GpuIndex)> = self
+            .leaked_since
+            .iter()
+            .filter(|(_, since)| self.has_lasted(now, **since))
+            .map(|(gpu, _)| gpu.clone())
+            .collect();
+        for (node, gpu) in lasting {
+            self.alarm(Alarm::Leaked { node, gpu }, out);
+        }
+    }
+
+    /// The GPUs of a node that are used without a job for longer than a start takes.
+    pub(super) fn leaked(&self, now: Timestamp, node: &NodeId) -> impl Iterator<Item = GpuIndex> {
+        let on_node = self.leaked_since.iter().filter(move |((other, _), _)| other == node);
+        let lasting = on_node.filter(move |(_, since)| self.has_lasted(now, **since));
+        lasting.map(|((_, gpu), _)| *gpu).collect::<Vec<_>>().into_iter()
+    }
+
+    fn has_lasted(&self, now: Timestamp, since: Timestamp) -> bool {
+        now.since(since) >= self.settings.start_patience
+    }
+}
