@@ -3,6 +3,7 @@
 
 mod absent;
 mod attempts;
+mod following;
 mod model;
 mod placer;
 mod properties;

@@ -16,11 +16,11 @@ use crate::rules::{
 };
 use crate::world::{Plan, settings};
 
-const RETRY: Duration = Duration::from_secs(5);
-const MOMENT: Duration = Duration::from_micros(1);
+pub(crate) const RETRY: Duration = Duration::from_secs(5);
+pub(crate) const MOMENT: Duration = Duration::from_micros(1);
 
 /// `count` copies of a job with ids from 101, which have the order of their texts, and tags of their own.
-fn copies(job: &SlurmJob, count: u32) -> SlurmView {
+pub(crate) fn copies(job: &SlurmJob, count: u32) -> SlurmView {
     let copy = |id| {
         let admin_comment = format!("wattle: tag=a{id:x} nodes=1 gpus_per_node=1");
         (id, SlurmJob { id, admin_comment, ..job.clone() })

@@ -45,7 +45,7 @@ pub(crate) fn running(signal: Option<&'static str>) -> SlurmJob {
     }
 }
 
-fn untagged(job: SlurmJob) -> SlurmJob {
+pub(crate) fn untagged(job: SlurmJob) -> SlurmJob {
     SlurmJob { admin_comment: String::new(), ..job }
 }
 
