@@ -117,6 +117,16 @@ fn request(service: &str, cluster: &str, spans: &[Span]) -> Value {
     }] })
 }
 
+/// The counters of sent and dropped spans.
+#[must_use]
+pub fn counters(metrics: &Metrics) -> Counters<1> {
+    metrics.counters(
+        "wattle_trace_spans_total",
+        "Spans for OpenTelemetry: sent to the collector, or dropped because it did not accept them",
+        ["result"],
+    )
+}
+
 /// Sends spans to a collector, in the background. Clones share the queue.
 #[derive(Clone)]
 pub struct Exporter {
@@ -131,13 +141,8 @@ impl Exporter {
         config: &TracesConfig,
         service: &'static str,
         cluster: &str,
-        metrics: &Metrics,
+        counts: Counters<1>,
     ) -> Option<Self> {
-        let counts = metrics.counters(
-            "wattle_trace_spans_total",
-            "Spans for OpenTelemetry: sent to the collector, or dropped because it did not accept them",
-            ["result"],
-        );
         let url = config.otlp_url.clone()?;
         let (queue, mut spans) = mpsc::channel(QUEUED_MAX);
         let (cluster, counted) = (cluster.to_owned(), counts.clone());

@@ -129,6 +129,14 @@ pub enum SlurmError {
         /// What was set.
         wanted: String,
     },
+    /// The accounting database does not have the end of the job yet.
+    #[error(
+        "Slurm's accounting database does not have the end of job {id} yet; its energy is written later"
+    )]
+    NotAccounted {
+        /// The job.
+        id: u32,
+    },
     /// The output of a program has not the expected form.
     #[error("unexpected output of `{command}`: {error}")]
     Output {
@@ -140,9 +148,9 @@ pub enum SlurmError {
 }
 
 impl SlurmError {
-    /// Whether the command may succeed later although nothing changes in the job: Slurm is away or busy.
+    /// Whether the command may succeed later although nothing changes in the job: Slurm is away, busy or behind.
     #[must_use]
     pub const fn is_temporary(&self) -> bool {
-        matches!(self, Self::Away { .. } | Self::RateLimited { .. })
+        matches!(self, Self::Away { .. } | Self::RateLimited { .. } | Self::NotAccounted { .. })
     }
 }

@@ -38,8 +38,9 @@ pub(super) enum Ended {
 pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> {
     crate::policy(&config.policy)?;
     let metrics = Metrics::start(&config.metrics, "placer", &config.cluster, None);
-    let exporter = Exporter::start(&config.traces, NAME, config.cluster.as_str(), &metrics);
     let metrics = PlacerMetrics::new(&metrics);
+    let (cluster, spans) = (config.cluster.as_str(), metrics.spans());
+    let exporter = Exporter::start(&config.traces, NAME, cluster, spans);
     // Opening waits for the bus; a shutdown interrupts it.
     let connect = async {
         let bus = Bus::connect(&config.nats, config.cluster.clone(), NAME).await?;

@@ -10,6 +10,7 @@ use wattle_common::{JobId, NodeId, Power, Timestamp};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 use wattle_runtime::metrics::{Counter, Counters, Gauge, Gauges, Histogram, Metrics};
+use wattle_runtime::traces;
 
 use crate::live::Action;
 use crate::live::measures::{Measures, WindowMeasures};
@@ -55,6 +56,7 @@ pub struct PlacerMetrics {
     intensity: Gauge,
     energy: Counters<1>,
     carbon: Counter,
+    spans: Counters<1>,
     state: Arc<Mutex<Counted>>,
 }
 
@@ -113,6 +115,12 @@ impl BudgetGauges {
 }
 
 impl PlacerMetrics {
+    /// The counters of spans.
+    #[must_use]
+    pub fn spans(&self) -> Counters<1> {
+        self.spans.clone()
+    }
+
     /// Registers the metrics.
     #[must_use]
     pub fn new(metrics: &Metrics) -> Self {
@@ -191,6 +199,7 @@ impl PlacerMetrics {
                 "Carbon intensity of the grid now, grams of CO2 equivalent per kWh",
             ),
             energy,
+            spans: traces::counters(metrics),
             carbon: metrics.counter(
                 "wattle_cluster_carbon_grams_total",
                 "CO2 equivalent of the energy in the ledger since the start of the placer, while the \

@@ -1,6 +1,7 @@
 //! Jobs that have ended in Slurm, and jobs that Slurm no longer has.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use wattle_common::id::UserId;
 use wattle_common::job::JobPhase;
@@ -248,14 +249,18 @@ impl SlurmMachine {
         let mut commands = Vec::new();
         for (id, known) in &self.records {
             let (Some(ended_at), Some(energy)) = (known.ended_at, known.energy) else { continue };
-            let is_counted = known.energy_until.is_some_and(|until| until >= ended_at)
+            let slurm_id = intake::slurm_id(id);
+            let job = slurm_id.and_then(|id| view.jobs.get(&id));
+            // The record has the time at which this service reported the end. Slurm's times are whole seconds.
+            let in_slurm = job.and_then(|job| job.ended_at).map(|at| at + Duration::from_secs(1));
+            let end = in_slurm.map_or(ended_at, |at| at.min(ended_at));
+            let is_counted = known.energy_until.is_some_and(|until| until >= end)
                 || now.since(ended_at).as_secs() >= LEDGER_DELAY_S;
             let is_due = known.phase.is_final()
                 && is_counted
                 && now.since(ended_at).as_secs() < ENERGY_AGE_S
                 && !self.state.energy.contains(id);
-            let Some(slurm_id) = intake::slurm_id(id).filter(|_| is_due) else { continue };
-            let job = view.jobs.get(&slurm_id);
+            let Some(slurm_id) = slurm_id.filter(|_| is_due) else { continue };
             let comment = job.map_or("", |job| job.admin_comment.as_str());
             // A comment of another program stays.
             let is_free = comment.is_empty() || comment.starts_with("wattle:");

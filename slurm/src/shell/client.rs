@@ -297,6 +297,12 @@ impl Client for CommandLine {
                 ended_is_fine(self.run("scancel", &[&name], &[]).await.map(drop))
             }
             Command::SetAdminComment { id, text } => {
+                // slurmctld writes its own comment with the end of a job: after that of Wattle if slurmdbd was
+                // away.
+                let runs = self.past(&[*id], Timestamp::EPOCH).await?;
+                if runs.last().is_none_or(|run| run.ended_at.is_none()) {
+                    return Err(SlurmError::NotAccounted { id: *id });
+                }
                 let (id, text) =
                     (format!("jobid={}", self.name(*id)), format!("AdminComment={text}"));
                 let arguments = ["--immediate", "modify", "job", "where", &id, "set", &text];

@@ -9,8 +9,8 @@ use wattle_common::job::JobPhase;
 use wattle_common::messages::{JobRecord, LaunchState};
 use wattle_common::units::Energy;
 use wattle_slurm::{
-    Action, Command, Event, Level, PastRun, PastState, Released, SlurmMachine, SlurmState,
-    SlurmView,
+    Action, Command, Event, Level, PastRun, PastState, Released, SlurmJob, SlurmMachine,
+    SlurmState, SlurmView,
 };
 
 use crate::rounds::{away, placed, released};
@@ -52,8 +52,8 @@ fn run(state: PastState, exit: (i32, i32)) -> PastRun {
 fn read(runs: Vec<PastRun>) -> (Option<LaunchState>, Vec<Action>) {
     let (mut machine, _) = vanished();
     let first = after(&mut machine, Event::Viewed(absent()));
-    let asked = |action: &Action| matches!(action, Action::Lookup { ids, .. } if *ids == [1]);
-    assert!(first.iter().any(asked), "{first:?}");
+    let requested = |action: &Action| matches!(action, Action::Lookup { ids, .. } if *ids == [1]);
+    assert!(first.iter().any(requested), "{first:?}");
     after(&mut machine, Event::PastRead { ids: vec![1], runs: Ok(runs) });
     let actions = after_at(&mut machine, NOW + SECOND * 5, Event::Viewed(absent()));
     (states(&actions).pop().map(|(_, _, state)| state), actions)
@@ -128,14 +128,24 @@ fn nothing_is_concluded_without_an_answer_or_from_an_unreadable_job() {
 }
 
 /// The command that writes the energy, at a time after the end of the job.
-fn energy(level: Level, counted_until: Timestamp, after_end: Duration) -> Option<String> {
+fn energy(
+    level: Level,
+    counted_until: Timestamp,
+    after_end: Duration,
+    ended_at: Option<Timestamp>,
+) -> Option<String> {
     let mut record = placed(JobPhase::Finished, None, None);
     record.ended_at_us = Some(NOW);
     record.energy_mj = Some(Energy::from_mj(5_000));
     record.energy_until_us.insert(node(), counted_until);
     let mut machine = machine(level);
     after(&mut machine, Event::RecordChanged(Box::new(record)));
-    let actions = after_at(&mut machine, NOW + after_end, Event::Viewed(absent()));
+    let mut view = absent();
+    view.jobs.extend(ended_at.map(|at| {
+        let (state, ended_at) = (SlurmState::Completed, Some(at));
+        (1, SlurmJob { state, ended_at, on: Vec::new(), ..running(None) })
+    }));
+    let actions = after_at(&mut machine, NOW + after_end, Event::Viewed(view));
     match commands(&actions).pop() {
         Some(Command::SetAdminComment { text, .. }) => Some(text),
         Some(other) => panic!("{other:?}"),
@@ -146,14 +156,18 @@ fn energy(level: Level, counted_until: Timestamp, after_end: Duration) -> Option
 #[test]
 fn energy_is_written_when_the_ledger_has_the_end_of_the_job() {
     let day = Duration::from_secs(86_400);
-    let written = |until, after_end| energy(Level::Caps, until, after_end).is_some();
+    let written = |until, after_end| energy(Level::Caps, until, after_end, None).is_some();
     assert!(written(NOW, SECOND));
     assert!(!written(NOW - SECOND, SECOND), "the ledger is behind");
     assert!(!written(NOW - SECOND, SECOND * 599));
     assert!(written(NOW - SECOND, SECOND * 600), "a node that does not return");
     assert!(written(NOW, day - SECOND));
+    // It ended while this service was away, ten seconds before the time in its record.
+    let away = |until| energy(Level::Caps, until, SECOND, Some(NOW - SECOND * 10)).is_some();
+    assert!(away(NOW - SECOND * 9));
+    assert!(!away(NOW - SECOND * 10), "Slurm's times are whole seconds");
     assert!(!written(NOW, day), "Slurm no longer has it");
-    assert_eq!(energy(Level::Advise, NOW, SECOND), None);
-    let text = energy(Level::Exact, NOW, SECOND).unwrap();
+    assert_eq!(energy(Level::Advise, NOW, SECOND, None), None);
+    let text = energy(Level::Exact, NOW, SECOND, None).unwrap();
     assert!(text.ends_with("energy_j=5"), "{text}");
 }
