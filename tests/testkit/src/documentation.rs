@@ -9,9 +9,21 @@
 //! | `sh`, `console` | run in every test run |
 //! | `sh script` | the same, as one script |
 //! | `sh slow` | takes minutes or reads measured files (`DIR`): parsed in every test run, run on request |
-//! | `sh elsewhere` | needs another machine, another program or the network: its syntax is checked |
+//! | `console session` | run in every test run, in the order of the page, against the system that the page starts; numbers of the output are not compared |
+//! | `sh elsewhere REASON` | not run: its syntax is checked. The reasons are in [`REASONS`] |
 
 use std::path::{Path, PathBuf};
+
+/// The reasons for which a command is not run, with their meaning.
+pub const REASONS: &[(&str, &str)] = &[
+    ("gpus", "needs real GPUs"),
+    ("minutes", "takes minutes, or needs release programs"),
+    ("network", "installs packages from the network"),
+    ("program", "needs a program that the tests do not install"),
+    ("site", "changes accounts, services or files of hosts"),
+    ("slurm", "needs a site with Slurm"),
+    ("tested", "another test runs it: its page names the test, or the page's own test does"),
+];
 
 /// Where and when the commands of a block are run by tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +34,10 @@ pub enum Run {
     Script,
     /// On request.
     Slow,
-    /// Never.
-    Elsewhere,
+    /// In every test run, in the order of the page against the system that the page starts.
+    Session,
+    /// Never, for one of [`REASONS`].
+    Elsewhere(&'static str),
 }
 
 /// A command of a fenced block.
@@ -41,6 +55,11 @@ pub struct Command {
     pub text: String,
     /// The output that the page shows.
     pub output: Vec<String>,
+}
+
+/// The reason of this name.
+fn reason(name: &str) -> Option<&'static str> {
+    REASONS.iter().map(|known| known.0).find(|known| *known == name)
 }
 
 /// The root of the repository.
@@ -95,9 +114,17 @@ pub fn commands() -> Result<Vec<Command>, Vec<String>> {
                 ["sh" | "console"] => Run::Here,
                 ["sh", "script"] => Run::Script,
                 ["sh" | "console", "slow"] => Run::Slow,
-                ["sh" | "console", "elsewhere"] => Run::Elsewhere,
+                ["console", "session"] => Run::Session,
+                ["sh" | "console", "elsewhere", word] if reason(word).is_some() => {
+                    Run::Elsewhere(reason(word).unwrap_or_default())
+                }
                 ["sh" | "console", ..] => {
-                    problems.push(format!("{page}:{}: unknown words `{info}`", start + 1));
+                    let reasons: Vec<&str> = REASONS.iter().map(|known| known.0).collect();
+                    problems.push(format!(
+                        "{page}:{}: unknown words `{info}`; after `elsewhere` comes one of {}",
+                        start + 1,
+                        reasons.join(", ")
+                    ));
                     continue;
                 }
                 _ => {

@@ -28,9 +28,11 @@ enum Class {
     Up,
     /// A line of a block that is one script: the script is run.
     Script,
+    /// A command of a page that starts its own system: run in the page's order (`sessions.rs`).
+    Session,
     /// Minutes of run time, or measured files: run by the ignored test.
     Slow,
-    /// Needs GPUs, other machines, other programs or the network: its syntax is checked.
+    /// Not run, for the reason that the page states: its syntax is checked.
     Elsewhere,
     /// A cargo command: its packages, targets, features, profiles and tests exist.
     Cargo,
@@ -39,7 +41,8 @@ enum Class {
 }
 
 /// The only place that knows which subcommands need a server.
-const OFFLINE: &[&str] = &["simulate", "saving", "compare", "evaluate", "completions", "man"];
+const OFFLINE: &[&str] =
+    &["simulate", "saving", "compare", "evaluate", "keys", "completions", "man"];
 const LIVE: &[&str] = &[
     "submit",
     "jobs",
@@ -66,14 +69,15 @@ fn class(command: &documentation::Command) -> Result<Class, String> {
         let documentation::Command { page, line, text, .. } = command;
         Err(format!(
             "{page}:{line}: `{text}` belongs to no class: add its subcommand in \
-             tests/tests/suite/commands.rs, or put `slow`, `script` or `elsewhere` after the block's \
+             tests/tests/suite/commands.rs, or put `slow`, `script`, `session` or `elsewhere REASON` after the block's \
              language"
         ))
     };
     match (command.run, words.as_slice()) {
         (_, ["cargo", ..]) => Ok(Class::Cargo),
         (Run::Slow, ["wattle", subcommand, ..]) if OFFLINE.contains(subcommand) => Ok(Class::Slow),
-        (Run::Elsewhere, _) => Ok(Class::Elsewhere),
+        (Run::Elsewhere(_), _) => Ok(Class::Elsewhere),
+        (Run::Session, _) => Ok(Class::Session),
         (Run::Script, _) => Ok(Class::Script),
         (Run::Here, ["wattle", "up", options @ ..]) => {
             // On a machine with GPUs this command would set their caps.
@@ -96,10 +100,10 @@ fn of_class(wanted: Class) -> Vec<documentation::Command> {
 
 /// A folder in which the commands find the repository's files, the programs and the files that pages
 /// name as examples.
-struct Workplace(TempDir);
+pub(crate) struct Workplace(TempDir);
 
 impl Workplace {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let link = |from: &Path, to: &str| {
             std::os::unix::fs::symlink(from, folder.path().join(to)).unwrap();
@@ -122,12 +126,12 @@ impl Workplace {
         Self(folder)
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
     /// A shell that runs `text` here.
-    fn shell(&self, text: &str) -> Command {
+    pub(crate) fn shell(&self, text: &str) -> Command {
         let mut command = Command::new("bash");
         let path = std::env::var("PATH").unwrap_or_default();
         command
@@ -140,13 +144,13 @@ impl Workplace {
     }
 }
 
-fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// The first line of the page's output that the command does not print, in order. Omitted lines are
 /// `...`.
-fn difference(documented: &[String], printed: &str) -> Option<String> {
+pub(crate) fn difference(documented: &[String], printed: &str) -> Option<String> {
     let mut lines = printed.lines().map(str::trim_end).filter(|line| !line.is_empty());
     let mut omitted = false;
     for expected in documented.iter().map(|line| line.trim_end()).filter(|line| !line.is_empty()) {
@@ -186,10 +190,15 @@ fn every_command_has_a_class() {
     let commands = commands().unwrap_or_else(|problems| panic!("{}", problems.join("\n")));
     let mut problems: Vec<String> = Vec::new();
     let mut counts = BTreeMap::new();
+    let mut elsewhere = BTreeMap::new();
     for command in &commands {
         match class(command) {
             Ok(class) => *counts.entry(format!("{class:?}")).or_insert(0) += 1,
             Err(error) => problems.push(error),
+        }
+        if let Run::Elsewhere(reason) = command.run {
+            let place = format!("{}:{}", command.page, command.line);
+            elsewhere.entry(reason).or_insert_with(Vec::new).push(place);
         }
         let syntax = Command::new("bash").args(["-n", "-c", &command.text]).output().unwrap();
         if !syntax.status.success() {
@@ -198,7 +207,13 @@ fn every_command_has_a_class() {
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
-    assert_eq!(counts.len(), 8, "a class without a command tests nothing: {counts:?}");
+    assert_eq!(counts.len(), 9, "a class without a command tests nothing: {counts:?}");
+    println!("commands of the documentation by class: {counts:?}");
+    for (reason, meaning) in documentation::REASONS {
+        let places = elsewhere.remove(reason).unwrap_or_default();
+        assert!(!places.is_empty(), "no command has the reason `{reason}`: remove it");
+        println!("not run, {meaning}: {}: {}", places.len(), places.join(" "));
+    }
 }
 
 #[test]

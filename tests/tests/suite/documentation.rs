@@ -50,6 +50,10 @@ fn links_and_named_files_exist() {
         let text = std::fs::read_to_string(&page).unwrap();
         let folder = page.parent().unwrap();
         for (link, fragment) in links(&text) {
+            // docs/build generates these pages (`book.rs` checks them).
+            if link.starts_with("reference/") && shown(&page) == "docs/SUMMARY.md" {
+                continue;
+            }
             let target = if link.is_empty() { page.clone() } else { folder.join(link) };
             if !target.exists() {
                 missing.push(format!("{}: link {link}", shown(&page)));

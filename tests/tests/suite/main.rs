@@ -4,6 +4,7 @@
 
 mod backup;
 mod bad_input;
+mod book;
 mod budgets;
 mod chaos;
 mod clusters;
@@ -30,6 +31,7 @@ mod plain_english;
 mod predictors;
 mod probing;
 mod sdk;
+mod sessions;
 mod sleeping;
 mod slurm;
 mod slurm_faults;

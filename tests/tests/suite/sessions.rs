@@ -1,0 +1,136 @@
+//! Pages whose commands are one session: the page starts a system, and its `console session` blocks are
+//! run against it in order, as a reader does.
+//!
+//! The output is compared with the page's: the words of each line, not the numbers. A command that only
+//! reads is repeated until its output is as documented, within a deadline.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use wattle_runtime::testing;
+use wattle_testkit::documentation::{self, Run, commands, words};
+use wattle_tests::{PATIENCE, kill, until};
+
+use crate::commands::{Workplace, difference, stdout};
+
+/// Commands that change something: run once.
+const ONCE: &[&str] = &["submit", "cancel", "set", "clear", "promote"];
+
+/// A line without its numbers and without the widths of its columns.
+fn shape(line: &str) -> String {
+    let mut shape = String::new();
+    for word in line.split_whitespace() {
+        let number = |c: char| c.is_ascii_digit();
+        let mut parts = word.split(|c: char| c.is_ascii_digit() || ".,:+-".contains(c)).peekable();
+        let is_number = word.contains(number);
+        shape.push(' ');
+        if is_number {
+            // `1.2`, `-3`, `2026-01-01` and `0` are one number each; letters beside it are kept.
+            let letters: Vec<&str> = parts.by_ref().filter(|part| !part.is_empty()).collect();
+            shape.push_str(&letters.join("0"));
+            shape.push('0');
+        } else {
+            shape.push_str(word);
+        }
+    }
+    shape.trim().to_owned()
+}
+
+/// The difference between the documented and the printed output, without numbers.
+fn shape_difference(documented: &[String], printed: &str) -> Option<String> {
+    let keep = |line: &str| if line == "..." { line.to_owned() } else { shape(line) };
+    let documented: Vec<String> = documented.iter().map(|line| keep(line.trim())).collect();
+    let printed: Vec<String> = printed.lines().map(shape).collect();
+    difference(&documented, &printed.join("\n"))
+}
+
+/// A system that a page has started; it ends with the page.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if self.0.try_wait().is_ok_and(|status| status.is_none()) {
+            kill(self.0.id(), "TERM");
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// Starts a system and waits for the address that it prints first.
+fn start(workplace: &Workplace, text: &str) -> Started {
+    let mut shell = workplace.shell(&format!("exec {text}"));
+    let log = std::fs::File::create(workplace.path().join("up.err")).unwrap();
+    let mut child = shell.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let started = Started(child);
+    let log = std::fs::read_to_string(workplace.path().join("up.err")).unwrap_or_default();
+    assert!(line.starts_with("nats://"), "{text}: {line}{log}");
+    started
+}
+
+/// Runs one page's session.
+async fn run(page: &str, session: &[documentation::Command]) {
+    let workplace = Workplace::new();
+    let mut started = None;
+    for command in session {
+        let text = &command.text;
+        let place = format!("{page}:{}: {text}", command.line);
+        let words = words(text);
+        if words.get(..2).is_some_and(|words| words == ["wattle", "up"]) {
+            drop(started.take());
+            started = Some(start(&workplace, text));
+            until("wattle up is ready", async || {
+                let log = std::fs::read_to_string(workplace.path().join("up.err"));
+                log.unwrap_or_default().contains(" is up: ").then_some(())
+            })
+            .await;
+            continue;
+        }
+        let is_read = !words.iter().take(3).any(|word| ONCE.contains(&word.as_str()));
+        let mut last = String::new();
+        let mut attempt = || {
+            let output = workplace.shell(text).output().unwrap();
+            let (printed, error) = (stdout(&output), String::from_utf8_lossy(&output.stderr));
+            let expected = shape_difference(&command.output, &printed);
+            let documented = command.output.is_empty() || expected.is_none();
+            last = format!("{error}expected: {expected:?}\nprinted:\n{printed}");
+            (output.status.success() && documented).then_some(())
+        };
+        let first = attempt();
+        let found = if is_read && first.is_none() {
+            testing::until(PATIENCE, async || attempt()).await
+        } else {
+            first
+        };
+        let log = std::fs::read_to_string(workplace.path().join("up.err")).unwrap_or_default();
+        assert!(found.is_some(), "{place}: {last}\n{log}");
+    }
+    assert!(started.is_some(), "{page}: a session starts with `wattle up`");
+}
+
+#[tokio::test]
+async fn sessions_run_as_documented() {
+    let mut sessions: BTreeMap<String, Vec<documentation::Command>> = BTreeMap::new();
+    for command in commands().unwrap_or_else(|problems| panic!("{}", problems.join("\n"))) {
+        if command.run == Run::Session {
+            sessions.entry(command.page.clone()).or_default().push(command);
+        }
+    }
+    assert!(sessions.len() >= 2, "{:?}", sessions.keys());
+    for (page, session) in sessions {
+        run(&page, &session).await;
+    }
+}
+
+#[test]
+fn shapes_ignore_numbers_and_widths_only() {
+    assert_eq!(shape("t-17  running     2   1.43 Wh"), shape("t-9 running 12 0.1 Wh"));
+    assert_eq!(shape("2026-11-24 02:47"), shape("2025-01-01 23:59"));
+    assert_ne!(shape("t-17 running 2"), shape("t-17 queued 2"));
+    assert_ne!(shape("12 W"), shape("12 kW"));
+    let page = ["a 1".to_owned(), "...".to_owned(), "c 3".to_owned()];
+    assert!(shape_difference(&page, "a 2\nb\nc 4").is_none());
+    assert!(shape_difference(&page, "a 2\nb\nd 4").is_some());
+}
