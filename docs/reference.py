@@ -41,8 +41,9 @@ def entries(lines):
         if match and named and line.strip():
             found.append([match[1], match[2] or ""])
         elif found and line.strip():
-            found[-1][1] += " " + line.strip()
-    return [(name.strip(), " ".join(help_.split())) for name, help_ in found]
+            text = line.strip()
+            found[-1][1] += f"; {text[2:]}" if text.startswith("- ") else f" {text}"
+    return [(name.strip(), " ".join(help_.split()).replace(" Possible values:;", ". Values:")) for name, help_ in found]
 
 
 def cell(text):
@@ -63,7 +64,7 @@ def command(words, programs, out):
     parts = sections(help_of(words, programs))
     nested = [name for heading, lines in parts if heading == "Commands" for name, _ in entries(lines)]
     name = " ".join(words)
-    out.append(f"{'#' * (len(words) + 1 if len(words) > 1 else 2)} {name}\n")
+    out.append(f"{'#' * (len(words) + 1)} {name}\n")
     for heading, lines in parts:
         text = "\n".join(lines).strip("\n")
         if heading == "":
@@ -72,13 +73,11 @@ def command(words, programs, out):
             out.append(f"```text\n{text}\n```\n")
         elif heading in ("Options", "Arguments"):
             rows = [row for row in entries(lines) if "--help" not in row[0] and "--version" not in row[0]]
-            # What follows an empty line after the options is prose.
-            block, _, rest = text.partition("\n\n")
-            if rest and not re.match(r" {2,6}-", rest):
-                rows = [row for row in entries(block.splitlines()) if "--help" not in row[0] and "--version" not in row[0]]
             if rows:
-                out.append(table(rows, "option" if heading == "Options" else "argument"))
-            if rest and not re.match(r" {2,6}-", rest):
+                out.append(table(rows, heading.lower().removesuffix("s")))
+            # What follows the options without an indent is prose.
+            rest = "\n".join(line for line in lines if line and not line.startswith(" "))
+            if rest:
                 out.append(f"```text\n{rest}\n```\n")
         elif heading == "Commands":
             out.append(table([row for row in entries(lines) if row[0] != "help"], "command"))

@@ -138,7 +138,7 @@ impl Workplace {
             .args(["-c", &format!("set -eo pipefail\n{text}")])
             .current_dir(self.path())
             .env("PATH", format!("{}:{path}", self.path().join("target/debug").display()))
-            .env("XDG_STATE_HOME", self.path())
+            .env("XDG_STATE_HOME", self.path().join(".state"))
             .stdin(Stdio::null());
         command
     }
