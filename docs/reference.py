@@ -5,6 +5,7 @@
 
 import re
 import subprocess
+import textwrap
 
 # Programs with a command line of their own, besides `wattle`.
 PROGRAMS = ["wattle-simnode", "wattle-simjob"]
@@ -82,7 +83,7 @@ def command(words, programs, out):
         elif heading == "Commands":
             out.append(table([row for row in entries(lines) if row[0] != "help"], "command"))
         elif text:
-            out.append(f"**{heading}**\n\n```text\n{text}\n```\n")
+            out.append(f"**{heading}**\n\n```text\n{textwrap.dedent(text)}\n```\n")
     for inner in nested:
         if inner != "help":
             command([*words, inner], programs, out)
