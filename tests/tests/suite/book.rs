@@ -210,3 +210,36 @@ fn reference_has_every_option_and_key() {
         }
     }
 }
+
+/// The figures of the page on concepts are drawn by the commands below them; each has the jobs of a run.
+#[test]
+fn figures_are_drawn_from_runs() {
+    let page = std::fs::read_to_string(root().join("docs/concepts.md")).unwrap();
+    let programs = program("wattle");
+    for name in ["blocks", "limit", "undo"] {
+        let command = format!("docs/figures/runs.py {name} > docs/figures/{name}.svg");
+        assert!(
+            page.contains(&command) && page.contains(&format!("](figures/{name}.svg)")),
+            "{name}"
+        );
+        let output = Command::new("python3")
+            .arg(repository("docs/figures/runs.py"))
+            .args([name, "--programs"])
+            .arg(programs.parent().unwrap())
+            .output();
+        let Ok(output) = output else {
+            println!("SKIPPED: no python3");
+            return;
+        };
+        let drawn = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let title = |svg: &str| values(svg, "aria-label").first().map(ToString::to_string);
+        let kept =
+            std::fs::read_to_string(root().join(format!("docs/figures/{name}.svg"))).unwrap();
+        assert_eq!(title(&drawn), title(&kept), "{name}");
+        // A job's rectangle has its title.
+        let jobs = drawn.matches("<title>").count();
+        assert!(jobs >= 4 && kept.matches("<title>").count() >= 4, "{name}: {jobs} placements");
+        assert!(name != "limit" || drawn.contains("limit 1.4 kW"), "{name}");
+    }
+}

@@ -30,6 +30,7 @@ mod overload;
 mod plain_english;
 mod predictors;
 mod probing;
+mod python_predictor;
 mod sdk;
 mod sessions;
 mod sleeping;

@@ -9,7 +9,7 @@ use wattle_common::subject::Topic;
 use wattle_tests::{System, repository};
 
 /// A Python with nats-py, in a virtual environment beside the programs; an error states what is missing.
-fn python() -> Result<PathBuf, String> {
+pub(crate) fn python() -> Result<PathBuf, String> {
     let folder = wattle_tests::program("wattle").with_file_name("nats-py");
     let python = folder.join("bin/python");
     let has_package = || {
