@@ -337,7 +337,7 @@ fn budgets() {
             (0, CarbonIntensity::from_g_per_kwh(250.0)),
             (3_600, CarbonIntensity::from_g_per_kwh(310.5)),
         ],
-        period_s: 7_200,
+        period_s: 7_200, origins: Vec::new(),
     };
     check("set-budget", &SetBudget { budget, intensity: Some(intensity.clone()) });
     check("budget-reply-stored", &BudgetReply::Stored { budget });
