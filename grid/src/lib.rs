@@ -17,6 +17,7 @@
 //! no rule. A row without an offset is refused.
 
 pub mod carbon_aware_sdk;
+pub mod chain;
 pub mod config;
 pub mod credential;
 pub mod electricity_maps;
@@ -34,8 +35,9 @@ pub mod http;
 #[cfg(feature = "client")]
 pub mod poller;
 
+pub use chain::{Chain, ChainConfig};
 pub use config::GridConfig;
-pub use reading::{Interval, ParseError, Reading, VALID_MAX};
+pub use reading::{Interval, ParseError, Reading, Signal, VALID_MAX};
 
 /// How a value was obtained.
 pub use wattle_common::messages::Origin;

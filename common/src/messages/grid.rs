@@ -12,9 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-/// Most steps of a [`PriceSeries`]: a quarter of quarter hours, which fits in one message.
-pub const PRICES_MAX: usize = 9_000;
-
 /// How a provider obtained a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -4,6 +4,7 @@ mod adoption;
 mod advised;
 mod bounds;
 mod budget;
+mod grid;
 mod clock;
 mod conditions;
 mod extremes;
