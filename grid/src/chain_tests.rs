@@ -36,13 +36,17 @@ fn live_then_last_known_then_static() {
     let mut chain = Chain::new(config(false), Vec::new(), None, at(100));
     assert_eq!((chain.status().in_use, chain.value(at(100))), (InUse::Static, 380.0));
     use Origin::{Forecast, Measured};
-    chain.read(at(100), Ok(reading(100, &[(200.0, Measured), (150.0, Forecast), (90.0, Forecast)])));
+    chain
+        .read(at(100), Ok(reading(100, &[(200.0, Measured), (150.0, Forecast), (90.0, Forecast)])));
     assert_eq!((chain.status().in_use, chain.value(at(100))), (InUse::Live, 200.0));
     assert_eq!(chain.changes_after(at(100)), at(101));
 
     chain.read(at(101), Err("does not answer".to_owned()));
     let status = chain.status();
-    assert_eq!((status.in_use, status.origin, chain.value(at(101))), (InUse::LastKnown, Forecast, 150.0));
+    assert_eq!(
+        (status.in_use, status.origin, chain.value(at(101))),
+        (InUse::LastKnown, Forecast, 150.0)
+    );
     assert_eq!(status.error.as_deref(), Some("does not answer"));
     assert_eq!(chain.alarm(at(101)), None, "not yet");
     let alarm = chain.alarm(at(102)).unwrap();
@@ -56,8 +60,12 @@ fn live_then_last_known_then_static() {
     chain.read(at(104), Ok(reading(104, &[(120.0, Measured)])));
     assert_eq!((chain.status().in_use, chain.alarm(at(104))), (InUse::Live, None));
     let steps = chain.steps(at(104));
-    let shown: Vec<_> = steps.iter().map(|step| (step.from.as_us() / 3_600_000_000, step.value)).collect();
-    assert_eq!(shown, [(100, 200.0), (101, 150.0), (102, 90.0), (103, 380.0), (104, 120.0), (105, 380.0)]);
+    let shown: Vec<_> =
+        steps.iter().map(|step| (step.from.as_us() / 3_600_000_000, step.value)).collect();
+    assert_eq!(
+        shown,
+        [(100, 200.0), (101, 150.0), (102, 90.0), (103, 380.0), (104, 120.0), (105, 380.0)]
+    );
     assert_eq!(steps.last().unwrap().origin, Origin::Static);
 }
 

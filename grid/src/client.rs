@@ -177,8 +177,7 @@ impl CarbonClient {
         let headers = [("authorization", format!("Bearer {token}"))];
         let (zone, signal) = (self.config.zone(), self.config.signal_type.as_str());
         let path = watttime::forecast_path(zone, signal);
-        let forecast =
-            self.get(&path, &headers, |body| watttime::reading(zone, body, true));
+        let forecast = self.get(&path, &headers, |body| watttime::reading(zone, body, true));
         if let Err(error @ ReadError::Unauthorized { .. }) = forecast {
             return Err(error);
         }

@@ -240,7 +240,9 @@ impl CarbonConfig {
             return Err(format!("url = \"{url}\": give the address, as https://HOST"));
         }
         if is_open && self.credential_file.is_some() && !is_loopback(url) {
-            return Err(format!("url = \"{url}\" would send the credential unencrypted: use https"));
+            return Err(format!(
+                "url = \"{url}\" would send the credential unencrypted: use https"
+            ));
         }
         if self.credential_file.is_none() && self.provider != CarbonProvider::CarbonAwareSdk {
             return Err(format!("credential_file is missing: {name} needs one"));
@@ -292,7 +294,10 @@ mod tests {
             (format!("{good}colour = 5"), "colour"),
             (good.replace("380", "-1"), "fallback_g_per_kwh"),
             (good.replace("fallback_g_per_kwh = 380\n", ""), "fallback_g_per_kwh"),
-            ("[price]\nfallback_per_kwh = 0.2\ncurrency = \"euro\"".to_owned(), "grid.price.currency"),
+            (
+                "[price]\nfallback_per_kwh = 0.2\ncurrency = \"euro\"".to_owned(),
+                "grid.price.currency",
+            ),
             ("[carbon]\nprovider = \"file\"\nfallback_g_per_kwh = 1".to_owned(), "file is missing"),
         ] {
             let error = check(&text).unwrap_err();

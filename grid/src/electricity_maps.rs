@@ -129,11 +129,15 @@ mod tests {
         assert_eq!(error, "the answer is for zone `DE`, not `FR`: correct `zone`");
         let null = br#"{"zone":"DE","carbonIntensity":null,"datetime":"2026-04-25T18:00Z"}"#;
         assert_eq!(latest("DE", null).unwrap_err(), ParseError::Empty);
-        let text = br#"{"zone":"DE","forecast":[{"carbonIntensity":300,"datetime":"2026-04-25T18:00Z"},
+        let text =
+            br#"{"zone":"DE","forecast":[{"carbonIntensity":300,"datetime":"2026-04-25T18:00Z"},
             {"carbonIntensity":null,"datetime":"2026-04-25T19:00Z"},
             {"carbonIntensity":200,"datetime":"2026-04-25T20:00Z"}]}"#;
         assert_eq!(forecast("DE", text).unwrap().intervals.len(), 2);
-        assert!(matches!(forecast("DE", br#"{"zone":"DE","forecast":[]}"#), Err(ParseError::Empty)));
+        assert!(matches!(
+            forecast("DE", br#"{"zone":"DE","forecast":[]}"#),
+            Err(ParseError::Empty)
+        ));
         assert!(matches!(history("DE", b"<html>"), Err(ParseError::Format { .. })));
     }
 }

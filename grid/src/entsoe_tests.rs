@@ -6,11 +6,20 @@ use proptest::prelude::*;
 use super::*;
 
 /// A series with one period.
-fn series(curve: &str, sequence: u32, start: &str, end: &str, step: &str, points: &[(u32, f64)]) -> String {
+fn series(
+    curve: &str,
+    sequence: u32,
+    start: &str,
+    end: &str,
+    step: &str,
+    points: &[(u32, f64)],
+) -> String {
     let points: String = points
         .iter()
         .map(|(position, price)| {
-            format!("<Point><position>{position}</position><price.amount>{price}</price.amount></Point>")
+            format!(
+                "<Point><position>{position}</position><price.amount>{price}</price.amount></Point>"
+            )
         })
         .collect();
     format!(
@@ -46,12 +55,25 @@ fn an_omitted_position_repeats_the_price_before_it_with_a03_only() {
         let text = document(&[series(curve, 1, from, until, "PT15M", &points)]);
         let reading = parse(text.as_bytes()).unwrap();
         assert_eq!(reading.currency.as_deref(), Some("EUR"));
-        ["23:00", "23:15", "23:29", "23:30", "23:45"].map(|time| price(&reading, &format!("2026-01-14T{time}Z")))
+        ["23:00", "23:15", "23:29", "23:30", "23:45"]
+            .map(|time| price(&reading, &format!("2026-01-14T{time}Z")))
             .into_iter()
-            .chain(["21:15", "22:59", "23:00"].map(|time| price(&reading, &format!("2026-01-15T{time}Z"))))
+            .chain(
+                ["21:15", "22:59", "23:00"]
+                    .map(|time| price(&reading, &format!("2026-01-15T{time}Z"))),
+            )
             .collect::<Vec<_>>()
     };
-    let all = [Some(50.0), Some(50.0), Some(50.0), Some(60.5), Some(60.5), Some(-12.25), Some(-12.25), None];
+    let all = [
+        Some(50.0),
+        Some(50.0),
+        Some(50.0),
+        Some(60.5),
+        Some(60.5),
+        Some(-12.25),
+        Some(-12.25),
+        None,
+    ];
     assert_eq!(at("A03"), all);
     assert_eq!(at("A01"), [Some(50.0), None, None, Some(60.5), None, Some(-12.25), None, None]);
 }
@@ -71,10 +93,20 @@ fn days_of_a_time_change_have_23_and_25_hours() {
         assert_eq!(price(&reading, from), Some(1.0));
         let more = document(&[series("A01", 1, from, until, "PT60M", &[(hours + 1, 1.0)])]);
         let error = parse(more.as_bytes()).unwrap_err().to_string();
-        assert!(error.contains(&format!("position `{}` of {hours} positions", hours + 1)), "{error}");
+        assert!(
+            error.contains(&format!("position `{}` of {hours} positions", hours + 1)),
+            "{error}"
+        );
     }
     // One price for a day of 25 hours.
-    let one = document(&[series("A03", 1, "2026-10-24T22:00Z", "2026-10-25T23:00Z", "PT60M", &[(1, 5.0)])]);
+    let one = document(&[series(
+        "A03",
+        1,
+        "2026-10-24T22:00Z",
+        "2026-10-25T23:00Z",
+        "PT60M",
+        &[(1, 5.0)],
+    )]);
     assert_eq!(price(&parse(one.as_bytes()).unwrap(), "2026-10-25T22:59Z"), Some(5.0));
 }
 
@@ -103,7 +135,11 @@ fn other_documents_are_refused_with_the_cause() {
         (">A03<", ">A04<", "curve type `A04`"),
         ("PT60M", "PT7M", "resolution `PT7M`"),
         ("<start>2026-01-01T00:00Z", "<start>2026-01-01T00:00", "is not a time with an offset"),
-        ("<start>2026-01-01T00:00Z", "<start>2026-01-01T00:10Z", "not a multiple of its resolution"),
+        (
+            "<start>2026-01-01T00:00Z",
+            "<start>2026-01-01T00:10Z",
+            "not a multiple of its resolution",
+        ),
         (">15<", ">much<", "price `much`"),
         (">15<", ">NaN<", "out of range"),
         ("<Point>", "<Other>", "a day-ahead price document"),

@@ -53,19 +53,20 @@ impl Poller {
     ) -> std::io::Result<Self> {
         let report = Arc::new(report);
         let mut stop = Vec::new();
-        let mut run = |signal, poll_s, read: Box<dyn FnMut() -> Result<Reading, ReadError> + Send>| {
-            let (sender, stopped) = sync_channel(1);
-            stop.push(sender);
-            let report = report.clone();
-            let schedule = Schedule::new(Duration::from_secs(poll_s), (clocks.wall)().as_us());
-            let name = match signal {
-                Signal::Carbon => "grid-carbon",
-                Signal::Price => "grid-price",
+        let mut run =
+            |signal, poll_s, read: Box<dyn FnMut() -> Result<Reading, ReadError> + Send>| {
+                let (sender, stopped) = sync_channel(1);
+                stop.push(sender);
+                let report = report.clone();
+                let schedule = Schedule::new(Duration::from_secs(poll_s), (clocks.wall)().as_us());
+                let name = match signal {
+                    Signal::Carbon => "grid-carbon",
+                    Signal::Price => "grid-price",
+                };
+                std::thread::Builder::new()
+                    .name(name.to_owned())
+                    .spawn(move || poll(signal, schedule, read, &*report, &stopped))
             };
-            std::thread::Builder::new()
-                .name(name.to_owned())
-                .spawn(move || poll(signal, schedule, read, &*report, &stopped))
-        };
         if let Some(carbon) = config.carbon.clone() {
             let poll_s = carbon.poll_s;
             let mut client = CarbonClient::new(carbon);

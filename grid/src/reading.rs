@@ -230,7 +230,10 @@ mod tests {
         let points = points.map(|(hour, value)| (at(hour), value, Origin::Measured));
         let reading = Reading::from_points(Signal::Carbon, points.to_vec(), HOUR).unwrap();
         let value = |hour| reading.at(at(hour)).map(|interval| interval.value);
-        assert_eq!([0, 1, 2, 3, 4, 5].map(value), [None, Some(10.0), Some(20.0), None, Some(40.0), None]);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5].map(value),
+            [None, Some(10.0), Some(20.0), None, Some(40.0), None]
+        );
         assert_eq!(reading.until(), at(5));
     }
 
@@ -239,11 +242,20 @@ mod tests {
         let new = |intervals: &[Interval]| Reading::new(Signal::Carbon, intervals.to_vec());
         assert_eq!(new(&[]).unwrap_err(), ParseError::Empty);
         for value in [f64::NAN, f64::INFINITY, -0.1, 1e9] {
-            assert!(matches!(new(&[interval(0, 1, value)]), Err(ParseError::Value { .. })), "{value}");
+            assert!(
+                matches!(new(&[interval(0, 1, value)]), Err(ParseError::Value { .. })),
+                "{value}"
+            );
         }
-        assert!(matches!(new(&[interval(0, 2, 1.0), interval(1, 3, 1.0)]), Err(ParseError::Order(_))));
+        assert!(matches!(
+            new(&[interval(0, 2, 1.0), interval(1, 3, 1.0)]),
+            Err(ParseError::Order(_))
+        ));
         assert!(matches!(new(&[interval(2, 2, 1.0)]), Err(ParseError::Order(_))));
-        assert!(Reading::new(Signal::Price, vec![interval(0, 1, -0.5)]).is_ok(), "negative prices exist");
+        assert!(
+            Reading::new(Signal::Price, vec![interval(0, 1, -0.5)]).is_ok(),
+            "negative prices exist"
+        );
     }
 
     #[test]

@@ -65,7 +65,10 @@ mod tests {
     fn pauses_double_up_to_the_interval() {
         let mut schedule = Schedule::new(s(900), 1);
         let within = |pause: Duration, expected: u64| {
-            assert!(pause >= s(expected) * 4 / 5 && pause <= s(expected) * 6 / 5, "{pause:?} {expected}");
+            assert!(
+                pause >= s(expected) * 4 / 5 && pause <= s(expected) * 6 / 5,
+                "{pause:?} {expected}"
+            );
         };
         for expected in [15, 30, 60, 120, 240, 480, 900, 900, 900] {
             within(schedule.failed(None), expected);

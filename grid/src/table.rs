@@ -15,10 +15,7 @@ use crate::reading::{INTERVALS_MAX, ParseError, Reading, Signal};
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn wrong(cause: String) -> ParseError {
-    ParseError::Format {
-        expected: "a table with the header at,g_per_kwh or at,eur_per_mwh",
-        cause,
-    }
+    ParseError::Format { expected: "a table with the header at,g_per_kwh or at,eur_per_mwh", cause }
 }
 
 /// What the second column has: the signal, the currency, and the factor to its unit.
@@ -72,7 +69,9 @@ pub fn parse(bytes: &[u8]) -> Result<(Signal, Reading), ParseError> {
 /// # Errors
 /// [`ParseError`] names what is wrong; a table of intensities is refused.
 pub fn prices(bytes: &[u8]) -> Result<Reading, ParseError> {
-    let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace() && !matches!(**byte, 0xef | 0xbb | 0xbf));
+    let first = bytes
+        .iter()
+        .find(|byte| !byte.is_ascii_whitespace() && !matches!(**byte, 0xef | 0xbb | 0xbf));
     if first == Some(&b'<') {
         return crate::entsoe::parse(bytes);
     }

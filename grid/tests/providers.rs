@@ -138,7 +138,13 @@ fn serve(
 }
 
 /// A provider's configuration against a server.
-fn config(folder: &TempDir, server: &str, provider: &str, zone: &str, secret: &str) -> CarbonConfig {
+fn config(
+    folder: &TempDir,
+    server: &str,
+    provider: &str,
+    zone: &str,
+    secret: &str,
+) -> CarbonConfig {
     let path = folder.path().join("secret");
     std::fs::write(&path, secret).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -187,7 +193,11 @@ fn an_account_without_forecast_has_the_present_value() {
     // Its hour is over, and the next value is not there yet.
     let late = instant::parse("2026-04-25T20:30Z").unwrap();
     let reading = client.read(late, late).unwrap();
-    assert_eq!(value(&reading, "2026-04-25T20:30Z"), Some((302.0, Origin::Estimated)), "held for 2 h");
+    assert_eq!(
+        value(&reading, "2026-04-25T20:30Z"),
+        Some((302.0, Origin::Estimated)),
+        "held for 2 h"
+    );
     // An empty forecast is the same as none.
     server.answer("/v3/carbon-intensity/forecast", ok(r#"{"zone":"DE","forecast":[]}"#));
     assert!(client.read(now(), now()).is_ok());

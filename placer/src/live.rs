@@ -64,8 +64,8 @@ use std::time::Duration;
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, GridStatus, JobProgressed, JobRecord,
-    LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SleepState,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, GridStatus, JobProgressed,
+    JobRecord, LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SleepState,
     StoreRestored, SubmitJob, Surface,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp};

@@ -21,12 +21,12 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobProgressed, JobRecord, LaunchReport, LedgerEntry,
-    PowerReport, StoreRestored, Surface,
+    AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobProgressed, JobRecord, LaunchReport,
+    LedgerEntry, PowerReport, StoreRestored, Surface,
 };
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, GRID_STATUS, Reporter, STORE_RESTORED, StreamName, Subject,
-    Topic,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, GRID_STATUS, Reporter, STORE_RESTORED,
+    StreamName, Subject, Topic,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp, codec};
 use wattle_runtime::bus::{
@@ -134,8 +134,7 @@ impl PlacerService {
             entry(BUDGET_STATUS).and_then(|change| read::<BudgetStatus>(Bucket::Budget, change));
         let aim_status =
             entry(AIM_STATUS).and_then(|change| read::<AimStatus>(Bucket::Budget, change));
-        let grid =
-            entry(GRID_STATUS).and_then(|change| read::<GridStatus>(Bucket::Budget, change));
+        let grid = entry(GRID_STATUS).and_then(|change| read::<GridStatus>(Bucket::Budget, change));
         let restored =
             entry(STORE_RESTORED).and_then(|change| read::<StoreRestored>(Bucket::Budget, change));
         let metered = bus.consume(StreamName::Ledger, "wattle-placer").await?;

@@ -96,7 +96,8 @@ fn series(name: String, chain: &Chain, now: Timestamp) -> IntensitySeries {
         }
     }
     let last = steps.last().map_or(0, |step| after(step.from));
-    let steps = steps.iter().map(|step| (after(step.from), CarbonIntensity::from_g_per_kwh(step.value)));
+    let steps =
+        steps.iter().map(|step| (after(step.from), CarbonIntensity::from_g_per_kwh(step.value)));
     let period_s = last + PERIOD.as_secs();
     IntensitySeries { name, starts_at_us, steps: steps.collect(), period_s, origins }
 }
@@ -116,7 +117,8 @@ pub(super) fn forecast(message: &IntensitySeries, actual: &Series) -> ForecastSo
     let period = if length >= DAY_US {
         length / DAY_US * DAY_US
     } else {
-        let before = |offset: u64| from + Duration::from_micros(offset) - Duration::from_micros(DAY_US);
+        let before =
+            |offset: u64| from + Duration::from_micros(offset) - Duration::from_micros(DAY_US);
         let mut offset = length.max(1);
         while offset < DAY_US {
             steps.push((offset, actual.at(before(offset))));
@@ -167,7 +169,12 @@ impl GridSignals {
             currency: self.currency.clone(),
             steps: chain.steps(now).iter().map(|step| (step.from, micros(step.value))).collect(),
         });
-        Some(GridStatus { at_us: now, carbon: status(&self.carbon), price: status(&self.price), prices })
+        Some(GridStatus {
+            at_us: now,
+            carbon: status(&self.carbon),
+            price: status(&self.price),
+            prices,
+        })
     }
 
     /// The state of each signal, and the price with its currency, for metrics.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobRecord, LaunchReport, NodeDesired, PowerReport,
-    StoreRestored, Surface,
+    AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobRecord, LaunchReport, NodeDesired,
+    PowerReport, StoreRestored, Surface,
 };
 use wattle_common::{NodeId, Timestamp};
 

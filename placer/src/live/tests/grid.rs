@@ -154,7 +154,10 @@ fn prices_of_the_file_replace_the_constant() {
     world.deliver(Event::GridRead(Signal::Price, Ok(prices)));
     let prices = world.grid.as_ref().unwrap().prices.clone().unwrap();
     let later = |minutes: u64| prices.at(now + Duration::from_secs(60 * minutes));
-    assert_eq!([later(0), later(30), later(60), later(100)], [Some(0.1), Some(-0.02), Some(0.3), Some(0.21)]);
+    assert_eq!(
+        [later(0), later(30), later(60), later(100)],
+        [Some(0.1), Some(-0.02), Some(0.3), Some(0.21)]
+    );
     let measures = world.placer.measures().grid;
     assert_eq!(measures.per_kwh, Some((0.1, "EUR".to_owned())));
 }
