@@ -15,7 +15,7 @@ use crate::id::{ClusterId, IdError, JobId, NodeId, PredictorId, UserId};
 
 pub use requester::{Rank, Requester};
 pub use storage::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, LeaseKey, PredictorKey, Reporter,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, GRID_STATUS, LeaseKey, PredictorKey, Reporter,
     STORE_RESTORED, StreamName, backed_up,
 };
 

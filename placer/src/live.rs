@@ -42,6 +42,7 @@ mod admission;
 mod adoption;
 mod bounds;
 mod budget;
+mod grid;
 mod inventory;
 mod job_energy;
 mod lifecycle;
@@ -63,17 +64,19 @@ use std::time::Duration;
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobProgressed, JobRecord,
-    LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SleepState,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, GridStatus, JobProgressed,
+    JobRecord, LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SleepState,
     StoreRestored, SubmitJob, Surface,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp};
+use wattle_grid::{Reading, Signal};
 
 use crate::config::Config;
 use crate::controller::Controller;
 use crate::{ClusterState, JobKey, Policy, Progress};
 
 use budget::{LedgerPower, StoredBudget};
+use grid::GridSignals;
 use inventory::NodeState;
 use probes::Refused;
 
@@ -117,6 +120,8 @@ pub enum Event {
     SubmissionNotStored(JobId),
     /// A node's wake command ended, with its error if it failed.
     WakeAnswered(NodeId, Option<String>),
+    /// A read of the carbon intensity or the electricity price has ended.
+    GridRead(Signal, Result<Box<Reading>, String>),
 }
 
 /// An output of the live placer. Actions are executed in order, each after the one before is
@@ -138,6 +143,8 @@ pub enum Action {
     StoreBudgetStatus(Box<BudgetStatus>),
     /// Store the state of the energy aim.
     StoreAimStatus(AimStatus),
+    /// Store the sources of carbon intensity and electricity price.
+    StoreGridStatus(Box<GridStatus>),
     /// Delete the mark of a restored store: the records are compared with the nodes' reports.
     ForgetRestoration,
     /// Answer a submission or cancellation.
@@ -214,6 +221,8 @@ pub struct Placer {
     /// The budget in force.
     budget: Option<StoredBudget>,
     ledger_power: LedgerPower,
+    /// Carbon intensity and electricity price of the configured providers.
+    grid: GridSignals,
     store_budget: bool,
     store_status: bool,
     store_aim: bool,
@@ -250,6 +259,7 @@ impl Placer {
             budget_answers: Vec::new(),
             budget: None,
             ledger_power: LedgerPower::default(),
+            grid: GridSignals::new(&config.grid, now),
             store_budget: false,
             store_status: false,
             store_aim: false,
@@ -337,6 +347,7 @@ impl Placer {
             out.push(Action::ForgetRestoration);
         }
         self.store_spending(now, out);
+        self.store_grid(now, out);
         let budgets = self.budget_answers.drain(..);
         out.extend(budgets.map(|(number, reply)| Action::AnswerBudget(number, reply)));
         out.extend(self.answers.drain(..).map(|(number, reply)| Action::Answer(number, reply)));
@@ -416,6 +427,7 @@ impl Placer {
             }
             Event::SubmissionNotStored(job) => self.not_stored(&job),
             Event::WakeAnswered(node, error) => self.wake_answered(&node, error),
+            Event::GridRead(signal, result) => self.grid_read(now, signal, result),
             Event::StoreIncomplete => self.store_all_again(),
             Event::BusReturned => self.reports_valid_from = self.reports_valid_from.max(now),
         }
@@ -429,6 +441,7 @@ impl Placer {
             self.to_order.insert(node.clone());
         }
         (self.store_budget, self.store_status, self.store_aim) = (true, true, true);
+        self.grid.store_again();
         self.alarms.push(format!(
             "the server has lost acknowledged values: the {} job records, the orders and the budget are stored \
              again; entries of the ledger may be missing",
@@ -483,6 +496,7 @@ impl Machine for Placer {
             self.adopt(now);
         }
         self.renew(now);
+        self.look_at_grid(now);
         self.control_budget(now);
         // Ended jobs release their GPUs before planning.
         self.flush(now, out);
@@ -501,7 +515,8 @@ impl Machine for Placer {
         let probe = self.controller.probe_end().map(|at| (at, "a probe ends"));
         let control =
             self.controller.control_at().map(|at| (at, "a control step of the budget is due"));
-        [Some((self.tick_at, "tick")), round, adoption, renewal, probe, control]
+        let grid = self.grid.look_at().map(|at| (at, "a value of the grid ends"));
+        [Some((self.tick_at, "tick")), round, adoption, renewal, probe, control, grid]
             .into_iter()
             .flatten()
             .min_by_key(|(at, _)| *at)

@@ -7,6 +7,8 @@
 
 mod access;
 mod actions;
+mod grid;
+mod grid_metrics;
 mod leader;
 pub mod metrics;
 mod requests;
@@ -20,12 +22,12 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetStatus, JobProgressed, JobRecord, LaunchReport, LedgerEntry,
-    PowerReport, StoreRestored, Surface,
+    AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobProgressed, JobRecord, LaunchReport,
+    LedgerEntry, PowerReport, StoreRestored, Surface,
 };
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, Reporter, STORE_RESTORED, StreamName, Subject,
-    Topic,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, GRID_STATUS, Reporter, STORE_RESTORED,
+    StreamName, Subject, Topic,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp, codec};
 use wattle_runtime::bus::{
@@ -40,6 +42,7 @@ use wattle_runtime::{clock, command};
 use crate::live::{Action, Event, PersistedState, Placer, RequestNumber};
 use crate::{Config, Policy, UnknownPolicy};
 
+use grid::GridReads;
 use leader::Ended;
 pub use leader::run;
 use metrics::PlacerMetrics;
@@ -104,6 +107,8 @@ struct PlacerService {
     wake_command: Vec<String>,
     metrics: PlacerMetrics,
     traces: Option<JobTraces>,
+    /// Reads of the grid's providers.
+    grid: GridReads,
     /// The results of wake commands.
     woken: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
 }
@@ -134,6 +139,7 @@ impl PlacerService {
             entry(BUDGET_STATUS).and_then(|change| read::<BudgetStatus>(Bucket::Budget, change));
         let aim_status =
             entry(AIM_STATUS).and_then(|change| read::<AimStatus>(Bucket::Budget, change));
+        let grid = entry(GRID_STATUS).and_then(|change| read::<GridStatus>(Bucket::Budget, change));
         let restored =
             entry(STORE_RESTORED).and_then(|change| read::<StoreRestored>(Bucket::Budget, change));
         let metered = bus.consume(StreamName::Ledger, "wattle-placer").await?;
@@ -148,6 +154,7 @@ impl PlacerService {
             budget,
             budget_status,
             aim_status,
+            grid,
             restored,
         };
         if let Some(restored) = restored {
@@ -163,6 +170,7 @@ impl PlacerService {
             "started"
         );
         metrics.restored(&persisted.jobs);
+        let grid = GridReads::start(&config.grid);
         let wake_command = config.sleep.wake_command.clone().unwrap_or_default();
         let traces = exporter.map(|exporter| JobTraces::new(&cluster, &persisted, exporter));
         let placer = Placer::new(config, policy, persisted, clock::now());
@@ -201,6 +209,7 @@ impl PlacerService {
             wake_command,
             metrics,
             traces,
+            grid,
             woken: mpsc::channel(WOKEN_MAX),
         })
     }
@@ -305,6 +314,10 @@ impl PlacerService {
                 Some(Event::Batch(surfaces.map(|s| Event::SurfaceKnown(Box::new(s))).collect()))
             }
             Some(event) = self.woken.1.recv() => Some(event),
+            Some(read) = self.grid.next() => {
+                self.metrics.grid_read(&read);
+                Some(Event::GridRead(read.signal, read.result.map(Box::new)))
+            }
             Some(message) = self.progress.next() => progressed(&message.subject, &message.payload),
             () = clock::sleep_until(wake) => {
                 if self.bus.is_connected() {

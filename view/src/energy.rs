@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::emissions::{Emissions, Rates};
 use wattle_common::messages::{LedgerEntry, UnknownCause};
 use wattle_common::{Energy, GpuIndex, JobId, NodeId, Timestamp};
 
@@ -71,6 +72,8 @@ pub struct Accounts {
     pub days: BTreeMap<u64, Uses>,
     /// Energy of all nodes.
     pub all: Uses,
+    /// Emissions and cost of all nodes.
+    pub emissions: Emissions,
     /// Start of the first counted interval.
     pub from: Option<Timestamp>,
     /// End of the last counted interval.
@@ -87,11 +90,20 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Counts the part of an entry after `since`. A repeated entry does not count.
-    pub fn count(&mut self, entry: &LedgerEntry, since: Timestamp) {
+    /// Counts the part of an entry after `since`, and its emissions and cost at the rates. A repeated entry does
+    /// not count.
+    pub fn count_at(&mut self, entry: &LedgerEntry, since: Timestamp, rates: &Rates) {
+        if self.count(entry, since) {
+            self.emissions.add(entry, since, rates);
+        }
+    }
+
+    /// Counts the part of an entry after `since`. A repeated entry does not count: the result is whether this
+    /// one does.
+    pub fn count(&mut self, entry: &LedgerEntry, since: Timestamp) -> bool {
         let from = entry.from_us.max(since);
         if entry.until_us <= from || !self.known.insert((entry.node.clone(), entry.from_us)) {
-            return;
+            return false;
         }
         let stated = |gpu: usize| entry.unknown.iter().any(|unknown| unknown.gpu as usize == gpu);
         let missing = |(gpu, energy): (usize, &Option<Energy>)| energy.is_none() && !stated(gpu);
@@ -139,6 +151,7 @@ impl Accounts {
             self.all.add(uses);
             begin = end;
         }
+        true
     }
 
     /// Energy and number of jobs of each owner; `owner_of` names the owner of a job.

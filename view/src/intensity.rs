@@ -58,6 +58,7 @@ mod tests {
             starts_at_us: Timestamp::from_s(1_000),
             steps: vec![(0, grams(100.0)), (600, grams(400.0))],
             period_s: 900,
+            origins: Vec::new(),
         };
         let mean = |from, until| {
             let (from, until) = (Timestamp::from_s(from), Timestamp::from_s(until));

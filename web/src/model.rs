@@ -12,10 +12,12 @@ use std::time::Duration;
 use serde::Serialize;
 use wattle_common::id::PredictorId;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetStatus, JobRecord, LedgerEntry, NodeSummary, PredictorStatus,
-    ServiceLease,
+    AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobRecord, LedgerEntry, NodeSummary,
+    PredictorStatus, ServiceLease,
 };
-use wattle_common::subject::{AIM_STATUS, BUDGET_SET, BUDGET_STATUS, PredictorKey, Reporter};
+use wattle_common::subject::{
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, GRID_STATUS, PredictorKey, Reporter,
+};
 use wattle_common::{JobId, NodeId, Power, Timestamp, codec};
 use wattle_view::Summaries;
 use wattle_view::node::{self, Node};
@@ -98,6 +100,8 @@ pub struct Model {
     pub jobs: Jobs,
     /// The budget in force.
     pub budget: Option<BudgetRecord>,
+    /// The sources of carbon intensity and electricity price.
+    pub grid: Option<GridStatus>,
     /// Its consumption.
     pub status: Option<BudgetStatus>,
     /// The state of the energy aim.
@@ -173,6 +177,7 @@ impl Model {
         match key {
             BUDGET_SET => self.budget = value.and_then(|value| codec::decode_json(value).ok()),
             BUDGET_STATUS => self.status = value.and_then(|value| codec::decode_json(value).ok()),
+            GRID_STATUS => self.grid = value.and_then(|value| codec::decode_json(value).ok()),
             AIM_STATUS => self.aim = value.and_then(|value| codec::decode_json(value).ok()),
             _ => {}
         }

@@ -9,14 +9,18 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, GridStatus, IntensitySeries, SetBudget,
+    SignalStatus,
 };
-use wattle_common::subject::{AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, RequestTopic};
+use wattle_common::subject::{
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, GRID_STATUS, RequestTopic,
+};
 use wattle_common::{Budget, Timestamp};
 use wattle_runtime::bus::{Bus, BusError};
 use wattle_runtime::clock;
 use wattle_runtime::shell::chain;
 use wattle_simulator::CarbonSeries;
+use wattle_view::emissions::Rates;
 
 use crate::aim::percent;
 use crate::budget::{BudgetOptions, kw, limits, tidy};
@@ -102,6 +106,19 @@ async fn stored(bus: &Bus) -> anyhow::Result<Option<BudgetRecord>> {
     read(bus, BUDGET_SET).await
 }
 
+/// Carbon intensity and electricity price, from the budget and the placer's report.
+pub(crate) async fn rates(bus: &Bus) -> anyhow::Result<Rates> {
+    let intensity = stored(bus).await?.and_then(|record| record.intensity);
+    Ok(Rates::new(intensity, read(bus, GRID_STATUS).await?))
+}
+
+/// A signal that does not have its provider's value now, with the cause.
+fn fallback(what: &str, signal: Option<&SignalStatus>) -> Option<String> {
+    let signal = signal.filter(|signal| signal.is_fallback())?;
+    let cause = signal.error.as_deref().unwrap_or("the provider has not been read yet");
+    Some(format!("{what}: {}; {cause}", signal.source()))
+}
+
 /// Requests a budget from the placer. Without `budget` the limits stay and only the intensity
 /// changes. A refusal is a usage error.
 pub(crate) async fn set(
@@ -168,6 +185,8 @@ struct Shown {
     set: Option<BudgetRecord>,
     status: Option<BudgetStatus>,
     aim: Option<AimStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grid: Option<GridStatus>,
 }
 
 async fn show(command: Show) -> anyhow::Result<()> {
@@ -176,8 +195,9 @@ async fn show(command: Show) -> anyhow::Result<()> {
     let set = stored(&bus).await?;
     let status: Option<BudgetStatus> = read(&bus, BUDGET_STATUS).await?;
     let aim: Option<AimStatus> = read(&bus, AIM_STATUS).await?;
+    let grid: Option<GridStatus> = read(&bus, GRID_STATUS).await?;
     if command.json {
-        return print_json(&Shown { set, status, aim });
+        return print_json(&Shown { set, status, aim, grid });
     }
     let has_window = set.as_ref().is_some_and(|set| set.budget.has_window());
     if has_window {
@@ -211,6 +231,16 @@ async fn show(command: Show) -> anyhow::Result<()> {
         let name = set.intensity.map(|intensity| format!(" ({})", intensity.name));
         let name = name.unwrap_or_default();
         print(&format!("grid     {} g/kWh{name}", tidy(intensity.as_g_per_kwh())))?;
+    }
+    if let Some(grid) = &grid {
+        let prices = grid.prices.as_ref().and_then(|prices| Some((prices, prices.at(now)?)));
+        if let Some((prices, price)) = prices {
+            let source = grid.price.as_ref().map(SignalStatus::source).unwrap_or_default();
+            print(&format!("tariff   {} {}/kWh ({source})", tidy(price), prices.currency))?;
+        }
+        let carbon = fallback("carbon intensity", grid.carbon.as_ref());
+        let price = fallback("electricity price", grid.price.as_ref());
+        carbon.iter().chain(&price).for_each(|text| note(&format!("note: {text}")));
     }
     if let Some(infeasible) = infeasible(&set.budget, &status) {
         note(&format!("note: {infeasible}"));

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
 use crate::id::NodeId;
+use crate::messages::grid::Origin;
 use crate::time::Timestamp;
 use crate::units::{Carbon, CarbonIntensity, Energy, Power};
 
@@ -44,6 +45,10 @@ pub struct IntensitySeries {
     pub steps: Vec<(u64, CarbonIntensity)>,
     /// Period after which the series repeats, seconds.
     pub period_s: u64,
+    /// Seconds since the start, ascending, and how the values from then on were obtained; empty: from a file
+    /// of the user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<(u64, Origin)>,
 }
 
 /// The placer's reply to [`SetBudget`].

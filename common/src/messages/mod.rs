@@ -9,6 +9,7 @@ pub mod actual;
 pub mod budget;
 pub mod desired;
 pub mod gpu_health;
+pub mod grid;
 pub mod job_record;
 pub mod jobs;
 pub mod ledger;
@@ -33,6 +34,7 @@ pub use actual::{
 pub use budget::{AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget};
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use gpu_health::{GpuCondition, GpuConditionKind, GpuHealth, MemoryRepair};
+pub use grid::{Accounting, GridStatus, InUse, Origin, PriceSeries, SignalStatus};
 pub use job_record::{
     JobRecord, LeftSizeRecord, Prediction, ProbeRecord, RecordedReason, RestartRecord,
 };

@@ -22,8 +22,9 @@ pub enum Bucket {
     Knowledge,
     /// Keys: [`PredictorKey`]; the champion, and the state of each predictor.
     Predictors,
-    /// Keys [`BUDGET_SET`], [`BUDGET_STATUS`], [`AIM_STATUS`] and [`STORE_RESTORED`]: the budget in force,
-    /// its consumption, the state of the energy aim, and whether the store was restored from a backup.
+    /// Keys [`BUDGET_SET`], [`BUDGET_STATUS`], [`AIM_STATUS`], [`GRID_STATUS`] and [`STORE_RESTORED`]: the budget in
+    /// force, its consumption, the state of the energy aim, the sources of carbon intensity and price, and
+    /// whether the store was restored from a backup.
     Budget,
     /// Key = service: [`LeaseKey`]; [`crate::messages::ServiceLease`].
     Leases,
@@ -35,6 +36,8 @@ pub const BUDGET_SET: &str = "set";
 pub const BUDGET_STATUS: &str = "status";
 /// Key of the energy aim's state in [`Bucket::Budget`]: [`crate::messages::AimStatus`].
 pub const AIM_STATUS: &str = "aim";
+/// Key of the state of the grid's signals in [`Bucket::Budget`]: [`crate::messages::GridStatus`].
+pub const GRID_STATUS: &str = "grid";
 /// Key of the mark of a restored store in [`Bucket::Budget`]: [`crate::messages::StoreRestored`].
 pub const STORE_RESTORED: &str = "restored";
 

@@ -13,6 +13,7 @@ use wattle_common::bounds::LEASE_DEFAULT;
 use wattle_common::config::{non_zero, service_lease, service_lease_default};
 use wattle_common::job::{GpuSetting, Sharing};
 use wattle_common::{ClusterId, Frequency, Power};
+use wattle_grid::GridConfig;
 
 use crate::accounts::rules::AccountRules;
 use crate::config::node_sleep::SleepConfig;
@@ -103,6 +104,9 @@ pub struct Config {
     /// Sleep of idle nodes.
     #[serde(default)]
     pub sleep: SleepConfig,
+    /// Providers of carbon intensity and electricity price.
+    #[serde(default)]
+    pub grid: GridConfig,
 }
 
 fn default_policy() -> String {
@@ -182,6 +186,7 @@ impl Config {
         self.accounts.check()?;
         PowerGroup::check(&self.power_groups).map_err(|error| format!("power_groups: {error}"))?;
         self.sleep.check(self.node_stale_after())?;
+        self.grid.check()?;
         self.probe.check()
     }
     pub(crate) fn controller(&self) -> ControllerConfig {

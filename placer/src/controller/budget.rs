@@ -10,7 +10,7 @@ use crate::controller::{Controller, PolicyHandle};
 use crate::plan::input::GridForecast;
 use crate::policies::RELATIVE_PRICES;
 use crate::power::bounds::PowerBound;
-use crate::power::budget::BudgetController;
+use crate::power::budget::{BudgetController, Grid};
 use crate::power::model::{PowerEstimate, min_power};
 
 /// The budget in force.
@@ -51,6 +51,14 @@ impl<P: PolicyHandle> Controller<P> {
         self.limits.power_max = controller.budget().power_mw;
         self.limits.caps_enforced = self.limits.is_power_limited();
         self.budget = Some(ActiveBudget { controller, next: now, position });
+    }
+
+    /// Replaces the carbon intensity of the budget in force; window, spending and price continue.
+    pub fn set_grid(&mut self, grid: Option<Grid>, now: Timestamp) {
+        if let Some(budget) = &mut self.budget {
+            budget.controller.set_grid(grid);
+            budget.next = now;
+        }
     }
 
     /// A node reports the limit of the sum of its caps, or that it has none. Returns whether that is new.

@@ -18,7 +18,7 @@ use wattle_common::{Carbon, CarbonIntensity, Energy, NodeId, Power, Timestamp};
 
 use crate::GpuPower;
 use crate::live::{Action, Placer};
-use crate::power::budget::{BudgetController, ForecastSource, Grid, Series, SeriesError, Spent};
+use crate::power::budget::{BudgetController, Grid, Series, SeriesError, Spent};
 use crate::power::model::{expected_power, least_baseline};
 
 /// Ledger entries shorter than this say nothing about idle power.
@@ -66,6 +66,11 @@ enum BudgetError {
     Series(#[from] SeriesError),
     #[error("a carbon budget needs the grid's intensity: give --carbon FILE")]
     NoIntensity,
+    #[error(
+        "the carbon intensity comes from {0}: omit --carbon, or remove [grid.carbon] from the placer's \
+         configuration"
+    )]
+    Provider(String),
 }
 
 /// The series of a message.
@@ -78,10 +83,12 @@ fn series(message: &IntensitySeries) -> Result<Series, BudgetError> {
     Ok(Series::new(message.starts_at_us, steps, us(message.period_s))?)
 }
 
-fn grid(record: &BudgetRecord) -> Option<Grid> {
-    let series = series(record.intensity.as_ref()?).ok()?;
+pub(super) fn grid(record: &BudgetRecord) -> Option<Grid> {
+    let message = record.intensity.as_ref()?;
+    let series = series(message).ok()?;
     let known_from = series.starts_at();
-    Some(Grid::new(series, ForecastSource::Persistence, known_from))
+    let forecast = super::grid::forecast(message, &series);
+    Some(Grid::new(series, forecast, known_from))
 }
 
 impl Placer {
@@ -100,6 +107,11 @@ impl Placer {
             return Err(BudgetError::Invalid);
         }
         request.intensity.as_ref().map(series).transpose()?;
+        if request.intensity.is_some()
+            && let Some(provider) = self.grid.carbon_provider()
+        {
+            return Err(BudgetError::Provider(provider));
+        }
         let before = self.budget.take();
         let known = before.as_ref().and_then(|before| before.record.intensity.clone());
         let intensity = request.intensity.or(known);
@@ -154,7 +166,7 @@ impl Placer {
         self.put_in_force(now, record, open, position, counted);
     }
 
-    fn put_in_force(
+    pub(super) fn put_in_force(
         &mut self,
         now: Timestamp,
         record: BudgetRecord,

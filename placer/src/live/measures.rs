@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::SleepState;
-use wattle_common::{Energy, Power};
+use wattle_common::{Energy, Power, Timestamp};
 
 use crate::Wakefulness;
+pub use crate::live::grid::GridMeasures;
+
 use crate::live::Placer;
 use crate::power::model::{expected_power, least_baseline, reserved_power_sum};
 
@@ -40,6 +42,10 @@ pub struct Measures {
     pub window: Option<WindowMeasures>,
     /// Carbon intensity of the grid now, g/kWh.
     pub intensity_g_per_kwh: Option<f64>,
+    /// Sources of carbon intensity and electricity price.
+    pub grid: GridMeasures,
+    /// The instant of the measures.
+    pub at: Timestamp,
 }
 
 /// Numbers of nodes.
@@ -117,6 +123,8 @@ impl Placer {
             slowdown: aim.and_then(|aim| Some((aim.slowdown()?, aim.max_slowdown))),
             window: self.window_measures(),
             intensity_g_per_kwh: limits.grid.as_ref().map(|grid| grid.now),
+            grid: self.grid.measures(now),
+            at: now,
         }
     }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetStatus, JobRecord, LaunchReport, NodeDesired, PowerReport,
-    StoreRestored, Surface,
+    AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobRecord, LaunchReport, NodeDesired,
+    PowerReport, StoreRestored, Surface,
 };
 use wattle_common::{NodeId, Timestamp};
 
@@ -31,6 +31,8 @@ pub struct PersistedState {
     pub budget: Option<BudgetRecord>,
     /// The status in the same bucket.
     pub budget_status: Option<BudgetStatus>,
+    /// Bucket `budget`, key `grid`.
+    pub grid: Option<GridStatus>,
     /// The state of the energy aim.
     pub aim_status: Option<AimStatus>,
     /// The mark of a store that was restored from a backup.
@@ -42,6 +44,7 @@ impl Placer {
     pub(super) fn restore(&mut self, persisted: PersistedState, now: Timestamp) {
         self.controller.set_aim(persisted.aim_status.as_ref(), now);
         self.restore_budget(now, persisted.budget, persisted.budget_status);
+        self.restore_grid(now, persisted.grid.as_ref());
         for report in persisted.power {
             let event = Event::PowerReported(report);
             if !self.is_within_bounds(now, &event) {

@@ -9,6 +9,7 @@ mod conditions;
 mod extremes;
 mod fault_injection;
 mod forced_colocation;
+mod grid;
 mod job_energy;
 mod kinds;
 mod limits_under_faults;

@@ -6,7 +6,7 @@
 
 use wattle_common::Machine as _;
 use wattle_common::messages::{BudgetReply, JobRecord, NodeDesired, Reply};
-use wattle_common::subject::{AIM_STATUS, BUDGET_SET, BUDGET_STATUS, STORE_RESTORED};
+use wattle_common::subject::{AIM_STATUS, BUDGET_SET, BUDGET_STATUS, GRID_STATUS, STORE_RESTORED};
 use wattle_runtime::bus::{ExclusiveError, Stored};
 use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
@@ -176,6 +176,9 @@ impl PlacerService {
                 self.budget.put(BUDGET_STATUS, &*status, shutdown).await
             }
             Action::StoreAimStatus(status) => self.budget.put(AIM_STATUS, &status, shutdown).await,
+            Action::StoreGridStatus(status) => {
+                self.budget.put(GRID_STATUS, &*status, shutdown).await
+            }
             Action::ForgetRestoration => self.budget.delete(STORE_RESTORED, shutdown).await,
             Action::WakeNode(node) => {
                 self.wake_node(node);

@@ -7,11 +7,13 @@ use std::time::Duration;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{JobRecord, LedgerEntry};
 use wattle_common::{JobId, NodeId, Power, Timestamp};
+use wattle_grid::poller::Read;
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 use wattle_runtime::metrics::{Counter, Counters, Gauge, Gauges, Histogram, Metrics};
 use wattle_runtime::traces;
 
+use super::grid_metrics::GridMetrics;
 use crate::live::Action;
 use crate::live::measures::{Measures, WindowMeasures};
 
@@ -57,6 +59,7 @@ pub struct PlacerMetrics {
     energy: Counters<1>,
     carbon: Counter,
     spans: Counters<1>,
+    grid: GridMetrics,
     state: Arc<Mutex<Counted>>,
 }
 
@@ -205,6 +208,7 @@ impl PlacerMetrics {
                 "CO2 equivalent of the energy in the ledger since the start of the placer, while the \
                  intensity is known, grams",
             ),
+            grid: GridMetrics::new(metrics),
             state: Arc::default(),
         }
     }
@@ -334,6 +338,12 @@ impl PlacerMetrics {
         self.slowdown.set(["limit"], measures.slowdown.map(|(_, limit)| limit));
         self.budget.set(measures.window);
         self.intensity.set([], measures.intensity_g_per_kwh);
+        self.grid.update(measures);
+    }
+
+    /// A read of a provider has ended.
+    pub(super) fn grid_read(&self, read: &Read) {
+        self.grid.ended(read);
     }
 }
 

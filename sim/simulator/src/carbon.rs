@@ -197,7 +197,13 @@ impl CarbonSeries {
         }
         let last = steps.last().map_or(0, |(at, _)| *at);
         let period_s = self.period_us.div_ceil(1_000_000).max(last + 1);
-        IntensitySeries { name: self.name.clone(), starts_at_us, steps, period_s }
+        IntensitySeries {
+            name: self.name.clone(),
+            starts_at_us,
+            steps,
+            period_s,
+            origins: Vec::new(),
+        }
     }
 
     /// Emissions of `energy` drawn evenly between two times from the first row.

@@ -39,7 +39,8 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
     ("profiler", &["common", "gpu"], &["runtime"]),
     ("predictor", &["common"], &["runtime"]),
     ("registry", &["common"], &["runtime"]),
-    ("placer", &["common"], &["runtime"]),
+    ("grid", &["common"], &[]),
+    ("placer", &["common", "grid"], &["runtime"]),
     ("power-agent", &["common", "gpu"], &["runtime"]),
     ("launcher", &["common"], &["runtime"]),
     ("slurm", &["common"], &["runtime"]),
@@ -88,6 +89,8 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("async-nats", &["runtime"]),
     // nvml-sim's own tests load it through the unchanged wrapper; its library does not.
     ("nvml-wrapper", &["gpu"]),
+    // Requests to providers outside the site.
+    ("ureq", &["grid"]),
 ];
 
 fn root() -> PathBuf {

@@ -53,6 +53,11 @@ function limitCards(page, ctx) {
   return cards;
 }
 
+/** A provider without its own value now, with the cause. */
+function fallback(signal, what) {
+  return signal?.fallback ? h("p", null, state(`${what}: ${signal.source}`, "warning"), signal.error ? ` ${signal.error}` : "") : null;
+}
+
 function form(ctx) {
   if (!ctx.session.person?.operates) {
     return h("p", { class: "muted" }, "Signed-in operators can set the budget here.");
@@ -96,7 +101,8 @@ export function draw(page, ctx) {
         ["Even spending", f.power(power.budget_mean_w)],
         ["Overrun of the last window", page.window?.overrun_previous === undefined ? null : f.percent(page.window.overrun_previous, 1)],
         ["Grid", page.intensity_g_per_kwh === undefined ? null : `${page.intensity_g_per_kwh} g/kWh (${page.series})`],
-      ]), h("p", { class: "muted" }, "The price is the weight of energy against completion time: at 0 jobs run as if energy were free, at 1 at their lowest energy.")),
+        ["Electricity price", page.grid?.per_kwh === undefined ? null : `${f.number(page.grid.per_kwh)} ${page.grid.currency}/kWh (${page.grid.price.source})`],
+      ]), fallback(page.grid?.carbon, "Carbon intensity"), fallback(page.grid?.price, "Electricity price"), h("p", { class: "muted" }, "The price is the weight of energy against completion time: at 0 jobs run as if energy were free, at 1 at their lowest energy.")),
       card("Set the budget", form(ctx))),
   ];
 }

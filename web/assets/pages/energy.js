@@ -44,6 +44,7 @@ export function draw(page, ctx) {
         legend(USES.map(([kind, text, key]) => [kind, `${text} ${f.energy(sums[key])} (${f.percent(share(sums[key]))})`])),
         page.until_s ? h("p", { class: "muted" }, `Measured until ${f.time(page.until_s, ctx.now())}; days are in UTC.`) : null,
         sums.carbon_is_partial ? h("p", { class: "muted" }, "The carbon intensity of a part of the time is not known; that part is left out of CO₂.") : null,
+        hasCarbon && page.series ? h("p", { class: "muted" }, `Carbon intensity now: ${page.series}.`, page.static_share > 0 ? ` In ${f.percent(page.static_share)} of the time no provider had a value, and the static one counts.` : "") : null,
         !hasCarbon ? h("p", { class: "muted" }, "No carbon intensity is set: ", h("code", null, "wattle budget set --carbon FILE"), " sets one.") : null),
       card("By day", dayBars(`Energy of each of the last 30 days by use; today ${f.energy(sums.total_wh)}`, page.days,
         (one) => USES.map(([kind, , key]) => ({ class: kind, value: one[key] })), (one) => f.energy(one.total_wh)), legend(USES.map(([kind, text]) => [kind, text])))),

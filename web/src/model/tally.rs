@@ -258,6 +258,7 @@ mod tests {
             starts_at_us: Timestamp::from_s(3_600),
             steps: vec![(0, CarbonIntensity::from_g_per_kwh(500.0))],
             period_s: 3_600,
+            origins: Vec::new(),
         };
         let mut tally = Tally::default();
         count(&mut tally, &entry("n0", 3_540, 3_600, "a", 1_800_000));

@@ -1,6 +1,7 @@
 //! The budget, its burn-down and the forecast of the window's end.
 
 use serde_json::{Map, Value, json};
+use wattle_common::messages::SignalStatus;
 use wattle_common::{Energy, Power, Timestamp};
 
 use super::{overview, rounded, seconds, watt_hours, watts};
@@ -93,6 +94,25 @@ fn burned(model: &Model, from: Timestamp, spent: Energy) -> Map<String, Value> {
         .collect()
 }
 
+/// The sources of carbon intensity and electricity price; absent: no provider is configured.
+pub(super) fn grid(model: &Model, now: Now) -> Option<Value> {
+    let grid = model.grid.as_ref()?;
+    let signal = |signal: &SignalStatus| {
+        json!({
+            "source": signal.source(), "in_use": signal.in_use.name(), "origin": signal.origin.name(),
+            "fallback": signal.is_fallback(), "since_s": seconds(signal.since_us),
+            "read_s": signal.read_at_us.map(seconds), "error": signal.error,
+        })
+    };
+    let price = grid.prices.as_ref().and_then(|prices| Some((prices, prices.at(now.at)?)));
+    Some(json!({
+        "carbon": grid.carbon.as_ref().map(signal),
+        "price": grid.price.as_ref().map(signal),
+        "per_kwh": price.map(|(_, price)| rounded(price, 4)),
+        "currency": price.map(|(prices, _)| prices.currency.clone()),
+    }))
+}
+
 /// The content of the page.
 pub(super) fn content(model: &Model, now: Now) -> Value {
     let set = model.budget.as_ref().filter(|set| !set.budget.is_none());
@@ -135,6 +155,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
         },
         "aim": aim,
         "intensity_g_per_kwh": overview::intensity(model, now.at),
+        "grid": grid(model, now),
         "series": model.budget.as_ref().and_then(|set| set.intensity.as_ref()).map(|s| s.name.clone()),
     })
 }

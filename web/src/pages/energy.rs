@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use wattle_common::{Carbon, Energy};
+use wattle_common::{Carbon, Energy, Timestamp};
+use wattle_view::emissions::static_share;
 
 use super::{grams, rounded, seconds, watt_hours};
 use crate::model::tally::{Sums, day_of};
@@ -66,6 +67,12 @@ pub(super) fn content(period: Period, model: &Model, now: Now) -> Value {
         "users": by(&sums, |(user, _)| user.clone()),
         "projects": by(&sums, |(_, project)| project.clone()),
         "days": days,
+        "grid": super::budget::grid(model, now),
+        "static_share": series.map(|series| {
+            let day = |day: u64| Timestamp::from_s(day * 86_400);
+            let begins = day((today + 1).saturating_sub(period.days()));
+            rounded(static_share(series, begins.max(series.starts_at_us), now.at), 3)
+        }),
         "series": series.map(|series| series.name.clone()),
         "until_s": model.tally.until().map(seconds),
         "ledger_read": model.ledger_read,

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::Table;
-use wattle_common::NodeId;
-use wattle_common::messages::PowerReport;
-use wattle_common::subject::{Bucket, Reporter};
+use wattle_common::messages::{GridStatus, PowerReport};
+use wattle_common::subject::{Bucket, GRID_STATUS, Reporter};
+use wattle_common::{NodeId, Timestamp};
 use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver as _, GpuError};
 use wattle_runtime::bus::Bus;
@@ -36,6 +36,8 @@ pub(crate) struct Facts {
     pub(crate) server: Option<Result<Server, String>>,
     /// The processes that answer.
     pub(crate) processes: Vec<Process>,
+    /// The sources of carbon intensity and price, and the system's time.
+    pub(crate) grid: Option<(GridStatus, Timestamp)>,
     /// The nodes with a report.
     pub(crate) nodes: Vec<NodeFacts>,
     /// The services with a configuration on this host.
@@ -157,6 +159,8 @@ async fn stored(bus: &Bus, server: &mut Server, facts: &mut Facts) -> anyhow::Re
     {
         server.ahead_s = Some((received_at.as_us() as f64 - stored_at.as_us() as f64) / 1e6);
     }
+    let grid = bus.bucket(Bucket::Budget).await?.get::<GridStatus>(GRID_STATUS).await;
+    facts.grid = grid.ok().flatten().map(|(status, _)| (status, clock::now()));
     for bucket in Bucket::ALL {
         // A key may not permit all of them.
         if let Ok(bucket_of) = bus.bucket(bucket).await

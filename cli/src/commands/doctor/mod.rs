@@ -4,6 +4,7 @@
 //! no cap is set, so a missing right of the power agent is known from the agent's own report.
 
 mod facts;
+mod grid;
 mod report;
 mod rules;
 

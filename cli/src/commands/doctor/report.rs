@@ -19,7 +19,7 @@ pub(crate) enum Kind {
 pub(crate) struct Finding {
     /// What it means.
     pub(crate) kind: Kind,
-    /// The part that it is about: `server`, `clock`, `services`, `node`, `driver`, `disk`, `slurm`.
+    /// The part that it is about: `server`, `clock`, `services`, `node`, `driver`, `disk`, `slurm`, `grid`.
     pub(crate) about: &'static str,
     /// What was found.
     pub(crate) finding: String,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::facts::{Facts, NodeFacts, Server, slurm_level};
+use super::grid;
 use super::report::{Finding, Kind, Report};
 
 /// The oldest NATS server that is tested.
@@ -27,6 +28,11 @@ pub(crate) fn check(facts: &Facts) -> Report {
     rules.server();
     rules.services();
     rules.nodes();
+    if let Some((status, now)) = &facts.grid {
+        let (findings, checked) = grid::check(status, *now);
+        rules.findings.extend(findings);
+        rules.checked.extend(checked);
+    }
     rules.configuration();
     rules.driver();
     rules.disks();

@@ -15,11 +15,13 @@ use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 
 use self::report::Report;
+use crate::commands::budget;
 use crate::commands::jobs::records;
 use crate::commands::submit::parse_span;
 use crate::connection::{Connection, block_on};
 use crate::job_records;
 use crate::output::{note, print, print_json, terminal_width};
+use wattle_view::emissions::Rates;
 use wattle_view::energy::Accounts;
 
 /// Report the energy of jobs, users, projects, nodes or days from the ledger.
@@ -67,13 +69,13 @@ pub(crate) enum By {
 }
 
 /// Counts the ledger from `since` on.
-async fn read(bus: &Bus, since: Timestamp) -> anyhow::Result<Accounts> {
+async fn read(bus: &Bus, since: Timestamp, rates: &Rates) -> anyhow::Result<Accounts> {
     let mut accounts = Accounts::default();
     let mut replay =
         bus.replay(StreamName::Ledger, None).await.context("the ledger cannot be read")?;
     while let Some(message) = replay.next_message().await.context("the ledger cannot be read")? {
         match plausible_ledger_entry(&message.subject, &message.payload, clock::now()) {
-            Some(entry) => accounts.count(&entry, since),
+            Some(entry) => accounts.count_at(&entry, since, rates),
             None => accounts.unreadable += 1,
         }
     }
@@ -89,7 +91,8 @@ pub(crate) fn run(command: &EnergyCommand) -> anyhow::Result<()> {
             let now = clock::now().as_us();
             Timestamp::from_us(now.saturating_sub(span.as_micros() as u64))
         });
-        let accounts = read(&bus, since).await?;
+        let rates = budget::rates(&bus).await?;
+        let accounts = read(&bus, since, &rates).await?;
         let records = match command.by {
             By::Job | By::User | By::Project => records(&bus).await?,
             By::Node | By::Day | By::Cause => Vec::new(),
@@ -100,7 +103,7 @@ pub(crate) fn run(command: &EnergyCommand) -> anyhow::Result<()> {
             let project = spec.and_then(|spec| spec.project.as_ref()).map(ToString::to_string);
             (spec.and_then(|spec| spec.user.clone()), project)
         };
-        let report = Report::new(command.by, &accounts, owner_of);
+        let report = Report::new(command.by, &accounts, owner_of).with_rates(&accounts, &rates);
         if command.json {
             return print_json(&report);
         }

@@ -9,8 +9,10 @@ use wattle_common::messages::UnknownCause;
 use wattle_common::{Energy, JobId, Timestamp};
 
 use super::By;
+use crate::budget::tidy;
 use crate::output::{Align, Table};
 use crate::quantity::{EnergyUnit, energy, percent};
+use wattle_view::emissions::Rates;
 use wattle_view::energy::{Accounts, Uses};
 
 /// Energy by use, in both units of the report.
@@ -91,6 +93,33 @@ pub(crate) struct Report {
     rows: Vec<Row>,
     /// Energy without a known owner, and energy that was not measured.
     causes: Vec<Row>,
+    /// Emissions, where a carbon intensity is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    emissions: Option<EmissionsRow>,
+    /// Cost, where an electricity price is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<CostRow>,
+}
+
+/// Emissions of the report's energy.
+#[derive(Clone, Debug, Serialize)]
+struct EmissionsRow {
+    carbon_kg: f64,
+    /// The source of the intensity now.
+    source: String,
+    /// Share of the energy with the static value, because no provider had one.
+    static_share: f64,
+    /// Share of the energy whose intensity is known.
+    known_share: f64,
+}
+
+/// Cost of the report's energy.
+#[derive(Clone, Debug, Serialize)]
+struct CostRow {
+    amount: f64,
+    currency: String,
+    /// The source of the price now.
+    source: String,
 }
 
 impl Report {
@@ -153,7 +182,52 @@ impl Report {
             uses: accounts.all.into(),
             rows,
             causes: causes(accounts),
+            emissions: None,
+            cost: None,
         }
+    }
+
+    /// The report with emissions and cost.
+    pub(crate) fn with_rates(mut self, accounts: &Accounts, rates: &Rates) -> Self {
+        let sums = &accounts.emissions;
+        let total = accounts.all.total();
+        self.emissions =
+            sums.carbon.zip(rates.intensity.as_ref()).map(|(carbon, series)| EmissionsRow {
+                carbon_kg: carbon.as_kg(),
+                source: series.name.clone(),
+                static_share: sums.static_share(),
+                known_share: sums.carbon_energy.ratio(total),
+            });
+        self.cost = sums.cost.zip(rates.prices.as_ref()).map(|(amount, prices)| CostRow {
+            amount,
+            currency: prices.currency.clone(),
+            source: rates.price_source.clone().unwrap_or_default(),
+        });
+        self
+    }
+
+    /// Emissions and cost with their sources, one line each.
+    fn rated(&self) -> String {
+        let mut text = String::new();
+        if let Some(emissions) = &self.emissions {
+            let carbon = tidy(emissions.carbon_kg);
+            text += &format!("\nCO2 {carbon} kg; intensity: {}", emissions.source);
+            if emissions.static_share > 0.0 {
+                text += &format!(
+                    "\n  {} of the energy at the static value",
+                    percent(emissions.static_share)
+                );
+            }
+            if emissions.known_share < 0.995 {
+                let unknown = percent(1.0 - emissions.known_share);
+                text +=
+                    &format!("\n  without {unknown} of the energy, whose intensity is not known");
+            }
+        }
+        if let Some(cost) = &self.cost {
+            text += &format!("\ncost {:.2} {}; price: {}", cost.amount, cost.currency, cost.source);
+        }
+        text
     }
 
     /// The total with its uses and the causes of unknown energy.
@@ -197,7 +271,7 @@ impl Report {
             };
             text += &line(cause, &format!("{} of GPU time{estimate}", gpu_time(lost.gpu_s)));
         }
-        text
+        text + &self.rated()
     }
 
     /// The table; the first column fits into `width`.

@@ -171,7 +171,8 @@ fn carbon_deferral_needs_no_limit() {
     let steps = [(0, 500.0), (3_600, 100.0)];
     let steps = steps.map(|(at, g)| (at, CarbonIntensity::from_g_per_kwh(g))).to_vec();
     let (name, starts_at_us) = ("grid".to_owned(), world.now - Duration::from_secs(86_400));
-    let intensity = Some(IntensitySeries { name, starts_at_us, steps, period_s: 86_400 });
+    let intensity =
+        Some(IntensitySeries { name, starts_at_us, steps, period_s: 86_400, origins: Vec::new() });
     let request = SetBudget { budget: Budget::default(), intensity };
     world.deliver(Event::BudgetSet(7, Box::new(request)));
     assert!(matches!(world.budget_reply, Some(BudgetReply::Stored { .. })));
@@ -196,7 +197,13 @@ fn invalid_budgets_are_refused() {
     assert!(error.contains("--carbon"), "{error}");
     let steps = vec![(5, CarbonIntensity::from_g_per_kwh(1.0))];
     let name = "x".to_owned();
-    let intensity = Some(IntensitySeries { name, starts_at_us: world.now, steps, period_s: 9 });
+    let intensity = Some(IntensitySeries {
+        name,
+        starts_at_us: world.now,
+        steps,
+        period_s: 9,
+        origins: Vec::new(),
+    });
     let request = SetBudget { budget: carbon, intensity };
     world.deliver(Event::BudgetSet(8, Box::new(request)));
     assert!(matches!(world.budget_reply, Some(BudgetReply::Refused { .. })));

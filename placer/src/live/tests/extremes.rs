@@ -47,7 +47,13 @@ fn event(world: &World, kind: u8, n: &[u64; 5], count: usize) -> Event {
             let steps = (0..count as u64)
                 .map(|i| (i.saturating_mul(n[4]), CarbonIntensity::from_g_per_kwh(float)));
             let (name, starts_at_us, period_s) = ("x".to_owned(), at(n[4]), n[3]);
-            let series = IntensitySeries { name, starts_at_us, steps: steps.collect(), period_s };
+            let series = IntensitySeries {
+                name,
+                starts_at_us,
+                steps: steps.collect(),
+                period_s,
+                origins: Vec::new(),
+            };
             Event::BudgetSet(1, Box::new(SetBudget { budget, intensity: Some(series) }))
         }
         2 => {

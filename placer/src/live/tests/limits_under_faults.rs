@@ -65,7 +65,7 @@ fn intensity(now: Timestamp) -> IntensitySeries {
     let steps = [(0, 500.0), (40, 100.0), (80, 300.0)];
     let steps = steps.map(|(at, g)| (at, CarbonIntensity::from_g_per_kwh(g))).to_vec();
     let (name, starts_at_us) = ("grid".to_owned(), now - Duration::from_secs(240));
-    IntensitySeries { name, starts_at_us, steps, period_s: 120 }
+    IntensitySeries { name, starts_at_us, steps, period_s: 120, origins: Vec::new() }
 }
 
 fn sleeps_in(world: &World, node: &str, state: SleepState) -> bool {

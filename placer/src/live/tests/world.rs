@@ -66,6 +66,7 @@ pub(super) struct World {
     pub(super) budget: Option<BudgetRecord>,
     pub(super) budget_status: Option<BudgetStatus>,
     pub(super) aim_status: Option<AimStatus>,
+    pub(super) grid: Option<wattle_common::messages::GridStatus>,
     pub(super) budget_reply: Option<BudgetReply>,
     /// The mark of a restored store.
     pub(super) restored: Option<StoreRestored>,
@@ -106,6 +107,7 @@ fn config() -> Config {
         accounts: AccountRules::default(),
         power_groups: Vec::new(),
         sleep: crate::config::node_sleep::SleepConfig::default(),
+        grid: wattle_grid::GridConfig::default(),
     }
 }
 
@@ -158,6 +160,7 @@ impl World {
             budget: None,
             budget_status: None,
             aim_status: None,
+            grid: None,
             budget_reply: None,
             restored: None,
             orders_may_be_forged: false,
@@ -356,6 +359,7 @@ impl World {
                 Action::StoreBudget(record) => self.budget = Some(*record),
                 Action::ForgetRestoration => self.restored = None,
                 Action::StoreAimStatus(status) => self.aim_status = Some(status),
+                Action::StoreGridStatus(status) => self.grid = Some(*status),
                 Action::StoreBudgetStatus(status) => self.budget_status = Some(*status),
                 Action::AnswerBudget(_, reply) => {
                     if let BudgetReply::Stored { budget } = &reply {

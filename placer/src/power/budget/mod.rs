@@ -146,6 +146,11 @@ impl BudgetController {
         self.controller.position()
     }
 
+    /// Replaces the carbon intensity. What is spent already keeps its emissions.
+    pub fn set_grid(&mut self, grid: Option<Grid>) {
+        self.grid = grid;
+    }
+
     /// Adds energy spent evenly between two instants, joules.
     pub fn spent(&mut self, from: Timestamp, until: Timestamp, joules: f64) {
         self.ledger.add(from, until, joules, self.grid.as_ref());

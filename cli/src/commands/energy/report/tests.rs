@@ -67,6 +67,41 @@ fn verdict_has_total_and_uses() {
 }
 
 #[test]
+fn emissions_and_cost_name_their_source() {
+    use wattle_common::messages::{IntensitySeries, PriceSeries};
+    let mut accounts = accounts();
+    accounts.emissions = wattle_view::emissions::Emissions {
+        carbon: Some(wattle_common::Carbon::from_ug(2_000_000_000)),
+        carbon_energy: accounts.all.total(),
+        static_energy: accounts.all.total().scale(0.25),
+        cost: Some(1.234),
+    };
+    let intensity = IntensitySeries {
+        name: "static value, no current value of electricity-maps DE".into(),
+        starts_at_us: Timestamp::EPOCH,
+        steps: Vec::new(),
+        period_s: 1,
+        origins: Vec::new(),
+    };
+    let rates = Rates {
+        intensity: Some(intensity),
+        prices: Some(PriceSeries { currency: "EUR".into(), steps: Vec::new() }),
+        price_source: Some("prices.xml, measured".into()),
+    };
+    let report = Report::new(By::Job, &accounts, |_| (None, None)).with_rates(&accounts, &rates);
+    let verdict = report.verdict();
+    let last: Vec<&str> = verdict.lines().rev().take(3).collect();
+    assert_eq!(
+        last,
+        [
+            "cost 1.23 EUR; price: prices.xml, measured",
+            "  25 % of the energy at the static value",
+            "CO2 2 kg; intensity: static value, no current value of electricity-maps DE",
+        ]
+    );
+}
+
+#[test]
 fn table_by_job() {
     expect![[r#"
         JOB                    USER                  ENERGY kWh  SHARE %

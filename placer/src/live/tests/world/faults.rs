@@ -201,6 +201,7 @@ impl World {
             budget: self.budget.clone(),
             budget_status: self.budget_status.clone(),
             aim_status: self.aim_status,
+            grid: self.grid.clone(),
             restored: self.restored,
         };
         self.placers += 1;

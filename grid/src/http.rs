@@ -1,0 +1,174 @@
+//! HTTP to a provider: one request with a time-out, a limit of the answer, and no redirect.
+//!
+//! Certificates are those of the system. A proxy is taken from `HTTPS_PROXY` and `NO_PROXY`. Redirects are not
+//! followed, because the credential would go to another host.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ureq::Agent;
+use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
+
+use crate::reading::ParseError;
+use crate::retry;
+
+/// Largest answer, bytes: a forecast of three days in steps of five minutes has 90 kB.
+pub const BYTES_MAX: u64 = 4 << 20;
+
+/// Why a provider has no usable answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// No connection, or the time-out.
+    #[error("{url} does not answer: {cause}")]
+    Unreachable {
+        /// The address without its query.
+        url: String,
+        /// What failed.
+        cause: String,
+    },
+    /// Status 401.
+    #[error("{url} refuses the credential (401): renew credential_file")]
+    Unauthorized {
+        /// The address.
+        url: String,
+    },
+    /// Status 403.
+    #[error("{url} forbids this account the data (403): check the subscription and the zone")]
+    Forbidden {
+        /// The address.
+        url: String,
+    },
+    /// Status 429, or 503 with `Retry-After`.
+    #[error("{url} limits the requests ({status}): raise poll_s")]
+    Limited {
+        /// The address.
+        url: String,
+        /// The status.
+        status: u16,
+        /// The requested pause.
+        retry_after: Option<Duration>,
+    },
+    /// Another status.
+    #[error("{url} answers with status {status}")]
+    Status {
+        /// The address.
+        url: String,
+        /// The status.
+        status: u16,
+    },
+    /// A longer answer than [`BYTES_MAX`].
+    #[error("{url} answers with more than {BYTES_MAX} bytes")]
+    TooLarge {
+        /// The address.
+        url: String,
+    },
+    /// An answer that cannot be used.
+    #[error("{source_name}: {error}")]
+    Parse {
+        /// The address or file.
+        source_name: String,
+        /// What is wrong.
+        #[source]
+        error: ParseError,
+    },
+    /// Only values of the past.
+    #[error("{source_name} has no current value, the newest ended at {ended}")]
+    Stale {
+        /// The provider or file.
+        source_name: String,
+        /// The end of the newest value.
+        ended: String,
+    },
+    /// The credential's file.
+    #[error(transparent)]
+    Credential(#[from] crate::credential::CredentialError),
+    /// A file.
+    #[error("{path} cannot be read: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// The operating system's error.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl ReadError {
+    /// The pause that the provider requested.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Limited { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}
+
+/// Sends requests to one provider.
+#[derive(Clone, Debug)]
+pub struct Http {
+    agent: Agent,
+}
+
+/// A header with its value.
+pub type Header<'a> = (&'a str, String);
+
+impl Http {
+    /// A client whose requests take at most `timeout`.
+    #[must_use]
+    pub fn new(timeout: Duration) -> Self {
+        let found = rustls_native_certs::load_native_certs().certs;
+        let roots: Vec<Certificate<'static>> =
+            found.iter().map(|der| Certificate::from_der(der.as_ref()).to_owned()).collect();
+        let tls = TlsConfig::builder()
+            .provider(TlsProvider::Rustls)
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .root_certs(RootCerts::Specific(Arc::new(roots)))
+            .build();
+        let config = Agent::config_builder()
+            .timeout_global(Some(timeout))
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .http_status_as_error(false)
+            .user_agent(concat!("wattle/", env!("CARGO_PKG_VERSION")))
+            .tls_config(tls)
+            .build();
+        Self { agent: config.into() }
+    }
+
+    /// The answer to a GET request.
+    ///
+    /// # Errors
+    /// [`ReadError`] for no answer, a status other than 2xx, and a long answer.
+    pub fn get(&self, url: &str, headers: &[Header<'_>]) -> Result<Vec<u8>, ReadError> {
+        // Queries have zones and times, which are noise in a log.
+        let shown = url.split('?').next().unwrap_or(url).to_owned();
+        let unreachable = |error: &ureq::Error| ReadError::Unreachable {
+            url: shown.clone(),
+            cause: error.to_string(),
+        };
+        let mut request = self.agent.get(url).header("accept", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        let mut answer = request.call().map_err(|error| unreachable(&error))?;
+        let status = answer.status().as_u16();
+        let header = answer.headers().get("retry-after").and_then(|value| value.to_str().ok());
+        let retry_after = header.and_then(retry::retry_after);
+        match status {
+            200..=299 => {}
+            401 => return Err(ReadError::Unauthorized { url: shown }),
+            403 => return Err(ReadError::Forbidden { url: shown }),
+            429 => return Err(ReadError::Limited { url: shown, status, retry_after }),
+            503 if retry_after.is_some() => {
+                return Err(ReadError::Limited { url: shown, status, retry_after });
+            }
+            _ => return Err(ReadError::Status { url: shown, status }),
+        }
+        match answer.body_mut().with_config().limit(BYTES_MAX).read_to_vec() {
+            Ok(body) => Ok(body),
+            Err(ureq::Error::BodyExceedsLimit(_)) => Err(ReadError::TooLarge { url: shown }),
+            Err(error) => Err(unreachable(&error)),
+        }
+    }
+}

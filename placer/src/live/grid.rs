@@ -1,0 +1,303 @@
+//! Carbon intensity and electricity price of the configured providers, live.
+//!
+//! A read arrives as an event, like a report of a node. Its values become the series of the budget's record, so
+//! budgets, carbon deferral, reports and pages use them as they use a file of the user. The series ends with the
+//! constant of the configuration: a provider that is silent needs no event. The reads themselves run on threads
+//! of their own ([`wattle_grid::poller`]).
+
+use std::time::Duration;
+
+use wattle_common::budget::Budget;
+use wattle_common::messages::budget::STEPS_MAX;
+use wattle_common::messages::{
+    BudgetRecord, GridStatus, IntensitySeries, Origin, PriceSeries, SignalStatus,
+};
+use wattle_common::{CarbonIntensity, Timestamp};
+use wattle_grid::config::{CarbonProvider, GridConfig};
+use wattle_grid::{Chain, ChainConfig, Interval, Reading, Signal};
+
+use crate::live::{Action, Placer};
+use crate::power::budget::{ForecastSource, Series};
+
+/// The period of the series: it ends with a constant, which holds for ten years.
+const PERIOD: Duration = Duration::from_secs(10 * 366 * 86_400);
+const DAY_US: u64 = 86_400_000_000;
+/// Step of the part of a day beyond a forecast.
+const FILL_US: u64 = 1_800_000_000;
+
+/// The signals with their sources.
+pub(super) struct GridSignals {
+    carbon: Option<Chain>,
+    price: Option<Chain>,
+    currency: String,
+    /// Whether the status is to be stored.
+    store: bool,
+    /// When a source or an alarm may change without a read.
+    look_at: Option<Timestamp>,
+}
+
+/// The chains of a configuration: of the carbon intensity, and of the price.
+fn chains(config: &GridConfig) -> (Option<ChainConfig>, Option<ChainConfig>) {
+    let label = |is_constant: bool, label: String| {
+        if is_constant { "configuration".to_owned() } else { label }
+    };
+    let carbon = config.carbon.as_ref().map(|carbon| {
+        let is_constant = carbon.provider == CarbonProvider::Static;
+        ChainConfig {
+            provider: label(is_constant, carbon.label()),
+            accounting: carbon.accounting(),
+            fallback: carbon.fallback_g_per_kwh,
+            is_constant,
+            alarm_after: Duration::from_secs(carbon.alarm_after_s),
+        }
+    });
+    let price = config.price.as_ref().map(|price| ChainConfig {
+        provider: label(price.file.is_none(), price.label()),
+        accounting: None,
+        fallback: price.fallback_per_kwh,
+        is_constant: price.file.is_none(),
+        alarm_after: Duration::from_secs(price.alarm_after_s),
+    });
+    (carbon, price)
+}
+
+/// The values of a stored series without those of the configuration; none if they are invalid.
+fn known(series: &IntensitySeries) -> Vec<Interval> {
+    let at = |s: u64| series.starts_at_us + Duration::from_secs(s);
+    let ends = series.steps.iter().skip(1).map(|(from, _)| *from).chain([series.period_s]);
+    let steps = series.steps.iter().zip(ends);
+    let mut intervals = Vec::new();
+    for ((from, intensity), until) in steps {
+        let after = series.origins.partition_point(|(at, _)| at <= from);
+        let origin = after.checked_sub(1).and_then(|i| series.origins.get(i));
+        let Some(&(_, origin)) = origin.filter(|(_, origin)| *origin != Origin::Static) else {
+            continue;
+        };
+        // One step may stand for many equal values.
+        let (mut begin, value) = (*from, intensity.as_g_per_kwh());
+        while begin < until && intervals.len() < STEPS_MAX {
+            let end = until.min(begin.saturating_add(DAY_US / 1_000_000));
+            intervals.push(Interval { from: at(begin), until: at(end), value, origin });
+            begin = end;
+        }
+    }
+    Reading::new(Signal::Carbon, intervals).map(|reading| reading.intervals).unwrap_or_default()
+}
+
+/// The steps of a chain as the series of a budget.
+fn series(name: String, chain: &Chain, now: Timestamp) -> IntensitySeries {
+    let steps = chain.steps(now);
+    let starts_at_us = steps.first().map_or(now, |step| step.from);
+    let after = |at: Timestamp| at.since(starts_at_us).as_secs();
+    let mut origins: Vec<(u64, Origin)> = Vec::new();
+    for step in &steps {
+        if origins.last().is_none_or(|(_, origin)| *origin != step.origin) {
+            origins.push((after(step.from), step.origin));
+        }
+    }
+    let last = steps.last().map_or(0, |step| after(step.from));
+    let steps =
+        steps.iter().map(|step| (after(step.from), CarbonIntensity::from_g_per_kwh(step.value)));
+    let period_s = last + PERIOD.as_secs();
+    IntensitySeries { name, starts_at_us, steps: steps.collect(), period_s, origins }
+}
+
+/// The forecast of a provider's series, else persistence. Beyond the forecast, the day before repeats.
+pub(super) fn forecast(message: &IntensitySeries, actual: &Series) -> ForecastSource {
+    let [.., (begins, Origin::Forecast), (ends, Origin::Static)] = message.origins[..] else {
+        return ForecastSource::Persistence;
+    };
+    let us = |s: u64| s.saturating_mul(1_000_000);
+    let from = message.starts_at_us + Duration::from_secs(begins);
+    let length = us(ends.saturating_sub(begins));
+    // A step before the forecast may hold into it.
+    let ahead = message.steps.iter().filter(|(at, _)| *at > begins && *at < ends);
+    let mut steps = vec![(0, actual.at(from))];
+    steps.extend(ahead.map(|(at, value)| (us(at - begins), value.as_g_per_kwh())));
+    let period = if length >= DAY_US {
+        length / DAY_US * DAY_US
+    } else {
+        let before =
+            |offset: u64| from + Duration::from_micros(offset) - Duration::from_micros(DAY_US);
+        let mut offset = length.max(1);
+        while offset < DAY_US {
+            steps.push((offset, actual.at(before(offset))));
+            offset = (offset / FILL_US + 1) * FILL_US;
+        }
+        DAY_US
+    };
+    steps.retain(|(at, _)| *at < period);
+    Series::new(from, steps, period).map_or(ForecastSource::Persistence, ForecastSource::DayAhead)
+}
+
+impl GridSignals {
+    pub(super) fn new(config: &GridConfig, now: Timestamp) -> Self {
+        let (carbon, price) = chains(config);
+        let chain = |config: ChainConfig| Chain::new(config, Vec::new(), None, now);
+        let (carbon, price) = (carbon.map(chain), price.map(chain));
+        let currency = config.price.as_ref().map(|price| price.currency.clone());
+        let store = carbon.is_some() || price.is_some();
+        let look_at = store.then_some(now);
+        Self { carbon, price, currency: currency.unwrap_or_default(), store, look_at }
+    }
+
+    /// The provider of the carbon intensity, if one is configured.
+    pub(super) fn carbon_provider(&self) -> Option<String> {
+        self.carbon.as_ref().map(|chain| chain.status().provider)
+    }
+
+    /// When [`Placer::look_at_grid`] is due.
+    pub(super) const fn look_at(&self) -> Option<Timestamp> {
+        self.look_at
+    }
+
+    pub(super) fn store_again(&mut self) {
+        self.store = self.carbon.is_some() || self.price.is_some();
+    }
+
+    fn chains(&mut self) -> impl Iterator<Item = &mut Chain> {
+        self.carbon.iter_mut().chain(self.price.iter_mut())
+    }
+
+    /// The state of both signals; absent: none is configured.
+    pub(super) fn status(&self, now: Timestamp) -> Option<GridStatus> {
+        if self.carbon.is_none() && self.price.is_none() {
+            return None;
+        }
+        let status = |chain: &Option<Chain>| chain.as_ref().map(Chain::status);
+        let prices = self.price.as_ref().map(|chain| PriceSeries {
+            currency: self.currency.clone(),
+            steps: chain.steps(now).iter().map(|step| (step.from, micros(step.value))).collect(),
+        });
+        Some(GridStatus {
+            at_us: now,
+            carbon: status(&self.carbon),
+            price: status(&self.price),
+            prices,
+        })
+    }
+
+    /// The state of each signal, and the price with its currency, for metrics.
+    pub(super) fn measures(&self, now: Timestamp) -> GridMeasures {
+        let status = |chain: &Option<Chain>| chain.as_ref().map(Chain::status);
+        GridMeasures {
+            carbon: status(&self.carbon),
+            price: status(&self.price),
+            per_kwh: self.price.as_ref().map(|chain| (chain.value(now), self.currency.clone())),
+        }
+    }
+}
+
+/// Sources of the signals, for metrics.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GridMeasures {
+    /// Carbon intensity.
+    pub carbon: Option<SignalStatus>,
+    /// Electricity price.
+    pub price: Option<SignalStatus>,
+    /// The price per kWh now, and its currency.
+    pub per_kwh: Option<(f64, String)>,
+}
+
+/// Millionths of a currency.
+fn micros(price: f64) -> i64 {
+    (price * 1e6).round() as i64
+}
+
+impl Placer {
+    /// Continues with the values that an earlier process has read, after the budget is restored.
+    pub(super) fn restore_grid(&mut self, now: Timestamp, status: Option<&GridStatus>) {
+        let (carbon, price) = chains(&self.config.grid);
+        let stored = self.budget.as_ref().and_then(|budget| budget.record.intensity.as_ref());
+        match carbon {
+            Some(config) => {
+                let before = status.and_then(|status| status.carbon.as_ref());
+                // Values of another provider or zone are not continued.
+                let before = before.filter(|before| before.provider == config.provider);
+                let known = before.and(stored).map(known).unwrap_or_default();
+                let read_at = before.and_then(|before| before.read_at_us).filter(|at| *at <= now);
+                self.grid.carbon = Some(Chain::new(config, known, read_at, now));
+                self.use_carbon(now);
+            }
+            None if stored.is_some_and(|series| !series.origins.is_empty()) => {
+                self.alarms.push(
+                    "the configuration has no [grid.carbon] any more: the last static carbon intensity of its \
+                     provider stays in use; set another with `wattle budget set --carbon FILE`"
+                        .to_owned(),
+                );
+            }
+            None => {}
+        }
+        // Prices are in a file, which is read again at once.
+        self.grid.price = price.map(|config| Chain::new(config, Vec::new(), None, now));
+        self.look_at_grid(now);
+    }
+
+    /// A read of a provider has ended.
+    pub(super) fn grid_read(
+        &mut self,
+        now: Timestamp,
+        signal: Signal,
+        result: Result<Box<Reading>, String>,
+    ) {
+        let chain = match signal {
+            Signal::Carbon => &mut self.grid.carbon,
+            Signal::Price => &mut self.grid.price,
+        };
+        let Some(chain) = chain else { return };
+        chain.read(now, result.map(|reading| *reading));
+        self.grid.store = true;
+        if signal == Signal::Carbon {
+            self.use_carbon(now);
+        }
+        self.grid.look_at = Some(now);
+        self.look_at_grid(now);
+    }
+
+    /// Follows values that end, and raises alarms, where they are due.
+    pub(super) fn look_at_grid(&mut self, now: Timestamp) {
+        if self.grid.look_at.is_none_or(|at| now < at) {
+            return;
+        }
+        let carbon_changed = self.grid.carbon.as_mut().is_some_and(|chain| chain.look(now));
+        let price_changed = self.grid.price.as_mut().is_some_and(|chain| chain.look(now));
+        self.grid.store |= carbon_changed || price_changed;
+        if carbon_changed {
+            self.use_carbon(now);
+        }
+        let alarms: Vec<String> = self.grid.chains().filter_map(|chain| chain.alarm(now)).collect();
+        self.alarms.extend(alarms);
+        self.grid.look_at = self.grid.chains().map(|chain| chain.changes_after(now)).min();
+    }
+
+    /// Puts the carbon intensity of the chain in force.
+    fn use_carbon(&mut self, now: Timestamp) {
+        let Some(chain) = &self.grid.carbon else { return };
+        let status = chain.status();
+        let series = series(status.source(), chain, now);
+        let Some(budget) = &mut self.budget else {
+            let record =
+                BudgetRecord { budget: Budget::default(), since_us: now, intensity: Some(series) };
+            self.put_in_force(now, record, None, 0.0, std::collections::BTreeMap::new());
+            self.store_budget = true;
+            return;
+        };
+        if budget.record.intensity.as_ref() == Some(&series) {
+            return;
+        }
+        budget.record.intensity = Some(series);
+        let grid = super::budget::grid(&budget.record);
+        self.controller.set_grid(grid, now);
+        self.store_budget = true;
+        self.control_budget(now);
+    }
+
+    /// Stores the sources of the signals where they have changed.
+    pub(super) fn store_grid(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+        if std::mem::take(&mut self.grid.store)
+            && let Some(status) = self.grid.status(now)
+        {
+            out.push(Action::StoreGridStatus(Box::new(status)));
+        }
+    }
+}
