@@ -23,6 +23,8 @@ use crate::view::{SlurmJob, SlurmNode, SlurmState, SlurmView};
 const EVERY_JOB: [&str; 4] = ["--noheader", "--all", "--array", "--states=all"];
 /// Most jobs in one command.
 const JOBS_PER_COMMAND: usize = 100;
+/// Before every job: September 2001. Slurm refuses the second 0.
+const LONG_AGO: Timestamp = Timestamp::from_s(1_000_000_000);
 /// The source of a mark that no user can predict.
 const RANDOM: &str = "/proc/sys/kernel/random/uuid";
 
@@ -299,7 +301,7 @@ impl Client for CommandLine {
             Command::SetAdminComment { id, text } => {
                 // slurmctld writes its own comment with the end of a job: after that of Wattle if slurmdbd was
                 // away.
-                let runs = self.past(&[*id], Timestamp::EPOCH).await?;
+                let runs = self.past(&[*id], LONG_AGO).await?;
                 if runs.last().is_none_or(|run| run.ended_at.is_none()) {
                     return Err(SlurmError::NotAccounted { id: *id });
                 }
