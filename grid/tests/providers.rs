@@ -333,7 +333,7 @@ fn prices_are_read_from_a_file_in_the_configured_currency() {
 }
 
 #[test]
-fn reads_are_reported_while_wanted_and_a_hanging_server_delays_nobody() {
+fn reads_are_reported_while_wanted_and_a_hanging_server_delays_no_other_read() {
     let (folder, server) = (TempDir::new().unwrap(), Server::start());
     drop(maps(&folder, &server));
     server.answer("/v3/carbon-intensity/latest", Answer::Hang);

@@ -146,7 +146,7 @@ impl BudgetController {
         self.controller.position()
     }
 
-    /// Replaces the carbon intensity. What is spent already keeps its emissions.
+    /// Replaces the carbon intensity. Energy that is already spent keeps its emissions.
     pub fn set_grid(&mut self, grid: Option<Grid>) {
         self.grid = grid;
     }
