@@ -1,5 +1,9 @@
 //! Tests of the fallback chain.
-#![allow(clippy::float_cmp, reason = "exact figures are meant")]
+#![allow(
+    clippy::float_cmp,
+    clippy::unwrap_used,
+    reason = "exact figures are meant; a test fails by panicking"
+)]
 
 use proptest::prelude::*;
 

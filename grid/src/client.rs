@@ -146,8 +146,13 @@ impl CarbonClient {
             self.get(&path, &headers, |body| parse(zone, body))
         };
         // A refused token or zone refuses all: no second request.
-        let latest = get("latest", electricity_maps::latest)?;
+        let mut latest = get("latest", electricity_maps::latest)?;
         let forecast = get("forecast", electricity_maps::forecast);
+        // An account may have a forecast in steps of less than an hour.
+        if let (Some(now), Ok(ahead)) = (latest.intervals.last_mut(), &forecast) {
+            let next = ahead.intervals.iter().map(|ahead| ahead.from).find(|from| *from > now.from);
+            now.until = next.map_or(now.until, |next| next.min(now.until));
+        }
         let history = get("history", electricity_maps::history);
         // Measured values count before forecast ones of the same hour.
         combined([forecast, history, Ok(latest)])

@@ -42,7 +42,7 @@ impl Schedule {
     pub fn failed(&mut self, retry_after: Option<Duration>) -> Duration {
         let doubled = PAUSE_FIRST.saturating_mul(1 << self.failures.min(12));
         self.failures = self.failures.saturating_add(1);
-        let pause = self.jittered(doubled.min(self.interval.max(PAUSE_FIRST)));
+        let pause = self.jittered(doubled.min(self.interval));
         pause.max(retry_after.unwrap_or_default().min(RETRY_AFTER_MAX))
     }
 }

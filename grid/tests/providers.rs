@@ -2,6 +2,7 @@
 //!
 //! No account of a provider was available: the answers in `tests/recorded` are modelled after the providers'
 //! public documentation, with its field names and units, and were not recorded from the real services.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::float_cmp, reason = "exact figures are meant")]
 
 use std::collections::BTreeMap;

@@ -17,6 +17,7 @@ mod edges;
 mod failover;
 mod gpu_conditions;
 mod gpu_suite;
+mod grid;
 mod history;
 mod identity;
 mod kill;
