@@ -385,10 +385,6 @@ fn cargo_commands_name_existing_packages_targets_and_tests() {
             continue;
         }
         seen += 1;
-        // A program of others.
-        if words.get(1).is_some_and(|word| word == "install") {
-            continue;
-        }
         if let Some(at) = words.iter().position(|word| word == "fuzz") {
             check_fuzz_command(&place, &words[at + 1..]);
             continue;
