@@ -171,7 +171,7 @@ impl Exporter {
                         );
                     }
                     Ok(()) if was => {
-                        tracing::info!(url, "the collector of traces accepts spans again")
+                        tracing::info!(url, "the collector of traces accepts spans again");
                     }
                     _ => {}
                 }

@@ -48,8 +48,8 @@ async fn start(site: &SlurmSite) -> Jobs {
     Jobs { through, ends, waits, cancelled, submitted: Vec::new(), by_slurm: None }
 }
 
-async fn pass(share: f64) {
-    tokio::time::sleep(Duration::from_secs(u64::from(outage_s())).mul_f64(share)).await;
+async fn pass(percent: u32) {
+    tokio::time::sleep(Duration::from_secs(u64::from(outage_s())) * percent / 100).await;
 }
 
 async fn check(site: &SlurmSite, jobs: &Jobs) {
@@ -87,11 +87,11 @@ async fn nothing_is_lost_while_wattle_slurm_is_away() {
     let mut jobs = start(&site).await;
     site.kill_9("slurm", "control");
     jobs.submitted.push(site.sbatch("news", &["--gres=gpu:1"], 9));
-    pass(0.8).await;
+    pass(80).await;
     // The heartbeat is older than its patience of 60 s: Slurm schedules this job itself.
     jobs.by_slurm = Some(site.sbatch("games", &["--gres=gpu:1"], 9));
     site.as_user("games", &["scancel", &jobs.cancelled.to_string()]);
-    pass(0.2).await;
+    pass(20).await;
     site.run("slurm", "control");
     check(&site, &jobs).await;
 }
@@ -104,7 +104,7 @@ async fn nothing_is_lost_while_slurmctld_is_away() {
     let mut jobs = start(&site).await;
     site.until_saved().await;
     assert!(site.cluster("kill-ctld", &[]).status.success());
-    pass(1.0).await;
+    pass(100).await;
     assert!(site.cluster("start-ctld", &[]).status.success());
     // Before its nodes have registered, slurmctld 22.05 starts jobs without GPUs, and does not give back those of
     // cancelled jobs.
@@ -123,7 +123,7 @@ async fn nothing_is_lost_while_slurmdbd_is_away() {
     assert!(site.cluster("stop-dbd", &[]).status.success());
     jobs.submitted.push(site.sbatch("news", &["--gres=gpu:1"], 9));
     site.as_user("games", &["scancel", &jobs.cancelled.to_string()]);
-    pass(1.0).await;
+    pass(100).await;
     assert!(site.cluster("start-dbd", &[]).status.success());
     check(&site, &jobs).await;
 }
