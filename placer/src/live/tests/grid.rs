@@ -129,7 +129,7 @@ fn a_restart_continues_with_known_values_and_spending() {
     assert_eq!(source(&world), (InUse::Live, 100.0));
     let now = world.now;
     read(&mut world, Ok(reading(now, &[70.0])));
-    assert_eq!(source(&world).1, 70.0_f64);
+    assert_eq!(source(&world), (InUse::Live, 70.0));
     let record = world.budget.as_ref().unwrap();
     assert_eq!((record.since_us, record.budget), (since, budget), "the window continues");
     let history = record.intensity.as_ref().unwrap();
