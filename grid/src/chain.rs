@@ -32,6 +32,8 @@ pub struct Chain {
     /// Whether the constant is the configured source and no fallback.
     is_constant: bool,
     alarm_after: Duration,
+    /// Since when the constant applies where nothing is known: always, if it is the only source.
+    began: Timestamp,
     known: Vec<Interval>,
     read_at: Option<Timestamp>,
     error: Option<String>,
@@ -67,7 +69,9 @@ impl Chain {
         now: Timestamp,
     ) -> Self {
         let ChainConfig { provider, accounting, fallback, is_constant, alarm_after } = config;
+        let first = known.first().map_or(now, |interval| interval.from.min(now));
         let mut chain = Self {
+            began: if is_constant { Timestamp::EPOCH } else { first },
             provider,
             accounting,
             fallback,
@@ -186,9 +190,9 @@ impl Chain {
     }
 
     /// The complete signal as steps: known values, and the constant where there is none and at the end. Values
-    /// ahead count as far as they are valid. The first step is at or before `now`.
+    /// ahead count as far as they are valid. The first step is at or before the chain's begin.
     #[must_use]
-    pub fn steps(&self, now: Timestamp) -> Vec<Step> {
+    pub fn steps(&self) -> Vec<Step> {
         let mut steps: Vec<Step> = Vec::new();
         let mut add = |from: Timestamp, value: f64, origin: Origin| match steps.last_mut() {
             // Values may differ within one second, the resolution of the series.
@@ -201,8 +205,8 @@ impl Chain {
         let mut end = None;
         let known = if self.is_constant { &[][..] } else { &self.known[..] };
         for interval in known.iter().filter(|interval| interval.from < valid_until) {
-            if end.is_none() && interval.from > now {
-                add(second(now), self.fallback, Origin::Static);
+            if end.is_none() && interval.from > self.began {
+                add(second(self.began), self.fallback, Origin::Static);
             }
             if let Some(end) = end.filter(|end| *end < interval.from) {
                 add(second(end), self.fallback, Origin::Static);
@@ -210,7 +214,7 @@ impl Chain {
             add(second(interval.from), interval.value, interval.origin);
             end = Some(interval.until.min(valid_until));
         }
-        add(second(end.unwrap_or(now)), self.fallback, Origin::Static);
+        add(second(end.unwrap_or(self.began)), self.fallback, Origin::Static);
         steps
     }
 }

@@ -85,9 +85,9 @@ fn known(series: &IntensitySeries) -> Vec<Interval> {
 }
 
 /// The steps of a chain as the series of a budget.
-fn series(name: String, chain: &Chain, now: Timestamp) -> IntensitySeries {
-    let steps = chain.steps(now);
-    let starts_at_us = steps.first().map_or(now, |step| step.from);
+fn series(name: String, chain: &Chain) -> IntensitySeries {
+    let steps = chain.steps();
+    let starts_at_us = steps.first().map_or(Timestamp::EPOCH, |step| step.from);
     let after = |at: Timestamp| at.since(starts_at_us).as_secs();
     let mut origins: Vec<(u64, Origin)> = Vec::new();
     for step in &steps {
@@ -167,7 +167,7 @@ impl GridSignals {
         let status = |chain: &Option<Chain>| chain.as_ref().map(Chain::status);
         let prices = self.price.as_ref().map(|chain| PriceSeries {
             currency: self.currency.clone(),
-            steps: chain.steps(now).iter().map(|step| (step.from, micros(step.value))).collect(),
+            steps: chain.steps().iter().map(|step| (step.from, micros(step.value))).collect(),
         });
         Some(GridStatus {
             at_us: now,
@@ -274,7 +274,7 @@ impl Placer {
     fn use_carbon(&mut self, now: Timestamp) {
         let Some(chain) = &self.grid.carbon else { return };
         let status = chain.status();
-        let series = series(status.source(), chain, now);
+        let series = series(status.source(), chain);
         let Some(budget) = &mut self.budget else {
             let record =
                 BudgetRecord { budget: Budget::default(), since_us: now, intensity: Some(series) };
