@@ -46,9 +46,9 @@ impl Placer {
 
     /// Writes the node's order if it differs from the records, or its lease is due for renewal.
     fn order(&mut self, now: Timestamp, node: &NodeId, raises_wait: bool, out: &mut Vec<Action>) {
-        let jobs = self.jobs_of(node);
+        let (jobs, starts_wait) = self.startable(node, self.jobs_of(node), raises_wait);
         let (gpus, waits) = self.orderable(node, self.caps_of(node), raises_wait);
-        self.raises_pending |= waits;
+        self.raises_pending |= waits || starts_wait;
         let power_limited = self.controller.limits().limits_power_of(node);
         let third = self.config.lease() / 3;
         let expires_at_us = now + self.config.lease();

@@ -6,12 +6,12 @@
 //! * A node that is silent, or does not carry out a reduction, may still draw what its last caps permit. It
 //!   counts with them in every plan until it reports, and no cap waits for it any longer.
 //! * A node whose power agent only advises keeps its caps. It counts with them in every plan, and no cap waits
-//!   for it.
+//!   for it. The start of a job there adds the power of these caps at once, so it waits like a cap that rises.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::job::JobPhase;
-use wattle_common::messages::{AppliedGpu, DesiredGpu, LaunchState, SleepState};
+use wattle_common::messages::{AppliedGpu, DesiredGpu, DesiredJob, LaunchState, SleepState};
 use wattle_common::{GpuIndex, NodeId, Power, Timestamp};
 
 use crate::live::Placer;
@@ -110,6 +110,28 @@ impl Placer {
                     .nodes
                     .iter()
                     .any(|(node, state)| state.reduces_since.is_some() && !is_counted(node)))
+    }
+
+    /// The jobs that may be ordered now, and whether a start on a node that only advises is left for later.
+    pub(super) fn startable(
+        &self,
+        node: &NodeId,
+        jobs: Vec<DesiredJob>,
+        raises_wait: bool,
+    ) -> (Vec<DesiredJob>, bool) {
+        let waits = raises_wait && self.controller.limits().limits_power_of(node);
+        let state = self.nodes.get(node).filter(|state| waits && advises(state));
+        let Some(state) = state else { return (jobs, false) };
+        let starts = |job: &DesiredJob| {
+            let record = self.jobs.get(&job.job).map(|tracked| &tracked.record);
+            let mut ordered = state.desired.iter().flat_map(|last| &last.jobs);
+            record.is_some_and(|record| record.phase == JobPhase::Starting)
+                && !ordered.any(|last| last.job == job.job && last.attempt == job.attempt)
+        };
+        let all = jobs.len();
+        let others: Vec<DesiredJob> = jobs.into_iter().filter(|job| !starts(job)).collect();
+        let is_left = others.len() < all;
+        (others, is_left)
     }
 
     /// The settings that may be ordered now, and whether a raise is left for later.

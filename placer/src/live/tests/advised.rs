@@ -80,6 +80,20 @@ fn a_silent_advised_node_counts_with_its_caps() {
     pass(&mut world, 120, 2, 1_250);
 }
 
+/// A history that exceeded the limit: the start on the advised node preceded the reduction on a silent one.
+#[test]
+fn a_start_on_an_advised_node_waits_for_reductions_elsewhere() {
+    let mut world = advised(3, &["n1"]);
+    limit(&mut world, 1.6);
+    pass(&mut world, 54, 3, 1_600);
+    world.submit(spec("first", 2));
+    pass(&mut world, 4, 3, 1_600);
+    world.cut_off("n0", true);
+    pass(&mut world, 8, 3, 1_600);
+    world.submit(spec("second", 1));
+    pass(&mut world, 300, 3, 1_600);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
