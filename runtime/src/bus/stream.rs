@@ -249,6 +249,11 @@ impl Bus {
                 {
                     match self.shared.jetstream.create_stream(config.clone()).await {
                         Ok(stream) => stream.cached_info().config.clone(),
+                        Err(error) if overlaps(&error) && self.exists_soon(&name).await => {
+                            return Err(BusError::Timeout {
+                                what: format!("create stream {name}"),
+                            });
+                        }
                         Err(error) => return Err(self.create_error(&name, error)),
                     }
                 }
@@ -267,6 +272,18 @@ impl Bus {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether a stream exists within half a second. While another process creates it, the server reports that
+    /// its subjects overlap.
+    async fn exists_soon(&self, name: &str) -> bool {
+        for _ in 0..5 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if self.shared.jetstream.get_stream(name).await.is_ok() {
+                return true;
+            }
+        }
+        false
     }
 
     fn create_error(&self, name: &str, error: jetstream::context::CreateStreamError) -> BusError {
@@ -334,6 +351,12 @@ impl Bus {
     pub(super) fn no_jetstream(&self) -> BusError {
         BusError::NoJetStream { url: self.url().to_owned() }
     }
+}
+
+/// Whether another stream has the subjects.
+fn overlaps(error: &jetstream::context::CreateStreamError) -> bool {
+    matches!(error.kind(), CreateStreamErrorKind::JetStream(reply)
+        if reply.error_code() == ErrorCode::STREAM_SUBJECT_OVERLAP)
 }
 
 /// Whether the server is starting, has no leader of the stream, or moves its streams: a code of 500 to 599 that
