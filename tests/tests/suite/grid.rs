@@ -179,7 +179,7 @@ async fn jobs_follow_a_provider_and_its_fallback_is_shown() {
     provider.hangs.store(true, Ordering::SeqCst);
     until_in_use(&services, "last-known").await;
     let third = job("third", &[]);
-    services.until_job(&third, "planning goes on", |r| r.phase == JobPhase::Running).await;
+    services.until_job(&third, "planning continues", |r| r.phase == JobPhase::Running).await;
     services.until_job(&patient, "the clean hour has come", |r| r.phase == JobPhase::Running).await;
     let clean = shown(&services);
     assert_eq!(clean["status"]["intensity_mg_per_kwh"], 100_000, "{clean}");

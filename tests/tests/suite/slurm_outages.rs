@@ -11,8 +11,8 @@ use wattle_tests::until;
 
 use crate::slurm::{SETUP, site};
 
-/// Steps of a simulated job per second on one GPU, at least.
-const STEPS_PER_S: u32 = 4;
+/// Steps of a simulated job in 10 s on one GPU.
+const STEPS_IN_10_S: u32 = 27;
 
 fn outage_s() -> u32 {
     let set = std::env::var("WATTLE_SLURM_OUTAGE_S").ok();
@@ -36,7 +36,7 @@ struct Jobs {
 }
 
 async fn start(site: &SlurmSite) -> Jobs {
-    let steps = STEPS_PER_S * (outage_s() + 60);
+    let steps = STEPS_IN_10_S * (outage_s() + 60) / 10;
     let through = site.sbatch("games", &["--gres=gpu:1"], steps);
     let ends = site.sbatch("news", &["--gres=gpu:1"], 90);
     let cancelled = site.sbatch("games", &["--gres=gpu:1"], 10 * steps);
