@@ -185,8 +185,8 @@ impl<P: PolicyHandle> Controller<P> {
         &mut self.state
     }
 
-    /// A node sleeps, although no configuration lets nodes sleep: policies count with sleep from now on.
-    pub const fn sleep_seen(&mut self) {
+    /// Lets policies plan with sleeping nodes: the site's scheduler has put one to sleep.
+    pub const fn nodes_sleep_at_site(&mut self) {
         self.limits.nodes_sleep = true;
     }
     /// The limits in force.

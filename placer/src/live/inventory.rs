@@ -42,7 +42,8 @@ pub(super) struct NodeState {
     pub(super) sleep: Option<NodeSleep>,
     /// Whether its wake command failed and runs again.
     pub(super) wake_again: bool,
-    /// When it was decided to wake it by a job, because the site's scheduler has put it to sleep.
+    /// When a policy decided to wake it, and the site's scheduler has put it to sleep: the job that is placed
+    /// on it wakes it.
     pub(super) woken_by_job_at: Option<Timestamp>,
     /// The leaf switch in the cluster's state.
     switch: Option<SwitchId>,
@@ -168,7 +169,7 @@ impl Placer {
         self.watch_sleep(now, node);
         let Some(state) = self.nodes.get(node) else { return };
         if state.wakefulness() == Wakefulness::Asleep {
-            self.controller.sleep_seen();
+            self.controller.nodes_sleep_at_site();
         }
         let Some((power, _)) = &state.power else { return };
         let (switch, board) = (power.switch.clone(), power.gpus_per_board);

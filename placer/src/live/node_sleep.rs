@@ -24,9 +24,10 @@
 //! A sleeping node is silent but not lost, and its GPUs count as healthy. A node that reports is awake.
 //!
 //! # Nodes of the site's scheduler
-//! Only the scheduler puts them to sleep; it would count a node that Wattle puts to sleep as failed. Its service reports them as asleep ([`wattle_common::messages::SiteNode::asleep`]). The scheduler wakes a
-//! node for a job, so a `Wake` decision runs no command: the node counts as awake, and the job that is placed
-//! on it wakes it. Without a job it counts as asleep again after `wake_time_s`.
+//! Only the scheduler puts them to sleep; it would count a node that Wattle puts to sleep as failed. Its service
+//! reports them as asleep ([`wattle_common::messages::SiteNode::asleep`]). The scheduler wakes a node for a job,
+//! so a `Wake` decision runs no command: the node counts as awake, and the job that is placed on it wakes it.
+//! Without a job it counts as asleep again after `wake_time_s`.
 
 use wattle_common::messages::{LaunchState, NodeSleep, SleepState};
 use wattle_common::{NodeId, Timestamp};

@@ -1,7 +1,8 @@
 //! GPUs that Slurm counts as used although no job has them.
 //!
-//! After a hard end slurmctld 22.05 may keep a generic resource of a job that was cancelled while it started
-//! again. No job starts there until slurmctld is restarted, so the GPU is reported as taken.
+//! If slurmctld 22.05 was killed, and a job is cancelled before its nodes have registered with the new process,
+//! slurmctld may keep the generic resources of that job. No job starts on such a GPU until slurmctld is
+//! restarted, so the GPU is reported as taken.
 
 use wattle_common::{GpuIndex, NodeId, Timestamp};
 
@@ -9,8 +10,8 @@ use super::{Action, Alarm, SlurmMachine};
 use crate::view::SlurmView;
 
 impl SlurmMachine {
-    /// Notes since when each GPU is used without a job. Nodes are read after jobs, so a job that starts in
-    /// between is missing for one view.
+    /// Notes since when Slurm counts each GPU as used without a job. Jobs are read before nodes, so the GPU of a
+    /// job that starts in between is without a job for one view.
     pub(super) fn find_leaks(&mut self, now: Timestamp, view: &SlurmView, out: &mut Vec<Action>) {
         let has = |node: &NodeId, gpu: GpuIndex| {
             let on = view.jobs.values().filter(|job| !job.state.is_final()).flat_map(|job| &job.on);

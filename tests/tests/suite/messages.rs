@@ -4,12 +4,20 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::LazyLock;
 
 use wattle_common::subject::Topic;
 use wattle_tests::{System, repository};
 
-/// A Python with nats-py, in a virtual environment beside the programs; an error states what is missing.
-pub(crate) fn python() -> Result<PathBuf, String> {
+/// A Python with nats-py, or a note that the test did not run. Tests that run at once install it once.
+#[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
+pub(crate) fn python() -> Option<PathBuf> {
+    static INSTALLED: LazyLock<Result<PathBuf, String>> = LazyLock::new(install);
+    INSTALLED.as_ref().inspect_err(|reason| println!("SKIPPED: {reason}")).ok().cloned()
+}
+
+/// Installs nats-py into a virtual environment beside the programs; an error states what is missing.
+fn install() -> Result<PathBuf, String> {
     let folder = wattle_tests::program("wattle").with_file_name("nats-py");
     let python = folder.join("bin/python");
     let has_package = || {
@@ -33,13 +41,7 @@ pub(crate) fn python() -> Result<PathBuf, String> {
 
 #[tokio::test]
 async fn python_line_of_each_subject_runs() {
-    let python = match python() {
-        Ok(python) => python,
-        Err(reason) => {
-            println!("SKIPPED: {reason}");
-            return;
-        }
-    };
+    let Some(python) = python() else { return };
     let mut system =
         System::up_as("local", &["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo"])
             .await;
