@@ -36,6 +36,16 @@ pub(crate) async fn site(setup: Setup) -> Option<(SemaphorePermit<'static>, Slur
     }
 }
 
+/// The fields of a job that has ended, when the accounting has its end: slurmctld reports it to slurmdbd later.
+async fn accounted_end(site: &SlurmSite, id: u32) -> Vec<String> {
+    until("the end is in Slurm's accounting", async || {
+        let fields = accounted(site, id);
+        let open = ["", "PENDING", "RUNNING", "COMPLETING"].contains(&fields[0].as_str());
+        (!open).then_some(fields)
+    })
+    .await
+}
+
 /// The fields of the last run of a job in the accounting database.
 fn accounted(site: &SlurmSite, id: u32) -> Vec<String> {
     let job = id.to_string();
@@ -77,7 +87,7 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
         let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
         assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
         assert_eq!(end.attempt, 1, "{end:#?}");
-        let fields = accounted(&site, id);
+        let fields = accounted_end(&site, id).await;
         assert_eq!(fields[0], "COMPLETED", "{fields:?}");
         let decided = end.reasons.iter().find(|reason| reason.decision.starts_with("placed on"));
         let at = decided.map(|reason| reason.decision.trim_start_matches("placed on ").to_owned());
@@ -93,9 +103,11 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     }
     let end = site.until_job(dependent, "it has finished", |record| record.phase.is_final()).await;
     assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
-    let tasks =
-        site.as_user("root", &["sacct", "-X", "-P", "-n", "-o", "state", "-j", &array.to_string()]);
-    assert_eq!(tasks, ["COMPLETED"; 4].join("\n"));
+    let command = ["sacct", "-X", "-P", "-n", "-o", "state", "-j", &array.to_string()];
+    until("all tasks of the array are completed in the accounting", async || {
+        (site.as_user("root", &command) == ["COMPLETED"; 4].join("\n")).then_some(())
+    })
+    .await;
     assert!(site.wattle(&["budget", "clear"]).status.success());
     // An owner consents to a requeue and to other numbers of GPUs.
     let terms = "--comment=wattle: gpus=1..4 signal=TERM workload=eaco-alexnet";
@@ -126,10 +138,10 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     .await;
     let end = site.until_job(elastic, "it has finished", |record| record.phase.is_final()).await;
     assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
-    assert_eq!(accounted(&site, elastic)[0], "COMPLETED");
+    assert_eq!(accounted_end(&site, elastic).await[0], "COMPLETED");
     let end = site.until_job(long, "it has finished", |record| record.phase.is_final()).await;
     assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{end:#?}\n{}", site.logs());
-    assert_eq!(accounted(&site, long)[0], "COMPLETED");
+    assert_eq!(accounted_end(&site, long).await[0], "COMPLETED");
     // The energy is in the ledger, in the record and in Slurm's accounting.
     let job = end.spec.job.clone();
     let comment = until("the energy is in Slurm's accounting", async || {
@@ -189,7 +201,7 @@ async fn jobs_that_slurm_places_are_followed_and_get_caps() {
     for id in [first, second] {
         let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
         assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{end:#?}\n{}", site.logs());
-        assert_eq!(accounted(&site, id)[0], "COMPLETED");
+        assert_eq!(accounted_end(&site, id).await[0], "COMPLETED");
     }
     let failing =
         site.as_user("games", &["sbatch", "--parsable", "--gres=gpu:1", "--wrap=sleep 3; exit 7"]);
@@ -228,7 +240,7 @@ async fn advice_changes_nothing() {
             site.ledger_j(&end.spec.job).await.ok().filter(|energy_j| *energy_j > 0.0)
         })
         .await;
-        let comment = accounted(&site, id).pop().unwrap_or_default();
+        let comment = accounted_end(&site, id).await.pop().unwrap_or_default();
         assert_eq!(comment, "", "nothing is written to Slurm");
     }
     let log = site.log("slurm", "control");
@@ -273,7 +285,7 @@ async fn slurm_chooses_the_gpus_of_jobs_that_wattle_starts() {
     for id in jobs {
         let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
         assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
-        assert_eq!(accounted(&site, id)[0], "COMPLETED");
+        assert_eq!(accounted_end(&site, id).await[0], "COMPLETED");
         let decided = end.reasons.iter().any(|reason| reason.decision.starts_with("placed on"));
         assert!(decided, "Wattle has started it: {end:#?}");
     }
@@ -308,7 +320,7 @@ async fn jobs_share_a_gpu_with_the_consent_of_both_owners() {
     for id in [guest, alone, first] {
         let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
         assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
-        assert_eq!(accounted(&site, id)[0], "COMPLETED");
+        assert_eq!(accounted_end(&site, id).await[0], "COMPLETED");
     }
 }
 

@@ -56,9 +56,11 @@ async fn check(site: &SlurmSite, jobs: &Jobs) {
     let end = site.until_job(jobs.cancelled, "it has ended", |r| r.phase.is_final()).await;
     assert_eq!(end.phase, JobPhase::Cancelled, "{end:#?}\n{}", site.logs());
     if let Some(id) = jobs.by_slurm {
-        let runs =
-            site.as_user("root", &["sacct", "-D", "-X", "-n", "-j", &id.to_string(), "-ostate"]);
-        assert_eq!(runs.split_whitespace().collect::<Vec<_>>(), ["COMPLETED"]);
+        let command = ["sacct", "-D", "-X", "-n", "-j", &id.to_string(), "-ostate"];
+        until("the job has run once in the accounting", async || {
+            (site.as_user("root", &command).split_whitespace().eq(["COMPLETED"])).then_some(())
+        })
+        .await;
     }
     let finish = [jobs.through, jobs.ends, jobs.waits].into_iter().chain(jobs.submitted.clone());
     for id in finish {
