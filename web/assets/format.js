@@ -27,6 +27,13 @@ function scaled(value, units, step = 1000) {
 export const power = (watts) => scaled(watts, ["W", "kW", "MW"]);
 export const energy = (wattHours) => scaled(wattHours, ["Wh", "kWh", "MWh", "GWh"]);
 export const carbon = (grams) => scaled(grams, ["g", "kg", "t", "kt"]);
+export const price = (perKwh, currency) => `${number(perKwh)} ${currency}/kWh`;
+/** An amount of a currency. */
+export function money(value, currency) {
+  if (!known(value)) return NONE;
+  const text = value !== 0 && Math.abs(value) < 0.0005 ? "under 0.001" : number(value).replace("-", "−");
+  return `${text} ${currency}`;
+}
 export const watts = (value) => (known(value) ? String(Math.round(value)) : NONE);
 
 export function percent(share, digits = 0) {

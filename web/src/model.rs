@@ -25,7 +25,7 @@ use wattle_view::node::{self, Node};
 use self::detail::Detail;
 use self::history::History;
 use self::jobs::Jobs;
-use self::tally::Tally;
+use self::tally::{Rates, Tally};
 
 /// Age from which a summary is no reading any more, wall time: profilers publish one a second, and in a
 /// large cluster one in three seconds is received.
@@ -134,6 +134,15 @@ impl Model {
     #[must_use]
     pub fn new(cluster: &str) -> Self {
         Self { cluster: cluster.to_owned(), ..Self::default() }
+    }
+
+    /// The rates of emissions and cost.
+    #[must_use]
+    pub fn rates(&self) -> Rates<'_> {
+        Rates {
+            intensity: self.budget.as_ref().and_then(|set| set.intensity.as_ref()),
+            prices: self.grid.as_ref().and_then(|grid| grid.prices.as_ref()),
+        }
     }
 
     fn failed(&mut self, what: String) {

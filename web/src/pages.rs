@@ -111,6 +111,9 @@ fn power_text(power: Power) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
+    use wattle_common::codec;
+    use wattle_common::messages::{GridStatus, PriceSeries};
+
     use super::*;
     use crate::model::tests::{example, now};
 
@@ -157,6 +160,32 @@ mod tests {
         assert_eq!(page["nodes"]["n0"]["w"], json!(240));
         assert_eq!(page["gpus"]["busy"], json!(1));
         assert_eq!(page["level"], json!("fault"), "no placer: {page}");
+    }
+
+    #[test]
+    fn cost_is_shown_where_a_price_is_known() {
+        let page = |topic: &str, price: Option<i64>| {
+            let parameters = [("topic".to_owned(), topic.to_owned()), ("job".into(), "a".into())];
+            let mut model = example();
+            let at = Timestamp::from_s;
+            let host = Energy::from_j(3_600_000);
+            let entry = wattle_testkit::ledger_entry("n0", at(0), at(60), host);
+            model.entry(&codec::encode_json(&entry));
+            let steps = price.map(|price| (Timestamp::EPOCH, price)).into_iter().collect();
+            let prices = PriceSeries { currency: "EUR".to_owned(), steps };
+            let (carbon, prices) = (None, Some(prices));
+            model.grid = Some(GridStatus { at_us: Timestamp::EPOCH, carbon, price: None, prices });
+            content(&Topic::parse(&parameters.into()).unwrap(), &model, now(100))["page"].take()
+        };
+        let energy = page("energy", Some(500_000));
+        let sums = &energy["sums"];
+        let kwh = sums["total_wh"].as_f64().unwrap() / 1e3;
+        let cost = sums["cost"].as_f64().unwrap();
+        assert!(kwh >= 1.0 && (cost - kwh * 0.5).abs() < 1e-3, "{kwh} kWh: {cost}");
+        assert_eq!((&energy["currency"], &sums["cost_is_partial"]), (&json!("EUR"), &json!(false)));
+        assert_eq!(page("job", Some(500_000))["price_per_kwh"], json!(0.5));
+        assert!(page("overview", Some(500_000))["today"]["cost"].is_number());
+        assert!(page("energy", None)["sums"].get("cost").is_none(), "no price is known");
     }
 
     #[test]

@@ -101,7 +101,7 @@ export function draw(page, ctx) {
         ["Even spending", f.power(power.budget_mean_w)],
         ["Overrun of the last window", page.window?.overrun_previous === undefined ? null : f.percent(page.window.overrun_previous, 1)],
         ["Grid", page.intensity_g_per_kwh === undefined ? null : `${page.intensity_g_per_kwh} g/kWh (${page.series})`],
-        ["Electricity price", page.grid?.per_kwh === undefined ? null : `${f.number(page.grid.per_kwh)} ${page.grid.currency}/kWh (${page.grid.price.source})`],
+        ["Electricity price", page.grid?.per_kwh === undefined ? null : `${f.price(page.grid.per_kwh, page.grid.currency)} (${page.grid.price.source})`],
       ]), fallback(page.grid?.carbon, "Carbon intensity"), fallback(page.grid?.price, "Electricity price"), h("p", { class: "muted" }, "The price is the weight of energy against completion time: at 0 jobs run as if energy were free, at 1 at their lowest energy.")),
       card("Set the budget", form(ctx))),
   ];

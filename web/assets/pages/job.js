@@ -37,7 +37,7 @@ const MEASURED = [
   { title: "Predicted", cell: (row) => against(row.gpu_w, row.gpu_w_predicted, " W") },
 ];
 
-function costs(details) {
+function costs(details, price, currency) {
   const [placed] = details.costs;
   const compare = (row) => {
     if (row === placed || row.key === "0") return "its placement";
@@ -49,6 +49,7 @@ function costs(details) {
     { title: "Configuration", head: true, cell: (row) => row.label },
     { title: "Time", class: "number", cell: (row) => f.span(row.time_s) },
     { title: "Energy", class: "number", cell: (row) => f.energy(row.wh) },
+    ...(price === undefined ? [] : [{ title: `Cost at ${f.price(price, currency)}`, class: "number", cell: (row) => f.money((row.wh / 1000) * price, currency) }]),
     { title: "Steps/s", class: "number wide", cell: (row) => f.number(row.rate) },
     { title: "W/GPU", class: "number wide", cell: (row) => f.number(row.gpu_w) },
     { title: "Against", cell: compare },
@@ -102,6 +103,7 @@ export function draw(page, ctx) {
   const { row, details } = page;
   const saved = page.baseline && row.wh !== undefined ? row.wh * (page.baseline.energy - 1) : undefined;
   const carbon = page.intensity_g_per_kwh === undefined || row.wh === undefined ? undefined : (row.wh / 1000) * page.intensity_g_per_kwh;
+  const { price_per_kwh: price, currency } = page;
   return [
     heading(page.job, h("p", { class: "verdict-line" }, state(row.phase), h("span", { class: "muted", "aria-hidden": "true" }, " · "), verdict(page, ctx))),
     page.error ? h("p", null, state(page.error, "fault")) : null,
@@ -114,6 +116,7 @@ export function draw(page, ctx) {
         facts([["Speed", page.rate === undefined ? null : `${f.number(page.rate)} steps/s`], ["Epochs", page.epoch], [row.group === 2 ? "Ended" : "End", end(row, ctx)], ["Deadline", row.deadline_s ? f.time(row.deadline_s, ctx.now()) : null]])),
       card("Energy", figure(f.energy(row.wh)),
         facts([["Power", f.power(row.w)], ["CO₂ at the intensity now", f.carbon(carbon)],
+          price === undefined || row.wh === undefined ? ["Cost", null] : [`Cost at ${f.price(price, currency)}`, f.money((row.wh / 1000) * price, currency)],
           ["Baseline", page.baseline ? f.energy(row.wh * page.baseline.energy) : null],
           ["Saved", saved === undefined ? null : `${f.energy(saved)} (${f.percent(1 - 1 / page.baseline.energy, 1)})`]])),
       card("Request", facts([["GPUs", page.requested.gpus + (page.requested.gpu_type ? ` ${page.requested.gpu_type}` : "") + (page.requested.exclusive ? ", exclusive" : "")],
@@ -121,7 +124,7 @@ export function draw(page, ctx) {
         ["Submitted", f.time(row.submitted_s, ctx.now())], ["Started", row.started_s ? f.time(row.started_s, ctx.now()) : null], ["Starts", row.starts],
         ["Cost of a restart", details?.restart_cost_s === undefined ? null : f.span(details.restart_cost_s)], ["Priority", row.priority]]))),
     details ? [
-      reasons(details, ctx), costs(details),
+      reasons(details, ctx), costs(details, price, currency),
       card("Measured and predicted", table("Measured speed and power by configuration, with the prediction at the placement", MEASURED, details.measured.map((one, index) => ({ key: String(index), ...one })), "No complete measurement window yet.")),
       card("Output", log.section(page.job, details.log_nodes, ctx)),
     ] : h("p", { class: "loading" }, "Reading the details…"),

@@ -33,7 +33,7 @@ function jobsCard({ jobs, gpus }) {
 
 function todayCard({ today, intensity_g_per_kwh: intensity, ledger_read: isRead }) {
   if (!isRead) return card("Today", h("p", { class: "muted" }, "The ledger is being read."));
-  return card("Today (UTC)", figure(f.energy(today.energy_wh), today.carbon_g !== undefined ? h("span", { class: "of" }, `, ${f.carbon(today.carbon_g)} CO₂`) : null),
+  return card("Today (UTC)", figure(f.energy(today.energy_wh), h("span", { class: "of" }, today.carbon_g === undefined ? null : `, ${f.carbon(today.carbon_g)} CO₂`, today.cost === undefined ? null : `, ${f.money(today.cost, today.currency)}`)),
     gauge({ share: today.energy_wh ? today.jobs_wh / today.energy_wh : 0 }),
     h("p", { class: "muted" }, `${f.energy(today.jobs_wh)} for jobs`),
     h("p", { class: "muted" }, h("a", { href: "/saving" }, today.saved_share === undefined ? "no saving known yet"

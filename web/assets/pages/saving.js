@@ -21,7 +21,7 @@ function periodCard([key, text], page) {
   return card(text, figure(f.energy(one.saved_wh), h("span", { class: "of" }, ` saved, ${f.percent(one.share, 1)}`)),
     gauge({ share: one.baseline_wh ? one.used_wh / one.baseline_wh : 0 }),
     h("p", { class: "muted" }, `${f.energy(one.used_wh)} used, ${f.energy(one.baseline_wh)} for the baseline`),
-    h("p", { class: "muted" }, one.slowdown === undefined ? null : `jobs run ${f.percent(one.slowdown, 1)} longer`, one.carbon_g === undefined ? null : `, ${f.carbon(one.carbon_g)} CO₂ saved`),
+    h("p", { class: "muted" }, one.slowdown === undefined ? null : `jobs run ${f.percent(one.slowdown, 1)} longer`, [one.carbon_g === undefined ? null : `${f.carbon(one.carbon_g)} CO₂`, one.cost === undefined ? null : f.money(one.cost, page.currency)].filter(Boolean).map((text) => `, ${text} saved`)),
     h("p", { class: "muted" }, `compared: ${f.percent(one.coverage)} of the jobs' energy`));
 }
 

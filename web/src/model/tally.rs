@@ -1,12 +1,12 @@
 //! Energy of the last days by hour, user and project, from the ledger.
 //!
-//! Carbon is computed when it is read, from the mean intensity of each hour, so that a series that is set
-//! later counts for the hours since its start.
+//! Carbon and cost are computed when they are read, from the mean intensity and price of each hour, so that a
+//! series that is set later counts for the hours since its start.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wattle_common::messages::{IntensitySeries, LedgerEntry};
-use wattle_common::{Carbon, Energy, JobId, NodeId, Timestamp};
+use wattle_common::messages::{IntensitySeries, LedgerEntry, PriceSeries};
+use wattle_common::{Carbon, CarbonIntensity, Energy, JobId, NodeId, Timestamp};
 use wattle_view::energy::{Uses, part};
 use wattle_view::intensity::mean_intensity;
 
@@ -49,21 +49,65 @@ pub struct Tally {
     until: Option<Timestamp>,
 }
 
+/// The rates at which energy becomes emissions and cost; absent: not known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rates<'a> {
+    /// Carbon intensity.
+    pub intensity: Option<&'a IntensitySeries>,
+    /// Electricity price.
+    pub prices: Option<&'a PriceSeries>,
+}
+
+/// Energy with its emissions and cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Amount {
+    /// The energy.
+    pub energy: Energy,
+    /// Emissions of the part whose intensity is known; `None`: of no part.
+    pub carbon: Option<Carbon>,
+    /// Cost in the currency of the part whose price is known; `None`: of no part.
+    pub cost: Option<f64>,
+}
+
+impl Amount {
+    /// Adds energy of one hour with its mean rates.
+    pub fn add(&mut self, energy: Energy, intensity: Option<CarbonIntensity>, price: Option<f64>) {
+        let carbon = intensity.map(|mean| energy.carbon(mean));
+        let cost = price.map(|mean| energy.as_kwh() * mean);
+        self.merge(Self { energy, carbon, cost });
+    }
+
+    /// Adds another amount.
+    pub fn merge(&mut self, other: Self) {
+        self.energy += other.energy;
+        if let Some(carbon) = other.carbon {
+            self.carbon = Some(self.carbon.unwrap_or_default() + carbon);
+        }
+        if let Some(cost) = other.cost {
+            self.cost = Some(self.cost.unwrap_or_default() + cost);
+        }
+    }
+}
+
 /// The sums of a period.
 #[derive(Clone, Debug, Default)]
 pub struct Sums {
     /// Energy by use.
     pub uses: Uses,
-    /// Emissions of the energy whose intensity is known; `None`: of no hour.
-    pub carbon: Option<Carbon>,
+    /// All energy.
+    pub all: Amount,
     /// Whether the intensity of a part of the time is not known.
     pub carbon_is_partial: bool,
-    /// Energy and emissions of each owner's jobs.
-    pub owners: BTreeMap<Owner, (Energy, Option<Carbon>)>,
+    /// Whether the price of a part of the time is not known.
+    pub cost_is_partial: bool,
+    /// Each owner's jobs.
+    pub owners: BTreeMap<Owner, Amount>,
     /// Energy saved by caps and clocks.
     pub saved: Saved,
     /// Emissions saved with it.
     pub carbon_saved_ug: f64,
+    /// Cost saved with it, in the currency.
+    pub cost_saved: f64,
 }
 
 fn owner_of(entry: &LedgerEntry, job: usize, recorded: &impl Fn(&JobId) -> Owner) -> Owner {
@@ -139,28 +183,24 @@ impl Tally {
 
     /// The sums of the days since `first_day` (days since the Unix epoch) until and including `last_day`.
     #[must_use]
-    pub fn sums(&self, first_day: u64, last_day: u64, series: Option<&IntensitySeries>) -> Sums {
+    pub fn sums(&self, first_day: u64, last_day: u64, rates: Rates<'_>) -> Sums {
         let mut sums = Sums::default();
         for (hour, slot) in self.hours.range(first_day * 24..(last_day + 1) * 24) {
             let from = Timestamp::from_us(hour * HOUR_US);
             let until = Timestamp::from_us((hour + 1) * HOUR_US);
-            let mean = series.and_then(|series| mean_intensity(series, from, until));
-            let add = |sum: &mut Option<Carbon>, energy: Energy| {
-                if let Some(mean) = mean {
-                    *sum = Some(sum.unwrap_or_default() + energy.carbon(mean));
-                }
-            };
+            let mean = rates.intensity.and_then(|series| mean_intensity(series, from, until));
+            let price = rates.prices.and_then(|prices| prices.mean(from, until));
             sums.uses.add(slot.uses);
-            add(&mut sums.carbon, slot.uses.total());
+            sums.all.add(slot.uses.total(), mean, price);
             sums.carbon_is_partial |= mean.is_none();
+            sums.cost_is_partial |= price.is_none();
             for (owner, energy) in &slot.owners {
-                let one = sums.owners.entry(owner.clone()).or_default();
-                one.0 += *energy;
-                add(&mut one.1, *energy);
+                sums.owners.entry(owner.clone()).or_default().add(*energy, mean, price);
             }
             sums.saved.add(&slot.saved);
-            let grams = mean.map_or(0.0, wattle_common::CarbonIntensity::as_g_per_kwh);
-            sums.carbon_saved_ug += slot.saved.saved_mj() / 3.6e9 * grams * 1e6;
+            let saved_kwh = slot.saved.saved_mj() / 3.6e9;
+            sums.carbon_saved_ug += saved_kwh * mean.map_or(0.0, |mean| mean.as_g_per_kwh()) * 1e6;
+            sums.cost_saved += saved_kwh * price.unwrap_or_default();
         }
         sums
     }
@@ -203,7 +243,6 @@ fn parts(entry: &LedgerEntry, length_us: u64) -> Vec<(u64, Timestamp, Timestamp)
 
 #[cfg(test)]
 mod tests {
-    use wattle_common::CarbonIntensity;
     use wattle_common::messages::JobEnergy;
     use wattle_testkit as testkit;
 
@@ -239,12 +278,12 @@ mod tests {
         count(&mut tally, &over);
         count(&mut tally, &over);
         count(&mut tally, &entry("n1", 3_000, 3_060, "b", 50));
-        let sums = tally.sums(0, 0, None);
+        let sums = tally.sums(0, 0, Rates::default());
         assert_eq!(sums.uses.jobs, Energy::from_j(150));
         assert_eq!(sums.uses.total(), Energy::from_j(320));
-        assert_eq!(sums.owners[&(Some("user of a".to_owned()), None)].0, Energy::from_j(100));
+        assert_eq!(sums.owners[&(Some("user of a".to_owned()), None)].energy, Energy::from_j(100));
         assert_eq!(tally.hours[&0].uses.hosts, Energy::from_j(15));
-        assert_eq!((sums.carbon, sums.carbon_is_partial), (None, true));
+        assert_eq!((sums.all.carbon, sums.carbon_is_partial), (None, true));
         assert!((sums.saved.saved_mj() - 75_000.0).abs() < 1.0, "{:?}", sums.saved);
         let burned = tally.burned(Timestamp::EPOCH);
         assert_eq!(burned.last().map(|(_, sum)| *sum), Some(Energy::from_j(320)));
@@ -252,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn carbon_follows_from_the_intensity_of_each_hour() {
+    fn carbon_and_cost_follow_from_the_rates_of_each_hour() {
         let series = IntensitySeries {
             name: "grid".to_owned(),
             starts_at_us: Timestamp::from_s(3_600),
@@ -263,9 +302,18 @@ mod tests {
         let mut tally = Tally::default();
         count(&mut tally, &entry("n0", 3_540, 3_600, "a", 1_800_000));
         count(&mut tally, &entry("n0", 3_600, 3_660, "a", 1_800_000));
-        let sums = tally.sums(0, 0, Some(&series));
-        let grams = sums.carbon.unwrap().as_g();
+        let hour = Timestamp::from_s(3_600);
+        let prices = PriceSeries { currency: "EUR".to_owned(), steps: vec![(hour, 200_000)] };
+        let sums = tally.sums(0, 0, Rates { intensity: Some(&series), prices: Some(&prices) });
+        let grams = sums.all.carbon.unwrap().as_g();
         assert!((grams - 500.0).abs() < 0.1 && sums.carbon_is_partial, "{grams}");
+        // 1 kWh of the second hour at 0.2 EUR/kWh, half of it of the job; the price of the first is not known.
+        let cost = sums.all.cost.unwrap();
+        assert!((cost - 0.2).abs() < 1e-3 && sums.cost_is_partial, "{cost}");
+        let owned = sums.owners[&(Some("user of a".to_owned()), None)];
+        assert!((owned.cost.unwrap() - 0.1).abs() < 1e-6, "{owned:?}");
+        // The baseline has 1.5 times the energy.
+        assert!((sums.cost_saved - 0.05).abs() < 1e-6, "{}", sums.cost_saved);
     }
 
     #[test]
@@ -279,8 +327,12 @@ mod tests {
             (tally.fine.len(), tally.known[&testkit::node("n0")].len()),
             (FINE_MAX, KNOWN_MAX)
         );
-        let before = tally.sums(0, 100, None).uses;
+        let before = tally.sums(0, 100, Rates::default()).uses;
         count(&mut tally, &entry("n0", 60, 120, "a", 1));
-        assert_eq!(tally.sums(0, 100, None).uses, before, "an old entry is a repeated one");
+        assert_eq!(
+            tally.sums(0, 100, Rates::default()).uses,
+            before,
+            "an old entry is a repeated one"
+        );
     }
 }

@@ -1,13 +1,13 @@
-//! Energy and carbon by user and project, and by day.
+//! Energy, carbon and cost by user and project, and by day.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use wattle_common::{Carbon, Energy, Timestamp};
+use wattle_common::Timestamp;
 use wattle_view::emissions::static_share;
 
-use super::{grams, rounded, seconds, watt_hours};
-use crate::model::tally::{Sums, day_of};
+use super::{grams, rounded, seconds, significant, watt_hours};
+use crate::model::tally::{Amount, Sums, day_of};
 use crate::model::{Model, Now};
 use crate::topic::Period;
 
@@ -18,22 +18,18 @@ const ROWS_MAX: usize = 50;
 
 /// The rows of a table, the largest energy first.
 fn by(sums: &Sums, name: impl Fn(&(Option<String>, Option<String>)) -> Option<String>) -> Value {
-    let mut groups: BTreeMap<Option<String>, (Energy, Option<Carbon>)> = BTreeMap::new();
-    for (owner, (energy, carbon)) in &sums.owners {
-        let sum = groups.entry(name(owner)).or_default();
-        sum.0 += *energy;
-        if let Some(carbon) = carbon {
-            sum.1 = Some(sum.1.unwrap_or_default() + *carbon);
-        }
+    let mut groups: BTreeMap<Option<String>, Amount> = BTreeMap::new();
+    for (owner, amount) in &sums.owners {
+        groups.entry(name(owner)).or_default().merge(*amount);
     }
     let mut rows: Vec<_> = groups.into_iter().collect();
-    rows.sort_by_key(|(_, (energy, _))| std::cmp::Reverse(*energy));
+    rows.sort_by_key(|(_, amount)| std::cmp::Reverse(amount.energy));
     let hidden = rows.len().saturating_sub(ROWS_MAX);
     let total = sums.uses.total();
-    let row = |(name, (energy, carbon)): (Option<String>, (Energy, Option<Carbon>))| {
+    let row = |(name, amount): (Option<String>, Amount)| {
         json!({
-            "name": name, "wh": watt_hours(energy), "carbon_g": carbon.map(grams),
-            "share": rounded(energy.ratio(total), 4),
+            "name": name, "wh": watt_hours(amount.energy), "carbon_g": amount.carbon.map(grams),
+            "cost": amount.cost.map(significant), "share": rounded(amount.energy.ratio(total), 4),
         })
     };
     let rows: Vec<Value> = rows.into_iter().take(ROWS_MAX).map(row).collect();
@@ -47,19 +43,22 @@ fn uses(sums: &Sums) -> Value {
         "idle_wh": watt_hours(sums.uses.idle),
         "unknown_wh": watt_hours(sums.uses.unknown),
         "hosts_wh": watt_hours(sums.uses.hosts),
-        "carbon_g": sums.carbon.map(grams),
-        "carbon_is_partial": sums.carbon.is_some() && sums.carbon_is_partial,
+        "carbon_g": sums.all.carbon.map(grams),
+        "carbon_is_partial": sums.all.carbon.is_some() && sums.carbon_is_partial,
+        "cost": sums.all.cost.map(significant),
+        "cost_is_partial": sums.all.cost.is_some() && sums.cost_is_partial,
     })
 }
 
 /// The content of the page.
 pub(super) fn content(period: Period, model: &Model, now: Now) -> Value {
     let today = day_of(now.at);
-    let series = model.budget.as_ref().and_then(|set| set.intensity.as_ref());
-    let sums = model.tally.sums((today + 1).saturating_sub(period.days()), today, series);
+    let rates = model.rates();
+    let series = rates.intensity;
+    let sums = model.tally.sums((today + 1).saturating_sub(period.days()), today, rates);
     let first = (today + 1).saturating_sub(DAYS);
     let days: Map<String, Value> = (first..=today)
-        .map(|day| (day.to_string(), uses(&model.tally.sums(day, day, series))))
+        .map(|day| (day.to_string(), uses(&model.tally.sums(day, day, rates))))
         .collect();
     json!({
         "period": period.name(),
@@ -74,6 +73,7 @@ pub(super) fn content(period: Period, model: &Model, now: Now) -> Value {
             rounded(static_share(series, begins.max(series.starts_at_us), now.at), 3)
         }),
         "series": series.map(|series| series.name.clone()),
+        "currency": rates.prices.map(|prices| prices.currency.clone()),
         "until_s": model.tally.until().map(seconds),
         "ledger_read": model.ledger_read,
     })

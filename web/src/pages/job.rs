@@ -92,8 +92,9 @@ pub(super) fn content(job: &JobId, model: &Model, now: Now) -> Value {
         return json!({ "job": job.as_str(), "found": false });
     };
     let record = &entry.record;
-    let grid = model.budget.as_ref().and_then(|set| set.intensity.as_ref());
-    let grams = grid.and_then(|series| intensity_at(series, now.at));
+    let rates = model.rates();
+    let grams = rates.intensity.and_then(|series| intensity_at(series, now.at));
+    let price = rates.prices.and_then(|prices| prices.at(now.at));
     let detail = model.details.get(job);
     let full = detail.and_then(|detail| Some(details(detail.record.as_ref()?, detail)));
     json!({
@@ -117,6 +118,8 @@ pub(super) fn content(job: &JobId, model: &Model, now: Now) -> Value {
             "energy": rounded(factor.energy, 3), "time": rounded(factor.time, 3),
         })),
         "intensity_g_per_kwh": grams.map(|grams| rounded(grams.as_g_per_kwh(), 0)),
+        "price_per_kwh": price.map(significant),
+        "currency": rates.prices.map(|prices| prices.currency.clone()),
         "details": full,
     })
 }

@@ -6,7 +6,9 @@ use wattle_common::{Power, Timestamp};
 use wattle_view::node::Node;
 
 use super::faults::{self, Level};
-use super::{budget, count, grams, jobs, power_text, rounded, seconds, watt_hours, watts};
+use super::{
+    budget, count, grams, jobs, power_text, rounded, seconds, significant, watt_hours, watts,
+};
 use crate::model::tally::day_of;
 use crate::model::{Model, Now};
 
@@ -136,8 +138,8 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
         "ok"
     };
     let today = day_of(now.at);
-    let series = model.budget.as_ref().and_then(|set| set.intensity.as_ref());
-    let sums = model.tally.sums(today, today, series);
+    let rates = model.rates();
+    let sums = model.tally.sums(today, today, rates);
     let history: Map<String, Value> = model
         .history
         .points()
@@ -170,7 +172,9 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
         "today": {
             "energy_wh": watt_hours(sums.uses.total()),
             "jobs_wh": watt_hours(sums.uses.jobs),
-            "carbon_g": sums.carbon.map(grams),
+            "carbon_g": sums.all.carbon.map(grams),
+            "cost": sums.all.cost.map(significant),
+            "currency": rates.prices.map(|prices| prices.currency.clone()),
             "saved_wh": rounded(sums.saved.saved_mj() / 3.6e6, 1),
             "saved_share": sums.saved.share().map(|share| rounded(share, 3)),
         },
