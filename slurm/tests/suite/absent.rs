@@ -171,3 +171,96 @@ fn energy_is_written_when_the_ledger_has_the_end_of_the_job() {
     let text = energy(Level::Exact, NOW, SECOND, None).unwrap();
     assert!(text.ends_with("energy_j=5"), "{text}");
 }
+
+#[test]
+fn a_job_that_returns_is_absent_anew_when_it_is_away_again() {
+    let (mut machine, _) = vanished();
+    let mut look = |seconds: u32, view: SlurmView| {
+        let at = NOW + SECOND * seconds;
+        let actions = after_at(&mut machine, at, Event::Viewed(view));
+        after_at(&mut machine, at, Event::PastRead { ids: vec![1], runs: Ok(Vec::new()) });
+        cancels(&actions)
+    };
+    assert!(!look(0, absent()));
+    assert!(!look(30, view(&running(None))));
+    assert!(!look(35, absent()));
+    assert!(!look(74, absent()), "39 s");
+    assert!(look(75, absent()));
+}
+
+#[test]
+fn runs_are_looked_up_in_the_thirty_days_before() {
+    let (mut machine, _) = vanished();
+    let now = NOW + Duration::from_secs(86_400) * 100;
+    let actions = after_at(&mut machine, now, Event::Viewed(absent()));
+    let since = actions.iter().find_map(|action| match action {
+        Action::Lookup { since, .. } => Some(*since),
+        _ => None,
+    });
+    assert_eq!(since, Some(now - Duration::from_secs(86_400) * 30));
+}
+
+/// The record of an ended job with energy in the ledger, with the Slurm id of `running` if that is 1.
+fn counted(slurm_id: u32, phase: JobPhase) -> JobRecord {
+    let mut record = placed(phase, None, None);
+    let id = record.spec.job.as_str().replacen("-1-", &format!("-{slurm_id}-"), 1);
+    record.spec.job = id.parse().unwrap();
+    record.ended_at_us = Some(NOW);
+    record.energy_mj = Some(Energy::from_mj(5_000));
+    record.energy_until_us.insert(node(), NOW);
+    record
+}
+
+#[test]
+fn energy_is_written_in_parts_and_marked_as_written_for_its_job_alone() {
+    let mut machine = machine(Level::Caps);
+    for slurm_id in 101..=160 {
+        let record = counted(slurm_id, JobPhase::Finished);
+        after(&mut machine, Event::RecordChanged(Box::new(record)));
+    }
+    let sent = commands(&after(&mut machine, Event::Viewed(absent())));
+    assert_eq!(sent.len(), 50);
+    let ended = after(&mut machine, Event::CommandEnded(sent[0].clone(), Ok(())));
+    let [Action::StoreEnergy(job)] = &ended[..] else { panic!("{ended:?}") };
+    assert_eq!(sent[0].ids(), [wattle_slurm::intake::slurm_id(job).unwrap()]);
+    // Of two jobs that had the same id, the one that has ended.
+    let earlier = counted(7, JobPhase::Finished);
+    let mut later = counted(7, JobPhase::Running);
+    later.spec.job = "slurm-7-ffff".parse().unwrap();
+    later.ended_at_us = None;
+    for record in [earlier.clone(), later] {
+        after(&mut machine, Event::RecordChanged(Box::new(record)));
+    }
+    let text = "wattle: energy_j=5".to_owned();
+    let done = Event::CommandEnded(Command::SetAdminComment { id: 7, text }, Ok(()));
+    let ended = after(&mut machine, done);
+    assert!(matches!(&ended[..], [Action::StoreEnergy(job)] if *job == earlier.spec.job));
+}
+
+#[test]
+fn energy_is_written_when_the_job_is_over_in_slurm_and_after_a_failure_later() {
+    let job = SlurmJob {
+        state: SlurmState::Completed,
+        ended_at: Some(NOW),
+        on: Vec::new(),
+        ..running(None)
+    };
+    let mut machine = machine(Level::Caps);
+    let record = counted(1, JobPhase::Finished);
+    after(&mut machine, Event::RecordChanged(Box::new(record)));
+    let mut at = |at: Timestamp, job: &SlurmJob, fails: bool| {
+        let mut sent = commands(&after_at(&mut machine, at, Event::Viewed(view(job))));
+        let command = sent.pop();
+        if let Some(command) = command.clone().filter(|_| fails) {
+            after_at(&mut machine, at, Event::CommandEnded(command, Err(away())));
+        }
+        matches!(command, Some(Command::SetAdminComment { .. }))
+    };
+    let runs = SlurmJob { state: SlurmState::Running, ..job.clone() };
+    assert!(!at(NOW, &runs, false), "it runs still");
+    let foreign = SlurmJob { admin_comment: "billing: x".to_owned(), ..job.clone() };
+    assert!(!at(NOW, &foreign, false), "the comment of another program");
+    assert!(at(NOW, &job, true));
+    assert!(!at(NOW + SECOND * 4, &job, false));
+    assert!(at(NOW + SECOND * 5, &job, false));
+}

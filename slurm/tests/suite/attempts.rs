@@ -199,4 +199,178 @@ fn a_job_of_several_nodes_is_placed_when_the_orders_of_all_agree() {
     assert_eq!(place(|second| second.jobs.clear(), false), []);
     let stop = |second: &mut NodeDesired| second.jobs[0].stop = true;
     assert_eq!(place(stop, false), [], "a stop of one node stops the job");
+    let other = |second: &mut NodeDesired| second.jobs[0].shares[0].node = "n9".parse().unwrap();
+    assert_eq!(place(other, false), [], "the orders name different nodes");
+}
+
+#[test]
+fn the_order_with_the_newest_attempt_counts() {
+    for newest in ["n0", "n1"] {
+        let record = JobRecord { attempt: 2, ..placed(JobPhase::Starting, None, None) };
+        let mut machine = machine(Level::Exact);
+        after(&mut machine, Event::RecordChanged(Box::new(record.clone())));
+        for name in ["n0", "n1"] {
+            let mut desired = order(&record, false);
+            desired.node = NodeId::new(name).unwrap();
+            desired.jobs[0].attempt = if name == newest { 2 } else { 1 };
+            desired.jobs[0].shares = vec![NodeShare { node: desired.node.clone(), gpus: vec![1] }];
+            after(&mut machine, Event::DesiredChanged(desired));
+        }
+        let sent = commands(&after(&mut machine, Event::Viewed(view(&pending(true)))));
+        let [Command::Place(place)] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!(place.nodes, [NodeId::new(newest).unwrap()]);
+    }
+}
+
+#[test]
+fn an_end_is_judged_by_the_release_that_it_belongs_to() {
+    let ended = |known: Released, restarts| {
+        let record = placed(JobPhase::Running, None, Some("TERM"));
+        let record = JobRecord { attempt: known.attempt, ..record };
+        let mut machine = released(&record, known);
+        after(&mut machine, Event::DesiredChanged(order(&record, false)));
+        let job = SlurmJob {
+            state: SlurmState::Completed,
+            exit: Some((0, 0)),
+            ended_at: Some(NOW),
+            on: Vec::new(),
+            restarts,
+            ..running(Some("TERM"))
+        };
+        let actions = after(&mut machine, Event::Viewed(view(&job)));
+        (commands(&actions), states(&actions).pop().map(|(_, _, state)| state))
+    };
+    let completed = (Vec::new(), Some(LaunchState::exited(0)));
+    assert_eq!(ended(run(1, 0), 0), completed);
+    assert_eq!(ended(run(1, 0), 1), completed, "Slurm has started it once more");
+    let again = (vec![Command::RequeueHold(1)], Some(LaunchState::Running));
+    assert_eq!(ended(run(2, 1), 0), again, "slurmctld has lost a later start");
+}
+
+#[test]
+fn a_run_that_the_accounting_database_never_shows_is_lost_after_a_time() {
+    let record = placed(JobPhase::Running, None, Some("TERM"));
+    let mut machine = released(&record, run(1, 0));
+    after(&mut machine, Event::DesiredChanged(order(&record, false)));
+    let job = SlurmJob { reason: "BeginTime".to_owned(), restarts: 1, ..pending(true) };
+    let mut look = |seconds: u32| {
+        let at = NOW + SECOND * seconds;
+        let actions = after_at(&mut machine, at, Event::Viewed(view(&job)));
+        after_at(&mut machine, at, Event::PastRead { ids: vec![1], runs: Ok(Vec::new()) });
+        states(&actions).pop().map(|(_, _, state)| state)
+    };
+    assert_eq!((look(0), look(39)), (None, None));
+    assert!(matches!(look(40), Some(LaunchState::Lost { .. })));
+}
+
+/// The commands for a pending job, before and after the accounting database has answered with these runs.
+fn placing(
+    job: &SlurmJob,
+    known: Option<Released>,
+    attempts: (u32, u32),
+    runs: Vec<PastRun>,
+) -> [Vec<Command>; 2] {
+    let (recorded, ordered) = attempts;
+    let with = |attempt| JobRecord { attempt, ..placed(JobPhase::Starting, None, Some("TERM")) };
+    let mut machine = match known {
+        Some(known) => released(&with(recorded), known),
+        None => machine(Level::Exact),
+    };
+    after(&mut machine, Event::RecordChanged(Box::new(with(recorded))));
+    after(&mut machine, Event::DesiredChanged(order(&with(ordered), false)));
+    let first = commands(&after(&mut machine, Event::Viewed(view(job))));
+    after(&mut machine, Event::PastRead { ids: vec![1], runs: Ok(runs) });
+    [first, commands(&after(&mut machine, Event::Viewed(view(job))))]
+}
+
+#[test]
+fn a_job_is_placed_when_its_earlier_runs_are_known() {
+    let is_placed = |sent: &[Command]| matches!(sent, [Command::Place(_)]);
+    let waits = SlurmJob { waits: true, ..pending(true) };
+    let [first, then] = placing(&waits, None, (1, 1), Vec::new());
+    assert_eq!((first, then), (vec![], vec![]), "its begin time or dependency");
+    let [first, _] = placing(&pending(true), None, (1, 1), Vec::new());
+    assert!(is_placed(&first));
+    // A requeue sets a begin time.
+    let requeued = SlurmJob { restarts: 1, ..waits.clone() };
+    let past = PastRun {
+        id: 1,
+        user: running(None).user,
+        state: PastState::Requeued,
+        exit: (0, 15),
+        submitted_at: NOW,
+        started_at: Some(NOW),
+        ended_at: Some(NOW + SECOND),
+        admin_comment: running(None).admin_comment,
+        script: None,
+    };
+    let [first, then] = placing(&requeued, None, (1, 1), vec![past]);
+    assert!(first.is_empty() && is_placed(&then), "{first:?} {then:?}");
+    // An attempt before was released and has not started.
+    let [first, then] = placing(&waits, Some(run(1, 0)), (2, 2), Vec::new());
+    assert!(first.is_empty() && is_placed(&then), "{first:?} {then:?}");
+    // The record is behind the order, or the order behind the record.
+    assert!(is_placed(&placing(&pending(true), None, (1, 2), Vec::new())[0]));
+    assert!(placing(&pending(true), None, (2, 1), Vec::new())[0].is_empty());
+}
+
+#[test]
+fn a_run_whose_processes_end_keeps_its_number() {
+    let record = placed(JobPhase::Running, None, None);
+    let number = |record: &JobRecord, known, ordered: Option<u32>| {
+        let mut machine = released(record, known);
+        if let Some(attempt) = ordered {
+            let record = JobRecord { attempt, ..record.clone() };
+            after(&mut machine, Event::DesiredChanged(order(&record, false)));
+        }
+        let job = SlurmJob { state: SlurmState::Completing, ..running(None) };
+        let actions = after(&mut machine, Event::Viewed(view(&job)));
+        states(&actions).pop().map(|(_, attempt, _)| attempt)
+    };
+    assert_eq!(number(&record, run(1, 0), None), Some(1));
+    assert_eq!(number(&record, run(2, 0), None), Some(2), "the record is behind the release");
+    assert_eq!(number(&record, run(2, 1), None), Some(1), "slurmctld has lost the release");
+    let queued = JobRecord { phase: JobPhase::Queued, ..record };
+    assert_eq!(number(&queued, run(1, 0), None), None, "the placer has given it up");
+    assert_eq!(number(&queued, run(1, 0), Some(1)), Some(1));
+    assert_eq!(number(&queued, run(1, 0), Some(2)), None);
+}
+
+#[test]
+fn a_run_whose_record_is_behind_its_order_keeps_its_number() {
+    let record = placed(JobPhase::Queued, None, None);
+    let mut machine = released(&record, run(2, 0));
+    let ordered = JobRecord { attempt: 2, ..record };
+    after(&mut machine, Event::DesiredChanged(order(&ordered, false)));
+    let actions = after(&mut machine, Event::Viewed(view(&running(None))));
+    assert!(matches!(states(&actions)[..], [(_, 2, LaunchState::Running)]), "{actions:?}");
+    assert!(!actions.iter().any(|action| matches!(action, Action::StoreReleased(..))));
+}
+
+#[test]
+fn a_released_job_that_has_run_or_is_stopped_is_held_at_once() {
+    let sent = |phase, next, stop| {
+        let record = placed(phase, next, Some("TERM"));
+        let mut machine = released(&record, run(1, 0));
+        after(&mut machine, Event::DesiredChanged(order(&record, stop)));
+        commands(&after(&mut machine, Event::Viewed(view(&pending(false)))))
+    };
+    let hold = [Command::Hold(vec![1])];
+    assert_eq!(sent(JobPhase::Starting, None, false), [], "it may wait for its start");
+    assert_eq!(sent(JobPhase::Running, None, false), hold, "slurmctld has lost its start");
+    assert_eq!(sent(JobPhase::Stopping, Some(JobPhase::Queued), true), hold);
+}
+
+#[test]
+fn an_owner_may_withdraw_the_consent_to_a_requeue() {
+    let record = placed(JobPhase::Stopping, Some(JobPhase::Queued), Some("TERM"));
+    let sent = |job: SlurmJob| {
+        let mut machine = released(&record, run(1, 0));
+        after(&mut machine, Event::DesiredChanged(order(&record, true)));
+        commands(&after(&mut machine, Event::Viewed(view(&job))))
+    };
+    let job = running(Some("TERM"));
+    assert_eq!(sent(job.clone()), [Command::RequeueHold(1)]);
+    assert_eq!(sent(SlurmJob { requeue: false, ..job.clone() }), []);
+    assert_eq!(sent(SlurmJob { is_batch: false, ..job }), []);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use wattle_common::job::{JobPhase, JobSpec, NodeShare};
-use wattle_common::messages::{JobRecord, LaunchReport, LaunchState, SiteNode};
+use wattle_common::messages::{JobRecord, LaunchReport, LaunchState, NodeDesired, SiteNode};
 use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_slurm::{Action, Command, Event, Level, SlurmJob, SlurmMachine, SlurmState, SlurmView};
 
@@ -172,7 +172,7 @@ fn a_cancelled_job_that_slurm_places_is_cancelled_there_from_level_start_on() {
 
 #[test]
 fn a_node_is_reported_with_what_others_leave() {
-    let site = |own: bool, foreign: Option<SlurmState>| -> SiteNode {
+    let site = |own: Option<SlurmState>, foreign: Option<SlurmState>| -> SiteNode {
         let mut machine = machine(Level::Exact);
         let mut view = view(&running(None));
         view.nodes.values_mut().for_each(|node| {
@@ -183,7 +183,7 @@ fn a_node_is_reported_with_what_others_leave() {
             memory_mib,
             ..wattle_common::job::NodeNeeds::default()
         };
-        let ours = SlurmJob { needs: needs(2, 2_000), ..running(None) };
+        let ours = own.map(|state| SlurmJob { needs: needs(2, 2_000), state, ..running(None) });
         let theirs = foreign.map(|state| SlurmJob {
             id: 2,
             state,
@@ -192,10 +192,9 @@ fn a_node_is_reported_with_what_others_leave() {
             on: vec![NodeShare { node: node(), gpus: vec![0] }],
             ..untagged(running(None))
         });
-        let ours = own.then_some(ours);
         view.jobs = ours.into_iter().chain(theirs).map(|job| (job.id, job)).collect();
         let actions = after(&mut machine, Event::Viewed(view.clone()));
-        if own {
+        if own.is_some() {
             let record = record(&actions, JobPhase::Running, None);
             let ordered = order(&record, false);
             after(&mut machine, Event::RecordChanged(Box::new(record)));
@@ -205,11 +204,14 @@ fn a_node_is_reported_with_what_others_leave() {
     };
     let free = |site: SiteNode| (site.cpus, site.memory_mib, site.gpus_taken);
     // 16 CPUs and 64,000 MiB, of which 6 and 6,000 are allocated.
-    assert_eq!(free(site(false, None)), (10, 58_000, vec![]));
-    assert_eq!(free(site(true, None)), (12, 60_000, vec![]));
-    assert_eq!(free(site(true, Some(SlurmState::Running))), (12, 60_000, vec![0]));
-    assert_eq!(free(site(true, Some(SlurmState::Configuring))), (12, 60_000, vec![0]));
-    assert_eq!(free(site(true, Some(SlurmState::Completed))), (12, 60_000, vec![]));
+    let runs = Some(SlurmState::Running);
+    assert_eq!(free(site(None, None)), (10, 58_000, vec![]));
+    assert_eq!(free(site(runs, None)), (12, 60_000, vec![]));
+    assert_eq!(free(site(runs, runs)), (12, 60_000, vec![0]));
+    assert_eq!(free(site(runs, Some(SlurmState::Configuring))), (12, 60_000, vec![0]));
+    assert_eq!(free(site(runs, Some(SlurmState::Completed))), (12, 60_000, vec![]));
+    // One whose nodes boot.
+    assert_eq!(free(site(Some(SlurmState::Configuring), runs)), (12, 60_000, vec![0]));
 }
 
 #[test]
@@ -277,10 +279,7 @@ fn an_order_beyond_the_bounds_is_refused_with_one_alarm_and_an_old_one_silently(
     assert!(refused(&mut machine, absurd.clone()).contains("n0"));
     assert_eq!(refused(&mut machine, absurd.clone()), "", "the same again");
     absurd.generation = 3;
-    assert!(
-        refused(&mut machine, absurd).contains("n0") || cfg!(test),
-        "raised once for each node"
-    );
+    assert_eq!(refused(&mut machine, absurd), "", "raised once for each node and error");
     let mut newer = fine.clone();
     newer.generation = 5;
     assert_eq!(refused(&mut machine, newer), "");
@@ -293,6 +292,13 @@ fn an_order_beyond_the_bounds_is_refused_with_one_alarm_and_an_old_one_silently(
     assert_eq!(report(&next).observed_generation, 5);
     let again = after(&mut machine, Event::Viewed(view(&job)));
     assert!(!stored(&again), "{again:?}");
+    // A renewed order is that of its generation.
+    for (generation, is_new) in [(6, true), (6, false), (7, true)] {
+        let issued_at_us = NOW + MOMENT * generation as u32;
+        let renewed = NodeDesired { generation, issued_at_us, ..order(&record, false) };
+        assert_eq!(refused(&mut machine, renewed), "");
+        assert_eq!(stored(&after(&mut machine, Event::Viewed(view(&job)))), is_new, "{generation}");
+    }
 }
 
 #[test]
@@ -315,4 +321,99 @@ fn many_jobs_are_looked_up_in_parts() {
     assert_eq!(looked_up(&mut machine), Some(200));
     assert_eq!(looked_up(&mut machine), Some(50));
     assert_eq!(looked_up(&mut machine), None);
+}
+
+#[test]
+fn a_run_is_reported_with_its_gpus_and_times() {
+    let (mut machine, _) = followed(JobPhase::Running, None);
+    let begins = NOW - RETRY;
+    let job = SlurmJob { started_at: Some(begins), ..untagged(running(None)) };
+    let mut launched = |at, job: &SlurmJob| {
+        report(&after_at(&mut machine, at, Event::Viewed(view(job)))).jobs.pop().unwrap()
+    };
+    let runs = launched(NOW + RETRY, &job);
+    assert_eq!((runs.gpus, runs.since_us), (vec![1], begins));
+    let (state, ended_at) = (SlurmState::Completing, Some(NOW));
+    let ends = launched(NOW + RETRY * 2, &SlurmJob { state, ended_at, ..job });
+    assert_eq!((ends.state, ends.since_us), (LaunchState::Running, begins));
+}
+
+#[test]
+fn a_requeued_job_of_slurm_keeps_its_record_and_a_later_one_with_its_id_gets_its_own() {
+    let submits = |phase, change: fn(&mut SlurmJob)| {
+        let (mut machine, record) = followed(phase, None);
+        let mut job = untagged(running(None));
+        job.submitted_at = NOW + RETRY;
+        change(&mut job);
+        let actions = after_at(&mut machine, NOW + RETRY, Event::Viewed(view(&job)));
+        submitted(&actions).pop().map(|spec| spec.job != record.spec.job)
+    };
+    // A requeue changes the time of submission.
+    assert_eq!(submits(JobPhase::Running, |_| {}), None);
+    let new = Some(true);
+    assert_eq!(submits(JobPhase::Finished, |_| {}), new, "slurmctld has lost its last job ids");
+    assert_eq!(submits(JobPhase::Running, |job| job.user = "mallory".to_owned()), new);
+    let tag = |job: &mut SlurmJob| {
+        job.admin_comment = "wattle: tag=c1 nodes=1 gpus_per_node=1".to_owned();
+    };
+    assert_eq!(submits(JobPhase::Running, tag), new, "the tag has the id");
+}
+
+#[test]
+fn a_job_that_wattle_places_is_not_found_by_its_slurm_id_alone() {
+    let mut machine = machine(Level::Caps);
+    let actions = after(&mut machine, Event::Viewed(view(&untagged(running(None)))));
+    let mut record = record(&actions, JobPhase::Running, None);
+    record.spec.site.as_mut().unwrap().placed_by_site = false;
+    after(&mut machine, Event::RecordChanged(Box::new(record.clone())));
+    let job = SlurmJob { submitted_at: NOW + RETRY, ..untagged(running(None)) };
+    let actions = after_at(&mut machine, NOW + RETRY, Event::Viewed(view(&job)));
+    let specs = submitted(&actions);
+    assert!(specs.len() == 1 && specs[0].job != record.spec.job, "{specs:?}");
+}
+
+#[test]
+fn a_pending_job_is_submitted_when_it_is_held_and_waits_for_nothing_else() {
+    let seen = |job: SlurmJob| {
+        let actions = after(&mut machine(Level::Exact), Event::Viewed(view(&job)));
+        (commands(&actions), !submitted(&actions).is_empty())
+    };
+    let administrators = SlurmJob { reason: "JobHeldAdmin".to_owned(), ..pending(true) };
+    assert_eq!(seen(administrators.clone()), (vec![], true));
+    assert_eq!(seen(SlurmJob { waits: true, ..administrators.clone() }), (vec![], false));
+    let (hold, is_submitted) = seen(SlurmJob { held: false, ..administrators.clone() });
+    assert_eq!((hold, is_submitted), (vec![Command::Hold(vec![1])], false));
+    let array = SlurmJob { unsplit_tasks: vec![0, 1], ..administrators };
+    assert!(!seen(array).1, "its tasks are jobs of their own");
+}
+
+#[test]
+fn each_job_of_a_node_has_its_order_and_of_two_for_one_job_the_first_counts() {
+    let mut machine = machine(Level::Exact);
+    let view = copies(&pending(true), 2);
+    let actions = after(&mut machine, Event::Viewed(view.clone()));
+    let mut desired: Option<NodeDesired> = None;
+    for (spec, gpu) in submitted(&actions).into_iter().zip([0, 1]) {
+        let base = record(&actions, JobPhase::Starting, None);
+        let record = JobRecord { spec, ..base };
+        let mut ordered = order(&record, false);
+        ordered.jobs[0].gpus = vec![gpu];
+        ordered.jobs[0].shares[0].gpus = vec![gpu];
+        after(&mut machine, Event::RecordChanged(Box::new(record)));
+        match &mut desired {
+            Some(desired) => desired.jobs.append(&mut ordered.jobs),
+            None => desired = Some(ordered),
+        }
+    }
+    let mut desired = desired.unwrap();
+    let mut twice = desired.jobs[0].clone();
+    (twice.attempt, twice.gpus) = (2, vec![1]);
+    desired.jobs.push(twice);
+    after(&mut machine, Event::DesiredChanged(desired));
+    let sent = commands(&after_at(&mut machine, NOW + RETRY, Event::Viewed(view)));
+    let placed = sent.iter().map(|command| match command {
+        Command::Place(place) => (place.id, place.gres.as_str()),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(placed.collect::<Vec<_>>(), [(101, "gpu:g0:1"), (102, "gpu:g1:1")]);
 }

@@ -322,4 +322,51 @@ fn a_gpu_that_slurm_counts_as_used_without_a_job_is_taken_after_a_time() {
     for seconds in [30, 60, 90] {
         assert_eq!(taken(&mut machine, seconds, used(&[1], true)).1, "");
     }
+    // Another GPU of its node.
+    let mut has_0 = |seconds| {
+        let (gpus, _) = taken(&mut machine, seconds, used(&[0, 1], true));
+        gpus.is_some_and(|gpus| gpus.contains(&0))
+    };
+    assert!(!has_0(100));
+    assert!(has_0(112));
+}
+
+#[test]
+fn only_a_refused_requeue_ends_a_job_whose_node_failed() {
+    let record = placed(JobPhase::Running, None, Some("TERM"));
+    let failed = SlurmJob {
+        state: SlurmState::NodeFailed,
+        ended_at: Some(NOW),
+        on: Vec::new(),
+        ..running(Some("TERM"))
+    };
+    let requeue = Command::RequeueHold(1);
+    for (error, is_repeated) in [(away(), true), (refused(), false)] {
+        let run = Released { attempt: 1, restarts: 0, at_us: NOW, stop_at_us: None };
+        let mut machine = released(&record, run);
+        after(&mut machine, Event::DesiredChanged(order(&record, false)));
+        assert_eq!(commands(&after(&mut machine, Event::Viewed(view(&failed)))), [requeue.clone()]);
+        after(&mut machine, Event::CommandEnded(requeue.clone(), Err(error)));
+        let again = after_at(&mut machine, NOW + RETRY, Event::Viewed(view(&failed)));
+        assert_eq!(commands(&again) == [requeue.clone()], is_repeated);
+        let is_over = matches!(states(&again)[..], [(_, 1, LaunchState::Refused { .. })]);
+        assert_eq!(is_over, !is_repeated, "{again:?}");
+    }
+}
+
+#[test]
+fn the_time_of_the_next_command_is_kept_while_a_job_is_not_readable() {
+    let job = running(None);
+    let record = placed(JobPhase::Stopping, Some(JobPhase::Cancelled), None);
+    let mut machine = machine(Level::Exact);
+    after(&mut machine, Event::RecordChanged(Box::new(record.clone())));
+    after(&mut machine, Event::DesiredChanged(order(&record, true)));
+    let cancel = Command::Cancel(1);
+    assert_eq!(commands(&after(&mut machine, Event::Viewed(view(&job)))), [cancel.clone()]);
+    after(&mut machine, Event::CommandEnded(cancel.clone(), Err(away())));
+    let unreadable = SlurmView { jobs: BTreeMap::new(), unreadable: [1].into(), ..view(&job) };
+    after_at(&mut machine, NOW + MOMENT, Event::Viewed(unreadable));
+    let mut at = |at| commands(&after_at(&mut machine, at, Event::Viewed(view(&job))));
+    assert_eq!(at(NOW + RETRY - MOMENT), []);
+    assert_eq!(at(NOW + RETRY), [cancel]);
 }
