@@ -320,5 +320,6 @@ mod tests {
         let limit = Some(ReachedLimit::MemoryMib(512));
         let killed = LaunchState::Exited { code: 137, limit };
         assert_eq!(end_of(SlurmState::OutOfMemory, None, 512).0, killed);
+        assert_eq!(end_of(SlurmState::OutOfMemory, None, 0).0, LaunchState::exited(137));
     }
 }

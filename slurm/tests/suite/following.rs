@@ -248,6 +248,8 @@ fn a_second_job_on_a_gpu_is_its_guest() {
     // It must leave before.
     assert_eq!(place(Some(runs()), Level::Share, false), gres("gpu:g1:1"));
     assert_eq!(place(Some(runs()), Level::Exact, true), gres("gpu:g1:1"));
+    let ended = SlurmJob { state: SlurmState::Completed, ..runs() };
+    assert_eq!(place(Some(ended), Level::Share, true), gres("gpu:g1:1"));
     // The other one is the guest.
     let guest = SlurmJob { gres: "guest:g1:1".to_owned(), ..runs() };
     assert_eq!(place(Some(guest), Level::Share, true), gres("gpu:g1:1"));

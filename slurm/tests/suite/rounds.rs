@@ -340,15 +340,15 @@ fn only_a_refused_requeue_ends_a_job_whose_node_failed() {
         on: Vec::new(),
         ..running(Some("TERM"))
     };
-    let requeue = Command::RequeueHold(1);
+    let requeue = vec![Command::RequeueHold(1)];
     for (error, is_repeated) in [(away(), true), (refused(), false)] {
         let run = Released { attempt: 1, restarts: 0, at_us: NOW, stop_at_us: None };
         let mut machine = released(&record, run);
         after(&mut machine, Event::DesiredChanged(order(&record, false)));
-        assert_eq!(commands(&after(&mut machine, Event::Viewed(view(&failed)))), [requeue.clone()]);
-        after(&mut machine, Event::CommandEnded(requeue.clone(), Err(error)));
+        assert_eq!(commands(&after(&mut machine, Event::Viewed(view(&failed)))), requeue);
+        after(&mut machine, Event::CommandEnded(requeue[0].clone(), Err(error)));
         let again = after_at(&mut machine, NOW + RETRY, Event::Viewed(view(&failed)));
-        assert_eq!(commands(&again) == [requeue.clone()], is_repeated);
+        assert_eq!(commands(&again) == requeue, is_repeated);
         let is_over = matches!(states(&again)[..], [(_, 1, LaunchState::Refused { .. })]);
         assert_eq!(is_over, !is_repeated, "{again:?}");
     }
@@ -361,12 +361,12 @@ fn the_time_of_the_next_command_is_kept_while_a_job_is_not_readable() {
     let mut machine = machine(Level::Exact);
     after(&mut machine, Event::RecordChanged(Box::new(record.clone())));
     after(&mut machine, Event::DesiredChanged(order(&record, true)));
-    let cancel = Command::Cancel(1);
-    assert_eq!(commands(&after(&mut machine, Event::Viewed(view(&job)))), [cancel.clone()]);
-    after(&mut machine, Event::CommandEnded(cancel.clone(), Err(away())));
+    let cancel = vec![Command::Cancel(1)];
+    assert_eq!(commands(&after(&mut machine, Event::Viewed(view(&job)))), cancel);
+    after(&mut machine, Event::CommandEnded(cancel[0].clone(), Err(away())));
     let unreadable = SlurmView { jobs: BTreeMap::new(), unreadable: [1].into(), ..view(&job) };
     after_at(&mut machine, NOW + MOMENT, Event::Viewed(unreadable));
     let mut at = |at| commands(&after_at(&mut machine, at, Event::Viewed(view(&job))));
     assert_eq!(at(NOW + RETRY - MOMENT), []);
-    assert_eq!(at(NOW + RETRY), [cancel]);
+    assert_eq!(at(NOW + RETRY), cancel);
 }

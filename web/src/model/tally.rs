@@ -199,7 +199,8 @@ impl Tally {
             }
             sums.saved.add(&slot.saved);
             let saved_kwh = slot.saved.saved_mj() / 3.6e9;
-            sums.carbon_saved_ug += saved_kwh * mean.map_or(0.0, |mean| mean.as_g_per_kwh()) * 1e6;
+            let grams = mean.map_or(0.0, CarbonIntensity::as_g_per_kwh);
+            sums.carbon_saved_ug += saved_kwh * grams * 1e6;
             sums.cost_saved += saved_kwh * price.unwrap_or_default();
         }
         sums
