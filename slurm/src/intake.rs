@@ -183,6 +183,21 @@ mod tests {
     }
 
     #[test]
+    fn a_range_has_multiples_of_the_nodes_or_the_submitted_number() {
+        let range = |min, max, nodes| {
+            let gpus = in_multiples(GpuRequest { min, max }, nodes, 6);
+            (gpus.min, gpus.max)
+        };
+        assert_eq!(range(3, 9, 1), (3, 9));
+        assert_eq!(range(3, 9, 3), (3, 9));
+        assert_eq!(range(2, 8, 3), (3, 6));
+        assert_eq!(range(4, 5, 3), (6, 6), "none between");
+        assert_eq!(range(0, 9, 3), (6, 6));
+        assert_eq!(range(6, 6, 3), (6, 6));
+        assert_eq!(range(3, 3, 3), (3, 3));
+    }
+
+    #[test]
     fn job_without_a_tag_is_placed_by_slurm_on_the_gpus_it_holds() {
         let share = NodeShare { node: "n1".parse().unwrap(), gpus: vec![0, 3] };
         let running = SlurmJob { on: vec![share], features: "fast".to_owned(), ..job() };
@@ -192,5 +207,17 @@ mod tests {
         assert_eq!(spec.gpus, GpuRequest::exactly(2));
         assert_eq!((spec.checkpoint_signal, spec.gpu_type), (None, None));
         assert!(spec.site.unwrap().placed_by_site);
+        assert!(!spec.exclusive);
+        // One that waits has the number of its request, and one with whole nodes shares them with none.
+        let waits = SlurmJob { whole_nodes: true, ..job() };
+        let spec = super::spec(spec.job, &waits, None, &Terms::default(), &[]);
+        assert_eq!(spec.gpus, GpuRequest::exactly(4));
+        assert_eq!(spec.site.unwrap().nodes, Some(2));
+        assert!(spec.exclusive);
+        let one = SlurmJob { nodes: 1, whole_nodes: true, ..job() };
+        let spec = super::spec(spec.job, &one, Some(&tag()), &Terms::default(), &[]);
+        assert!(!spec.exclusive, "the intake leaves jobs with whole nodes to Slurm");
+        let spec = super::spec(spec.job, &one, None, &Terms::default(), &[]);
+        assert_eq!(spec.site.unwrap().nodes, None);
     }
 }

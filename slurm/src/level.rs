@@ -63,3 +63,17 @@ impl FromStr for Level {
         known.ok_or_else(|| LevelError(text.to_owned()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_read_by_their_names() {
+        for level in Level::ALL {
+            assert_eq!(level.to_string().parse(), Ok(level));
+        }
+        let error = "Exact".parse::<Level>().unwrap_err();
+        assert!(error.to_string().contains("`Exact`"), "{error}");
+    }
+}

@@ -66,3 +66,38 @@ pub enum PastState {
     /// Every other state.
     Job(SlurmState),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_has_completed_if_its_script_ended_with_code_0_before_the_run() {
+        let at = Timestamp::from_s;
+        let completed = |state, script: Option<((i32, i32), u64)>| {
+            let script = script.map(|(exit, end)| ScriptEnd { exit, ended_at: at(end) });
+            let run = PastRun {
+                id: 1,
+                user: "ada".to_owned(),
+                state,
+                exit: (0, 0),
+                submitted_at: at(1),
+                started_at: Some(at(2)),
+                ended_at: Some(at(9)),
+                admin_comment: String::new(),
+                script,
+            };
+            run.completed_at().map(|at| at.as_us() / 1_000_000)
+        };
+        let job = PastState::Job;
+        assert_eq!(completed(job(SlurmState::Completed), None), Some(9));
+        assert_eq!(completed(job(SlurmState::Failed), Some(((0, 0), 8))), None);
+        for state in [PastState::Requeued, job(SlurmState::NodeFailed)] {
+            assert_eq!(completed(state, Some(((0, 0), 8))), Some(8));
+            assert_eq!(completed(state, Some(((0, 0), 9))), None, "ended by the requeue");
+            assert_eq!(completed(state, Some(((0, 0), 10))), None);
+            assert_eq!(completed(state, Some(((0, 15), 8))), None);
+            assert_eq!(completed(state, None), None);
+        }
+    }
+}

@@ -168,64 +168,15 @@ fn decimal(text: &str) -> Option<f64> {
     text.parse().ok().filter(|_| plain && text.len() <= 12)
 }
 
-/// `2026-12-01T08:00[:00][Z|+01:00]`; without a zone it is in the site's local time.
+/// `2026-12-01T08:00[:00][Z|+01:00]`; without a zone it is in the site's local time, `offset_s` east of UTC.
 fn instant(text: &str, offset_s: i64) -> Option<Timestamp> {
-    let (date, rest) = text.split_once('T')?;
-    let date: Vec<i64> = date.split('-').map(number).collect::<Option<_>>()?;
-    let [year, month, day] = date[..] else { return None };
-    let zone_at = rest.find(['Z', '+', '-']).unwrap_or(rest.len());
-    let (time, zone) = rest.split_at(zone_at);
-    let time: Vec<i64> = time.split(':').map(number).collect::<Option<_>>()?;
-    let (hour, minute, second) = match time[..] {
-        [hour, minute] => (hour, minute, 0),
-        [hour, minute, second] => (hour, minute, second),
-        _ => return None,
+    let local = || {
+        let offset = jiff::tz::Offset::from_seconds(i32::try_from(offset_s).ok()?).ok()?;
+        offset.to_timestamp(text.parse().ok()?).ok()
     };
-    let offset_s = match zone {
-        "" => offset_s,
-        "Z" => 0,
-        _ => {
-            let (hours, minutes) = zone[1..].split_once(':')?;
-            let offset = number(hours)? * 3_600 + number(minutes)? * 60;
-            if zone.starts_with('-') { -offset } else { offset }
-        }
-    };
-    let is_valid = (1970..=9999).contains(&year)
-        && (1..=12).contains(&month)
-        && (1..=days_in(year, month)).contains(&day)
-        && hour < 24
-        && minute < 60
-        && second < 60;
-    let seconds = days_since_epoch(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second;
-    let seconds = u64::try_from(seconds - offset_s).ok()?;
-    is_valid.then_some(Timestamp::from_s(seconds))
-}
-
-/// A number of at most four digits.
-fn number(text: &str) -> Option<i64> {
-    let plain = (1..=4).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| plain)
-}
-
-const fn is_leap(year: i64) -> bool {
-    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
-}
-
-const fn days_in(year: i64, month: i64) -> i64 {
-    match month {
-        2 if is_leap(year) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-/// Days of the Gregorian calendar from 1970-01-01 until a date.
-fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
-    let before = year - 1;
-    let years = before * 365 + before / 4 - before / 100 + before / 400 - 719_162;
-    let months: i64 = (1..month).map(|month| days_in(year, month)).sum();
-    years + months + day - 1
+    // A date without a time is not a deadline.
+    let at: jiff::Timestamp = text.contains('T').then(|| text.parse().ok().or_else(local))??;
+    u64::try_from(at.as_second()).ok().map(Timestamp::from_s)
 }
 
 /// The intake plugin's mark of a job that Wattle places, in the administrator's comment.
@@ -306,6 +257,14 @@ mod tests {
     }
 
     #[test]
+    fn spans_have_a_unit() {
+        let slack = |text: &str| parsed(&format!("wattle: slack={text}")).slack_ms;
+        for (text, seconds) in [("45s", 45), ("90m", 5_400), ("4h", 14_400), ("1.5d", 129_600)] {
+            assert_eq!(slack(text), Some(seconds * 1_000), "{text}");
+        }
+    }
+
+    #[test]
     fn wrong_terms_are_refused_with_the_accepted_form() {
         for (text, expected) in [
             ("gpu=1", "unknown comment key `gpu`"),
@@ -316,6 +275,9 @@ mod tests {
             ("workload=a.b", "letters"),
             ("deadline=2026-02-30T08:00", "2026-12-01T08:00Z"),
             ("deadline=2026-02-20", "2026-12-01T08:00Z"),
+            ("deadline=2026-02-20T24:00", "2026-12-01T08:00Z"),
+            ("deadline=2026-02-20T08:60Z", "2026-12-01T08:00Z"),
+            ("deadline=1969-12-31T08:00Z", "2026-12-01T08:00Z"),
             ("deadline=2026-02-20T08:00+0a:00", "2026-12-01T08:00Z"),
             ("slack=4", "slack=4h"),
             ("slack=0h", "slack=4h"),
@@ -340,6 +302,8 @@ mod tests {
         assert_eq!(tag, expected);
         // With the energy, after the end.
         assert_eq!(Tag::parse("wattle: tag=6a energy_j=12").map(|tag| tag.id), Some("6a".into()));
+        let tag = Tag::parse("wattle: tag=6a nodes=0 gpus_per_node=0").unwrap();
+        assert_eq!((tag.nodes, tag.gpus_per_node), (1, 1));
         let long = format!("wattle: tag={}", "a".repeat(41));
         for none in ["", "tag=6a", "wattle: nodes=2", "wattle: tag=x.y", "wattle: tag=", &long] {
             assert_eq!(Tag::parse(none), None, "{none}");

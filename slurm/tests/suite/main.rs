@@ -9,6 +9,7 @@ mod placer;
 mod properties;
 #[cfg(feature = "service")]
 mod real_slurm;
+mod release;
 mod rounds;
 mod rules;
 mod world;
