@@ -262,8 +262,8 @@ async fn faults_lose_no_job_and_complete_none_twice() {
         }
         let output = faults.site.output_of(&record);
         let done = output.lines().filter(|line| line.starts_with("done:")).count();
-        // A node that fails before it has reported an end to slurmctld: Slurm shows the job as running, and the
-        // next requeue runs it again.
+        // A node that fails before it has reported an end to slurmctld: Slurm shows the job as running until the
+        // node registers again, and then runs it again.
         let is_slurms = done > 1 && !commands.contains(&format!("RequeueHold({id})"));
         again += usize::from(is_slurms);
         let expected = usize::from(record.phase == JobPhase::Finished);
