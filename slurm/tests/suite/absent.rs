@@ -173,7 +173,7 @@ fn energy_is_written_when_the_ledger_has_the_end_of_the_job() {
 }
 
 #[test]
-fn a_job_that_returns_is_absent_anew_when_it_is_away_again() {
+fn the_time_of_absence_begins_again_when_a_job_has_returned() {
     let (mut machine, _) = vanished();
     let mut look = |seconds: u32, view: SlurmView| {
         let at = NOW + SECOND * seconds;
