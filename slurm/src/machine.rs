@@ -174,6 +174,8 @@ pub struct SlurmMachine {
     /// Jobs whose signal is sent again.
     to_signal: BTreeSet<u32>,
     absent_since: BTreeMap<JobId, Timestamp>,
+    /// Ends of jobs that Slurm no longer has, from the accounting database.
+    ended_absent: BTreeMap<JobId, Timestamp>,
     alarmed: BTreeSet<Alarm>,
     /// Slurm's reasons of jobs that were taken back.
     reasons: BTreeMap<u32, String>,
@@ -211,6 +213,7 @@ impl SlurmMachine {
             refusals: BTreeMap::new(),
             to_signal: BTreeSet::new(),
             absent_since: BTreeMap::new(),
+            ended_absent: BTreeMap::new(),
             alarmed: BTreeSet::new(),
             reasons: BTreeMap::new(),
             commands: 0,
@@ -364,6 +367,7 @@ impl SlurmMachine {
         self.refusals.retain(|id, _| is_needed(id));
         self.ask_at.retain(|id, _| identified.contains_key(id) || records.contains_key(id));
         self.absent_since.retain(|id, _| records.contains_key(id) && !identified.contains_key(id));
+        self.ended_absent.retain(|id, _| records.contains_key(id));
     }
 }
 

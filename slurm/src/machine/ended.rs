@@ -202,10 +202,11 @@ impl SlurmMachine {
             let user = known.user.clone().unwrap_or_default();
             let runs = self.runs_of(now, id, &user, u32::MAX, since)?;
             let end = runs.last().and_then(|run| match run.state {
-                PastState::Job(state) if state.is_final() => Some((state, run.exit)),
+                PastState::Job(state) if state.is_final() => Some((state, run.exit, run.ended_at)),
                 PastState::Job(_) | PastState::Requeued => None,
             });
-            if let Some((state, exit)) = end {
+            if let Some((state, exit, ended_at)) = end {
+                self.ended_absent.extend(ended_at.map(|at| (id.clone(), at)));
                 return Some(match state {
                     SlurmState::Cancelled => self.cancelled(now, id, known, stops, out),
                     _ => end_of(state, Some(exit), 0).0,
@@ -252,7 +253,8 @@ impl SlurmMachine {
             let slurm_id = intake::slurm_id(id);
             let job = slurm_id.and_then(|id| view.jobs.get(&id));
             // The record has the time at which this service reported the end. Slurm's times are whole seconds.
-            let in_slurm = job.and_then(|job| job.ended_at).map(|at| at + Duration::from_secs(1));
+            let in_slurm = job.and_then(|job| job.ended_at).or(self.ended_absent.get(id).copied());
+            let in_slurm = in_slurm.map(|at| at + Duration::from_secs(1));
             let end = in_slurm.map_or(ended_at, |at| at.min(ended_at));
             let is_counted = known.energy_until.is_some_and(|until| until >= end)
                 || now.since(ended_at).as_secs() >= LEDGER_DELAY_S;

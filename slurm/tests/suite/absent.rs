@@ -212,6 +212,27 @@ fn counted(slurm_id: u32, phase: JobPhase) -> JobRecord {
 }
 
 #[test]
+fn energy_of_a_job_that_ended_while_the_service_was_away_is_written_at_once() {
+    let ended = NOW - SECOND * 600;
+    let written = |counted_until: Timestamp| {
+        let (mut machine, mut record) = vanished();
+        after(&mut machine, Event::Viewed(absent()));
+        let completed = run(PastState::Job(SlurmState::Completed), (0, 0));
+        let runs = Ok(vec![PastRun { ended_at: Some(ended), ..completed }]);
+        after(&mut machine, Event::PastRead { ids: vec![1], runs });
+        after(&mut machine, Event::Viewed(absent()));
+        record.phase = JobPhase::Finished;
+        record.ended_at_us = Some(NOW);
+        record.energy_mj = Some(Energy::from_mj(5_000));
+        record.energy_until_us.insert(node(), counted_until);
+        after(&mut machine, Event::RecordChanged(Box::new(record)));
+        commands(&after_at(&mut machine, NOW + SECOND, Event::Viewed(absent()))).len()
+    };
+    assert_eq!(written(ended + SECOND), 1);
+    assert_eq!(written(ended), 0, "the ledger is behind");
+}
+
+#[test]
 fn energy_is_written_in_parts_and_marked_as_written_for_its_job_alone() {
     let mut machine = machine(Level::Caps);
     for slurm_id in 101..=160 {
