@@ -20,6 +20,8 @@ use crate::output::{usage, usage_chain};
 const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
 /// The cluster name of `wattle up`.
 pub(crate) const DEFAULT_CLUSTER: &str = "local";
+/// Time limit for a connection that carries no message.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// Time limit for connecting to the bus.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -168,8 +170,15 @@ impl Connection {
             ..BusConfig::at(&url)
         };
         let remedy = "start one with `wattle up`, or name it with --nats";
+        if url == DEFAULT_URL && self.nats.is_none() && !accepts(&url).await {
+            return Err(anyhow::anyhow!("no NATS server answers at {url}; {remedy}"));
+        }
         match Bus::connect_within(&config, cluster, "wattle", PATIENCE).await {
             Ok(bus) => Ok(bus),
+            Err(BusError::Disconnected { url }) if accepts(&url).await => Err(anyhow::anyhow!(
+                "the server at {url} does not answer; if it requires TLS and a key, name the files with \
+                 --ca and --credentials"
+            )),
             Err(BusError::Disconnected { url }) => {
                 Err(anyhow::anyhow!("no NATS server answers at {url}; {remedy}"))
             }
@@ -183,6 +192,13 @@ impl Connection {
             Err(error) => Err(error).context(format!("no connection; {remedy}")),
         }
     }
+}
+
+/// Whether a process listens at an address `nats://HOST:PORT`.
+async fn accepts(url: &str) -> bool {
+    let Some((_, address)) = url.split_once("://") else { return false };
+    let connecting = tokio::net::TcpStream::connect(address);
+    matches!(tokio::time::timeout(ANSWERS_WITHIN, connecting).await, Ok(Ok(_)))
 }
 
 /// Runs a command that uses the bus.

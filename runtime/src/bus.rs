@@ -84,6 +84,8 @@ struct Shared {
     streams_ready: [AtomicBool; StreamName::ALL.len()],
     /// Number of servers that keep each bucket and stream, if this process sets it.
     replicas: Option<usize>,
+    /// Whether opening a bucket gives up after [`connect::OPENED_WITHIN`] and not never.
+    gives_up: AtomicBool,
 }
 
 /// A received message.

@@ -84,19 +84,20 @@ fn difference(point: &SurfacePoint, placed: &SurfacePoint) -> String {
     if point.gpus != placed.gpus {
         parts.push(label(point.gpus, None, None, &[]));
     }
-    if setting(point) != setting(placed) {
-        parts.push(match setting(point) {
-            (Some(cap), _) => format!("at {:.0} W", cap.as_w()),
-            (None, Some(clock)) => format!("at {} MHz", clock.as_mhz()),
-            (None, None) => "at default cap and clock".to_owned(),
-        });
-    }
+    // Co-tenants before the setting: a narrow table cuts the end.
     if point.neighbours != placed.neighbours {
         let with = neighbours(point);
         parts.push(if with.is_empty() {
             "exclusive".to_owned()
         } else {
             format!("with {}", with.join(", "))
+        });
+    }
+    if setting(point) != setting(placed) {
+        parts.push(match setting(point) {
+            (Some(cap), _) => format!("at {:.0} W", cap.as_w()),
+            (None, Some(clock)) => format!("at {} MHz", clock.as_mhz()),
+            (None, None) => "at defaults".to_owned(),
         });
     }
     if parts.is_empty() { label(point.gpus, None, None, &[]) } else { parts.join(", ") }

@@ -38,11 +38,12 @@ impl Configuration {
         }
     }
 
-    /// Whether a predicted point holds for this. A point at the default cap names no cap.
-    fn is_at(&self, point: &SurfacePoint) -> bool {
+    /// Whether a predicted point holds for this. A point at the default cap names no cap, so it holds for
+    /// `highest`, the highest cap that a measurement or a prediction of the job has.
+    fn is_at(&self, point: &SurfacePoint, highest: Option<Power>) -> bool {
         (point.gpus, point.nodes) == (self.gpus, self.nodes)
             && point.clock_mhz_max == self.clock_mhz_max
-            && point.cap_mw.is_none_or(|cap| Some(cap) == self.cap_mw)
+            && point.cap_mw.or(highest) == self.cap_mw.or(highest)
             && point.neighbours.len() == self.neighbours.len()
     }
 }
@@ -106,13 +107,56 @@ pub fn measured(windows: &[JobWindow], prediction: Option<&Prediction>) -> Vec<M
         let placed = prediction.and_then(|p| p.placed.as_ref());
         placed.into_iter().chain(prediction.into_iter().flat_map(|p| &p.alternatives))
     };
+    let caps = all.iter().map(|(at, _)| at.cap_mw).chain(points().map(|point| point.cap_mw));
+    let highest = caps.flatten().max();
     all.into_iter()
         .map(|(configuration, sums)| Measured {
-            predicted: points().find(|point| configuration.is_at(point)).cloned(),
+            predicted: points().find(|point| configuration.is_at(point, highest)).cloned(),
             span_s: sums.span_s,
             steps_per_s: mean(sums.rate),
             gpu_power_w: mean(sums.power),
             configuration,
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use wattle_common::Timestamp;
+    use wattle_testkit as testkit;
+
+    use super::*;
+
+    #[test]
+    fn a_prediction_at_the_default_cap_holds_for_no_lower_cap() {
+        let window = |watts| {
+            let (from, until) = (Timestamp::from_s(60), Timestamp::from_s(120));
+            JobWindow {
+                gpus: vec![0, 1],
+                gpus_total: 2,
+                nodes_total: 1,
+                cap_mw: Some(Power::from_w(watts)),
+                clock_mhz_max: None,
+                neighbours: Vec::new(),
+                ..testkit::job_window("a", from, until)
+            }
+        };
+        let capped = |watts: u64| SurfacePoint {
+            cap_mw: Some(Power::from_w(watts)),
+            ..testkit::point(2, 1.5, watts as f64)
+        };
+        let prediction = Prediction {
+            at_us: Timestamp::from_s(60),
+            predictor: testkit::predictor("physical"),
+            gpu_type: "v100".to_owned(),
+            windows: 3,
+            basis: None,
+            placed: Some(testkit::point(2, 2.0, 210.0)),
+            alternatives: vec![capped(125), capped(175)],
+        };
+        let all = measured(&[window(250), window(125), window(150)], Some(&prediction));
+        let caps = |one: &Measured| one.predicted.as_ref().map(|point| point.cap_mw);
+        let expected = [Some(None), Some(Some(Power::from_w(125))), None];
+        assert_eq!(all.iter().map(caps).collect::<Vec<_>>(), expected);
+    }
 }

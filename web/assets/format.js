@@ -42,6 +42,11 @@ export function percent(share, digits = 0) {
   return `${(100 * share).toFixed(small ? 1 : digits).replace("-", "−")} %`;
 }
 
+/** A relative change with its sign: `+7 %`, `−12 %`. */
+export function change(share) {
+  return share > 0 ? `+${percent(share)}` : percent(share);
+}
+
 /** A span in at most two units: `45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`. */
 export function span(seconds) {
   if (!known(seconds)) return NONE;

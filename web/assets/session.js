@@ -33,7 +33,7 @@ export class Session {
   /** Shows the person of the session. */
   draw(place) {
     if (this.person && !this.keys) {
-      show(place, h("span", { class: "muted", title: "The server has no keys: every user of this machine may act" }, "local"));
+      show(place, h("span", { class: "muted", title: "The server has no keys: every user of this machine may act" }, "no keys"));
     } else if (this.person) {
       show(place, h("span", null, `${this.person.name} (${this.person.rank})`),
         h("button", { type: "button", class: "quiet", onclick: () => this.signOut() }, "Sign out"));

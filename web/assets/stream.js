@@ -25,6 +25,14 @@ export class Stream {
     this.receivedAt = performance.now();
     this.clock = { system: Date.now() / 1000, at: performance.now(), rate: 1 };
     setInterval(() => this.check(), 1000);
+    // A browser keeps a page that it left, with its connection, and has at most six connections to a host.
+    addEventListener("pagehide", () => this.close());
+    addEventListener("pageshow", (event) => { if (event.persisted) this.open(); });
+  }
+
+  close() {
+    this.source?.close();
+    this.source = null;
   }
 
   /** Follows the page with these parameters instead of the last one. */

@@ -21,6 +21,14 @@ impl<P: PolicyHandle> Controller<P> {
         Some(aim.status(self.limits.price))
     }
 
+    /// Position of the energy price in the policy's range, 0 (free) to 1; absent if nothing sets a price.
+    pub(crate) fn price_position(&self) -> Option<f64> {
+        match &self.budget {
+            Some(budget) if self.budget_sets_price() => Some(budget.position()),
+            _ => self.aim_status().map(|aim| aim.price),
+        }
+    }
+
     /// Whether a budget with a window sets the price.
     fn budget_sets_price(&self) -> bool {
         self.budget.as_ref().is_some_and(|budget| budget.controller().budget().has_window())

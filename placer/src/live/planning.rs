@@ -6,10 +6,14 @@ use wattle_common::messages::job_record::REASONS_MAX;
 use wattle_common::messages::{Prediction, RecordedReason};
 
 use crate::live::Placer;
-use crate::{Blocked, Decision, JobKey, Plan, prediction};
+use crate::{Blocked, Decision, JobKey, Plan, Reason, prediction};
 
 /// The decision recorded for the first queued job that finds no room.
 const WAITS: &str = "waits";
+/// Beginning of the decision recorded for a changed setting.
+const SET_TO: &str = "set to ";
+/// Most changes of the setting that are kept with a job's reasons.
+const SETTINGS_MAX: usize = 8;
 
 impl Placer {
     pub(super) fn round(&mut self, now: Timestamp) {
@@ -56,7 +60,7 @@ impl Placer {
         else {
             return;
         };
-        let reason = decision.reason().to_string();
+        let reason = self.reason_text(decision);
         let policy = self.controller.policy().name().to_owned();
         let placement = match decision {
             Decision::Start { on, .. } => Some(self.controller.state().placement(on)),
@@ -94,7 +98,7 @@ impl Placer {
                 for share in record.placement.iter().flat_map(|placement| &placement.shares) {
                     self.to_order.insert(share.node.clone());
                 }
-                format!("set to {setting}")
+                format!("{SET_TO}{setting}")
             }
             Decision::Stop { .. } | Decision::Undo { .. } => {
                 record.phase = JobPhase::Stopping;
@@ -122,6 +126,16 @@ impl Placer {
             }
         };
         self.reason(now, &facts, &policy, text, reason);
+    }
+
+    /// The reason of a decision. A changed setting follows from the energy price, so its position comes first.
+    fn reason_text(&self, decision: &Decision) -> String {
+        let reason = decision.reason();
+        let is_priced = matches!((decision, reason), (Decision::Set { .. }, Reason::Market { .. }));
+        match self.controller.price_position().filter(|_| is_priced) {
+            Some(position) => format!("energy price {position:.3} of 1; {reason}"),
+            None => reason.to_string(),
+        }
     }
 
     /// The prediction under which a job starts or is set.
@@ -192,7 +206,45 @@ impl Placer {
     }
 }
 
+/// Removes the oldest reasons above the limits. Changes of the setting may be frequent and are removed first,
+/// so that the reasons of the placement are kept.
 fn trim(reasons: &mut Vec<RecordedReason>) {
+    let is_set = |reason: &RecordedReason| reason.decision.starts_with(SET_TO);
+    let mut surplus_sets =
+        reasons.iter().filter(|reason| is_set(reason)).count().saturating_sub(SETTINGS_MAX);
+    reasons.retain(|reason| {
+        let is_removed = surplus_sets > 0 && is_set(reason);
+        surplus_sets -= usize::from(is_removed);
+        !is_removed
+    });
     let surplus = reasons.len().saturating_sub(REASONS_MAX);
     reasons.drain(..surplus);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frequent_changes_of_the_setting_do_not_displace_the_placement() {
+        let recorded = |decision: &str, s| RecordedReason {
+            at_us: Timestamp::from_s(s),
+            policy: "wattle".to_owned(),
+            decision: decision.to_owned(),
+            reason: "energy price 0.500 of 1".to_owned(),
+        };
+        let mut reasons = vec![recorded("placed on n0:0", 0)];
+        for s in 1..100 {
+            reasons.push(recorded("set to 125 W", s));
+            trim(&mut reasons);
+        }
+        assert_eq!(reasons.len(), 1 + SETTINGS_MAX);
+        assert_eq!(reasons[0].decision, "placed on n0:0");
+        assert_eq!(reasons.last().unwrap().at_us, Timestamp::from_s(99));
+        for s in 100..200 {
+            reasons.push(recorded("taken off n0:0", s));
+            trim(&mut reasons);
+        }
+        assert_eq!(reasons.len(), REASONS_MAX);
+    }
 }

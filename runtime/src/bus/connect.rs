@@ -37,6 +37,8 @@ const JETSTREAM_TRIES: u32 = 20;
 /// Attempts between two log messages.
 const LOG_TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(250);
+/// Longest time in which a bucket is opened for a person, wall time; a service waits indefinitely.
+pub(super) const OPENED_WITHIN: Duration = Duration::from_secs(10);
 
 impl Bus {
     /// Connects; while the server is away it retries indefinitely and logs. Drop the future to cancel
@@ -75,7 +77,8 @@ impl Bus {
         }
     }
 
-    /// As [`Self::connect`], for interactive use: gives up after `patience` of wall time.
+    /// As [`Self::connect`], for interactive use: gives up after `patience` of wall time. Buckets are opened
+    /// within ten seconds of wall time or not at all.
     ///
     /// # Errors
     /// As [`Self::connect`], and [`BusError::Disconnected`].
@@ -86,13 +89,14 @@ impl Bus {
         patience: Duration,
     ) -> Result<Self, BusError> {
         let bus = Self::prepare(config, cluster, client_name, None).await?;
+        bus.shared.gives_up.store(true, Ordering::Relaxed);
         match tokio::time::timeout(patience, bus.wait_connected()).await {
             Ok(()) => Ok(bus),
             Err(_) => Err(bus.not_connected()),
         }
     }
 
-    fn not_connected(&self) -> BusError {
+    pub(super) fn not_connected(&self) -> BusError {
         let url = self.shared.url.clone();
         if !self.shared.refused.load(Ordering::Relaxed) {
             return BusError::Disconnected { url };
@@ -163,6 +167,7 @@ impl Bus {
                 reached,
                 streams_ready,
                 replicas: config.replicas,
+                gives_up: AtomicBool::new(false),
             }),
         })
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use wattle_common::ClusterId;
 use wattle_common::codec::{CodecError, PAYLOAD_LEN_MAX};
 
 use super::SERVICE_BUSY;
@@ -78,6 +79,18 @@ pub enum BusError {
     NoJetStream {
         /// Its address.
         url: String,
+    },
+    /// The cluster's buckets cannot be opened in time: no placer has created them, or this key may not read
+    /// them.
+    #[error(
+        "cluster `{cluster}` has no storage on the nats server at {url}: start its placer, which creates \
+         it, or name another cluster with --cluster"
+    )]
+    NoStorage {
+        /// Its address.
+        url: String,
+        /// The cluster.
+        cluster: ClusterId,
     },
     /// A stream of that name exists with another configuration.
     #[error(

@@ -6,6 +6,7 @@
 //! values and keeps the old ones.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
@@ -22,6 +23,7 @@ use wattle_common::Timestamp;
 use wattle_common::codec::{self, PAYLOAD_LEN_MAX};
 use wattle_common::subject::Bucket;
 
+use super::connect::OPENED_WITHIN;
 use super::{ANSWER_WITHIN, Bus, BusError};
 use crate::shell::chain;
 
@@ -58,13 +60,26 @@ pub struct KvBucket {
 }
 
 impl Bus {
-    /// Opens a bucket and creates it if necessary. Waits for the server.
+    /// Opens a bucket and creates it if necessary. Waits for the server; after [`Bus::connect_within`] for
+    /// ten seconds of wall time.
     ///
     /// # Errors
-    /// [`BusError::NoJetStream`], [`BusError::Foreign`], or if the server refuses.
+    /// [`BusError::NoJetStream`], [`BusError::Foreign`], [`BusError::NoStorage`], or if the server refuses.
     pub async fn bucket(&self, bucket: Bucket) -> Result<KvBucket, BusError> {
         let name = bucket.name(self.cluster());
-        let store = self.retry_until_done("bucket", || self.open_bucket(&name)).await?;
+        let opened = self.retry_until_done("bucket", || self.open_bucket(&name));
+        let store = if self.shared.gives_up.load(Ordering::Relaxed) {
+            match tokio::time::timeout(OPENED_WITHIN, opened).await {
+                Ok(opened) => opened?,
+                Err(_) if !self.is_connected() => return Err(self.not_connected()),
+                Err(_) => {
+                    let cluster = self.cluster().clone();
+                    return Err(BusError::NoStorage { url: self.shared.url.clone(), cluster });
+                }
+            }
+        } else {
+            opened.await?
+        };
         Ok(KvBucket { bus: self.clone(), name, store })
     }
 

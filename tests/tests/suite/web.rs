@@ -167,6 +167,14 @@ async fn page_is_driven_in_a_browser() {
     browser.until_text(".verdict-line", "cancelled").await;
     assert_eq!(browser.errors().await, Vec::<String>::new());
 
+    // A page that is left gives its connection back: a browser has six for each host.
+    for count in 0..8 {
+        browser.open(&format!("{address}/jobs?q=z{count}")).await;
+        browser.until_text("main", "No job matches").await;
+    }
+    browser.open(&address).await;
+    browser.until_text("#connection", "Live").await;
+
     // A lost bus is shown, and its return.
     let server = system.processes("nats-server");
     server.iter().for_each(|pid| kill(*pid, "STOP"));

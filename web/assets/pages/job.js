@@ -42,7 +42,7 @@ function costs(details, price, currency) {
   const compare = (row) => {
     if (row === placed || row.key === "0") return "its placement";
     const time = row.time_s - placed.time_s;
-    const energy = row.wh !== undefined && placed.wh ? `, ${f.percent((row.wh - placed.wh) / placed.wh)} energy` : "";
+    const energy = row.wh !== undefined && placed.wh ? `, ${f.change((row.wh - placed.wh) / placed.wh)} energy` : "";
     return `${Math.abs(time) < 0.005 * placed.time_s ? "as fast" : `${f.span(Math.abs(time))} ${time > 0 ? "later" : "sooner"}`}${energy}`;
   };
   const columns = [

@@ -8,7 +8,7 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 
-use super::folder::{Folder, write_private};
+use super::folder::{Folder, write_private, write_public};
 use crate::output::usage;
 
 /// Validity of the authority, years.
@@ -52,7 +52,7 @@ pub(super) fn create(folder: &Folder, hosts: &[String]) -> anyhow::Result<()> {
     let key = KeyPair::generate().context("cannot create a key")?;
     let certificate = params.self_signed(&key).context("cannot create the authority")?;
     write_private(&folder.path().join(AUTHORITY_KEY), &key.serialize_pem())?;
-    write_private(&folder.server().join(AUTHORITY), &certificate.pem())?;
+    write_public(&folder.server().join(AUTHORITY), &certificate.pem())?;
     issue(folder, hosts)
 }
 
@@ -75,5 +75,5 @@ pub(super) fn issue(folder: &Folder, hosts: &[String]) -> anyhow::Result<()> {
     let key = KeyPair::generate().context("cannot create a key")?;
     let certificate = params.signed_by(&key, &issuer).context("cannot sign the certificate")?;
     write_private(&folder.server().join("server.key"), &key.serialize_pem())?;
-    write_private(&folder.server().join("server.pem"), &certificate.pem())
+    write_public(&folder.server().join("server.pem"), &certificate.pem())
 }

@@ -189,10 +189,19 @@ impl Folder {
 
 /// Replaces a file atomically; only its owner may read it.
 pub(super) fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
+    write(path, text, 0o600)
+}
+
+/// As [`write_private`], for a certificate, which every service reads.
+pub(super) fn write_public(path: &Path, text: &str) -> anyhow::Result<()> {
+    write(path, text, 0o644)
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
     let written = || -> std::io::Result<()> {
         let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+            OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&temporary, path)

@@ -78,7 +78,7 @@ struct At {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  wattle keys add node n0 n1\n  wattle keys add operator bob")]
 struct Add {
-    /// predictor, node, slurm, user, operator or monitor; placer or registry after a revocation
+    /// predictor, node, slurm, web, user, operator or monitor; placer or registry after a revocation
     role: String,
     /// Their names
     names: Vec<String>,

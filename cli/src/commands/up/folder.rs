@@ -85,7 +85,8 @@ impl Folder {
         let kept = remove_state(&self.path, replayed);
         self.is_temporary = kept.is_empty();
         for path in kept {
-            note(&format!("kept for the owners of jobs: {}", path.display()));
+            let what = if path.ends_with(JOBS) { "output" } else { "checkpoints" };
+            note(&format!("{what} of the jobs: {}", path.display()));
         }
     }
 }

@@ -38,7 +38,8 @@ pub(crate) async fn show(bus: Bus, expected: Option<usize>) -> anyhow::Result<()
                     phases.insert(record.spec.job, record.phase);
                 }
             }
-            _ = tick.tick() => {
+            // Before the first readings the power would be shown as 0 W.
+            _ = tick.tick(), if !power.is_empty() => {
                 let line = line(&phases, power.values().copied().sum(), expected);
                 let line = at(clock::now().since(began).as_secs_f64(), &line);
                 if live {
