@@ -111,6 +111,16 @@ async fn visit_every_page(browser: &Browser) {
     assert_eq!(foreign, Value::Array(Vec::new()), "only the own server is used");
 }
 
+/// A page that is left gives its connection back: a browser has six for each host.
+async fn load_many_times(browser: &Browser, address: &str) {
+    for count in 0..8 {
+        browser.open(&format!("{address}/jobs?q=z{count}")).await;
+        browser.until_text("main", "No job matches").await;
+    }
+    browser.open(address).await;
+    browser.until_text("#connection", "Live").await;
+}
+
 #[tokio::test]
 async fn page_is_driven_in_a_browser() {
     if !browser::is_installed() {
@@ -167,13 +177,7 @@ async fn page_is_driven_in_a_browser() {
     browser.until_text(".verdict-line", "cancelled").await;
     assert_eq!(browser.errors().await, Vec::<String>::new());
 
-    // A page that is left gives its connection back: a browser has six for each host.
-    for count in 0..8 {
-        browser.open(&format!("{address}/jobs?q=z{count}")).await;
-        browser.until_text("main", "No job matches").await;
-    }
-    browser.open(&address).await;
-    browser.until_text("#connection", "Live").await;
+    Box::pin(load_many_times(&browser, &address)).await;
 
     // A lost bus is shown, and its return.
     let server = system.processes("nats-server");
