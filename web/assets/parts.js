@@ -72,7 +72,8 @@ export function jobColumns(ctx, { brief = false } = {}) {
     { title: "Done", class: "medium", cell: progress },
     { title: "End", class: "end", cell: (row) => end(row, ctx) },
   ];
-  const left = brief ? ["Where", "Energy"] : [];
+  // Half as wide: the list of jobs has the others.
+  const left = brief ? ["User", "Where", "Energy"] : [];
   return columns.filter((column) => !left.includes(column.title));
 }
 

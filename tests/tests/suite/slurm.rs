@@ -161,7 +161,8 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     let text = String::from_utf8_lossy(&check.stdout).into_owned();
     assert!(check.status.success() && text.contains("level exact: ready"), "{text}");
     let later = site.sbatch("games", &["--gres=gpu:1", "--begin=now+1hour"], 1);
-    site.until_reason(later, "JobHeldUser").await;
+    // The intake holds it as its owner would, and the service then as an administrator.
+    site.until_reason(later, "JobHeldAdmin").await;
     let refused = site.wattle(&["slurm", "release-all", "--user", "daemon"]);
     assert_eq!(refused.status.code(), Some(2), "the service runs");
     site.kill_9("slurm", "control");
