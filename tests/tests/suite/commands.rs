@@ -379,9 +379,9 @@ fn cargo_commands_name_existing_packages_targets_and_tests() {
     };
     for (place, text) in blocks.chain(inline).flat_map(parts) {
         let words = words(&text);
-        // A program that is installed is none of this repository's.
-        let is_install = words.get(1).is_some_and(|word| word == "install");
-        if words.first().is_none_or(|word| word != "cargo") || is_install {
+        // A program that is installed and an extension of cargo have arguments of their own.
+        let is_other = words.get(1).is_some_and(|word| word == "install" || word == "mutants");
+        if words.first().is_none_or(|word| word != "cargo") || is_other {
             continue;
         }
         seen += 1;
