@@ -304,7 +304,11 @@ impl SlurmSite {
         if service == "slurm" {
             give_to(&folder, OPERATOR).expect("our folder");
             let copy = self.folder.path().join("wattle-slurm");
-            std::fs::copy(program("wattle-slurm"), &copy).expect("a copy");
+            // By another process: what this one has open for writing, children that other threads start
+            // meanwhile inherit, and it cannot be executed until they have started their programs.
+            let mut install = Command::new("install");
+            install.arg("-m755").arg(program("wattle-slurm")).arg(&copy);
+            assert!(install.status().expect("install runs").success(), "wattle-slurm is copied");
             command = Command::new(copy);
             command.arg("--config").arg(&config);
             command.env("SLURM_CONF", self.slurm_folder().join("etc/slurm.conf"));
