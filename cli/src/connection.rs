@@ -20,7 +20,7 @@ use crate::output::{usage, usage_chain};
 const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
 /// The cluster name of `wattle up`.
 pub(crate) const DEFAULT_CLUSTER: &str = "local";
-/// Time limit for a connection that carries no message.
+/// Time limit for a TCP connection that only shows whether a process listens.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// Time limit for connecting to the bus.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -84,7 +84,7 @@ struct Shared {
     streams_ready: [AtomicBool; StreamName::ALL.len()],
     /// Number of servers that keep each bucket and stream, if this process sets it.
     replicas: Option<usize>,
-    /// Whether opening a bucket gives up after [`connect::OPENED_WITHIN`] and not never.
+    /// Whether opening a bucket ends with an error after [`connect::OPENED_WITHIN`]; otherwise it waits.
     gives_up: AtomicBool,
 }
 

@@ -31,11 +31,6 @@ const SHARES: (u32, u32) = (23, 2);
 /// Deadline of a condition. Slurm notices a lost end of a job when its node registers again, after about 200 s.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-#[expect(clippy::print_stdout, reason = "shown if the test fails")]
-fn note(text: &str) {
-    println!("{text}");
-}
-
 /// How a site is set up.
 pub struct Setup {
     /// Names of nodes begin with it; sites that run at once need different ones.
@@ -128,13 +123,7 @@ impl SlurmSite {
         let conf = conf.display().to_string();
         let conf = ["--conf", conf.as_str()];
         let options = [&options[..], &more[..], intake, &types[..], &conf[..]].concat();
-        let mut started = site.cluster("start", &options);
-        if !started.status.success() && started.status.code() != Some(ABSENT) {
-            // MariaDB, munge and Slurm do not always start on a busy machine. Their output is in the log of the test.
-            note(&format!("Slurm again: {}", String::from_utf8_lossy(&started.stderr).trim()));
-            site.cluster("wipe", &[]);
-            started = site.cluster("start", &options);
-        }
+        let started = site.cluster("start", &options);
         if started.status.code() == Some(ABSENT) {
             return Err(String::from_utf8_lossy(&started.stderr).trim().to_owned());
         }

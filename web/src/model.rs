@@ -25,7 +25,7 @@ use wattle_view::node::{self, Node};
 use self::detail::Detail;
 use self::history::History;
 use self::jobs::Jobs;
-use self::tally::{Rates, Tally};
+use self::tally::{RatesRef, Tally};
 
 /// Age from which a summary is no reading any more, wall time: profilers publish one a second, and in a
 /// large cluster one in three seconds is received.
@@ -138,8 +138,8 @@ impl Model {
 
     /// The rates of emissions and cost.
     #[must_use]
-    pub fn rates(&self) -> Rates<'_> {
-        Rates {
+    pub fn rates(&self) -> RatesRef<'_> {
+        RatesRef {
             intensity: self.budget.as_ref().and_then(|set| set.intensity.as_ref()),
             prices: self.grid.as_ref().and_then(|grid| grid.prices.as_ref()),
         }

@@ -37,7 +37,7 @@ const JETSTREAM_TRIES: u32 = 20;
 /// Attempts between two log messages.
 const LOG_TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(250);
-/// Longest time in which a bucket is opened for a person, wall time; a service waits indefinitely.
+/// Longest time in which an interactive command opens a bucket, wall time; a service waits indefinitely.
 pub(super) const OPENED_WITHIN: Duration = Duration::from_secs(10);
 
 impl Bus {

@@ -49,9 +49,9 @@ pub struct Tally {
     until: Option<Timestamp>,
 }
 
-/// The rates at which energy becomes emissions and cost; absent: not known.
+/// The series by which energy becomes emissions and cost, borrowed from the model; absent: not known.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Rates<'a> {
+pub struct RatesRef<'a> {
     /// Carbon intensity.
     pub intensity: Option<&'a IntensitySeries>,
     /// Electricity price.
@@ -183,7 +183,7 @@ impl Tally {
 
     /// The sums of the days since `first_day` (days since the Unix epoch) until and including `last_day`.
     #[must_use]
-    pub fn sums(&self, first_day: u64, last_day: u64, rates: Rates<'_>) -> Sums {
+    pub fn sums(&self, first_day: u64, last_day: u64, rates: RatesRef<'_>) -> Sums {
         let mut sums = Sums::default();
         for (hour, slot) in self.hours.range(first_day * 24..(last_day + 1) * 24) {
             let from = Timestamp::from_us(hour * HOUR_US);
@@ -279,7 +279,7 @@ mod tests {
         count(&mut tally, &over);
         count(&mut tally, &over);
         count(&mut tally, &entry("n1", 3_000, 3_060, "b", 50));
-        let sums = tally.sums(0, 0, Rates::default());
+        let sums = tally.sums(0, 0, RatesRef::default());
         assert_eq!(sums.uses.jobs, Energy::from_j(150));
         assert_eq!(sums.uses.total(), Energy::from_j(320));
         assert_eq!(sums.owners[&(Some("user of a".to_owned()), None)].energy, Energy::from_j(100));
@@ -305,7 +305,7 @@ mod tests {
         count(&mut tally, &entry("n0", 3_600, 3_660, "a", 1_800_000));
         let hour = Timestamp::from_s(3_600);
         let prices = PriceSeries { currency: "EUR".to_owned(), steps: vec![(hour, 200_000)] };
-        let sums = tally.sums(0, 0, Rates { intensity: Some(&series), prices: Some(&prices) });
+        let sums = tally.sums(0, 0, RatesRef { intensity: Some(&series), prices: Some(&prices) });
         let grams = sums.all.carbon.unwrap().as_g();
         assert!((grams - 500.0).abs() < 0.1 && sums.carbon_is_partial, "{grams}");
         // 1 kWh of the second hour at 0.2 EUR/kWh, half of it of the job; the price of the first is not known.
@@ -328,10 +328,10 @@ mod tests {
             (tally.fine.len(), tally.known[&testkit::node("n0")].len()),
             (FINE_MAX, KNOWN_MAX)
         );
-        let before = tally.sums(0, 100, Rates::default()).uses;
+        let before = tally.sums(0, 100, RatesRef::default()).uses;
         count(&mut tally, &entry("n0", 60, 120, "a", 1));
         assert_eq!(
-            tally.sums(0, 100, Rates::default()).uses,
+            tally.sums(0, 100, RatesRef::default()).uses,
             before,
             "an old entry is a repeated one"
         );
