@@ -46,15 +46,14 @@ pub(crate) fn export(program: &OsStr, span: Duration) -> anyhow::Result<Vec<u8>>
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use wattle_runtime::testing::write_script;
 
     use super::*;
 
     fn run(script: &str) -> anyhow::Result<String> {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("sacct");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&program, script);
         let exported = export(program.as_os_str(), Duration::from_hours(24))?;
         Ok(String::from_utf8(exported).unwrap())
     }

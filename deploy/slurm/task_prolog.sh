@@ -13,20 +13,22 @@ done 2>/dev/null <"${BASH_SOURCE[0]%/*}/wattle_slurm.conf"
 
 echo "export CUDA_DEVICE_ORDER=PCI_BUS_ID"
 
-# Jobs that Slurm places have no tag, and no id that is known here.
-if [ -n "${WATTLE_TAG:-}" ]; then
-  job=slurm-$SLURM_JOB_ID-$WATTLE_TAG
+# Jobs that Slurm places have no tag. The end of their id is not known here, and the profiler recognises them by
+# their processes. Their number is no name for a folder of checkpoints, since Slurm uses numbers again.
+gpus=${SLURM_JOB_GPUS:-}${SLURM_STEP_GPUS:-}${CUDA_VISIBLE_DEVICES:-}
+if [ -n "${WATTLE_TAG:-}$gpus" ]; then
+  job=slurm-$SLURM_JOB_ID${WATTLE_TAG:+-$WATTLE_TAG}
   echo "export WATTLE_JOB=$job"
   echo "export WATTLE_ATTEMPT=$((${SLURM_RESTART_COUNT:-0} + 1))"
   echo "export WATTLE_PROGRESS=$progress"
-  echo "export WATTLE_CHECKPOINT_DIR=$HOME/$checkpoints/$job"
+  [ -z "${WATTLE_TAG:-}" ] || echo "export WATTLE_CHECKPOINT_DIR=$HOME/$checkpoints/$job"
 fi
 
 # Slurm sets the variables of gres/gpu only. A job with the GRES `guest` has the GPUs that it can open: a denied
 # device returns EPERM; a permitted one opens, or returns ENXIO where no driver is behind it. A step inherits the
 # variables of the batch script, but Slurm 26.05 clears CUDA_VISIBLE_DEVICES: WATTLE_GUEST marks such a job.
-if [ -n "${WATTLE_GUEST:-}" ]; then SLURM_JOB_GPUS=; fi
-if [ -n "${WATTLE_TAG:-}" ] && [ -z "${SLURM_JOB_GPUS:-}${SLURM_STEP_GPUS:-}${CUDA_VISIBLE_DEVICES:-}" ]; then
+if [ -n "${WATTLE_GUEST:-}" ]; then gpus=${SLURM_STEP_GPUS:-}${CUDA_VISIBLE_DEVICES:-}; fi
+if [ -n "${WATTLE_TAG:-}" ] && [ -z "$gpus" ]; then
   indices=() ranks=()
   for ((index = 0; index < 64; index++)); do
     [ -e "$devices/nvidia$index" ] || continue

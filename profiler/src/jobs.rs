@@ -104,6 +104,12 @@ pub(crate) struct LocalJob {
     pub(crate) epoch_ended: bool,
 }
 
+/// Whether `name` is the id without its last part. A job that Slurm places knows its number there, `slurm-42`,
+/// but not the rest of its id here. Only the job's own processes may shorten it.
+fn is_shortened(name: &JobId, id: &JobId) -> bool {
+    id.as_str().rsplit_once('-').is_some_and(|(start, _)| start == name.as_str())
+}
+
 /// All jobs of this node.
 #[derive(Clone, Debug)]
 pub(crate) struct JobTable {
@@ -182,7 +188,15 @@ impl JobTable {
 
     /// What the job's own processes reported before the launcher did.
     fn unplaced_progress(&mut self, job: &LaunchedJob) -> ReportedProgress {
-        let found = self.unplaced.remove(&job.job);
+        let shortened = || {
+            let own = |name: &JobId, sender: &Sender| {
+                is_shortened(name, &job.job) && sender.is_of(job.processes.as_ref())
+            };
+            let (name, _) = self.unplaced.iter().find(|(name, (_, sender))| own(name, sender))?;
+            Some(name.clone())
+        };
+        let name = if self.unplaced.contains_key(&job.job) { None } else { shortened() };
+        let found = self.unplaced.remove(name.as_ref().unwrap_or(&job.job));
         let own = found.filter(|(_, sender)| sender.speaks_for(job.processes.as_ref(), None));
         own.map(|(progress, _)| progress).unwrap_or_default()
     }
@@ -221,7 +235,8 @@ impl JobTable {
         sender: &Sender,
         every: std::time::Duration,
     ) -> ProgressResult {
-        let Some(local) = self.local.get_mut(&line.job) else {
+        let job = self.named_by(line, sender);
+        let Some(local) = self.local.get_mut(&job) else {
             if self.unplaced.len() < UNPLACED_MAX || self.unplaced.contains_key(&line.job) {
                 let new = || (ReportedProgress::default(), sender.clone());
                 let entry = self.unplaced.entry(line.job.clone()).or_insert_with(new);
@@ -250,7 +265,7 @@ impl JobTable {
         };
         local.pace.published_at = Some(now);
         ProgressResult::Kept(Some(JobProgressed {
-            job: line.job.clone(),
+            job,
             node: self.node.clone(),
             attempt: local.attempt,
             at_us: now,
@@ -260,6 +275,15 @@ impl JobTable {
             steps_per_epoch: local.pace.steps_per_epoch,
             steps_per_s: local.pace.per_s(),
         }))
+    }
+
+    /// The job that a line names, whole or shortened.
+    fn named_by(&self, line: &Progress, sender: &Sender) -> JobId {
+        if self.local.contains_key(&line.job) {
+            return line.job.clone();
+        }
+        let owner = self.owner(&sender.origin).filter(|owner| is_shortened(&line.job, owner));
+        owner.unwrap_or(&line.job).clone()
     }
 
     /// The job that a process belongs to.

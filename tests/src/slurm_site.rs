@@ -17,7 +17,7 @@ use wattle_common::subject::{Bucket, Reporter, StreamName};
 use wattle_common::{ClusterId, JobId, NodeId, codec};
 use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::clock;
-use wattle_runtime::testing::NatsServer;
+use wattle_runtime::testing::{NatsServer, copy_program, write_script};
 
 use crate::examples::{example, simulate_gpus};
 use crate::{program, records, repository, until};
@@ -167,13 +167,8 @@ impl SlurmSite {
             std::fs::set_permissions(self.state_of(node), open).expect("our file");
         }
         // Where every user can run it.
-        let simjob = self.folder.path().join("simjob");
-        std::fs::copy(program("wattle-simjob"), &simjob).expect("a copy");
-        std::fs::write(self.folder.path().join("train"), self.training()).expect("our folder");
-        for file in ["simjob", "train"] {
-            let open = std::fs::Permissions::from_mode(0o755);
-            std::fs::set_permissions(self.folder.path().join(file), open).expect("our file");
-        }
+        copy_program(&program("wattle-simjob"), &self.folder.path().join("simjob"));
+        write_script(&self.folder.path().join("train"), &self.training());
     }
 
     /// A batch script: trains `$1` steps of a workload on the GPUs that Slurm gives it, about three steps per
@@ -181,15 +176,14 @@ impl SlurmSite {
     fn training(&self) -> String {
         let folder = self.folder.path().display();
         format!(
-            "#!/bin/bash\n\
-             #SBATCH --open-mode=append --output=%x-%j.out\n\
+            "#SBATCH --open-mode=append --output=%x-%j.out\n\
              export WATTLE_SIM_NODE={folder}/$SLURMD_NODENAME.state\n\
              export CUDA_VISIBLE_DEVICES=$SLURM_JOB_GPUS\n\
              export WATTLE_CHECKPOINT_DIR=$PWD/checkpoint-$SLURM_JOB_ID\n\
              export WATTLE_PROGRESS={folder}/$SLURMD_NODENAME/run/progress.sock\n\
              mkdir -p \"$WATTLE_CHECKPOINT_DIR\"\n\
              echo \"$SLURM_JOB_NAME attempt $((${{SLURM_RESTART_COUNT:-0}} + 1)) on $SLURM_JOB_NODELIST GPUs $SLURM_JOB_GPUS\"\n\
-             exec {folder}/simjob --workload eaco-alexnet --steps \"$1\" --steps-per-epoch 10\n"
+             exec {folder}/simjob --workload eaco-alexnet --steps \"$1\" --steps-per-epoch 10"
         )
     }
 
@@ -304,11 +298,7 @@ impl SlurmSite {
         if service == "slurm" {
             give_to(&folder, OPERATOR).expect("our folder");
             let copy = self.folder.path().join("wattle-slurm");
-            // By another process: what this one has open for writing, children that other threads start
-            // meanwhile inherit, and it cannot be executed until they have started their programs.
-            let mut install = Command::new("install");
-            install.arg("-m755").arg(program("wattle-slurm")).arg(&copy);
-            assert!(install.status().expect("install runs").success(), "wattle-slurm is copied");
+            copy_program(&program("wattle-slurm"), &copy);
             command = Command::new(copy);
             command.arg("--config").arg(&config);
             command.env("SLURM_CONF", self.slurm_folder().join("etc/slurm.conf"));

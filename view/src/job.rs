@@ -57,6 +57,7 @@ impl JobView {
             record.limit.filter(|_| record.phase == JobPhase::Failed).map(|limit| match limit {
                 ReachedLimit::MemoryMib(_) => "memory",
                 ReachedLimit::Processes(_) => "processes",
+                ReachedLimit::Seconds(_) => "time",
             });
         match record.exit_code {
             _ if let Some(limit) = limit => format!("{} ({limit})", record.phase),

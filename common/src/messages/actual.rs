@@ -152,6 +152,8 @@ pub enum ReachedLimit {
     MemoryMib(u64),
     /// Number of processes and threads: the kernel started no further one.
     Processes(u64),
+    /// Time since the start of the attempt, s: the site's scheduler ended the job.
+    Seconds(u64),
 }
 
 /// A predicate of the job: `exceeded its memory limit of 64 GiB`.
@@ -164,6 +166,10 @@ impl fmt::Display for ReachedLimit {
             Self::MemoryMib(mib) => write!(f, "exceeded its memory limit of {mib} MiB"),
             Self::Processes(count) => {
                 write!(f, "reached its limit of {count} processes and threads")
+            }
+            Self::Seconds(s) => {
+                let (hours, minutes, seconds) = (s / 3_600, s / 60 % 60, s % 60);
+                write!(f, "reached its time limit of {hours}:{minutes:02}:{seconds:02}")
             }
         }
     }

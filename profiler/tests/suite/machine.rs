@@ -1,257 +1,16 @@
 //! The profiler's machine on a node in memory: windows, ledger, progress and faults.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+mod histories;
+mod node;
+
 use std::time::Duration;
 
-use proptest::prelude::*;
-use wattle_common::bounds::check_ledger_entry;
-use wattle_common::job::{JobPhase, JobSpec, NodeShare, Placement};
-use wattle_common::messages::{
-    JobProcesses, JobRecord, JobWindow, LaunchReport, LaunchState, LaunchedJob, LedgerEntry,
-    NodeSummary,
-};
-use wattle_common::progress::Progress;
+use node::{Node, id};
+use wattle_common::messages::{JobWindow, LedgerEntry};
 use wattle_common::units::Energy;
-use wattle_common::{GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
-use wattle_gpu::fake::{FakeDriver, FaultMode};
-use wattle_gpu::{Driver, ProcessReading};
-use wattle_profiler::{
-    Action, Event, GpuFacts, ProcessOrigin, ProfilerMachine, SampledGpu, Sender, Settings, State,
-};
-use wattle_testkit as kit;
-
-fn id(text: &str) -> JobId {
-    kit::job(text)
-}
-
-fn node_id() -> NodeId {
-    kit::node("n0")
-}
-
-fn settings() -> Settings {
-    Settings {
-        idle: Some(Power::from_w(40)),
-        host_power: Power::from_w(200),
-        ..Settings::default()
-    }
-}
-
-/// The origin of a process that leads a session.
-fn origin(pid: u32) -> Arc<ProcessOrigin> {
-    Arc::new(ProcessOrigin { sessions: vec![pid, 1], cgroups: vec![], slurm_jobs: vec![] })
-}
-
-/// A node with GPUs of given power and a bus that can be absent.
-struct Node {
-    machine: ProfilerMachine,
-    driver: FakeDriver,
-    /// Power of each GPU; its counter follows.
-    draws: Vec<Power>,
-    now: Timestamp,
-    jobs: BTreeMap<JobId, (u32, Vec<GpuIndex>)>,
-    processes: BTreeMap<GpuIndex, Vec<(u32, u8)>>,
-    bus: bool,
-    file: Option<State>,
-    windows: Vec<JobWindow>,
-    /// The first entry of each id, as in JetStream.
-    ledger: BTreeMap<Timestamp, LedgerEntry>,
-    summaries: Vec<NodeSummary>,
-    batches: Vec<wattle_common::messages::TelemetryBatch>,
-    progress: Vec<wattle_common::messages::JobProgressed>,
-}
-
-impl Node {
-    fn new(gpus: u32) -> Self {
-        let mut driver = FakeDriver::v100s(gpus);
-        for tracker in &mut driver.gpus {
-            tracker.reading.energy_total = Some(Energy::from_j(1_000));
-        }
-        let mut node = Self {
-            machine: ProfilerMachine::new(node_id(), settings(), None, None),
-            driver,
-            draws: vec![Power::from_w(40); gpus as usize],
-            now: Timestamp::from_s(1_000),
-            jobs: BTreeMap::new(),
-            processes: BTreeMap::new(),
-            bus: true,
-            file: None,
-            windows: Vec::new(),
-            ledger: BTreeMap::new(),
-            summaries: Vec::new(),
-            batches: Vec::new(),
-            progress: Vec::new(),
-        };
-        node.find();
-        node.launch();
-        node
-    }
-
-    fn find(&mut self) {
-        let facts = |(gpu, tracker): (u32, &wattle_gpu::fake::FakeGpu)| GpuFacts {
-            gpu,
-            uuid: tracker.info.uuid.clone(),
-            gpu_type: tracker.info.gpu_type.clone(),
-        };
-        self.event(Event::GpusFound((0..).zip(&self.driver.gpus).map(facts).collect()));
-    }
-
-    /// A kill and a restart.
-    fn crash(&mut self) {
-        self.machine = ProfilerMachine::new(node_id(), settings(), self.file.clone(), None);
-        self.find();
-        self.launch();
-        for job in self.jobs.keys().cloned().collect::<Vec<_>>() {
-            self.record(&job);
-        }
-    }
-
-    fn event(&mut self, event: Event) {
-        let mut out = Vec::new();
-        self.machine.handle(self.now, event, &mut out);
-        self.take(out);
-    }
-
-    fn take(&mut self, out: Vec<Action>) {
-        for action in out {
-            match action {
-                Action::StoreLedger(entry) => {
-                    let from = entry.from_us;
-                    if self.bus {
-                        self.ledger.entry(from).or_insert(entry);
-                    }
-                    self.event(Event::LedgerStored { from, stored: self.bus });
-                }
-                Action::SaveState(state) => self.file = Some(state),
-                Action::StoreWindow(window) => self.windows.push(*window),
-                Action::PublishSummary(summary) => self.summaries.push(summary),
-                Action::PublishBatch(batch) => self.batches.push(batch),
-                Action::PublishProgress(progress) => self.progress.push(progress),
-                Action::Log(_) => {}
-            }
-        }
-    }
-
-    fn place(&mut self, job: &str, pid: u32, gpus: &[GpuIndex]) {
-        let job = id(job);
-        self.jobs.insert(job.clone(), (pid, gpus.to_vec()));
-        for gpu in gpus {
-            self.processes.entry(*gpu).or_default().push((pid, 50));
-        }
-        self.launch();
-        self.record(&job);
-    }
-
-    fn remove(&mut self, job: &str) {
-        if let Some((pid, _)) = self.jobs.remove(&id(job)) {
-            for on in self.processes.values_mut() {
-                on.retain(|(other, _)| *other != pid);
-            }
-        }
-        self.launch();
-    }
-
-    fn launch(&mut self) {
-        let jobs = self.jobs.iter().map(|(job, (pid, gpus))| LaunchedJob {
-            job: job.clone(),
-            attempt: 1,
-            gpus: gpus.clone(),
-            state: LaunchState::Running,
-            processes: Some(JobProcesses::Session(*pid)),
-            since_us: self.now,
-            log_path: String::new(),
-        });
-        let report = LaunchReport {
-            instance: String::new(),
-            node: node_id(),
-            at_us: self.now,
-            observed_generation: 1,
-            has_ended: false,
-            site: None,
-            jobs: jobs.collect(),
-        };
-        self.event(Event::LaunchReported(report));
-    }
-
-    fn record(&mut self, job: &JobId) {
-        let (_, gpus) = &self.jobs[job];
-        let share = NodeShare { node: node_id(), gpus: gpus.clone() };
-        let spec = JobSpec {
-            workload: Some(kit::workload("resnet50")),
-            ..kit::job_spec(job.as_str(), gpus.len() as u32)
-        };
-        let record = JobRecord {
-            placement: Some(Placement { shares: vec![share] }),
-            ..kit::job_record(spec, JobPhase::Running)
-        };
-        self.event(Event::JobRecorded(Box::new(record)));
-    }
-
-    /// Samples at 10 Hz for `seconds`; jobs report at `pace` (steps per second) each second.
-    fn run(&mut self, seconds: u64, pace: &[(&str, u64)]) {
-        for tick in 1..=seconds * 10 {
-            self.tick();
-            if tick % 10 == 0 {
-                let second = self.now.as_us() / 1_000_000;
-                for (job, per_s) in pace {
-                    self.line(&format!("job={job} step={} steps_per_epoch=1000", second * per_s));
-                }
-            }
-        }
-    }
-
-    fn tick(&mut self) {
-        self.sampled(Duration::from_millis(100));
-    }
-
-    /// The GPUs are read, `span` after the last time.
-    fn sampled(&mut self, span: Duration) {
-        self.now = self.now + span;
-        for (tracker, draw) in self.driver.gpus.iter_mut().zip(&self.draws) {
-            tracker.reading.power = Some(*draw);
-            if let Some(total) = &mut tracker.reading.energy_total {
-                *total += draw.over(span);
-            }
-        }
-        let samples = (0..self.driver.gpus.len() as u32).map(|gpu| self.sample(gpu)).collect();
-        self.event(Event::Sampled { at: self.now, gpus: samples });
-    }
-
-    fn sample(&mut self, gpu: GpuIndex) -> SampledGpu {
-        let on = self.processes.get(&gpu).cloned().unwrap_or_default();
-        let process = |(pid, busy): &(u32, u8)| ProcessReading {
-            pid: *pid,
-            memory_mib: Some(1_000),
-            utilization_gpu_percent: Some(*busy),
-        };
-        let tracker = &mut self.driver.gpus[gpu as usize];
-        tracker.reading.processes = Some(on.iter().map(process).collect());
-        tracker.reading.utilization_gpu_percent =
-            Some(on.iter().map(|(_, busy)| *busy).sum::<u8>().min(100));
-        SampledGpu {
-            gpu,
-            reading: self.driver.read(gpu).map_err(|error| error.to_string()),
-            origins: on.iter().map(|(pid, _)| origin(*pid)).collect(),
-        }
-    }
-
-    fn line(&mut self, text: &str) {
-        let line = Progress::parse(text.as_bytes()).expect("a progress line");
-        self.event(Event::Progressed { at: self.now, line, sender: Sender::root() });
-    }
-
-    /// A line of a process of user 1,000 in this session.
-    fn line_from(&mut self, session: u32, text: &str) {
-        let line = Progress::parse(text.as_bytes()).expect("a progress line");
-        let origin = ProcessOrigin { sessions: vec![session], cgroups: vec![], slurm_jobs: vec![] };
-        let sender = Sender { uid: Some(1_000 + session), origin };
-        self.event(Event::Progressed { at: self.now, line, sender });
-    }
-
-    fn of<'a>(&'a self, job: &'a str) -> impl Iterator<Item = &'a JobWindow> {
-        self.windows.iter().filter(move |window| window.job.as_str() == job)
-    }
-}
+use wattle_common::{Machine, Power, Timestamp};
+use wattle_gpu::fake::FaultMode;
+use wattle_profiler::Event;
 
 #[test]
 fn an_exclusive_job_is_measured() {
@@ -368,6 +127,28 @@ fn progress_of_other_processes_is_ignored() {
     node.line_from(200, "job=b step=8");
     let steps: Vec<(&str, u64)> = node.progress.iter().map(|p| (p.job.as_str(), p.step)).collect();
     assert_eq!(steps, [("a", 7), ("b", 8)]);
+}
+
+/// A job that Slurm places knows its number only.
+#[test]
+fn a_job_may_shorten_its_own_id() {
+    let mut node = Node::new(2);
+    node.line_from(300, "job=slurm-42 step=1000");
+    node.line_from(100, "job=slurm-42 step=3");
+    node.place("slurm-42-67a0", 100, &[0]);
+    node.place("slurm-4-67a1", 200, &[1]);
+    node.line_from(100, "job=slurm-42 step=7");
+    node.line_from(200, "job=slurm-42 step=2000");
+    node.line_from(200, "job=slurm step=2000");
+    let steps: Vec<(&str, u64)> = node.progress.iter().map(|p| (p.job.as_str(), p.step)).collect();
+    assert_eq!(steps, [("slurm-42-67a0", 7)]);
+    // The line before the launcher's report counts too.
+    let mut node = Node::new(1);
+    node.line_from(100, "job=slurm-42 step=30 steps_total=90");
+    node.place("slurm-42-67a0", 100, &[0]);
+    node.line_from(100, "job=slurm-42 step=31");
+    let progress = node.progress.last().unwrap();
+    assert_eq!((progress.step, progress.steps_total), (31, Some(90)));
 }
 
 #[test]
@@ -501,134 +282,4 @@ fn invented_jobs_fill_nothing() {
     node.place("a", 100, &[0]);
     node.run(2, &[]);
     assert!(node.progress.is_empty(), "nothing is published of jobs that do not run here");
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Run(u64),
-    Draw(usize, u64),
-    Cap(usize, u64),
-    Place(usize, Vec<GpuIndex>),
-    Remove(usize),
-    Lose(usize, bool),
-    Bus(bool),
-    Crash,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let gpus = prop::collection::btree_set(0u32..3, 1..3);
-    prop_oneof![
-        6 => (1u64..40).prop_map(Step::Run),
-        2 => (0usize..3, 30u64..300).prop_map(|(g, w)| Step::Draw(g, w)),
-        2 => (0usize..3, 100u64..300).prop_map(|(g, w)| Step::Cap(g, w)),
-        3 => (0usize..4, gpus).prop_map(|(j, g)| Step::Place(j, g.into_iter().collect())),
-        1 => (0usize..4).prop_map(Step::Remove),
-        1 => (0usize..3, any::<bool>()).prop_map(|(g, on)| Step::Lose(g, on)),
-        1 => any::<bool>().prop_map(Step::Bus),
-        1 => Just(Step::Crash),
-    ]
-}
-
-const JOBS: [&str; 4] = ["a", "b", "c", "d"];
-
-impl Node {
-    fn apply(&mut self, step: Step, changes: &mut Vec<(Timestamp, GpuIndex)>) {
-        let now = self.now;
-        match step {
-            Step::Run(seconds) => self.run(seconds, &[("a", 20), ("b", 3)]),
-            Step::Draw(gpu, w) => self.draws[gpu] = Power::from_w(w),
-            Step::Cap(gpu, w) => {
-                if self.driver.gpus[gpu].reading.cap != Some(Power::from_w(w)) {
-                    self.driver.gpus[gpu].reading.cap = Some(Power::from_w(w));
-                    changes.push((now, gpu as u32));
-                }
-            }
-            Step::Place(job, gpus) => {
-                self.apply(Step::Remove(job), changes);
-                changes.extend(gpus.iter().map(|gpu| (self.now, *gpu)));
-                self.place(JOBS[job], 100 + job as u32, &gpus);
-                self.tick();
-            }
-            Step::Remove(job) => {
-                if let Some((_, gpus)) = self.jobs.get(&id(JOBS[job])) {
-                    changes.extend(gpus.iter().map(|gpu| (now, *gpu)));
-                }
-                self.remove(JOBS[job]);
-                // No job leaves and returns between two samples.
-                self.tick();
-            }
-            Step::Lose(gpu, lost) => {
-                self.driver.gpus[gpu].fault = if lost { FaultMode::Lost } else { FaultMode::None };
-            }
-            Step::Bus(up) => self.bus = up,
-            Step::Crash => self.crash(),
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
-
-    /// No window spans a change on its GPUs; windows of one job do not overlap; their figures are
-    /// consistent.
-    #[test]
-    fn no_window_spans_a_change(steps in prop::collection::vec(step(), 1..25)) {
-        let mut node = Node::new(3);
-        let mut changes = Vec::new();
-        for step in steps {
-            node.apply(step, &mut changes);
-        }
-        for window in &node.windows {
-            for (at, gpu) in &changes {
-                let inside = *at > window.from_us && *at < window.until_us;
-                prop_assert!(!(inside && window.gpus.contains(gpu)), "gpu {gpu} at {at}: {window:?}");
-            }
-            prop_assert!(window.samples >= 5);
-            prop_assert!(window.power_mw_job <= window.power_mw_gpus);
-        }
-        for job in JOBS {
-            let windows: Vec<&JobWindow> = node.of(job).collect();
-            for pair in windows.windows(2) {
-                prop_assert!(pair[0].until_us <= pair[1].from_us);
-            }
-        }
-    }
-
-    /// Through crashes, an absent bus and lost GPUs: the entries join without gap or overlap, and
-    /// the energy of each GPU equals its counter, to the millijoule.
-    #[test]
-    fn the_ledger_equals_the_counters(steps in prop::collection::vec(step(), 1..25)) {
-        let mut node = Node::new(3);
-        let mut changes = Vec::new();
-        node.tick();
-        let before: Vec<Energy> =
-            node.driver.gpus.iter().map(|c| c.reading.energy_total.unwrap()).collect();
-        for step in steps {
-            // Without a saved state yet, a crash leaves nothing to continue from.
-            if matches!(step, Step::Crash) && node.file.is_none() {
-                continue;
-            }
-            node.apply(step, &mut changes);
-        }
-        node.bus = true;
-        for tracker in &mut node.driver.gpus {
-            tracker.fault = FaultMode::None;
-        }
-        node.run(150, &[]);
-        node.event(Event::StopRequested);
-        let entries: Vec<&LedgerEntry> = node.ledger.values().collect();
-        for pair in entries.windows(2) {
-            prop_assert_eq!(pair[0].until_us, pair[1].from_us);
-        }
-        prop_assert_eq!(entries.last().unwrap().until_us, node.now);
-        for (gpu, before) in before.iter().enumerate() {
-            let spent: Energy = entries.iter().filter_map(|entry| entry.energy_mj_gpus[gpu]).sum();
-            let counted = node.driver.gpus[gpu].reading.energy_total.unwrap() - *before;
-            prop_assert_eq!(spent, counted, "gpu {}", gpu);
-        }
-        for entry in entries {
-            prop_assert!(entry.attributed() + entry.unknown() <= entry.gpus(), "{entry:?}");
-            prop_assert_eq!(check_ledger_entry(entry, node.now), Ok(()));
-        }
-    }
 }

@@ -37,35 +37,40 @@ const fn code_of(exit: Option<(i32, i32)>) -> i32 {
     }
 }
 
-/// The end of a run, and what to add to the path of its output.
-fn end_of(
-    state: SlurmState,
-    exit: Option<(i32, i32)>,
-    memory_mib: u32,
-) -> (LaunchState, &'static str) {
+/// Limits of a job, as far as they are known.
+#[derive(Clone, Copy, Default)]
+struct Limits {
+    /// Memory on one node, MiB.
+    memory_mib: Option<u32>,
+    time: Option<Duration>,
+}
+
+/// The end of a run.
+fn end_of(state: SlurmState, exit: Option<(i32, i32)>, limits: Limits) -> LaunchState {
     match state {
-        SlurmState::Completed => (LaunchState::exited(0), ""),
+        SlurmState::Completed => LaunchState::exited(0),
         SlurmState::TimedOut => {
-            (LaunchState::exited(TERMINATED), " (Slurm's time limit was reached)")
+            let limit = limits.time.map(|time| ReachedLimit::Seconds(time.as_secs()));
+            LaunchState::Exited { code: TERMINATED, limit }
         }
         SlurmState::OutOfMemory => {
-            let limit = (memory_mib > 0).then(|| ReachedLimit::MemoryMib(memory_mib.into()));
-            (LaunchState::Exited { code: KILLED, limit }, " (out of memory)")
+            let limit = limits.memory_mib.map(|mib| ReachedLimit::MemoryMib(mib.into()));
+            LaunchState::Exited { code: KILLED, limit }
         }
         SlurmState::Failed => {
             // A state that is a failure although the code is 0, such as a failed boot.
             let code = code_of(exit);
-            (LaunchState::exited(if code == 0 { 1 } else { code }), "")
+            LaunchState::exited(if code == 0 { 1 } else { code })
         }
         SlurmState::NodeFailed => {
             let error = "its node failed, and the job does not permit a requeue";
-            (LaunchState::Refused { error: error.to_owned() }, "")
+            LaunchState::Refused { error: error.to_owned() }
         }
         SlurmState::Cancelled
         | SlurmState::Pending
         | SlurmState::Configuring
         | SlurmState::Running
-        | SlurmState::Completing => (LaunchState::Stopped, ""),
+        | SlurmState::Completing => LaunchState::Stopped,
     }
 }
 
@@ -132,10 +137,9 @@ impl SlurmMachine {
         }
         let gpus = known.placement.as_ref().and_then(|placement| placement.shares.first());
         let gpus = gpus.map_or(job.gpus_per_node, |share| share.gpus.len() as u32);
-        let (state, note) = end_of(job.state, job.exit, job.needs.memory_mib_with(gpus));
-        let mut status = status(job, attempt, state);
-        status.log_path.push_str(note);
-        status
+        let memory_mib = Some(job.needs.memory_mib_with(gpus)).filter(|mib| *mib > 0);
+        let limits = Limits { memory_mib, time: job.time_limit };
+        status(job, attempt, end_of(job.state, job.exit, limits))
     }
 
     /// A job that was cancelled in Slurm: the placer must not start it again, so it is cancelled there
@@ -209,7 +213,7 @@ impl SlurmMachine {
                 self.ended_absent.extend(ended_at.map(|at| (id.clone(), at)));
                 return Some(match state {
                     SlurmState::Cancelled => self.cancelled(now, id, known, stops, out),
-                    _ => end_of(state, Some(exit), 0).0,
+                    _ => end_of(state, Some(exit), Limits::default()),
                 });
             }
             self.ask_past_again(now, id);
@@ -317,11 +321,17 @@ mod tests {
             (SlurmState::Failed, (0, 0), LaunchState::exited(1)),
             (SlurmState::TimedOut, (0, 1), LaunchState::exited(143)),
         ] {
-            assert_eq!(end_of(state, Some(exit), 0).0, expected, "{state:?} {exit:?}");
+            let end = end_of(state, Some(exit), Limits::default());
+            assert_eq!(end, expected, "{state:?} {exit:?}");
         }
-        let limit = Some(ReachedLimit::MemoryMib(512));
-        let killed = LaunchState::Exited { code: 137, limit };
-        assert_eq!(end_of(SlurmState::OutOfMemory, None, 512).0, killed);
-        assert_eq!(end_of(SlurmState::OutOfMemory, None, 0).0, LaunchState::exited(137));
+        let time = Some(Duration::from_mins(2));
+        let limits = Limits { memory_mib: Some(512), time };
+        let ended = |code, limit| LaunchState::Exited { code, limit: Some(limit) };
+        let killed = ended(137, ReachedLimit::MemoryMib(512));
+        assert_eq!(end_of(SlurmState::OutOfMemory, None, limits), killed);
+        let terminated = ended(143, ReachedLimit::Seconds(120));
+        assert_eq!(end_of(SlurmState::TimedOut, None, limits), terminated);
+        let unknown = end_of(SlurmState::OutOfMemory, None, Limits::default());
+        assert_eq!(unknown, LaunchState::exited(137));
     }
 }

@@ -176,10 +176,14 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     site.until_reason(later, "BeginTime").await;
 }
 
-/// At the level `caps` nothing is changed in Slurm, and its jobs get caps.
+/// The steps of jobs that Slurm places reach the profiler.
+const TASK_PROLOG: &str = "TaskProlog={folder}/etc/task_prolog.sh\n";
+
+/// At the level `caps` nothing but the prolog is changed in Slurm, and its jobs get caps.
 #[tokio::test]
 async fn jobs_that_slurm_places_are_followed_and_get_caps() {
-    let setup = Setup { prefix: "wc", port: 17_500, nodes: 1, gpus: 2, level: "caps", ..SETUP };
+    let (level, conf) = ("caps", TASK_PROLOG);
+    let setup = Setup { prefix: "wc", port: 17_500, nodes: 1, gpus: 2, level, conf, ..SETUP };
     let Some((_turn, site)) = site(setup).await else { return };
     let limited = site.wattle(&["budget", "set", "--power-kw", "0.45"]);
     assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
@@ -200,6 +204,8 @@ async fn jobs_that_slurm_places_are_followed_and_get_caps() {
     .await;
     assert!(caps <= 450.0, "the sum of the caps is {caps} W");
     for id in [first, second] {
+        let reports = |record: &JobRecord| record.step.is_some_and(|step| step > 0);
+        site.until_job(id, "it reports steps", reports).await;
         let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
         assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{end:#?}\n{}", site.logs());
         assert_eq!(accounted_end(&site, id).await[0], "COMPLETED");

@@ -1,10 +1,10 @@
 //! `wattle up` without `--dir`: its temporary folder, and failures before the cluster is up.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use wattle_runtime::testing::write_script;
 use wattle_tests::{System, program, until};
 
 fn entries(folder: &Path) -> Vec<String> {
@@ -72,12 +72,11 @@ async fn a_server_that_crashes_while_it_starts_again_is_started_once_more() {
     let starts = folder.path().join("starts");
     // The second start ends as a crashed Go program does.
     let script = format!(
-        "#!/bin/sh\necho start >> {starts}\n[ $(wc -l < {starts}) = 2 ] && exit 2\nexec {real} \"$@\"\n",
+        "echo start >> {starts}\n[ $(wc -l < {starts}) = 2 ] && exit 2\nexec {real} \"$@\"",
         starts = starts.display(),
         real = wattle_runtime::server::find().unwrap().display(),
     );
-    std::fs::write(&server, script).unwrap();
-    std::fs::set_permissions(&server, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&server, &script);
     let environment = [("NATS_SERVER", server.as_os_str())];
     let mut system = System::up_with(&["--simulated", "1x1:v100"], &environment).await;
     system.kill_9("nats-server");

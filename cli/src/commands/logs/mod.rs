@@ -1,8 +1,10 @@
 //! `wattle logs`: the output of a job, requested from the launchers of its nodes.
 //!
-//! It is the same for nodes elsewhere: the launchers answer over the bus.
+//! It is the same for nodes elsewhere: the launchers answer over the bus. The output of a job that Slurm runs is
+//! a file of its owner, which is read here if this machine has it.
 
 mod merge;
+mod site_output;
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -27,7 +29,8 @@ const FOLLOW_EVERY: Duration = Duration::from_millis(500);
 /// Print the output of a job.
 #[derive(Args)]
 #[command(
-    after_help = "All attempts are printed, the oldest first. Lines of an attempt on several nodes begin with the node.\n\n\
+    after_help = "All attempts are printed, the oldest first. Lines of an attempt on several nodes begin with the node.\n\
+        The output of a job of Slurm is the file that Slurm names, if this machine has it.\n\n\
         Examples:\n  wattle logs train-18f2c\n  wattle logs -f train\n  wattle logs --attempt 2 --node n1 train-18f2c"
 )]
 pub(crate) struct Logs {
@@ -153,7 +156,11 @@ pub(crate) fn run(command: &Logs) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
         let job = command.job.resolve(&bus).await?;
-        let known = nodes(&bus, job_records::one(&bus, &job).await?.as_ref()).await?;
+        let record = job_records::one(&bus, &job).await?;
+        if let Some(record) = record.as_ref().filter(|record| record.spec.site.is_some()) {
+            return site_output::print(&bus, record, command).await;
+        }
+        let known = nodes(&bus, record.as_ref()).await?;
         if let Some(node) = command.node.as_ref().filter(|node| !known.contains(node)) {
             return Err(usage(format!("no node `{node}`; `wattle nodes` lists the nodes")));
         }

@@ -13,40 +13,31 @@ fn actual() {
         since_us: at(2),
         log_path: format!("/var/lib/wattle/jobs/{id}/output.log"),
     };
-    check(
-        "launch-report",
-        &LaunchReport {
-            instance: String::new(),
-            node: node(),
-            at_us: at(3),
-            observed_generation: 12,
-            has_ended: false,
-            site: None,
-            jobs: vec![
-                launched("a", LaunchState::Running),
-                launched("b", LaunchState::Stopping),
-                launched("c", LaunchState::Stopped),
-                launched("d", LaunchState::exited(137)),
-                launched("e", LaunchState::Refused { error: "python4: no such program".into() }),
-            ],
-        },
-    );
+    let report = |jobs| LaunchReport {
+        instance: String::new(),
+        node: node(),
+        at_us: at(3),
+        observed_generation: 12,
+        has_ended: false,
+        site: None,
+        jobs,
+    };
+    let jobs = vec![
+        launched("a", LaunchState::Running),
+        launched("b", LaunchState::Stopping),
+        launched("c", LaunchState::Stopped),
+        launched("d", LaunchState::exited(137)),
+        launched("e", LaunchState::Refused { error: "python4: no such program".into() }),
+    ];
+    check("launch-report", &report(jobs));
     let limited = |limit| LaunchState::Exited { code: 137, limit: Some(limit) };
-    check(
-        "launch-report-limits",
-        &LaunchReport {
-            instance: String::new(),
-            node: node(),
-            at_us: at(3),
-            observed_generation: 12,
-            has_ended: false,
-            site: None,
-            jobs: vec![
-                launched("a", limited(ReachedLimit::MemoryMib(65_536))),
-                launched("b", limited(ReachedLimit::Processes(4_096))),
-            ],
-        },
-    );
+    let jobs = vec![
+        launched("a", limited(ReachedLimit::MemoryMib(65_536))),
+        launched("b", limited(ReachedLimit::Processes(4_096))),
+    ];
+    check("launch-report-limits", &report(jobs));
+    let jobs = vec![launched("a", limited(ReachedLimit::Seconds(7_200)))];
+    check("launch-report-time-limit", &report(jobs));
     check(
         "launch-report-site",
         &LaunchReport {

@@ -1,13 +1,12 @@
 //! Programs that stand for Slurm's.
 
+use wattle_runtime::testing::write_script;
+
 use super::*;
-use std::os::unix::fs::PermissionsExt;
 
 fn programs(text: &str) -> (tempfile::TempDir, Programs) {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("squeue");
-    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&folder.path().join("squeue"), text);
     let programs = Programs { folder: Some(folder.path().to_owned()), ..Programs::default() };
     (folder, programs)
 }
