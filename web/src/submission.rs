@@ -216,18 +216,18 @@ pub struct Submission {
 
 impl Submission {
     /// The request to the placer. Equal submissions have the same job and submission id, so the placer
-    /// accepts one job. It sets the user from the sender.
+    /// accepts one job. It sets an absent user from the sender's key.
     ///
     /// # Errors
     /// What is wrong with each field; `number` is the name of the number's.
-    pub fn request(&self, now: Timestamp) -> Result<SubmitJob, Errors> {
+    pub fn request(&self, user: Option<String>, now: Timestamp) -> Result<SubmitJob, Errors> {
         let wrong = |text: String| Errors::from([("number", text)]);
         let number = u64::from_str_radix(&self.number, 16).map_err(|_| {
             wrong(format!("invalid number `{}`: expected hexadecimal digits", self.number))
         })?;
         let submission = SubmissionId::new(&format!("web-{number:x}"));
         let submission = submission.map_err(|error| wrong(error.to_string()))?;
-        let spec = self.form.options()?.spec(None, number, now);
+        let spec = self.form.options()?.spec(user, number, now);
         let spec = spec.map_err(|error| Errors::from([("name", error.to_string())]))?;
         Ok(SubmitJob { spec, submission: Some(submission), user_proven: false })
     }
@@ -273,7 +273,7 @@ mod tests {
             environment: text("A=1\n\n B=x y \n"),
         };
         let submission = Submission { form, number: text("1f") };
-        let spec = submission.request(Timestamp::from_s(100)).unwrap().spec;
+        let spec = submission.request(None, Timestamp::from_s(100)).unwrap().spec;
         assert_eq!(spec.command, ["python3", "my train.py", "--epochs", "90"]);
         assert_eq!((spec.job.as_str(), spec.name.as_str()), ("resnet-1f", "resnet"));
         assert_eq!(spec.user, None, "the placer sets it from the sender");
@@ -346,16 +346,16 @@ mod tests {
     #[test]
     fn a_repetition_has_the_same_ids() {
         let submission = Submission { form: form("a"), number: "660bb7234354a".to_owned() };
-        let first = submission.request(Timestamp::from_s(1)).unwrap();
-        let again = submission.request(Timestamp::from_s(9)).unwrap();
+        let first = submission.request(None, Timestamp::from_s(1)).unwrap();
+        let again = submission.request(None, Timestamp::from_s(9)).unwrap();
         assert_eq!(first.spec.job.as_str(), "a-660bb7234354a");
         assert_eq!((&first.spec.job, &first.submission), (&again.spec.job, &again.submission));
         let other = Submission { number: "660bb7234354b".to_owned(), ..submission.clone() };
-        let other = other.request(Timestamp::from_s(1)).unwrap();
+        let other = other.request(None, Timestamp::from_s(1)).unwrap();
         assert!(other.spec.job != first.spec.job && other.submission != first.submission);
         for wrong in ["", "x", "11112222333344445"] {
             let submission = Submission { number: wrong.to_owned(), ..submission.clone() };
-            let errors = submission.request(Timestamp::from_s(1)).unwrap_err();
+            let errors = submission.request(None, Timestamp::from_s(1)).unwrap_err();
             assert!(errors["number"].contains(wrong), "{errors:?}");
         }
     }

@@ -16,6 +16,7 @@ use wattle_common::time::parse_span;
 use wattle_common::{JobId, WorkloadId};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
+use wattle_runtime::user::local_user;
 
 use crate::connection::{Connection, block_on};
 use crate::job_records;
@@ -86,23 +87,6 @@ pub(crate) struct Submit {
     command: Vec<String>,
 }
 
-/// The name of the user who runs this command: `USER` or `LOGNAME`, else the name in `/etc/passwd`, else
-/// the numeric id.
-pub(crate) fn user() -> Option<String> {
-    let named = ["USER", "LOGNAME"].into_iter().filter_map(|key| std::env::var(key).ok());
-    let name = named.map(|name| name.trim().to_owned()).find(|name| !name.is_empty());
-    let id = rustix::process::getuid().as_raw().to_string();
-    let passwd = || std::fs::read_to_string("/etc/passwd").ok();
-    Some(name.or_else(|| user_in(&passwd()?, &id)).unwrap_or(id))
-}
-
-/// The name of the user with this numeric id, from lines of `name:password:id:...`.
-fn user_in(passwd: &str, id: &str) -> Option<String> {
-    let users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let mut found = users.filter(|fields| fields.get(2) == Some(&id));
-    found.next()?.first().map(|name| (*name).to_owned())
-}
-
 impl Submit {
     fn options(self) -> anyhow::Result<JobOptions> {
         let here = std::env::current_dir().context("cannot read the current directory")?;
@@ -133,7 +117,7 @@ impl Submit {
         let options = self.options()?;
         let name = options.name().to_owned();
         // The time makes ids unique; a retry of this call uses the same id.
-        let spec = options.spec(user(), now.as_us(), now);
+        let spec = options.spec(Some(local_user()), now.as_us(), now);
         spec.map_err(|error| usage(format!("--name {name}: {error}")))
     }
 }
@@ -226,12 +210,5 @@ mod tests {
         assert_eq!(submit.unwrap().submit.gpu_type.as_deref(), Some("v100"));
         assert!(read("submit --gpu-type v100,p100 t.py").is_err());
         assert!(read("submit --gpu 2 python3").is_err(), "an unknown option is not the program");
-    }
-
-    #[test]
-    fn user_is_found_by_id() {
-        let passwd = "root:x:0:0:root:/root:/bin/bash\nada:x:1000:1000::/home/ada:/bin/sh\n";
-        assert_eq!(user_in(passwd, "1000").as_deref(), Some("ada"));
-        assert_eq!(user_in(passwd, "1"), None);
     }
 }

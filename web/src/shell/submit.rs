@@ -15,6 +15,7 @@ use wattle_common::subject::{Rank, RequestTopic};
 use wattle_runtime::bus::{Bus, BusError};
 use wattle_runtime::clock;
 use wattle_runtime::shell::chain;
+use wattle_runtime::user::local_user;
 
 use super::actions::{answer, not_signed_in, refuse};
 use super::{Shared, guard};
@@ -77,7 +78,9 @@ pub(super) async fn submit(
         Ok(submission) => submission,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, error),
     };
-    let request = match submission.request(clock::now()) {
+    // Without keys a person is declared, as by `wattle submit`.
+    let user = (bus.requester().rank == Rank::Local).then(local_user);
+    let request = match submission.request(user, clock::now()) {
         Ok(request) => request,
         Err(errors) => return wrong(&errors),
     };
@@ -253,7 +256,7 @@ mod tests {
         assert_eq!(received.len(), 2);
         assert!(received.iter().all(|request| request.submission == received[0].submission));
         assert!(received.iter().all(|request| request.spec.job.as_str() == "sh-1f"));
-        assert!(received.iter().all(|request| request.spec.user.is_none()), "set by the placer");
+        assert_eq!(received[0].spec.user, Some(local_user()), "as by `wattle submit`");
         assert_eq!(received[0].spec.command, ["sh", "-c", "sleep 1"]);
     }
 
