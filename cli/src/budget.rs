@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
+use wattle_common::time::parse_span;
 use wattle_common::{Budget, Power};
 
-use crate::commands::submit::parse_span;
 use crate::output::{span, usage};
 
 /// The budget options.

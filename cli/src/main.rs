@@ -233,7 +233,10 @@ mod tests {
             (&["simulate", "--seeds", "-1"], "'-1' for '--seeds <N>'"),
             (&["budget", "set", "--energy-kwh", "abc"], "'abc' for '--energy-kwh <KWH>'"),
             (&["up", "--rate", "-1"], "-1 is not in 1..=10000"),
-            (&["submit", "--priority", "-1", "--", "true"], "-1 is not in 0..=100"),
+            (
+                &["submit", "--priority", "-1", "--", "true"],
+                "invalid priority `-1`: expected a number from 0 to 100",
+            ),
         ] {
             let error = parsed(args).expect_err("out of range");
             assert!(error.contains(expected), "{args:?}: {error}");

@@ -1,5 +1,6 @@
 //! Jobs: specification, GPU setting, placement and phase.
 
+mod options;
 mod site;
 
 use std::fmt;
@@ -11,6 +12,10 @@ use crate::id::{GpuIndex, JobId, NodeId, ProjectId, WorkloadId};
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
 
+pub use self::options::{
+    JobOptions, OptionError, is_of_name, parse_gpu_type, parse_memory_mib, parse_priority,
+    parse_variable,
+};
 pub use self::site::{NodeNeeds, SiteJob};
 
 /// The number of GPUs a job can use, from `min` to `max`.
@@ -320,7 +325,7 @@ impl fmt::Display for JobPhase {
 }
 
 /// Signals that may request a checkpoint.
-const CHECKPOINT_SIGNALS: [&str; 6] =
+pub const CHECKPOINT_SIGNALS: [&str; 6] =
     ["SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT", "SIGHUP", "SIGCONT"];
 
 /// Why a text is not a checkpoint signal.

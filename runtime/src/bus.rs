@@ -22,6 +22,7 @@ mod lease;
 mod newest;
 mod pending;
 mod position;
+mod repeated;
 mod replay;
 mod sequenced;
 mod service;

@@ -18,3 +18,4 @@ pub mod service;
 pub mod shell;
 pub mod testing;
 pub mod traces;
+pub mod user;

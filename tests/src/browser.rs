@@ -160,6 +160,25 @@ impl Browser {
         clicked.unwrap_or_else(|error| panic!("{text}: {error}"));
     }
 
+    /// Replaces the content of a text field, as a person types it.
+    ///
+    /// # Panics
+    /// If no field matches the selector, or it takes no text.
+    pub async fn fill(&self, selector: &str, text: &str) {
+        let what = format!("a field {selector}");
+        let found = until(&what, async || {
+            let body = json!({ "using": "css selector", "value": selector });
+            self.request("POST", "/element", &body).await.ok()
+        })
+        .await;
+        let element = found[ELEMENT].as_str().expect("an element").to_owned();
+        for (action, body) in [("clear", json!({})), ("value", json!({ "text": text }))] {
+            let path = format!("/element/{element}/{action}");
+            let done = self.request("POST", &path, &body).await;
+            done.unwrap_or_else(|error| panic!("{selector}: {error}"));
+        }
+    }
+
     /// Presses a key.
     pub async fn press(&self, key: &str) {
         let actions =

@@ -13,6 +13,7 @@ import * as overview from "./pages/overview.js";
 import * as predictors from "./pages/predictors.js";
 import * as saving from "./pages/saving.js";
 import * as services from "./pages/services.js";
+import * as submit from "./pages/submit.js";
 
 const PAGES = [
   ["/", "Overview", overview], ["/jobs", "Jobs", jobs], ["/nodes", "Nodes", nodes], ["/energy", "Energy", energy],
@@ -66,6 +67,10 @@ function route() {
     page = job;
     return { topic: "job", job: decodeURIComponent(inJob[1]) };
   }
+  if (path === "/submit") {
+    page = submit;
+    return { topic: "submit" };
+  }
   const found = PAGES.find(([address]) => address === path) ?? PAGES[0];
   page = found[2];
   return { ...parameters(), topic: found[1].toLowerCase() };
@@ -90,7 +95,7 @@ function enter(isOther) {
 
 function drawNav() {
   const path = location.pathname;
-  const isCurrent = (address) => address === path || (address === "/jobs" && path.startsWith("/jobs/"));
+  const isCurrent = (address) => address === path || (address === "/jobs" && (path.startsWith("/jobs/") || path === "/submit"));
   show(place("nav"), h("ul", null, PAGES.map(([address, title]) =>
     h("li", null, h("a", { href: address, "aria-current": isCurrent(address) && "page" }, title)))));
 }

@@ -2,13 +2,16 @@
 
 import { h, show } from "./dom.js";
 
-/** Sends a request; an error has the server's words. */
+/** Sends a request; an error has the server's words, `status` and `answer`. */
 export async function send(method, path, body) {
   const options = { method, headers: { "x-wattle": "1" }, body: typeof body === "string" ? body : JSON.stringify(body) };
   if (method === "GET") delete options.body;
   const response = await fetch(path, options);
   const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(answer.error ?? `the server answers ${response.status}`);
+  if (!response.ok) {
+    const error = new Error(answer.error ?? `the server answers ${response.status}`);
+    throw Object.assign(error, { status: response.status, answer });
+  }
   return answer;
 }
 
@@ -17,6 +20,8 @@ export class Session {
     this.onChange = onChange;
     this.person = null;
     this.keys = true;
+    /** Whether it is known which person has signed in. */
+    this.isRead = false;
   }
 
   async read() {
@@ -24,10 +29,11 @@ export class Session {
       const { person, keys } = await send("GET", "/api/session");
       this.person = person;
       this.keys = keys;
-      this.onChange();
     } catch {
       // The stream shows a lost server.
     }
+    this.isRead = true;
+    this.onChange();
   }
 
   /** Shows the person of the session. */

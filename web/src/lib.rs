@@ -11,6 +11,7 @@ pub mod pages;
 pub mod patch;
 #[cfg(feature = "service")]
 pub mod shell;
+pub mod submission;
 pub mod topic;
 
 #[cfg(feature = "service")]

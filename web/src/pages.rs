@@ -13,6 +13,7 @@ mod overview;
 mod predictors;
 mod saving;
 mod services;
+mod submit;
 
 use serde_json::{Value, json};
 use wattle_common::{Carbon, Energy, Power, Timestamp};
@@ -28,6 +29,7 @@ pub fn content(topic: &Topic, model: &Model, now: Now) -> Value {
         Topic::Overview => overview::content(model, now),
         Topic::Jobs(list) => jobs::content(list, model, now),
         Topic::Job(job) => job::content(job, model, now),
+        Topic::Submit => submit::content(model),
         Topic::Nodes(list) => nodes::content(list, model, now),
         Topic::Energy(period) => energy::content(*period, model, now),
         Topic::Saving => saving::content(model, now),

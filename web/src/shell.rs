@@ -10,6 +10,7 @@ mod http;
 mod hub;
 pub mod metrics;
 mod sessions;
+mod submit;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -18,6 +18,8 @@ pub enum Topic {
     Jobs(List),
     /// One job.
     Job(JobId),
+    /// The form that submits a job.
+    Submit,
     /// A part of the list of nodes.
     Nodes(List),
     /// Energy and carbon by user and project.
@@ -94,6 +96,7 @@ impl Topic {
             "overview" => Some(Self::Overview),
             "jobs" => Some(Self::Jobs(list())),
             "job" => JobId::new(get("job")).ok().map(Self::Job),
+            "submit" => Some(Self::Submit),
             "nodes" => Some(Self::Nodes(list())),
             "energy" => {
                 let named = Period::ALL.into_iter().find(|period| period.name() == get("period"));

@@ -6,10 +6,10 @@ use anyhow::Context as _;
 use clap::Args;
 use wattle_common::messages::OrderRecord;
 use wattle_common::subject::StreamName;
+use wattle_common::time::parse_span;
 use wattle_common::{Timestamp, codec};
 use wattle_runtime::clock;
 
-use crate::commands::submit::parse_span;
 use crate::connection::{Connection, block_on};
 use crate::job_records;
 use crate::output::{Align, Table, note, print, print_json, terminal_width};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use wattle_common::aim::parse_slowdown;
 use wattle_common::job::Sharing;
+use wattle_common::time::parse_span;
 use wattle_common::topology::ClusterShape;
 use wattle_experiments::report::saving_page;
 use wattle_experiments::saving_estimate::{
@@ -16,7 +17,6 @@ use wattle_simulator::CarbonSeries;
 use wattle_simulator::{text, trace};
 
 use crate::atomic_file::AtomicFile;
-use crate::commands::submit::parse_span;
 use crate::inputs::{inferred_cluster, restartable, world_of};
 use crate::output::{note, print, usage, usage_chain};
 use crate::progress::Progress;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use wattle_common::job::Sharing;
+use wattle_common::time::parse_span;
 use wattle_common::topology::ClusterShape;
 use wattle_experiments::report::{Recorded, simulation_page};
 use wattle_experiments::saving::{SeedStudy, savings};
@@ -20,7 +21,6 @@ use wattle_world::World;
 use crate::aim::{AimOptions, aim_price, percent};
 use crate::atomic_file::AtomicFile;
 use crate::budget::{BudgetOptions, limits};
-use crate::commands::submit::parse_span;
 use crate::inputs::{inferred_cluster, restartable, scenario_of, world_of};
 use crate::output::{note, print, usage, usage_chain};
 use crate::policies::{names_help, table};

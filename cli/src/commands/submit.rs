@@ -6,13 +6,17 @@ use anyhow::Context as _;
 use clap::Args;
 use wattle_common::aim::parse_slowdown;
 use wattle_common::id::{ProjectId, SubmissionId};
-use wattle_common::job::{GpuRequest, JobSpec, check_signal};
+use wattle_common::job::{
+    GpuRequest, JobOptions, JobSpec, check_signal, is_of_name, parse_gpu_type, parse_memory_mib,
+    parse_priority, parse_variable,
+};
 use wattle_common::messages::{Reply, SubmitJob};
 use wattle_common::subject::RequestTopic;
-use wattle_common::time::span_s;
-use wattle_common::{JobId, WorkloadId, id};
+use wattle_common::time::parse_span;
+use wattle_common::{JobId, WorkloadId};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
+use wattle_runtime::user::local_user;
 
 use crate::connection::{Connection, block_on};
 use crate::job_records;
@@ -47,7 +51,7 @@ pub(crate) struct Submit {
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     estimate: Option<Duration>,
     /// Peak device memory per GPU
-    #[arg(long, value_name = "MIB")]
+    #[arg(long, value_name = "MIB", value_parser = parse_memory_mib)]
     memory_mib: Option<u64>,
     /// Required GPU type, as in `wattle nodes` [default: any]
     #[arg(long, value_name = "TYPE", value_parser = parse_gpu_type)]
@@ -65,7 +69,7 @@ pub(crate) struct Submit {
     #[arg(long, value_name = "NAME", env = "WATTLE_PROJECT")]
     project: Option<ProjectId>,
     /// Priority from 0 to 100, higher first; equal priorities in order of submission
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, value_name = "N", default_value = "0", value_parser = parse_priority)]
     priority: u8,
     /// Signal on which the job writes a checkpoint and exits with 0; without it the job is never moved
     #[arg(long, value_name = "SIGNAL", value_parser = check_signal)]
@@ -83,109 +87,38 @@ pub(crate) struct Submit {
     command: Vec<String>,
 }
 
-/// Reads `90s`, `45m`, `12h`, `3d`, or plain seconds.
-pub(crate) fn parse_span(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("invalid duration `{text}`: expected 90s, 45m, 12h or 3d");
-    let (number, seconds) = match text.char_indices().last() {
-        Some((at, 's')) => (&text[..at], 1.0),
-        Some((at, 'm')) => (&text[..at], 60.0),
-        Some((at, 'h')) => (&text[..at], 3_600.0),
-        Some((at, 'd')) => (&text[..at], 86_400.0),
-        _ => (text, 1.0),
-    };
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    if !(number > 0.0 && number * seconds < 1e10) {
-        return Err(wrong());
-    }
-    Ok(span_s(number * seconds))
-}
-
-/// Parses a GPU type; nodes report it in lower case.
-fn parse_gpu_type(text: &str) -> Result<String, String> {
-    match id::check(text) {
-        Ok(()) => Ok(text.to_ascii_lowercase()),
-        Err(_) => Err(format!(
-            "invalid GPU type `{text}`: expected a type as in `wattle nodes`, such as v100"
-        )),
-    }
-}
-
-fn parse_variable(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(format!("invalid variable `{text}`: expected KEY=VALUE")),
-    }
-}
-
-/// Turns a name into the start of an id; invalid characters become `-`.
-fn as_id(name: &str) -> String {
-    let kept: String = name
-        .chars()
-        .take(40)
-        .map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' })
-        .collect();
-    let kept = kept.trim_matches('-');
-    if kept.is_empty() { "job".to_owned() } else { kept.to_owned() }
-}
-
-/// The name of the user who runs this command: `USER` or `LOGNAME`, else the name in `/etc/passwd`, else
-/// the numeric id.
-pub(crate) fn user() -> Option<String> {
-    let named = ["USER", "LOGNAME"].into_iter().filter_map(|key| std::env::var(key).ok());
-    let name = named.map(|name| name.trim().to_owned()).find(|name| !name.is_empty());
-    let id = rustix::process::getuid().as_raw().to_string();
-    let passwd = || std::fs::read_to_string("/etc/passwd").ok();
-    Some(name.or_else(|| user_in(&passwd()?, &id)).unwrap_or(id))
-}
-
-/// The name of the user with this numeric id, from lines of `name:password:id:...`.
-fn user_in(passwd: &str, id: &str) -> Option<String> {
-    let users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let mut found = users.filter(|fields| fields.get(2) == Some(&id));
-    found.next()?.first().map(|name| (*name).to_owned())
-}
-
-/// A share in thousandths.
-fn permille(share: f64) -> u32 {
-    (share * 1e3).round() as u32
-}
-
 impl Submit {
-    fn spec(self) -> anyhow::Result<JobSpec> {
-        let program = self.command.first().map(String::as_str).unwrap_or_default();
-        let name =
-            self.name.unwrap_or_else(|| program.rsplit('/').next().unwrap_or("job").to_owned());
-        let now = clock::now();
-        let job = match self.job {
-            Some(job) => job,
-            // The timestamp makes ids unique; a retry of this call uses the same id.
-            None => JobId::new(&format!("{}-{:x}", as_id(&name), now.as_us()))
-                .map_err(|error| usage(format!("--name {name}: {error}")))?,
-        };
+    fn options(self) -> anyhow::Result<JobOptions> {
         let here = std::env::current_dir().context("cannot read the current directory")?;
-        Ok(JobSpec {
-            job,
-            name,
-            user: user(),
+        Ok(JobOptions {
+            name: self.name,
+            job: self.job,
             project: self.project,
             workload: self.workload,
             gpus: self.gpus,
             exclusive: self.exclusive,
-            consents_to_sharing: self.share,
-            max_slowdown_permille: self.max_slowdown.map(permille),
+            share: self.share,
+            max_slowdown: self.max_slowdown,
             priority: self.priority,
-            deadline_at_us: self.deadline.map(|span| now + span),
-            slack_ms: self.slack.map(|span| span.as_millis() as u64),
-            duration_ms_estimate: self.estimate.map(|span| span.as_millis() as u64),
-            memory_mib_max: self.memory_mib,
+            deadline: self.deadline,
+            slack: self.slack,
+            estimate: self.estimate,
+            memory_mib: self.memory_mib,
             gpu_type: self.gpu_type,
-            checkpoint_signal: self.checkpoint_signal.map(str::to_owned),
+            checkpoint_signal: self.checkpoint_signal,
             command: self.command,
             environment: self.env,
             working_dir: Some(here.to_string_lossy().into_owned()),
-            site: None,
-            submitted_at_us: now,
         })
+    }
+
+    fn spec(self) -> anyhow::Result<JobSpec> {
+        let now = clock::now();
+        let options = self.options()?;
+        let name = options.name().to_owned();
+        // The time makes ids unique; a retry of this call uses the same id.
+        let spec = options.spec(Some(local_user()), now.as_us(), now);
+        spec.map_err(|error| usage(format!("--name {name}: {error}")))
     }
 }
 
@@ -238,13 +171,6 @@ async fn note_same_name(bus: &Bus, name: &str, job: &JobId) {
     }
 }
 
-/// Whether an id was made from a name by [`Submit::spec`].
-fn is_of_name(id: &str, name: &str) -> bool {
-    id.rsplit_once('-').is_some_and(|(stem, number)| {
-        stem == as_id(name) && number.chars().all(|c| c.is_ascii_hexdigit())
-    })
-}
-
 /// Runs the command.
 pub(crate) fn run(command: Submit) -> anyhow::Result<()> {
     let (connection, json) = (command.connection.clone(), command.json);
@@ -263,16 +189,6 @@ pub(crate) fn run(command: Submit) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_parsed() {
-        assert_eq!(parse_span("90s"), Ok(Duration::from_secs(90)));
-        assert_eq!(parse_span("1.5h"), Ok(Duration::from_secs(5_400)));
-        assert_eq!(parse_span("30"), Ok(Duration::from_secs(30)));
-        for wrong in ["", "h", "-3h", "0s", "soon", "nan", "1e300d"] {
-            assert!(parse_span(wrong).is_err(), "{wrong}");
-        }
-    }
 
     /// `--` is optional; arguments after the program belong to the program.
     #[test]
@@ -294,27 +210,5 @@ mod tests {
         assert_eq!(submit.unwrap().submit.gpu_type.as_deref(), Some("v100"));
         assert!(read("submit --gpu-type v100,p100 t.py").is_err());
         assert!(read("submit --gpu 2 python3").is_err(), "an unknown option is not the program");
-    }
-
-    #[test]
-    fn ids_of_a_name_are_recognised() {
-        assert!(is_of_name("train-660bb7234354a", "train"));
-        assert!(is_of_name("my-train-660bb7234354a", "my train"));
-        assert!(!is_of_name("train-660bb7234354a-7", "train"));
-        assert!(!is_of_name("train", "train") && !is_of_name("other-1", "train"));
-    }
-
-    #[test]
-    fn user_is_found_by_id() {
-        let passwd = "root:x:0:0:root:/root:/bin/bash\nada:x:1000:1000::/home/ada:/bin/sh\n";
-        assert_eq!(user_in(passwd, "1000").as_deref(), Some("ada"));
-        assert_eq!(user_in(passwd, "1"), None);
-    }
-
-    #[test]
-    fn every_name_gives_a_valid_id() {
-        for name in ["train.py", "../..", "模型", "a b", &"x".repeat(100)] {
-            assert!(JobId::new(&as_id(name)).is_ok(), "{name}");
-        }
     }
 }

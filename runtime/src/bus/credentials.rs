@@ -15,6 +15,7 @@ use wattle_common::subject::roles::{self, Role};
 use wattle_common::subject::{Rank, Requester};
 
 use super::{BusConfig, BusError};
+use crate::user::local_user;
 
 /// Marks the comment with the identity.
 const ROLE: &str = "# role:";
@@ -88,9 +89,7 @@ impl Credentials {
 
 /// The person behind a process without a key: its user at the operating system, as declared.
 pub(super) fn local_requester() -> Requester {
-    let named = ["USER", "LOGNAME"].into_iter().filter_map(|key| std::env::var(key).ok());
-    let name = named.map(|name| name.trim().to_owned()).find(|name| !name.is_empty());
-    Requester { rank: Rank::Local, user: UserId::of_local(&name.unwrap_or_default()) }
+    Requester { rank: Rank::Local, user: UserId::of_local(&local_user()) }
 }
 
 /// Checks that addresses contain no password, and that others than loopback are used with a key and

@@ -47,3 +47,4 @@ mod up;
 mod upgrade;
 mod web;
 mod web_load;
+mod web_submit;

@@ -18,14 +18,14 @@ const PAGES: [(&str, &str); 8] = [
     ("Predictors", "table"),
     ("Services", "table"),
 ];
-const THEMES: [&str; 2] = ["light", "dark"];
+pub(crate) const THEMES: [&str; 2] = ["light", "dark"];
 /// Width of a desktop and of a phone, CSS pixels.
-const WIDTHS: [u32; 2] = [1_400, 390];
+pub(crate) const WIDTHS: [u32; 2] = [1_400, 390];
 /// WebDriver's code of the key Tab.
 const TAB: &str = "\u{e004}";
 
 /// The page's address, which `wattle up` prints.
-fn address(system: &System) -> String {
+pub(crate) fn address(system: &System) -> String {
     let error = system.stderr();
     let line = error.lines().find_map(|line| line.strip_prefix("web page: "));
     line.unwrap_or_else(|| panic!("no address in {error}")).trim().to_owned()
@@ -33,7 +33,7 @@ fn address(system: &System) -> String {
 
 /// The rules of axe-core, if they are installed; otherwise a note is printed.
 #[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
-fn accessibility_rules() -> Option<String> {
+pub(crate) fn accessibility_rules() -> Option<String> {
     let path = std::env::var_os("WATTLE_AXE")
         .map_or_else(|| repository("target/axe/node_modules/axe-core/axe.min.js"), PathBuf::from);
     let rules = std::fs::read_to_string(&path).ok();
@@ -44,7 +44,7 @@ fn accessibility_rules() -> Option<String> {
 }
 
 /// Checks the accessibility of the shown page.
-async fn check_accessibility(browser: &Browser, rules: &str, page: &str) {
+pub(crate) async fn check_accessibility(browser: &Browser, rules: &str, page: &str) {
     let loaded = browser.run("return typeof window.axe").await;
     if loaded != "object" {
         browser.run(rules).await;
@@ -58,7 +58,7 @@ async fn check_accessibility(browser: &Browser, rules: &str, page: &str) {
     assert_eq!(found, Value::Array(Vec::new()), "{page}");
 }
 
-async fn theme(browser: &Browser, theme: &str) {
+pub(crate) async fn theme(browser: &Browser, theme: &str) {
     let script = format!(
         "localStorage.setItem('theme', {theme:?}); document.documentElement.dataset.theme = {theme:?};"
     );

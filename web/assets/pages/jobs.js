@@ -14,14 +14,18 @@ function number(kind, { running, queued, finished, failed, cancelled }) {
 export const title = () => "Jobs";
 
 export function draw(page, ctx) {
+  const maySubmit = ctx.session.person?.changes;
+  const none = maySubmit ? "There is no such job." : "There is no such job. Sign in to submit one here, or use `wattle submit`.";
   return [
-    heading("Jobs", h("p", { class: "verdict-line" }, `${page.counts.running} running, ${page.counts.queued} queued`)),
+    h("div", { class: "tools" },
+      heading("Jobs", h("p", { class: "verdict-line" }, `${page.counts.running} running, ${page.counts.queued} queued`)),
+      maySubmit ? h("a", { href: "/submit", class: "button main" }, "Submit a job") : null),
     h("div", { class: "tools" },
       h("nav", { class: "choice", "aria-label": "Which jobs" }, SHOWN.map(([kind, text]) =>
         h("a", { href: ctx.address({ show: kind === "active" ? "" : kind, page: 0 }), "aria-current": page.show === kind && "true" },
           text, h("span", { class: "muted" }, ` ${number(kind, page.counts)}`)))),
       search(ctx, "Find by job, user, project, workload or node", page.search)),
-    table("Jobs", jobColumns(ctx), jobRows(page), page.search ? "No job matches." : "There is no such job. Submit one with `wattle submit`."),
+    table("Jobs", jobColumns(ctx), jobRows(page), page.search ? "No job matches." : none),
     h("p", { class: "muted" }, `${f.count(page.total, "job")} in this list`),
     pager(page, ctx),
   ];

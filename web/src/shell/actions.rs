@@ -21,11 +21,11 @@ use super::{Shared, guard};
 
 type Peer = ConnectInfo<SocketAddr>;
 
-fn answer(status: StatusCode, value: &Value) -> Response {
+pub(super) fn answer(status: StatusCode, value: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
 }
 
-fn refuse(status: StatusCode, error: impl ToString) -> Response {
+pub(super) fn refuse(status: StatusCode, error: impl ToString) -> Response {
     answer(status, &json!({ "error": error.to_string() }))
 }
 
@@ -38,7 +38,7 @@ fn failed(error: &BusError) -> Response {
     refuse(StatusCode::BAD_GATEWAY, text)
 }
 
-fn not_signed_in() -> Response {
+pub(super) fn not_signed_in() -> Response {
     refuse(StatusCode::UNAUTHORIZED, "sign in first")
 }
 

@@ -5,10 +5,11 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 /// The addresses of pages; each shows the same document, whose script shows the page.
-pub(super) const PAGES: [&str; 9] = [
+pub(super) const PAGES: [&str; 10] = [
     "/",
     "/jobs",
     "/jobs/{job}",
+    "/submit",
     "/nodes",
     "/energy",
     "/saving",
@@ -51,6 +52,7 @@ files! {
     "pages/predictors.js": SCRIPT,
     "pages/saving.js": SCRIPT,
     "pages/services.js": SCRIPT,
+    "pages/submit.js": SCRIPT,
 }
 
 /// A mark of the content (FNV-1a), by which a browser recognises that its copy is current.

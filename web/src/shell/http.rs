@@ -10,10 +10,12 @@ use axum::routing::{get, post};
 use tokio::net::TcpListener;
 use wattle_runtime::shell::Shutdown;
 
-use super::{Shared, actions, assets, events, guard};
+use super::{Shared, actions, assets, events, guard, submit};
 
 /// Most bytes of a request's body.
 const BODY_LEN_MAX: usize = 16 << 10;
+/// Most bytes of a submission: more than the placer accepts, so that it states its limit.
+const SUBMISSION_LEN_MAX: usize = 128 << 10;
 
 /// Serves the page until shutdown. Open streams of events end with it.
 pub(super) async fn serve(
@@ -22,12 +24,15 @@ pub(super) async fn serve(
     shutdown: &Shutdown,
 ) -> std::io::Result<()> {
     let session = get(actions::session).post(actions::sign_in).delete(actions::sign_out);
+    let long = || DefaultBodyLimit::max(SUBMISSION_LEN_MAX);
     let mut router = Router::new()
         .route("/events", get(events::follow))
         .route("/api/content", get(events::once))
         .route("/api/session", session)
         .route("/api/log", get(actions::log))
         .route("/api/cancel", post(actions::cancel))
+        .route("/api/submit", post(submit::submit).layer(long()))
+        .route("/api/submit/review", post(submit::review).layer(long()))
         .route("/api/budget", post(actions::budget))
         .route("/assets/{*path}", get(assets::file));
     for page in assets::PAGES {

@@ -41,7 +41,7 @@ const fn every(topic: &Topic) -> u64 {
     match topic {
         Topic::Overview | Topic::Job(_) | Topic::Nodes(_) => 1,
         Topic::Jobs(_) | Topic::Budget | Topic::Predictors | Topic::Services => 2,
-        Topic::Energy(_) | Topic::Saving => 5,
+        Topic::Energy(_) | Topic::Saving | Topic::Submit => 5,
     }
 }
 

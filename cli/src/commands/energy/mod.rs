@@ -11,13 +11,13 @@ use clap::{Args, ValueEnum};
 use wattle_common::Timestamp;
 use wattle_common::bounds::plausible_ledger_entry;
 use wattle_common::subject::StreamName;
+use wattle_common::time::parse_span;
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 
 use self::report::Report;
 use crate::commands::budget;
 use crate::commands::jobs::records;
-use crate::commands::submit::parse_span;
 use crate::connection::{Connection, block_on};
 use crate::job_records;
 use crate::output::{note, print, print_json, terminal_width};

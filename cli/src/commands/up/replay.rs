@@ -108,7 +108,7 @@ impl Trace {
         JobSpec {
             job: id.clone(),
             name: job.workload.to_string(),
-            user: crate::commands::submit::user(),
+            user: Some(wattle_runtime::user::local_user()),
             project: None,
             workload: Some(job.workload.clone()),
             gpus: job.gpus,

@@ -267,9 +267,38 @@ async fn check_page(site: &Site, services: &Services) {
     let refused = set(&ada).await;
     assert_eq!(refused.status, 403, "{refused:?}");
     assert_eq!(set(&olga).await.status, 200);
+    check_submission(site, port, &ada, &bob).await;
     let headers = [("X-Wattle", "1"), ("Cookie", ada.as_str())];
     http(port, "DELETE", "/api/session", &headers, "").await.unwrap();
     assert_eq!(get(log_of, &ada).await.status, 401, "ada has signed out");
+}
+
+/// A submission on the page is made once, and belongs to the person of the session.
+async fn check_submission(site: &Site, port: u16, ada: &str, bob: &str) {
+    let body = r#"{"form":{"command":"sleep 600","name":"page","gpus":"2"},"number":"1f"}"#;
+    let post = async |cookie: &str, own: &str, body: &str| {
+        let headers = [(own, "1"), ("Cookie", cookie)];
+        http(port, "POST", "/api/submit", &headers, body).await.unwrap()
+    };
+    assert_eq!(post("", "X-Wattle", body).await.status, 401, "signing in is needed");
+    assert_eq!(post(ada, "X-Other", body).await.status, 403, "a request of another site");
+    let for_bob = r#"{"form":{"command":"sleep 600","user":"bob"},"number":"1f"}"#;
+    assert_eq!(post(ada, "X-Wattle", for_bob).await.status, 400, "no field names a user");
+    let wrong = r#"{"form":{"command":"","gpus":"0"},"number":"1f"}"#;
+    let refused = post(ada, "X-Wattle", wrong).await;
+    assert!(refused.status == 400 && refused.body.contains("invalid number of GPUs `0`"));
+    let twice = tokio::join!(post(ada, "X-Wattle", body), post(ada, "X-Wattle", body));
+    for accepted in [twice.0, twice.1] {
+        assert_eq!((accepted.status, accepted.body.as_str()), (200, r#"{"job":"page-1f"}"#));
+    }
+    let refused = post(bob, "X-Wattle", body).await;
+    assert!(refused.status == 409 && refused.body.contains("exists already"), "{refused:?}");
+    let listed = site.wattle_as("user-ada", &["jobs", "--json"]);
+    let listed: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
+    let [job] = &listed[..] else { panic!("{listed:?}") };
+    assert_eq!((&job["spec"]["user"], &job["user_proven"]), (&"ada".into(), &true.into()));
+    let output = site.wattle_as("user-ada", &["cancel", "page-1f"]);
+    assert!(output.status.success(), "{}", error_of(&output));
 }
 
 #[tokio::test]
