@@ -7,11 +7,12 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Wrap};
 use wattle_common::Power;
+use wattle_common::duration::span;
 
 use super::model::{Model, View};
 use crate::budget::tidy;
 use crate::commands::jobs;
-use crate::output::{Align, Table, span};
+use crate::output::{Align, Table};
 use crate::quantity::{percent, power, shorten, watts};
 use wattle_view::node::Node;
 

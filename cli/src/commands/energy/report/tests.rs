@@ -171,7 +171,7 @@ fn table_by_project() {
 fn table_by_cause() {
     expect![[r#"
         CAUSE          ENERGY kWh  SHARE %  NOT MEASURED
-        profiler_away       0.020      0.3           0 s
+        profiler_away       0.020      0.3           0 h
         counter_reset       0.005      0.1         2.0 h
     "#]]
     .assert_eq(&shown(By::Cause));
