@@ -325,7 +325,7 @@ impl Report {
             ]);
             let unit = gpu_time_unit(&self.rows);
             for row in &self.rows {
-                let name = row.name.clone().unwrap_or_default();
+                let name = row.cause().map(|cause| cause.to_string()).unwrap_or_default();
                 let lost = unit.format(row.unmeasured.unwrap_or_default().gpu_s);
                 table.row(vec![name, number(row.energy), share(row.energy), lost]);
             }
