@@ -76,6 +76,9 @@ pub struct PolicyOutcome {
     pub energy_kwh_above_idle: f64,
     /// Emissions of that energy; null without a carbon series.
     pub carbon_kg: Option<f64>,
+    /// Cost of that energy in the currency of the prices; absent without prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
     /// Nodes with a job, mean over the makespan.
     pub active_nodes_mean: f64,
     /// Fragmentation: GPUs with no job on nodes that have one, mean over the makespan.

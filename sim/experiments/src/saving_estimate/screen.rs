@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use wattle_common::duration::{DurationUnit, span};
 use wattle_common::job::Sharing;
 use wattle_simulator::Restartable;
-use wattle_simulator::text::hang;
+use wattle_simulator::text::{hang, pluralize};
 
 use super::study::Made;
 use super::{SavingEstimate, Totals};
@@ -34,7 +34,7 @@ impl SavingEstimate {
             grouped(self.jobs as f64),
             span(self.period_s)
         ));
-        for row in self.table() {
+        for row in self.table(currency) {
             line(&row);
         }
         line("");
@@ -104,7 +104,7 @@ impl SavingEstimate {
     }
 
     /// The table of both schedules.
-    fn table(&self) -> Vec<String> {
+    fn table(&self, currency: &str) -> Vec<String> {
         let (before, after) = (&self.baseline, &self.wattle);
         let name = if self.recorded { "as recorded" } else { "FIFO" };
         let mut rows = vec![format!("{:<24}{:>16}{:>16}{:>12}", "", name, "Wattle", "change")];
@@ -126,6 +126,10 @@ impl SavingEstimate {
         row("wait, 95 % within", |totals| totals.wait_s_p95, &wait);
         if before.carbon_kg.is_some() {
             row("CO2", |totals| totals.carbon_kg.unwrap_or(0.0), &mass);
+        }
+        if before.cost.is_some() {
+            let money = |cost| money(cost, currency);
+            row("cost", |totals| totals.cost.unwrap_or(0.0), &money);
         }
         rows
     }
@@ -272,11 +276,36 @@ impl Made<'_> {
              declarations of restartable jobs on exact ones."
                 .to_owned(),
         );
+        all.extend(self.series(estimate.period_s));
         all.push(
             "Killed and failed jobs do the same work; GPU power as in published measurements."
                 .to_owned(),
         );
         all
+    }
+
+    /// How prices and intensities over time lie on the period of `period_s`.
+    fn series(&self, period_s: f64) -> Vec<String> {
+        let lies = |what: &str, name: &str, series_s: f64, filled: usize| {
+            let mut text = format!("{what} ({name}): the first value is at the start of the trace");
+            if series_s < period_s {
+                let _ = write!(text, ", and the series of {} repeats", span(series_s));
+            }
+            if filled > 0 {
+                let _ = write!(text, "; {} have the value before", pluralize(filled, "gap"));
+            }
+            text.push('.');
+            text
+        };
+        let prices = self.scenario.prices.as_ref().map(|prices| {
+            let what = format!("Electricity prices in {}", prices.currency);
+            lies(&what, &prices.name, prices.period().as_secs_f64(), prices.gaps)
+        });
+        let carbon = self.scenario.carbon.as_ref().map(|carbon| {
+            let series_s = carbon.period().as_secs_f64();
+            lies("Carbon intensities", &carbon.name, series_s, carbon.cells_filled)
+        });
+        prices.into_iter().chain(carbon).collect()
     }
 
     fn sampled(&self, sample: &super::Sample) -> String {

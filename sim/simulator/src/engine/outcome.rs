@@ -78,6 +78,7 @@ impl Engine<'_> {
             energy_kwh: meter.energy_kwh(),
             energy_kwh_above_idle: meter.energy_kwh_above_idle(),
             carbon_kg: meter.carbon_kg(),
+            cost: meter.cost(),
             active_nodes_mean: meter.active_nodes_mean(),
             fragmented_gpus_mean: meter.fragmented_gpus_mean(),
             awake_nodes_mean: meter.awake_nodes_mean(),
