@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use clap::Args;
+use wattle_common::duration::span;
 use wattle_common::time::parse_span;
 use wattle_common::{Budget, Power};
 
-use crate::output::{span, usage};
+use crate::output::usage;
 
 /// The budget options.
 #[derive(Args, Clone, Copy, Debug, Default)]

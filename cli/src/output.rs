@@ -204,16 +204,6 @@ pub(crate) fn terminal_width() -> usize {
     crossterm::terminal::size().map_or(WIDTH, |(columns, _)| usize::from(columns).max(WIDTH))
 }
 
-/// Formats a duration in seconds with one unit: `45 s`, `12 min`, `3.4 h`, `2.1 d`.
-pub(crate) fn span(seconds: f64) -> String {
-    match seconds {
-        s if s < 99.5 => format!("{s:.0} s"),
-        s if s < 5_970.0 => format!("{:.0} min", s / 60.0),
-        s if s < 172_800.0 => format!("{:.1} h", s / 3_600.0),
-        s => format!("{:.1} d", s / 86_400.0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,11 +232,5 @@ mod tests {
         table.row(vec!["a-long-name-of-a-job".into(), "16".into()]);
         let table = table.fit(0, 16);
         assert_eq!(table.render(false), "job         gpus\na-long-na…    16\n");
-    }
-
-    #[test]
-    fn spans_have_one_unit() {
-        let formatted: Vec<String> = [3.0, 240.0, 9_000.0, 400_000.0].map(span).to_vec();
-        assert_eq!(formatted, ["3 s", "4 min", "2.5 h", "4.6 d"]);
     }
 }

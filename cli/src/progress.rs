@@ -5,9 +5,10 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
+use wattle_common::duration::span;
 use wattle_runtime::clock::wall_now;
 
-use crate::output::{note, replace_line, span};
+use crate::output::{note, replace_line};
 
 /// Interval between updates on a terminal, wall time.
 const LIVE_EVERY: Duration = Duration::from_millis(500);

@@ -10,6 +10,7 @@ pub mod budget;
 pub mod codec;
 pub mod config;
 pub mod datasheet;
+pub mod duration;
 pub mod env;
 pub mod gpu_type;
 pub mod hash;

@@ -51,7 +51,7 @@ pub enum GpuError {
     DriverAbsent {
         /// The NVML library.
         library: PathBuf,
-        /// The error of the dynamic loader or the driver.
+        /// The error of the dynamic loader or the driver, without the library's name.
         detail: String,
     },
 }

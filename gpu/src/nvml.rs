@@ -39,6 +39,16 @@ pub struct NvmlDriver {
     newest_sample_us: BTreeMap<GpuIndex, u64>,
 }
 
+/// The error of the dynamic loader or the driver without the library's name, which its message has already.
+fn cause(error: &NvmlError, library: &Path) -> String {
+    let text = match error {
+        NvmlError::LibloadingError(loader) => loader.to_string(),
+        driver => driver.to_string(),
+    };
+    let named = format!("{}: ", library.display());
+    text.strip_prefix(&named).unwrap_or(&text).to_owned()
+}
+
 impl NvmlDriver {
     /// Loads `library`, or the system's NVML.
     ///
@@ -47,7 +57,7 @@ impl NvmlDriver {
     pub fn open(library: Option<&Path>) -> Result<Self, GpuError> {
         let library = library.unwrap_or(Path::new(LIBRARY)).to_owned();
         let nvml = Nvml::builder().lib_path(OsStr::new(&library)).init().map_err(|error| {
-            GpuError::DriverAbsent { library: library.clone(), detail: error.to_string() }
+            GpuError::DriverAbsent { library: library.clone(), detail: cause(&error, &library) }
         })?;
         Ok(Self { nvml, library, newest_sample_us: BTreeMap::new() })
     }

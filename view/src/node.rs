@@ -119,6 +119,13 @@ pub fn summarize(nodes: &mut [Node], mut summaries: Summaries) {
     }
 }
 
+/// The cap that a GPU had when it was read; without a reading, that of the power agent's report. Power is
+/// compared with it, because the report may be of another instant than the reading.
+#[must_use]
+pub fn cap_when_read(gpu: &AppliedGpu, reading: Option<&GpuSummary>) -> Option<Power> {
+    reading.and_then(|reading| reading.cap_mw).or(gpu.cap_mw)
+}
+
 /// The state of a GPU whose node is awake, by its most severe condition.
 #[must_use]
 pub fn condition(gpu: &AppliedGpu) -> &'static str {

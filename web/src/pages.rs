@@ -117,7 +117,7 @@ mod tests {
     use wattle_common::messages::{GridStatus, PriceSeries};
 
     use super::*;
-    use crate::model::tests::{example, now};
+    use crate::model::tests::{example, now, summary};
 
     fn of(parameters: &[(&str, &str)]) -> Value {
         let text = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
@@ -162,6 +162,30 @@ mod tests {
         assert_eq!(page["nodes"]["n0"]["w"], json!(240));
         assert_eq!(page["gpus"]["busy"], json!(1));
         assert_eq!(page["level"], json!("fault"), "no placer: {page}");
+    }
+
+    #[test]
+    fn power_is_compared_with_the_caps_at_its_reading() {
+        let mut model = example();
+        // A cap was lowered after the last reading of n0, at 240 W of its two GPUs.
+        let gpu = |index, cap| wattle_common::messages::AppliedGpu {
+            cap_mw: Some(Power::from_w(cap)),
+            ..wattle_testkit::applied_gpu(index, "v100")
+        };
+        let at = Timestamp::from_s(100);
+        let report = wattle_testkit::power_report("n0", at, [gpu(0, 100), gpu(1, 100)]);
+        let report = codec::encode_json(&report);
+        let caps = |model: &Model| {
+            let parameters = [("topic".to_owned(), "overview".to_owned())];
+            let page = content(&Topic::parse(&parameters.into()).unwrap(), model, now(101));
+            (page["page"]["power"]["caps_w"].clone(), page["page"]["nodes"]["n0"]["cap"].clone())
+        };
+        model.report("power.n0", Some(&report), now(100));
+        assert_eq!(caps(&model), (json!(1_200), json!(500)));
+        let mut read = summary("n0", 95);
+        read.gpus.iter_mut().for_each(|gpu| gpu.cap_mw = Some(Power::from_w(100)));
+        model.summary(&codec::encode_json(&read), now(101));
+        assert_eq!(caps(&model), (json!(900), json!(200)));
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use wattle_common::id::UserId;
 use wattle_common::messages::OrderRecord;
-use wattle_common::subject::StreamName;
+use wattle_common::subject::{Rank, Requester, StreamName};
 use wattle_common::time::parse_span;
 use wattle_common::{Timestamp, codec};
 use wattle_runtime::clock;
@@ -19,8 +20,11 @@ use crate::output::{Align, Table, note, print, print_json, terminal_width};
 /// Submissions, cancellations, budgets and promotions are recorded, also those that are refused. The
 /// server keeps the records for 400 days, at most 64 MiB.
 #[derive(Args)]
-#[command(after_help = "A `?` behind a name: the NATS server has not proven the identity.\n\n\
-        Examples:\n  wattle audit\n  wattle audit --since 7d --json")]
+#[command(
+    after_help = "no key: the person was connected without a key and only declared its name.\n\
+        not proven: the NATS server has not proven the identity.\n\n\
+        Examples:\n  wattle audit\n  wattle audit --since 7d --json"
+)]
 pub(crate) struct Audit {
     /// Only orders of this last time: 90s, 45m, 12h, 7d [default: all]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
@@ -44,6 +48,20 @@ fn time(at: Timestamp) -> String {
     stamp.map_or_else(|| at.to_string(), |stamp| stamp.strftime("%m-%d %H:%M:%SZ").to_string())
 }
 
+/// A person with its rank, if that is not a user's, and whether its identity is proven.
+fn person(requester: &Requester, proven: bool) -> String {
+    let Requester { rank, user } = requester;
+    let name = if *user == UserId::of_local("") { "unknown user" } else { user.as_str() };
+    let rank = match rank {
+        // Without a key nothing is proven.
+        Rank::Local => return format!("{name}, no key"),
+        Rank::User => String::new(),
+        Rank::Operator | Rank::Monitor => format!(", {}", rank.as_str()),
+    };
+    let proven = if proven { "" } else { ", not proven" };
+    format!("{name}{rank}{proven}")
+}
+
 fn table(records: &[OrderRecord]) -> Table {
     let columns = [
         ("TIME", Align::Left),
@@ -53,11 +71,10 @@ fn table(records: &[OrderRecord]) -> Table {
     ];
     let mut table = Table::new(&columns);
     for record in records {
-        let proven = if record.proven { "" } else { "?" };
         let outcome = record.refused.as_ref().map(|error| format!("refused: {}", plain(error)));
         table.row(vec![
             time(record.at_us),
-            format!("{}{proven}", record.requester),
+            person(&record.requester, record.proven),
             plain(&record.order.to_string()),
             outcome.unwrap_or_else(|| "accepted".to_owned()),
         ]);
@@ -96,4 +113,20 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<()> {
         }
         table(&records).fit(2, terminal_width()).print()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_person_is_shown_with_its_rank_and_whether_it_is_proven() {
+        let shown = |rank, user: &str, proven| {
+            person(&Requester { rank, user: UserId::of_local(user) }, proven)
+        };
+        assert_eq!(shown(Rank::User, "ada", true), "ada");
+        assert_eq!(shown(Rank::Operator, "ada", false), "ada, operator, not proven");
+        assert_eq!(shown(Rank::Local, "ada", false), "ada, no key");
+        assert_eq!(shown(Rank::Local, "", false), "unknown user, no key");
+    }
 }

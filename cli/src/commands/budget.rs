@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use wattle_common::duration::span;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, GridStatus, IntensitySeries, SetBudget,
     SignalStatus,
@@ -26,7 +27,7 @@ use crate::aim::percent;
 use crate::budget::{BudgetOptions, kw, limits, tidy};
 use crate::connection::{Connection, block_on};
 use crate::job_records;
-use crate::output::{note, print, print_json, span, usage, usage_chain};
+use crate::output::{note, print, print_json, usage, usage_chain};
 use crate::takeover;
 
 /// Show or set the energy, carbon and power budget.

@@ -15,7 +15,7 @@ use wattle_common::messages::AppliedGpu;
 use wattle_common::subject::Bucket;
 use wattle_common::{JobId, NodeId, Power, Timestamp};
 use wattle_runtime::bus::Bus;
-use wattle_view::node::{Node, desired, reported, summarize};
+use wattle_view::node::{Node, cap_when_read, desired, reported, summarize};
 
 use crate::connection::{Connection, block_on};
 use crate::job_records;
@@ -70,7 +70,7 @@ pub(crate) fn verdict(nodes: &[Node]) -> String {
     let mut text = format!("{} node{}, {count} GPU{}", nodes.len(), s(nodes.len()), s(count));
     let drawn: Vec<Power> = all().filter_map(|(_, (_, reading))| reading?.power_mw_mean).collect();
     if !drawn.is_empty() {
-        let caps: Power = all().filter_map(|(_, (gpu, _))| gpu.cap_mw).sum();
+        let caps: Power = all().filter_map(|(_, (gpu, read))| cap_when_read(gpu, read)).sum();
         text.push_str(&format!(": GPUs draw {}", power(drawn.into_iter().sum())));
         if caps > Power::ZERO {
             text.push_str(&format!(" of {} allowed by caps", power(caps)));
@@ -146,7 +146,7 @@ pub(crate) fn table(nodes: &[Node], now: Timestamp, wide: bool, width: usize) ->
                 Some(used) => format!("{used:.1}/{total:.0}"),
                 None => format!("{total:.0}"),
             };
-            let cap = reading.and_then(|r| r.cap_mw).or(gpu.cap_mw);
+            let cap = cap_when_read(gpu, reading);
             let number = |value: Option<u64>| value.map(|v| v.to_string()).unwrap_or_default();
             let busy = reading.and_then(|r| r.utilization_gpu_percent_mean).map(u64::from);
             let temperature = reading.and_then(|r| r.temperature_c).map(u64::from);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use wattle_common::Timestamp;
+use wattle_common::duration::span;
 use wattle_common::id::PredictorId;
 use wattle_common::messages::{
     PredictorState, PredictorStatus, PromotePredictor, PromoteReply, Score, Scores,
@@ -16,7 +17,7 @@ use wattle_runtime::clock;
 
 use crate::connection::{Connection, block_on};
 use crate::job_records;
-use crate::output::{Align, Table, note, print, print_json, span, usage};
+use crate::output::{Align, Table, note, print, print_json, usage};
 use crate::takeover;
 
 /// A registry without an update for this long is considered absent, wall time. It writes every few

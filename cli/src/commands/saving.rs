@@ -13,8 +13,7 @@ use wattle_experiments::report::saving_page;
 use wattle_experiments::saving_estimate::{
     Grouping, SavingEstimate, SavingInput, SavingOptions, estimate,
 };
-use wattle_simulator::CarbonSeries;
-use wattle_simulator::{text, trace};
+use wattle_simulator::{CarbonSeries, PriceSeries, text, trace};
 
 use crate::atomic_file::AtomicFile;
 use crate::inputs::{inferred_cluster, restartable, world_of};
@@ -28,7 +27,7 @@ use crate::sacct;
 /// otherwise FIFO. Wattle is simulated with its predictor.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle saving --trace sacct.txt\n  wattle saving --sacct 7d --by day\n  wattle saving --trace deploy/demo/sacct.txt --cluster 4x8:a100\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --price-kwh 0.21 --currency EUR --intensity 380\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --restartable all --share any --report saving.html"
+    after_help = "Examples:\n  wattle saving --trace sacct.txt\n  wattle saving --sacct 7d --by day\n  wattle saving --trace deploy/demo/sacct.txt --cluster 4x8:a100\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --price-kwh 0.21 --currency EUR --intensity 380\n  wattle saving --trace sacct.txt --prices day-ahead.xml\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --restartable all --share any --report saving.html"
 )]
 pub(crate) struct Saving {
     /// Trace of Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz
@@ -53,12 +52,21 @@ pub(crate) struct Saving {
     /// Bound on the mean completion time, relative to Wattle with free energy on the same jobs: 5% or 0.05
     #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = parse_slowdown)]
     max_slowdown: f64,
-    /// Price of energy, per kWh
-    #[arg(long, value_name = "PRICE")]
+    /// Constant price of energy, per kWh
+    #[arg(long, value_name = "PRICE", conflicts_with = "prices")]
     price_kwh: Option<f64>,
-    /// Currency of the price
-    #[arg(long, value_name = "NAME", default_value = "EUR", requires = "price_kwh")]
+    /// Currency of the constant price
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "EUR",
+        requires = "price_kwh",
+        conflicts_with = "prices"
+    )]
     currency: String,
+    /// Prices over time: ENTSO-E's day-ahead prices (XML) or a table at,eur_per_mwh, in any currency
+    #[arg(long, value_name = "FILE")]
+    prices: Option<PathBuf>,
     /// Carbon intensity series: at_s,g_per_kwh (or EIA's or WattTime's columns)
     #[arg(long, value_name = "FILE", conflicts_with = "intensity")]
     carbon: Option<PathBuf>,
@@ -110,7 +118,7 @@ impl Saving {
         Ok(())
     }
 
-    fn estimate(&self) -> anyhow::Result<SavingEstimate> {
+    fn estimate(&self, prices: Option<&PriceSeries>) -> anyhow::Result<SavingEstimate> {
         let restartable = restartable(&self.restartable)?;
         let format = self.trace_format.as_deref();
         let mut trace = match (&self.trace, self.sacct) {
@@ -133,6 +141,7 @@ impl Saving {
             trace: &trace,
             cluster: &cluster,
             carbon: carbon.as_ref(),
+            prices,
             restartable: &restartable,
         };
         let options = SavingOptions {
@@ -165,17 +174,20 @@ pub(crate) fn run(command: Saving) -> anyhow::Result<()> {
     command.check()?;
     let open = |path: &Option<PathBuf>| path.as_deref().map(AtomicFile::open).transpose();
     let (report, csv) = (open(&command.report)?, open(&command.jobs_csv)?);
-    let estimate = command.estimate()?;
+    let prices =
+        command.prices.as_deref().map(PriceSeries::read).transpose().map_err(usage_chain)?;
+    let currency = prices.as_ref().map_or(&command.currency, |prices| &prices.currency);
+    let estimate = command.estimate(prices.as_ref())?;
     if command.json {
         print(&estimate.to_json(command.by))?;
     } else {
         if let Some(by) = command.by {
             print(&format!("{}\n", estimate.to_groups(by)))?;
         }
-        print(&estimate.to_screen(&command.currency))?;
+        print(&estimate.to_screen(currency))?;
     }
     if let Some(csv) = csv {
         csv.write(&estimate.to_csv())?;
     }
-    report.map_or(Ok(()), |file| file.write(&saving_page(&estimate, &command.currency)))
+    report.map_or(Ok(()), |file| file.write(&saving_page(&estimate, currency)))
 }

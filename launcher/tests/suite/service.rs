@@ -451,6 +451,7 @@ async fn a_second_launcher_of_one_node_stands_aside() {
     // Neither while the first one reports, nor while its last report lists the job.
     first.kill().unwrap();
     first.wait().unwrap();
+    // Real time of five heartbeats passes, in which the second one must do nothing: no condition shows that.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(fs::read_to_string(&runs).unwrap(), "run\n", "the job runs once");
     // The first one continues at once after a restart; the second one then gets the free name.

@@ -18,6 +18,9 @@ use wattle_testkit::ledger_entry;
 
 use crate::site::{SERVICE_LEASE, Site, accepted, cluster, node, spec};
 
+/// Time between two requests of one user.
+const SUBMIT_EVERY: Duration = Duration::from_millis(20);
+
 fn signal(placer: &Child, signal: &str) {
     let sent = Command::new("kill").args([format!("-{signal}"), placer.id().to_string()]).status();
     assert!(sent.unwrap().success());
@@ -106,20 +109,22 @@ async fn another_placer_takes_over_and_loses_nothing() {
     let (bus, ended, accepted_jobs) = (site.bus.clone(), stop.clone(), count.clone());
     let submissions = tokio::spawn(async move {
         let mut accepted_at = Vec::new();
+        let mut pace = tokio::time::interval(SUBMIT_EVERY);
         while !ended.load(Ordering::Relaxed) {
             let job = format!("s{}", accepted_at.len());
             let subject = bus.request_subject(RequestTopic::JobSubmitted);
             let submission = SubmissionId::new(&format!("once-{job}")).ok();
             let request = SubmitJob { spec: spec(&job, 2), submission, user_proven: false };
             loop {
+                pace.tick().await;
                 match bus.request::<_, Reply>(&subject, &request).await {
                     Ok(Reply::Accepted { .. }) => break accepted_at.push(clock::monotonic()),
                     Ok(Reply::Refused { error }) => panic!("{job} is refused: {error}"),
-                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                    // Not answered: the client repeats its request.
+                    Err(_) => {}
                 }
             }
             accepted_jobs.store(accepted_at.len(), Ordering::Relaxed);
-            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         accepted_at
     });

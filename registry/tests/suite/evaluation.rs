@@ -22,13 +22,13 @@ use wattle_registry::service as registry;
 use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
-use wattle_runtime::testing::NatsServer;
+use wattle_runtime::testing::{NatsServer, until};
 use wattle_testkit::{job, job_record, job_spec, job_window, workload};
 
 /// Far more than any of it takes on a busy machine.
 const WITHIN: Duration = Duration::from_secs(60);
-/// How often a condition is looked at, with a window closed each time.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Length of a window that is closed while a condition is waited for.
+const WINDOW: Duration = Duration::from_millis(50);
 
 /// The lease of the active registry.
 const SERVICE_LEASE: Duration = Duration::from_secs(1);
@@ -114,17 +114,16 @@ impl Bench {
 
     /// Advances time and windows until `condition` holds.
     async fn until<T>(&mut self, what: &str, condition: impl AsyncFn(&Self) -> Option<T>) -> T {
-        let found = async {
-            loop {
-                if let Some(found) = condition(self).await {
-                    return found;
-                }
-                self.close().await;
-                tokio::time::sleep(LOOK_EVERY).await;
+        let found = until(WITHIN, async || {
+            if let Some(found) = condition(self).await {
+                return Some(found);
             }
-        };
-        let found = tokio::time::timeout(WITHIN, found).await;
-        found.unwrap_or_else(|_| panic!("waited {WITHIN:?} for: {what}"))
+            if clock::now().since(self.from) >= WINDOW {
+                self.close().await;
+            }
+            None
+        });
+        found.await.unwrap_or_else(|| panic!("waited {WITHIN:?} for: {what}"))
     }
 
     async fn status(&self, name: &str) -> Option<PredictorStatus> {

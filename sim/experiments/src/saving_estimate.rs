@@ -40,7 +40,7 @@ use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
 use wattle_simulator::replay::ReplayError;
 use wattle_simulator::trace::Trace;
-use wattle_simulator::{CarbonSeries, Restartable, ScenarioError, SimulationError};
+use wattle_simulator::{CarbonSeries, PriceSeries, Restartable, ScenarioError, SimulationError};
 use wattle_world::World;
 
 use crate::schedule::Schedule;
@@ -64,6 +64,8 @@ pub struct SavingInput<'a> {
     pub cluster: &'a ClusterShape,
     /// The grid's carbon intensity over time.
     pub carbon: Option<&'a CarbonSeries>,
+    /// The electricity price over time.
+    pub prices: Option<&'a PriceSeries>,
     /// The jobs that may be stopped, moved and resized.
     pub restartable: &'a Restartable,
 }
@@ -138,6 +140,9 @@ pub struct Totals {
     /// Emissions, kg; `None` without a carbon series.
     #[serde(skip)]
     pub carbon_kg: Option<f64>,
+    /// Cost of the energy in the currency of the prices; `None` without prices over time.
+    #[serde(skip)]
+    pub cost: Option<f64>,
 }
 
 /// Energy with its interval, and what it costs.
@@ -216,15 +221,19 @@ pub struct SavingEstimate {
 }
 
 impl SavingEstimate {
-    /// Adds the cost at a price per kWh, and emissions at a constant intensity in g/kWh where the
-    /// estimate has no carbon series.
+    /// Adds the cost at a constant price per kWh where the estimate has no prices over time, and emissions at
+    /// a constant intensity in g/kWh where it has no carbon series.
     #[must_use]
     pub fn priced(mut self, per_kwh: Option<f64>, g_per_kwh: Option<f64>) -> Self {
-        self.saved.cost = per_kwh.map(|price| self.saved.energy_kwh * price);
-        let emitted = self.baseline.carbon_kg.zip(self.wattle.carbon_kg);
-        let by_series = emitted.map(|(before, after)| before - after);
-        let constant = g_per_kwh.map(|intensity| self.saved.energy_kwh * intensity / 1e3);
-        self.saved.carbon_kg = by_series.or(constant);
+        let by_series = |of: fn(&Totals) -> Option<f64>| {
+            of(&self.baseline).zip(of(&self.wattle)).map(|(before, after)| before - after)
+        };
+        let cost = per_kwh.map(|price| self.saved.energy_kwh * price);
+        let cost = by_series(|totals| totals.cost).or(cost);
+        let carbon_kg = g_per_kwh.map(|intensity| self.saved.energy_kwh * intensity / 1e3);
+        let carbon_kg = by_series(|totals| totals.carbon_kg).or(carbon_kg);
+        self.saved.cost = cost;
+        self.saved.carbon_kg = carbon_kg;
         self
     }
 

@@ -17,6 +17,8 @@ pub struct Schedule {
     pub energy_kwh: f64,
     /// Emissions over the same period, kg; `None` without a carbon series.
     pub carbon_kg: Option<f64>,
+    /// Cost of the energy over the same period, in the currency of the prices; `None` without prices.
+    pub cost: Option<f64>,
     /// From the first submission to the last completion, s.
     pub makespan_s: f64,
     /// Power after the last completion, W.
@@ -44,6 +46,7 @@ impl Schedule {
         Self {
             energy_kwh: outcome.energy_kwh,
             carbon_kg: outcome.carbon_kg,
+            cost: outcome.cost,
             makespan_s: outcome.makespan_s,
             rest_w: rest_w.sum(),
             completion_s: completions(&detail),
@@ -67,6 +70,7 @@ impl Schedule {
         Self {
             energy_kwh: replay.energy_kwh,
             carbon_kg: replay.carbon_kg,
+            cost: replay.cost,
             makespan_s: replay.makespan_s,
             rest_w: replay.detail.nodes.iter().map(|node| node.awake_w).sum(),
             completion_s: completions(&replay.detail),
@@ -78,16 +82,20 @@ impl Schedule {
         }
     }
 
-    /// The same schedule with its energy, emissions and nodes counted over a period that is at least
+    /// The same schedule with its energy, emissions, cost and nodes counted over a period that is at least
     /// as long as its makespan. Nodes sleep in the added time if `sleeps`, and are idle otherwise.
     #[must_use]
     pub fn over(mut self, period_s: f64, sleeps: bool, scenario: &Scenario) -> Self {
         let rest_s = (period_s - self.makespan_s).max(0.0);
         let rest_kwh = self.rest_w * rest_s / 3.6e6;
+        let first = scenario.jobs.iter().map(|job| job.submit).min().unwrap_or_default();
+        let from = first + time::span_s(self.makespan_s);
         if let Some((kg, series)) = self.carbon_kg.zip(scenario.carbon.as_ref()) {
-            let first = scenario.jobs.iter().map(|job| job.submit).min().unwrap_or_default();
-            let from = first + time::span_s(self.makespan_s);
             self.carbon_kg = Some(kg + emitted_kg(series, rest_kwh, from, rest_s));
+        }
+        if let Some((cost, series)) = self.cost.zip(scenario.prices.as_ref()) {
+            let until = from + time::span_s(rest_s);
+            self.cost = Some(cost + series.cost(rest_kwh, from, until));
         }
         self.energy_kwh += rest_kwh;
         self.makespan_s += rest_s;

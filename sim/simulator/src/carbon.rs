@@ -12,6 +12,8 @@ use wattle_common::messages::IntensitySeries;
 use wattle_common::{Carbon, CarbonIntensity, Energy, Timestamp};
 use wattle_placer::power::budget::Series;
 
+use crate::repeating::integral;
+
 /// Largest file read.
 const BYTES_MAX: usize = 1 << 28;
 
@@ -241,28 +243,9 @@ impl CarbonSeries {
     /// Integral of the intensity over time, mg/kWh x microseconds.
     #[must_use]
     pub(crate) fn integral(&self, from_us: u64, until_us: u64) -> u128 {
-        // Full periods are multiplied, so that a long run over a short series stays cheap.
-        let whole = until_us.saturating_sub(from_us) / self.period_us;
-        let mut sum = 0u128;
-        if whole > 0 {
-            sum = u128::from(whole) * self.integral_of_steps(0, self.period_us);
-        }
-        sum + self.integral_of_steps(from_us + whole * self.period_us, until_us)
-    }
-
-    fn integral_of_steps(&self, from_us: u64, until_us: u64) -> u128 {
-        let mut sum = 0u128;
-        let mut at = from_us;
-        while at < until_us {
-            let in_period = at % self.period_us;
-            let i = self.steps.partition_point(|(from, _)| *from <= in_period) - 1;
-            let step_end = self.steps.get(i + 1).map_or(self.period_us, |(from, _)| *from);
-            let end = until_us.min(at - in_period + step_end);
-            let mg = (self.steps[i].1.as_g_per_kwh() * 1_000.0).round() as u128;
-            sum += mg * u128::from(end - at);
-            at = end;
-        }
-        sum
+        let mg = |grams: &CarbonIntensity| (grams.as_g_per_kwh() * 1_000.0).round() as i128;
+        // Intensities are not negative.
+        integral(&self.steps, self.period_us, mg, from_us, until_us).unsigned_abs()
     }
 }
 

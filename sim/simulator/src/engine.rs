@@ -179,7 +179,7 @@ impl<'s> Engine<'s> {
         }
         state.inventory_known(true);
         let start_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);
-        let meter = Meter::starting(start_us, scenario.carbon.as_ref());
+        let meter = Meter::starting(start_us, scenario);
         controller.set_aim(None, Timestamp::from_us(start_us));
         let reading = install_budget(&mut controller, world, scenario, options, start_us);
         let reads = controller.reads();

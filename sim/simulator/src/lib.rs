@@ -30,7 +30,9 @@ mod meter;
 mod oracle;
 mod outcome;
 mod prediction_error;
+pub mod price;
 mod profiles;
+mod repeating;
 pub mod replay;
 mod restartable;
 mod sampled;
@@ -50,6 +52,7 @@ pub use load::LoadError;
 pub use oracle::{gpu_counts, selectable_clocks};
 pub use outcome::{Outcome, PolicyOutcome, PredictionRegret};
 pub use prediction_error::{Prediction, PredictionError};
+pub use price::PriceSeries;
 pub use restartable::{Restartable, RestartableError};
 pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
 pub use simulation::{

@@ -1,4 +1,4 @@
-//! Integrals over time: energy, carbon, active nodes, utilization.
+//! Integrals over time: energy, carbon, cost, active nodes, utilization.
 
 use std::time::Duration;
 
@@ -7,6 +7,8 @@ use wattle_common::units::EnergyMeter;
 
 use crate::carbon::CarbonSeries;
 use crate::gpus::Gpus;
+use crate::price::PriceSeries;
+use crate::scenario::Scenario;
 
 /// Nanojoules in a kilowatt-hour: 3.6 MJ.
 const NJ_PER_KWH: f64 = 3.6e15;
@@ -15,12 +17,15 @@ const NJ_PER_KWH: f64 = 3.6e15;
 #[derive(Clone)]
 pub(crate) struct Meter<'a> {
     carbon: Option<&'a CarbonSeries>,
+    prices: Option<&'a PriceSeries>,
     at_us: u64,
     from_us: u64,
     energy: EnergyMeter,
     above_idle: EnergyMeter,
     /// In mW * (mg/kWh) * microseconds.
     emitted: u128,
+    /// In mW * (millionths of the currency/kWh) * microseconds.
+    spent: i128,
     active_node_us: u128,
     awake_node_us: u128,
     fragmented_us: u128,
@@ -28,14 +33,17 @@ pub(crate) struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    pub(crate) fn starting(from_us: u64, carbon: Option<&'a CarbonSeries>) -> Self {
+    /// From a time on, with the scenario's carbon intensities and prices.
+    pub(crate) fn starting(from_us: u64, scenario: &'a Scenario) -> Self {
         Self {
-            carbon,
+            carbon: scenario.carbon.as_ref(),
+            prices: scenario.prices.as_ref(),
             at_us: from_us,
             from_us,
             energy: EnergyMeter::default(),
             above_idle: EnergyMeter::default(),
             emitted: 0,
+            spent: 0,
             active_node_us: 0,
             awake_node_us: 0,
             fragmented_us: 0,
@@ -57,6 +65,9 @@ impl<'a> Meter<'a> {
         self.busy_ppm_us += u128::from(gpus.utilization_ppm) * u128::from(span);
         if let Some(series) = self.carbon {
             self.emitted += u128::from(gpus.power_mw) * series.integral(self.at_us, now_us);
+        }
+        if let Some(series) = self.prices {
+            self.spent += i128::from(gpus.power_mw) * series.integral(self.at_us, now_us);
         }
         self.at_us = now_us;
     }
@@ -86,6 +97,12 @@ impl<'a> Meter<'a> {
     pub(crate) fn carbon_kg(&self) -> Option<f64> {
         // nJ * (mg/kWh) / (nJ/kWh) = mg; 1e6 mg = 1 kg.
         self.carbon.map(|_| rounded(self.emitted as f64 / NJ_PER_KWH / 1e6))
+    }
+
+    /// Cost in the currency of the prices.
+    pub(crate) fn cost(&self) -> Option<f64> {
+        // nJ * (millionths/kWh) / (nJ/kWh) = millionths.
+        self.prices.map(|_| rounded(self.spent as f64 / NJ_PER_KWH / 1e6))
     }
 
     pub(crate) fn active_nodes_mean(&self) -> f64 {

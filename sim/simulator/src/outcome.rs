@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use wattle_common::JobId;
+use wattle_common::duration::DurationUnit;
 
 use crate::prediction_error::Prediction;
 use crate::scenario::WorkloadShare;
@@ -75,6 +76,9 @@ pub struct PolicyOutcome {
     pub energy_kwh_above_idle: f64,
     /// Emissions of that energy; null without a carbon series.
     pub carbon_kg: Option<f64>,
+    /// Cost of that energy in the currency of the prices; absent without prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
     /// Nodes with a job, mean over the makespan.
     pub active_nodes_mean: f64,
     /// Fragmentation: GPUs with no job on nodes that have one, mean over the makespan.
@@ -194,6 +198,18 @@ pub(crate) fn seconds(us: f64) -> f64 {
 }
 
 impl Outcome {
+    /// The unit of the durations of [`PolicyOutcome::budget_lines`].
+    #[must_use]
+    pub fn spending_unit(&self) -> DurationUnit {
+        let durations = self.policies.iter().flat_map(|run| {
+            let spending = run.spending.as_ref();
+            let closed = spending.map(|spending| spending.admission_closed_s);
+            let exceeded = spending.and_then(|spending| spending.power_exceeded_s);
+            [closed, exceeded, run.deferred_s_mean]
+        });
+        DurationUnit::of_all(durations.flatten())
+    }
+
     /// One JSON object with a line break at its end.
     ///
     /// # Panics
@@ -227,8 +243,9 @@ impl Outcome {
 }
 
 impl PolicyOutcome {
-    /// Its use of its budget and its carbon deferral, one line each.
-    pub fn budget_lines(&self) -> Vec<String> {
+    /// Its use of its budget and its carbon deferral, one line each; durations in `unit`, that of all runs
+    /// ([`Outcome::spending_unit`]).
+    pub fn budget_lines(&self, unit: DurationUnit) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(spending) = &self.spending {
             let mut parts = Vec::new();
@@ -238,18 +255,18 @@ impl PolicyOutcome {
                 parts.push(format!("energy price {:.2} of its range", spending.price_mean));
                 parts.push(format!(
                     "admission closed for {}",
-                    span(Some(spending.admission_closed_s))
+                    unit.format(spending.admission_closed_s)
                 ));
                 parts.push(pluralize(spending.preemptions, "preemption"));
             }
             parts.push(format!("peak {:.2} kW", spending.power_kw_peak));
             if let Some(exceeded) = spending.power_exceeded_s {
-                parts.push(format!("above the limit for {}", span(Some(exceeded))));
+                parts.push(format!("above the limit for {}", unit.format(exceeded)));
             }
             lines.push(parts.join(", "));
         }
-        if self.deferred_s_mean.is_some() {
-            lines.push(format!("carbon deferral {} mean", span(self.deferred_s_mean)));
+        if let Some(deferred) = self.deferred_s_mean {
+            lines.push(format!("carbon deferral {} mean", unit.format(deferred)));
         }
         lines
     }
@@ -272,17 +289,6 @@ impl PolicyOutcome {
     /// The first cell of its row; the oracle's row follows its policy's.
     pub(crate) fn row_name(&self) -> String {
         if self.oracle { "  oracle".to_owned() } else { self.policy.clone() }
-    }
-}
-
-/// A duration with a unit of its size: `12.3 h`.
-fn span(seconds: Option<f64>) -> String {
-    let Some(seconds) = seconds else { return "-".to_owned() };
-    match seconds {
-        s if s < 120.0 => format!("{s:.1} s"),
-        s if s < 2.0 * 3_600.0 => format!("{:.1} min", s / 60.0),
-        s if s < 100.0 * 3_600.0 => format!("{:.2} h", s / 3_600.0),
-        s => format!("{:.1} d", s / 86_400.0),
     }
 }
 

@@ -35,6 +35,8 @@ pub struct Replay {
     pub energy_kwh_above_idle: f64,
     /// Emissions, kg; `None` without a carbon series.
     pub carbon_kg: Option<f64>,
+    /// Cost of the energy, in the currency of the prices; `None` without prices.
+    pub cost: Option<f64>,
     /// From the first submission to the last recorded end, s.
     pub makespan_s: f64,
     /// Jobs and nodes.
@@ -135,7 +137,7 @@ pub fn replay(world: &World, scenario: &Scenario, trace: &Trace) -> Result<Repla
     };
     check(scenario, &instants, start_us)?;
 
-    let mut meter = Meter::starting(start_us, scenario.carbon.as_ref());
+    let mut meter = Meter::starting(start_us, scenario);
     // Above-idle power of each running job, mW; it does not change while the job runs.
     let mut power_mw = vec![0.0; scenario.jobs.len()];
     let mut changed = Vec::new();
@@ -199,6 +201,7 @@ pub fn replay(world: &World, scenario: &Scenario, trace: &Trace) -> Result<Repla
         energy_kwh: meter.energy_kwh(),
         energy_kwh_above_idle: meter.energy_kwh_above_idle(),
         carbon_kg: meter.carbon_kg(),
+        cost: meter.cost(),
         makespan_s: seconds(makespan_us as f64),
         detail: Detail { jobs: jobs.collect(), nodes: nodes.collect() },
         notes,

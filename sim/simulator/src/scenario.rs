@@ -17,6 +17,7 @@ use wattle_common::{JobId, WorkloadId};
 use wattle_world::{SPEED_ERROR, Tenant, Workload, World};
 
 use crate::carbon::CarbonSeries;
+use crate::price::PriceSeries;
 use crate::text::{pluralize, sanitize};
 use crate::trace::{DeadlineKind, Trace, TraceJob};
 
@@ -86,6 +87,8 @@ pub struct Scenario {
     pub carbon: Option<CarbonSeries>,
     /// A day-ahead forecast of it, where budgets use one.
     pub day_ahead: Option<CarbonSeries>,
+    /// Electricity prices, where they are given. They change no decision.
+    pub prices: Option<PriceSeries>,
     /// The seed of all random draws.
     pub seed: u64,
     /// The jobs' workloads.
@@ -195,6 +198,7 @@ impl Scenario {
             jobs,
             carbon: None,
             day_ahead: None,
+            prices: None,
             seed,
             workloads: shares.into_iter().filter_map(share).collect(),
             notes,

@@ -8,6 +8,7 @@ use std::process::Command as Process;
 use std::time::Duration;
 
 use wattle_common::{NodeId, Timestamp};
+use wattle_runtime::testing::until;
 use wattle_slurm::shell::client::CommandLine;
 use wattle_slurm::shell::programs::Programs;
 use wattle_slurm::{
@@ -17,6 +18,9 @@ use wattle_slurm::{
 /// A name that pretends to be another job.
 const NAME: &str = "n\n\nJobId=1 JobName=x\n   UserId=root(0)\n     Nodes=n1 CPU_IDs=0 Mem=1 \
                     GRES=gpu:g0:1(IDX:0)\n   MinCPUsNode=1\u{1f}0\u{1f}";
+
+/// Longest wait for a job's state.
+const WITHIN: Duration = Duration::from_secs(30);
 
 struct Cluster {
     folder: PathBuf,
@@ -48,14 +52,11 @@ impl Cluster {
         is_fulfilled: impl Fn(&SlurmJob) -> bool,
     ) -> SlurmJob {
         let mut last = None;
-        for _ in 0..300 {
+        let found = until(WITHIN, async || {
             last = self.view().await.jobs.remove(&id);
-            if let Some(job) = last.as_ref().filter(|job| is_fulfilled(job)) {
-                return job.clone();
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        panic!("job {id} is not {what}: {last:?}");
+            last.clone().filter(|job| is_fulfilled(job))
+        });
+        found.await.unwrap_or_else(|| panic!("job {id} is not {what}: {last:?}"))
     }
 }
 
@@ -143,15 +144,12 @@ async fn past_runs(cluster: &mut Cluster, id: u32) {
         states == [PastState::Requeued, PastState::Job(SlurmState::Cancelled)]
     };
     let mut states = Vec::new();
-    for _ in 0..300 {
+    let complete = until(WITHIN, async || {
         let runs = cluster.client.past(&[id], Timestamp::from_s(1_000_000_000)).await.unwrap();
         states = runs.iter().map(|run| run.state).collect();
-        if is_complete(&states) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    assert!(is_complete(&states), "{states:?}");
+        is_complete(&states).then_some(())
+    });
+    assert!(complete.await.is_some(), "{states:?}");
     let text = "wattle: tag=1 energy_j=5 co2_g=0.5".to_owned();
     cluster.client.execute(&Command::SetAdminComment { id, text: text.clone() }).await.unwrap();
     let runs = cluster.client.past(&[id], Timestamp::from_s(1_000_000_000)).await.unwrap();

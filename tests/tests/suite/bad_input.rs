@@ -71,6 +71,15 @@ fn wrong_usage_gives_exit_code_2_and_a_remedy() {
     simulate_is_refused(&["--report", "/no/such/folder/page.html"], &["/no/such/folder/page.html"]);
     simulate_is_refused(&["--seeds", "0"], &["1..=1000"]);
     simulate_is_refused(&["--trace-format", "philly"], &["--trace"]);
+    let saving_is_refused = |args: &[&str], expected: &[&str]| {
+        let saving = ["saving", "--trace", good, "--cluster", "2x4:v100"];
+        refused("wattle", &[&saving, args].concat(), expected);
+    };
+    let prices = file("prices.csv", "at,eur_per_mwh\n2026-01-01T00:00Z,90\n");
+    saving_is_refused(&["--prices", &prices, "--price-kwh", "0.2"], &["--prices", "--price-kwh"]);
+    saving_is_refused(&["--prices", &prices, "--currency", "CHF"], &["--prices", "--currency"]);
+    saving_is_refused(&["--prices", &grid], &["grid.csv", "at_s,g_per_kwh", "at,eur_per_mwh"]);
+    saving_is_refused(&["--prices", "/no/such.xml"], &["/no/such.xml"]);
     let twice = ["compare", "builtin", "--load", "0.8,0.5,0.8"];
     refused("wattle", &twice, &["--load", "0.8", "twice"]);
     refused("wattle", &["compare", "builtin", "--policy", "fifo,fifo"], &["fifo", "twice"]);

@@ -52,6 +52,7 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
         &[
             "common",
             "world",
+            "grid",
             "profiler",
             "predictor",
             "placer",

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 use wattle_common::job::JobPhase;
+use wattle_common::messages::GpuSummary;
 use wattle_common::{Power, Timestamp};
-use wattle_view::node::Node;
+use wattle_view::node::{Node, cap_when_read};
 
 use super::faults::{self, Level};
 use super::{
@@ -28,24 +29,31 @@ struct Gpus {
     lost: u64,
 }
 
-/// The sum of the caps, and the power of the hosts that are awake.
+/// The reading of a GPU of a node that is awake.
+fn reading<'m>(model: &'m Model, node: &Node, gpu: u32) -> Option<&'m GpuSummary> {
+    let summary = model.summaries.get(&node.node).filter(|_| node.sleep.is_none())?;
+    summary.gpus.iter().find(|reading| reading.gpu == gpu)
+}
+
+/// The sum of the caps at the readings of power, and the power of the hosts that are awake.
 fn caps(model: &Model) -> Option<Power> {
-    let gpus = model.nodes.values().flat_map(|node| node.power.iter().flat_map(|r| &r.gpus));
-    let caps: Power = gpus.filter_map(|gpu| gpu.cap_mw).sum();
+    let of_node = |node: &Node| -> Power {
+        let gpus = node.power.iter().flat_map(|report| &report.gpus);
+        gpus.filter_map(|gpu| cap_when_read(gpu, reading(model, node, gpu.gpu))).sum()
+    };
+    let caps: Power = model.nodes.values().map(of_node).sum();
     (caps > Power::ZERO).then(|| caps + model.powers().map_or(Power::ZERO, |(_, hosts)| hosts))
 }
 
 /// One node of the map: watts, caps, state, jobs, and its GPUs if they are drawn.
 fn tile(model: &Model, node: &Node, gpus: &mut Gpus, detailed: bool, now: Now) -> Value {
-    let summary = model.summaries.get(&node.node).filter(|_| node.sleep.is_none());
-    let reading = |gpu: u32| summary?.gpus.iter().find(|reading| reading.gpu == gpu);
     let (mut drawn, mut caps, mut has_reading, mut busy_here) =
         (Power::ZERO, Power::ZERO, false, 0);
     let (mut cells, mut is_faulty) = (Vec::new(), false);
     for gpu in node.power.iter().flat_map(|report| &report.gpus) {
-        let reading = reading(gpu.gpu);
+        let reading = reading(model, node, gpu.gpu);
         let power = reading.and_then(|reading| reading.power_mw_mean);
-        let cap = reading.and_then(|reading| reading.cap_mw).or(gpu.cap_mw);
+        let cap = cap_when_read(gpu, reading);
         has_reading |= power.is_some();
         drawn += power.unwrap_or_default();
         caps += cap.unwrap_or_default();

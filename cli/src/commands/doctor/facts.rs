@@ -84,6 +84,15 @@ pub(crate) struct NodeFacts {
     pub(crate) ahead_s: Option<f64>,
 }
 
+/// The units of this host; those that are enabled are linked in its folders `*.wants`.
+const UNITS: &str = "/etc/systemd/system";
+/// The configurations as their packages install them, of the services that need something of this host.
+const EXAMPLES: [(&str, &str); 3] = [
+    ("profiler", include_str!("../../../../deploy/profiler.toml")),
+    ("power-agent", include_str!("../../../../deploy/power-agent.toml")),
+    ("slurm", include_str!("../../../../deploy/slurm.toml")),
+];
+
 /// A service with a configuration on this host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Configured {
@@ -91,6 +100,9 @@ pub(crate) struct Configured {
     pub(crate) name: String,
     /// Its configuration.
     pub(crate) table: Table,
+    /// Whether it is meant to run here, and not only installed: its unit is enabled, its configuration is not
+    /// the example of its package, or it has written its heartbeat.
+    pub(crate) is_set_up: bool,
 }
 
 impl Configured {
@@ -116,7 +128,7 @@ pub(crate) struct Disk {
 /// # Errors
 /// Wrong options only; everything else is a fact.
 pub(crate) async fn facts(connection: &Connection, config_dir: &Path) -> anyhow::Result<Facts> {
-    let (configured, unreadable) = configured(config_dir);
+    let (configured, unreadable) = configured(config_dir, &EXAMPLES, Path::new(UNITS));
     let mut facts = Facts {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         disks: disks(&configured),
@@ -191,23 +203,46 @@ async fn stored(bus: &Bus, server: &mut Server, facts: &mut Facts) -> anyhow::Re
     Ok(())
 }
 
-/// The configurations in a folder, and those that are not TOML.
-fn configured(folder: &Path) -> (Vec<Configured>, Vec<(PathBuf, String)>) {
+/// The configurations in a folder, and those that are not TOML. `examples` are as the packages install them,
+/// and `units` has the host's enabled units.
+fn configured(
+    folder: &Path,
+    examples: &[(&str, &str)],
+    units: &Path,
+) -> (Vec<Configured>, Vec<(PathBuf, String)>) {
     let (mut found, mut wrong) = (Vec::new(), Vec::new());
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = files.map(|file| file.path()).collect();
     files.sort();
     for file in files.into_iter().filter(|file| file.extension().is_some_and(|end| end == "toml")) {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let read = std::fs::read_to_string(&file).map_err(|error| error.to_string());
-        match read.and_then(|text| text.parse::<Table>().map_err(|error| error.to_string())) {
-            Ok(table) => {
-                let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-                found.push(Configured { name, table });
+        let parsed = |text: String| match text.parse::<Table>() {
+            Ok(table) => Ok((table, examples.contains(&(name.as_str(), text.as_str())))),
+            Err(error) => Err(error.to_string()),
+        };
+        match read.and_then(parsed) {
+            Ok((table, is_example)) => {
+                let heartbeat = table.get("heartbeat_file").and_then(|path| path.as_str());
+                let is_set_up = !is_example
+                    || is_enabled(units, &name)
+                    || heartbeat.is_some_and(|path| Path::new(path).exists());
+                found.push(Configured { name, table, is_set_up });
             }
             Err(error) => wrong.push((file, error)),
         }
     }
     (found, wrong)
+}
+
+/// Whether the unit of a service is enabled.
+fn is_enabled(units: &Path, service: &str) -> bool {
+    let unit = format!("wattle-{service}.service");
+    let folders = std::fs::read_dir(units).into_iter().flatten().flatten();
+    let mut wanting = folders.map(|folder| folder.path()).filter(|folder| {
+        folder.extension().is_some_and(|kind| kind == "wants" || kind == "requires")
+    });
+    wanting.any(|folder| folder.join(&unit).is_symlink())
 }
 
 /// The file systems of the folders that services write to, each once, and the root.
@@ -245,14 +280,13 @@ fn gpus(configured: &[Configured]) -> Result<u32, String> {
     read().map_err(|error| error.to_string())
 }
 
-/// What Slurm lacks; `None` without Slurm on this host.
+/// What Slurm lacks; `None` without Slurm on this host where wattle-slurm is not set up either.
 async fn slurm(configured: &[Configured]) -> Option<Result<SlurmReport, String>> {
     let service = configured.iter().find(|service| service.name == "slurm");
     let folder = service.and_then(|service| service.text("commands")).map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let has_slurm = folder.is_some()
-        || std::env::split_paths(&path).any(|folder| folder.join("scontrol").is_file());
-    if !has_slurm && service.is_none() {
+    let has_slurm = std::env::split_paths(&path).any(|folder| folder.join("scontrol").is_file());
+    if !has_slurm && !service.is_some_and(|service| service.is_set_up) {
         return None;
     }
     let programs = Programs { folder, time_limit: SLURM_WITHIN };
@@ -262,8 +296,45 @@ async fn slurm(configured: &[Configured]) -> Option<Result<SlurmReport, String>>
     Some(found.map(|found| check(&found)).map_err(|error| first(error.to_string())))
 }
 
-/// The level that `slurm.toml` of this host configures.
+/// The level that `slurm.toml` of this host configures; `None` where wattle-slurm is not set up.
 pub(crate) fn slurm_level(configured: &[Configured]) -> Option<Level> {
-    let service = configured.iter().find(|service| service.name == "slurm")?;
-    service.text("level")?.parse().ok()
+    let mut set_up = configured.iter().filter(|service| service.is_set_up);
+    set_up.find(|service| service.name == "slurm")?.text("level")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_installed_service_is_set_up_if_its_unit_configuration_or_heartbeat_shows_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (config, units) = (folder.path().join("etc"), folder.path().join("units"));
+        let wants = units.join("multi-user.target.wants");
+        std::fs::create_dir_all(&config).unwrap();
+        std::fs::create_dir_all(&wants).unwrap();
+        let beat = folder.path().join("heartbeat");
+        let slurm = EXAMPLES[2].1.replace("/run/wattle-slurm/heartbeat", beat.to_str().unwrap());
+        let examples = [EXAMPLES[0], EXAMPLES[1], ("slurm", slurm.as_str())];
+        for (name, example) in examples {
+            std::fs::write(config.join(format!("{name}.toml")), example).unwrap();
+        }
+        let set_up = || -> Vec<String> {
+            let (found, wrong) = configured(&config, &examples, &units);
+            assert!(found.len() == examples.len() && wrong.is_empty(), "{wrong:?}");
+            found.into_iter().filter(|one| one.is_set_up).map(|one| one.name).collect()
+        };
+        assert!(set_up().is_empty());
+        let unit = "/usr/lib/systemd/system/wattle-profiler.service";
+        std::os::unix::fs::symlink(unit, wants.join("wattle-profiler.service")).unwrap();
+        assert_eq!(set_up(), ["profiler"], "its unit is enabled");
+        let agent = EXAMPLES[1].1.replace("cluster = \"main\"", "cluster = \"site\"");
+        std::fs::write(config.join("power-agent.toml"), agent).unwrap();
+        assert_eq!(set_up(), ["power-agent", "profiler"], "its configuration is changed");
+        let level = || slurm_level(&configured(&config, &examples, &units).0);
+        assert_eq!(level(), None);
+        std::fs::write(&beat, "1\n").unwrap();
+        assert_eq!(set_up(), ["power-agent", "profiler", "slurm"], "its heartbeat is there");
+        assert_eq!(level(), Some(Level::Advise));
+    }
 }

@@ -1,10 +1,10 @@
 //! The grid's providers, from the placer's own report: reachable, credential accepted, age of the values.
 
 use wattle_common::Timestamp;
+use wattle_common::duration::span;
 use wattle_common::messages::{GridStatus, InUse, SignalStatus};
 
 use super::report::{Finding, Kind};
-use crate::output::span;
 
 /// Age of the last successful read above which there is advice though values are still valid, seconds.
 const AGE_ADVICE_S: f64 = 7_200.0;

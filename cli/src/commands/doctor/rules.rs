@@ -20,6 +20,8 @@ const FILL_MAX: f64 = 0.9;
 const REQUIRED: [&str; 2] = ["placer", "registry"];
 /// Services of a node.
 const OF_NODE: [&str; 3] = ["profiler", "power-agent", "launcher"];
+/// Those that read its GPUs.
+const OF_GPUS: [&str; 2] = ["profiler", "power-agent"];
 const GIB: f64 = 1_073_741_824.0;
 
 /// Checks the facts.
@@ -250,8 +252,9 @@ impl Rules<'_> {
 
     fn driver(&mut self) {
         let facts = self.facts;
-        let is_node = |name: &str| OF_NODE.iter().any(|service| name.starts_with(service));
-        let is_node = facts.configured.iter().any(|service| is_node(&service.name));
+        let of_gpus = |name: &str| OF_GPUS.iter().any(|service| name.starts_with(service));
+        let services = || facts.configured.iter().filter(|service| of_gpus(&service.name));
+        let is_node = services().any(|service| service.is_set_up);
         match &facts.gpus {
             Some(Ok(gpus)) if *gpus > 0 => {
                 self.checked.push(format!("driver on this host: {}", count(*gpus as usize, "GPU")));
@@ -277,8 +280,12 @@ impl Rules<'_> {
                 self.problem("driver", finding, remedy);
             }
             Some(Ok(_) | Err(_)) | None => {
-                self.checked
-                    .push("driver on this host: no GPU, and no service of a node".to_owned());
+                let names: Vec<&str> = services().map(|service| service.name.as_str()).collect();
+                let services = match names[..] {
+                    [] => "no service of a node".to_owned(),
+                    _ => format!("{} installed, not set up", names.join(" and ")),
+                };
+                self.checked.push(format!("driver on this host: no GPU, and {services}"));
             }
         }
     }
@@ -302,25 +309,32 @@ impl Rules<'_> {
     fn slurm(&mut self) {
         let facts = self.facts;
         let configured = slurm_level(&facts.configured);
+        let service = facts.configured.iter().find(|service| service.name == "slurm");
+        let is_set_up = service.is_some_and(|service| service.is_set_up);
+        let installed = if service.is_some() && !is_set_up {
+            "; wattle-slurm installed, not set up"
+        } else {
+            ""
+        };
         match &facts.slurm {
-            None => self.checked.push("Slurm on this host: none".to_owned()),
-            Some(Err(error)) => {
+            None => self.checked.push(format!("Slurm on this host: none{installed}")),
+            Some(Err(error)) if is_set_up => {
                 self.checked.push("Slurm on this host: does not answer".to_owned());
                 let finding = format!("Slurm does not answer: {error}");
                 let remedy = "scontrol ping; start slurmctld, or correct `commands` in slurm.toml";
-                self.add(
-                    if configured.is_some() { Kind::Problem } else { Kind::Advice },
-                    "slurm",
-                    finding,
-                    remedy,
-                );
+                self.problem("slurm", finding, remedy);
+            }
+            Some(Err(error)) => {
+                let line = format!("Slurm on this host: does not answer ({error}){installed}");
+                self.checked.push(line);
             }
             Some(Ok(report)) => {
                 let ready = report.levels.iter().filter(|verdict| verdict.is_ready);
                 let ready = ready.map(|verdict| verdict.level.to_string()).collect::<Vec<_>>();
                 let ready = if ready.is_empty() { "none".to_owned() } else { ready.join(", ") };
                 let version = &report.version;
-                self.checked.push(format!("Slurm {version} on this host: ready for {ready}"));
+                self.checked
+                    .push(format!("Slurm {version} on this host: ready for {ready}{installed}"));
                 if let Some(level) = configured.filter(|level| !report.is_ready(*level)) {
                     let finding = format!("Slurm is not ready for the configured level {level}");
                     self.problem("slurm", finding, format!("wattle slurm check --level {level}"));
@@ -409,7 +423,7 @@ mod tests {
     #[test]
     fn each_fault_is_one_finding() {
         type Change = fn(&mut Facts);
-        let cases: [(Change, &str); 12] = [
+        let cases: [(Change, &str); 11] = [
             (|f| f.server = Some(Err("no server".to_owned())), "Problem server: no server"),
             (|f| server(f).version = "2.8.4".to_owned(), "Problem server: nats-server 2.8.4"),
             (
@@ -427,7 +441,6 @@ mod tests {
             (|f| f.nodes[0].ahead_s = Some(60.0), "Problem clock: the clock of n0 is 60.0 s ahead"),
             (|f| f.disks[0].free = 1, "Problem disk: little free disk: /"),
             (|f| f.disks[0].free = 15, "Advice disk: little free disk: /"),
-            (|f| f.slurm = Some(Err("no".to_owned())), "Advice slurm: Slurm does not answer"),
         ];
         for (change, expected) in cases {
             let found = findings(change);
@@ -436,11 +449,46 @@ mod tests {
         }
     }
 
+    fn configured(name: &str, is_set_up: bool) -> Configured {
+        let table = "level = \"start\"".parse().unwrap();
+        Configured { name: name.to_owned(), table, is_set_up }
+    }
+
+    #[test]
+    fn slurm_is_a_problem_only_where_its_service_is_set_up() {
+        let silent = |service: Option<Configured>| Facts {
+            slurm: Some(Err("no slurmctld".to_owned())),
+            configured: service.into_iter().collect(),
+            ..fine()
+        };
+        let report = check(&silent(Some(configured("slurm", true))));
+        assert_eq!(report.findings.len(), 1);
+        assert_eq!(report.findings[0].finding, "Slurm does not answer: no slurmctld");
+        for (service, line) in [
+            (None, "Slurm on this host: does not answer (no slurmctld)\n"),
+            (
+                Some(configured("slurm", false)),
+                "does not answer (no slurmctld); wattle-slurm installed, not set up\n",
+            ),
+        ] {
+            let report = check(&silent(service));
+            let text = report.to_string();
+            assert!(report.findings.is_empty() && text.contains(line), "{text}");
+        }
+        let report = check(&Facts { configured: vec![configured("slurm", false)], ..fine() });
+        let line = "Slurm on this host: none; wattle-slurm installed, not set up\n";
+        assert!(report.to_string().contains(line), "{report}");
+    }
+
     #[test]
     fn a_missing_driver_is_a_problem_only_on_a_node() {
-        let profiler = Configured { name: "profiler".to_owned(), ..Configured::default() };
-        let found = findings(|facts| facts.configured.push(profiler));
+        let found = findings(|facts| facts.configured.push(configured("profiler", true)));
         assert_eq!(found, ["Problem driver: the GPUs of this host cannot be read: no driver"]);
+        let installed = ["launcher", "power-agent", "profiler"].map(|name| configured(name, false));
+        let report = check(&Facts { configured: installed.to_vec(), ..fine() });
+        let line =
+            "driver on this host: no GPU, and power-agent and profiler installed, not set up";
+        assert!(report.findings.is_empty() && report.to_string().contains(line), "{report}");
         let found = findings(|facts| facts.gpus = Some(Ok(2)));
         assert!(found[0].starts_with("Advice driver: only root"), "{found:?}");
     }

@@ -5,6 +5,7 @@ mod csv;
 use std::collections::BTreeSet;
 
 use serde::Serialize;
+use wattle_common::duration::DurationUnit;
 use wattle_common::messages::UnknownCause;
 use wattle_common::{Energy, JobId, Timestamp};
 
@@ -263,13 +264,14 @@ impl Report {
         if !unmeasured.is_empty() {
             text += "\nnot measured completely, and at most partly in the sums:";
         }
+        let unit = gpu_time_unit(&self.causes);
         for (cause, lost) in unmeasured {
             let estimate = if lost.estimate_mj > Energy::ZERO {
                 format!(", estimated {}", energy(lost.estimate_mj))
             } else {
                 String::new()
             };
-            text += &line(cause, &format!("{} of GPU time{estimate}", gpu_time(lost.gpu_s)));
+            text += &line(cause, &format!("{} of GPU time{estimate}", unit.format(lost.gpu_s)));
         }
         text + &self.rated()
     }
@@ -321,9 +323,10 @@ impl Report {
                 ("SHARE %", Align::Right),
                 ("NOT MEASURED", Align::Right),
             ]);
+            let unit = gpu_time_unit(&self.rows);
             for row in &self.rows {
-                let name = row.name.clone().unwrap_or_default();
-                let lost = gpu_time(row.unmeasured.unwrap_or_default().gpu_s);
+                let name = row.cause().map(|cause| cause.to_string()).unwrap_or_default();
+                let lost = unit.format(row.unmeasured.unwrap_or_default().gpu_s);
                 table.row(vec![name, number(row.energy), share(row.energy), lost]);
             }
             return table.fit(0, width);
@@ -413,15 +416,9 @@ fn causes(accounts: &Accounts) -> Vec<Row> {
     rows
 }
 
-/// GPU time: `35 s`, `12.5 min`, `3.2 h`.
-fn gpu_time(seconds: f64) -> String {
-    if seconds < 120.0 {
-        format!("{seconds:.0} s")
-    } else if seconds < 7_200.0 {
-        format!("{:.1} min", seconds / 60.0)
-    } else {
-        format!("{:.1} h", seconds / 3_600.0)
-    }
+/// The unit of the GPU times of rows by cause.
+fn gpu_time_unit(rows: &[Row]) -> DurationUnit {
+    DurationUnit::of_all(rows.iter().filter_map(|row| Some(row.unmeasured?.gpu_s)))
 }
 
 /// The date of a day since the Unix epoch: `2026-11-23`.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use wattle_common::Energy;
+use wattle_common::duration::span;
 use wattle_common::messages::Prediction;
 use wattle_view::alternatives::{Cost, Work, costs};
 
 use super::measured::three_digits;
-use crate::output::{Align, Table, span};
+use crate::output::{Align, Table};
 use crate::quantity::{EnergyUnit, clock};
 
 /// Relative to the placement: `58 min later, -7 % energy`.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
+use wattle_common::duration::span;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{JobRecord, Prediction, Surface};
 
@@ -11,7 +12,6 @@ use wattle_view::alternatives::Work;
 use wattle_view::measured::Measured;
 
 use super::{alternatives, measured};
-use crate::output::span;
 use crate::quantity::{clock, energy, percent, power};
 use wattle_view::job::JobView;
 

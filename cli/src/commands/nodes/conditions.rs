@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use wattle_common::Timestamp;
+use wattle_common::duration::span;
 use wattle_common::messages::{GpuCondition, GpuConditionKind};
 
-use crate::output::span;
 use wattle_view::node::Node;
 
 /// One line for each condition of a node, with its GPUs, the first detail, its age and the remedy.

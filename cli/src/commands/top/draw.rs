@@ -7,13 +7,14 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Wrap};
 use wattle_common::Power;
+use wattle_common::duration::span;
 
 use super::model::{Model, View};
 use crate::budget::tidy;
 use crate::commands::jobs;
-use crate::output::{Align, Table, span};
+use crate::output::{Align, Table};
 use crate::quantity::{percent, power, shorten, watts};
-use wattle_view::node::Node;
+use wattle_view::node::{Node, cap_when_read};
 
 /// Columns of a bar.
 const BAR: usize = 24;
@@ -159,7 +160,7 @@ fn nodes(nodes: &[Node]) -> Table {
             .filter_map(|reading| reading.utilization_gpu_percent_mean)
             .map(f64::from)
             .collect();
-        let caps: Power = gpus.iter().filter_map(|(gpu, _)| gpu.cap_mw).sum();
+        let caps: Power = gpus.iter().filter_map(|(gpu, read)| cap_when_read(gpu, *read)).sum();
         let gib = |mib: u64| mib as f64 / 1_024.0;
         let used: u64 = readings().filter_map(|reading| reading.memory_used_mib).sum();
         let total: u64 = gpus.iter().map(|(gpu, _)| gpu.memory_mib).sum();

@@ -10,7 +10,7 @@ use wattle_common::{JobId, NodeId, Power, Timestamp, codec};
 
 use wattle_view::Summaries;
 use wattle_view::job::JobView;
-use wattle_view::node::{self, Node};
+use wattle_view::node::{self, Node, cap_when_read};
 
 /// Age from which a summary is no reading any more, wall time: profilers publish one a second.
 const READING_VALID: Duration = Duration::from_secs(5);
@@ -149,8 +149,8 @@ impl View {
 
     /// The sum of the caps and the power of the hosts.
     pub(crate) fn power_max(&self) -> Option<Power> {
-        let caps: Vec<Power> =
-            self.nodes.iter().flat_map(Node::gpus).filter_map(|(gpu, _)| gpu.cap_mw).collect();
+        let gpus = self.nodes.iter().flat_map(Node::gpus);
+        let caps: Vec<Power> = gpus.filter_map(|(gpu, read)| cap_when_read(gpu, read)).collect();
         let hosts: Power = self.nodes.iter().filter_map(Node::host_power).sum();
         (!caps.is_empty()).then(|| caps.into_iter().sum::<Power>() + hosts)
     }

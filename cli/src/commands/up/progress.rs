@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 
 use wattle_common::codec;
+use wattle_common::duration::span;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{JobRecord, NodeSummary};
 use wattle_common::subject::{Bucket, Topic};
@@ -11,7 +12,7 @@ use wattle_common::{JobId, NodeId, Power};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 
-use crate::output::{note, replace_line, span};
+use crate::output::{note, replace_line};
 use crate::progress::update_interval;
 
 /// Prints the status until dropped.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use wattle_common::duration::DurationUnit;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{JobRecord, LedgerEntry};
 use wattle_common::subject::StreamName;
@@ -19,7 +20,7 @@ use super::hardware::Hardware;
 use super::replay::Trace;
 use crate::commands::jobs::records;
 use crate::commands::simulate::one;
-use crate::output::{Align, Table, note, print, print_json, span};
+use crate::output::{Align, Table, note, print, print_json};
 
 /// Time limit for the last ledger entries, wall time; a node writes one per minute of simulated time.
 const LEDGER_PATIENCE: Duration = Duration::from_secs(75);
@@ -170,6 +171,8 @@ fn table(columns: &[Column]) -> Table {
         ("energy", Align::Right),
         ("carbon", Align::Right),
     ]);
+    let completion = DurationUnit::of_all(columns.iter().filter_map(|column| column.jct_s_mean));
+    let makespan = DurationUnit::of_all(columns.iter().map(|column| column.makespan_s));
     for column in columns {
         let number = |value: Option<f64>, unit: &str| {
             value.map_or("-".to_owned(), |value| format!("{value:.2} {unit}"))
@@ -177,8 +180,8 @@ fn table(columns: &[Column]) -> Table {
         table.row(vec![
             column.run.clone(),
             format!("{} of {}", column.finished, column.jobs),
-            column.jct_s_mean.map_or("-".to_owned(), |s| format!("{:.1} min", s / 60.0)),
-            span(column.makespan_s),
+            column.jct_s_mean.map_or("-".to_owned(), |s| completion.format(s)),
+            makespan.format(column.makespan_s),
             number(column.energy_kwh, "kWh"),
             number(column.carbon_kg, "kg"),
         ]);

@@ -89,7 +89,8 @@ fn is_large(outcome: &Outcome) -> bool {
 fn policies(study: &SeedStudy) -> Markup {
     let outcome = &study.outcome;
     let has_carbon = outcome.policies.iter().any(|run| run.carbon_kg.is_some());
-    let has_budget = outcome.policies.iter().any(|run| !run.budget_lines().is_empty());
+    let unit = outcome.spending_unit();
+    let has_budget = outcome.policies.iter().any(|run| !run.budget_lines(unit).is_empty());
     html! {
         (plot(outcome, |run| Some(run.energy_kwh), "Energy of whole nodes", Unit::energy))
         @if has_carbon { (plot(outcome, |run| run.carbon_kg, "Emissions", Unit::carbon)) }
@@ -97,7 +98,7 @@ fn policies(study: &SeedStudy) -> Markup {
             h3 { "Budget" }
             ul {
                 @for run in &outcome.policies {
-                    @for line in run.budget_lines() { li { (run.full_name()) ": " (line) } }
+                    @for line in run.budget_lines(unit) { li { (run.full_name()) ": " (line) } }
                 }
             }
         }

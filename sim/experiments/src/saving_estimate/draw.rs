@@ -109,11 +109,12 @@ fn on_sample(recorded: Schedule, scenario: &Scenario, world: &World) -> Schedule
         .collect();
     let idle_kwh: f64 = nodes.iter().map(NodeOutcome::energy_kwh).sum();
     let energy_kwh = idle_kwh + recorded.above_idle_kwh();
-    // The mean intensity of the recorded schedule.
+    // The mean intensity and price of the recorded schedule.
     let share = energy_kwh / recorded.energy_kwh.max(f64::MIN_POSITIVE);
     let mut schedule = Schedule {
         energy_kwh,
         carbon_kg: recorded.carbon_kg.map(|kg| kg * share),
+        cost: recorded.cost.map(|cost| cost * share),
         rest_w: nodes.iter().map(|node| node.awake_w).sum(),
         ..recorded
     };

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use jiff::civil::DateTime;
 use serde::Serialize;
+use wattle_common::duration::DurationUnit;
 
 use super::SavingEstimate;
-use super::screen::{energy, signed_percent, span};
+use super::screen::{energy, signed_percent};
 use crate::schedule::Schedule;
 
 /// How jobs are grouped.
@@ -134,13 +135,15 @@ impl SavingEstimate {
             "{head:<18}{:>6}{old:>12}{:>12}{:>9}{old:>12}{:>11}",
             "jobs", "Wattle", "change", "Wattle"
         );
+        let times = groups.iter().flat_map(|group| [group.baseline_jct_s, group.wattle_jct_s]);
+        let unit = DurationUnit::of_all(times.flatten());
         for group in groups {
             let change = if group.baseline_kwh > 0.0 {
                 signed_percent(group.wattle_kwh / group.baseline_kwh - 1.0)
             } else {
                 "-".to_owned()
             };
-            let time = |seconds: Option<f64>| seconds.map_or("-".to_owned(), span);
+            let time = |seconds: Option<f64>| seconds.map_or("-".to_owned(), |s| unit.format(s));
             let _ = writeln!(
                 text,
                 "{:<18}{:>6}{:>12}{:>12}{change:>9}{:>12}{:>11}",

@@ -6,7 +6,10 @@ use wattle_common::job::{GpuRequest, Sharing};
 use wattle_common::topology::ClusterShape;
 use wattle_placer::policy;
 use wattle_simulator::trace::Trace;
-use wattle_simulator::{Restartable, RunOptions, Scenario, SimulationError, Work, run_detailed};
+use wattle_simulator::{
+    CarbonSeries, PriceSeries, Restartable, RunOptions, Scenario, SimulationError, Work,
+    run_detailed,
+};
 use wattle_world::World;
 
 use super::sample::Sample;
@@ -49,7 +52,8 @@ pub(super) struct Jobs<'a> {
     pub(super) world: &'a World,
     pub(super) trace: &'a Trace,
     pub(super) cluster: &'a ClusterShape,
-    pub(super) carbon: Option<&'a wattle_simulator::CarbonSeries>,
+    pub(super) carbon: Option<&'a CarbonSeries>,
+    pub(super) prices: Option<&'a PriceSeries>,
 }
 
 impl<'a> Jobs<'a> {
@@ -71,6 +75,7 @@ impl<'a> Jobs<'a> {
     ) -> Result<Scenario, SavingError> {
         let mut scenario = Scenario::from_trace(self.world, self.trace, self.cluster, seed)?;
         scenario.carbon = self.carbon.cloned();
+        scenario.prices = self.prices.cloned();
         restartable.apply(&mut scenario, self.trace);
         Ok(scenario)
     }

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use wattle_common::duration::{DurationUnit, span};
 use wattle_common::job::Sharing;
 use wattle_simulator::Restartable;
-use wattle_simulator::text::hang;
+use wattle_simulator::text::{hang, pluralize};
 
 use super::study::Made;
 use super::{SavingEstimate, Totals};
@@ -33,7 +34,7 @@ impl SavingEstimate {
             grouped(self.jobs as f64),
             span(self.period_s)
         ));
-        for row in self.table() {
+        for row in self.table(currency) {
             line(&row);
         }
         line("");
@@ -41,13 +42,14 @@ impl SavingEstimate {
         for row in self.part_rows() {
             line(&row);
         }
+        let unit = self.completion_unit();
         line("saved if these jobs may be stopped, moved and resized (--restartable):");
         for (name, end) in ["no job", "every job"].iter().zip(self.ends) {
             line(&format!(
                 "  {name:<16}{:>14}{:>9}  mean completion {}",
                 energy(end.energy_kwh),
                 format!("{:.1} %", 100.0 * self.share(end.energy_kwh)),
-                span(end.jct_s_mean)
+                unit.format(end.jct_s_mean)
             ));
         }
         line("");
@@ -94,23 +96,40 @@ impl SavingEstimate {
         (!parts.is_empty()).then(|| format!("saved cost and emissions: {}", parts.join(", ")))
     }
 
+    /// The unit of all completion times.
+    fn completion_unit(&self) -> DurationUnit {
+        let totals = [&self.baseline, &self.wattle];
+        let of_totals = totals.into_iter().flat_map(|of| [of.jct_s_mean, of.jct_s_p95]);
+        DurationUnit::of_all(of_totals.chain(self.ends.map(|end| end.jct_s_mean)))
+    }
+
     /// The table of both schedules.
-    fn table(&self) -> Vec<String> {
+    fn table(&self, currency: &str) -> Vec<String> {
         let (before, after) = (&self.baseline, &self.wattle);
         let name = if self.recorded { "as recorded" } else { "FIFO" };
         let mut rows = vec![format!("{:<24}{:>16}{:>16}{:>12}", "", name, "Wattle", "change")];
-        let mut row = |name: &str, of: fn(&Totals) -> f64, show: fn(f64) -> String| {
+        let mut row = |name: &str, of: fn(&Totals) -> f64, show: &dyn Fn(f64) -> String| {
             let (old, new) = (of(before), of(after));
             let change = if old > 0.0 { signed_percent(new / old - 1.0) } else { "-".to_owned() };
             rows.push(format!("{name:<24}{:>16}{:>16}{change:>12}", show(old), show(new)));
         };
-        row("energy", |totals| totals.energy_kwh, energy);
-        row("completion, mean", |totals| totals.jct_s_mean, span);
-        row("completion, 95 % within", |totals| totals.jct_s_p95, span);
-        row("wait, mean", |totals| totals.wait_s_mean, span);
-        row("wait, 95 % within", |totals| totals.wait_s_p95, span);
+        row("energy", |totals| totals.energy_kwh, &energy);
+        let unit = self.completion_unit();
+        let completion = |seconds| unit.format(seconds);
+        row("completion, mean", |totals| totals.jct_s_mean, &completion);
+        row("completion, 95 % within", |totals| totals.jct_s_p95, &completion);
+        let both = [before, after];
+        let waits = both.into_iter().flat_map(|of| [of.wait_s_mean, of.wait_s_p95]);
+        let unit = DurationUnit::of_all(waits);
+        let wait = |seconds| unit.format(seconds);
+        row("wait, mean", |totals| totals.wait_s_mean, &wait);
+        row("wait, 95 % within", |totals| totals.wait_s_p95, &wait);
         if before.carbon_kg.is_some() {
-            row("CO2", |totals| totals.carbon_kg.unwrap_or(0.0), mass);
+            row("CO2", |totals| totals.carbon_kg.unwrap_or(0.0), &mass);
+        }
+        if before.cost.is_some() {
+            let money = |cost| money(cost, currency);
+            row("cost", |totals| totals.cost.unwrap_or(0.0), &money);
         }
         rows
     }
@@ -257,11 +276,36 @@ impl Made<'_> {
              declarations of restartable jobs on exact ones."
                 .to_owned(),
         );
+        all.extend(self.series(estimate.period_s));
         all.push(
             "Killed and failed jobs do the same work; GPU power as in published measurements."
                 .to_owned(),
         );
         all
+    }
+
+    /// How prices and intensities over time lie on the period of `period_s`.
+    fn series(&self, period_s: f64) -> Vec<String> {
+        let lies = |what: &str, name: &str, series_s: f64, filled: usize| {
+            let mut text = format!("{what} ({name}): the first value is at the start of the trace");
+            if series_s < period_s {
+                let _ = write!(text, ", and the series of {} repeats", span(series_s));
+            }
+            if filled > 0 {
+                let _ = write!(text, "; {} have the value before", pluralize(filled, "gap"));
+            }
+            text.push('.');
+            text
+        };
+        let prices = self.scenario.prices.as_ref().map(|prices| {
+            let what = format!("Electricity prices in {}", prices.currency);
+            lies(&what, &prices.name, prices.period().as_secs_f64(), prices.gaps)
+        });
+        let carbon = self.scenario.carbon.as_ref().map(|carbon| {
+            let series_s = carbon.period().as_secs_f64();
+            lies("Carbon intensities", &carbon.name, series_s, carbon.cells_filled)
+        });
+        prices.into_iter().chain(carbon).collect()
     }
 
     fn sampled(&self, sample: &super::Sample) -> String {
@@ -337,16 +381,6 @@ pub(super) fn signed_percent(change: f64) -> String {
     match format!("{:+.1} %", 100.0 * change) {
         zero if zero == "-0.0 %" || zero == "+0.0 %" => "0.0 %".to_owned(),
         text => text,
-    }
-}
-
-/// A duration with a unit of its size.
-pub(super) fn span(seconds: f64) -> String {
-    match seconds {
-        s if s < 120.0 => format!("{s:.0} s"),
-        s if s < 7_200.0 => format!("{:.1} min", s / 60.0),
-        s if s < 360_000.0 => format!("{:.1} h", s / 3_600.0),
-        s => format!("{:.1} d", s / 86_400.0),
     }
 }
 

@@ -176,7 +176,8 @@ pub fn estimate(
     progress: &mut (dyn FnMut(usize, usize) + Send),
 ) -> Result<SavingEstimate, SavingError> {
     let (world, trace) = (input.world, input.trace);
-    let all = Jobs { world, trace, cluster: input.cluster, carbon: input.carbon };
+    let SavingInput { cluster, carbon, prices, .. } = *input;
+    let all = Jobs { world, trace, cluster, carbon, prices };
     let scenario_all = all.scenario(input.restartable, options.seed)?;
     let progress = Progress { report: Mutex::new(Count { done: 0, of: 0, report: progress }) };
     let runner = Runner { world, options, progress: &progress };
@@ -344,15 +345,19 @@ fn totals<'s>(
     let of = |part: fn(&Times) -> f64| {
         rounded(mean(pairs.clone().map(|(own, other)| part(&Times::of(own, other)))))
     };
-    let has_carbon = pairs.clone().all(|(own, _)| own.carbon_kg.is_some());
-    let carbon_kg = mean(pairs.clone().filter_map(|(own, _)| own.carbon_kg));
+    let scaled = |part: fn(&Schedule) -> Option<f64>| {
+        let has_all = pairs.clone().all(|(own, _)| part(own).is_some());
+        let value = mean(pairs.clone().filter_map(|(own, _)| part(own)));
+        has_all.then(|| rounded(scale * value))
+    };
     Totals {
         energy_kwh: rounded(scale * mean(pairs.clone().map(|(own, _)| own.energy_kwh))),
         jct_s_mean: of(|times| times.completion_s_mean),
         jct_s_p95: of(|times| times.completion_s_p95),
         wait_s_mean: of(|times| times.wait_s_mean),
         wait_s_p95: of(|times| times.wait_s_p95),
-        carbon_kg: has_carbon.then(|| rounded(scale * carbon_kg)),
+        carbon_kg: scaled(|own| own.carbon_kg),
+        cost: scaled(|own| own.cost),
     }
 }
 

@@ -10,7 +10,7 @@ use wattle_experiments::saving_estimate::{
     Group, Grouping, SavingError, SavingEstimate, SavingInput, SavingOptions, estimate,
 };
 use wattle_simulator::trace::{self, Trace};
-use wattle_simulator::{Restartable, Scenario};
+use wattle_simulator::{PriceSeries, Restartable, Scenario};
 use wattle_world::{Setting, Tenant, World};
 
 /// Forty jobs of one to sixteen GPUs with recorded starts and ends.
@@ -45,8 +45,18 @@ fn options(share: Sharing) -> SavingOptions {
 }
 
 fn study(trace: &Trace, restartable: &Restartable, options: SavingOptions) -> SavingEstimate {
+    priced_study(trace, restartable, options, None)
+}
+
+fn priced_study(
+    trace: &Trace,
+    restartable: &Restartable,
+    options: SavingOptions,
+    prices: Option<&PriceSeries>,
+) -> SavingEstimate {
     let (world, cluster) = (World::builtin(), "2x8:a100".parse().unwrap());
-    let input = SavingInput { world: &world, trace, cluster: &cluster, carbon: None, restartable };
+    let (world, cluster, carbon) = (&world, &cluster, None);
+    let input = SavingInput { world, trace, cluster, carbon, prices, restartable };
     let mut last = (0, 0);
     let made = estimate(&input, options, &mut |done, of| last = (done, of)).unwrap();
     assert!(last.0 <= last.1 && last.0 > 0, "{last:?}");
@@ -206,6 +216,59 @@ fn json_has_the_documented_shape_and_the_screen_80_columns() {
     assert!(made.interval().starts_with("90 % interval: "), "{}", made.interval());
 }
 
+/// A table of hourly prices per MWh from midnight.
+fn hourly(prices: &[i32]) -> PriceSeries {
+    let mut text = String::from("at,chf_per_mwh\n");
+    for (hour, price) in prices.iter().enumerate() {
+        let _ = writeln!(text, "2026-01-{:02}T{:02}:00Z,{price}", 1 + hour / 24, hour % 24);
+    }
+    PriceSeries::parse("prices.csv", text.as_bytes()).unwrap()
+}
+
+#[test]
+fn saved_energy_costs_the_price_of_its_hour() {
+    let mut trace = recorded();
+    trace.jobs.truncate(16);
+    let options = SavingOptions { seeds: 1, ..options(Sharing::Never) };
+    let at_prices = |prices: &PriceSeries| {
+        priced_study(&trace, &Restartable::None, options, Some(prices)).priced(None, None)
+    };
+    // At one price at all hours the series is a constant.
+    let flat = at_prices(&hourly(&[250; 4]));
+    let cost = flat.saved.cost.unwrap();
+    assert_close(cost, 0.25 * flat.saved.energy_kwh, "cost at one price");
+    let constant = study(&trace, &Restartable::None, options).priced(Some(0.25), None);
+    assert_close(cost, constant.saved.cost.unwrap(), "cost at --price-kwh");
+    // Prices change no schedule.
+    assert_eq!((flat.wattle.energy_kwh, flat.price), (constant.wattle.energy_kwh, constant.price));
+
+    // The cost of all hours is that of the first half of the period and that of the second.
+    let hours = flat.period_s.max(flat.schedules[0].2.makespan_s) / 3_600.0;
+    let hours = hours.ceil() as usize;
+    let prices: Vec<i32> = (0..hours).map(|hour| 40 + 30 * (hour as i32 % 24) - 200).collect();
+    let changing = at_prices(&hourly(&prices));
+    let [first, second] = [0, 1].map(|half| {
+        let own = |(hour, price): (usize, &i32)| if hour * 2 / hours == half { *price } else { 0 };
+        at_prices(&hourly(&prices.iter().enumerate().map(own).collect::<Vec<_>>()))
+            .saved
+            .cost
+            .unwrap()
+    });
+    let cost = changing.saved.cost.unwrap();
+    assert!((first + second - cost).abs() < 1e-3 * first.abs().max(second.abs()), "{cost}");
+    assert!((first - second).abs() > 0.1, "both halves save the same: {first} and {second}");
+    let mean = f64::from(prices.iter().sum::<i32>()) / 1e3 / hours as f64;
+    let at_mean = mean * changing.saved.energy_kwh;
+    assert!((cost - at_mean).abs() > 0.01 * cost.abs(), "{cost} at hours, {at_mean} at their mean");
+
+    let screen = flat.to_screen("CHF");
+    assert!(screen.contains("\ncost ") && screen.contains("CHF "), "{screen}");
+    let lies = "* Electricity prices in CHF (prices.csv): the first value is at the start of the";
+    assert!(screen.contains(lies) && screen.contains("the series of 4.0 h repeats"), "{screen}");
+    assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
+    assert!(!changing.to_screen("CHF").contains("repeats"));
+}
+
 #[test]
 fn groups_add_up_to_the_schedules() {
     // 20:00.
@@ -259,6 +322,7 @@ fn recorded_schedule_beyond_the_cluster_is_refused_with_the_remedy() {
         trace: &trace,
         cluster: &cluster,
         carbon: None,
+        prices: None,
         restartable: &restartable,
     };
     let error = estimate(&input, options(Sharing::Never), &mut |_, _| ()).unwrap_err();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use wattle_common::duration::span;
 use wattle_placer::controller::budget::ActiveBudget;
 
 use crate::engine::Engine;
@@ -55,9 +56,9 @@ impl Engine<'_> {
         if let Some(series) = &self.scenario.carbon
             && Duration::from_micros(last_completion_us) > series.period()
         {
-            let days = series.period().as_secs_f64() / 86_400.0;
+            let period = span(series.period().as_secs_f64());
             notes.push(format!(
-                "the carbon series {} of {days:.1} days is shorter than the run and was repeated",
+                "the carbon series {} of {period} is shorter than the run and was repeated",
                 series.name
             ));
         }
@@ -77,6 +78,7 @@ impl Engine<'_> {
             energy_kwh: meter.energy_kwh(),
             energy_kwh_above_idle: meter.energy_kwh_above_idle(),
             carbon_kg: meter.carbon_kg(),
+            cost: meter.cost(),
             active_nodes_mean: meter.active_nodes_mean(),
             fragmented_gpus_mean: meter.fragmented_gpus_mean(),
             awake_nodes_mean: meter.awake_nodes_mean(),

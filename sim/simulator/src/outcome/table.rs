@@ -4,18 +4,17 @@
 
 use std::fmt::Write;
 
+use wattle_common::duration::DurationUnit;
+
 use super::{Outcome, PolicyOutcome};
 use crate::scenario::WorkloadShare;
 use crate::text::{COLUMNS, note, sanitize};
 
-/// Width of all lines.
 /// A busy share below this part of the load is explained by the time after the last arrival.
 const TAIL: f64 = 0.8;
 
 /// Units with their size in the smallest one, and the value from which a unit is used.
 type Units = &'static [(&'static str, f64, f64)];
-const TIME: Units =
-    &[("s", 1.0, 0.0), ("min", 60.0, 120.0), ("h", 3_600.0, 7_200.0), ("d", 86_400.0, 360_000.0)];
 const ENERGY: Units = &[("kWh", 1.0, 0.0), ("MWh", 1e3, 1e4), ("GWh", 1e6, 1e7)];
 const MASS: Units = &[("kg", 1.0, 0.0), ("t", 1e3, 1e4), ("kt", 1e6, 1e7)];
 
@@ -40,15 +39,19 @@ impl Column {
         let values: Vec<Option<f64>> = values.collect();
         let largest = values.iter().flatten().copied().fold(0.0, f64::max);
         let unit = units.iter().rev().find(|(.., from)| largest >= *from).unwrap_or(&units[0]);
-        let cell = |value: &Option<f64>| {
-            value.map_or_else(dash, |value| {
-                let value = value / unit.1;
-                let digits =
-                    if value.abs() < 10.0 { 2 } else { usize::from(value.abs() < 1_000.0) };
-                format!("{value:.digits$}")
-            })
-        };
+        let cell = |value: &Option<f64>| value.map_or_else(dash, |value| figure(value / unit.1));
         Self { heading, unit: unit.0, cells: values.iter().map(cell).collect() }
+    }
+
+    /// Columns of durations in seconds, which are of one quantity and have one unit.
+    fn times<const N: usize>(columns: [(&'static str, Vec<Option<f64>>); N]) -> [Self; N] {
+        let values = columns.iter().flat_map(|(_, values)| values.iter().flatten().copied());
+        let unit = DurationUnit::of_all(values);
+        let cell = |s: &Option<f64>| s.map_or_else(dash, |s| figure(unit.value(s)));
+        columns.map(|(heading, values)| {
+            let cells = values.iter().map(cell).collect();
+            Self { heading, unit: unit.name(), cells }
+        })
     }
 
     /// Shares of 1 in per cent.
@@ -70,6 +73,12 @@ impl Column {
             ratio.map_or_else(dash, |r| format!("{:+.1}", (1e3 * (r - 1.0)).round() / 10.0 + 0.0)));
         Self { heading, unit: "%", cells: cells.collect() }
     }
+}
+
+/// Three digits or more.
+fn figure(value: f64) -> String {
+    let digits = if value.abs() < 10.0 { 2 } else { usize::from(value.abs() < 1_000.0) };
+    format!("{value:.digits$}")
 }
 
 fn dash() -> String {
@@ -129,15 +138,17 @@ impl Outcome {
             let (finished, jobs) = (p.finished, p.jobs);
             if finished == jobs { jobs.to_string() } else { format!("{finished}/{jobs}") }
         };
+        let times = |of: fn(&PolicyOutcome) -> Option<f64>| runs().map(of).collect();
         let mut columns = vec![
             Column::text("policy", runs().map(PolicyOutcome::row_name)),
             Column::text("jobs", runs().map(jobs)),
-            Column::scaled("mean JCT", TIME, runs().map(|p| p.jct_s_mean)),
-            Column::scaled("p95 JCT", TIME, runs().map(|p| p.jct_s_p95)),
-            Column::scaled("wait", TIME, runs().map(|p| p.wait_s_mean)),
-            Column::scaled("makespan", TIME, runs().map(|p| Some(p.makespan_s))),
-            Column::scaled("energy", ENERGY, runs().map(|p| Some(p.energy_kwh))),
         ];
+        let completion =
+            [("mean JCT", times(|p| p.jct_s_mean)), ("p95 JCT", times(|p| p.jct_s_p95))];
+        columns.extend(Column::times(completion));
+        columns.extend(Column::times([("wait", times(|p| p.wait_s_mean))]));
+        columns.extend(Column::times([("makespan", times(|p| Some(p.makespan_s)))]));
+        columns.push(Column::scaled("energy", ENERGY, runs().map(|p| Some(p.energy_kwh))));
         if runs().any(|p| p.carbon_kg.is_some()) {
             columns.push(Column::scaled("carbon", MASS, runs().map(|p| p.carbon_kg)));
         }
@@ -156,11 +167,13 @@ impl Outcome {
             return String::new();
         }
         let longest = self.policies.iter().map(|p| p.makespan_s).fold(0.0, f64::max);
-        let tail = super::span(Some((longest - arrivals_s).max(0.0)));
+        // The unit of the column `makespan`.
+        let unit = DurationUnit::of(longest);
+        let tail = unit.format((longest - arrivals_s).max(0.0));
         format!(
             "The load is over the {} of arrivals; nodes and busy are means over the\n\
              makespan, which includes up to {tail} after the last arrival.\n",
-            super::span(Some(arrivals_s))
+            unit.format(arrivals_s)
         )
     }
 
@@ -191,9 +204,10 @@ impl Outcome {
 
     /// Each policy's use of its budget and carbon deferral.
     fn spending_table(&self) -> String {
+        let unit = self.spending_unit();
         let lines = self.policies.iter().flat_map(|p| {
             let name = p.row_name();
-            p.budget_lines().into_iter().map(move |spent| {
+            p.budget_lines(unit).into_iter().map(move |spent| {
                 let words: Vec<String> = format!("{}: {spent}", name.trim_start())
                     .split(", ")
                     .map(str::to_owned)
@@ -295,16 +309,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_column_has_one_unit_which_fits_its_largest_value() {
-        let column = |values: &[f64]| {
-            let column = Column::scaled("wait", TIME, values.iter().copied().map(Some));
-            (column.unit, column.cells)
+    fn a_quantity_has_one_unit_which_fits_its_longest_duration() {
+        let columns = |mean: f64, p95: f64| {
+            let columns = Column::times([("mean", vec![Some(mean)]), ("p95", vec![Some(p95)])]);
+            columns.map(|column| format!("{} {}", column.cells[0], column.unit))
         };
-        let expected =
-            |unit, cells: &[&str]| (unit, cells.iter().map(ToString::to_string).collect());
-        assert_eq!(column(&[5.0, 119.0]), expected("s", &["5.00", "119.0"]));
-        assert_eq!(column(&[30.0, 7_000.0]), expected("min", &["0.50", "116.7"]));
-        assert_eq!(column(&[318.0, 348_048.0]), expected("h", &["0.09", "96.7"]));
-        assert_eq!(column(&[90_000.0, 864_000.0]), expected("d", &["1.04", "10.0"]));
+        assert_eq!(columns(5.0, 99.0), ["5.00 s", "99.0 s"]);
+        assert_eq!(columns(30.0, 5_700.0), ["0.50 min", "95.0 min"]);
+        assert_eq!(columns(318.0, 348_048.0), ["0.09 h", "96.7 h"]);
+        assert_eq!(columns(90_000.0, 864_000.0), ["1.04 d", "10.0 d"]);
     }
 }

@@ -44,6 +44,7 @@ fn scenario(cluster: &str, jobs: Vec<SimJob>) -> Scenario {
         jobs,
         carbon: None,
         day_ahead: None,
+        prices: None,
         seed: 7,
         workloads: Vec::new(),
         notes: Vec::new(),

@@ -170,9 +170,9 @@ fn table_by_project() {
 #[test]
 fn table_by_cause() {
     expect![[r#"
-        CAUSE          ENERGY kWh  SHARE %  NOT MEASURED
-        profiler_away       0.020      0.3           0 s
-        counter_reset       0.005      0.1         2.0 h
+        CAUSE                 ENERGY kWh  SHARE %  NOT MEASURED
+        no profiler ran            0.020      0.3           0 h
+        energy counter reset       0.005      0.1         2.0 h
     "#]]
     .assert_eq(&shown(By::Cause));
     let report = Report::new(By::Cause, &accounts(), |_| (None, None));

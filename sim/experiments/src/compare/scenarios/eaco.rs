@@ -125,6 +125,7 @@ fn drawn(
         jobs,
         carbon: None,
         day_ahead: None,
+        prices: None,
         seed,
         workloads: Vec::new(),
         notes: Vec::new(),

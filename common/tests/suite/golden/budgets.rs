@@ -1,0 +1,89 @@
+//! Budgets, the aim, carbon intensities and prices.
+
+use super::*;
+
+#[test]
+fn budgets() {
+    let budget = Budget::from_human(Some(120.0), Some(30.0), Some(9.5), None).unwrap();
+    let intensity = IntensitySeries {
+        name: "grid.csv".into(),
+        starts_at_us: at(1),
+        steps: vec![
+            (0, CarbonIntensity::from_g_per_kwh(250.0)),
+            (3_600, CarbonIntensity::from_g_per_kwh(310.5)),
+        ],
+        period_s: 7_200,
+        origins: Vec::new(),
+    };
+    check("set-budget", &SetBudget { budget, intensity: Some(intensity.clone()) });
+    check("budget-reply-stored", &BudgetReply::Stored { budget });
+    let error = "a carbon budget needs the grid's intensity: give --carbon FILE".into();
+    check("budget-reply-refused", &BudgetReply::Refused { error });
+    let record = BudgetRecord { budget, since_us: at(1), intensity: Some(intensity) };
+    check("budget-record", &record);
+    let status = BudgetStatus {
+        at_us: at(3),
+        window_from_us: at(1),
+        window_until_us: at(86_401),
+        energy_mj: Energy::from_j(5_400_000),
+        carbon_ug: Some(Carbon::from_ug(375_000_000)),
+        overrun_previous: Some(0.002),
+        price: 0.42,
+        policy_price: 0.42,
+        power_mw_expected: Power::from_w(4_200),
+        power_mw_baseline: None,
+        power_mw_budget_mean: None,
+        intensity_mg_per_kwh: Some(CarbonIntensity::from_g_per_kwh(250.0)),
+        counted_until_us: [(node(), at(3))].into(),
+    };
+    check("budget-status", &status);
+    let aim = AimStatus {
+        at_us: at(3),
+        max_slowdown: 0.05,
+        present_s: 86_400.0,
+        delay_s: 3_600.0,
+        price: 0.42,
+        policy_price: 0.0013,
+    };
+    check("aim-status", &aim);
+    let carbon = SignalStatus {
+        provider: "electricity-maps DE".into(),
+        accounting: Some(Accounting::Average),
+        in_use: InUse::LastKnown,
+        since_us: at(7),
+        origin: Origin::Forecast,
+        read_at_us: Some(at(5)),
+        valid_until_us: Some(at(86_405)),
+        error: Some("https://api.electricitymaps.com does not answer: timeout".into()),
+    };
+    let price = SignalStatus {
+        provider: "/var/lib/wattle/day-ahead.xml".into(),
+        accounting: None,
+        in_use: InUse::Live,
+        origin: Origin::Measured,
+        error: None,
+        ..carbon.clone()
+    };
+    let prices =
+        PriceSeries { currency: "EUR".into(), steps: vec![(at(0), 118_600), (at(900), -4_350)] };
+    let grid =
+        GridStatus { at_us: at(9), carbon: Some(carbon), price: Some(price), prices: Some(prices) };
+    check("grid-status", &grid);
+    let origins = vec![(0, Origin::Measured), (3_600, Origin::Forecast), (7_200, Origin::Static)];
+    let provided = IntensitySeries {
+        name: "electricity-maps DE, average, measured".into(),
+        starts_at_us: at(1),
+        steps: vec![
+            (0, CarbonIntensity::from_g_per_kwh(250.0)),
+            (3_600, CarbonIntensity::from_g_per_kwh(310.5)),
+            (7_200, CarbonIntensity::from_g_per_kwh(380.0)),
+        ],
+        period_s: 316_231_200,
+        origins,
+    };
+    let record = BudgetRecord { budget, since_us: at(1), intensity: Some(provided) };
+    check("budget-record-of-a-provider", &record);
+    let (power_mw_baseline, power_mw_budget_mean) =
+        (Some(Power::from_w(450)), Some(Power::from_w(4_975)));
+    check("budget-status-fed", &BudgetStatus { power_mw_baseline, power_mw_budget_mean, ..status });
+}

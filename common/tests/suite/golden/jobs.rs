@@ -1,0 +1,165 @@
+//! Requests about jobs, and the records of jobs.
+
+use super::*;
+
+fn spec() -> JobSpec {
+    JobSpec {
+        job: job("train-7"),
+        name: "train".into(),
+        user: None,
+        project: None,
+        workload: Some(workload()),
+        gpus: GpuRequest { min: 1, max: 2 },
+        exclusive: false,
+        consents_to_sharing: false,
+        max_slowdown_permille: None,
+        priority: 0,
+        deadline_at_us: Some(at(7_200)),
+        slack_ms: None,
+        duration_ms_estimate: Some(3_600_000),
+        memory_mib_max: Some(9_000),
+        gpu_type: None,
+        checkpoint_signal: Some("SIGUSR1".into()),
+        command: vec!["python3".into(), "train.py".into()],
+        environment: vec![("SEED".into(), "7".into())],
+        working_dir: Some("/data/train".into()),
+        site: None,
+        submitted_at_us: at(0),
+    }
+}
+
+#[test]
+fn requests_and_job_records() {
+    let submission = Some(SubmissionId::new("n0-41-18f2c").unwrap());
+    check(
+        "submit-job-once",
+        &SubmitJob { spec: spec(), submission: submission.clone(), user_proven: false },
+    );
+    let submit = |spec| SubmitJob { spec, submission: None, user_proven: false };
+    check("submit-job", &submit(spec()));
+    let spec_of_more = JobSpec { priority: 3, slack_ms: Some(7_200_000), ..spec() };
+    check("submit-job-priority", &submit(spec_of_more));
+    let of_kind = JobSpec { gpu_type: Some("v100".into()), ..spec() };
+    check("submit-job-type", &submit(of_kind));
+    let needs = NodeNeeds { cpus: 4, cpus_per_gpu: 8, memory_mib: 0, memory_mib_per_gpu: 16_000 };
+    let site = |placed_by_site, partition| {
+        Some(SiteJob { id: "42".into(), placed_by_site, nodes: Some(2), partition, needs })
+    };
+    let of_site = JobSpec { command: Vec::new(), site: site(false, Some("gpu".into())), ..spec() };
+    check("submit-job-site", &submit(of_site));
+    let placed_by_site = JobSpec { command: Vec::new(), site: site(true, None), ..spec() };
+    check("submit-job-placed-by-site", &submit(placed_by_site));
+    check("cancel-job", &CancelJob { job: job("train-7") });
+    check("reply-accepted", &Reply::Accepted { job: job("train-7") });
+    check("reply-refused", &Reply::Refused { error: "requests 9 GPUs, the cluster has 8".into() });
+    let record = JobRecord {
+        spec: spec(),
+        submission: None,
+        user_proven: false,
+        phase: JobPhase::Running,
+        phase_since_us: at(2),
+        attempt: 1,
+        placement: Some(Placement { shares: vec![share()] }),
+        setting: GpuSetting::DEFAULT,
+        started_at_us: Some(at(2)),
+        gpu_time_ms: None,
+        run_time_ms: None,
+        ended_at_us: None,
+        exit_code: None,
+        limit: None,
+        next_phase: None,
+        error: None,
+        step: Some(1_200),
+        steps_total: Some(36_000),
+        step_at_us: None,
+        steps_per_s: None,
+        energy_mj: None,
+        energy_until_us: [].into(),
+        work_s: None,
+        epoch: Some(1),
+        observing: true,
+        log_paths: vec!["/var/lib/wattle/jobs/train-7/output.log".into()],
+        reasons: vec![RecordedReason {
+            at_us: at(1),
+            policy: "eaco".into(),
+            decision: "placed on n0:0,1".into(),
+            reason: "the fullest candidate that keeps every deadline".into(),
+        }],
+        restarts: vec![],
+        restart_cost_ms: None,
+        early_stops: 0,
+        left_sizes: vec![],
+        probes: vec![],
+        prediction_placed: None,
+        prediction_last: None,
+    };
+    check("job-record", &record);
+    let probe = ProbeRecord {
+        at_us: at(60),
+        cap_mw: Power::from_w(150),
+        clock_mhz_max: None,
+        duration_ms: 30_000,
+        energy_mj_max: Energy::from_j(9_000),
+    };
+    let probed = JobRecord { probes: vec![probe.clone()], ..record.clone() };
+    check("job-record-probed", &probed);
+    let (gpu_time_ms, run_time_ms) = (Some(7_200_000), Some(3_600_000));
+    check("job-record-ran", &JobRecord { gpu_time_ms, run_time_ms, ..record.clone() });
+    let failed = JobRecord {
+        phase: JobPhase::Failed,
+        exit_code: Some(137),
+        limit: Some(ReachedLimit::MemoryMib(65_536)),
+        ..record.clone()
+    };
+    check("job-record-limit", &failed);
+    check("job-record-submission", &JobRecord { submission, ..record.clone() });
+    let clock_mhz_max = Some(Frequency::from_mhz(1_080));
+    let setting = GpuSetting { clock_mhz_max, ..GpuSetting::DEFAULT };
+    check("job-record-set", &JobRecord { setting, ..record.clone() });
+    let point = SurfacePoint {
+        gpus: 2,
+        nodes: 1,
+        cap_mw: None,
+        clock_mhz_max: None,
+        global_batch: None,
+        neighbours: Vec::new(),
+        steps_per_s: Some(Estimate { mean: 10.0, low: 9.0, high: 11.0 }),
+        relative_speed: Estimate { mean: 1.0, low: 1.0, high: 1.0 },
+        gpu_power_w: Estimate { mean: 190.0, low: 171.0, high: 209.0 },
+    };
+    let prediction = Box::new(Prediction {
+        at_us: at(1),
+        predictor: PredictorId::new("physical").unwrap(),
+        gpu_type: "v100".into(),
+        windows: 2,
+        basis: Some("2 windows of this job".into()),
+        placed: Some(point.clone()),
+        alternatives: vec![SurfacePoint { gpus: 1, ..point }],
+    });
+    let predicted = JobRecord {
+        step_at_us: Some(at(120)),
+        steps_per_s: Some(10.25),
+        energy_mj: Some(Energy::from_j(9_000)),
+        energy_until_us: [(node(), at(120))].into(),
+        prediction_placed: Some(prediction.clone()),
+        prediction_last: Some(prediction),
+        ..record.clone()
+    };
+    check("job-record-predicted", &predicted);
+    let owned = JobSpec { user: Some("ada".into()), ..spec() };
+    check("submit-job-user", &SubmitJob { spec: owned, submission: None, user_proven: false });
+    let proven = JobSpec { user: Some("ada".into()), ..spec() };
+    let proven = JobRecord { user_proven: true, ..JobRecord::queued(proven, at(2)) };
+    check("job-record-proven", &proven);
+    let read = ReadJobs { after: Some(job("train-7")), ..ReadJobs::default() };
+    check("read-jobs", &read);
+    check("read-jobs-list", &ReadJobs { list: Some(JobList { ended: false }), ..read });
+    let reply = JobsReply::Jobs { records: vec![proven], more: true, counts: None };
+    check("jobs-reply", &reply);
+    let counts = Some([(JobPhase::Queued, 2), (JobPhase::Finished, 7)].into());
+    check("jobs-reply-list", &JobsReply::Jobs { records: Vec::new(), more: false, counts });
+    check("jobs-reply-refused", &JobsReply::Refused { error: "no key".into() });
+    let clock_mhz_max = Some(Frequency::from_mhz(1_095));
+    let clock = ProbeRecord { cap_mw: Power::from_w(250), clock_mhz_max, ..probe };
+    check("job-record-probed-clock", &JobRecord { probes: vec![clock], ..probed });
+}
