@@ -255,6 +255,8 @@ impl Placer {
             for gpu in &report.gpus {
                 // The power of a GPU without caps is unbounded.
                 let Some(most) = gpu.cap_mw_default.or(gpu.cap_mw_max) else { continue };
+                // Only busy GPUs may have been metered. No cap is below the power of an idle GPU.
+                let idle = gpu.cap_mw_min.map_or(idle, |least| idle.min(least));
                 let power = GpuPower { idle, most, cap_min: gpu.cap_mw_min, host };
                 // At every wake-up, for every GPU: the name is copied once for each type.
                 let Some(known) = by_type.get_mut(&gpu.gpu_type) else {

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Writes a shell script to `path`, which everyone may execute.
+/// Writes a shell script to `path`, which every user may execute.
 ///
 /// # Panics
 /// If the file cannot be written.
@@ -21,7 +21,7 @@ pub fn write_script(path: &Path, text: &str) {
     assert!(child.wait().expect("install ends").success(), "{} is written", path.display());
 }
 
-/// Copies a program to `path`, which everyone may execute.
+/// Copies a program to `path`, which every user may execute.
 ///
 /// # Panics
 /// If the program cannot be copied.

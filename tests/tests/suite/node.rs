@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use wattle_common::job::{JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::{
-    DesiredGpu, JobProcesses, JobRecord, JobWindow, LaunchReport, LaunchState, LaunchedJob,
-    LedgerEntry, NodeDesired, NodeSummary, PowerReport,
+    AppliedGpu, DesiredGpu, JobProcesses, JobRecord, JobWindow, LaunchReport, LaunchState,
+    LaunchedJob, LedgerEntry, NodeDesired, NodeSummary, PowerReport,
 };
 use wattle_common::subject::{Bucket, Reporter, StreamName, Topic};
 use wattle_common::time::TimeScale;
@@ -363,8 +363,10 @@ async fn a_killed_agent_leaves_no_cap_behind_its_restart() {
 
     let killed = node.now();
     let agent = node.agent();
+    // Its first report may be from before it has found its GPUs.
     let free = node.report("it is safe in the end", |r| {
-        r.at_us > killed.max(until) && r.gpus[1].cap_mw == r.gpus[1].cap_mw_default
+        let is_default = |gpu: &AppliedGpu| gpu.cap_mw == gpu.cap_mw_default;
+        r.at_us > killed.max(until) && r.gpus.get(1).is_some_and(is_default)
     });
     assert_eq!(free.await.lease_until_us, None);
 
@@ -375,7 +377,8 @@ async fn a_killed_agent_leaves_no_cap_behind_its_restart() {
     let killed = node.now();
     let mut agent = node.agent();
     node.report("the lease is taken up", |r| {
-        r.at_us > killed && r.gpus[1].cap_mw == Some(w(110)) && r.observed_generation == 2
+        let stands = |gpu: &AppliedGpu| gpu.cap_mw == Some(w(110));
+        r.at_us > killed && r.gpus.get(1).is_some_and(stands) && r.observed_generation == 2
     })
     .await;
 

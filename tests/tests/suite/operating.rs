@@ -8,7 +8,7 @@ use wattle_common::job::JobPhase;
 use wattle_common::messages::LedgerEntry;
 use wattle_common::subject::StreamName;
 use wattle_common::{Energy, JobId};
-use wattle_tests::{System, until};
+use wattle_tests::{System, kill, until};
 
 const ARGS: [&str; 6] = ["--simulated", "2x1:v100", "--rate", "120", "--policy", "fifo"];
 
@@ -65,8 +65,11 @@ async fn energy_agrees_with_the_ledger_in_every_sum() {
         })
         .await;
     }
+    // No entry arrives while reports are compared.
+    let profilers = system.processes("wattle-profiler");
+    assert_eq!(profilers.len(), 2);
+    profilers.iter().for_each(|profiler| kill(*profiler, "STOP"));
     let mut reports: BTreeMap<&str, Value> = BTreeMap::new();
-    // Entries arrive meanwhile: compare reports that cover the same time.
     let entries = until("four reports of the same ledger", async || {
         for by in ["job", "user", "node", "day"] {
             reports.insert(by, system.json(&["energy", "--by", by, "--json"]));
@@ -118,6 +121,7 @@ async fn energy_agrees_with_the_ledger_in_every_sum() {
     let (code, table, _) = text(&system.wattle(&["energy", "--by", "node"]));
     assert!(code == Some(0) && table.contains("n1"), "{table}");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    profilers.iter().for_each(|profiler| kill(*profiler, "CONT"));
     assert!(system.end().await.success());
 }
 

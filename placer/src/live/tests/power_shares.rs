@@ -21,6 +21,12 @@ pub(super) fn metered(nodes: usize) -> World {
     let mut world = World::new(nodes, GPUS);
     world.long = true;
     world.pass(3);
+    meter(&mut world, nodes, IDLE);
+    world
+}
+
+/// Each GPU has drawn this mean power for a minute.
+fn meter(world: &mut World, nodes: usize, gpu: Power) {
     let span = Duration::from_secs(60);
     for node in 0..nodes {
         let metered = LedgerEntry {
@@ -28,13 +34,12 @@ pub(super) fn metered(nodes: usize) -> World {
             node: wattle_testkit::node(&format!("n{node}")),
             from_us: world.now - span,
             until_us: world.now,
-            energy_mj_gpus: vec![Some(IDLE.over(span)); GPUS as usize],
+            energy_mj_gpus: vec![Some(gpu.over(span)); GPUS as usize],
             energy_mj_host: HOST.over(span),
             jobs: Vec::new(),
         };
         world.deliver(Event::EnergyMetered(Box::new(metered)));
     }
-    world
 }
 
 pub(super) fn limit(world: &mut World, kw: f64) {
@@ -117,6 +122,25 @@ fn a_restart_changes_no_job_and_no_cap() {
     world.submit(spec("d", 1));
     pass(&mut world, 20, 2, 1_100);
     assert_eq!(orders(&world), before, "no job starts before its power is known");
+}
+
+/// After a restart no idle GPU was metered, and busy ones have drawn more than the limit, before it was set.
+#[test]
+fn the_power_of_busy_gpus_before_the_limit_stops_no_job_after_a_restart() {
+    let mut world = metered(2);
+    limit(&mut world, 1.1);
+    for job in ["a", "b", "c", "d"] {
+        world.submit(spec(job, 1));
+    }
+    pass(&mut world, 40, 2, 1_100);
+    let orders = |world: &World| ["n0", "n1"].map(|node| world.desired(node).jobs.clone());
+    let before = orders(&world);
+    assert_eq!(before[0].len() + before[1].len(), 4);
+    world.restart();
+    pass(&mut world, 5, 2, 1_100);
+    meter(&mut world, 2, Power::from_w(240));
+    pass(&mut world, 60, 2, 1_100);
+    assert_eq!(orders(&world), before, "{:?}", world.log);
 }
 
 #[test]
