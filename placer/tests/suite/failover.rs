@@ -20,6 +20,8 @@ use crate::site::{SERVICE_LEASE, Site, accepted, cluster, node, spec};
 
 /// Time between two requests of one user.
 const SUBMIT_EVERY: Duration = Duration::from_millis(20);
+/// Time after which a request is repeated: a placer that ends may leave one without an answer.
+const REPEAT_AFTER: Duration = Duration::from_millis(300);
 
 fn signal(placer: &Child, signal: &str) {
     let sent = Command::new("kill").args([format!("-{signal}"), placer.id().to_string()]).status();
@@ -117,11 +119,12 @@ async fn another_placer_takes_over_and_loses_nothing() {
             let request = SubmitJob { spec: spec(&job, 2), submission, user_proven: false };
             loop {
                 pace.tick().await;
-                match bus.request::<_, Reply>(&subject, &request).await {
-                    Ok(Reply::Accepted { .. }) => break accepted_at.push(clock::monotonic()),
-                    Ok(Reply::Refused { error }) => panic!("{job} is refused: {error}"),
+                let reply = bus.request::<_, Reply>(&subject, &request);
+                match tokio::time::timeout(REPEAT_AFTER, reply).await {
+                    Ok(Ok(Reply::Accepted { .. })) => break accepted_at.push(clock::monotonic()),
+                    Ok(Ok(Reply::Refused { error })) => panic!("{job} is refused: {error}"),
                     // Not answered: the client repeats its request.
-                    Err(_) => {}
+                    Ok(Err(_)) | Err(_) => {}
                 }
             }
             accepted_jobs.store(accepted_at.len(), Ordering::Relaxed);
