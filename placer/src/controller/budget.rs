@@ -154,7 +154,7 @@ impl<P: PolicyHandle> Controller<P> {
         self.limits.admission_limit?;
         let controller = self.budget.as_ref()?.controller();
         Some(Starved {
-            baseline: min_power(self.input(), PowerEstimate::Fixed),
+            baseline: min_power(self.input(), PowerEstimate::Fixed).upper,
             // A full window's mean: the open window may be spent.
             supplied_w: controller.mean_w(self.state.now()),
         })

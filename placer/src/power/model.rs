@@ -368,22 +368,46 @@ impl PowerEstimate {
     }
 }
 
-/// Minimum power of the cluster, by the upper end of each prediction: a budget must not be exceeded because
-/// a prediction was too low.
+/// Bounds of the cluster's minimum power, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MinimumPower {
+    /// By the upper end of each prediction, and the highest power of the GPUs of jobs without operating
+    /// points: a budget must not be exceeded because a prediction was too low.
+    pub upper: Power,
+    /// By the mean of each prediction, and the lowest cap of the GPUs of jobs without operating points.
+    pub lower: Power,
+}
+
+impl From<Power> for MinimumPower {
+    fn from(power: Power) -> Self {
+        Self { upper: power, lower: power }
+    }
+}
+
+/// Minimum power of the cluster with its running jobs.
 #[must_use]
-pub fn min_power(input: PlanningInput<'_>, reduction: PowerEstimate) -> Power {
-    let mut watts = baseline_w(input, |_| true, std::iter::empty());
+pub fn min_power(input: PlanningInput<'_>, reduction: PowerEstimate) -> MinimumPower {
+    let baseline = baseline_w(input, |_| true, std::iter::empty());
+    let (mut upper_w, mut lower_w) = (baseline, baseline);
     for (_, job) in input.state.running() {
         let Some((on, setting)) = held_gpus(job) else { continue };
         let Some(gpu_type) = input.state.gpu_type_of(job) else { continue };
+        let Some(here) = on.by_node.first() else { continue };
+        let node = input.state.node(here.node);
         let gpus = JobGpus::on(input, job, gpu_type, on);
-        let (gpus, gpu_w) = reduction.minimum(input, gpus, setting, Estimate::Upper);
-        let first = on.by_node.first();
-        let idle = first.map_or(0.0, |here| idle_w(input, input.state.node(here.node)));
-        let above_idle = if gpu_w.is_finite() { (gpu_w - idle).max(0.0) } else { 0.0 };
-        watts += f64::from(gpus) * above_idle;
+        let above_idle_w =
+            |estimate| reduction.minimum_above_idle_w(input, node, gpus, setting, estimate);
+        let upper = above_idle_w(Estimate::Upper);
+        upper_w += if upper.is_finite() { upper } else { 0.0 };
+        lower_w += if job.operating_points_on(gpu_type).is_some() {
+            above_idle_w(Estimate::Expected)
+        } else {
+            let cap_min = input.state.gpu_power(gpu_type).and_then(|power| power.cap_min);
+            let least = cap_min.filter(|_| !gpus.is_fixed).unwrap_or(Power::ZERO);
+            f64::from(gpus.gpus) * (least.as_w() - idle_w(input, node)).max(0.0)
+        };
     }
-    Power::from_w_f64(watts)
+    MinimumPower { upper: Power::from_w_f64(upper_w), lower: Power::from_w_f64(lower_w) }
 }
 
 /// Least expected power of the cluster with this queued job as the only one, watts, on the nodes where it

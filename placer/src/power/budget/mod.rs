@@ -29,6 +29,7 @@ pub use ledger::{Ledger, Spent};
 pub use price::{PriceController, PriceRange};
 pub use series::{Series, SeriesError, grams};
 
+use crate::power::model::MinimumPower;
 use series::KWH_J;
 
 /// Control steps per window.
@@ -40,9 +41,14 @@ const STEP_MOST: Duration = Duration::from_secs(600);
 /// above the forecast stays within it.
 const RESERVE: f64 = 0.005;
 /// Time for which the budget must have been insufficient before jobs are preempted, as a share of a
-/// window: a quarter of an hour of a day. Within this time jobs reach their minimum power and idle
-/// nodes go to sleep. It does not apply if the excess would use more than half of the reserve.
+/// window: a quarter of an hour of a day. Within this time jobs reach their minimum power, predictions of new
+/// jobs become narrower and idle nodes go to sleep. It does not apply if the excess would certainly use more
+/// than half of the reserve.
 const SETTLING: f64 = 1.0 / 96.0;
+/// In a short window the delay is at least this long, within this share of the window: new settings must be
+/// applied and metered.
+const SETTLING_LEAST: Duration = Duration::from_secs(300);
+const SETTLING_MOST: f64 = 1.0 / 12.0;
 /// Number of last steps of a window in which no job is preempted, because it would soon restart.
 const LAST_STEPS: f64 = 2.0;
 /// Admission resumes when the sustainable power is this factor of the minimum power.
@@ -159,8 +165,10 @@ impl BudgetController {
         }
     }
 
-    /// Performs a control step. `min_power` is the minimum power of the running jobs.
-    pub fn steer(&mut self, now: Timestamp, min_power: Power) -> ControlOutput {
+    /// Performs a control step. `minimum` is the minimum power of the cluster with its running jobs: its
+    /// upper bound counts, the lower one only for preemption without delay.
+    pub fn steer(&mut self, now: Timestamp, minimum: MinimumPower) -> ControlOutput {
+        let (upper_w, lower_w) = (minimum.upper.as_w(), minimum.lower.as_w());
         self.ledger.close_until(now);
         let span = now.since(self.stepped_at);
         if !span.is_zero() {
@@ -177,7 +185,7 @@ impl BudgetController {
             let (left_s, next_s) = (left.as_secs_f64(), self.step().as_secs_f64());
             let is_late = left_s <= LAST_STEPS * next_s;
             let measured_w = self.controller.drawn_w();
-            let drawn_w = measured_w.unwrap_or(0.0).max(min_power.as_w());
+            let drawn_w = measured_w.unwrap_or(0.0).max(upper_w);
             let next_allowed_w = if !is_late {
                 (allowed_w * left_s - drawn_w * next_s) / (left_s - next_s)
             } else {
@@ -185,7 +193,7 @@ impl BudgetController {
             };
             // Hysteresis: admission resumes with a margin.
             let margin = if self.holds { RELEASE } else { 1.0 };
-            self.holds = next_allowed_w <= min_power.as_w() * margin;
+            self.holds = next_allowed_w <= upper_w * margin;
             if self.holds {
                 // The maximum at once: the control law alone would take part of the window to reach it.
                 position = 1.0;
@@ -194,16 +202,16 @@ impl BudgetController {
             let limit_w = allowed_w.min(self.mean_w(now)).max(0.0);
             admission_limit = Some(Power::from_w_f64(limit_w));
             // The measured draw counts if it is less than the estimated minimum power.
-            let needed_w = measured_w.unwrap_or(f64::INFINITY).min(min_power.as_w());
+            let needed_w = measured_w.unwrap_or(f64::INFINITY).min(upper_w);
             let sustained_w =
                 |reserve| self.allowed_w_with(reserve, now).map_or(0.0, |w| w.max(0.0));
-            let settling = scaled(self.budget.window(), SETTLING);
+            let settling = self.settling();
             let excessive_w = sustained_w(-0.5 * RESERVE * left_s / settling.as_secs_f64());
             let sustained_w = sustained_w(0.0);
             let since = self.short_since.filter(|_| needed_w > sustained_w).unwrap_or(now);
             self.short_since = (needed_w > sustained_w).then_some(since);
-            if !is_late && (needed_w > excessive_w || now.since(since) >= settling) {
-                let limit_w = sustained_w * min_power.as_w() / needed_w;
+            if !is_late && (needed_w.min(lower_w) > excessive_w || now.since(since) >= settling) {
+                let limit_w = sustained_w * upper_w / needed_w;
                 preemption_limit = Some(Power::from_w_f64(limit_w));
             }
         }
@@ -285,6 +293,12 @@ impl BudgetController {
 
     fn step(&self) -> Duration {
         (self.budget.window() / STEPS).clamp(STEP_LEAST, STEP_MOST)
+    }
+
+    /// The delay before preemption.
+    fn settling(&self) -> Duration {
+        let window = self.budget.window();
+        scaled(window, SETTLING).max(SETTLING_LEAST.min(scaled(window, SETTLING_MOST)))
     }
 
     fn again_at(&self, now: Timestamp) -> Timestamp {

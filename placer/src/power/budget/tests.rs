@@ -32,7 +32,7 @@ fn days(
     let min_share = (-0.9f64).exp();
     // Power draw of the running jobs at price 0, W.
     let mut running: f64 = 0.0;
-    let mut outputs = controller.steer(now, Power::ZERO);
+    let mut outputs = controller.steer(now, Power::ZERO.into());
     while now < Timestamp::from_s(n * DAY_S) {
         let next = outputs.again_at;
         running *= 1.0 - 0.1 * next.since(now).as_secs_f64() / 3_600.0;
@@ -45,7 +45,7 @@ fn days(
         let watts = running * (-0.9 * outputs.position).exp();
         controller.spent(now, next, watts * next.since(now).as_secs_f64());
         now = next;
-        outputs = controller.steer(now, Power::from_w_f64(running * min_share));
+        outputs = controller.steer(now, Power::from_w_f64(running * min_share).into());
         all.push(outputs.clone());
     }
     (controller, all)
@@ -118,11 +118,11 @@ fn a_restored_controller_continues() {
     let (mut controller, _) = days(controller, 1, |_| 1e3);
     let now = Timestamp::from_s(DAY_S + 3_600);
     controller.spent(Timestamp::from_s(DAY_S), now, 2e6);
-    let before = controller.steer(now, Power::ZERO);
+    let before = controller.steer(now, Power::ZERO.into());
     let (open, position) = (*controller.ledger().open(), controller.position());
     let mut resumed = BudgetController::resumed(energy(15.0), None, open, position, now);
     assert_eq!(resumed.allowed_w(now), controller.allowed_w(now));
-    assert!((resumed.steer(now, Power::ZERO).position - before.position).abs() <= 0.02);
+    assert!((resumed.steer(now, Power::ZERO.into()).position - before.position).abs() <= 0.02);
 }
 
 #[test]
@@ -138,25 +138,42 @@ fn jobs_are_preempted_if_the_budget_does_not_sustain_them() {
     // The estimated power is a fifth too high, as upper bounds may be: the measured power counts.
     let mut controller = BudgetController::new(energy(24.0), None, Timestamp::EPOCH);
     let half = Timestamp::from_s(DAY_S / 2);
-    controller.steer(Timestamp::EPOCH, Power::ZERO);
+    controller.steer(Timestamp::EPOCH, Power::ZERO.into());
     controller.spent(Timestamp::EPOCH, half, 15.0 * KWH_J);
-    let outputs = controller.steer(half, Power::from_w(1_500));
+    let outputs = controller.steer(half, Power::from_w(1_500).into());
     // 9 kWh sustain 750 W for half a day, and the draw is 1,250 W: six tenths continue.
     assert_eq!(outputs.position, 1.0);
     assert_eq!(outputs.preemption_limit, Some(Power::from_w(900)));
     assert!(outputs.admission_limit.unwrap() < Power::from_w(750));
     // Sustainable jobs continue. A small excess has a quarter of an hour to settle.
-    assert_eq!(controller.steer(half, Power::from_w(740)).preemption_limit, None);
-    assert_eq!(controller.steer(half, Power::from_w(800)).preemption_limit, None);
+    assert_eq!(controller.steer(half, Power::from_w(740).into()).preemption_limit, None);
+    assert_eq!(controller.steer(half, Power::from_w(800).into()).preemption_limit, None);
     let soon = Timestamp::from_s(DAY_S / 2 + 901);
     controller.spent(half, soon, 0.8 * 901.0 / 3_600.0 * KWH_J);
-    let above = controller.steer(soon, Power::from_w(800)).preemption_limit.unwrap();
+    let above = controller.steer(soon, Power::from_w(800).into()).preemption_limit.unwrap();
     assert!(above < Power::from_w(750), "{above}");
     // No preemption in the last minutes.
     let half = soon;
     let late = Timestamp::from_s(DAY_S - 200);
     controller.spent(half, late, 9.1 * KWH_J);
-    assert_eq!(controller.steer(late, Power::from_w(1_500)).preemption_limit, None);
+    assert_eq!(controller.steer(late, Power::from_w(1_500).into()).preemption_limit, None);
+}
+
+/// The predictions of jobs that have just started have wide intervals.
+#[test]
+fn an_excess_by_the_upper_bound_alone_has_time_to_settle() {
+    let mut controller = BudgetController::new(energy(24.0), None, Timestamp::EPOCH);
+    let minimum = MinimumPower { upper: Power::from_w(2_200), lower: Power::from_w(900) };
+    assert_eq!(controller.steer(Timestamp::EPOCH, minimum).preemption_limit, None);
+    let certain = MinimumPower { lower: Power::from_w(1_300), ..minimum };
+    assert!(controller.clone().steer(Timestamp::EPOCH, certain).preemption_limit.is_some());
+    let settled = Timestamp::from_s(DAY_S / 96);
+    controller.spent(Timestamp::EPOCH, settled, 1.9 * 0.25 * KWH_J);
+    let limit = controller.steer(settled, minimum).preemption_limit.unwrap();
+    // The draw is 1.9 kW of at most 2.2 kW; the rest of the budget sustains 0.99 kW.
+    let sustained_w = (24.0 - 1.9 * 0.25) / (24.0 - 0.25) * 1e3;
+    let expected_w = sustained_w * 2.2 / 1.9;
+    assert!((limit.as_w() - expected_w).abs() < 0.01 * expected_w, "{limit}");
 }
 
 proptest! {
