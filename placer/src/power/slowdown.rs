@@ -133,7 +133,7 @@ impl SlowdownController {
         let unused = (share * self.present_s - self.delay_s) / HORIZON.as_secs_f64();
         let permitted = share * jobs as f64 + unused;
         self.price.measured(accrued, span);
-        let published = self.price.step(permitted, span, HORIZON);
+        let published = self.price.step(permitted, span, HORIZON, false);
         range.at((1.0 - published).min(POSITION_MAX))
     }
 }

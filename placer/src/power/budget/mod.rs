@@ -180,7 +180,7 @@ impl BudgetController {
         let mut position = self.controller.position();
         let (mut admission_limit, mut preemption_limit) = (None, None);
         if let Some(allowed_w) = self.allowed_w(now) {
-            position = self.controller.step(allowed_w, span, left);
+            position = self.controller.step(allowed_w, span, left, self.holds);
             // Sustainable power at the next step. In the last steps the error is less than the reserve.
             let (left_s, next_s) = (left.as_secs_f64(), self.step().as_secs_f64());
             let is_late = left_s <= LAST_STEPS * next_s;

@@ -9,7 +9,9 @@
 //!
 //! * **Bounded.** The price lies between 0 and the highest that changes a decision. One step reacts to
 //!   at most a factor `e` between power draw and sustainable power.
-//! * **No wind-up.** The position is clamped to its range, so the direction reverses at once.
+//! * **No wind-up.** The position is clamped to its range, so the direction reverses at once. While admission is
+//!   closed, every job is at its minimum power whatever the position is; the position then does not fall,
+//!   because the draw says nothing about it.
 //! * **Stable.** Over its range the price changes the power draw by a factor of two or three
 //!   (measured: 2.1 for PowerFlow and `wattle` on powerflow-16). With an error of one the price crosses
 //!   its range in [`CROSSES`] of a window, which is about the time constant of the closed loop. Power
@@ -99,18 +101,26 @@ impl PriceController {
     }
 
     /// Moves the price after `span` and returns the position in force. `allowed_w` is the sustainable
-    /// mean power over the time `left` in the window, watts.
-    pub fn step(&mut self, allowed_w: f64, span: Duration, left: Duration) -> f64 {
+    /// mean power over the time `left` in the window, watts. `is_saturated`: whether the price was at its maximum
+    /// during `span`, whatever this position.
+    pub fn step(
+        &mut self,
+        allowed_w: f64,
+        span: Duration,
+        left: Duration,
+        is_saturated: bool,
+    ) -> f64 {
         let Some(drawn_w) = self.drawn_w else { return self.published };
         // An exhausted budget is the largest error.
         let error = if allowed_w > 0.0 { (drawn_w.max(1e-9) / allowed_w).ln() } else { 1.0 };
         let usual = self.window.as_secs_f64() * CROSSES;
         let crosses = usual.min(left.as_secs_f64() * CROSSES_LEFT).max(1e-9);
         // Rounded, so that equal budgets in energy and carbon give equal prices.
-        let moved = error.clamp(-1.0, 1.0) * (span.as_secs_f64() / crosses).min(0.5);
+        let least = if is_saturated { 0.0 } else { -1.0 };
+        let moved = error.clamp(least, 1.0) * (span.as_secs_f64() / crosses).min(0.5);
         self.position = ((self.position + moved).clamp(0.0, 1.0) * 1e9).round() / 1e9;
-        let is_saturated = self.position <= 0.0 || self.position >= 1.0;
-        if is_saturated || (self.position - self.published).abs() >= STEP {
+        let is_at_bound = self.position <= 0.0 || self.position >= 1.0;
+        if is_at_bound || (self.position - self.published).abs() >= STEP {
             self.published = self.position;
         }
         self.published
@@ -141,7 +151,7 @@ mod tests {
             controller.measured(watts, STEP_S);
             let left = STEP_S * u32::try_from(steps - i).unwrap();
             let rest = budget_w * 86_400.0 - spent;
-            position = controller.step(rest / left.as_secs_f64(), STEP_S, left);
+            position = controller.step(rest / left.as_secs_f64(), STEP_S, left, false);
         }
         (spent / (budget_w * 86_400.0), controller.position())
     }
@@ -169,13 +179,15 @@ mod tests {
         // A day far above the budget.
         for _ in 0..720 {
             controller.measured(5_000.0, STEP_S);
-            assert_eq!(controller.step(10.0, STEP_S, DAY), 1.0);
+            assert_eq!(controller.step(10.0, STEP_S, DAY, false), 1.0);
         }
         for _ in 0..20 {
             controller.measured(0.0, STEP_S);
         }
         let before = controller.position();
-        controller.step(10_000.0, STEP_S, DAY);
+        controller.step(10_000.0, STEP_S, DAY, true);
+        assert_eq!(controller.position(), before, "at the maximum anyway");
+        controller.step(10_000.0, STEP_S, DAY, false);
         assert!(controller.position() < before);
     }
 
@@ -183,7 +195,7 @@ mod tests {
     fn changes_within_the_dead_band_are_not_published() {
         let mut controller = PriceController::new(DAY, 0.5);
         controller.measured(1_010.0, STEP_S);
-        assert_eq!(controller.step(1_000.0, STEP_S, DAY), 0.5);
+        assert_eq!(controller.step(1_000.0, STEP_S, DAY, false), 0.5);
         assert!(controller.position() > 0.5);
     }
 
@@ -201,11 +213,12 @@ mod tests {
         fn the_position_is_bounded_and_monotone(
             drawn in 0.0f64..1e7, more in 0.0f64..1e7, allowed in -1e6f64..1e7,
             span in 0u64..100_000, left in 0u64..100_000, position in -1.0f64..2.0,
+            saturated in any::<bool>(),
         ) {
             let step = |drawn: f64| {
                 let mut controller = PriceController::new(DAY, position);
                 controller.measured(drawn, STEP_S);
-                controller.step(allowed, Duration::from_secs(span), Duration::from_secs(left));
+                controller.step(allowed, Duration::from_secs(span), Duration::from_secs(left), saturated);
                 controller.position()
             };
             prop_assert!((0.0..=1.0).contains(&step(drawn)));
