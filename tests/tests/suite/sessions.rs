@@ -17,7 +17,7 @@ use crate::commands::{Workplace, difference, stdout};
 /// Commands that change something: run once.
 const ONCE: &[&str] = &["submit", "cancel", "set", "clear", "promote"];
 
-/// A line without its numbers and without the widths of its columns.
+/// A line without its numbers and without the widths of its columns. A unit is that of the number's magnitude.
 fn shape(line: &str) -> String {
     let mut shape = String::new();
     for word in line.split_whitespace() {
@@ -31,7 +31,11 @@ fn shape(line: &str) -> String {
             shape.push_str(&letters.join("0"));
             shape.push('0');
         } else {
-            shape.push_str(word);
+            shape.push_str(match word {
+                "kW" => "W",
+                "kWh" => "Wh",
+                other => other,
+            });
         }
     }
     shape.trim().to_owned()
@@ -145,7 +149,8 @@ fn shapes_ignore_numbers_and_widths_only() {
     assert_eq!(shape("t-17  running     2   1.43 Wh"), shape("t-9 running 12 0.1 Wh"));
     assert_eq!(shape("2026-11-24 02:47"), shape("2025-01-01 23:59"));
     assert_ne!(shape("t-17 running 2"), shape("t-17 queued 2"));
-    assert_ne!(shape("12 W"), shape("12 kW"));
+    assert_eq!(shape("12 W"), shape("1.2 kW"));
+    assert_ne!(shape("12 W"), shape("12 Wh"));
     let page = ["a 1".to_owned(), "...".to_owned(), "c 3".to_owned()];
     assert!(shape_difference(&page, "a 2\nb\nc 4").is_none());
     assert!(shape_difference(&page, "a 2\nb\nd 4").is_some());
