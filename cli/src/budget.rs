@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
+use wattle_common::duration::parse_span;
 use wattle_common::duration::span;
-use wattle_common::time::parse_span;
 use wattle_common::{Budget, Power};
 
 use crate::output::usage;

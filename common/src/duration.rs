@@ -1,7 +1,11 @@
-//! Durations for people: one rule for the unit, in tables and in sentences.
+//! Durations for people: how they are read, and one rule for the unit in tables and in sentences.
 //!
 //! A unit holds up to 100: 99 s, then 2 min; 99 min, then 1.7 h; 99.9 h, then 4.2 d. Durations that a reader
 //! compares, as those of a column, have the unit of the longest of them.
+
+use std::time::Duration;
+
+use crate::time::span_s;
 
 /// A unit of durations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,9 +69,44 @@ pub fn span(seconds: f64) -> String {
     format!("{:.digits$} {}", unit.value(seconds), unit.name)
 }
 
+/// Why a text is not a duration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid duration `{0}`: expected 90s, 45m, 12h or 3d")]
+pub struct SpanError(String);
+
+/// Parses `90s`, `45m`, `12h`, `3d`, or plain seconds.
+///
+/// # Errors
+/// If the text is not a duration that is positive and shorter than 10^10 seconds.
+pub fn parse_span(text: &str) -> Result<Duration, SpanError> {
+    let wrong = || SpanError(text.to_owned());
+    let (number, seconds) = match text.char_indices().last() {
+        Some((at, 's')) => (&text[..at], 1.0),
+        Some((at, 'm')) => (&text[..at], 60.0),
+        Some((at, 'h')) => (&text[..at], 3_600.0),
+        Some((at, 'd')) => (&text[..at], 86_400.0),
+        _ => (text, 1.0),
+    };
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    if !(number > 0.0 && number * seconds < 1e10) {
+        return Err(wrong());
+    }
+    Ok(span_s(number * seconds))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_parsed() {
+        assert_eq!(parse_span("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_span("1.5h"), Ok(Duration::from_secs(5_400)));
+        assert_eq!(parse_span("30"), Ok(Duration::from_secs(30)));
+        for wrong in ["", "h", "-3h", "0s", "soon", "nan", "1e300d"] {
+            assert!(parse_span(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_unit_holds_up_to_a_hundred() {

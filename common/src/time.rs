@@ -87,31 +87,6 @@ pub fn scaled(span: Duration, factor: f64) -> Duration {
     span_s(span.as_secs_f64() * factor)
 }
 
-/// Why a text is not a duration.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid duration `{0}`: expected 90s, 45m, 12h or 3d")]
-pub struct SpanError(String);
-
-/// Parses `90s`, `45m`, `12h`, `3d`, or plain seconds.
-///
-/// # Errors
-/// If the text is not a duration that is positive and shorter than 10^10 seconds.
-pub fn parse_span(text: &str) -> Result<Duration, SpanError> {
-    let wrong = || SpanError(text.to_owned());
-    let (number, seconds) = match text.char_indices().last() {
-        Some((at, 's')) => (&text[..at], 1.0),
-        Some((at, 'm')) => (&text[..at], 60.0),
-        Some((at, 'h')) => (&text[..at], 3_600.0),
-        Some((at, 'd')) => (&text[..at], 86_400.0),
-        _ => (text, 1.0),
-    };
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    if !(number > 0.0 && number * seconds < 1e10) {
-        return Err(wrong());
-    }
-    Ok(span_s(number * seconds))
-}
-
 /// Mapping of wall time to the system's time: from `epoch_us` on, `rate` times as fast.
 ///
 /// With rate 1 they are equal.
@@ -250,16 +225,6 @@ mod tests {
             let at = Timestamp::from_us(epoch_us + ahead);
             let reached = scale.system(scale.wall(at));
             prop_assert!(reached >= at && reached.since(at) < Duration::from_micros(u64::from(rate)));
-        }
-    }
-
-    #[test]
-    fn durations_are_parsed() {
-        assert_eq!(parse_span("90s"), Ok(Duration::from_secs(90)));
-        assert_eq!(parse_span("1.5h"), Ok(Duration::from_secs(5_400)));
-        assert_eq!(parse_span("30"), Ok(Duration::from_secs(30)));
-        for wrong in ["", "h", "-3h", "0s", "soon", "nan", "1e300d"] {
-            assert!(parse_span(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -11,13 +11,13 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use wattle_common::aim::parse_slowdown;
+use wattle_common::duration::parse_span;
 use wattle_common::id::SubmissionId;
 use wattle_common::job::{
     GpuRequest, JobOptions, check_signal, parse_gpu_type, parse_memory_mib, parse_priority,
     parse_variable,
 };
 use wattle_common::messages::SubmitJob;
-use wattle_common::time::parse_span;
 use wattle_common::{JobId, Timestamp};
 
 use self::words::{Words, split};

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use wattle_common::duration::parse_span;
 use wattle_common::id::UserId;
 use wattle_common::messages::OrderRecord;
 use wattle_common::subject::{Rank, Requester, StreamName};
-use wattle_common::time::parse_span;
 use wattle_common::{Timestamp, codec};
 use wattle_runtime::clock;
 

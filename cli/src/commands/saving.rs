@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use wattle_common::aim::parse_slowdown;
+use wattle_common::duration::parse_span;
 use wattle_common::job::Sharing;
-use wattle_common::time::parse_span;
 use wattle_common::topology::ClusterShape;
 use wattle_experiments::report::saving_page;
 use wattle_experiments::saving_estimate::{

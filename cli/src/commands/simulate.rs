@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use wattle_common::duration::parse_span;
 use wattle_common::job::Sharing;
-use wattle_common::time::parse_span;
 use wattle_common::topology::ClusterShape;
 use wattle_experiments::report::{Recorded, simulation_page};
 use wattle_experiments::saving::{SeedStudy, savings};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use wattle_common::aim::parse_slowdown;
+use wattle_common::duration::parse_span;
 use wattle_common::id::{ProjectId, SubmissionId};
 use wattle_common::job::{
     GpuRequest, JobOptions, JobSpec, check_signal, is_of_name, parse_gpu_type, parse_memory_mib,
@@ -12,7 +13,6 @@ use wattle_common::job::{
 };
 use wattle_common::messages::{Reply, SubmitJob};
 use wattle_common::subject::RequestTopic;
-use wattle_common::time::parse_span;
 use wattle_common::{JobId, WorkloadId};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;

@@ -326,10 +326,10 @@ impl Placer {
                 }
             };
             self.alarms.push(format!(
-                "the store has lost {} running jobs of {}: {}. They are adopted and continue, but \
-                 {advice}; `wattle cancel` stops an adopted job",
-                adopted.len(),
+                "the store has lost running jobs of {} ({}): {}. They are adopted and continue, but {advice}; \
+                 `wattle cancel` stops an adopted job",
                 nodes.join(", "),
+                adopted.len(),
                 named(adopted),
             ));
         }

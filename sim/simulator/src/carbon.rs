@@ -12,10 +12,7 @@ use wattle_common::messages::IntensitySeries;
 use wattle_common::{Carbon, CarbonIntensity, Energy, Timestamp};
 use wattle_placer::power::budget::Series;
 
-use crate::repeating::integral;
-
-/// Largest file read.
-const BYTES_MAX: usize = 1 << 28;
+use crate::repeating::{integral, read_file};
 
 const HEADERS: [[&str; 2]; 3] =
     [["timestamp_utc", "gco2_per_kwh"], ["oootime", "Caiso_North"], ["at_s", "g_per_kwh"]];
@@ -78,11 +75,7 @@ impl CarbonSeries {
     /// [`CarbonError`] describes the problem.
     pub fn read(path: &Path) -> Result<Self, CarbonError> {
         let unreadable = |source| CarbonError::Unreadable { path: path.to_owned(), source };
-        let bytes = std::fs::read(path).map_err(unreadable)?;
-        if bytes.len() > BYTES_MAX {
-            return Err(unreadable(std::io::Error::other("larger than any carbon series")));
-        }
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        let (name, bytes) = read_file(path).map_err(unreadable)?;
         Self::parse(&name, &String::from_utf8_lossy(&bytes))
     }
 

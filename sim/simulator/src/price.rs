@@ -9,10 +9,7 @@ use std::time::Duration;
 
 use wattle_grid::{ParseError, table};
 
-use crate::repeating::integral;
-
-/// Largest file read.
-const BYTES_MAX: usize = 1 << 24;
+use crate::repeating::{integral, read_file};
 
 /// Electricity prices over time.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,11 +56,7 @@ impl PriceSeries {
     /// [`PriceError`] describes the problem.
     pub fn read(path: &Path) -> Result<Self, PriceError> {
         let unreadable = |source| PriceError::Unreadable { path: path.to_owned(), source };
-        let bytes = std::fs::read(path).map_err(unreadable)?;
-        if bytes.len() > BYTES_MAX {
-            return Err(unreadable(std::io::Error::other("larger than any price series")));
-        }
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        let (name, bytes) = read_file(path).map_err(unreadable)?;
         Self::parse(&name, &bytes)
     }
 

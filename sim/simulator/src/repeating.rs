@@ -1,4 +1,20 @@
-//! Integrals over step functions that repeat: carbon intensity and electricity price over time.
+//! Step functions that repeat, carbon intensity and electricity price over time: their files and integrals.
+
+use std::io;
+use std::path::Path;
+
+/// Largest file of a series, bytes.
+const BYTES_MAX: usize = 1 << 28;
+
+/// The name and the bytes of a series' file.
+pub(crate) fn read_file(path: &Path) -> io::Result<(String, Vec<u8>)> {
+    let bytes = std::fs::read(path)?;
+    if bytes.len() > BYTES_MAX {
+        return Err(io::Error::other("larger than any series of carbon intensity or prices"));
+    }
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    Ok((name, bytes))
+}
 
 /// Integral over time, in the unit of `value` times microseconds. `steps` has the start of each step in
 /// microseconds, ascending from 0; the function repeats after `period_us`.

@@ -10,8 +10,8 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use wattle_common::Timestamp;
 use wattle_common::bounds::plausible_ledger_entry;
+use wattle_common::duration::parse_span;
 use wattle_common::subject::StreamName;
-use wattle_common::time::parse_span;
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use wattle_common::duration::parse_span;
 use wattle_common::job::Sharing;
-use wattle_common::time::parse_span;
 use wattle_common::topology::ClusterShape;
 use wattle_common::{ClusterId, Power};
 use wattle_runtime::bus::Bus;

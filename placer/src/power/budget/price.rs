@@ -11,7 +11,7 @@
 //!   at most a factor `e` between power draw and sustainable power.
 //! * **No wind-up.** The position is clamped to its range, so the direction reverses at once. While admission is
 //!   closed, every job is at its minimum power whatever the position is; the position then does not fall,
-//!   because the draw says nothing about it.
+//!   because the draw does not depend on it.
 //! * **Stable.** Over its range the price changes the power draw by a factor of two or three
 //!   (measured: 2.1 for PowerFlow and `wattle` on powerflow-16). With an error of one the price crosses
 //!   its range in [`CROSSES`] of a window, which is about the time constant of the closed loop. Power

@@ -8,7 +8,7 @@ mod texts;
 use crate::Target;
 
 /// Every target.
-pub const ALL: [Target; 8] = [
+pub const ALL: [Target; 9] = [
     Target {
         name: "codec",
         about: "binary telemetry",
@@ -77,6 +77,14 @@ pub const ALL: [Target; 8] = [
             "steps_per_epoch=",
             "global_batch=",
             " ",
+        ],
+    },
+    Target {
+        name: "submission",
+        about: "the web page's form of a job, and its command line",
+        run: texts::submission,
+        words: &[
+            "'", "\"", "\\", "\\n", "$", "|", "python3", "--gpus", "A=1", "1..4", "USR1", "90m",
         ],
     },
 ];

@@ -1,10 +1,12 @@
-//! Targets of a single parser: telemetry, subjects, traces, accounting files, progress lines.
+//! Targets of a single parser: telemetry, subjects, traces, accounting files, progress lines, submissions.
 
+use wattle_common::Timestamp;
 use wattle_common::bounds::check_progress_line;
 use wattle_common::codec::{decode_telemetry, encode_telemetry};
 use wattle_common::id::{JobId, NodeId, UserId};
 use wattle_common::progress::Progress;
 use wattle_common::subject::{PredictorKey, Reporter, Subject};
+use wattle_web::submission::{Form, Submission};
 
 pub(super) const SUBJECT_WORDS: &[&str] = &[
     ".",
@@ -91,5 +93,21 @@ pub(super) fn progress(bytes: &[u8]) {
         let _ = check_progress_line(&line);
         let again = Progress::parse(line.to_string().as_bytes());
         assert_eq!(again.as_ref(), Ok(&line));
+    }
+}
+
+/// A form without an error makes a request, and its command has a program.
+pub(super) fn submission(bytes: &[u8]) {
+    let text = text(bytes);
+    let command = Form { command: text.clone(), ..Form::default() };
+    let read = serde_json::from_str::<Submission>(&text).ok();
+    let by_command = Submission { form: command, number: "1".to_owned() };
+    for submission in read.into_iter().chain([by_command]) {
+        let review = submission.form.review();
+        if let Ok(request) = submission.request(None, Timestamp::EPOCH) {
+            assert!(review.errors.is_empty(), "{review:?}");
+            assert_eq!(request.spec.command, review.words);
+            assert!(!request.spec.command[0].is_empty());
+        }
     }
 }
