@@ -14,7 +14,7 @@ done 2>/dev/null <"${BASH_SOURCE[0]%/*}/wattle_slurm.conf"
 echo "export CUDA_DEVICE_ORDER=PCI_BUS_ID"
 
 # Jobs that Slurm places have no tag. The end of their id is not known here, and the profiler recognises them by
-# their processes. Their number is no name for a folder of checkpoints, since Slurm uses numbers again.
+# their processes. Checkpoint folders are not named after the number, because Slurm reuses numbers.
 gpus=${SLURM_JOB_GPUS:-}${SLURM_STEP_GPUS:-}${CUDA_VISIBLE_DEVICES:-}
 if [ -n "${WATTLE_TAG:-}$gpus" ]; then
   job=slurm-$SLURM_JOB_ID${WATTLE_TAG:+-$WATTLE_TAG}

@@ -104,8 +104,8 @@ pub(crate) struct LocalJob {
     pub(crate) epoch_ended: bool,
 }
 
-/// Whether `name` is the id without its last part. A job that Slurm places knows its number there, `slurm-42`,
-/// but not the rest of its id here. Only the job's own processes may shorten it.
+/// Whether `name` is the id without its last part. The environment of a job that Slurm places has only
+/// `slurm-42`. A shortened id is accepted only from processes of that job.
 fn is_shortened(name: &JobId, id: &JobId) -> bool {
     id.as_str().rsplit_once('-').is_some_and(|(start, _)| start == name.as_str())
 }

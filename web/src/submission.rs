@@ -85,7 +85,7 @@ pub struct Review {
     pub errors: Errors,
     /// The program and its arguments; empty if the command is not valid.
     pub words: Vec<String>,
-    /// The name of the job; empty without a command and a name.
+    /// The name of the job; empty if a field is wrong.
     pub name: String,
     /// A character of the command that only a shell would interpret.
     pub uninterpreted: Option<char>,
@@ -128,9 +128,19 @@ fn parse_working_dir(text: &str) -> Result<String, String> {
     }
 }
 
+/// Whether a shell reads this first word as a variable for the command.
+fn is_assignment(word: &str) -> bool {
+    let is_name = |name: &str| {
+        let mut characters = name.chars();
+        characters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+            && characters.all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    word.split_once('=').is_some_and(|(name, _)| is_name(name))
+}
+
 impl Form {
     fn words(&self) -> Result<Words, String> {
-        let line = self.command.trim();
+        let line = self.command.trim_matches([' ', '\t', '\r', '\n']);
         let words = if self.shell && !line.is_empty() {
             let words = ["sh", "-c", line].map(str::to_owned).to_vec();
             Words { words, uninterpreted: None }
@@ -139,6 +149,12 @@ impl Form {
         };
         if words.words.first().is_none_or(String::is_empty) {
             return Err("the command is empty: name a program and its arguments".to_owned());
+        }
+        if let Some(variable) = words.words.first().filter(|word| is_assignment(word)) {
+            return Err(format!(
+                "the command begins with a variable, `{variable}`: put it into the environment variables, \
+                 or run the command with a shell"
+            ));
         }
         Ok(words)
     }
@@ -154,7 +170,8 @@ impl Form {
             fields.errors.insert("command", error);
             Vec::new()
         });
-        let variables = self.environment.lines().map(str::trim).filter(|line| !line.is_empty());
+        let variables =
+            self.environment.lines().map(str::trim_start).filter(|line| !line.is_empty());
         let environment: Result<Vec<_>, _> = variables.map(parse_variable).collect();
         let environment = environment.unwrap_or_else(|error| {
             fields.errors.insert("environment", error.to_string());
@@ -212,6 +229,9 @@ pub struct Submission {
     pub form: Form,
     /// A hexadecimal number that the browser chooses for this submission. A repetition has the same.
     pub number: String,
+    /// The person that the page shows as the owner; absent: it shows none.
+    #[serde(default)]
+    pub person: Option<String>,
 }
 
 impl Submission {
@@ -272,7 +292,7 @@ mod tests {
             checkpoint_signal: text("USR1"),
             environment: text("A=1\n\n B=x y \n"),
         };
-        let submission = Submission { form, number: text("1f") };
+        let submission = Submission { form, number: text("1f"), person: None };
         let spec = submission.request(None, Timestamp::from_s(100)).unwrap().spec;
         assert_eq!(spec.command, ["python3", "my train.py", "--epochs", "90"]);
         assert_eq!((spec.job.as_str(), spec.name.as_str()), ("resnet-1f", "resnet"));
@@ -345,7 +365,8 @@ mod tests {
 
     #[test]
     fn a_repetition_has_the_same_ids() {
-        let submission = Submission { form: form("a"), number: "660bb7234354a".to_owned() };
+        let submission =
+            Submission { form: form("a"), number: "660bb7234354a".to_owned(), person: None };
         let first = submission.request(None, Timestamp::from_s(1)).unwrap();
         let again = submission.request(None, Timestamp::from_s(9)).unwrap();
         assert_eq!(first.spec.job.as_str(), "a-660bb7234354a");

@@ -338,6 +338,7 @@ mod tests {
             carbon_ug: None,
             overrun_previous: None,
             price: 0.0,
+            price_integral: None,
             policy_price: 0.0,
             power_mw_expected: Power::ZERO,
             power_mw_baseline: empty.map(Power::from_w),

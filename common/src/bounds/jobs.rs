@@ -105,8 +105,10 @@ pub fn check_budget(
     let Some(status) = status else { return Ok(()) };
     not_ahead("window_from_us", status.window_from_us, now, DATE_TOLERANCE)?;
     not_ahead("at_us", status.at_us, now, DATE_TOLERANCE)?;
-    if !(0.0..=1.0).contains(&status.price) {
-        return Err(invalid("price", status.price, "0 to 1"));
+    for (name, price) in [("price", Some(status.price)), ("price_integral", status.price_integral)]
+    {
+        let Some(price) = price.filter(|price| !(0.0..=1.0).contains(price)) else { continue };
+        return Err(invalid(name, price, "0 to 1"));
     }
     status
         .counted_until_us

@@ -125,6 +125,10 @@ pub struct BudgetStatus {
     pub overrun_previous: Option<f64>,
     /// Energy price from 0 (free) to 1 (every job runs at its lowest-power operating point).
     pub price: f64,
+    /// Integral of the control law, from 0 to 1. It differs from `price` while admission is closed, when the
+    /// price is 1; absent: the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price_integral: Option<f64>,
     /// The energy price in the policy's own unit.
     pub policy_price: f64,
     /// Expected power draw, complete nodes.

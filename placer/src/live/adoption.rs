@@ -326,11 +326,11 @@ impl Placer {
                 }
             };
             self.alarms.push(format!(
-                "the store has lost running jobs of {} ({}): {}. They are adopted and continue, but {advice}; \
-                 `wattle cancel` stops an adopted job",
+                "the store has lost running jobs of {}: {} ({} in all). They are adopted and continue, but \
+                 {advice}; `wattle cancel` stops an adopted job",
                 nodes.join(", "),
-                adopted.len(),
                 named(adopted),
+                adopted.len(),
             ));
         }
         if !ended.is_empty() {

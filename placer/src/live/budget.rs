@@ -161,7 +161,8 @@ impl Placer {
             energy_j: status.energy_mj.as_j(),
             carbon_g: status.carbon_ug.unwrap_or_default().as_g(),
         });
-        let position = status.as_ref().map_or(0.0, |status| status.price);
+        let position =
+            status.as_ref().map_or(0.0, |status| status.price_integral.unwrap_or(status.price));
         let counted = status.map(|status| status.counted_until_us).unwrap_or_default();
         self.put_in_force(now, record, open, position, counted);
     }
@@ -309,6 +310,7 @@ impl Placer {
             carbon_ug: has_grid.then(|| grams(open.carbon_g)),
             overrun_previous: ledger.closed().last().map(|window| controller.overrun(window)),
             price: active.position(),
+            price_integral: Some(controller.position()),
             policy_price: limits.price,
             power_mw_expected: expected_power(input),
             power_mw_baseline: least_baseline(input).filter(|_| self.is_idle_power_known()),

@@ -25,7 +25,7 @@ pub(super) fn submit(
     let order = Order::Submit { job: request.spec.job.clone() };
     match sender.requester.rank {
         Rank::Monitor => {
-            return (order, Err("a monitor submits no jobs: use the key of a user".to_owned()));
+            return (order, Err("a monitor may not submit jobs: use the key of a user".to_owned()));
         }
         // A replayed trace has jobs of several users; nothing is proven.
         Rank::Local if request.spec.user.is_some() => {}

@@ -1,15 +1,17 @@
 //! Step functions that repeat, carbon intensity and electricity price over time: their files and integrals.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 /// Largest file of a series, bytes.
-const BYTES_MAX: usize = 1 << 28;
+const BYTES_MAX: u64 = 1 << 28;
 
 /// The name and the bytes of a series' file.
 pub(crate) fn read_file(path: &Path) -> io::Result<(String, Vec<u8>)> {
-    let bytes = std::fs::read(path)?;
-    if bytes.len() > BYTES_MAX {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > BYTES_MAX {
         return Err(io::Error::other("larger than any series of carbon intensity or prices"));
     }
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();

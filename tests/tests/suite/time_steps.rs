@@ -203,7 +203,7 @@ async fn jobs_continue_when_the_store_is_lost() {
             let log = services.log("placer", CONTROL);
             let mut alarms = log.split("the store has lost ").skip(1);
             let named = |alarm: &str| {
-                let jobs = alarm.split(". They are adopted").next()?.rsplit(": ").next()?;
+                let jobs = alarm.split(" (").next()?.rsplit(": ").next()?;
                 Some(jobs.split(", ").any(|named| named == job.as_str()))
             };
             alarms.any(|alarm| named(alarm) == Some(true)).then_some(())

@@ -18,15 +18,19 @@ let reviews = 0;
 let touched = new Set();
 let isAttempted = false;
 let isSending = false;
-/** The number of the submission: the same until the form changes or a reply has arrived, so that no job is submitted twice. */
-let number = null;
+/** The last form that was sent and its number: the same form has the same number until a reply has arrived, so that no job is submitted twice. */
+let sent = null;
+/** The person whose form this is. */
+let owner = null;
 let refusal = "";
 
 export const title = () => "Submit a job";
 export const leave = () => { refusal = ""; };
 
 function reset() {
-  [draft, reviewed, touched, isAttempted, number, refusal] = [{ ...EMPTY }, CHECKED, new Set(), false, null, ""];
+  [draft, reviewed, touched, isAttempted, sent, refusal] = [{ ...EMPTY }, CHECKED, new Set(), false, null, ""];
+  // A review of the former form is not shown.
+  reviews += 1;
 }
 
 async function review(ctx) {
@@ -44,7 +48,6 @@ async function review(ctx) {
 
 function changed(ctx, name, value) {
   draft[name] = value;
-  number = null;
   ctx.later(() => review(ctx));
 }
 
@@ -66,6 +69,7 @@ const isRefused = ({ status }) => status >= 400 && status < 500;
 /** Why a submission has no job. */
 function cause(error, fields) {
   if (fields > 0) return `Not submitted: ${fields === 1 ? "a field is" : `${fields} fields are`} not valid.`;
+  if (error.status === 413) return "Not submitted: the form is too long. Put the command into a script.";
   if (isRefused(error)) return `Not submitted: ${error.message}`;
   if (error.answer?.error) return error.message;
   return "It is unknown whether the job was submitted: the server of this page did not answer. Submitting the same form again does not make a second job.";
@@ -79,12 +83,17 @@ async function submit(event, ctx) {
   refusal = "";
   ctx.redraw();
   // Milliseconds and a random part, in microseconds as in the ids of `wattle submit`.
-  number ??= (Math.floor(ctx.now() * 1000) * 1000 + Math.floor(Math.random() * 1000)).toString(16);
+  const content = JSON.stringify(draft);
+  if (sent?.content !== content) {
+    sent = { content, number: (Math.floor(ctx.now() * 1000) * 1000 + Math.floor(Math.random() * 1000)).toString(16) };
+  }
   const isHere = () => location.pathname === "/submit";
   try {
-    const { job } = await send("POST", "/api/submit", { form: draft, number });
+    const { job } = await send("POST", "/api/submit", { form: draft, number: sent.number, person: ctx.session.person.name });
     isSending = false;
-    reset();
+    // What was typed meanwhile is kept.
+    if (JSON.stringify(draft) === content) reset();
+    else sent = null;
     ctx.announce(`The job ${job} is submitted.`);
     if (isHere()) ctx.go(`/jobs/${encodeURIComponent(job)}`);
   } catch (error) {
@@ -92,13 +101,10 @@ async function submit(event, ctx) {
     const errors = error.answer?.errors ?? {};
     reviews += 1;
     reviewed = { ...reviewed, errors };
-    refusal = cause(error, Object.keys(errors).length);
     // Otherwise the job may have been accepted, and a repetition needs the same number.
-    if (isRefused(error)) number = null;
-    if (error.status === 401) {
-      refusal = "";
-      await ctx.session.read();
-    }
+    if (isRefused(error)) sent = null;
+    if (error.status === 401 || error.status === 409) await ctx.session.read();
+    refusal = error.status === 401 ? "" : cause(error, Object.keys(errors).length);
     if (!isHere()) return;
     ctx.redraw();
     showFirst(errors);
@@ -155,7 +161,7 @@ function command(ctx) {
       h("label", { class: "check" }, h("input", { type: "checkbox", id: "job-shell", checked: draft.shell, onchange: set }), "Run the line with a shell (sh -c), which interprets pipes, variables and &&"),
       h("p", { class: "words", id: "job-words" }, runs),
       uninterpreted ? h("p", { class: "state warning" }, h("span", { class: "glyph", "aria-hidden": "true" }, "▲"),
-        `Without a shell, the program receives ${uninterpreted} as it is.`) : null),
+        `Only a shell interprets ${uninterpreted}. Without one, the program receives it unchanged.`) : null),
   ];
 }
 
@@ -173,12 +179,12 @@ function form(page, ctx) {
       text(ctx, "name", "Name", { hint: `If empty: ${draft.name.trim() || !reviewed.name ? "that of the program" : reviewed.name}` }),
       text(ctx, "working_dir", "Working directory", { hint: "On the nodes. If empty: the checkpoint folder of the job" }),
       text(ctx, "workload", "Workload", { hint: "Measurements of the same class improve its predictions", options: page.workloads }),
-      text(ctx, "project", "Project", { hint: "Whose quota and fair share it counts towards", options: page.projects })),
+      text(ctx, "project", "Project", { hint: "The job counts towards its quota and fair share", options: page.projects })),
     group("GPUs",
       text(ctx, "gpus", "Number of GPUs", { hint: "A number, or a range for an elastic job: 1..8" }),
       choice(ctx, "gpu_type", "GPU type", [["", "any"], ...types]),
-      choice(ctx, "sharing", "Sharing of its GPUs", [["site", "as the site decides"], ["share", "with consent, also where the site requires it"], ["exclusive", "never"]]),
-      choice(ctx, "checkpoint_signal", "Checkpoint signal", [["", "none: the job is never moved"], ...page.signals.map((signal) => [signal, signal])], "The job writes a checkpoint on it and exits with 0")),
+      choice(ctx, "sharing", "Sharing of its GPUs", [["site", "as the site decides"], ["share", "allowed: I consent to sharing"], ["exclusive", "never"]]),
+      choice(ctx, "checkpoint_signal", "Checkpoint signal", [["", "none: the job is never moved"], ...page.signals.map((signal) => [signal, signal])], "On this signal the job writes a checkpoint and exits with 0")),
     group("Time and energy",
       text(ctx, "estimate", "Estimated run time", { hint: `With exclusive GPUs: ${span}` }),
       text(ctx, "deadline", "Deadline", { hint: `From now: ${span}` }),
@@ -202,6 +208,9 @@ export function draw(page, ctx) {
     return [heading("Submit a job"), h("p", null, `Sign in to submit a job.${kept}`),
       h("div", { class: "actions" }, h("button", { type: "button", onclick: () => ctx.session.ask() }, "Sign in"))];
   }
-  if (!person.changes) return [heading("Submit a job"), h("p", null, "A monitor submits no jobs. Sign in with the key of a user.")];
-  return [heading("Submit a job", h("p", { class: "verdict-line" }, `It belongs to ${person.name}.`)), form(page, ctx)];
+  // The next person in this tab does not see the form of the one before.
+  if (owner !== null && owner !== person.name) reset();
+  owner = person.name;
+  if (!person.changes) return [heading("Submit a job"), h("p", null, "A monitor may not submit jobs. Sign in with the key of a user.")];
+  return [heading("Submit a job", h("p", { class: "verdict-line" }, `The job will belong to ${person.name}.`)), form(page, ctx)];
 }

@@ -184,6 +184,7 @@ mod tests {
             carbon_ug: None,
             overrun_previous: None,
             price: 0.0,
+            price_integral: None,
             policy_price: 0.0,
             power_mw_expected: Power::from_w(4),
             power_mw_baseline: None,

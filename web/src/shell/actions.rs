@@ -32,7 +32,9 @@ pub(super) fn refuse(status: StatusCode, error: impl ToString) -> Response {
 fn failed(error: &BusError) -> Response {
     let text = match error {
         BusError::NoResponder { .. } => "no service answers this request".to_owned(),
-        BusError::Disconnected { .. } => "the NATS server is away: try again later".to_owned(),
+        BusError::Disconnected { .. } => {
+            "the NATS server cannot be reached: try again later".to_owned()
+        }
         other => chain(other),
     };
     refuse(StatusCode::BAD_GATEWAY, text)

@@ -36,7 +36,7 @@ fn submitter(
         return Err(Box::new(not_signed_in()));
     };
     if bus.requester().rank == Rank::Monitor {
-        let error = "a monitor submits no jobs: sign in with the key of a user";
+        let error = "a monitor may not submit jobs: sign in with the key of a user";
         return Err(Box::new(refuse(StatusCode::FORBIDDEN, error)));
     }
     Ok(bus)
@@ -78,6 +78,13 @@ pub(super) async fn submit(
         Ok(submission) => submission,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, error),
     };
+    // Another tab may have signed in with another key: all tabs share the session.
+    let person = bus.requester().user.as_str();
+    if submission.person.as_deref().is_some_and(|shown| shown != person) {
+        let error =
+            format!("you are signed in as {person} now; check the form, and submit it again");
+        return refuse(StatusCode::CONFLICT, error);
+    }
     // Without keys a person is declared, as by `wattle submit`.
     let user = (bus.requester().rank == Rank::Local).then(local_user);
     let request = match submission.request(user, clock::now()) {
@@ -92,7 +99,7 @@ pub(super) async fn submit(
         Ok(Reply::Refused { error }) => refuse(StatusCode::CONFLICT, error),
         Err(error) => {
             let cause = match &error {
-                BusError::Disconnected { .. } => "the NATS server is away".to_owned(),
+                BusError::Disconnected { .. } => "the NATS server cannot be reached".to_owned(),
                 error if error.is_busy() => "the placer has too many requests".to_owned(),
                 BusError::NoResponder { .. } | BusError::Timeout { .. } => {
                     "the placer did not answer; is wattle-placer running?".to_owned()
@@ -243,6 +250,20 @@ mod tests {
         assert_eq!((status, &value["words"]), (StatusCode::OK, &json!(["a", "b c"])));
         assert!(value["errors"]["gpus"].is_string());
         assert!(page.received.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_owner_is_the_person_that_the_page_shows() {
+        let page = Page::start(accepted).await;
+        let by = |person: &str| {
+            let form = json!({ "command": "sleep 1", "shell": true });
+            json!({ "form": form, "number": "1f", "person": person }).to_string()
+        };
+        let (status, value) = page.submit(LOCAL, &by("somebody-else")).await;
+        assert_eq!(status, StatusCode::CONFLICT, "{value}");
+        assert!(page.received.lock().unwrap().is_empty());
+        let person = page.shared.bus.requester().user.to_string();
+        assert_eq!(page.submit(LOCAL, &by(&person)).await.0, StatusCode::OK);
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! The words of a command line: split at white space and unquoted as by a shell, without any expansion.
+//! The words of a command line: split at spaces and tabs and unquoted as by a shell, without any expansion.
 
 /// The words of a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,7 +18,7 @@ const fn is_special(c: char, begins_word: bool) -> bool {
 /// Splits a line.
 ///
 /// # Errors
-/// Names a quotation mark without its end.
+/// If a quotation mark is not closed, a backslash is the last character, or the text has several lines.
 pub(super) fn split(line: &str) -> Result<Words, String> {
     let mut found = Words::default();
     let mut word: Option<String> = None;
@@ -35,7 +35,14 @@ pub(super) fn split(line: &str) -> Result<Words, String> {
                 let text = word.get_or_insert_default();
                 quoted(c, &mut characters, text, &mut found.uninterpreted)?;
             }
-            c if c.is_whitespace() => found.words.extend(word.take()),
+            '\n' => {
+                return Err(
+                    "the command has several lines: end a line with \\ to continue it, or run \
+                            the command with a shell"
+                        .to_owned(),
+                );
+            }
+            ' ' | '\t' | '\r' => found.words.extend(word.take()),
             c => {
                 if is_special(c, word.is_none()) {
                     found.uninterpreted.get_or_insert(c);
@@ -73,7 +80,9 @@ fn quoted(
         }
         word.push(c);
     }
-    Err(format!("the command has a {mark} without its end: close it, or write \\{mark}"))
+    Err(format!(
+        "the quotation mark {mark} is not closed: close it, or write \\{mark} for the character"
+    ))
 }
 
 #[cfg(test)]
@@ -133,8 +142,16 @@ mod tests {
 
     #[test]
     fn open_quotation_marks_are_refused() {
-        assert!(split("a 'b").unwrap_err().contains("a ' without its end"));
-        assert!(split("a \"b\\").unwrap_err().contains("a \" without its end"));
+        assert!(split("a 'b").unwrap_err().contains("mark ' is not closed"));
+        assert!(split("a \"b\\").unwrap_err().contains("mark \" is not closed"));
         assert!(split("a \\").unwrap_err().contains("backslash"));
+    }
+
+    #[test]
+    fn several_lines_are_refused() {
+        assert!(split("pip install x\npython3 t.py").unwrap_err().contains("several lines"));
+        assert_eq!(split("a 'b\nc' \\\n d").unwrap().words, ["a", "b\nc", "d"]);
+        // A shell splits at no other white space.
+        assert_eq!(split("a\u{a0}b").unwrap().words, ["a\u{a0}b"]);
     }
 }

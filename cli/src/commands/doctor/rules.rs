@@ -283,9 +283,9 @@ impl Rules<'_> {
                 let names: Vec<&str> = services().map(|service| service.name.as_str()).collect();
                 let services = match names[..] {
                     [] => "no service of a node".to_owned(),
-                    _ => format!("{} installed, not set up", names.join(" and ")),
+                    _ => format!("installed but not set up: {}", names.join(", ")),
                 };
-                self.checked.push(format!("driver on this host: no GPU, and {services}"));
+                self.checked.push(format!("driver on this host: no GPU; {services}"));
             }
         }
     }
@@ -312,7 +312,7 @@ impl Rules<'_> {
         let service = facts.configured.iter().find(|service| service.name == "slurm");
         let is_set_up = service.is_some_and(|service| service.is_set_up);
         let installed = if service.is_some() && !is_set_up {
-            "; wattle-slurm installed, not set up"
+            "; installed but not set up: wattle-slurm"
         } else {
             ""
         };
@@ -468,7 +468,7 @@ mod tests {
             (None, "Slurm on this host: does not answer (no slurmctld)\n"),
             (
                 Some(configured("slurm", false)),
-                "does not answer (no slurmctld); wattle-slurm installed, not set up\n",
+                "does not answer (no slurmctld); installed but not set up: wattle-slurm\n",
             ),
         ] {
             let report = check(&silent(service));
@@ -476,7 +476,7 @@ mod tests {
             assert!(report.findings.is_empty() && text.contains(line), "{text}");
         }
         let report = check(&Facts { configured: vec![configured("slurm", false)], ..fine() });
-        let line = "Slurm on this host: none; wattle-slurm installed, not set up\n";
+        let line = "Slurm on this host: none; installed but not set up: wattle-slurm\n";
         assert!(report.to_string().contains(line), "{report}");
     }
 
@@ -486,8 +486,7 @@ mod tests {
         assert_eq!(found, ["Problem driver: the GPUs of this host cannot be read: no driver"]);
         let installed = ["launcher", "power-agent", "profiler"].map(|name| configured(name, false));
         let report = check(&Facts { configured: installed.to_vec(), ..fine() });
-        let line =
-            "driver on this host: no GPU, and power-agent and profiler installed, not set up";
+        let line = "driver on this host: no GPU; installed but not set up: power-agent, profiler";
         assert!(report.findings.is_empty() && report.to_string().contains(line), "{report}");
         let found = findings(|facts| facts.gpus = Some(Ok(2)));
         assert!(found[0].starts_with("Advice driver: only root"), "{found:?}");

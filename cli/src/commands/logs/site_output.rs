@@ -3,14 +3,21 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use wattle_common::messages::JobRecord;
 use wattle_runtime::bus::Bus;
+use wattle_runtime::clock;
 
 use super::{FOLLOW_EVERY, Logs, write};
 use crate::job_records;
 use crate::output::{note, usage};
+
+/// Most bytes read at once: Slurm does not limit the size of an output.
+const PART_MAX: u64 = 1 << 20;
+/// Time after which a missing file of a running job is reported.
+const MISSING_AFTER: Duration = Duration::from_secs(10);
 
 /// A file of which only what is new is read.
 #[derive(Default)]
@@ -19,7 +26,7 @@ struct Tail {
 }
 
 impl Tail {
-    /// What was added since the last call; all of a file that has become shorter.
+    /// What was added since the last call, at most [`PART_MAX`]; all of a file that has become shorter.
     fn read(&mut self, path: &Path) -> std::io::Result<Vec<u8>> {
         let metadata = std::fs::metadata(path)?;
         if !metadata.is_file() {
@@ -31,9 +38,22 @@ impl Tail {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::Start(self.offset))?;
         let mut new = Vec::new();
-        file.take(metadata.len() - self.offset).read_to_end(&mut new)?;
+        file.take((metadata.len() - self.offset).min(PART_MAX)).read_to_end(&mut new)?;
         self.offset += new.len() as u64;
         Ok(new)
+    }
+
+    /// Writes all that was added since the last call. The outer error is that of reading.
+    fn print(&mut self, path: &Path) -> std::io::Result<anyhow::Result<()>> {
+        loop {
+            let new = self.read(path)?;
+            if new.is_empty() {
+                return Ok(Ok(()));
+            }
+            if let Err(error) = write(&new) {
+                return Ok(Err(error));
+            }
+        }
     }
 }
 
@@ -46,16 +66,26 @@ pub(super) async fn print(bus: &Bus, record: &JobRecord, command: &Logs) -> anyh
         )));
     }
     let mut tail = Tail::default();
+    let (mut missing_since, mut is_reported) = (None, false);
     let mut record = record.clone();
     loop {
         let has_ended = record.phase.is_final();
         let is_last = !command.follow || has_ended;
         match record.log_paths.iter().find(|path| !path.is_empty()) {
             Some(path) => {
-                match tail.read(Path::new(path)) {
-                    Ok(new) => write(&new)?,
+                match tail.print(Path::new(path)) {
+                    Ok(written) => {
+                        missing_since = None;
+                        written?;
+                    }
                     // Slurm creates it at the start of the job.
-                    Err(error) if !is_last && error.kind() == ErrorKind::NotFound => {}
+                    Err(error) if !is_last && error.kind() == ErrorKind::NotFound => {
+                        let since = *missing_since.get_or_insert_with(clock::now);
+                        if !is_reported && clock::now().since(since) >= MISSING_AFTER {
+                            is_reported = true;
+                            note(&format!("{path} is not on this machine yet; waiting for it"));
+                        }
+                    }
                     Err(error) => {
                         return Err(error).with_context(|| {
                         format!("Slurm writes the output of {id} to {path}, which cannot be read here")

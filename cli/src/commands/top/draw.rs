@@ -383,6 +383,7 @@ mod tests {
             carbon_ug: None,
             overrun_previous: None,
             price: 0.25,
+            price_integral: None,
             policy_price: 0.0,
             power_mw_expected: Power::from_w(700),
             power_mw_baseline: None,

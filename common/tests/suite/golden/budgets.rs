@@ -29,6 +29,7 @@ fn budgets() {
         carbon_ug: Some(Carbon::from_ug(375_000_000)),
         overrun_previous: Some(0.002),
         price: 0.42,
+        price_integral: None,
         policy_price: 0.42,
         power_mw_expected: Power::from_w(4_200),
         power_mw_baseline: None,
@@ -85,5 +86,7 @@ fn budgets() {
     check("budget-record-of-a-provider", &record);
     let (power_mw_baseline, power_mw_budget_mean) =
         (Some(Power::from_w(450)), Some(Power::from_w(4_975)));
+    let held = BudgetStatus { price: 1.0, price_integral: Some(0.44), ..status.clone() };
+    check("budget-status-held", &held);
     check("budget-status-fed", &BudgetStatus { power_mw_baseline, power_mw_budget_mean, ..status });
 }

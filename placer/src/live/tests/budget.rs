@@ -90,6 +90,26 @@ fn the_price_follows_the_ledger_and_persists_across_a_restart() {
     assert!(status(&world).price <= 0.0, "the budget exceeds demand");
 }
 
+/// While admission is closed the price is 1; a restart continues with the integral, not with 1.
+#[test]
+fn the_integral_persists_while_admission_is_closed() {
+    let mut world = World::new(1, 4);
+    world.long = true;
+    world.submit(spec("a", 4));
+    world.pass(2);
+    set(&mut world, energy(12.0, 86_400));
+    minutes(&mut world, 30, 4, 200);
+    let before = status(&world).clone();
+    assert!(before.price >= 1.0, "{before:?}");
+    let integral = before.price_integral.unwrap();
+    assert!((0.001..0.9).contains(&integral), "{before:?}");
+    world.restart();
+    minutes(&mut world, 1, 4, 200);
+    let after = status(&world).price_integral.unwrap();
+    // A control step changes it by less than a fifth.
+    assert!((0.8 * integral..0.9).contains(&after), "from {integral} to {after}");
+}
+
 #[test]
 fn a_power_limit_is_enforced_by_caps() {
     let mut world = World::new(1, 4);

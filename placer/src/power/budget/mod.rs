@@ -45,8 +45,7 @@ const RESERVE: f64 = 0.005;
 /// jobs become narrower and idle nodes go to sleep. It does not apply if the excess would certainly use more
 /// than half of the reserve.
 const SETTLING: f64 = 1.0 / 96.0;
-/// In a short window the delay is at least this long, within this share of the window: new settings must be
-/// applied and metered.
+/// Minimum of the delay, itself at most this share of the window: new settings must be applied and metered.
 const SETTLING_LEAST: Duration = Duration::from_secs(300);
 const SETTLING_MOST: f64 = 1.0 / 12.0;
 /// Number of last steps of a window in which no job is preempted, because it would soon restart.

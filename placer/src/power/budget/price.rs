@@ -10,8 +10,8 @@
 //! * **Bounded.** The price lies between 0 and the highest that changes a decision. One step reacts to
 //!   at most a factor `e` between power draw and sustainable power.
 //! * **No wind-up.** The position is clamped to its range, so the direction reverses at once. While admission is
-//!   closed, every job is at its minimum power whatever the position is; the position then does not fall,
-//!   because the draw does not depend on it.
+//!   closed the position only rises: a draw above the sustainable power shows that the price must stay high,
+//!   and a draw below it is that of the maximum price.
 //! * **Stable.** Over its range the price changes the power draw by a factor of two or three
 //!   (measured: 2.1 for PowerFlow and `wattle` on powerflow-16). With an error of one the price crosses
 //!   its range in [`CROSSES`] of a window, which is about the time constant of the closed loop. Power
@@ -101,8 +101,8 @@ impl PriceController {
     }
 
     /// Moves the price after `span` and returns the position in force. `allowed_w` is the sustainable
-    /// mean power over the time `left` in the window, watts. `is_saturated`: whether the price was at its maximum
-    /// during `span`, whatever this position.
+    /// mean power over the time `left` in the window, watts. `is_saturated`: whether the price in force was the
+    /// maximum during `span`.
     pub fn step(
         &mut self,
         allowed_w: f64,

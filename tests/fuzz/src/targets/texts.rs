@@ -101,7 +101,7 @@ pub(super) fn submission(bytes: &[u8]) {
     let text = text(bytes);
     let command = Form { command: text.clone(), ..Form::default() };
     let read = serde_json::from_str::<Submission>(&text).ok();
-    let by_command = Submission { form: command, number: "1".to_owned() };
+    let by_command = Submission { form: command, number: "1".to_owned(), person: None };
     for submission in read.into_iter().chain([by_command]) {
         let review = submission.form.review();
         if let Ok(request) = submission.request(None, Timestamp::EPOCH) {
