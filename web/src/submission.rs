@@ -306,7 +306,7 @@ mod tests {
         assert_eq!((spec.max_slowdown_permille, spec.priority), (Some(20), 7));
         assert_eq!(spec.checkpoint_signal.as_deref(), Some("SIGUSR1"));
         let variable = |key: &str, value: &str| (text(key), text(value));
-        assert_eq!(spec.environment, [variable("A", "1"), variable("B", "x y")]);
+        assert_eq!(spec.environment, [variable("A", "1"), variable("B", "x y ")]);
         assert_eq!(spec.working_dir.as_deref(), Some("/home/ada"));
         assert_eq!(spec.memory_mib_max, Some(16_000));
         assert_eq!(spec.project.unwrap().as_str(), "vision");

@@ -29,6 +29,7 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
             "placer",
             "power-agent",
             "launcher",
+            "web",
             "simulator",
             "testkit",
         ],

@@ -51,7 +51,7 @@ async fn check_form(browser: &Browser) {
 async fn enter_command(browser: &Browser) {
     browser.fill("#job-command", "echo \"hello $GREETING\"; sleep 1").await;
     browser.until_text("#job-words", "hello $GREETING;").await;
-    browser.until_text("main form", "Without a shell, the program receives $ as it is").await;
+    browser.until_text("main form", "Only a shell interprets $").await;
     // With the keyboard alone: Tab leads from the command to the choice of a shell.
     browser.press(TAB).await;
     assert_eq!(focused(browser).await, "job-shell");
@@ -135,7 +135,7 @@ async fn a_job_is_submitted_on_the_page_and_followed_to_its_end() {
     browser.open(&format!("{}/jobs", address(&system))).await;
     browser.click("Submit a job").await;
     browser.until_text("main h1", "Submit a job").await;
-    browser.until_text(".verdict-line", "It belongs to").await;
+    browser.until_text(".verdict-line", "The job will belong to").await;
     browser.until_text("#job-gpu_type", "v100 (8 in the cluster)").await;
     // On the heap: the states of all steps are too large for the stack of a test.
     Box::pin(enter_command(&browser)).await;

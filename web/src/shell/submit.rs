@@ -259,7 +259,7 @@ mod tests {
             let form = json!({ "command": "sleep 1", "shell": true });
             json!({ "form": form, "number": "1f", "person": person }).to_string()
         };
-        let (status, value) = page.submit(LOCAL, &by("somebody-else")).await;
+        let (status, value) = page.submit(LOCAL, &by("olga")).await;
         assert_eq!(status, StatusCode::CONFLICT, "{value}");
         assert!(page.received.lock().unwrap().is_empty());
         let person = page.shared.bus.requester().user.to_string();

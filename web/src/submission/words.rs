@@ -93,7 +93,7 @@ mod tests {
     fn lines_are_split_as_by_a_shell() {
         let cases: [(&str, &[&str]); 9] = [
             ("", &[]),
-            ("  python3   t.py\t--epochs 90\n", &["python3", "t.py", "--epochs", "90"]),
+            ("  python3   t.py\t--epochs 90 ", &["python3", "t.py", "--epochs", "90"]),
             ("a 'b c' \"d e\" f\\ g", &["a", "b c", "d e", "f g"]),
             ("a ''", &["a", ""]),
             ("a\"b\"'c'd", &["abcd"]),
