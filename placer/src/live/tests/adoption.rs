@@ -58,7 +58,7 @@ fn jobs_continue_and_are_adopted_after_the_store_was_lost() {
     }
     assert_eq!(alarms(&world).len(), 1, "{:?}", alarms(&world));
     assert!(
-        alarms(&world)[0].contains("lost 3 running jobs of n0, n1, n2: a, b, c"),
+        alarms(&world)[0].contains("lost running jobs of n0, n1, n2: a, b, c (3 in all)"),
         "{:?}",
         alarms(&world)
     );
@@ -171,7 +171,7 @@ fn restored_backup_is_compared_with_the_nodes_before_any_job_starts() {
     }
     assert!(!world.record("e").spec.command.is_empty(), "its record was in the backup");
     let alarms = alarms(&world).join("\n");
-    assert!(alarms.contains("lost 2 running jobs of n0, n1: e, later"), "{alarms}");
+    assert!(alarms.contains("lost running jobs of n0, n1: e, later (2 in all)"), "{alarms}");
     assert!(alarms.contains("2 jobs ended meanwhile: c, d"), "{alarms}");
     world.long = false;
     world.pass(30);
