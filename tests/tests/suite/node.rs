@@ -174,7 +174,7 @@ impl Node {
         desired.expires_at_us
     }
 
-    /// Waits for a report that satisfies `enough`.
+    /// Waits for a report that satisfies `enough`. A new agent's first report may be without GPUs; it is skipped.
     pub(crate) async fn report(
         &self,
         what: &str,
@@ -188,7 +188,7 @@ impl Node {
                     && let Some(value) = change.value
                 {
                     let report: PowerReport = codec::decode_json(&value).unwrap();
-                    if enough(&report) {
+                    if !report.gpus.is_empty() && enough(&report) {
                         return report;
                     }
                     last = Some(report);

@@ -9,7 +9,7 @@ use wattle_common::NodeId;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::PowerReport;
 use wattle_common::subject::{Bucket, Reporter};
-use wattle_tests::{System, kill, until};
+use wattle_tests::{System, kill, kill_if_running, until};
 
 /// The services in the order of docs/operations.md, with the signal that ends them. `wattle up` has its
 /// launchers stop their jobs at a clean end, unlike the launcher's default, so the launcher is killed.
@@ -116,7 +116,8 @@ async fn each_service_is_replaced_while_jobs_run() {
         let before = system.processes(service);
         assert!(service == "wattle-placer" || !before.is_empty(), "{service}");
         for pid in &before {
-            kill(*pid, signal);
+            // The placer that was killed above may be listed until it has ended.
+            kill_if_running(*pid, signal);
         }
         until(&format!("{service} is replaced"), async || {
             let now = system.processes(service);
