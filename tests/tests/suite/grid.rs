@@ -142,14 +142,14 @@ async fn jobs_follow_a_provider_and_its_fallback_is_shown() {
     let mut services = Services::start_with(2, placer.parse().unwrap()).await;
 
     // Nothing has been read: the constant is in use, and the cause is shown.
-    let before = until_in_use(&services, "static").await;
-    assert_eq!(before["status"]["intensity_mg_per_kwh"], 380_000, "{before}");
+    until_in_use(&services, "static").await;
+    until_intensity(&services, 380_000).await;
     let set = services.wattle(&["budget", "set", "--carbon-kg", "30"]);
     assert!(set.status.success(), "{}", text(&set));
 
     *provider.begins.lock().unwrap() = Some(services.now());
-    let live = until_in_use(&services, "live").await;
-    assert_eq!(live["status"]["intensity_mg_per_kwh"], 500_000, "{live}");
+    until_in_use(&services, "live").await;
+    until_intensity(&services, 500_000).await;
     let shown_text = text(&services.wattle(&["budget", "show"]));
     assert!(
         shown_text.contains("500 g/kWh (electricity-maps DE, average, measured)"),
