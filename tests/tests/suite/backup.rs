@@ -112,8 +112,8 @@ async fn jobs_survive_the_loss_of_the_storage() {
     let error = String::from_utf8_lossy(&restored.stderr).into_owned();
     assert!(restored.status.success(), "{error}\n{}", system.logs());
     let restored_record = system.record(&long).await.unwrap();
-    // A submission during the backup may be in it or not. A job that is not in it, and whose end the node had
-    // already handed over, is lost with the storage.
+    // A submission during the backup may be in it or not. An ended job that is not in it gets no record: nodes
+    // are compared for running jobs and for jobs with a record.
     let mut kept = Vec::new();
     for job in meanwhile {
         if system.record(&job).await.is_some() {
