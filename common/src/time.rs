@@ -1,8 +1,11 @@
 //! Instants of the system's time, and its mapping to wall time.
 //!
 //! All services use the system's time. On real hardware it is the wall clock; with simulated
-//! hardware it may run faster, at a rate stored in the simulated node's shared state. The mapping is
-//! pure; only `runtime`'s `now()` and the simulated driver apply it.
+//! hardware it may run faster, at a rate stored in the simulated node's shared state, and it is held while a
+//! process of the cluster still works ([`grant`]). The mapping is pure; only `runtime`'s `now()` and the
+//! simulated driver apply it.
+
+pub mod grant;
 
 use std::fmt;
 use std::ops::{Add, Sub};

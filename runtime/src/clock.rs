@@ -1,19 +1,24 @@
 //! The system's clock.
 //!
 //! With real hardware the system's time is wall time. With a simulated node it may run faster: the
-//! file that `WATTLE_CLOCK` names begins with a [`TimeScale`], which is read once. Decisions, sampling
-//! rates and leases use the system's time; NATS time-outs, pings and retries use wall time.
+//! file that `WATTLE_CLOCK` names begins with a [`TimeScale`], which is read once. Behind it is the
+//! [`Grant`] that holds the time while a process of the cluster still works; each reading of the clock
+//! reads it. Decisions, sampling rates and leases use the system's time; NATS time-outs, pings and
+//! retries use wall time.
 //!
 //! A process reads the wall clock once, when it first needs the time. From then on its time advances
 //! with the kernel's boot-time clock, which also counts suspension and which no step of the wall clock
 //! changes. So [`now`] never goes back, and no lease, silence or grace ends because a clock was set.
 //! [`report_steps`] logs the difference; a restart of the process adopts the wall clock.
 
-use std::io::Read;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use wattle_common::time::grant::Grant;
 use wattle_common::time::{TimeScale, TimeScaleError};
 use wattle_common::{Timestamp, env};
 
@@ -25,18 +30,87 @@ const COMPARE_EVERY: Duration = Duration::from_secs(10);
 /// Difference that is logged: NTP slews smaller ones, and a leap second may be a step of 1 s.
 const STEP_MIN: Duration = Duration::from_secs(2);
 
-static SCALE: OnceLock<TimeScale> = OnceLock::new();
+/// Readings of the clocks of which the best is used.
+const READINGS: u32 = 5;
+/// Shortest sleep while the time is held, in wall time: polling more often would be work itself.
+const HELD_SLEEP_MIN: Duration = Duration::from_millis(2);
+
+static SOURCE: OnceLock<Source> = OnceLock::new();
 static STEADY: OnceLock<Steady> = OnceLock::new();
+/// The latest time that this process has read, microseconds.
+static LATEST_US: AtomicU64 = AtomicU64::new(0);
+
+/// Where the system's time comes from.
+#[derive(Debug)]
+struct Source {
+    scale: TimeScale,
+    /// The file with the grant; `None`: the time is never held.
+    file: Option<File>,
+}
+
+impl Source {
+    const WALL: Self = Self { scale: TimeScale::WALL, file: None };
+
+    /// The grant in force. A file that can no longer be read holds nothing.
+    fn grant(&self) -> Grant {
+        let Some(file) = &self.file else { return Grant::FREE };
+        let read = || {
+            let mut bytes = [0; Grant::LEN];
+            file.read_exact_at(&mut bytes, Grant::OFFSET as u64).map(|()| bytes).ok()
+        };
+        // Another process may write between two words of one reading, but not in each of two equal ones.
+        let mut last = read();
+        loop {
+            let Some(bytes) = read() else { return Grant::FREE };
+            if last == Some(bytes) {
+                return Grant::from_bytes(&bytes);
+            }
+            last = Some(bytes);
+        }
+    }
+}
+
+impl Source {
+    fn now(&self, steady: Steady) -> Timestamp {
+        // The grant first: a newer one than the reading of the clock would give an earlier time.
+        let (grant, boot) = (self.grant(), boot_time());
+        self.scale.system((steady.at(boot) - grant.held(boot)).as_us())
+    }
+}
+
+fn source() -> &'static Source {
+    match source_or_error() {
+        Ok(source) => source,
+        Err(error) => panic!("{error}: call wattle_runtime::clock::init() first"),
+    }
+}
 
 /// Wall time at one reading of the boot-time clock, and since then that clock.
 #[derive(Clone, Copy, Debug)]
 struct Steady {
     wall: Timestamp,
     boot: Duration,
+    /// Time for which the simulated clock had been held then.
+    held: Duration,
 }
 
 impl Steady {
-    /// The time when the boot-time clock reads `boot`.
+    /// Reads both clocks at one instant, as nearly as this process is allowed to: the kernel may run another
+    /// one between the two readings, and a rate multiplies the difference.
+    fn read(grant: Grant) -> Self {
+        let mut best: Option<(Duration, Self)> = None;
+        for _ in 0..READINGS {
+            let boot = boot_time();
+            let wall = wall_now();
+            let between = boot_time().saturating_sub(boot);
+            if best.is_none_or(|(shortest, _)| between < shortest) {
+                best = Some((between, Self { wall, boot, held: grant.held(boot) }));
+            }
+        }
+        best.expect("there is at least one reading").1
+    }
+
+    /// The time when the boot-time clock reads `boot`, had it never been held.
     fn at(self, boot: Duration) -> Timestamp {
         self.wall + boot.saturating_sub(self.boot)
     }
@@ -55,7 +129,7 @@ pub(crate) fn boot_time() -> Duration {
 }
 
 fn steady() -> Steady {
-    *STEADY.get_or_init(|| Steady { wall: wall_now(), boot: boot_time() })
+    *STEADY.get_or_init(|| Steady::read(source().grant()))
 }
 
 /// Why the clock is invalid.
@@ -84,36 +158,74 @@ pub enum ClockError {
     },
 }
 
-/// Reads the time scale. [`crate::config::load`] calls this for a service.
+/// Opens the clock. [`crate::config::load`] calls this for a service.
 ///
 /// # Errors
 /// If `WATTLE_CLOCK` names a file without a clock.
 pub fn init() -> Result<TimeScale, ClockError> {
-    if let Some(scale) = SCALE.get() {
-        return Ok(*scale);
-    }
-    let scale = match std::env::var_os(env::CLOCK).filter(|path| !path.is_empty()) {
-        Some(path) => read_scale(path.into())?,
-        None => TimeScale::WALL,
-    };
-    Ok(*SCALE.get_or_init(|| scale))
+    source_or_error().map(|source| source.scale)
 }
 
-/// Reads the time scale from `path`, regardless of the environment; for a command that finds a running
+fn source_or_error() -> Result<&'static Source, ClockError> {
+    if let Some(source) = SOURCE.get() {
+        return Ok(source);
+    }
+    let source = match std::env::var_os(env::CLOCK).filter(|path| !path.is_empty()) {
+        Some(path) => open(path.into())?,
+        None => Source::WALL,
+    };
+    Ok(SOURCE.get_or_init(|| source))
+}
+
+/// Uses the clock in `path`, regardless of the environment; for a command that finds a running
 /// system on this machine.
 ///
 /// # Errors
 /// If the file contains no clock.
 pub fn use_file(path: &std::path::Path) -> Result<TimeScale, ClockError> {
-    let scale = read_scale(path.to_owned())?;
-    Ok(*SCALE.get_or_init(|| scale))
+    let source = open(path.to_owned())?;
+    Ok(SOURCE.get_or_init(|| source).scale)
 }
 
-fn read_scale(path: PathBuf) -> Result<TimeScale, ClockError> {
+/// A clock in a file, for a process that compares the times of several.
+#[derive(Debug)]
+pub struct FileClock {
+    source: Source,
+    steady: Steady,
+}
+
+impl FileClock {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// If the file contains no clock.
+    pub fn open(path: &std::path::Path) -> Result<Self, ClockError> {
+        let source = open(path.to_owned())?;
+        let steady = Steady::read(source.grant());
+        Ok(Self { source, steady })
+    }
+
+    /// Its time scale.
+    #[must_use]
+    pub const fn scale(&self) -> TimeScale {
+        self.source.scale
+    }
+
+    /// Its time now.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.source.now(self.steady)
+    }
+}
+
+fn open(path: PathBuf) -> Result<Source, ClockError> {
     let mut head = [0; TimeScale::HEADER_LEN];
-    let read = std::fs::File::open(&path).and_then(|mut file| file.read_exact(&mut head));
-    match read {
-        Ok(()) => TimeScale::from_bytes(&head).map_err(|s| ClockError::NoClock { path, source: s }),
+    let file = File::open(&path).and_then(|file| file.read_exact_at(&mut head, 0).map(|()| file));
+    match file {
+        Ok(file) => match TimeScale::from_bytes(&head) {
+            Ok(scale) => Ok(Source { scale, file: Some(file) }),
+            Err(source) => Err(ClockError::NoClock { path, source }),
+        },
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
             Err(ClockError::NoClock { path, source: TimeScaleError::NotAState })
         }
@@ -126,17 +238,15 @@ fn read_scale(path: PathBuf) -> Result<TimeScale, ClockError> {
 /// # Panics
 /// If `WATTLE_CLOCK` names no clock and [`init`], which returns the error, was not called first.
 pub fn scale() -> TimeScale {
-    match init() {
-        Ok(scale) => scale,
-        Err(error) => panic!("{error}: call wattle_runtime::clock::init() first"),
-    }
+    source().scale
 }
 
-/// Time since the machine started, including suspension; it never goes back. For spans that do not
-/// depend on the system's time.
+/// Time since the machine started, including suspension, less the time for which a simulated clock was held
+/// since this process started; it never goes back. For spans that do not depend on the system's time.
 #[must_use]
 pub fn monotonic() -> Duration {
-    boot_time()
+    let (steady, boot) = (steady(), boot_time());
+    boot.saturating_sub(source().grant().held(boot).saturating_sub(steady.held))
 }
 
 /// The id of the machine's boot and the system time at which it was; `None`: the kernel reports no id.
@@ -146,8 +256,10 @@ pub fn monotonic() -> Duration {
 #[must_use]
 pub fn boot() -> Option<(String, Timestamp)> {
     let id = crate::instance::boot()?;
-    let now = now();
-    Some((id, now - boot_time().saturating_mul(scale().rate)))
+    let (now, boot) = (now(), boot_time());
+    // A clock that is held has not been set.
+    let ran = boot.saturating_sub(source().grant().held(boot));
+    Some((id, now - ran.saturating_mul(scale().rate)))
 }
 
 /// Wall time at which this process first read a clock.
@@ -157,7 +269,9 @@ pub fn started_at() -> Timestamp {
 
 /// The current system time; it never goes back and does not follow steps of the wall clock.
 pub fn now() -> Timestamp {
-    scale().system(steady().at(boot_time()).as_us())
+    let now_us = source().now(steady()).as_us();
+    // Two threads may read the clocks in another order than they return.
+    Timestamp::from_us(LATEST_US.fetch_max(now_us, Ordering::Relaxed).max(now_us))
 }
 
 /// Logs each step of the wall clock, for as long as the service runs.
@@ -196,39 +310,65 @@ pub async fn sleep_until(at: Timestamp) {
         if ahead.is_zero() {
             return;
         }
-        tokio::time::sleep(scale().wall_span(ahead).min(SLEEP_MAX)).await;
+        let shortest =
+            if source().grant().is_held(boot_time()) { HELD_SLEEP_MIN } else { Duration::ZERO };
+        tokio::time::sleep(scale().wall_span(ahead).clamp(shortest, SLEEP_MAX)).await;
     }
 }
 
 /// Sleeps for `span` of the system's time.
 pub async fn sleep(span: Duration) {
-    tokio::time::sleep(scale().wall_span(span)).await;
+    sleep_until(now() + span).await;
 }
 
 #[cfg(test)]
 mod tests {
+    use wattle_common::time::grant::Granter;
+
     use super::*;
 
     #[test]
     fn file_without_clock_is_an_error_with_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
-        let error = read_scale(path.clone()).unwrap_err();
+        let error = open(path.clone()).unwrap_err();
         assert!(matches!(error, ClockError::Unreadable { .. }));
         assert!(error.to_string().contains("WATTLE_CLOCK"), "{error}");
         std::fs::write(&path, b"short").unwrap();
-        let error = read_scale(path.clone()).unwrap_err();
+        let error = open(path.clone()).unwrap_err();
         assert!(matches!(error, ClockError::NoClock { source: TimeScaleError::NotAState, .. }));
         let scale = TimeScale { epoch_us: 1_700_000_000_000_000, rate: 60 };
         let mut state = scale.to_bytes().to_vec();
-        state.extend([9; 1_000]);
+        state.resize(1_000, 0);
         std::fs::write(&path, state).unwrap();
-        assert_eq!(read_scale(path).unwrap(), scale);
+        let source = open(path).unwrap();
+        assert_eq!((source.scale, source.grant()), (scale, Grant::FREE));
+    }
+
+    #[test]
+    fn a_held_clock_stands_still() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let mut granter = Granter::resume(1_000, Grant::FREE);
+        let mut state =
+            TimeScale { epoch_us: 1_700_000_000_000_000, rate: 1_000 }.to_bytes().to_vec();
+        state.resize(Grant::OFFSET, 0);
+        // The last look was a second before the start of this test.
+        granter.all_asleep(boot_time().saturating_sub(Duration::from_secs(1)));
+        let [limit, held] = granter.grant().to_words();
+        state.extend([0, limit, held, 0, 0].iter().flat_map(|word| word.to_le_bytes()));
+        std::fs::write(&path, state).unwrap();
+        let clock = FileClock::open(&path).unwrap();
+        let (first, until) = (clock.now(), wall_now() + Duration::from_millis(5));
+        while wall_now() < until {}
+        // Both clocks are read in whole microseconds, one after the other.
+        assert!(clock.now().since(first) < Duration::from_secs(1), "5 s have passed at this rate");
     }
 
     #[test]
     fn steps_of_the_wall_clock_do_not_change_the_time() {
-        let steady = Steady { wall: Timestamp::from_s(1_000_000), boot: Duration::from_secs(50) };
+        let (wall, boot) = (Timestamp::from_s(1_000_000), Duration::from_secs(50));
+        let steady = Steady { wall, boot, held: Duration::ZERO };
         let boot = Duration::from_secs(80);
         assert_eq!(steady.at(boot), Timestamp::from_s(1_000_030));
         assert_eq!(steady.step_us(Timestamp::from_s(1_000_030), boot), 0);

@@ -14,6 +14,7 @@ pub mod load;
 pub mod prometheus;
 pub mod records;
 pub mod services;
+pub mod simulated_clock;
 pub mod slurm_site;
 
 use std::ffi::OsStr;
@@ -297,9 +298,8 @@ impl System {
     /// The current system time.
     #[must_use]
     pub fn now(&self) -> wattle_common::Timestamp {
-        let head = std::fs::read(self.node_state("n0")).expect("a node has a state");
-        let scale = wattle_common::time::TimeScale::from_bytes(&head).expect("its head is a clock");
-        scale.system(clock::wall_now().as_us())
+        let clock = clock::FileClock::open(&self.node_state("n0"));
+        clock.expect("a node's state begins with its clock").now()
     }
 
     /// Sends `wattle up` itself a signal.

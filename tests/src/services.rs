@@ -20,6 +20,7 @@ use wattle_runtime::clock;
 use wattle_runtime::testing::NatsServer;
 
 use crate::examples::{example, shifted_clock, simulate_gpus};
+use crate::simulated_clock::{SimulatedClock, environment};
 use crate::{PATIENCE, program, records, until};
 
 /// System time per wall time.
@@ -45,9 +46,14 @@ pub struct Services {
     /// The names of the nodes.
     pub nodes: Vec<String>,
     folder: TempDir,
+    clock: SimulatedClock,
     /// Settings of the placer besides those of [`Services::start`].
     placer: toml::Table,
     children: BTreeMap<(&'static str, String), Child>,
+}
+
+fn state_in(folder: &Path, node: &str) -> PathBuf {
+    folder.join(format!("{node}.state"))
 }
 
 fn ms(wall: Duration) -> toml::Value {
@@ -62,26 +68,30 @@ impl Services {
 
     /// The same with further settings of the placer.
     pub async fn start_with(nodes: usize, placer: toml::Table) -> Self {
-        let server = NatsServer::start().await;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let nodes: Vec<String> = (0..nodes).map(|number| format!("n{number}")).collect();
+        let states: Vec<PathBuf> = nodes.iter().map(|node| state_in(folder.path(), node)).collect();
+        let epoch = (clock::wall_now() - EPOCH_AGO).as_us().to_string();
+        for (node, state) in nodes.iter().zip(&states) {
+            let made = Command::new(program("wattle-simnode"))
+                .args(["create", "--node", node, "--gpus", "2", "--gpu-type", "v100"])
+                .args(["--rate", &RATE.to_string(), "--epoch-us", &epoch, "--state"])
+                .arg(state)
+                .status();
+            assert!(made.expect("wattle-simnode runs").success());
+        }
+        let server = NatsServer::start_with_environment(environment(&states[0])).await;
         let cluster = ClusterId::new("main").expect("the cluster of the examples in deploy");
         let bus = Bus::connect(&BusConfig::at(&server.url()), cluster, "test").await;
         let mut services = Self {
             server,
             bus: bus.expect("the server runs"),
-            nodes: (0..nodes).map(|number| format!("n{number}")).collect(),
-            folder: tempfile::tempdir().expect("a temporary folder"),
+            nodes,
+            folder,
+            clock: SimulatedClock::start(&states),
             placer,
             children: BTreeMap::new(),
         };
-        let epoch = (clock::wall_now() - EPOCH_AGO).as_us().to_string();
-        for node in services.nodes.clone() {
-            let made = Command::new(program("wattle-simnode"))
-                .args(["create", "--node", &node, "--gpus", "2", "--gpu-type", "v100"])
-                .args(["--rate", &RATE.to_string(), "--epoch-us", &epoch, "--state"])
-                .arg(services.state_of(&node))
-                .status();
-            assert!(made.expect("wattle-simnode runs").success());
-        }
         services.run("placer", CONTROL);
         for node in services.nodes.clone() {
             for service in ["profiler", "power-agent", "launcher"] {
@@ -155,7 +165,7 @@ impl Services {
         let mut command = Command::new(program(&format!("wattle-{service}")));
         command.arg("--config").arg(&config);
         // All hosts have the clock of the first node's hardware.
-        command.env("WATTLE_CLOCK", self.state_of(&self.nodes[0]));
+        command.envs([environment(&self.state_of(&self.nodes[0]))]);
         if host != CONTROL {
             command.env("WATTLE_SIM_NODE", self.state_of(host));
         }
@@ -200,7 +210,7 @@ impl Services {
     /// The state file of a node's hardware.
     #[must_use]
     pub fn state_of(&self, node: &str) -> PathBuf {
-        self.folder.path().join(format!("{node}.state"))
+        state_in(self.folder.path(), node)
     }
 
     fn log_of(&self, service: &str, host: &str) -> PathBuf {
@@ -222,14 +232,9 @@ impl Services {
     }
 
     /// The system time of the hardware.
-    ///
-    /// # Panics
-    /// If a node has no state.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        let head = std::fs::read(self.state_of(&self.nodes[0])).expect("a node has a state");
-        let scale = wattle_common::time::TimeScale::from_bytes(&head).expect("its head is a clock");
-        scale.system(clock::wall_now().as_us())
+        self.clock.now()
     }
 
     /// Runs a command of `wattle`.
@@ -238,7 +243,7 @@ impl Services {
             .args(args)
             .env("WATTLE_NATS_URL", self.server.url())
             .env("WATTLE_CLUSTER", "main")
-            .env("WATTLE_CLOCK", self.state_of(&self.nodes[0]))
+            .envs([environment(&self.state_of(&self.nodes[0]))])
             .env("XDG_STATE_HOME", self.folder.path())
             .output()
             .expect("wattle runs")

@@ -28,6 +28,7 @@ pub struct NatsServer {
     folder: PathBuf,
     port: u16,
     jetstream: bool,
+    environment: Vec<(&'static str, PathBuf)>,
 }
 
 impl NatsServer {
@@ -48,6 +49,15 @@ impl NatsServer {
         Self::start_as(true, configuration).await
     }
 
+    /// Starts a server with JetStream and an additional variable in its environment: the clock that waits for
+    /// it.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_with_environment(variable: (&'static str, PathBuf)) -> Self {
+        Self::start_below(&std::env::temp_dir(), true, "", vec![variable]).await
+    }
+
     /// Starts a server without JetStream.
     ///
     /// # Panics
@@ -57,7 +67,7 @@ impl NatsServer {
     }
 
     async fn start_as(jetstream: bool, configuration: &str) -> Self {
-        Self::start_below(&std::env::temp_dir(), jetstream, configuration).await
+        Self::start_below(&std::env::temp_dir(), jetstream, configuration, Vec::new()).await
     }
 
     /// As [`Self::start_with`], with its store in a new folder of `parent`: another disk, for example.
@@ -65,10 +75,15 @@ impl NatsServer {
     /// # Panics
     /// As [`Self::start`].
     pub async fn start_in(parent: &Path, configuration: &str) -> Self {
-        Self::start_below(parent, true, configuration).await
+        Self::start_below(parent, true, configuration, Vec::new()).await
     }
 
-    async fn start_below(parent: &Path, jetstream: bool, configuration: &str) -> Self {
+    async fn start_below(
+        parent: &Path,
+        jetstream: bool,
+        configuration: &str,
+        environment: Vec<(&'static str, PathBuf)>,
+    ) -> Self {
         let binary =
             find().unwrap_or_else(|error| panic!("these tests need a real nats-server: {error}"));
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -78,7 +93,7 @@ impl NatsServer {
         std::fs::create_dir_all(&folder).expect("the system's temporary folder takes a folder");
         std::fs::write(folder.join("nats.conf"), configuration)
             .expect("the folder just made takes a file");
-        let mut server = Self { child: None, binary, folder, port: 0, jetstream };
+        let mut server = Self { child: None, binary, folder, port: 0, jetstream, environment };
         server.launch().await;
         server
     }
@@ -208,6 +223,7 @@ impl NatsServer {
             .arg(self.folder.join("log"))
             .arg("--ports_file_dir")
             .arg(&self.folder)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr)

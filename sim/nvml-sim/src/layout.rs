@@ -7,12 +7,14 @@
 //! word 5        sequence number of the state; its lowest bit selects the valid copy
 //! word 8..16    node id, NUL-padded
 //! word 16..24   GPU type, NUL-padded
+//! word 24..29   the grant of the clock (wattle_common::time::grant)
 //! word 512..    copy 0 of the state, then copy 1
 //! ```
 //!
 //! This module converts between words and values; it does not access shared memory. File contents
 //! are untrusted: every count is bounded and every text is validated.
 
+use wattle_common::time::grant::Grant;
 use wattle_common::time::{TimeScale, TimeScaleError};
 use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::units::EnergyMeter;
@@ -27,6 +29,8 @@ use crate::state::{CLAIMS_MAX, Claim, ClaimRequest, Gpu, NodeState, Phase, Share
 const VERSION: u64 = 2;
 /// Index of the sequence number.
 pub(crate) const SEQUENCE: usize = 5;
+/// Index of the clock's grant.
+pub(crate) const GRANT: usize = Grant::OFFSET / 8;
 /// Words before the first copy: one page, so that the head can be mapped separately.
 pub(crate) const HEAD_WORDS: usize = 512;
 const NODE: usize = 8;

@@ -11,6 +11,8 @@
               calls without a safe wrapper in std"
 )]
 
+mod activity;
+pub mod clock;
 pub mod driver;
 pub mod fault;
 pub mod health;

@@ -1,6 +1,7 @@
 //! A process's handle of a simulated node: open, observe, change.
 //!
-//! Time is the wall clock, scaled by the clock in the node's file. An observation also checks
+//! Time is the wall clock, scaled by the clock in the node's file, less the time for which its grant held it.
+//! An observation also checks
 //! whether the processes on the GPUs are alive and releases the claims of dead ones at that
 //! instant. A dead process therefore counts as load until the next observation by any process (a
 //! driver call, a job's update), or [`LIVENESS_US`] later if observations are more frequent.
@@ -9,9 +10,10 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use wattle_common::time::TimeScale;
+use wattle_common::time::grant::Grant;
 use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::{Energy, NodeId, Timestamp};
 use wattle_world::{GpuModel, World};
@@ -104,6 +106,27 @@ pub fn wall_us() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// Reading of the boot-time clock, in which the grant of the clock is expressed.
+pub(crate) fn boot_time() -> Duration {
+    let mut read = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer refers to a local value, into which the call writes. It fails only for an unknown clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut read) };
+    let (s, ns) = (u64::try_from(read.tv_sec), u32::try_from(read.tv_nsec));
+    Duration::new(s.unwrap_or_default(), ns.unwrap_or_default())
+}
+
+/// Wall time at reading zero of the boot-time clock, microseconds, from the best of some readings of both: the
+/// kernel may run another process between two of them, and a rate multiplies the difference.
+fn booted_us() -> u64 {
+    let readings = (0..5).map(|_| {
+        let before = boot_time();
+        let wall = wall_us();
+        let between = boot_time().saturating_sub(before);
+        (between, wall.saturating_sub(u64::try_from(before.as_micros()).unwrap_or(u64::MAX)))
+    });
+    readings.min().map_or(0, |(_, booted)| booted)
+}
+
 /// The catalog, read once per process.
 pub fn world() -> &'static World {
     static WORLD: OnceLock<World> = OnceLock::new();
@@ -138,6 +161,8 @@ pub struct Node {
     shared: Shared,
     head: Head,
     model: &'static GpuModel,
+    /// Wall time at reading zero of the boot-time clock, microseconds: a step of the wall clock changes nothing.
+    boot_us: u64,
     cache: Mutex<Cache>,
 }
 
@@ -216,7 +241,8 @@ impl Node {
             return Err(unusable("the state is truncated; recreate the node".to_owned(), false));
         }
         let model = model_of(&head.gpu_type)?;
-        let node = Self { path: path.to_owned(), shared, head, model, cache: Mutex::default() };
+        let (path, boot_us, cache) = (path.to_owned(), booted_us(), Mutex::default());
+        let node = Self { path, shared, head, model, boot_us, cache };
         node.observe()?;
         Ok(node)
     }
@@ -246,10 +272,35 @@ impl Node {
     pub fn path(&self) -> &Path {
         &self.path
     }
+    /// Wall time for which the clock was held.
+    #[must_use]
+    pub fn held(&self) -> Duration {
+        self.shared.grant().held(boot_time())
+    }
+    /// Wall time less the time for which the clock was held, microseconds.
+    #[must_use]
+    pub fn granted_us(&self) -> u64 {
+        // The grant first: a newer one than the reading of the clock would give an earlier time.
+        let (grant, boot) = (self.shared.grant(), boot_time());
+        let us = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        self.boot_us.saturating_add(us(boot)).saturating_sub(us(grant.held(boot)))
+    }
     /// System time.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        self.head.clock.system(wall_us())
+        self.head.clock.system(self.granted_us())
+    }
+    /// The grant of its clock.
+    #[must_use]
+    pub fn grant(&self) -> Grant {
+        self.shared.grant()
+    }
+    /// Changes the grant of its clock.
+    ///
+    /// # Errors
+    /// If the file is read-only.
+    pub fn set_grant(&self, grant: Grant) -> Result<(), NodeError> {
+        self.shared.set_grant(grant).map_err(|_| NodeError::ReadOnly { path: self.path.clone() })
     }
 
     fn hardware(&self) -> Hardware<'static> {
@@ -289,7 +340,7 @@ impl Node {
     pub fn observe(&self) -> Result<Snapshot, NodeError> {
         let mut cache = self.cache();
         let wall = wall_us();
-        let at = self.head.clock.system(wall);
+        let at = self.now();
         let sequence = self.shared.sequence();
         let is_current = cache.state.as_ref().is_some_and(|(cached, _)| *cached == sequence);
         if !is_current {

@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::layout::{HEAD_WORDS, SEQUENCE, file_words, state_words};
+use wattle_common::time::grant::Grant;
+
+use crate::layout::{GRANT, HEAD_WORDS, SEQUENCE, file_words, state_words};
 
 /// The file and its mapping.
 #[derive(Debug)]
@@ -97,6 +99,37 @@ impl Shared {
                 return (sequence, copied);
             }
         }
+    }
+
+    /// The grant of the clock.
+    pub(crate) fn grant(&self) -> Grant {
+        let words = &self.words()[GRANT..GRANT + Grant::WORDS];
+        loop {
+            let sequence = words[0].load(Ordering::Acquire);
+            let copied = std::array::from_fn(|index| {
+                if index == 0 { sequence } else { words[index].load(Ordering::Relaxed) }
+            });
+            // As for the state: the valid copy is overwritten only after the sequence number has advanced.
+            fence(Ordering::Acquire);
+            if words[0].load(Ordering::Relaxed) == sequence {
+                return Grant::from_words(copied);
+            }
+        }
+    }
+
+    /// Changes the grant. Only one process grants time, so it takes no lock.
+    pub(crate) fn set_grant(&self, grant: Grant) -> io::Result<()> {
+        if !self.writable {
+            return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        }
+        let words = &self.words()[GRANT..GRANT + Grant::WORDS];
+        let next = words[0].load(Ordering::Relaxed).wrapping_add(1);
+        fence(Ordering::Release);
+        for (word, value) in words[Grant::copy_of(next)..].iter().zip(grant.to_words()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        words[0].store(next, Ordering::Release);
+        Ok(())
     }
 
     /// Acquires the write lock until the guard is dropped or the process dies.

@@ -14,15 +14,14 @@ use wattle_common::messages::{
     LaunchedJob, LedgerEntry, NodeDesired, NodeSummary, PowerReport,
 };
 use wattle_common::subject::{Bucket, Reporter, StreamName, Topic};
-use wattle_common::time::TimeScale;
 use wattle_common::units::Energy;
 use wattle_common::{
     ClusterId, Frequency, JobId, NodeId, Power, Timestamp, WorkloadId, codec, env,
 };
 use wattle_runtime::bus::{Bus, BusConfig, KvBucket};
-use wattle_runtime::clock;
 use wattle_runtime::testing::NatsServer;
 use wattle_testkit as testkit;
+use wattle_tests::simulated_clock::{SimulatedClock, environment};
 
 /// Seconds of system time per second of wall time.
 const RATE: &str = "20";
@@ -74,7 +73,7 @@ pub(crate) struct Node {
     actual: KvBucket,
     jobs: KvBucket,
     folder: tempfile::TempDir,
-    scale: TimeScale,
+    clock: SimulatedClock,
 }
 
 fn id() -> NodeId {
@@ -83,7 +82,6 @@ fn id() -> NodeId {
 
 impl Node {
     pub(crate) async fn new() -> Self {
-        let server = NatsServer::start().await;
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("node");
         let mut create = Command::new(programs().join("wattle-simnode"));
@@ -91,18 +89,19 @@ impl Node {
         create.args(["--node", "n0", "--gpus", "2", "--gpu-type", "v100", "--rate", RATE]);
         let made = create.output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let scale = TimeScale::from_bytes(&std::fs::read(&state).unwrap()).unwrap();
+        let server = NatsServer::start_with_environment(environment(&state)).await;
+        let clock = SimulatedClock::start(&[state]);
         let cluster = ClusterId::new("test").unwrap();
         let bus = Bus::connect(&BusConfig::at(&server.url()), cluster, "test").await.unwrap();
         let desired = bus.bucket(Bucket::Desired).await.unwrap();
         let actual = bus.bucket(Bucket::Actual).await.unwrap();
         let jobs = bus.bucket(Bucket::Jobs).await.unwrap();
-        Self { server, bus, desired, actual, jobs, folder, scale }
+        Self { server, bus, desired, actual, jobs, folder, clock }
     }
 
     /// The system's time. This process lives by the wall clock, the services by the node's.
     fn now(&self) -> Timestamp {
-        self.scale.system(clock::now().as_us())
+        self.clock.now()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

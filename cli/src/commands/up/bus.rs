@@ -1,5 +1,6 @@
 //! The NATS server of `wattle up`, on a free port of this machine.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,11 +14,15 @@ use crate::output::usage;
 /// Time limit for the server to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Starts a server with its streams in `store`; returns its address.
-pub(crate) fn start(processes: &mut Processes, store: &Path) -> anyhow::Result<String> {
+/// Starts a server with its streams in `store` and this additional environment; returns its address.
+pub(crate) fn start(
+    processes: &mut Processes,
+    store: &Path,
+    env: Vec<(String, OsString)>,
+) -> anyhow::Result<String> {
     let path = wattle_runtime::server::find().map_err(|error| usage(error.to_string()))?;
     let port = free_port()?;
-    processes.start(program(path, port, store))?;
+    processes.start(program(path, port, store, env))?;
     Ok(format!("nats://127.0.0.1:{port}"))
 }
 
@@ -34,11 +39,11 @@ pub(super) fn free_port() -> anyhow::Result<u16> {
     Ok(listener.local_addr().context("no free port")?.port())
 }
 
-fn program(path: PathBuf, port: u16, store: &Path) -> Program {
+fn program(path: PathBuf, port: u16, store: &Path, env: Vec<(String, OsString)>) -> Program {
     let args = ["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"]
         .map(Into::into)
         .into_iter()
         .chain([store.as_os_str().to_owned()])
         .collect();
-    Program::server(path, args)
+    Program::server(path, args, env)
 }

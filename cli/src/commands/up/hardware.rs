@@ -10,7 +10,7 @@ use wattle_common::{NodeId, Timestamp, env};
 use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver as _, GpuError};
 
-use super::processes::find_own;
+use super::processes::{Program, find_own};
 use crate::output::usage;
 
 /// One node with its services.
@@ -102,10 +102,30 @@ pub(crate) fn simulated(
         });
     }
     let clock = nodes.first().map(|node| PathBuf::from(&node.env[0].1));
-    for node in &mut nodes {
-        node.env.extend(clock.iter().map(|path| (env::CLOCK.to_owned(), path.into())));
+    let mut hardware = Hardware { nodes, clock, shape: shape.clone() };
+    let env = hardware.clock_env();
+    for node in &mut hardware.nodes {
+        node.env.extend(env.iter().cloned());
     }
-    Ok(Hardware { nodes, clock, shape: shape.clone() })
+    Ok(hardware)
+}
+
+impl Hardware {
+    /// The program that holds the simulated clock while a service still works; `None` on real hardware.
+    pub(crate) fn clock_program(&self) -> anyhow::Result<Option<Program>> {
+        if self.clock.is_none() {
+            return Ok(None);
+        }
+        let states = self.nodes.iter().map(|node| node.env[0].1.clone());
+        let args = states.flat_map(|state| ["--state".into(), state]);
+        let args = std::iter::once("clock".into()).chain(args).collect();
+        Ok(Some(Program::clock(find_own("wattle-simnode")?, args)))
+    }
+
+    /// What a process of this system has in its environment for the clock to wait for it.
+    pub(crate) fn clock_env(&self) -> Vec<(String, OsString)> {
+        self.clock.iter().map(|path| (env::CLOCK.to_owned(), path.into())).collect()
+    }
 }
 
 /// Records the shape in the folder. Returns true if it was recorded before; a different shape is an

@@ -184,8 +184,11 @@ impl Up {
     ) -> anyhow::Result<()> {
         let url = match &self.nats {
             Some(url) => url.clone(),
-            None => bus::start(processes, &folder.path.join("nats"))?,
+            None => bus::start(processes, &folder.path.join("nats"), hardware.clock_env())?,
         };
+        if let Some(clock) = hardware.clock_program()? {
+            processes.start(clock)?;
+        }
         let mut failure = Box::pin(processes.failure());
         let bus = tokio::select! {
             bus = bus::connect(&url, &self.cluster) => bus?,

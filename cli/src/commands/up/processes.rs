@@ -50,8 +50,13 @@ pub(crate) struct Program {
 
 impl Program {
     /// The NATS server.
-    pub(crate) fn server(path: PathBuf, args: Vec<OsString>) -> Self {
-        Self { name: "nats-server".to_owned(), path, args, env: Vec::new(), grace: GRACE }
+    pub(crate) fn server(path: PathBuf, args: Vec<OsString>, env: Vec<(String, OsString)>) -> Self {
+        Self { name: "nats-server".to_owned(), path, args, env, grace: GRACE }
+    }
+
+    /// The clock of simulated hardware.
+    pub(crate) fn clock(path: PathBuf, args: Vec<OsString>) -> Self {
+        Self { name: "clock".to_owned(), path, args, env: Vec::new(), grace: GRACE }
     }
 
     /// A Wattle service with its configuration file.

@@ -47,6 +47,20 @@ enum Command {
         after_help = "Example:\n  wattle-simnode driver --state /tmp/n0.node unload\n  wattle-simnode driver --state /tmp/n0.node load"
     )]
     Driver(ChangeDriver),
+    /// Holds the clock of nodes while a process of their cluster still works, for as long as this command runs.
+    /// Processes whose WATTLE_CLOCK or WATTLE_SIM_NODE names one of the nodes are those of the cluster. Without
+    /// this command, and after SIGTERM, the clock runs freely; after SIGKILL it stands still until the next start.
+    #[command(
+        after_help = "Example:\n  wattle-simnode clock --state /tmp/n0.node --state /tmp/n1.node"
+    )]
+    Clock(Clock),
+}
+
+#[derive(Args)]
+struct Clock {
+    /// State files of all nodes of a cluster.
+    #[arg(long = "state", required = true)]
+    states: Vec<PathBuf>,
 }
 
 #[derive(Args)]
@@ -118,6 +132,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Show(args) => show(&args),
         Command::Fault(args) => fault(&args),
         Command::Driver(args) => change_driver(&args),
+        Command::Clock(args) => nvml_sim::clock::run(&args.states).map_err(Into::into),
     };
     let Err(error) = result else { return Ok(ExitCode::SUCCESS) };
     // Errors that another command line fixes are usage errors.
@@ -168,6 +183,7 @@ struct NodeReport {
     rate: u32,
     epoch_us: u64,
     at_us: u64,
+    clock_held_s: f64,
     driver_loaded: bool,
     gpus: Vec<GpuReport>,
 }
@@ -293,6 +309,7 @@ fn report(node: &Node) -> Result<NodeReport, NodeError> {
         rate: node.clock().rate,
         epoch_us: node.clock().epoch_us,
         at_us: snapshot.at.as_us(),
+        clock_held_s: node.held().as_secs_f64(),
         driver_loaded: snapshot.state.driver.load().is_some(),
         gpus: gpus.collect(),
     })

@@ -24,6 +24,7 @@ use crate::node::{Node, NodeError, world};
 use crate::nvml::uuid_of;
 use crate::state::ClaimRequest;
 
+pub(crate) use signals::Signals;
 pub use train::Outcome;
 
 /// Command-line arguments of the job.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Request of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Signal {
+pub(crate) enum Signal {
     /// SIGUSR1: write a checkpoint and exit.
     Checkpoint,
     /// SIGTERM or SIGINT: the same; SIGKILL may follow.
@@ -15,11 +15,11 @@ pub(super) enum Signal {
 }
 
 /// The signals that a job handles.
-pub(super) struct Signals(libc::sigset_t);
+pub(crate) struct Signals(libc::sigset_t);
 
 impl Signals {
     /// Blocks the signals for this thread and the threads it starts.
-    pub(super) fn block() -> Self {
+    pub(crate) fn block() -> Self {
         // SAFETY: a signal set is plain data, initialised by `sigemptyset` before any other use;
         // the other calls only access this local set.
         unsafe {
@@ -35,7 +35,7 @@ impl Signals {
     }
 
     /// Waits for `span` (wall time) or until a signal arrives.
-    pub(super) fn wait(&self, span: Duration) -> Option<Signal> {
+    pub(crate) fn wait(&self, span: Duration) -> Option<Signal> {
         let timeout = libc::timespec {
             tv_sec: libc::time_t::try_from(span.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: span.subsec_nanos().into(),

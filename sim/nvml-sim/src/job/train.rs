@@ -15,13 +15,13 @@ use super::{JobError, Setup};
 use crate::node::{Snapshot, Tenancy, wall_us};
 use crate::state::{Claim, NANOSTEPS, Phase};
 
-/// Interval between progress reports (wall time).
+/// Interval between progress reports (wall time while the clock is not held).
 const REPORT_EVERY: Duration = Duration::from_millis(200);
 /// Interval between observations of peers (wall time).
 const PEER_EVERY: Duration = Duration::from_millis(20);
 /// Shortest wait (wall time); epochs that end sooner are observed together.
 const WAIT_MIN: Duration = Duration::from_millis(2);
-/// Timeout for a missing peer (wall time, microseconds), like that of a collective operation.
+/// Timeout for a missing peer (wall time while the clock is not held, microseconds), like that of a collective operation.
 const PEER_GRACE_US: u64 = 5_000_000;
 /// How long an ended process stays visible to its peers (wall time, microseconds).
 const LINGER_US: u64 = 1_000_000;
@@ -52,7 +52,7 @@ struct Training<'a> {
     peers: Option<Peers>,
     /// Whether all processes have been present at the same time.
     synced: bool,
-    /// Last wall time at which all were present, microseconds.
+    /// When all were last present: wall time less that for which the clock was held, microseconds.
     synced_us: u64,
     /// Steps completed by earlier attempts.
     restored_steps: u64,
@@ -97,7 +97,7 @@ pub(super) fn train(setup: &Setup, signals: &Signals) -> Result<Outcome, JobErro
         tenancy,
         peers,
         synced: false,
-        synced_us: wall_us(),
+        synced_us: setup.node.granted_us(),
         restored_steps,
         start_up,
         start_up_steps: 0,
@@ -162,10 +162,11 @@ impl Training<'_> {
                     self.save(steps)?;
                 }
             }
-            let due = wall_us().saturating_sub(reported_us) >= REPORT_EVERY.as_micros() as u64;
+            let due = setup.node.granted_us().saturating_sub(reported_us)
+                >= REPORT_EVERY.as_micros() as u64;
             let trains = matches!(self.start_up, StartUp::Over);
             if epoch_now > epoch || (due && trains) {
-                reported_us = wall_us();
+                reported_us = setup.node.granted_us();
                 reporter.send(&self.progress(steps));
             }
             if epoch_now > epoch {
@@ -247,13 +248,14 @@ impl Training<'_> {
         }
         if present.len() as u32 + 1 == request.nodes && !peer_ended {
             self.synced = true;
-            self.synced_us = wall_us();
+            self.synced_us = self.setup.node.granted_us();
             let total = own + present.iter().map(|peer| peer.gpus).sum::<u32>();
             let slowest = present.iter().map(|peer| peer.local_rate).min().unwrap_or(u64::MAX);
             self.set(Phase::Running, total, slowest)?;
             return Ok(Sync::Ready);
         }
-        if self.synced && wall_us().saturating_sub(self.synced_us) > PEER_GRACE_US {
+        let absent_us = self.setup.node.granted_us().saturating_sub(self.synced_us);
+        if self.synced && absent_us > PEER_GRACE_US {
             let is_present =
                 |rank: &u32| *rank == request.rank || present.iter().any(|p| p.rank == *rank);
             let missing = (0..request.nodes).find(|rank| !is_present(rank)).unwrap_or(0);

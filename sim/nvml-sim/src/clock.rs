@@ -1,0 +1,55 @@
+//! Grants the time of simulated nodes for as long as it runs.
+//!
+//! It looks at the processes of the cluster ([`Activity`]) several times in each grain of time, and writes the
+//! grant ([`Granter`]) to the state of every node. If it is killed, the time is held until it runs again; if it
+//! is terminated, the time runs freely afterwards.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use wattle_common::time::grant::{Grant, Granter, grain};
+
+use crate::activity::Activity;
+use crate::job::Signals;
+use crate::node::{Node, NodeError, boot_time};
+
+/// Looks in one grain of time, on a quiet machine.
+const LOOKS_PER_GRAIN: u32 = 4;
+/// Shortest time between two looks: they may take 5 to 10 % of one core.
+const PAUSE_MIN: Duration = Duration::from_micros(100);
+/// Share of the time that looks may take: a look that took long is followed by a pause this many times longer.
+const PAUSE_PER_LOOK: u32 = 8;
+
+/// Grants time to the nodes with these state files, which have the same rate, until SIGTERM or SIGINT.
+///
+/// # Errors
+/// If a file cannot be opened or written.
+///
+/// # Panics
+/// Without a file.
+pub fn run(paths: &[PathBuf]) -> Result<(), NodeError> {
+    let nodes = paths.iter().map(|path| Node::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let rate = nodes.first().expect("the command line requires a node").clock().rate;
+    // After a kill between two writes the nodes may differ by one grant; the time never goes back.
+    let last = nodes.iter().map(Node::grant).min_by_key(|grant| grant.held(boot_time()));
+    let mut granter = Granter::resume(rate, last.unwrap_or_default());
+    let mut activity = Activity::of(paths);
+    let signals = Signals::block();
+    loop {
+        let began = boot_time();
+        if activity.all_asleep() {
+            granter.all_asleep(boot_time());
+            put(&nodes, granter.grant())?;
+        }
+        let took = boot_time().saturating_sub(began);
+        let pause = (took * PAUSE_PER_LOOK).max(grain(rate) / LOOKS_PER_GRAIN).max(PAUSE_MIN);
+        if signals.wait(pause).is_some() {
+            // Jobs that are still to write their checkpoints need the time.
+            return put(&nodes, granter.grant().released(boot_time()));
+        }
+    }
+}
+
+fn put(nodes: &[Node], grant: Grant) -> Result<(), NodeError> {
+    nodes.iter().try_for_each(|node| node.set_grant(grant))
+}
