@@ -11,6 +11,10 @@ pub use nats_server::NatsServer;
 
 use crate::bus::{ANSWER_WITHIN, Bus};
 
+/// Wall time after which a test that waits for a condition has hung. It says nothing of how long the condition
+/// should take: with real processes that depends on the machine.
+pub const HANG: Duration = Duration::from_secs(600);
+
 const POLL_EVERY: Duration = Duration::from_millis(10);
 
 /// Polls `look` until it returns a value; `None` after `patience`.

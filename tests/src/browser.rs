@@ -9,7 +9,7 @@ use crate::http::http;
 use crate::until;
 
 /// Time limit of one request, wall time.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+const ANSWER_WITHIN: Duration = wattle_runtime::testing::HANG;
 /// The key of an element in WebDriver's messages.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 

@@ -31,7 +31,7 @@ use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::{clock, testing};
 
 /// Deadline of a condition, far above the expected time.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const PATIENCE: Duration = wattle_runtime::testing::HANG;
 
 /// The environment variable with the folder of the programs under test; by default that of the test.
 pub const PROGRAMS_ENV: &str = "WATTLE_PROGRAMS";
@@ -184,8 +184,15 @@ impl System {
             .env("WATTLE_NATS_URL", self.url())
             .env("WATTLE_CLUSTER", self.cluster.as_str())
             .env("XDG_STATE_HOME", self.folder.path())
+            .envs(self.clock_environment())
             .output()
             .expect("wattle runs")
+    }
+
+    /// The environment of a process for which the simulated clock waits.
+    fn clock_environment(&self) -> Option<(&'static str, PathBuf)> {
+        let state = self.node_state("n0");
+        state.exists().then(|| simulated_clock::environment(&state))
     }
 
     /// Runs a command that must succeed, and parses its output as JSON.

@@ -29,7 +29,7 @@ const ABSENT: i32 = 3;
 /// The first release that gives the device files of a GRES with another name than `gpu` to a job.
 const SHARES: (u32, u32) = (23, 2);
 /// Deadline of a condition. Slurm notices a lost end of a job when its node registers again, after about 200 s.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = wattle_runtime::testing::HANG;
 
 /// How a site is set up.
 pub struct Setup {

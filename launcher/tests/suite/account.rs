@@ -13,7 +13,7 @@ use wattle_launcher::{Config, Event, Outcome, RunSpec, Status};
 
 use crate::support::{config, desired_job, node};
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = wattle_runtime::testing::HANG;
 /// The name of the user 65534 of every system, which has no privileges.
 const UNPRIVILEGED: &str = concat!("no", "body");
 

@@ -16,7 +16,7 @@ use wattle_runtime::testing::{NatsServer, until};
 use crate::memory_engine::{Cluster, MemoryEngine};
 use crate::support::{config, desired, desired_job, node};
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = wattle_runtime::testing::HANG;
 
 /// What a job of the contract does.
 #[derive(Clone, Copy)]

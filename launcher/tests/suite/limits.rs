@@ -16,7 +16,7 @@ use wattle_runtime::testing::until;
 use crate::service::{Site, job};
 use crate::support::{config, desired_job, node};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = wattle_runtime::testing::HANG;
 const ROOT: &str = "/sys/fs/cgroup";
 const SKIPPED: &str = "skipped: needs root and the cgroup controllers memory, cpu and pids";
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];

@@ -21,7 +21,7 @@ use wattle_runtime::testing::{NatsServer, until};
 use crate::support::{node, stopping};
 
 /// Longer than the slowest test on a loaded machine.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = wattle_runtime::testing::HANG;
 
 pub(crate) struct Site {
     server: NatsServer,

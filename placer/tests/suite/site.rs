@@ -17,7 +17,7 @@ use wattle_runtime::testing::{NatsServer, until};
 use wattle_testkit::{applied_gpu, job_spec, power_report};
 
 /// Long enough for a machine that runs many tests at once.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = wattle_runtime::testing::HANG;
 
 /// The lease of the leading placer.
 pub(crate) const SERVICE_LEASE: Duration = Duration::from_secs(2);

@@ -20,7 +20,7 @@ use wattle_runtime::testing::{NatsServer, until};
 use wattle_testkit::{job_record, job_spec};
 
 /// Limit of each wait, far above the usual duration on a loaded machine.
-const WITHIN: Duration = Duration::from_secs(30);
+const WITHIN: Duration = wattle_runtime::testing::HANG;
 /// Interval at which surfaces are requested.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 

@@ -26,7 +26,7 @@ use wattle_runtime::testing::{NatsServer, until};
 use wattle_testkit::{job, job_record, job_spec, job_window, workload};
 
 /// Far more than any of it takes on a busy machine.
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = wattle_runtime::testing::HANG;
 /// Length of a window that is closed while a condition is waited for.
 const WINDOW: Duration = Duration::from_millis(50);
 

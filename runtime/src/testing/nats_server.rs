@@ -7,16 +7,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 
-use super::POLL_EVERY;
+use super::{HANG, POLL_EVERY};
 use crate::server::find;
-
-/// Deadline of a start. A server starts in about 30 ms; a loaded machine may need much longer.
-const READY_WITHIN: Duration = Duration::from_secs(30);
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -255,11 +251,8 @@ impl NatsServer {
                 tokio::time::sleep(POLL_EVERY).await;
             }
         };
-        if tokio::time::timeout(READY_WITHIN, ready).await.is_err() {
-            panic!(
-                "nats-server is not ready after {READY_WITHIN:?} ({last}); its log:\n{}",
-                self.log()
-            );
+        if tokio::time::timeout(HANG, ready).await.is_err() {
+            panic!("nats-server is not ready after {HANG:?} ({last}); its log:\n{}", self.log());
         }
     }
 }

@@ -20,7 +20,7 @@ const NAME: &str = "n\n\nJobId=1 JobName=x\n   UserId=root(0)\n     Nodes=n1 CPU
                     GRES=gpu:g0:1(IDX:0)\n   MinCPUsNode=1\u{1f}0\u{1f}";
 
 /// Longest wait for a job's state.
-const WITHIN: Duration = Duration::from_secs(30);
+const WITHIN: Duration = wattle_runtime::testing::HANG;
 
 struct Cluster {
     folder: PathBuf,

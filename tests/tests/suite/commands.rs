@@ -254,7 +254,7 @@ fn documented_scripts_run() {
 }
 
 /// Longest time to the first line of output, wall time.
-const FIRST_LINE: std::time::Duration = std::time::Duration::from_secs(60);
+const FIRST_LINE: std::time::Duration = wattle_runtime::testing::HANG;
 
 /// Runs a command that continues until it is interrupted, and returns its first line.
 async fn first_line(workplace: &Workplace, text: &str, server: Option<&System>) -> String {

@@ -5,7 +5,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use wattle_common::job::JobPhase;
-use wattle_runtime::clock;
 use wattle_tests::{System, kill, until};
 
 /// The lease of the active placer.
@@ -89,9 +88,7 @@ async fn another_placer_continues_when_the_active_one_is_paused_or_killed() {
     until_state(&system, second.0.id(), "standby").await;
 
     kill(first, "STOP");
-    let paused = clock::monotonic();
     until_state(&system, second.0.id(), "active").await;
-    let after_pause = clock::monotonic() - paused;
     jobs.push(system.submit("late", &[], &short));
     let cancelled = jobs.remove(2);
     let output = system.wattle(&["cancel", cancelled.as_str()]);
@@ -103,12 +100,8 @@ async fn another_placer_continues_when_the_active_one_is_paused_or_killed() {
 
     // Killed, and its process id remains until it is waited for.
     second.0.kill().unwrap();
-    let killed = clock::monotonic();
     until_state(&system, first, "active").await;
-    let after_kill = clock::monotonic() - killed;
     jobs.push(system.submit("last", &[], &short));
-    println!("takeover: {after_pause:?} after a pause, {after_kill:?} after kill -9");
-    assert!(after_pause < LEASE * 2 && after_kill < LEASE * 2, "{after_pause:?}, {after_kill:?}");
     for job in &jobs {
         let end = system.until_job(job, "it is finished", |r| r.phase.is_final()).await;
         assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{end:#?}");

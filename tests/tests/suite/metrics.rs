@@ -29,7 +29,7 @@ const ALERTS: &str = "deploy/prometheus/alerts.yml";
 /// Most short jobs.
 const SHORTS_MAX: usize = 8;
 /// Time in which every panel has data, beyond that of the start.
-const PANELS_WITHIN: Duration = Duration::from_secs(60);
+const PANELS_WITHIN: Duration = wattle_runtime::testing::HANG;
 
 /// Prints that a part of a test did not run.
 #[expect(clippy::print_stdout, reason = "the note of a test that is not run")]

@@ -26,7 +26,7 @@ use wattle_tests::simulated_clock::{SimulatedClock, environment};
 /// Seconds of system time per second of wall time.
 const RATE: &str = "20";
 /// Deadline of every condition, wall time; generous for a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = wattle_runtime::testing::HANG;
 const WORKLOAD: &str = "bert-squad-b32";
 
 /// The folder of the built programs.

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use wattle_runtime::testing;
 use wattle_testkit::documentation::{self, Run, commands, words};
-use wattle_tests::{PATIENCE, kill, until};
+use wattle_tests::{PATIENCE, kill, simulated_clock, until};
 
 use crate::commands::{Workplace, difference, stdout};
 
@@ -84,6 +85,14 @@ fn start(workplace: &Workplace, text: &str) -> Started {
     started
 }
 
+/// The environment of a command for which the clock of the system that runs here waits, as if no time passed
+/// between a reader's commands.
+fn clock_environment(workplace: &Workplace) -> Option<(&'static str, PathBuf)> {
+    let running = std::fs::read(workplace.path().join(".state/wattle/running.json")).ok()?;
+    let running: serde_json::Value = serde_json::from_slice(&running).ok()?;
+    Some(simulated_clock::environment(Path::new(running.get("clock")?.as_str()?)))
+}
+
 /// Runs one page's session.
 async fn run(page: &str, session: &[documentation::Command]) {
     let workplace = Workplace::new();
@@ -106,7 +115,9 @@ async fn run(page: &str, session: &[documentation::Command]) {
         let mut last = String::new();
         let mut attempt = || {
             // The pages show the jobs of this user.
-            let output = workplace.shell(text).env("USER", "ada").output().unwrap();
+            let mut shell = workplace.shell(text);
+            let output =
+                shell.env("USER", "ada").envs(clock_environment(&workplace)).output().unwrap();
             let (printed, error) = (stdout(&output), String::from_utf8_lossy(&output.stderr));
             let expected =
                 shape_difference(&command.output, &printed).or_else(|| overrun(&printed));

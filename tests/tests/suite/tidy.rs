@@ -84,6 +84,37 @@ fn external_interfaces_are_used_in_one_place() {
     }
 }
 
+/// How long real processes take depends on the machine, so no test asserts it: durations are asserted on virtual
+/// time, by the state machines' own tests. What is listed measures on request, or generates load and faults.
+#[test]
+fn tests_measure_no_wall_time() {
+    const MEASURE: [&str; 7] = [
+        "tests/src/chaos/",
+        "tests/src/load/",
+        "tests/src/gpu_suite/",
+        "tests/benches/",
+        "tests/tests/suite/slurm_faults.rs",
+        "sim/experiments/tests/suite/bounds.rs",
+        // The documentation's slow commands, with a limit for each.
+        "tests/tests/suite/commands.rs",
+    ];
+    for path in files(".rs") {
+        let name = shown(&path);
+        let is_test = name.starts_with("tests/") || name.contains("/tests/");
+        let measures = MEASURE.iter().any(|place| name.starts_with(place));
+        if !is_test || measures || name == "tests/tests/suite/tidy.rs" {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        for (i, line) in text.lines().enumerate() {
+            for word in ["monotonic()", "Instant::now()", ".elapsed()"] {
+                let place = format!("{name}:{}", i + 1);
+                assert!(!line.contains(word), "{place} measures wall time with {word}");
+            }
+        }
+    }
+}
+
 /// Every exception to a lint states a reason.
 #[test]
 fn lint_exceptions_have_a_reason() {

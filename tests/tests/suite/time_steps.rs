@@ -7,7 +7,6 @@ use nvml_sim::node::Node;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::JobRecord;
 use wattle_common::{JobId, Power};
-use wattle_runtime::clock;
 use wattle_tests::examples::faketime;
 use wattle_tests::services::{CONTROL, LEASE, LOST_AFTER, RATE, Services};
 use wattle_tests::until;
@@ -48,10 +47,10 @@ async fn orders_continue(services: &Services, job: &str) {
     assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{end:#?}");
 }
 
-/// Waits for `span` of wall time while everything runs.
-async fn pass(span: Duration) {
-    let end = clock::monotonic() + span;
-    until("time passes", async || (clock::monotonic() >= end).then_some(())).await;
+/// Waits while everything runs until the services have seen `span` of wall time, which the rate multiplies.
+async fn pass(services: &Services, span: Duration) {
+    let end = services.now() + span * RATE;
+    until("time passes", async || (services.now() >= end).then_some(())).await;
 }
 
 #[tokio::test]
@@ -59,7 +58,7 @@ async fn placer_that_was_paused_restarts_no_job() {
     let services = Services::start(2).await;
     let jobs = two_running_jobs(&services).await;
     services.signal("placer", CONTROL, "STOP");
-    pass(LOST_AFTER + LEASE).await;
+    pass(&services, LOST_AFTER + LEASE).await;
     services.signal("placer", CONTROL, "CONT");
     services.until_alarm("the placer was paused or blocked for").await;
     orders_continue(&services, "after").await;
@@ -109,7 +108,7 @@ async fn all_clocks_are_set(seconds: i64) {
     })
     .await;
     orders_continue(&services, "one-differs").await;
-    pass(LOST_AFTER).await;
+    pass(&services, LOST_AFTER).await;
     no_job_was_restarted(&services, &jobs).await;
 }
 
@@ -212,7 +211,7 @@ async fn jobs_continue_when_the_store_is_lost() {
         services.until_job(job, "it is adopted", runs).await;
     }
     orders_continue(&services, "after").await;
-    pass(LOST_AFTER).await;
+    pass(&services, LOST_AFTER).await;
     no_job_was_restarted(&services, &jobs).await;
     for job in &jobs {
         let output = services.wattle(&["cancel", job.as_str()]);

@@ -13,7 +13,7 @@ use wattle_runtime::testing::{self, NatsServer};
 use wattle_testkit::{job_spec, ledger_entry};
 
 /// Much longer than any step of a test; reaching it fails the test.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
+pub(crate) const DEADLINE: Duration = wattle_runtime::testing::HANG;
 
 pub(crate) fn cluster(name: &str) -> ClusterId {
     ClusterId::new(name).unwrap()
