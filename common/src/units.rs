@@ -282,11 +282,6 @@ pub struct EnergyMeter {
 }
 
 impl EnergyMeter {
-    /// A meter that starts at `energy`.
-    #[must_use]
-    pub fn starting_at(energy: Energy) -> Self {
-        Self { nanojoules: u128::from(energy.0) * 1_000_000 }
-    }
     /// A meter that continues from another one's [`EnergyMeter::as_nj`].
     #[must_use]
     pub const fn from_nj(nanojoules: u128) -> Self {

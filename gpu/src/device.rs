@@ -79,7 +79,8 @@ pub struct GpuInfo {
 /// Readings of a GPU at one instant. A quantity that cannot be read is `None`, never zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuReading {
-    /// Power draw. On Ampere and later NVML reports an average over about one second.
+    /// Power draw. NVML averages it over one second on Ampere, except GA100 (A100, A30), and later; on
+    /// other GPUs it is instantaneous.
     pub power: Option<Power>,
     /// Energy since the driver was loaded. See [`crate::EnergyCounter`] for differences.
     pub energy_total: Option<Energy>,

@@ -1,7 +1,8 @@
-//! The seam between the launcher's decisions and whatever starts jobs on nodes.
+//! The interface between the launcher's decisions and the component that starts jobs on nodes.
 //!
-//! An [`Engine`] starts, signals and observes the processes of jobs: child processes of this node
-//! ([`local`]), jobs of a batch system, pods of a cluster. It decides nothing.
+//! An [`Engine`] starts, signals and observes the processes of jobs, and decides nothing. The only
+//! implementation of the product is [`local`], for child processes of this node. A scheduler with a
+//! queue of its own, such as Slurm, is not an engine: its service takes the place of the launcher.
 //! `docs/extending/engine.md` explains how to write one; `tests/suite/engine.rs` holds every engine to
 //! the contract below.
 

@@ -53,6 +53,7 @@ mod orders;
 mod planning;
 mod power_shares;
 mod probes;
+mod raised_alarms;
 mod reporter;
 mod restarts;
 mod restore;
@@ -69,7 +70,7 @@ use wattle_common::messages::{
     StoreRestored, SubmitJob, Surface,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp};
-use wattle_grid::{Reading, Signal};
+use wattle_grid::{Signal, Reading};
 
 use crate::config::Config;
 use crate::controller::Controller;
@@ -79,10 +80,11 @@ use budget::{LedgerPower, StoredBudget};
 use grid::GridSignals;
 use inventory::NodeState;
 use probes::Refused;
+use raised_alarms::RaisedAlarms;
 
 pub use restore::PersistedState;
 
-/// The part of the ended jobs that is forgotten at once when the bucket is nearly full: the inverse.
+/// When the bucket is nearly full, one in this many ended jobs is forgotten at once.
 const ENDED_PARTS: usize = 16;
 
 /// The number of a request, counted by the service.
@@ -216,7 +218,7 @@ pub struct Placer {
     /// Whether an ordered cap waits until others have fallen.
     raises_pending: bool,
     alarms: Vec<String>,
-    last_alarm: String,
+    raised_alarms: RaisedAlarms,
     bounds_alarms: bounds::Alarms,
     /// The budget in force.
     budget: Option<StoredBudget>,
@@ -267,7 +269,7 @@ impl Placer {
             plan_is_outdated: true,
             raises_pending: false,
             alarms: Vec::new(),
-            last_alarm: String::new(),
+            raised_alarms: RaisedAlarms::default(),
             bounds_alarms: bounds::Alarms::new(),
             config,
         };
@@ -353,9 +355,7 @@ impl Placer {
         out.extend(self.answers.drain(..).map(|(number, reply)| Action::Answer(number, reply)));
         self.forget_ended(self.config.ended_kept, out);
         for alarm in self.alarms.drain(..) {
-            // A lasting fault raises one alarm.
-            if self.last_alarm != alarm {
-                self.last_alarm.clone_from(&alarm);
+            if self.raised_alarms.is_new(now, &alarm) {
                 out.push(Action::Alarm(alarm));
             }
         }

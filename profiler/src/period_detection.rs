@@ -16,8 +16,8 @@
 //!   assigned.
 //!
 //! Detectable periods range from two sampling intervals to a quarter of the window; a longer one
-//! is too often chance. On most GPUs since Ampere NVML's power is a mean over one second, and
-//! utilisation is a mean over a sixth of a second to a second, so short steps are attenuated.
+//! is too often chance. NVML's power is a mean over one second on Ampere, except GA100 (A100, A30),
+//! and later; utilisation is a mean over a sixth of a second to a second. Both attenuate short steps.
 //! Results for synthetic loops at 10 Hz (four waveforms, iterations uneven by 2 %, noise of 5, 20
 //! and 50 % of the amplitude), printed by
 //! `cargo test -p wattle-profiler --test suite period_detection -- --nocapture`:
@@ -77,7 +77,7 @@ const SHORTER_OPEN_FROM: f64 = 0.70;
 /// Largest divisor of a period that is examined, and the largest relative correlation there.
 const PARTS_MAX: u32 = 6;
 const BETWEEN_MAX: f64 = 0.3;
-/// The same for fractions shorter than three sampling intervals, which sensors blur.
+/// Largest relative correlation at a fraction shorter than three sampling intervals, which sensors blur.
 const BETWEEN_MAX_FINE: f64 = 0.1;
 /// Relative correlation from which another period, not a multiple, belongs to another loop.
 const OTHER_FROM: f64 = 0.6;

@@ -34,7 +34,8 @@ pub struct GpuSample {
     pub at_us: Timestamp,
     /// The GPU.
     pub gpu: GpuIndex,
-    /// Power draw. From Ampere on, NVML's value is an average over about a second.
+    /// Power draw. NVML averages it over one second on Ampere, except GA100 (A100, A30), and later; on
+    /// other GPUs it is instantaneous.
     pub power_mw: Option<Power>,
     /// Energy since the previous sample, from the GPU's counter if it has one, otherwise power times
     /// time.

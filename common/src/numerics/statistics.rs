@@ -55,14 +55,6 @@ pub fn conformal_index(n: usize, q: f64) -> Option<usize> {
     rank.min(n).checked_sub(1)
 }
 
-/// Quantile by nearest rank, `ceil(n q)` and at least 1, of values in ascending order: type 1, the
-/// inverse of the empirical distribution function.
-#[must_use]
-pub fn quantile_nearest_rank(sorted: &[f64], q: f64) -> Option<f64> {
-    let rank = (sorted.len() as f64 * q).ceil() as usize;
-    sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied()
-}
-
 /// Normalised likelihoods `exp(-deviance / 2)` of alternatives, given each one's deviance (minus
 /// twice its log likelihood, up to a common constant; a sum of squared standardised residuals). They
 /// sum to 1.
@@ -109,11 +101,9 @@ mod tests {
         let close = |a: Option<f64>, b: f64| assert!((a.unwrap() - b).abs() < 1e-12, "{a:?} {b}");
         close(quantile_linear(&mut values(), 0.4), 2.6);
         close(quantile_weibull(&mut values(), 0.4), 2.4);
-        close(quantile_nearest_rank(&[1.0, 2.0, 3.0, 4.0, 5.0], 0.4), 2.0);
         close(quantile_weibull(&mut values(), 0.99), 5.0);
         assert_eq!(quantile_linear(&mut [], 0.5), None);
         assert_eq!(quantile_weibull(&mut [], 0.5), None);
-        assert_eq!(quantile_nearest_rank(&[], 0.5), None);
     }
 
     #[test]

@@ -196,12 +196,6 @@ impl<P: PolicyHandle> Controller<P> {
         self.probes.active.values().map(|probe| probe.until).min()
     }
 
-    /// The probes made of a job that has not ended.
-    #[must_use]
-    pub fn probes_of(&self, job: &JobId) -> &[ProbeRecord] {
-        self.probes.made.get(job).map_or(&[], Vec::as_slice)
-    }
-
     /// Whether a running job shares none of its GPUs.
     fn runs_alone(&self, key: JobKey) -> bool {
         let Some(State::Running { on, .. }) = self.state.job(key).map(|job| &job.state) else {

@@ -101,7 +101,8 @@ impl ClusterState {
     pub fn restart_cost(&self, job: &Job, gpus: u32) -> Duration {
         self.restart_costs.predicted(job.facts.workload.as_ref(), &job.restarts, gpus)
     }
-    /// That cost over the formula's ([`crate::state::restarts::typical_cost`]).
+    /// The predicted cost of a restart divided by the typical cost of the formula
+    /// ([`crate::state::restarts::typical_cost`]).
     #[must_use]
     pub fn restart_cost_factor(&self, job: &Job) -> f64 {
         self.restart_costs.factor(job.facts.workload.as_ref(), &job.restarts)
@@ -179,7 +180,7 @@ impl ClusterState {
         let first = job.state.gpus()?.by_node.first()?;
         Some(&self.node(first.node).facts.gpu_type)
     }
-    /// Whether the caps and clocks of one of these GPUs are not set, whatever is ordered.
+    /// Whether one of these GPUs is on a node that is advised only: its power agent sets no caps or clocks.
     #[must_use]
     pub fn has_fixed_caps(&self, on: &GpuSet) -> bool {
         on.by_node.iter().any(|here| self.node(here.node).fixed_caps.is_some())
@@ -280,12 +281,6 @@ impl ClusterState {
         Arc::make_mut(&mut self.node_keys).insert(facts.id.clone(), key);
         self.nodes.push(Node::new(facts, self.now));
         key
-    }
-
-    /// A node is lost: no job is placed there. The caller decides about its jobs.
-    pub fn node_lost(&mut self, key: NodeKey) {
-        self.allocation_revision += 1;
-        Arc::make_mut(&mut self.nodes[key.index()].facts).healthy = 0;
     }
 
     /// A node is connected to this leaf switch. Jobs of several nodes are placed below few switches.

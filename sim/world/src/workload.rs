@@ -61,17 +61,9 @@ pub(crate) struct Response {
     pub(crate) clock: Option<(Curve, Curve)>,
     /// Family in the GPU's table of pairs.
     pub(crate) family: Option<usize>,
-    /// Whether the figures were measured on this GPU model or derived from another.
-    pub(crate) measured: bool,
 }
 
 impl Workload {
-    /// Whether the response on this GPU model was measured there.
-    #[must_use]
-    pub fn measured_on(&self, gpu: &crate::GpuModel) -> bool {
-        self.responses.get(gpu.index).is_some_and(|response| response.measured)
-    }
-
     /// Seconds per epoch with exclusive use of `gpus` GPUs on `nodes` nodes, at default cap and clock.
     #[must_use]
     pub fn epoch_s(&self, gpu: &crate::GpuModel, gpus: u32, nodes: u32) -> f64 {

@@ -48,21 +48,7 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
     ("view", &["common", "placer"], &[]),
     ("web", &["common", "view"], &["runtime"]),
     ("evaluation", &["common", "predictor"], &[]),
-    (
-        "simulator",
-        &[
-            "common",
-            "world",
-            "grid",
-            "profiler",
-            "predictor",
-            "placer",
-            "power-agent",
-            "launcher",
-            "evaluation",
-        ],
-        &[],
-    ),
+    ("simulator", &["common", "world", "grid", "predictor", "placer", "slurm", "evaluation"], &[]),
     ("experiments", &["common", "world", "placer", "simulator"], &[]),
     (
         "cli",
@@ -178,7 +164,8 @@ fn a_service_shell_is_a_feature_that_the_simulator_does_without() {
         }
     }
     let workspace = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    for room in ["profiler", "predictor", "registry", "placer", "power-agent", "launcher", "gpu"] {
+    let rooms = ["profiler", "predictor", "registry", "placer", "power-agent", "launcher", "slurm"];
+    for room in rooms.into_iter().chain(["gpu"]) {
         let line = workspace.lines().find(|l| l.starts_with(&format!("wattle-{room} = "))).unwrap();
         assert!(line.contains("default-features = false"), "{line}");
     }

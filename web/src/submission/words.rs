@@ -1,4 +1,7 @@
 //! The words of a command line: split at spaces and tabs and unquoted as by a shell, without any expansion.
+//!
+//! The form names what a shell would interpret (`>`, `$HOME`, a second line), and that depends on the
+//! quotation marks. The usual crates give only the words: they accept several lines, and leave out a comment.
 
 /// The words of a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -147,18 +147,7 @@ fn response(
     let core_bound = row.core_bound.or_else(by_caps).unwrap_or(busy);
     let memory_busy = row.memory_busy.unwrap_or(MEMORY_SHARE * busy);
     let full_w = full_w(gpu, active_w);
-    Ok(Response {
-        epoch_s,
-        active_w,
-        full_w,
-        busy,
-        memory_busy,
-        core_bound,
-        caps,
-        clock,
-        family,
-        measured: true,
-    })
+    Ok(Response { epoch_s, active_w, full_w, busy, memory_busy, core_bound, caps, clock, family })
 }
 
 /// The core-bound share for which the GPU's general throttle law gives the speed measured at the
@@ -196,6 +185,5 @@ fn carried(known: &Response, from: &GpuModel, to: &GpuModel) -> Response {
         caps: None,
         clock: None,
         family: known.family,
-        measured: false,
     }
 }
