@@ -8,7 +8,6 @@ mod chronus;
 mod elasticflow;
 mod format;
 mod gavel;
-mod hostlist;
 pub mod inferred;
 mod philly;
 mod row;

@@ -50,17 +50,23 @@ impl GresList {
             return Ok(list);
         }
         for item in split_outside_parentheses(text) {
-            let item = item.split('(').next().unwrap_or(item);
-            let item =
+            let item = item.split('(').next().unwrap_or(item).trim();
+            let request =
                 item.strip_prefix("gres:").or_else(|| item.strip_prefix("gres/")).unwrap_or(item);
-            let mut parts = item.split([':', '=']);
-            let name = parts.next().unwrap_or_default();
-            let rest: Vec<&str> = parts.collect();
-            let (kind, count) = match rest.as_slice() {
-                [] => ("", "1"),
-                [one] if one.starts_with(|c: char| c.is_ascii_digit()) => ("", *one),
-                [kind] => (*kind, "1"),
-                [kind, count] => (*kind, *count),
+            // A number always follows `=`; after `:` it may be a type instead.
+            let (names, total) = match request.split_once('=') {
+                Some((names, count)) => (names, Some(count)),
+                None => (request, None),
+            };
+            let parts: Vec<&str> = names.split(':').collect();
+            let (name, kind, count) = match (parts.as_slice(), total) {
+                ([name], _) => (*name, "", total.unwrap_or("1")),
+                ([name, kind], Some(count)) => (*name, *kind, count),
+                ([name, one], None) if one.starts_with(|c: char| c.is_ascii_digit()) => {
+                    (*name, "", *one)
+                }
+                ([name, kind], None) => (*name, *kind, "1"),
+                ([name, kind, count], None) => (*name, *kind, *count),
                 _ => {
                     return Err(TextError::new(
                         "generic resource with more than a type and a number",
@@ -68,7 +74,8 @@ impl GresList {
                     ));
                 }
             };
-            list.add(name, kind, number(count)?);
+            let invalid = || TextError::new("number of a generic resource", item);
+            list.add(name, kind, number(count).ok_or_else(invalid)?);
         }
         Ok(list)
     }
@@ -223,18 +230,17 @@ fn positions_in(text: &str) -> Result<Vec<GpuIndex>, TextError> {
     Ok(found)
 }
 
-fn number(text: &str) -> Result<u64, TextError> {
+fn number(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor: u64 = match &text[digits.len()..] {
         "" => 1,
         "K" | "k" => 1 << 10,
         "M" | "m" => 1 << 20,
         "G" | "g" => 1 << 30,
-        _ => return Err(TextError::new("number of a generic resource", text)),
+        _ => return None,
     };
-    let number: u64 =
-        digits.parse().map_err(|_| TextError::new("number of a generic resource", text))?;
-    Ok(number.saturating_mul(factor))
+    let number: u64 = digits.parse().ok()?;
+    Some(number.saturating_mul(factor))
 }
 
 pub(super) fn split_outside_parentheses(text: &str) -> Vec<&str> {
@@ -279,6 +285,10 @@ mod tests {
         }
         assert!(GresList::parse("gpu:a:b:1").is_err());
         assert!(GresList::parse("gpu:a:b").is_err());
+        for wrong in ["gres/gpu=x", "gres/gpu=-1", "gpu:4x", "gres/gpu:a100:2=2"] {
+            let error = GresList::parse(wrong).unwrap_err();
+            assert!(error.text == wrong, "{error}");
+        }
     }
 
     #[test]

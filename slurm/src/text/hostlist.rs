@@ -1,15 +1,22 @@
 //! Slurm's lists of node names: `n[1,3-4],m01`.
 
 use super::TextError;
+use super::gres::is_absent;
 
 /// Most names of one list: more than any cluster has nodes.
 const NAMES_MAX: usize = 65_536;
 
-/// The names of a list, in its order.
+/// The names of a list, in its order; none for an absent one, such as `None assigned` of a job that never
+/// started. The digits of a range's first number set the width of its numbers.
 ///
 /// # Errors
-/// If a bracket is not closed, a range is not one of numbers, or there are more than 65,536 names.
+/// If a bracket is not closed, a range is not one of numbers, an item is empty or has a character that no
+/// host name has, or there are more than 65,536 names.
 pub fn expand(list: &str) -> Result<Vec<String>, TextError> {
+    if is_absent(list) || matches!(list, "None assigned" | "Unknown") {
+        return Ok(Vec::new());
+    }
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let mut names = Vec::new();
     for item in items(list)? {
         let mut built = vec![String::new()];
@@ -28,7 +35,11 @@ pub fn expand(list: &str) -> Result<Vec<String>, TextError> {
                 .collect();
             rest = after;
         }
-        names.extend(built.into_iter().map(|begun| begun + rest));
+        built.iter_mut().for_each(|begun| begun.push_str(rest));
+        if built.iter().any(|name| name.is_empty() || !name.chars().all(is_valid)) {
+            return Err(TextError::new("host list with an item that is no host name", list));
+        }
+        names.extend(built);
         if names.len() > NAMES_MAX {
             return Err(TextError::new("host list with too many names", list));
         }
@@ -99,7 +110,6 @@ fn items(list: &str) -> Result<Vec<&str>, TextError> {
         }
     }
     items.push(&list[start..]);
-    items.retain(|item| !item.is_empty());
     Ok(items)
 }
 
@@ -131,17 +141,35 @@ mod tests {
     #[test]
     fn lists_have_names_ranges_and_leading_zeros() {
         let names = |list| expand(list).unwrap().join(" ");
+        assert_eq!(names("gpu1"), "gpu1");
         assert_eq!(names("n[1,3-4],m01"), "n1 n3 n4 m01");
+        assert_eq!(names("gpu[01-03,07],login1"), "gpu01 gpu02 gpu03 gpu07 login1");
+        assert_eq!(names("gpu[9-11]"), "gpu9 gpu10 gpu11");
         assert_eq!(names("gpu-[08-11]-ib"), "gpu-08-ib gpu-09-ib gpu-10-ib gpu-11-ib");
+        assert_eq!(names("dgx-[1,3]-ib.site"), "dgx-1-ib.site dgx-3-ib.site");
         assert_eq!(names("r[1-2]n[1-2]"), "r1n1 r1n2 r2n1 r2n2");
-        assert_eq!(names(""), "");
+        for absent in ["", "(null)", "None assigned"] {
+            assert_eq!(names(absent), "");
+        }
     }
 
     #[test]
     fn damaged_lists_are_refused() {
-        for list in
-            ["n[1", "n]1", "n[[1]]", "n[a]", "n[2-1]", "n[1-]", "n[0-99999999]", "n[0-999]x[0-999]"]
-        {
+        for list in [
+            "n[1",
+            "n]1",
+            "n1]",
+            "n[[1]]",
+            "n[]",
+            "n[a]",
+            "n[1-a]",
+            "n[2-1]",
+            "n[1-]",
+            "n[0-99999999]",
+            "n[0-999]x[0-999]",
+            "a,,b",
+            "two words",
+        ] {
             assert!(expand(list).is_err(), "{list}");
         }
     }

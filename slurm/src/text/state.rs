@@ -6,11 +6,20 @@ use crate::view::SlurmState;
 /// states are joined by `+` or a comma, the base state first; a flag that frees nothing is decisive.
 #[must_use]
 pub fn state(text: &str) -> Option<SlurmState> {
-    let names = || text.split(['+', ',']).map(|name| name.split(' ').next().unwrap_or(name));
-    let mut known = names().filter_map(single);
+    let mut known = names(text).filter_map(single);
     let first = known.next()?;
     // `COMPLETED+COMPLETING` still holds its resources; `PENDING+REQUEUE_HOLD` is pending.
     Some(known.find(|s| matches!(s, SlurmState::Completing)).unwrap_or(first))
+}
+
+/// The name of the base state: `CANCELLED` of `CANCELLED by 5` and of the shortened `CANCELLED+`.
+#[must_use]
+pub fn base_name(text: &str) -> &str {
+    names(text).next().unwrap_or_default()
+}
+
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(['+', ',']).map(|name| name.split_whitespace().next().unwrap_or_default())
 }
 
 fn single(name: &str) -> Option<SlurmState> {
@@ -44,5 +53,8 @@ mod tests {
         assert_eq!(state("SPECIAL_EXIT"), Some(SlurmState::Pending));
         assert_eq!(state("PENDING,REQUEUE_HOLD"), Some(SlurmState::Pending));
         assert_eq!(state("DREAMING"), None);
+        assert_eq!(base_name("CANCELLED by 1000"), "CANCELLED");
+        assert_eq!(base_name("CANCELLED+"), "CANCELLED");
+        assert_eq!(base_name(""), "");
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use wattle_common::Timestamp;
+use wattle_common::time::span_s;
 
 use super::TextError;
 use super::gres::is_absent;
@@ -28,20 +29,39 @@ pub fn time_limit(text: &str) -> Result<Option<Duration>, TextError> {
     if is_absent(text) || matches!(text, "UNLIMITED" | "INVALID" | "NOT_SET" | "Partition_Limit") {
         return Ok(None);
     }
-    let invalid = || TextError::new("time limit", text);
+    duration(text).map(Some)
+}
+
+/// A duration: `[days-][hours:]minutes:seconds`, where the seconds may have a fraction.
+///
+/// # Errors
+/// If it is another text, or longer than [`Duration`] holds.
+pub fn duration(text: &str) -> Result<Duration, TextError> {
+    let invalid = || TextError::new("duration, expected as 1-02:03:04,", text);
+    let number = |part: &str| {
+        let is_number = part.bytes().all(|b| b.is_ascii_digit());
+        part.parse::<u64>().ok().filter(|_| is_number).ok_or_else(invalid)
+    };
     let (days, clock) = text.split_once('-').unwrap_or(("0", text));
-    let mut seconds: u64 = 0;
-    for part in clock.split(':') {
-        let part: u64 = part.parse().map_err(|_| invalid())?;
-        seconds = seconds.checked_mul(60).and_then(|s| s.checked_add(part)).ok_or_else(invalid)?;
+    let parts: Vec<&str> = clock.split(':').collect();
+    let (hours, minutes, seconds) = match parts[..] {
+        [minutes, seconds] => ("0", minutes, seconds),
+        [hours, minutes, seconds] => (hours, minutes, seconds),
+        _ => return Err(invalid()),
+    };
+    let (seconds, fraction) = match seconds.split_once('.') {
+        None => (seconds, 0.0),
+        Some((seconds, digits)) => {
+            number(digits)?;
+            (seconds, format!("0.{digits}").parse().map_err(|_| invalid())?)
+        }
+    };
+    let mut total: u64 = 0;
+    for (part, per_part) in [(days, 24), (hours, 60), (minutes, 60), (seconds, 1)] {
+        let sum = total.checked_add(number(part)?);
+        total = sum.and_then(|sum| sum.checked_mul(per_part)).ok_or_else(invalid)?;
     }
-    if clock.split(':').count() > 3 {
-        return Err(invalid());
-    }
-    let days: u64 = days.parse().map_err(|_| invalid())?;
-    let total =
-        days.checked_mul(86_400).and_then(|d| d.checked_add(seconds)).ok_or_else(invalid)?;
-    Ok(Some(Duration::from_secs(total)))
+    Ok(Duration::from_secs(total).saturating_add(span_s(fraction)))
 }
 
 /// An amount of memory in MiB: `500M`, `1.50G`, `1000` (MiB), `2T`.
@@ -85,6 +105,13 @@ mod tests {
         assert_eq!(time_limit("1:30:00"), Ok(Some(Duration::from_secs(5400))));
         assert_eq!(time_limit("UNLIMITED"), Ok(None));
         assert!(time_limit("1:2:3:4").is_err());
+        assert_eq!(time_limit("2-03:04:05"), Ok(Some(Duration::from_secs(183_845))));
+        assert_eq!(duration("00:00:59"), Ok(Duration::from_secs(59)));
+        assert_eq!(duration("01:02.500"), Ok(Duration::from_millis(62_500)));
+        let never = ["", "INVALID", "5", "-1:00:00", "1:2:3:4", "1-", "00:0x:00", "a-00:00:01"];
+        for wrong in never.into_iter().chain(["+1:00", "1:00.", "1:00.x", "1.5:00"]) {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
         assert_eq!(memory_mib("500M"), Ok(500));
         assert_eq!(memory_mib("2G"), Ok(2048));
         assert_eq!(memory_mib("1.50G"), Ok(1536));
@@ -99,6 +126,7 @@ mod tests {
         fn no_text_panics(text in "\\PC*") {
             let _ = instant(&text);
             let _ = time_limit(&text);
+            let _ = duration(&text);
             let _ = memory_mib(&text);
         }
     }

@@ -37,9 +37,11 @@ use std::time::Duration;
 
 use wattle_common::datasheet;
 use wattle_common::gpu_type::gpu_type_of;
+use wattle_slurm::SlurmState;
+use wattle_slurm::text::hostlist;
+use wattle_slurm::text::state::{base_name, state};
 
 use super::format::{CSV, Format};
-use super::hostlist;
 use super::row::{Row, RowNotes, fit_id, flag, span};
 use super::slurm_cells::{Gpus, elapsed, gres, instant, tres};
 use super::{RowError, TraceJob};
@@ -119,9 +121,19 @@ enum Phase {
 }
 
 /// The rule for a state. `CANCELLED by 1004` and the shortened `CANCELLED+` are `CANCELLED`.
-fn phase(state: &str) -> Result<Phase, RowError> {
-    let state = state.split_whitespace().next().unwrap_or_default().trim_end_matches('+');
-    Ok(Phase::Ended(match state {
+fn phase(text: &str) -> Result<Phase, RowError> {
+    let name = base_name(text);
+    // A run that ended by a requeue or a change of size is in the accounting database as such.
+    if !matches!(name, "REQUEUED" | "RESIZING") {
+        match state(text) {
+            Some(SlurmState::Pending) => return Ok(Phase::Queued),
+            Some(SlurmState::Configuring | SlurmState::Running | SlurmState::Completing) => {
+                return Ok(Phase::Running);
+            }
+            _ => {}
+        }
+    }
+    Ok(Phase::Ended(match name {
         "" | "COMPLETED" => None,
         "FAILED" => Some("in state FAILED, replayed for the time of the run"),
         "OUT_OF_MEMORY" => Some("in state OUT_OF_MEMORY, replayed for the time of the run"),
@@ -134,11 +146,6 @@ fn phase(state: &str) -> Result<Phase, RowError> {
         "RESIZING" => Some("in state RESIZING, replayed for the time before the change of size"),
         "BOOT_FAIL" => return Err(RowError::BootFailure),
         "REVOKED" => return Err(RowError::Revoked),
-        "RUNNING" | "SUSPENDED" | "COMPLETING" | "CONFIGURING" | "SIGNALING" | "STAGE_OUT"
-        | "STOPPED" => return Ok(Phase::Running),
-        "PENDING" | "REQUEUE_HOLD" | "REQUEUE_FED" | "RESV_DEL_HOLD" | "SPECIAL_EXIT" => {
-            return Ok(Phase::Queued);
-        }
         _ => Some("in an unknown State, replayed for the time of the run"),
     }))
 }
@@ -196,8 +203,8 @@ fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, RowError> {
     job.nodes = nodes.and_then(|nodes| u32::try_from(nodes).ok());
     if let Some(list) = row.text("NodeList") {
         match hostlist::expand(list) {
-            Some(nodes) => job.node_names = nodes,
-            None => notes.add("with a NodeList that is not a list of host names, not used"),
+            Ok(nodes) => job.node_names = nodes,
+            Err(_) => notes.add("with a NodeList that is not a list of host names, not used"),
         }
     }
     Ok(job)

@@ -1,7 +1,7 @@
-//! Cells of Slurm's accounting: dates, durations and lists of resources.
+//! Cells of Slurm's accounting: dates, durations and the GPUs in lists of resources.
 //!
-//! A date without an offset is in the site's local time; hours that a change to or from summer time
-//! skips or repeats are not corrected.
+//! The texts are read by [`wattle_slurm::text`], as by the service beside Slurm. A date without an offset is
+//! in the site's local time; hours that a change to or from summer time skips or repeats are not corrected.
 
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 use wattle_common::gpu_type::is_slice;
+use wattle_slurm::text::gres::GresList;
+use wattle_slurm::text::{TextError, values};
 
 use super::RowError;
 use super::row::span;
@@ -19,6 +21,7 @@ use crate::text::sanitize;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Gpus {
     pub(super) count: u32,
+    /// The type, if all have one.
     pub(super) gpu_type: Option<String>,
     /// Whether some are slices of GPUs (MIG).
     pub(super) slices: bool,
@@ -27,14 +30,13 @@ pub(super) struct Gpus {
 }
 
 /// A date as the time since 1970; `None` for an unknown date.
+///
+/// The service selects seconds since 1970 (`SLURM_TIME_FORMAT=%s`); an export may have any format.
 pub(super) fn instant(column: &'static str, text: &str) -> Result<Option<Duration>, RowError> {
-    if matches!(text, "Unknown" | "None" | "N/A" | "(null)") {
-        return Ok(None);
-    }
     let no_date = || RowError::NotADate(column);
-    let at = if let Ok(seconds) = text.parse::<i64>() {
-        // SLURM_TIME_FORMAT=%s
-        seconds as f64
+    let at = if let Ok(at) = values::instant(text) {
+        let Some(at) = at else { return Ok(None) };
+        at.as_us() as f64 / 1e6
     } else if let Ok(at) = text.parse::<Timestamp>() {
         at.as_duration().as_secs_f64()
     } else if let Ok(at) = jiff::fmt::strtime::parse("%Y-%m-%dT%H:%M:%S%z", text) {
@@ -48,85 +50,42 @@ pub(super) fn instant(column: &'static str, text: &str) -> Result<Option<Duratio
     span(at).map(Some).ok_or_else(no_date)
 }
 
-/// A duration in Slurm's notation: `[days-][hours:]minutes:seconds`, with optional fractions.
+/// A duration in Slurm's notation ([`values::duration`]).
 pub(super) fn elapsed(column: &'static str, text: &str) -> Result<Duration, RowError> {
-    let wrong = || RowError::NotADuration { column, cell: sanitize(text) };
-    let (days, clock) = text.split_once('-').unwrap_or(("0", text));
-    let days: u32 = days.parse().map_err(|_| wrong())?;
-    let mut seconds = 0.0;
-    let parts: Vec<&str> = clock.split(':').collect();
-    if !(2..=3).contains(&parts.len()) {
-        return Err(wrong());
-    }
-    for (i, part) in parts.iter().enumerate() {
-        let last = i + 1 == parts.len();
-        if !part.bytes().all(|byte| byte.is_ascii_digit() || (last && byte == b'.')) {
-            return Err(wrong());
-        }
-        seconds = seconds * 60.0 + part.parse::<f64>().map_err(|_| wrong())?;
-    }
-    span(f64::from(days) * 86_400.0 + seconds).ok_or_else(wrong)
+    let duration = values::duration(text).ok().and_then(|duration| span(duration.as_secs_f64()));
+    duration.ok_or_else(|| RowError::NotADuration { column, cell: sanitize(text) })
 }
 
 /// The GPUs in a list of trackable resources: `billing=8,gres/gpu:a100=4,gres/gpu=4,node=1`.
-///
-/// Counts by GPU type are parts of the count without a type.
 pub(super) fn tres(column: &'static str, text: &str) -> Result<Gpus, RowError> {
-    let (mut plain, mut typed, mut types, mut gpus) = (None, 0u32, Vec::new(), Gpus::default());
-    for resource in text.split(',') {
-        let Some((name, count)) = resource.split_once('=') else { continue };
-        let (name, gpu_type) = match name.trim().split_once(':') {
-            Some((name, gpu_type)) => (name, Some(gpu_type)),
-            None => (name.trim(), None),
-        };
-        gpus.shares |= matches!(name, "gres/shard" | "gres/mps") && count.trim() != "0";
-        if name != "gres/gpu" {
-            continue;
-        }
-        let wrong = || RowError::InvalidGpus { column, cell: sanitize(resource) };
-        let count: u32 = count.trim().parse().map_err(|_| wrong())?;
-        match gpu_type {
-            None => plain = Some(count),
-            Some(gpu_type) => {
-                typed = typed.checked_add(count).ok_or_else(wrong)?;
-                gpus.slices |= is_slice(gpu_type) && count > 0;
-                types.push(gpu_type);
-            }
-        }
-    }
-    gpus.gpu_type = if let [one] = types[..] { Some(one.to_owned()) } else { None };
-    gpus.count = plain.unwrap_or(typed);
-    Ok(gpus)
+    gpus(column, text, GresList::of_tres(text))
 }
 
 /// The GPUs of one node in a list of generic resources, in the notation of older versions: `gpu:4`,
 /// `gpu:a100:4`, `gres:gpu:2`, `gpu:2(S:0-1)`.
 pub(super) fn gres(column: &'static str, text: &str) -> Result<Gpus, RowError> {
-    let mut gpus = Gpus::default();
-    let mut types = 0;
-    for resource in text.split(',') {
-        let resource = resource.split('(').next().unwrap_or_default().trim();
-        let resource = resource.strip_prefix("gres:").unwrap_or(resource);
-        let resource = resource.strip_prefix("gres/").unwrap_or(resource);
-        let parts: Vec<&str> = resource.split([':', '=']).collect();
-        let (gpu_type, count) = match parts[..] {
-            ["gpu"] => (None, "1"),
-            ["gpu", count] => (None, count),
-            ["gpu", gpu_type, count] => (Some(gpu_type), count),
-            ["shard" | "mps", ..] => {
-                gpus.shares = true;
-                continue;
-            }
-            _ => continue,
-        };
-        let wrong = || RowError::InvalidGpus { column, cell: sanitize(resource) };
-        let count: u32 = count.parse().map_err(|_| wrong())?;
-        gpus.count = gpus.count.checked_add(count).ok_or_else(wrong)?;
-        gpus.slices |= gpu_type.is_some_and(is_slice) && count > 0;
-        types += 1;
-        gpus.gpu_type = gpu_type.filter(|_| types == 1).map(str::to_owned);
-    }
-    Ok(gpus)
+    gpus(column, text, GresList::parse(text))
+}
+
+fn gpus(
+    column: &'static str,
+    text: &str,
+    list: Result<GresList, TextError>,
+) -> Result<Gpus, RowError> {
+    let list =
+        list.map_err(|error| RowError::InvalidGpus { column, cell: sanitize(&error.text) })?;
+    let wrong = || RowError::InvalidGpus { column, cell: sanitize(text) };
+    let mut types = list.types("gpu").map(|(gpu_type, _)| gpu_type);
+    let only = match (types.next(), types.next()) {
+        (Some(one), None) if !one.is_empty() => Some(one.to_owned()),
+        _ => None,
+    };
+    Ok(Gpus {
+        count: u32::try_from(list.count("gpu")).map_err(|_| wrong())?,
+        gpu_type: only,
+        slices: list.types("gpu").any(|(gpu_type, _)| is_slice(gpu_type)),
+        shares: ["shard", "mps"].iter().any(|name| list.count(name) > 0),
+    })
 }
 
 #[cfg(test)]
@@ -179,7 +138,8 @@ mod tests {
         assert_eq!(gres("gpu:2(S:0-1),craynetwork:1"), gpus(2, None));
         assert_eq!(gres("gpu:0"), gpus(0, None));
         assert_eq!(gres("(null)"), gpus(0, None));
-        assert!(gres("gpu:many").is_err());
+        assert_eq!(gres("gpu:a100"), gpus(1, Some("a100")));
+        assert!(gres("gpu:4x").is_err());
     }
 
     #[test]
