@@ -1,14 +1,14 @@
 //! A result file that is replaced atomically at the end of a run.
 //!
 //! Write access is checked before the run, so that a run of hours does not end with a permission
-//! error. The new text is written and synced beside the file and then renamed over it. A device or a
-//! pipe is written directly.
+//! error. A device or a pipe is written directly.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use wattle_runtime::files::{self, Access};
 
 use crate::output::{note, usage};
 
@@ -20,8 +20,8 @@ pub(crate) struct AtomicFile {
 }
 
 enum Target {
-    /// A regular file, and the temporary file that is renamed over it.
-    Replace { path: PathBuf, temporary: PathBuf },
+    /// A regular file.
+    Replace(PathBuf),
     /// A device or a pipe.
     Direct(File),
 }
@@ -46,12 +46,8 @@ impl AtomicFile {
         let cannot = || format!("cannot write {}", self.name);
         match self.target {
             Target::Direct(mut file) => file.write_all(text.as_bytes()).with_context(cannot)?,
-            Target::Replace { path, temporary } => {
-                let written = replace(&path, &temporary, text);
-                if written.is_err() {
-                    let _ = fs::remove_file(&temporary);
-                }
-                written.with_context(cannot)?;
+            Target::Replace(path) => {
+                files::replace(&path, text.as_bytes(), Access::Unchanged).with_context(cannot)?;
             }
         }
         note(&format!("wrote {}", self.name));
@@ -75,26 +71,11 @@ impl Target {
             // A symbolic link is kept; its target is replaced.
             path = fs::canonicalize(&path)?;
         }
-        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut temporary = std::ffi::OsString::from(".");
-        temporary.push(name);
-        temporary.push(format!(".{}.new", std::process::id()));
-        let temporary = path.with_file_name(temporary);
-        File::create(&temporary)?;
-        fs::remove_file(&temporary)?;
-        Ok(Self::Replace { path, temporary })
+        let hidden = files::hidden(&path)?;
+        File::create(&hidden)?;
+        fs::remove_file(&hidden)?;
+        Ok(Self::Replace(path))
     }
-}
-
-/// Writes and syncs `temporary`, then renames it over `path` with the permissions of `path`.
-fn replace(path: &Path, temporary: &Path, text: &str) -> io::Result<()> {
-    let mut file = File::create(temporary)?;
-    if let Ok(there) = fs::metadata(path) {
-        file.set_permissions(there.permissions())?;
-    }
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(temporary, path)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use flate2::{CrcReader, CrcWriter};
 use serde::{Deserialize, Serialize};
 use wattle_common::{ClusterId, Timestamp};
 use wattle_runtime::bus::StreamDescription;
+use wattle_runtime::files::{self, Access};
 
 use crate::output::usage;
 
@@ -123,13 +124,9 @@ impl BackupFolder {
 
     /// Writes the list: the backup is complete.
     pub(crate) fn complete(&self, list: &BackupList) -> anyhow::Result<()> {
-        let new = format!("{LIST}.new");
-        let mut file = self.new_file(&new)?;
-        file.write_all(&serde_json::to_vec_pretty(list)?)?;
-        file.sync_all()?;
-        fs::rename(self.0.join(new), self.0.join(LIST))?;
-        File::open(&self.0)?.sync_all()?;
-        Ok(())
+        let path = self.0.join(LIST);
+        files::replace(&path, &serde_json::to_vec_pretty(list)?, Access::Owner)
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn new_file(&self, name: &str) -> anyhow::Result<File> {

@@ -1,12 +1,13 @@
 //! Small JSON files that are complete or absent, whenever the process is killed.
 
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use wattle_runtime::files::{self, Access};
 
 /// A file of the state folder cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -51,8 +52,7 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StateE
     }
 }
 
-/// Writes a file under another name, syncs it, then renames or links it into place. Returns
-/// `false` where [`Mode::CreateNew`] finds a file.
+/// Writes a file; its owner may read it. Returns `false` where [`Mode::CreateNew`] finds a file.
 pub(crate) fn write<T: Serialize>(
     folder: &Path,
     name: &str,
@@ -60,30 +60,10 @@ pub(crate) fn write<T: Serialize>(
     mode: Mode,
 ) -> Result<bool, StateError> {
     let path = folder.join(name);
-    // The process id keeps two writers from sharing the unfinished file.
-    let unfinished = folder.join(format!(".{name}.{}", std::process::id()));
-    let written = (|| {
-        let mut options = fs::OpenOptions::new();
-        let mut file =
-            options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-        file.write_all(&wattle_common::codec::encode_json(value))?;
-        file.sync_all()?;
-        let written = match mode {
-            Mode::Replace => {
-                fs::rename(&unfinished, &path)?;
-                true
-            }
-            Mode::CreateNew => {
-                let linked = match fs::hard_link(&unfinished, &path) {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-                    other => other.map(|()| true)?,
-                };
-                fs::remove_file(&unfinished)?;
-                linked
-            }
-        };
-        fs::File::open(folder)?.sync_all()?;
-        Ok(written)
-    })();
+    let content = wattle_common::codec::encode_json(value);
+    let written = match mode {
+        Mode::Replace => files::replace(&path, &content, Access::Owner).map(|()| true),
+        Mode::CreateNew => files::create(&path, &content, Access::Owner),
+    };
     written.map_err(|source| StateError::new(&path, "write", source))
 }

@@ -1,4 +1,4 @@
-//! I/O that all Wattle services share: bus, clock, configuration, logs, shutdown.
+//! I/O that all Wattle services share: bus, clock, configuration, files, logs, shutdown.
 //!
 //! The services' decision libraries do no I/O and read no clock. [`bus`] is the only module that names
 //! `async_nats`, [`clock`] the only one that reads the time. The crate does not interpret messages.
@@ -8,6 +8,7 @@ pub mod clock;
 pub mod command;
 pub mod config;
 pub mod driver;
+pub mod files;
 pub mod instance;
 mod log_count;
 mod log_limit;

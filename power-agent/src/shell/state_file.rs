@@ -1,8 +1,9 @@
 //! The file with the caps that outlive the service.
 
-use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+
+use wattle_runtime::files::{self, Access};
 
 use crate::persisted::PersistedCaps;
 
@@ -45,12 +46,7 @@ impl StateFile {
 fn replace(path: &Path, caps: &PersistedCaps) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let next = path.with_extension("next");
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-    file.write_all(&serde_json::to_vec(caps)?)?;
-    file.sync_all()?;
-    std::fs::rename(next, path)
+    files::replace(path, &serde_json::to_vec(caps)?, Access::Owner)
 }
 
 #[cfg(test)]

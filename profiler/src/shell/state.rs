@@ -1,13 +1,13 @@
 //! The file with the state that outlives the service ([`crate::resume`]).
 //!
-//! It is replaced atomically. It is not synced: a power failure resets the GPUs' counters too, and
-//! an unreadable file is ignored.
+//! An unreadable file is ignored.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use wattle_common::{NodeId, Timestamp};
 use wattle_runtime::clock;
+use wattle_runtime::files::{self, Access};
 
 use super::ServiceConfig;
 use crate::resume::{Boot, State};
@@ -65,9 +65,7 @@ impl StateFile {
     }
 
     fn replace(&self, state: &State) -> std::io::Result<()> {
-        let unfinished: &Path = &self.path.with_extension("new");
-        std::fs::write(unfinished, serde_json::to_vec(state)?)?;
-        std::fs::rename(unfinished, &self.path)
+        files::replace(&self.path, &serde_json::to_vec(state)?, Access::Owner)
     }
 }
 

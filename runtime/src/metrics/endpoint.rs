@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Metrics;
+use crate::files::{self, Access};
 
 /// Most connections; further ones wait.
 const CONNECTIONS_MAX: usize = 16;
@@ -70,10 +71,8 @@ async fn bind(address: SocketAddr) -> TcpListener {
 
 /// Writes a target for Prometheus's `file_sd_configs`, complete at any instant.
 fn write_targets(file: &Path, bound: SocketAddr) -> io::Result<()> {
-    let mut part = file.to_path_buf();
-    part.as_mut_os_string().push(".part");
-    std::fs::write(&part, format!("[{{\"targets\": [\"{bound}\"]}}]\n"))?;
-    std::fs::rename(&part, file)
+    let text = format!("[{{\"targets\": [\"{bound}\"]}}]\n");
+    files::replace(file, text.as_bytes(), Access::Unchanged)
 }
 
 /// Name, kind, labels and meaning of each family, one a line.

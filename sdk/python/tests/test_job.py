@@ -238,6 +238,20 @@ class Checkpoints(InJob):
                 self.assertEqual(file.read(), "first")
             self.assertEqual(os.listdir(self.checkpoints), ["last"])
 
+    def test_a_folder_is_replaced_and_its_predecessor_removed(self):
+        from wattle_job import checkpoint
+
+        with wattle_job.Job() as job:
+            for text in ("first", "second"):
+                part = job.path("last.part")
+                os.makedirs(os.path.join(part, "shard"))
+                with open(os.path.join(part, "shard", "0"), "w") as file:
+                    file.write(text)
+                checkpoint.replace(part, job.path("last"))
+            with open(os.path.join(job.path("last"), "shard", "0")) as file:
+                self.assertEqual(file.read(), "second")
+            self.assertEqual(os.listdir(self.checkpoints), ["last"])
+
     def test_a_failed_checkpoint_leaves_the_file_and_is_requested_again(self):
         def fails(path):
             with open(path, "w") as file:

@@ -26,20 +26,42 @@ def writing(path):
     part = "{}.{}.part".format(path, os.getpid())
     try:
         yield part
-        with open(part, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        replace(part, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(part)
         raise
+
+
+def replace(part, path):
+    """Gives the written file or folder `part` the name `path`, so that it is complete after a power failure.
+
+    A file is replaced in one step. A folder that is there is removed after it was renamed to `path.old`.
+    """
+    if os.path.isdir(part):
+        for folder, _, names in os.walk(part):
+            for name in names:
+                _sync(os.path.join(folder, name))
+            _sync(folder)
+        old = path + ".old"
+        if os.path.exists(path):
+            remove(old)
+            os.replace(path, old)
+        os.replace(part, path)
+        remove(old)
+    else:
+        _sync(part)
+        os.replace(part, path)
     with contextlib.suppress(OSError):
-        # The new name survives a power failure.
-        entry = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(entry)
-        finally:
-            os.close(entry)
+        _sync(os.path.dirname(os.path.abspath(path)))
+
+
+def _sync(path):
+    entry = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(entry)
+    finally:
+        os.close(entry)
 
 
 def remove(path):

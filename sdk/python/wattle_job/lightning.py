@@ -69,15 +69,8 @@ class WattleCallback(Callback):
         # In every process: sharded strategies gather the state.
         trainer.save_checkpoint(part)
         if trainer.is_global_zero:
-            if os.path.isdir(part):
-                # Some strategies write a folder, which cannot be replaced in one step.
-                old = path + ".old"
-                if os.path.exists(path):
-                    os.replace(path, old)
-                os.replace(part, path)
-                checkpoint.remove(old)
-            else:
-                os.replace(part, path)
+            # Some strategies write a folder.
+            checkpoint.replace(part, path)
         trainer.strategy.barrier()
 
 

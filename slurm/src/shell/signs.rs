@@ -2,20 +2,15 @@
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tokio::net::UnixDatagram;
+use wattle_runtime::files::{self, Access};
 
-/// Writes the time, in seconds, into the heartbeat file. It is renamed into place, so that a reader never
-/// sees a part of it.
+/// Writes the time, in seconds, into the heartbeat file. A reader never sees a part of it.
 pub(super) fn beat(path: &Path, now_s: u64) -> io::Result<()> {
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".new");
-    let unfinished = PathBuf::from(unfinished);
-    std::fs::write(&unfinished, format!("{now_s}\n"))?;
     // slurmctld's user reads it.
-    std::fs::set_permissions(&unfinished, std::fs::Permissions::from_mode(0o644))?;
-    std::fs::rename(&unfinished, path)
+    files::replace(path, format!("{now_s}\n").as_bytes(), Access::AllUsers)
 }
 
 /// A socket at which Slurm's scripts request a poll of Slurm before the next regular one.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wattle_common::bounds::OrderVersion;
 use wattle_common::{JobId, NodeId, Timestamp, codec};
+use wattle_runtime::files::{self, Access};
 
 use crate::released::{PersistedState, Released};
 
@@ -71,7 +72,7 @@ impl StateFolder {
         }
     }
 
-    /// What it contains.
+    /// Reads the state that the folder contains.
     ///
     /// # Errors
     /// If a file cannot be read.
@@ -180,20 +181,10 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StateError> {
     }
 }
 
-/// Writes a file under another name, syncs it, and renames it into place.
 fn write<T: Serialize>(folder: &Path, name: &str, value: &T) -> Result<(), StateError> {
     let path = folder.join(name);
-    let unfinished = folder.join(format!(".{name}"));
-    let write = || {
-        let mut options = fs::OpenOptions::new();
-        let mut file =
-            options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-        file.write_all(&codec::encode_json(value))?;
-        file.sync_all()?;
-        fs::rename(&unfinished, &path)?;
-        fs::File::open(folder)?.sync_all()
-    };
-    write().map_err(failed(&path, "write"))
+    let written = files::replace(&path, &codec::encode_json(value), Access::Owner);
+    written.map_err(failed(&path, "write"))
 }
 
 #[cfg(test)]

@@ -3,9 +3,8 @@
 //! `keys.toml` has the public keys, from which `server/auth.conf` is generated. Folders have the mode
 //! 0700, files 0600. Every file is replaced atomically.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -13,6 +12,7 @@ use nkeys::KeyPair;
 use serde::{Deserialize, Serialize};
 use wattle_common::ClusterId;
 use wattle_common::subject::roles::Role;
+use wattle_runtime::files::{self, Access};
 
 use super::server;
 use crate::output::usage;
@@ -187,27 +187,18 @@ impl Folder {
     }
 }
 
-/// Replaces a file atomically; only its owner may read it.
+/// Replaces a file; only its owner may read it.
 pub(super) fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
-    write(path, text, 0o600)
+    write(path, text, Access::Owner)
 }
 
 /// As [`write_private`], for a certificate, which every service reads.
 pub(super) fn write_public(path: &Path, text: &str) -> anyhow::Result<()> {
-    write(path, text, 0o644)
+    write(path, text, Access::AllUsers)
 }
 
-fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
-    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-    let written = || -> std::io::Result<()> {
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    written()
-        .inspect_err(|_| drop(fs::remove_file(&temporary)))
+fn write(path: &Path, text: &str, access: Access) -> anyhow::Result<()> {
+    files::replace(path, text.as_bytes(), access)
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
