@@ -6,6 +6,7 @@ use crate::controller::{Controller, PolicyHandle};
 use crate::pipeline;
 use crate::plan::Plan;
 use crate::plan::check::{Violation, check};
+use crate::plan::violation_text::sentences;
 use crate::power::model::enforced_cap;
 use crate::probing::Look;
 use crate::state::gpu_set::NodeKey;
@@ -22,6 +23,12 @@ impl<P: PolicyHandle> Controller<P> {
     #[must_use]
     pub fn check(&self, plan: &Plan) -> Vec<Violation> {
         check(self.input(), plan)
+    }
+
+    /// The findings of [`Controller::check`] as sentences, with the ids of jobs and nodes.
+    #[must_use]
+    pub fn sentences(&self, violations: &[Violation]) -> String {
+        sentences(self.input().state, violations)
     }
 
     /// Applies a plan made from the present state. The caller carries it out.

@@ -28,9 +28,9 @@ impl Placer {
         if !violations.is_empty() {
             // No change rather than an invalid one.
             self.alarms.push(format!(
-                "the plan of policy {} is invalid and was discarded: {violations:?}; fix the policy or \
-                 configure another",
-                self.controller.policy().name()
+                "the plan of policy {} is invalid and was discarded: {}; fix the policy or configure another",
+                self.controller.policy().name(),
+                self.controller.sentences(&violations)
             ));
             return;
         }

@@ -8,6 +8,7 @@ mod check_power;
 mod check_site;
 pub mod input;
 pub mod reason;
+pub mod violation_text;
 
 use std::sync::Arc;
 

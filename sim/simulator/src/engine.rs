@@ -28,7 +28,7 @@ use crate::detail::Detail;
 use crate::engine::detail::SleepTimes;
 use crate::engine::events::{Event, EventQueue};
 use crate::engine::job::{JobTable, SimulatedJob};
-use crate::engine::metering::{Reading, install_budget};
+use crate::engine::metering::{MeterReading, install_budget};
 use crate::engine::nodes::watts;
 use crate::engine::recording::{Recorder, Recording};
 use crate::gpus::Gpus;
@@ -94,7 +94,7 @@ struct Replan {
 /// Use of the budget and carbon deferral.
 struct BudgetUse {
     /// The meter's last reading; `None` if nothing is controlled.
-    reading: Option<Reading>,
+    reading: Option<MeterReading>,
     spending: SpendingMeter,
     /// Whether the budget or the power limit blocks the head of the queue.
     admission_closed: bool,
@@ -297,7 +297,7 @@ impl<'s> Engine<'s> {
             }
             if plan_again {
                 self.reconfigure();
-                self.settle()?;
+                self.plan_until_stable()?;
             }
         }
         Ok(())

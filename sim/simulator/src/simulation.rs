@@ -3,7 +3,7 @@
 use wattle_common::job::Sharing;
 use wattle_common::{Budget, JobId, Timestamp, WorkloadId};
 use wattle_placer::controller::probes::ProbeConfig;
-use wattle_placer::{Policy, Reads, UnknownPolicy, Violation, policy};
+use wattle_placer::{Policy, Reads, UnknownPolicy, policy};
 use wattle_world::World;
 
 use crate::detail::Detail;
@@ -31,14 +31,14 @@ pub enum SimulationError {
         workload: WorkloadId,
     },
     /// A policy's plan violates a rule. This is a bug of the policy.
-    #[error("{policy}: the plan at {at} violates rules: {violations:?}; please report this bug")]
+    #[error("{policy}: the plan at {at} violates rules: {violations}; please report this bug")]
     Violation {
         /// The policy.
         policy: String,
         /// Time in the simulation.
         at: Timestamp,
-        /// The checker's findings.
-        violations: Vec<Violation>,
+        /// The checker's findings, as sentences.
+        violations: String,
     },
     /// The run exceeds the longest supported duration.
     #[error("{policy}: the run would last over 100,000 years; are the trace's times in seconds?")]

@@ -3,6 +3,7 @@
 use crate::support::Site;
 use wattle_common::NodeId;
 use wattle_common::job::GpuSetting;
+use wattle_placer::plan::violation_text::sentences;
 use wattle_placer::{Decision, JobFacts, NodeFacts, Plan, Reason, check};
 
 use crate::policies::helpers::{arrive, cluster, facts, node};
@@ -58,10 +59,20 @@ fn the_checker_reports_every_violation() {
             found.iter().any(|v| format!("{v:?}").starts_with(expected)),
             "{expected}: {found:?}"
         );
+        let text = sentences(site.input().state, &found);
+        let names = ["heavy", "other", "third", "two", "mine"].map(|name| format!("job {name} "));
+        assert!(names.iter().any(|name| text.contains(name)), "{text}");
+        assert!(!text.contains("Key"), "{text}");
     }
     site.limits.tenants_max = 1;
     let light = job(&mut site, "light", 1, Some(0));
     let both = vec![start(light, &first), start(heavy, &first)];
     let found = check(site.input(), &Plan { decisions: both, ..Plan::default() });
     assert!(matches!(found[..], [Violation::TooManyTenants { tenants: 2, .. }]), "{found:?}");
+    let text = sentences(site.input().state, &found);
+    assert_eq!(text, "job heavy is placed on a GPU that would have 2 jobs");
+    let unhealthy = vec![start(two, &GpuSet::on(n1, 0b11))];
+    let found = check(site.input(), &Plan { decisions: unhealthy, ..Plan::default() });
+    let text = sentences(site.input().state, &found);
+    assert_eq!(text, "job two is placed on GPU 1 of node n1, which is unhealthy");
 }

@@ -14,7 +14,7 @@ use crate::simulation::{Forecast, RunOptions};
 
 /// The meter's last reading: time and energy in joules.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reading {
+pub(super) struct MeterReading {
     at_us: u64,
     joules: f64,
 }
@@ -27,7 +27,7 @@ pub(super) fn install_budget(
     scenario: &Scenario,
     options: &RunOptions,
     start_us: u64,
-) -> Option<Reading> {
+) -> Option<MeterReading> {
     let has_grid = scenario.carbon.is_some();
     let may_defer =
         has_grid && !options.no_deferral && scenario.jobs.iter().any(|job| job.slack.is_some());
@@ -39,7 +39,7 @@ pub(super) fn install_budget(
     let budget = options.budget.unwrap_or_default();
     controller.set_budget(BudgetController::new(budget, grid(scenario, options), from), from);
     controller.events().gpu_power_known(gpu_power(world, scenario));
-    Some(Reading { at_us: start_us, joules: 0.0 })
+    Some(MeterReading { at_us: start_us, joules: 0.0 })
 }
 
 /// The power of each of the cluster's GPU types.
@@ -107,7 +107,7 @@ impl Engine<'_> {
         let Some(last) = &mut self.budget.reading else { return };
         let (from, until) = (Timestamp::from_us(last.at_us), Timestamp::from_us(at_us));
         self.controller.metered(from, until, (joules - last.joules).max(0.0));
-        *last = Reading { at_us, joules };
+        *last = MeterReading { at_us, joules };
     }
 
     /// Applies the controller's caps and clocks to these GPUs, if it sets any.

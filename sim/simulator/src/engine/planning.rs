@@ -12,13 +12,13 @@ use crate::outcome::us;
 use crate::scenario::Work;
 use crate::simulation::{Restarts, SimulationError};
 
-/// Most planning rounds at one instant. Each round places or settles at least one job, so no policy
+/// Most planning rounds at one instant. Each round decides about at least one job, so no policy
 /// needs nearly as many.
 const ROUNDS_MAX: usize = 10_000;
 
 impl Engine<'_> {
     /// Plans and applies the plans until nothing is left to do at this instant.
-    pub(super) fn settle(&mut self) -> Result<(), SimulationError> {
+    pub(super) fn plan_until_stable(&mut self) -> Result<(), SimulationError> {
         for _ in 0..ROUNDS_MAX {
             let plan = self.plan();
             let violations = self.controller.check(&plan);
@@ -26,7 +26,7 @@ impl Engine<'_> {
                 return Err(SimulationError::Violation {
                     policy: self.controller.policy().name().to_owned(),
                     at: self.now(),
-                    violations,
+                    violations: self.controller.sentences(&violations),
                 });
             }
             self.record_blocked(&plan);
