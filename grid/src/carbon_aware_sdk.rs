@@ -12,7 +12,8 @@ use wattle_common::Timestamp;
 use wattle_common::messages::Origin;
 
 use crate::instant;
-use crate::reading::{Interval, ParseError, Reading, Signal};
+use crate::parse_error::ParseError;
+use crate::series::{Interval, Signal, SignalSeries};
 
 /// Interval of an observed value without a duration.
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -55,21 +56,21 @@ struct Point {
 ///
 /// # Errors
 /// [`ParseError`] names what is wrong.
-pub fn observed(body: &[u8]) -> Result<Reading, ParseError> {
+pub fn observed(body: &[u8]) -> Result<SignalSeries, ParseError> {
     let all: Vec<Observed> =
         serde_json::from_slice(body).map_err(|error| ParseError::json(&error))?;
     let mut points = Vec::with_capacity(all.len());
     for point in all {
         points.push((instant::parse(&point.time)?, point.rating, Origin::Measured));
     }
-    Reading::from_points(Signal::Carbon, points, HOUR)
+    SignalSeries::from_points(Signal::Carbon, points, HOUR)
 }
 
 /// Parses an answer of `/emissions/forecasts/current`.
 ///
 /// # Errors
 /// [`ParseError`] names what is wrong.
-pub fn forecast(location: &str, body: &[u8]) -> Result<Reading, ParseError> {
+pub fn forecast(location: &str, body: &[u8]) -> Result<SignalSeries, ParseError> {
     let all: Vec<Forecast> =
         serde_json::from_slice(body).map_err(|error| ParseError::json(&error))?;
     let Some(forecast) = all.into_iter().next() else { return Err(ParseError::Empty) };
@@ -83,7 +84,7 @@ pub fn forecast(location: &str, body: &[u8]) -> Result<Reading, ParseError> {
         let until = from + Duration::from_secs(60 * point.duration.min(1_440));
         intervals.push(Interval { from, until, value: point.value, origin: Origin::Forecast });
     }
-    Reading::new(Signal::Carbon, intervals)
+    SignalSeries::new(Signal::Carbon, intervals)
 }
 
 #[cfg(test)]
@@ -103,8 +104,8 @@ mod tests {
 
     #[test]
     fn forecast_has_ten_minutes_each() {
-        let reading = forecast("northeurope", FORECAST.as_bytes()).unwrap();
-        let at = |text| reading.at(instant::parse(text).unwrap()).map(|i| i.value);
+        let series = forecast("northeurope", FORECAST.as_bytes()).unwrap();
+        let at = |text| series.at(instant::parse(text).unwrap()).map(|i| i.value);
         assert_eq!(at("2026-07-19T14:09Z"), Some(532.022_931_46));
         assert_eq!(at("2026-07-19T14:10Z"), Some(448.445_104_337_5));
         assert_eq!(at("2026-07-19T14:20Z"), None);
@@ -116,9 +117,9 @@ mod tests {
     fn observed_values_hold_until_the_next() {
         let text = br#"[{"location":"IE","time":"2026-05-17T20:00:11.5+00:00","rating":70,"duration":"01:00:00"},
             {"location":"IE","time":"2026-05-17T19:00:11.5+00:00","rating":64.5}]"#;
-        let reading = observed(text).unwrap();
-        assert_eq!(reading.intervals[0].value, 64.5);
-        assert_eq!(reading.intervals[0].until, reading.intervals[1].from);
+        let series = observed(text).unwrap();
+        assert_eq!(series.intervals[0].value, 64.5);
+        assert_eq!(series.intervals[0].until, series.intervals[1].from);
         assert_eq!(observed(b"[]").unwrap_err(), ParseError::Empty);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use wattle_common::Timestamp;
 use wattle_common::messages::{Accounting, InUse, Origin, SignalStatus};
 
-use crate::reading::{Interval, Reading, VALID_MAX, overlaid};
+use crate::series::{Interval, SignalSeries, VALID_MAX, overlaid};
 
 /// Time for which past values are kept: the longest period of the reports.
 const KEPT: Duration = Duration::from_secs(31 * 86_400);
@@ -90,12 +90,12 @@ impl Chain {
     }
 
     /// A read has ended.
-    pub fn read(&mut self, now: Timestamp, result: Result<Reading, String>) {
+    pub fn read(&mut self, now: Timestamp, result: Result<SignalSeries, String>) {
         match result {
-            Ok(reading) => {
+            Ok(series) => {
                 self.error = None;
                 self.read_at = Some(now);
-                self.known = overlaid(&self.known, &reading.intervals);
+                self.known = overlaid(&self.known, &series.intervals);
             }
             Err(error) => self.error = Some(error),
         }

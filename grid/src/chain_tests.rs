@@ -15,14 +15,14 @@ fn at(hours: u64) -> Timestamp {
     Timestamp::from_s(hours * 3_600)
 }
 
-fn reading(from: u64, values: &[(f64, Origin)]) -> Reading {
+fn series(from: u64, values: &[(f64, Origin)]) -> SignalSeries {
     let intervals = values.iter().zip(from..).map(|((value, origin), hour)| Interval {
         from: at(hour),
         until: at(hour + 1),
         value: *value,
         origin: *origin,
     });
-    Reading { intervals: intervals.collect(), currency: None }
+    SignalSeries { intervals: intervals.collect(), currency: None }
 }
 
 fn config(is_constant: bool) -> ChainConfig {
@@ -40,8 +40,7 @@ fn live_then_last_known_then_static() {
     let mut chain = Chain::new(config(false), Vec::new(), None, at(100));
     assert_eq!((chain.status().in_use, chain.value(at(100))), (InUse::Static, 380.0));
     use Origin::{Forecast, Measured};
-    chain
-        .read(at(100), Ok(reading(100, &[(200.0, Measured), (150.0, Forecast), (90.0, Forecast)])));
+    chain.read(at(100), Ok(series(100, &[(200.0, Measured), (150.0, Forecast), (90.0, Forecast)])));
     assert_eq!((chain.status().in_use, chain.value(at(100))), (InUse::Live, 200.0));
     assert_eq!(chain.changes_after(at(100)), at(101));
 
@@ -61,7 +60,7 @@ fn live_then_last_known_then_static() {
     assert_eq!((chain.status().in_use, chain.value(at(103))), (InUse::Static, 380.0));
     assert_eq!(chain.status().since_us, at(103));
 
-    chain.read(at(104), Ok(reading(104, &[(120.0, Measured)])));
+    chain.read(at(104), Ok(series(104, &[(120.0, Measured)])));
     assert_eq!((chain.status().in_use, chain.alarm(at(104))), (InUse::Live, None));
     let steps = chain.steps();
     let shown: Vec<_> =
@@ -77,7 +76,7 @@ fn live_then_last_known_then_static() {
 fn values_of_a_read_count_for_a_day() {
     let mut chain = Chain::new(config(false), Vec::new(), None, at(0));
     let values = vec![(50.0, Origin::Forecast); 72];
-    chain.read(at(0), Ok(reading(0, &values)));
+    chain.read(at(0), Ok(series(0, &values)));
     chain.read(at(20), Err("down".to_owned()));
     assert_eq!(chain.status().valid_until_us, Some(at(24)));
     assert!(chain.look(at(24)));
@@ -99,7 +98,7 @@ fn a_constant_source_is_no_fallback() {
 
 #[test]
 fn a_new_process_continues_with_the_known_values() {
-    let known = reading(0, &[(50.0, Origin::Forecast); 30]).intervals;
+    let known = series(0, &[(50.0, Origin::Forecast); 30]).intervals;
     let chain = Chain::new(config(false), known.clone(), Some(at(1)), at(3));
     assert_eq!(chain.value(at(3)), 50.0);
     // Without the time of the read nothing is known to be valid.
@@ -119,7 +118,7 @@ proptest! {
             now += ahead;
             let result = values.map(|values| {
                 let values: Vec<_> = values.iter().map(|v| (f64::from(*v), Origin::Forecast)).collect();
-                reading(now - 2, &values)
+                series(now - 2, &values)
             });
             chain.read(at(now), result.ok_or_else(|| "down".to_owned()));
         }

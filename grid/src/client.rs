@@ -11,10 +11,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use wattle_common::Timestamp;
 
-use crate::config::{CarbonConfig, CarbonProvider, GridConfig, PriceConfig};
+use crate::config::{CarbonConfig, CarbonProvider, PriceConfig};
 use crate::credential::Credential;
 use crate::http::{Header, Http, ReadError};
-use crate::reading::{ParseError, Reading};
+use crate::parse_error::ParseError;
+use crate::series::SignalSeries;
 use crate::{carbon_aware_sdk, electricity_maps, instant, table, watttime};
 
 /// Part of the past that is read, so that a forecast by persistence is possible at once.
@@ -31,15 +32,18 @@ pub struct CarbonClient {
     token: Option<(String, Timestamp)>,
 }
 
-fn parsed(source: &str, result: Result<Reading, ParseError>) -> Result<Reading, ReadError> {
+fn parsed(
+    source: &str,
+    result: Result<SignalSeries, ParseError>,
+) -> Result<SignalSeries, ReadError> {
     result.map_err(|error| ReadError::Parse { source_name: source.to_owned(), error })
 }
 
 /// The first success with the later ones added; the first error if all failed.
 fn combined(
-    results: impl IntoIterator<Item = Result<Reading, ReadError>>,
-) -> Result<Reading, ReadError> {
-    let mut all: Option<Result<Reading, ReadError>> = None;
+    results: impl IntoIterator<Item = Result<SignalSeries, ReadError>>,
+) -> Result<SignalSeries, ReadError> {
+    let mut all: Option<Result<SignalSeries, ReadError>> = None;
     for result in results {
         all = Some(match (all, result) {
             (Some(Ok(before)), Ok(next)) => Ok(before.with(next)),
@@ -52,29 +56,29 @@ fn combined(
     all.unwrap_or(Err(ReadError::Parse { source_name: String::new(), error: ParseError::Empty }))
 }
 
-/// Refuses a reading without a value now or later. The last value holds for `hold` more.
+/// Refuses a series without a value now or later. The last value holds for `hold` more.
 fn current(
     source: &str,
-    mut reading: Reading,
+    mut series: SignalSeries,
     now: Timestamp,
     hold: Duration,
-) -> Result<Reading, ReadError> {
-    let is_current = |reading: &Reading| reading.at(now).is_some();
-    if !is_current(&reading) {
+) -> Result<SignalSeries, ReadError> {
+    let is_current = |series: &SignalSeries| series.at(now).is_some();
+    if !is_current(&series) {
         // The value of the past hour holds until its provider has the next one.
-        let before = reading.intervals.iter().rposition(|interval| interval.until <= now);
-        let next = before.and_then(|i| reading.intervals.get(i + 1)).map(|next| next.from);
-        if let Some(last) = before.and_then(|i| reading.intervals.get_mut(i)) {
+        let before = series.intervals.iter().rposition(|interval| interval.until <= now);
+        let next = before.and_then(|i| series.intervals.get(i + 1)).map(|next| next.from);
+        if let Some(last) = before.and_then(|i| series.intervals.get_mut(i)) {
             let held = last.until + hold;
             if now < held {
                 last.until = next.map_or(held, |next| next.min(held));
             }
         }
     }
-    if is_current(&reading) {
-        return Ok(reading);
+    if is_current(&series) {
+        return Ok(series);
     }
-    let ended = instant::shown(reading.until());
+    let ended = instant::shown(series.until());
     Err(ReadError::Stale { source_name: source.to_owned(), ended })
 }
 
@@ -102,8 +106,8 @@ impl CarbonClient {
     ///
     /// # Errors
     /// [`ReadError`] names provider and remedy.
-    pub fn read(&mut self, now: Timestamp, wall: Timestamp) -> Result<Reading, ReadError> {
-        let reading = match self.config.provider {
+    pub fn read(&mut self, now: Timestamp, wall: Timestamp) -> Result<SignalSeries, ReadError> {
+        let series = match self.config.provider {
             CarbonProvider::ElectricityMaps => self.electricity_maps()?,
             CarbonProvider::Watttime => self.watttime(now, wall)?,
             CarbonProvider::CarbonAwareSdk => self.carbon_aware_sdk(now)?,
@@ -111,13 +115,13 @@ impl CarbonClient {
                 let path = self.config.file.clone().unwrap_or_default();
                 parsed(&path.display().to_string(), table::intensities(&file(&path)?))?
             }
-            CarbonProvider::Static => Reading::default(),
+            CarbonProvider::Static => SignalSeries::default(),
         };
         if self.config.provider == CarbonProvider::Static {
-            return Ok(reading);
+            return Ok(series);
         }
         let hold = Duration::from_secs(self.config.hold_s);
-        current(&self.config.label(), reading, now, hold)
+        current(&self.config.label(), series, now, hold)
     }
 
     fn credential(&self, expected: &'static str) -> Result<Option<Credential>, ReadError> {
@@ -129,19 +133,19 @@ impl CarbonClient {
         &self,
         path: &str,
         headers: &[Header<'_>],
-        parse: impl FnOnce(&[u8]) -> Result<Reading, ParseError>,
-    ) -> Result<Reading, ReadError> {
+        parse: impl FnOnce(&[u8]) -> Result<SignalSeries, ParseError>,
+    ) -> Result<SignalSeries, ReadError> {
         let url = format!("{}{path}", self.config.url());
         let body = self.http.get(&url, headers)?;
         parsed(path.split('?').next().unwrap_or(path), parse(&body))
     }
 
-    fn electricity_maps(&self) -> Result<Reading, ReadError> {
+    fn electricity_maps(&self) -> Result<SignalSeries, ReadError> {
         let token = self.credential("token of Electricity Maps")?;
         let headers: Vec<Header<'_>> =
             token.iter().map(|token| ("auth-token", token.secret().to_owned())).collect();
         let zone = self.config.zone();
-        let get = |endpoint: &str, parse: fn(&str, &[u8]) -> Result<Reading, ParseError>| {
+        let get = |endpoint: &str, parse: fn(&str, &[u8]) -> Result<SignalSeries, ParseError>| {
             let path = electricity_maps::path(endpoint, zone);
             self.get(&path, &headers, |body| parse(zone, body))
         };
@@ -158,7 +162,7 @@ impl CarbonClient {
         combined([forecast, history, Ok(latest)])
     }
 
-    fn watttime(&mut self, now: Timestamp, wall: Timestamp) -> Result<Reading, ReadError> {
+    fn watttime(&mut self, now: Timestamp, wall: Timestamp) -> Result<SignalSeries, ReadError> {
         let issued = self.token.as_ref().map(|(_, issued)| *issued);
         if issued.is_none_or(|issued| wall < issued || wall.since(issued) >= watttime::TOKEN_FOR) {
             self.token = None;
@@ -174,7 +178,11 @@ impl CarbonClient {
         }
     }
 
-    fn watttime_once(&mut self, now: Timestamp, wall: Timestamp) -> Result<Reading, ReadError> {
+    fn watttime_once(
+        &mut self,
+        now: Timestamp,
+        wall: Timestamp,
+    ) -> Result<SignalSeries, ReadError> {
         let token = match &self.token {
             Some((token, _)) => token.clone(),
             None => self.watttime_login(wall)?,
@@ -182,12 +190,12 @@ impl CarbonClient {
         let headers = [("authorization", format!("Bearer {token}"))];
         let (zone, signal) = (self.config.zone(), self.config.signal_type.as_str());
         let path = watttime::forecast_path(zone, signal);
-        let forecast = self.get(&path, &headers, |body| watttime::reading(zone, body, true));
+        let forecast = self.get(&path, &headers, |body| watttime::series(zone, body, true));
         if let Err(error @ ReadError::Unauthorized { .. }) = forecast {
             return Err(error);
         }
         let path = watttime::historical_path(zone, signal, now - PAST, now);
-        let past = self.get(&path, &headers, |body| watttime::reading(zone, body, false));
+        let past = self.get(&path, &headers, |body| watttime::series(zone, body, false));
         combined([forecast, past])
     }
 
@@ -202,7 +210,7 @@ impl CarbonClient {
         Ok(token)
     }
 
-    fn carbon_aware_sdk(&self, now: Timestamp) -> Result<Reading, ReadError> {
+    fn carbon_aware_sdk(&self, now: Timestamp) -> Result<SignalSeries, ReadError> {
         let token = self.credential("token of the Carbon Aware SDK's service")?;
         let headers: Vec<Header<'_>> = token
             .iter()
@@ -221,20 +229,14 @@ impl CarbonClient {
 ///
 /// # Errors
 /// [`ReadError`] names the file and what is wrong.
-pub fn read_prices(config: &PriceConfig, now: Timestamp) -> Result<Reading, ReadError> {
-    let Some(path) = &config.file else { return Ok(Reading::default()) };
+pub fn read_prices(config: &PriceConfig, now: Timestamp) -> Result<SignalSeries, ReadError> {
+    let Some(path) = &config.file else { return Ok(SignalSeries::default()) };
     let shown = path.display().to_string();
-    let reading = parsed(&shown, table::prices(&file(path)?))?;
-    let given = reading.currency.clone().unwrap_or_default();
+    let series = parsed(&shown, table::prices(&file(path)?))?;
+    let given = series.currency.clone().unwrap_or_default();
     if given != config.currency {
         let error = ParseError::Unit { given, expected: "the configured currency" };
         return Err(ReadError::Parse { source_name: shown, error });
     }
-    current(&shown, reading, now, Duration::ZERO)
-}
-
-/// Whether there is anything to read.
-#[must_use]
-pub const fn is_configured(config: &GridConfig) -> bool {
-    config.carbon.is_some() || config.price.is_some()
+    current(&shown, series, now, Duration::ZERO)
 }

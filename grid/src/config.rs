@@ -7,7 +7,7 @@ use serde::Deserialize;
 use wattle_common::config::non_zero;
 use wattle_common::messages::Accounting;
 
-use crate::reading::Signal;
+use crate::series::Signal;
 use crate::{electricity_maps, watttime};
 
 /// The providers of the grid's signals.

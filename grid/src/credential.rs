@@ -43,7 +43,7 @@ pub enum CredentialError {
     Content {
         /// The file.
         path: String,
-        /// What it must have.
+        /// The secret that the file must contain.
         expected: &'static str,
     },
 }

@@ -11,7 +11,8 @@ use serde::Deserialize;
 use wattle_common::messages::Origin;
 
 use crate::instant;
-use crate::reading::{ParseError, Reading, Signal};
+use crate::parse_error::ParseError;
+use crate::series::{Signal, SignalSeries};
 
 /// The public server.
 pub const URL: &str = "https://api.electricitymaps.com";
@@ -58,7 +59,7 @@ fn check_zone(given: &str, wanted: &str) -> Result<(), ParseError> {
 }
 
 /// Points without an intensity are left out: the provider sends null where it has none.
-fn reading(zone: &str, points: Vec<Point>, is_forecast: bool) -> Result<Reading, ParseError> {
+fn series(zone: &str, points: Vec<Point>, is_forecast: bool) -> Result<SignalSeries, ParseError> {
     let mut all = Vec::with_capacity(points.len());
     for point in points {
         if let Some(given) = &point.zone {
@@ -72,37 +73,37 @@ fn reading(zone: &str, points: Vec<Point>, is_forecast: bool) -> Result<Reading,
         };
         all.push((instant::parse(&point.datetime)?, value, origin));
     }
-    Reading::from_points(Signal::Carbon, all, HOUR)
+    SignalSeries::from_points(Signal::Carbon, all, HOUR)
 }
 
 /// Parses an answer of `latest`.
 ///
 /// # Errors
 /// [`ParseError`] names what is wrong.
-pub fn latest(zone: &str, body: &[u8]) -> Result<Reading, ParseError> {
+pub fn latest(zone: &str, body: &[u8]) -> Result<SignalSeries, ParseError> {
     let point: Point = serde_json::from_slice(body).map_err(|error| ParseError::json(&error))?;
-    reading(zone, vec![point], false)
+    series(zone, vec![point], false)
 }
 
 /// Parses an answer of `history`.
 ///
 /// # Errors
 /// [`ParseError`] names what is wrong.
-pub fn history(zone: &str, body: &[u8]) -> Result<Reading, ParseError> {
+pub fn history(zone: &str, body: &[u8]) -> Result<SignalSeries, ParseError> {
     let answer: History = serde_json::from_slice(body).map_err(|error| ParseError::json(&error))?;
     check_zone(&answer.zone, zone)?;
-    reading(zone, answer.history, false)
+    series(zone, answer.history, false)
 }
 
 /// Parses an answer of `forecast`.
 ///
 /// # Errors
 /// [`ParseError`] names what is wrong.
-pub fn forecast(zone: &str, body: &[u8]) -> Result<Reading, ParseError> {
+pub fn forecast(zone: &str, body: &[u8]) -> Result<SignalSeries, ParseError> {
     let answer: Forecast =
         serde_json::from_slice(body).map_err(|error| ParseError::json(&error))?;
     check_zone(&answer.zone, zone)?;
-    reading(zone, answer.forecast, true)
+    series(zone, answer.forecast, true)
 }
 
 #[cfg(test)]
@@ -117,8 +118,8 @@ mod tests {
 
     #[test]
     fn latest_holds_for_its_hour() {
-        let reading = latest("DE", LATEST.as_bytes()).unwrap();
-        let at = |text| reading.at(instant::parse(text).unwrap()).map(|i| (i.value, i.origin));
+        let series = latest("DE", LATEST.as_bytes()).unwrap();
+        let at = |text| series.at(instant::parse(text).unwrap()).map(|i| (i.value, i.origin));
         assert_eq!(at("2026-04-25T18:59:59Z"), Some((302.0, Origin::Estimated)));
         assert_eq!((at("2026-04-25T19:00Z"), at("2026-04-25T17:59Z")), (None, None));
     }

@@ -14,7 +14,8 @@ use roxmltree::{Document, Node};
 use wattle_common::messages::Origin;
 
 use crate::instant;
-use crate::reading::{INTERVALS_MAX, Interval, ParseError, Reading, Signal, overlaid};
+use crate::parse_error::ParseError;
+use crate::series::{INTERVALS_MAX, Interval, Signal, SignalSeries, overlaid};
 
 /// Kilowatt-hours in a megawatt-hour.
 const KWH_PER_MWH: f64 = 1_000.0;
@@ -70,7 +71,7 @@ fn period(node: Node<'_, '_>, repeats: bool, step: Duration) -> Result<Vec<Inter
     }
     let count = length / step.as_secs();
     if count > INTERVALS_MAX as u64 {
-        return Err(ParseError::TooMany);
+        return Err(ParseError::TooMany(INTERVALS_MAX));
     }
     let mut points = Vec::new();
     for point in children(node, "Point") {
@@ -99,7 +100,7 @@ fn period(node: Node<'_, '_>, repeats: bool, step: Duration) -> Result<Vec<Inter
 /// # Errors
 /// [`ParseError`] names what is wrong: another document, unit, curve type or resolution, positions outside the
 /// period, two currencies.
-pub fn parse(bytes: &[u8]) -> Result<Reading, ParseError> {
+pub fn parse(bytes: &[u8]) -> Result<SignalSeries, ParseError> {
     let text_of = std::str::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
     let options = roxmltree::ParsingOptions { nodes_limit: NODES_MAX, ..Default::default() };
     let document = Document::parse_with_options(text_of.trim_start_matches('\u{feff}'), options)
@@ -145,15 +146,15 @@ pub fn parse(bytes: &[u8]) -> Result<Reading, ParseError> {
     let mut intervals: Vec<Interval> = Vec::new();
     for (.., period) in all {
         // The order and the length of this period are checked before they count.
-        let checked = Reading::new(Signal::Price, period)?;
+        let checked = SignalSeries::new(Signal::Price, period)?;
         intervals = overlaid(&intervals, &checked.intervals);
         if intervals.len() > INTERVALS_MAX {
-            return Err(ParseError::TooMany);
+            return Err(ParseError::TooMany(INTERVALS_MAX));
         }
     }
-    let mut reading = Reading::new(Signal::Price, intervals)?;
-    reading.currency = currency.map(str::to_owned);
-    Ok(reading)
+    let mut values = SignalSeries::new(Signal::Price, intervals)?;
+    values.currency = currency.map(str::to_owned);
+    Ok(values)
 }
 
 #[cfg(test)]

@@ -46,9 +46,9 @@ fn document(series: &[String]) -> String {
     )
 }
 
-fn price(reading: &Reading, at: &str) -> Option<f64> {
+fn price(values: &SignalSeries, at: &str) -> Option<f64> {
     let at = instant::parse(at).unwrap();
-    reading.at(at).map(|interval| (interval.value * 1e6).round() / 1e3)
+    values.at(at).map(|interval| (interval.value * 1e6).round() / 1e3)
 }
 
 #[test]
@@ -57,14 +57,14 @@ fn an_omitted_position_repeats_the_price_before_it_with_a03_only() {
     let (from, until) = ("2026-01-14T23:00Z", "2026-01-15T23:00Z");
     let at = |curve| {
         let text = document(&[series(curve, 1, from, until, "PT15M", &points)]);
-        let reading = parse(text.as_bytes()).unwrap();
-        assert_eq!(reading.currency.as_deref(), Some("EUR"));
+        let values = parse(text.as_bytes()).unwrap();
+        assert_eq!(values.currency.as_deref(), Some("EUR"));
         ["23:00", "23:15", "23:29", "23:30", "23:45"]
-            .map(|time| price(&reading, &format!("2026-01-14T{time}Z")))
+            .map(|time| price(&values, &format!("2026-01-14T{time}Z")))
             .into_iter()
             .chain(
                 ["21:15", "22:59", "23:00"]
-                    .map(|time| price(&reading, &format!("2026-01-15T{time}Z"))),
+                    .map(|time| price(&values, &format!("2026-01-15T{time}Z"))),
             )
             .collect::<Vec<_>>()
     };
@@ -91,10 +91,10 @@ fn days_of_a_time_change_have_23_and_25_hours() {
     ] {
         let points: Vec<(u32, f64)> = (1..=hours).map(|n| (n, f64::from(n))).collect();
         let text = document(&[series("A01", 1, from, until, "PT60M", &points)]);
-        let reading = parse(text.as_bytes()).unwrap();
-        assert_eq!(reading.intervals.len(), hours as usize);
-        assert_eq!(reading.until(), instant::parse(until).unwrap());
-        assert_eq!(price(&reading, from), Some(1.0));
+        let values = parse(text.as_bytes()).unwrap();
+        assert_eq!(values.intervals.len(), hours as usize);
+        assert_eq!(values.until(), instant::parse(until).unwrap());
+        assert_eq!(price(&values, from), Some(1.0));
         let more = document(&[series("A01", 1, from, until, "PT60M", &[(hours + 1, 1.0)])]);
         let error = parse(more.as_bytes()).unwrap_err().to_string();
         assert!(
@@ -123,9 +123,9 @@ fn of_overlapping_series_the_first_auction_and_the_finer_resolution_count() {
         series("A03", 1, from, until, "PT60M", &[(1, 60.0)]),
         series("A03", 2, until, "2026-01-01T03:00Z", "PT60M", &[(1, 42.0)]),
     ];
-    let reading = parse(document(&all).as_bytes()).unwrap();
-    assert_eq!(price(&reading, "2026-01-01T01:30Z"), Some(15.0));
-    assert_eq!(price(&reading, "2026-01-01T02:30Z"), Some(42.0));
+    let values = parse(document(&all).as_bytes()).unwrap();
+    assert_eq!(price(&values, "2026-01-01T01:30Z"), Some(15.0));
+    assert_eq!(price(&values, "2026-01-01T02:30Z"), Some(42.0));
 }
 
 #[test]
@@ -161,17 +161,17 @@ fn other_documents_are_refused_with_the_cause() {
 }
 
 proptest! {
-    /// Any bytes give a reading or a named error.
+    /// Any bytes give a series or a named error.
     #[test]
     fn any_bytes_are_handled(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let _ = parse(&bytes);
         let _ = crate::electricity_maps::forecast("DE", &bytes);
-        let _ = crate::watttime::reading("DE", &bytes, true);
+        let _ = crate::watttime::series("DE", &bytes, true);
         let _ = crate::carbon_aware_sdk::forecast("DE", &bytes);
         let _ = crate::table::parse(&bytes);
     }
 
-    /// A changed document gives a reading that is ascending and finite, or a named error.
+    /// A changed document gives a series that is ascending and finite, or a named error.
     #[test]
     fn a_changed_document_is_handled(
         position in 0usize..1_500, byte in any::<u8>(), points in prop::collection::vec((1u32..30, -500.0f64..500.0), 0..9),
@@ -180,9 +180,9 @@ proptest! {
         let mut bytes = text.into_bytes();
         let position = position % bytes.len();
         bytes[position] = byte;
-        if let Ok(reading) = parse(&bytes) {
-            prop_assert!(reading.intervals.windows(2).all(|pair| pair[0].until <= pair[1].from));
-            prop_assert!(reading.intervals.iter().all(|i| i.value.is_finite() && i.from < i.until));
+        if let Ok(values) = parse(&bytes) {
+            prop_assert!(values.intervals.windows(2).all(|pair| pair[0].until <= pair[1].from));
+            prop_assert!(values.intervals.iter().all(|i| i.value.is_finite() && i.from < i.until));
         }
     }
 }

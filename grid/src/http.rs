@@ -9,7 +9,7 @@ use std::time::Duration;
 use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
 
-use crate::reading::ParseError;
+use crate::parse_error::ParseError;
 use crate::retry;
 
 /// Largest answer, bytes: a forecast of three days in steps of five minutes has 90 kB.

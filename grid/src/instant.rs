@@ -2,7 +2,7 @@
 
 use wattle_common::Timestamp;
 
-use crate::reading::ParseError;
+use crate::parse_error::ParseError;
 
 /// Reads an instant as `2026-01-31T15:00Z` or `2026-01-31T16:00:00.000+01:00`.
 ///

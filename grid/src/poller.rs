@@ -12,8 +12,8 @@ use wattle_common::Timestamp;
 use crate::client::{CarbonClient, read_prices};
 use crate::config::GridConfig;
 use crate::http::ReadError;
-use crate::reading::{Reading, Signal};
 use crate::retry::Schedule;
+use crate::series::{Signal, SignalSeries};
 
 /// The result of one read.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Read {
     /// What was read.
     pub signal: Signal,
     /// The values, or why there are none.
-    pub result: Result<Reading, String>,
+    pub result: Result<SignalSeries, String>,
 }
 
 /// The clocks of the caller.
@@ -54,7 +54,7 @@ impl Poller {
         let report = Arc::new(report);
         let mut stop = Vec::new();
         let mut run =
-            |signal, poll_s, read: Box<dyn FnMut() -> Result<Reading, ReadError> + Send>| {
+            |signal, poll_s, read: Box<dyn FnMut() -> Result<SignalSeries, ReadError> + Send>| {
                 let (sender, stopped) = sync_channel(1);
                 stop.push(sender);
                 let report = report.clone();
@@ -85,7 +85,7 @@ impl Poller {
 fn poll(
     signal: Signal,
     mut schedule: Schedule,
-    mut read: impl FnMut() -> Result<Reading, ReadError>,
+    mut read: impl FnMut() -> Result<SignalSeries, ReadError>,
     report: &(impl Fn(Read) -> bool + ?Sized),
     stopped: &Receiver<()>,
 ) {

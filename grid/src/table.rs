@@ -10,7 +10,8 @@ use wattle_common::Timestamp;
 use wattle_common::messages::Origin;
 
 use crate::instant;
-use crate::reading::{INTERVALS_MAX, ParseError, Reading, Signal};
+use crate::parse_error::ParseError;
+use crate::series::{INTERVALS_MAX, Signal, SignalSeries};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -36,7 +37,7 @@ fn column(name: &str) -> Option<(Signal, Option<String>, f64)> {
 ///
 /// # Errors
 /// [`ParseError`] names the line or what is wrong.
-pub fn parse(bytes: &[u8]) -> Result<(Signal, Reading), ParseError> {
+pub fn parse(bytes: &[u8]) -> Result<(Signal, SignalSeries), ParseError> {
     let text = std::str::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
     let mut lines = (1u32..).zip(text.trim_start_matches('\u{feff}').lines());
     let header = lines.next().map_or("", |(_, line)| line.trim());
@@ -56,19 +57,19 @@ pub fn parse(bytes: &[u8]) -> Result<(Signal, Reading), ParseError> {
             .map_err(|_| wrong(format!("line {line}: the value is not a number")))?;
         points.push((at, value * factor, Origin::Measured));
         if points.len() > INTERVALS_MAX {
-            return Err(ParseError::TooMany);
+            return Err(ParseError::TooMany(INTERVALS_MAX));
         }
     }
-    let mut reading = Reading::from_points(signal, points, HOUR)?;
-    reading.currency = currency;
-    Ok((signal, reading))
+    let mut series = SignalSeries::from_points(signal, points, HOUR)?;
+    series.currency = currency;
+    Ok((signal, series))
 }
 
 /// Parses a file of prices: ENTSO-E's XML or a table.
 ///
 /// # Errors
 /// [`ParseError`] names what is wrong; a table of intensities is refused.
-pub fn prices(bytes: &[u8]) -> Result<Reading, ParseError> {
+pub fn prices(bytes: &[u8]) -> Result<SignalSeries, ParseError> {
     let first = bytes
         .iter()
         .find(|byte| !byte.is_ascii_whitespace() && !matches!(**byte, 0xef | 0xbb | 0xbf));
@@ -76,7 +77,7 @@ pub fn prices(bytes: &[u8]) -> Result<Reading, ParseError> {
         return crate::entsoe::parse(bytes);
     }
     match parse(bytes)? {
-        (Signal::Price, reading) => Ok(reading),
+        (Signal::Price, series) => Ok(series),
         (Signal::Carbon, _) => {
             Err(ParseError::Unit { given: "g_per_kwh".to_owned(), expected: "eur_per_mwh" })
         }
@@ -87,9 +88,9 @@ pub fn prices(bytes: &[u8]) -> Result<Reading, ParseError> {
 ///
 /// # Errors
 /// [`ParseError`] names what is wrong; a table of prices is refused.
-pub fn intensities(bytes: &[u8]) -> Result<Reading, ParseError> {
+pub fn intensities(bytes: &[u8]) -> Result<SignalSeries, ParseError> {
     match parse(bytes)? {
-        (Signal::Carbon, reading) => Ok(reading),
+        (Signal::Carbon, series) => Ok(series),
         (Signal::Price, _) => {
             Err(ParseError::Unit { given: "a price".to_owned(), expected: "g_per_kwh" })
         }
@@ -105,12 +106,12 @@ mod tests {
     fn units_are_in_the_header() {
         let rows = "2026-10-25T02:00+02:00,120\n2026-10-25T02:00+01:00,-80\n";
         for (header, value) in [("at,eur_per_mwh", 0.12), ("at,chf_per_kwh", 120.0)] {
-            let reading = prices(format!("{header}\n{rows}").as_bytes()).unwrap();
-            assert_eq!(reading.intervals.len(), 2, "the hour of the time change is there twice");
-            assert_eq!(reading.intervals[0].value, value);
+            let series = prices(format!("{header}\n{rows}").as_bytes()).unwrap();
+            assert_eq!(series.intervals.len(), 2, "the hour of the time change is there twice");
+            assert_eq!(series.intervals[0].value, value);
         }
-        let reading = intensities(b"at,g_per_kwh\r\n2026-01-01T00:00Z,120\r\n").unwrap();
-        assert_eq!(reading.until(), instant::parse("2026-01-01T01:00Z").unwrap());
+        let series = intensities(b"at,g_per_kwh\r\n2026-01-01T00:00Z,120\r\n").unwrap();
+        assert_eq!(series.until(), instant::parse("2026-01-01T01:00Z").unwrap());
     }
 
     #[test]

@@ -13,7 +13,8 @@ use wattle_common::Timestamp;
 use wattle_common::messages::Origin;
 
 use crate::instant;
-use crate::reading::{ParseError, Reading, Signal};
+use crate::parse_error::ParseError;
+use crate::series::{Signal, SignalSeries};
 
 /// The public server.
 pub const URL: &str = "https://api.watttime.org";
@@ -88,7 +89,7 @@ pub fn token(body: &[u8]) -> Result<String, ParseError> {
 ///
 /// # Errors
 /// [`ParseError`] names what is wrong; a unit other than pounds of CO2 per MWh is refused.
-pub fn reading(region: &str, body: &[u8], is_forecast: bool) -> Result<Reading, ParseError> {
+pub fn series(region: &str, body: &[u8], is_forecast: bool) -> Result<SignalSeries, ParseError> {
     let answer: Answer = serde_json::from_slice(body).map_err(|error| ParseError::json(&error))?;
     if answer.meta.region != region {
         let given = answer.meta.region.chars().take(40).collect();
@@ -111,7 +112,7 @@ pub fn reading(region: &str, body: &[u8], is_forecast: bool) -> Result<Reading, 
         let g_per_kwh = point.value * GRAMS_PER_POUND / KWH_PER_MWH;
         points.push((instant::parse(&point.point_time)?, g_per_kwh, origin));
     }
-    Reading::from_points(Signal::Carbon, points, Duration::from_secs(period))
+    SignalSeries::from_points(Signal::Carbon, points, Duration::from_secs(period))
 }
 
 #[cfg(test)]
@@ -132,20 +133,20 @@ mod tests {
     #[test]
     fn pounds_per_megawatt_hour_become_grams_per_kilowatt_hour() {
         let text = answer("CAISO_NORTH", "lbs_co2_per_mwh");
-        let reading = reading("CAISO_NORTH", text.as_bytes(), true).unwrap();
-        let values: Vec<f64> = reading.intervals.iter().map(|interval| interval.value).collect();
+        let series = series("CAISO_NORTH", text.as_bytes(), true).unwrap();
+        let values: Vec<f64> = series.intervals.iter().map(|interval| interval.value).collect();
         assert!((values[0] - 394.625_361_9).abs() < 1e-9, "{values:?}");
         assert!((values[1] - 453.592_37).abs() < 1e-9, "{values:?}");
-        assert_eq!(reading.until(), instant::parse("2026-07-15T00:10Z").unwrap());
+        assert_eq!(series.until(), instant::parse("2026-07-15T00:10Z").unwrap());
     }
 
     #[test]
     fn other_units_and_regions_are_refused() {
         let percentile = answer("CAISO_NORTH", "percentile");
-        let error = reading("CAISO_NORTH", percentile.as_bytes(), true).unwrap_err().to_string();
+        let error = series("CAISO_NORTH", percentile.as_bytes(), true).unwrap_err().to_string();
         assert_eq!(error, "the unit is `percentile`, expected lbs_co2_per_mwh");
         let other = answer("PJM", "lbs_co2_per_mwh");
-        let error = reading("CAISO_NORTH", other.as_bytes(), false).unwrap_err();
+        let error = series("CAISO_NORTH", other.as_bytes(), false).unwrap_err();
         assert!(matches!(error, ParseError::Zone { .. }));
         assert_eq!(token(br#"{"token":"abc"}"#).unwrap(), "abc");
         assert!(token(b"{}").is_err());

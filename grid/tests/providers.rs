@@ -167,18 +167,18 @@ fn maps(folder: &TempDir, server: &Server) -> CarbonClient {
     CarbonClient::new(config(folder, &server.url, "electricity-maps", "DE", "t0ken\n"))
 }
 
-fn value(reading: &wattle_grid::Reading, at: &str) -> Option<(f64, Origin)> {
-    let interval = reading.at(instant::parse(at).unwrap())?;
+fn value(series: &wattle_grid::SignalSeries, at: &str) -> Option<(f64, Origin)> {
+    let interval = series.at(instant::parse(at).unwrap())?;
     Some(((interval.value * 10.0).round() / 10.0, interval.origin))
 }
 
 #[test]
 fn electricity_maps_has_past_present_and_forecast() {
     let (folder, server) = (TempDir::new().unwrap(), Server::start());
-    let reading = maps(&folder, &server).read(now(), now()).unwrap();
-    assert_eq!(value(&reading, "2026-04-25T17:30Z"), Some((287.0, Origin::Measured)));
-    assert_eq!(value(&reading, NOW), Some((302.0, Origin::Estimated)), "latest, not the forecast");
-    assert_eq!(value(&reading, "2026-04-25T19:10Z"), Some((326.0, Origin::Forecast)));
+    let series = maps(&folder, &server).read(now(), now()).unwrap();
+    assert_eq!(value(&series, "2026-04-25T17:30Z"), Some((287.0, Origin::Measured)));
+    assert_eq!(value(&series, NOW), Some((302.0, Origin::Estimated)), "latest, not the forecast");
+    assert_eq!(value(&series, "2026-04-25T19:10Z"), Some((326.0, Origin::Forecast)));
     let sent = server.requests("/v3/carbon-intensity/latest?zone=DE ");
     assert!(sent[0].to_ascii_lowercase().contains("auth-token: t0ken\r\n"), "{sent:?}");
 }
@@ -188,14 +188,14 @@ fn an_account_without_forecast_has_the_present_value() {
     let (folder, server) = (TempDir::new().unwrap(), Server::start());
     let mut client = maps(&folder, &server);
     server.answer("/v3/carbon-intensity/forecast", status(403));
-    let reading = client.read(now(), now()).unwrap();
-    assert_eq!(value(&reading, NOW), Some((302.0, Origin::Estimated)));
-    assert_eq!(value(&reading, "2026-04-25T19:10Z"), None);
+    let series = client.read(now(), now()).unwrap();
+    assert_eq!(value(&series, NOW), Some((302.0, Origin::Estimated)));
+    assert_eq!(value(&series, "2026-04-25T19:10Z"), None);
     // Its hour is over, and the next value is not there yet.
     let late = instant::parse("2026-04-25T20:30Z").unwrap();
-    let reading = client.read(late, late).unwrap();
+    let series = client.read(late, late).unwrap();
     assert_eq!(
-        value(&reading, "2026-04-25T20:30Z"),
+        value(&series, "2026-04-25T20:30Z"),
         Some((302.0, Origin::Estimated)),
         "held for 2 h"
     );
@@ -265,10 +265,10 @@ fn watttime_logs_in_once_and_again_when_the_token_is_refused() {
         .answer("/v3/historical", ok(recorded("watttime-historical.json")));
     let config = config(&folder, &server.url, "watttime", "CAISO_NORTH", "ada:s3cret");
     let mut client = CarbonClient::new(config);
-    let reading = client.read(now(), now()).unwrap();
+    let series = client.read(now(), now()).unwrap();
     // 870 lbs/MWh x 0.45359237 kg/lb.
-    assert_eq!(value(&reading, "2026-04-25T18:22Z"), Some((394.6, Origin::Forecast)));
-    assert_eq!(value(&reading, "2026-04-25T18:12Z"), Some((381.0, Origin::Measured)));
+    assert_eq!(value(&series, "2026-04-25T18:22Z"), Some((394.6, Origin::Forecast)));
+    assert_eq!(value(&series, "2026-04-25T18:12Z"), Some((381.0, Origin::Measured)));
     client.read(now(), now()).unwrap();
     let logins = server.requests("/login");
     assert_eq!(logins.len(), 1, "the token is kept");
@@ -303,9 +303,9 @@ fn carbon_aware_sdk_has_ratings_and_forecast() {
         .answer("/emissions/bylocation", ok(recorded("carbon-aware-sdk-observed.json")));
     let config = config(&folder, &server.url, "carbon-aware-sdk", "northeurope", "unused");
     let mut client = CarbonClient::new(config);
-    let reading = client.read(now(), now()).unwrap();
-    assert_eq!(value(&reading, NOW), Some((532.0, Origin::Forecast)));
-    assert_eq!(value(&reading, "2026-04-25T17:30Z"), Some((470.5, Origin::Measured)));
+    let series = client.read(now(), now()).unwrap();
+    assert_eq!(value(&series, NOW), Some((532.0, Origin::Forecast)));
+    assert_eq!(value(&series, "2026-04-25T17:30Z"), Some((470.5, Origin::Measured)));
     server.answer("/emissions/forecasts/current", ok("[]"));
     server.answer("/emissions/bylocation", status(500));
     let error = client.read(now(), now()).unwrap_err().to_string();
@@ -324,8 +324,8 @@ fn prices_are_read_from_a_file_in_the_configured_currency() {
         );
         read_prices(&toml::from_str::<GridConfig>(&text).unwrap().price.unwrap(), now)
     };
-    let reading = read("EUR", now()).unwrap();
-    assert_eq!(reading.at(now()).unwrap().value, 0.142_5);
+    let series = read("EUR", now()).unwrap();
+    assert_eq!(series.at(now()).unwrap().value, 0.142_5);
     assert!(read("CHF", now()).unwrap_err().to_string().contains("the unit is `EUR`"));
     let later = now() + Duration::from_secs(3 * 86_400);
     assert!(matches!(read("EUR", later), Err(ReadError::Stale { .. })));

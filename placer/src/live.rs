@@ -70,7 +70,7 @@ use wattle_common::messages::{
     StoreRestored, SubmitJob, Surface,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp};
-use wattle_grid::{Signal, Reading};
+use wattle_grid::{Signal, SignalSeries};
 
 use crate::config::Config;
 use crate::controller::Controller;
@@ -123,7 +123,7 @@ pub enum Event {
     /// A node's wake command ended, with its error if it failed.
     WakeAnswered(NodeId, Option<String>),
     /// A read of the carbon intensity or the electricity price has ended.
-    GridRead(Signal, Result<Box<Reading>, String>),
+    GridRead(Signal, Result<Box<SignalSeries>, String>),
 }
 
 /// An output of the live placer. Actions are executed in order, each after the one before is

@@ -29,9 +29,9 @@ pub struct Settings {
     pub settle: Duration,
     /// Fewest sampling instants of a window that is stored.
     pub samples_min: u32,
-    /// Epochs after which a job's profile may be settled.
+    /// Epochs in which a job is early.
     pub early_epochs: u32,
-    /// Windows on one placement before which no profile is settled.
+    /// Windows on one placement during which a job is early.
     pub early_windows: u32,
     /// Time between ledger entries.
     pub ledger_every: Duration,
@@ -123,7 +123,7 @@ default_values! {
     progress_ms: u64 = 10_000;
     window_ms: u64 = 60_000;
     window_ms_early: u64 = 15_000;
-    /// On Ampere and later the power reading is an average over one second.
+    /// Most GPUs since Ampere report their power as an average over one second.
     settle_ms: u64 = 1_000;
     samples_min: u32 = 5;
     early_epochs: u32 = 2;
@@ -172,10 +172,10 @@ pub struct Config<B> {
     /// Fewest sampling instants of a window that is stored.
     #[serde(default = "samples_min")]
     pub samples_min: u32,
-    /// Epochs after which a job's profile may be settled.
+    /// Epochs in which a job is early.
     #[serde(default = "early_epochs")]
     pub early_epochs: u32,
-    /// Windows on one placement before which no profile is settled.
+    /// Windows on one placement during which a job is early.
     #[serde(default = "early_windows")]
     pub early_windows: u32,
     /// Milliseconds between ledger entries.

@@ -20,14 +20,22 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use wattle_common::messages::{UnknownCause, UnknownEnergy};
 use wattle_common::units::Energy;
-use wattle_common::{GpuIndex, Power, Timestamp};
+use wattle_common::{GpuIndex, JobId, Power, Timestamp};
 
 use crate::energy::{EnergySpent, Measured};
-use crate::resume::TenantKey;
 
 /// Longest gap over which the same tenants before and after are considered its tenants: several restarts of
 /// the profiler, and shorter than the co-location trial of a job.
 pub const SAME_TENANTS_MAX: Duration = Duration::from_secs(120);
+
+/// The identity of a tenant: two readings with equal tenants are of the same jobs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TenantKey {
+    /// The job; absent: processes of no job.
+    pub job: Option<JobId>,
+    /// The number of its start.
+    pub attempt: u32,
+}
 
 /// A GPU's energy whose owner is not decided yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -17,10 +17,10 @@ use wattle_gpu::{GpuReading, ProcessReading};
 use crate::attribution;
 use crate::config::Settings;
 use crate::energy::{EnergyMeasure, EnergySpent, Measured};
-use crate::gap::{OpenGap, Owner};
+use crate::gap::{OpenGap, Owner, TenantKey};
 use crate::jobs::JobTable;
 use crate::process_tree::ProcessOrigin;
-use crate::resume::{GpuCounter, TenantKey};
+use crate::resume::GpuCounter;
 use crate::window::Mean;
 
 /// How long a process's utilisation stays valid: NVML samples it a few times per second, and does
@@ -29,7 +29,7 @@ const BUSY_VALID: Duration = Duration::from_secs(2);
 
 /// The identity of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GpuFacts {
+pub struct GpuIdentity {
     /// Its index on the node.
     pub gpu: GpuIndex,
     /// Its UUID.
@@ -136,12 +136,12 @@ impl GpuTracker {
 
     /// Records that it could not be read, and why; returns whether it could before.
     pub(crate) fn failed(&mut self, error: String, cause: UnknownCause) -> bool {
-        let core = self.error.is_none();
+        let was_read = self.error.is_none();
         self.error = Some(error);
         self.away.get_or_insert(cause);
         self.last = None;
         self.recent_busy.clear();
-        core
+        was_read
     }
 
     /// The last reading, for a later run; `None` before the first.

@@ -7,34 +7,21 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use wattle_common::id::ProjectId;
 use wattle_common::messages::{
     JobProcesses, JobProgressed, JobRecord, LaunchReport, LaunchState, LaunchedJob,
 };
 use wattle_common::progress::Progress;
-use wattle_common::{GpuIndex, JobId, NodeId, Timestamp, WorkloadId};
+use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
 
 use crate::process_tree::ProcessOrigin;
 use crate::sender::Sender;
 use crate::steps::StepMeter;
-use crate::window::{Conditions, OpenWindow};
+use crate::window::{Conditions, DeclaredJob, OpenWindow};
 
 /// Number of reports from which the published step rate is computed.
 const RATE_REPORTS: usize = 16;
 /// Most jobs whose progress is kept before the launcher reports them.
 const UNPLACED_MAX: usize = 64;
-
-/// The placer's record of a job that is placed on this node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DeclaredJob {
-    pub(crate) workload: Option<WorkloadId>,
-    pub(crate) user: Option<String>,
-    pub(crate) project: Option<ProjectId>,
-    /// Its GPUs on this node.
-    pub(crate) gpus: Vec<GpuIndex>,
-    pub(crate) gpus_total: u32,
-    pub(crate) nodes_total: u32,
-}
 
 /// A job's progress as it reports it.
 #[derive(Clone, Debug, Default)]
@@ -97,7 +84,7 @@ pub(crate) struct LocalJob {
     pub(crate) conditions: Option<Conditions>,
     pub(crate) window: Option<OpenWindow>,
     /// Earliest opening of a window.
-    pub(crate) settled_at: Timestamp,
+    pub(crate) opens_from: Timestamp,
     /// Number of windows stored on this placement.
     pub(crate) windows: u32,
     /// Whether an epoch ended since the last sample.
@@ -175,7 +162,7 @@ impl JobTable {
                 meter: StepMeter::default(),
                 conditions: None,
                 window: None,
-                settled_at: Timestamp::EPOCH,
+                opens_from: Timestamp::EPOCH,
                 windows: 0,
                 epoch_ended: false,
             });

@@ -28,7 +28,7 @@ mod window;
 mod windowing;
 
 pub use config::{Config, Settings};
-pub use gpu_tracker::{GpuFacts, SampledGpu};
+pub use gpu_tracker::{GpuIdentity, SampledGpu};
 pub use machine::{Action, Event, ProfilerMachine};
 pub use note::Note;
 pub use process_tree::{ProcessOrigin, SlurmId};

@@ -17,7 +17,7 @@ use wattle_common::{Frequency, GpuIndex, JobId, Machine, NodeId, Power, Timestam
 
 use crate::config::Settings;
 use crate::energy::EnergySpent;
-use crate::gpu_tracker::{AttributedSample, GpuFacts, GpuTracker, SampledGpu};
+use crate::gpu_tracker::{AttributedSample, GpuIdentity, GpuTracker, SampledGpu};
 use crate::jobs::{JobTable, ProgressResult};
 use crate::ledger::Ledger;
 use crate::note::Note;
@@ -33,7 +33,7 @@ const BATCH_SAMPLES_MAX: usize = 2_048;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The node's GPUs were found.
-    GpusFound(Vec<GpuFacts>),
+    GpusFound(Vec<GpuIdentity>),
     /// Every GPU was read; a reading may have failed.
     Sampled {
         /// When, slightly before the event.
@@ -102,9 +102,9 @@ pub struct ProfilerMachine {
     boot: Option<Boot>,
     /// The content of the state file.
     saved: State,
-    /// The state of an earlier run, until the first event.
+    /// The stored state of an earlier run of the profiler; absent after the first event.
     earlier: Option<State>,
-    /// It by this run's clock, with the GPUs that were not found yet.
+    /// The earlier state with its times by this run's clock. It still has the GPUs that this run has not found.
     resumed: Option<Resumed>,
     batch: Vec<GpuSample>,
     sequence: u64,
@@ -310,7 +310,7 @@ impl ProfilerMachine {
     }
 
     /// Sends the batch, the summary and the ledger entry where due.
-    fn settle(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+    fn send_due(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         if now >= self.batch_at || self.batch.len() >= BATCH_SAMPLES_MAX {
             self.flush(now, out);
         }
@@ -392,11 +392,11 @@ impl Machine for ProfilerMachine {
             Event::LedgerStored { from, stored } => self.ledger_stored(from, stored, out),
             Event::StopRequested => self.stop(now, out),
         }
-        self.settle(now, out);
+        self.send_due(now, out);
     }
 
     fn wake(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        self.settle(now, out);
+        self.send_due(now, out);
     }
 
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {

@@ -15,9 +15,9 @@ use wattle_common::bounds::{LEDGER_SPAN_MAX, OutOfBounds, check_ledger_entry};
 use wattle_common::messages::{JobEnergy, LedgerEntry, UnknownCause, UnknownEnergy};
 use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::units::Energy;
-use wattle_common::{GpuIndex, JobId, NodeId, Power, Timestamp};
+use wattle_common::{GpuIndex, NodeId, Power, Timestamp};
 
-use crate::gap::OpenGap;
+use crate::gap::{OpenGap, TenantKey};
 
 /// A boot of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,15 +88,6 @@ pub struct GpuCounter {
     /// Its tenants at that instant.
     #[serde(default)]
     pub tenants: Vec<TenantKey>,
-}
-
-/// The identity of a tenant: two readings with equal tenants are of the same jobs.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct TenantKey {
-    /// The job; absent: processes of no job.
-    pub job: Option<JobId>,
-    /// The number of its start.
-    pub attempt: u32,
 }
 
 /// A state whose dates and counters are valid for this run.

@@ -5,13 +5,25 @@
 
 use std::time::Duration;
 
+use wattle_common::id::ProjectId;
 use wattle_common::messages::{JobWindow, Neighbour};
 use wattle_common::units::Energy;
-use wattle_common::{Frequency, JobId, NodeId, Power, Timestamp};
+use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp, WorkloadId};
 
-use crate::jobs::DeclaredJob;
 use crate::period_detection::{Period, Sample, SampleSeries};
 use crate::steps::StepMeter;
+
+/// The placer's record of a job that is placed on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeclaredJob {
+    pub(crate) workload: Option<WorkloadId>,
+    pub(crate) user: Option<String>,
+    pub(crate) project: Option<ProjectId>,
+    /// Its GPUs on this node.
+    pub(crate) gpus: Vec<GpuIndex>,
+    pub(crate) gpus_total: u32,
+    pub(crate) nodes_total: u32,
+}
 
 /// The conditions that are constant within a window.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -37,12 +37,12 @@ pub(crate) fn sample(
     if conditions != job.conditions {
         let closed = end(job, settings);
         job.conditions = conditions;
-        job.settled_at = now + settings.settle;
+        job.opens_from = now + settings.settle;
         return closed;
     }
     let conditions = job.conditions.as_ref()?;
     let Some(mut window) = job.window.take() else {
-        if now >= job.settled_at {
+        if now >= job.opens_from {
             job.meter = StepMeter::default();
             job.window = Some(OpenWindow::new(now, conditions.clone(), job.meter));
         }
@@ -74,8 +74,7 @@ pub(crate) fn end(job: &mut LocalJob, settings: &Settings) -> Closed {
     Some((window, early))
 }
 
-/// Whether the job's profile is not settled: during its first epochs and its first windows on this
-/// placement. For a job that reports no epochs the windows alone count.
+/// Whether the job is early: during its first epochs and its first windows on this placement. For a job that reports no epochs the windows alone count.
 fn is_early(job: &LocalJob, settings: &Settings) -> bool {
     job.windows < settings.early_windows
         || job.pace.epoch.is_some_and(|epoch| epoch < settings.early_epochs)

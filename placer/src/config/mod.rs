@@ -19,7 +19,7 @@ use crate::accounts::rules::AccountRules;
 use crate::config::node_sleep::SleepConfig;
 use crate::controller::ControllerConfig;
 use crate::plan::input::TENANTS_MAX_DEFAULT;
-use crate::power::bounds::PowerGroup;
+use crate::power::groups::PowerGroup;
 use crate::probing::ProbeConfig;
 
 /// The placer's configuration.

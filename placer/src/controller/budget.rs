@@ -9,8 +9,8 @@ use wattle_common::{NodeId, Power, Timestamp};
 use crate::controller::{Controller, PolicyHandle};
 use crate::plan::input::GridForecast;
 use crate::policies::RELATIVE_PRICES;
-use crate::power::bounds::PowerBound;
 use crate::power::budget::{BudgetController, Grid};
+use crate::power::groups::PowerBound;
 use crate::power::model::{PowerEstimate, min_power};
 
 /// The budget in force.

@@ -34,7 +34,7 @@ use crate::plan::input::{
     IDLE_BEFORE_SLEEP, PlanningInput, PlanningLimits, PolicyCache, TENANTS_MAX_DEFAULT,
 };
 use crate::policies::{Capabilities, Policy, Reads};
-use crate::power::bounds::{PowerBound, PowerGroup};
+use crate::power::groups::{PowerBound, PowerGroup};
 use crate::power::slowdown::SlowdownController;
 use crate::state::cluster::ClusterState;
 

@@ -14,7 +14,7 @@ use wattle_common::messages::{
 };
 use wattle_common::{CarbonIntensity, Timestamp};
 use wattle_grid::config::{CarbonProvider, GridConfig};
-use wattle_grid::{Chain, ChainConfig, Interval, Reading, Signal};
+use wattle_grid::{Chain, ChainConfig, Interval, Signal, SignalSeries};
 
 use crate::live::{Action, Placer};
 use crate::power::budget::{ForecastSource, Series};
@@ -81,7 +81,7 @@ fn known(series: &IntensitySeries) -> Vec<Interval> {
             begin = end;
         }
     }
-    Reading::new(Signal::Carbon, intervals).map(|reading| reading.intervals).unwrap_or_default()
+    SignalSeries::new(Signal::Carbon, intervals).map(|series| series.intervals).unwrap_or_default()
 }
 
 /// The steps of a chain as the series of a budget.
@@ -238,14 +238,14 @@ impl Placer {
         &mut self,
         now: Timestamp,
         signal: Signal,
-        result: Result<Box<Reading>, String>,
+        result: Result<Box<SignalSeries>, String>,
     ) {
         let chain = match signal {
             Signal::Carbon => &mut self.grid.carbon,
             Signal::Price => &mut self.grid.price,
         };
         let Some(chain) = chain else { return };
-        chain.read(now, result.map(|reading| *reading));
+        chain.read(now, result.map(|series| *series));
         self.grid.store = true;
         if signal == Signal::Carbon {
             self.use_carbon(now);

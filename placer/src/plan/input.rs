@@ -10,7 +10,7 @@ use wattle_common::job::Sharing;
 use wattle_common::{NodeId, Power, Timestamp};
 
 use crate::accounts::rules::AccountRules;
-use crate::power::bounds::PowerBound;
+use crate::power::groups::PowerBound;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
 

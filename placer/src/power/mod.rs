@@ -1,9 +1,10 @@
 //! Power and energy: the power model, the cost of energy, the budget controller and the power limits.
 
-pub mod bounds;
+pub(crate) mod bounds;
 pub mod budget;
 pub mod carbon_deferral;
 pub mod energy_cost;
+pub mod groups;
 pub(crate) mod limits;
 pub mod model;
 pub mod slowdown;

@@ -4,7 +4,7 @@ use wattle_common::messages::UnknownCause;
 use wattle_common::units::Energy;
 use wattle_common::{GpuIndex, Timestamp};
 
-use crate::gpu_tracker::{AttributedSample, GpuFacts, GpuTracker, unmeasured};
+use crate::gpu_tracker::{AttributedSample, GpuIdentity, GpuTracker, unmeasured};
 use crate::machine::{Action, ProfilerMachine};
 use crate::resume::State;
 
@@ -15,29 +15,29 @@ const RETRY_PARTS: u32 = 10;
 const FIRST_PARTS: u32 = 6;
 
 impl ProfilerMachine {
-    pub(super) fn gpus_found(&mut self, now: Timestamp, found: Vec<GpuFacts>) {
+    pub(super) fn gpus_found(&mut self, now: Timestamp, found: Vec<GpuIdentity>) {
         self.resume(now);
-        for facts in found {
+        for identity in found {
             let gap_max = self.settings.gap_max;
-            let tracker = self.gpus.entry(facts.gpu).or_insert_with(|| GpuTracker::new(gap_max));
-            if tracker.uuid == facts.uuid {
+            let tracker = self.gpus.entry(identity.gpu).or_insert_with(|| GpuTracker::new(gap_max));
+            if tracker.uuid == identity.uuid {
                 continue;
             }
             // The first GPU at this index, or another one.
             let mut replaced = std::mem::replace(tracker, GpuTracker::new(gap_max));
             if let Some(resumed) = &mut self.resumed {
                 let gpus = &mut resumed.state.gpus;
-                if let Some(at) = gpus.iter().position(|gpu| gpu.uuid == facts.uuid) {
+                if let Some(at) = gpus.iter().position(|gpu| gpu.uuid == identity.uuid) {
                     tracker.resume(gpus.remove(at), resumed.cause, gap_max);
                 }
             }
-            tracker.uuid = facts.uuid;
-            tracker.gpu_type = facts.gpu_type;
-            let undecided = replaced.give_up_gap(facts.gpu);
+            tracker.uuid = identity.uuid;
+            tracker.gpu_type = identity.gpu_type;
+            let undecided = replaced.give_up_gap(identity.gpu);
             let unread = replaced.measure.read_at();
-            let unread = unread.map(|at| unmeasured(facts.gpu, UnknownCause::GpuLost, at, now));
+            let unread = unread.map(|at| unmeasured(identity.gpu, UnknownCause::GpuLost, at, now));
             for unknown in undecided.into_iter().chain(unread) {
-                self.ledger.spend(facts.gpu, unknown.energy_mj);
+                self.ledger.spend(identity.gpu, unknown.energy_mj);
                 self.ledger.add_unknown(unknown);
             }
         }

@@ -16,7 +16,7 @@ use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver, GpuError, GpuInfo};
 use wattle_runtime::clock;
 
-use crate::gpu_tracker::{GpuFacts, SampledGpu};
+use crate::gpu_tracker::{GpuIdentity, SampledGpu};
 use crate::machine::Event;
 use crate::process_tree::reader::OriginReader;
 
@@ -165,7 +165,7 @@ fn announce(
     for (gpu, known) in (0..).zip(known.iter_mut()).filter(|(_, known)| !**known) {
         if let Ok(info) = driver.info(gpu) {
             on_found(gpu, &info);
-            found.push(GpuFacts { gpu, uuid: info.uuid, gpu_type: info.gpu_type });
+            found.push(GpuIdentity { gpu, uuid: info.uuid, gpu_type: info.gpu_type });
             *known = true;
         }
     }

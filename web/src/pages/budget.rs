@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use wattle_common::messages::SignalStatus;
 use wattle_common::{Energy, Power, Timestamp};
 
-use super::{overview, rounded, seconds, watt_hours, watts};
+use super::{rounded, seconds, watt_hours, watts};
 use crate::model::{Model, Now};
 
 /// Share above the budget that counts as on course: the reserve of the price controller.
@@ -154,10 +154,17 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "budget_mean_w": status.and_then(|status| status.power_mw_budget_mean).map(watts),
         },
         "aim": aim,
-        "intensity_g_per_kwh": overview::intensity(model, now.at),
+        "intensity_g_per_kwh": intensity(model, now.at),
         "grid": grid(model, now),
         "series": model.budget.as_ref().and_then(|set| set.intensity.as_ref()).map(|s| s.name.clone()),
     })
+}
+
+/// Carbon intensity now.
+pub(super) fn intensity(model: &Model, at: Timestamp) -> Option<Value> {
+    let series = model.budget.as_ref()?.intensity.as_ref()?;
+    let now = wattle_view::intensity::intensity_at(series, at)?;
+    Some(rounded(now.as_g_per_kwh(), 0))
 }
 
 #[cfg(test)]

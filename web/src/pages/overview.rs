@@ -1,9 +1,9 @@
 //! The cluster at a glance: verdict, power, map of the nodes, running jobs, budget and saving.
 
 use serde_json::{Map, Value, json};
+use wattle_common::Power;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::GpuSummary;
-use wattle_common::{Power, Timestamp};
 use wattle_view::node::{Node, cap_when_read};
 
 use super::faults::{self, Level};
@@ -187,7 +187,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "saved_share": sums.saved.share().map(|share| rounded(share, 3)),
         },
         "budget": course.map(|course| course.shown()),
-        "intensity_g_per_kwh": intensity(model, now.at),
+        "intensity_g_per_kwh": budget::intensity(model, now.at),
         "history": history,
         "nodes": nodes,
         "detailed": detailed,
@@ -196,11 +196,4 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
         "faults": faults::shown(&faults),
         "ledger_read": model.ledger_read,
     })
-}
-
-/// Carbon intensity now.
-pub(super) fn intensity(model: &Model, at: Timestamp) -> Option<Value> {
-    let series = model.budget.as_ref()?.intensity.as_ref()?;
-    let now = wattle_view::intensity::intensity_at(series, at)?;
-    Some(rounded(now.as_g_per_kwh(), 0))
 }

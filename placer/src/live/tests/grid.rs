@@ -6,7 +6,7 @@ use std::time::Duration;
 use wattle_common::job::{JobPhase, JobSpec};
 use wattle_common::messages::{BudgetReply, InUse, Origin, SetBudget};
 use wattle_common::{Budget, CarbonIntensity, Timestamp};
-use wattle_grid::{GridConfig, Interval, Reading, Signal};
+use wattle_grid::{GridConfig, Interval, Signal, SignalSeries};
 
 use crate::live::Event;
 use crate::live::tests::spec;
@@ -27,7 +27,7 @@ fn world() -> World {
 }
 
 /// Half hours from `from` on, the first one measured.
-fn reading(from: Timestamp, values: &[f64]) -> Box<Reading> {
+fn reading(from: Timestamp, values: &[f64]) -> Box<SignalSeries> {
     let at = |i: usize| from + Duration::from_secs(1_800 * i as u64);
     let intervals = values.iter().enumerate().map(|(i, value)| Interval {
         from: at(i),
@@ -35,10 +35,10 @@ fn reading(from: Timestamp, values: &[f64]) -> Box<Reading> {
         value: *value,
         origin: if i == 0 { Origin::Measured } else { Origin::Forecast },
     });
-    Box::new(Reading { intervals: intervals.collect(), currency: None })
+    Box::new(SignalSeries { intervals: intervals.collect(), currency: None })
 }
 
-fn read(world: &mut World, result: Result<Box<Reading>, &str>) {
+fn read(world: &mut World, result: Result<Box<SignalSeries>, &str>) {
     world.deliver(Event::GridRead(Signal::Carbon, result.map_err(str::to_owned)));
 }
 

@@ -10,7 +10,7 @@ use wattle_common::{Budget, Power};
 use crate::live::Event;
 use crate::live::tests::spec;
 use crate::live::tests::world::World;
-use crate::power::bounds::PowerGroup;
+use crate::power::groups::PowerGroup;
 
 const GPUS: u32 = 2;
 pub(super) const IDLE: Power = Power::from_w(50);

@@ -8,7 +8,7 @@ use wattle_common::Power;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_placer::plan::check::Violation;
 use wattle_placer::policies::NAMES;
-use wattle_placer::power::bounds::{PowerBound, PowerGroup};
+use wattle_placer::power::groups::{PowerBound, PowerGroup};
 use wattle_placer::power::model::enforced_cap;
 use wattle_placer::{Decision, GpuPower, NodeKey, Plan, Policy, Reason, check, policy, solve};
 

@@ -14,7 +14,7 @@ use wattle_common::{Energy, JobId, Machine, Power, Timestamp};
 use wattle_gpu::{GpuReading, ProcessReading};
 use wattle_profiler::resume::Boot;
 use wattle_profiler::{
-    Action, Event, GpuFacts, ProcessOrigin, ProfilerMachine, SampledGpu, Settings, State,
+    Action, Event, GpuIdentity, ProcessOrigin, ProfilerMachine, SampledGpu, Settings, State,
 };
 use wattle_testkit as kit;
 
@@ -332,7 +332,7 @@ impl Node {
             return self.event(Event::DriverFailed("no driver".to_owned()));
         }
         let found = (0..).zip(&self.gpus).filter(|(_, gpu)| !gpu.lost);
-        let facts = found.map(|(gpu, _)| GpuFacts {
+        let facts = found.map(|(gpu, _)| GpuIdentity {
             gpu,
             uuid: format!("GPU-{gpu}"),
             gpu_type: "v100".to_owned(),

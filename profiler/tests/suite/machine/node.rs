@@ -15,7 +15,7 @@ use wattle_common::{GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
 use wattle_gpu::fake::FakeDriver;
 use wattle_gpu::{Driver, ProcessReading};
 use wattle_profiler::{
-    Action, Event, GpuFacts, ProcessOrigin, ProfilerMachine, SampledGpu, Sender, Settings, State,
+    Action, Event, GpuIdentity, ProcessOrigin, ProfilerMachine, SampledGpu, Sender, Settings, State,
 };
 use wattle_testkit as kit;
 
@@ -62,8 +62,8 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn new(gpus: u32) -> Self {
         let mut driver = FakeDriver::v100s(gpus);
-        for tracker in &mut driver.gpus {
-            tracker.reading.energy_total = Some(Energy::from_j(1_000));
+        for fake in &mut driver.gpus {
+            fake.reading.energy_total = Some(Energy::from_j(1_000));
         }
         let mut node = Self {
             machine: ProfilerMachine::new(node_id(), settings(), None, None),
@@ -86,12 +86,12 @@ impl Node {
     }
 
     pub(super) fn find(&mut self) {
-        let facts = |(gpu, tracker): (u32, &wattle_gpu::fake::FakeGpu)| GpuFacts {
+        let identity = |(gpu, fake): (u32, &wattle_gpu::fake::FakeGpu)| GpuIdentity {
             gpu,
-            uuid: tracker.info.uuid.clone(),
-            gpu_type: tracker.info.gpu_type.clone(),
+            uuid: fake.info.uuid.clone(),
+            gpu_type: fake.info.gpu_type.clone(),
         };
-        self.event(Event::GpusFound((0..).zip(&self.driver.gpus).map(facts).collect()));
+        self.event(Event::GpusFound((0..).zip(&self.driver.gpus).map(identity).collect()));
     }
 
     /// A kill and a restart.
@@ -205,9 +205,9 @@ impl Node {
     /// The GPUs are read, `span` after the last time.
     pub(super) fn sampled(&mut self, span: Duration) {
         self.now = self.now + span;
-        for (tracker, draw) in self.driver.gpus.iter_mut().zip(&self.draws) {
-            tracker.reading.power = Some(*draw);
-            if let Some(total) = &mut tracker.reading.energy_total {
+        for (fake, draw) in self.driver.gpus.iter_mut().zip(&self.draws) {
+            fake.reading.power = Some(*draw);
+            if let Some(total) = &mut fake.reading.energy_total {
                 *total += draw.over(span);
             }
         }
@@ -222,9 +222,9 @@ impl Node {
             memory_mib: Some(1_000),
             utilization_gpu_percent: Some(*busy),
         };
-        let tracker = &mut self.driver.gpus[gpu as usize];
-        tracker.reading.processes = Some(on.iter().map(process).collect());
-        tracker.reading.utilization_gpu_percent =
+        let fake = &mut self.driver.gpus[gpu as usize];
+        fake.reading.processes = Some(on.iter().map(process).collect());
+        fake.reading.utilization_gpu_percent =
             Some(on.iter().map(|(_, busy)| *busy).sum::<u8>().min(100));
         SampledGpu {
             gpu,

@@ -5,10 +5,12 @@ use std::time::Duration;
 use wattle_common::Timestamp;
 use wattle_common::messages::Origin;
 
+use crate::parse_error::ParseError;
+
 /// Longest time after a read for which its values count: a day, the horizon of carbon deferral.
 pub const VALID_MAX: Duration = Duration::from_secs(86_400);
 
-/// Most intervals of a reading: a year of quarter hours.
+/// Most intervals of a series: a year of quarter hours.
 pub const INTERVALS_MAX: usize = 36_000;
 
 /// Longest interval of one value: more than a day of 25 hours at one price.
@@ -29,66 +31,11 @@ pub struct Interval {
 
 /// The values of one read, ascending and without overlap. There may be gaps.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reading {
+pub struct SignalSeries {
     /// The intervals.
     pub intervals: Vec<Interval>,
     /// The currency of prices; absent: intensities.
     pub currency: Option<String>,
-}
-
-/// Why a provider's answer or a file is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ParseError {
-    /// Not in the format.
-    #[error("the answer is not {expected}: {cause}")]
-    Format {
-        /// The expected format.
-        expected: &'static str,
-        /// What is wrong.
-        cause: String,
-    },
-    /// For another zone.
-    #[error("the answer is for zone `{given}`, not `{wanted}`: correct `zone`")]
-    Zone {
-        /// The zone of the answer.
-        given: String,
-        /// The zone of the configuration.
-        wanted: String,
-    },
-    /// In another unit.
-    #[error("the unit is `{given}`, expected {expected}")]
-    Unit {
-        /// The unit of the answer.
-        given: String,
-        /// The expected ones.
-        expected: &'static str,
-    },
-    /// Without a value.
-    #[error("the answer has no value")]
-    Empty,
-    /// With more values than a reading may have.
-    #[error("the answer has more than {INTERVALS_MAX} values")]
-    TooMany,
-    /// A value that is out of range.
-    #[error("`{given}` is out of range: {expected}")]
-    Value {
-        /// The value.
-        given: String,
-        /// The range.
-        expected: &'static str,
-    },
-    /// A time that cannot be read.
-    #[error("`{0}` is not a time with an offset, as 2026-01-31T15:00Z")]
-    Time(String),
-    /// Two values for one time.
-    #[error("two values for {0}")]
-    Order(String),
-}
-
-impl ParseError {
-    pub(crate) fn json(error: &serde_json::Error) -> Self {
-        Self::Format { expected: "the provider's JSON", cause: error.to_string() }
-    }
 }
 
 /// The kind of a signal, with the range of its values.
@@ -118,8 +65,8 @@ impl Signal {
     }
 }
 
-impl Reading {
-    /// A reading of values that hold until the next, and the last as long as the one before it or, alone, for
+impl SignalSeries {
+    /// A series of values that hold until the next, and the last as long as the one before it or, alone, for
     /// `alone`. A value also ends after `step_max`, so a missing one leaves a gap.
     ///
     /// # Errors
@@ -139,7 +86,7 @@ impl Reading {
         Self::new(signal, intervals)
     }
 
-    /// A reading of these intervals in any order.
+    /// A series of these intervals in any order.
     ///
     /// # Errors
     /// [`ParseError`] if there is none, too many, a value out of range, or two for one time.
@@ -148,23 +95,23 @@ impl Reading {
             return Err(ParseError::Empty);
         }
         if intervals.len() > INTERVALS_MAX {
-            return Err(ParseError::TooMany);
+            return Err(ParseError::TooMany(INTERVALS_MAX));
         }
         intervals.sort_by_key(|interval| interval.from);
         for interval in &mut intervals {
             interval.value = signal.check(interval.value)?;
             interval.until = interval.until.min(interval.from + INTERVAL_MAX);
             if interval.until <= interval.from {
-                return Err(ParseError::Order(crate::instant::shown(interval.from)));
+                return Err(ParseError::Overlap(crate::instant::shown(interval.from)));
             }
         }
         if let Some(pair) = intervals.windows(2).find(|pair| pair[1].from < pair[0].until) {
-            return Err(ParseError::Order(crate::instant::shown(pair[1].from)));
+            return Err(ParseError::Overlap(crate::instant::shown(pair[1].from)));
         }
         Ok(Self { intervals, currency: None })
     }
 
-    /// Adds another reading of the same signal; its values count where both have one.
+    /// Adds another series of the same signal; its values count where both have one.
     #[must_use]
     pub fn with(mut self, other: Self) -> Self {
         self.intervals = overlaid(&self.intervals, &other.intervals);
@@ -228,18 +175,18 @@ mod tests {
     fn a_missing_point_leaves_a_gap() {
         let points = [(1, 10.0), (2, 20.0), (4, 40.0)];
         let points = points.map(|(hour, value)| (at(hour), value, Origin::Measured));
-        let reading = Reading::from_points(Signal::Carbon, points.to_vec(), HOUR).unwrap();
-        let value = |hour| reading.at(at(hour)).map(|interval| interval.value);
+        let series = SignalSeries::from_points(Signal::Carbon, points.to_vec(), HOUR).unwrap();
+        let value = |hour| series.at(at(hour)).map(|interval| interval.value);
         assert_eq!(
             [0, 1, 2, 3, 4, 5].map(value),
             [None, Some(10.0), Some(20.0), None, Some(40.0), None]
         );
-        assert_eq!(reading.until(), at(5));
+        assert_eq!(series.until(), at(5));
     }
 
     #[test]
     fn invalid_values_are_refused() {
-        let new = |intervals: &[Interval]| Reading::new(Signal::Carbon, intervals.to_vec());
+        let new = |intervals: &[Interval]| SignalSeries::new(Signal::Carbon, intervals.to_vec());
         assert_eq!(new(&[]).unwrap_err(), ParseError::Empty);
         for value in [f64::NAN, f64::INFINITY, -0.1, 1e9] {
             assert!(
@@ -249,11 +196,11 @@ mod tests {
         }
         assert!(matches!(
             new(&[interval(0, 2, 1.0), interval(1, 3, 1.0)]),
-            Err(ParseError::Order(_))
+            Err(ParseError::Overlap(_))
         ));
-        assert!(matches!(new(&[interval(2, 2, 1.0)]), Err(ParseError::Order(_))));
+        assert!(matches!(new(&[interval(2, 2, 1.0)]), Err(ParseError::Overlap(_))));
         assert!(
-            Reading::new(Signal::Price, vec![interval(0, 1, -0.5)]).is_ok(),
+            SignalSeries::new(Signal::Price, vec![interval(0, 1, -0.5)]).is_ok(),
             "negative prices exist"
         );
     }
