@@ -9,9 +9,9 @@
 //! The library reads no clock and does no I/O; [`service`] connects it to the bus. It depends on no
 //! predictor: a proposal is only a message.
 
-mod candidate;
 pub mod check;
 pub mod config;
+mod contender;
 pub mod event;
 mod gpu_types;
 mod job;

@@ -9,9 +9,9 @@ use wattle_common::messages::{Champion, JobWindow, PredictorState, PredictorStat
 use wattle_common::observation::{Observation, UNKNOWN};
 use wattle_common::{Machine, Timestamp};
 
-use crate::candidate::{Candidate, time_of_day};
 use crate::check::{InvalidSurface, check};
 use crate::config::RegistryConfig;
+use crate::contender::{Contender, time_of_day};
 use crate::event::{Action, Event, Notice};
 use crate::gpu_types::GpuTypes;
 use crate::job::{CurrentSurface, Job};
@@ -36,7 +36,7 @@ pub struct UnknownPredictor {
 pub struct Registry {
     config: RegistryConfig,
     champion: Champion,
-    candidates: BTreeMap<PredictorId, Candidate>,
+    contenders: BTreeMap<PredictorId, Contender>,
     jobs: BTreeMap<JobId, Job>,
     /// Number of jobs that are scored.
     scored: usize,
@@ -63,18 +63,18 @@ impl Registry {
             ..stored
         });
         let champion = champion.unwrap_or_else(default);
-        let mut candidates = BTreeMap::new();
-        candidates.insert(champion.predictor.clone(), Candidate::new(now, Record::default()));
+        let mut contenders = BTreeMap::new();
+        contenders.insert(champion.predictor.clone(), Contender::new(now, Record::default()));
         let max = config.predictors_max as usize;
         for (name, record) in records {
-            if candidates.len() < max || candidates.contains_key(&name) {
-                candidates.insert(name, Candidate::new(now, record.restored()));
+            if contenders.len() < max || contenders.contains_key(&name) {
+                contenders.insert(name, Contender::new(now, record.restored()));
             }
         }
         Self {
             config,
             champion,
-            candidates,
+            contenders,
             jobs: BTreeMap::new(),
             scored: 0,
             ended: VecDeque::new(),
@@ -95,25 +95,25 @@ impl Registry {
     /// # Errors
     /// Where the registry does not know it.
     pub fn may_promote(&self, predictor: &PredictorId) -> Result<(), UnknownPredictor> {
-        if self.candidates.contains_key(predictor) {
+        if self.contenders.contains_key(predictor) {
             return Ok(());
         }
-        let known = self.candidates.keys().map(|name| name.as_str().to_owned()).collect();
+        let known = self.contenders.keys().map(|name| name.as_str().to_owned()).collect();
         Err(UnknownPredictor { name: predictor.clone(), known })
     }
 
     /// The status of `predictor`.
     #[must_use]
     pub fn status(&self, now: Timestamp, predictor: &PredictorId) -> Option<PredictorStatus> {
-        let candidate = self.candidates.get(predictor)?;
-        let trouble = candidate.trouble(now, &self.config);
-        Some(candidate.status(now, predictor, self.is_champion(predictor), trouble))
+        let contender = self.contenders.get(predictor)?;
+        let trouble = contender.trouble(now, &self.config);
+        Some(contender.status(now, predictor, self.is_champion(predictor), trouble))
     }
 
     /// Numbers of jobs, unanswered windows and proposals kept, for tests of the limits.
     #[must_use]
     pub fn kept(&self) -> (usize, usize, usize) {
-        let kept = self.candidates.values().map(Candidate::kept);
+        let kept = self.contenders.values().map(Contender::kept);
         let (windows, proposals) = kept.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         (self.jobs.len(), windows, proposals)
     }
@@ -123,22 +123,22 @@ impl Registry {
     }
 
     /// The predictor's entry, created where there is room.
-    fn candidate(
+    fn contender(
         &mut self,
         now: Timestamp,
         name: &PredictorId,
         out: &mut Vec<Action>,
-    ) -> Option<&mut Candidate> {
-        let full = self.candidates.len() >= self.config.predictors_max as usize;
-        if full && !self.candidates.contains_key(name) {
+    ) -> Option<&mut Contender> {
+        let full = self.contenders.len() >= self.config.predictors_max as usize;
+        if full && !self.contenders.contains_key(name) {
             if self.ignored.as_ref() != Some(name) {
                 self.ignored = Some(name.clone());
                 out.push(Action::Log(Notice::TooManyPredictors(name.clone())));
             }
             return None;
         }
-        let new = || Candidate::new(now, Record::default());
-        Some(self.candidates.entry(name.clone()).or_insert_with(new))
+        let new = || Contender::new(now, Record::default());
+        Some(self.contenders.entry(name.clone()).or_insert_with(new))
     }
 
     /// The job's entry, updated now. A new entry displaces the job without news for longest.
@@ -164,7 +164,7 @@ impl Registry {
     }
 
     fn drop_job(&mut self, id: &JobId) -> bool {
-        self.candidates.values_mut().for_each(|candidate| candidate.forget(id));
+        self.contenders.values_mut().for_each(|contender| contender.forget(id));
         let Some(gone) = self.jobs.remove(id) else { return false };
         self.scored -= usize::from(gone.scored);
         true
@@ -192,7 +192,7 @@ impl Registry {
         surface: Result<Box<Surface>, InvalidSurface>,
         out: &mut Vec<Action>,
     ) {
-        if self.ended.contains(&id) || self.candidate(now, &predictor, out).is_none() {
+        if self.ended.contains(&id) || self.contender(now, &predictor, out).is_none() {
             return;
         }
         let checked =
@@ -200,10 +200,10 @@ impl Registry {
         let surface = match checked {
             Ok(surface) => surface,
             Err(error) => {
-                let candidate = self.candidates.get_mut(&predictor).expect("entered above");
-                candidate.refuse(now, error.clone());
-                let first = candidate.record.refused == 1
-                    || candidate
+                let contender = self.contenders.get_mut(&predictor).expect("entered above");
+                contender.refuse(now, error.clone());
+                let first = contender.record.refused == 1
+                    || contender
                         .reported
                         .is_some_and(|(_, state)| state != PredictorState::Failing);
                 out.push(Action::Log(Notice::Refused { predictor, job: id, error, first }));
@@ -212,8 +212,8 @@ impl Registry {
         };
         let job = self.job(now, &id, false, out);
         let (known, scored) = (job.known(), job.scored);
-        let candidate = self.candidates.get_mut(&predictor).expect("entered above");
-        candidate.propose(now, &surface, known, scored);
+        let contender = self.contenders.get_mut(&predictor).expect("entered above");
+        contender.propose(now, &surface, known, scored);
         if self.is_champion(&predictor) {
             for on in std::iter::once(&*surface).chain(&surface.other_gpu_types) {
                 self.gpu_types.add(&on.gpu_type);
@@ -256,9 +256,9 @@ impl Registry {
             return;
         }
         job.set_gpu_type(&window.gpu_type);
-        for candidate in self.candidates.values_mut() {
-            candidate.score((id, job), (&window.gpu_type, &gpu), &observed, closed);
-            candidate.expect_answer(now, id, closed);
+        for contender in self.contenders.values_mut() {
+            contender.score((id, job), (&window.gpu_type, &gpu), &observed, closed);
+            contender.expect_answer(now, id, closed);
         }
         job.observe(&observed, &gpu);
     }
@@ -270,10 +270,10 @@ impl Registry {
         out: &mut Vec<Action>,
     ) {
         for name in found.keys() {
-            self.candidate(now, name, out);
+            self.contender(now, name, out);
         }
-        for (name, candidate) in &mut self.candidates {
-            candidate.discovered(now, found.get(name).map(String::as_str));
+        for (name, contender) in &mut self.contenders {
+            contender.discovered(now, found.get(name).map(String::as_str));
         }
     }
 
@@ -281,21 +281,21 @@ impl Registry {
     fn report(&mut self, now: Timestamp, name: &PredictorId, always: bool, out: &mut Vec<Action>) {
         let champion = self.is_champion(name);
         let interval = self.config.status_interval();
-        let Some(candidate) = self.candidates.get_mut(name) else { return };
-        let trouble = candidate.trouble(now, &self.config);
+        let Some(contender) = self.contenders.get_mut(name) else { return };
+        let trouble = contender.trouble(now, &self.config);
         let healthy = trouble.is_none();
-        let state = Candidate::state(champion, trouble.as_ref());
-        let before = candidate.reported;
+        let state = Contender::state(champion, trouble.as_ref());
+        let before = contender.reported;
         let changed = before.is_none_or(|(_, before)| before != state);
         let due = before.is_none_or(|(at, _)| now.since(at) >= interval);
         if !(changed || due || always) {
             return;
         }
-        let status = candidate.status(now, name, champion, trouble);
-        candidate.reported = Some((now, state));
-        if candidate.record != candidate.stored {
-            candidate.stored = candidate.record.clone();
-            out.push(Action::WriteScores(name.clone(), Box::new(candidate.record.clone())));
+        let status = contender.status(now, name, champion, trouble);
+        contender.reported = Some((now, state));
+        if contender.record != contender.stored {
+            contender.stored = contender.record.clone();
+            out.push(Action::WriteScores(name.clone(), Box::new(contender.record.clone())));
         }
         if changed {
             out.push(Action::Log(Notice::StateChanged {
@@ -320,7 +320,7 @@ impl Registry {
     /// The basis of the prior that replaces the job's surface; `None` where none is due.
     fn prior_due(&self, now: Timestamp, id: &JobId, job: &Job) -> Option<String> {
         let name = &self.champion.predictor;
-        let champion = self.candidates.get(name)?;
+        let champion = self.contenders.get(name)?;
         if job.surface.is_none() {
             let due = now.since(job.since) >= self.config.first_prior_after();
             return due.then(|| format!("prior: predictor {name} has proposed no surface"));
@@ -379,8 +379,8 @@ impl Registry {
     fn remove_lost(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         let timeout = self.config.forget_after();
         let champion = &self.champion.predictor;
-        self.candidates.retain(|name, candidate| {
-            let keep = name == champion || now.since(candidate.last_known()) < timeout;
+        self.contenders.retain(|name, contender| {
+            let keep = name == champion || now.since(contender.last_known()) < timeout;
             if !keep {
                 out.push(Action::RemovePredictor(name.clone()));
             }
@@ -403,7 +403,7 @@ impl Registry {
     fn on_promotion(&mut self, now: Timestamp, champion: Champion, out: &mut Vec<Action>) {
         let before = std::mem::replace(&mut self.champion, champion);
         let after = self.champion.predictor.clone();
-        self.candidate(now, &after, out);
+        self.contender(now, &after, out);
         for name in [before.predictor, after] {
             self.report(now, &name, true, out);
         }
@@ -445,7 +445,7 @@ impl Machine for Registry {
     fn wake(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         self.last_check = now;
         self.remove_lost(now, out);
-        let names: Vec<PredictorId> = self.candidates.keys().cloned().collect();
+        let names: Vec<PredictorId> = self.contenders.keys().cloned().collect();
         for name in names {
             self.report(now, &name, false, out);
         }

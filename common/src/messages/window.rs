@@ -73,7 +73,7 @@ pub struct JobWindow {
     /// Completed epochs at the window's end.
     #[serde(default)]
     pub epoch: Option<u32>,
-    /// Whether the job is in its early epochs: its profile is not settled yet.
+    /// Whether the job is in its first epochs or has its first windows on this placement.
     pub early: bool,
     /// Mean power of its GPUs on this node, summed over them, all tenants together.
     #[serde(default)]

@@ -10,7 +10,7 @@ use wattle_common::messages::{
 use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::{JobId, NodeId, Timestamp};
 
-use crate::live::reporter::{Order, Reporter};
+use crate::live::reporter::{Arrival, Reporter};
 use crate::live::{Placer, site_jobs};
 use crate::{NodeFacts, Wakefulness};
 
@@ -57,45 +57,45 @@ impl Placer {
     /// A report counts as a heartbeat only if it is newer than the last: buckets deliver again.
     pub(super) fn power_reported(&mut self, now: Timestamp, report: PowerReport) {
         let node = self.node_mut(&report.node);
-        let order = node.power_agent.reported(&report.instance, report.at_us, now);
-        self.power_received(now, report, &order);
+        let arrival = node.power_agent.reported(&report.instance, report.at_us, now);
+        self.power_received(now, report, &arrival);
     }
 
     pub(super) fn launch_reported(&mut self, now: Timestamp, report: LaunchReport) {
         let node = self.node_mut(&report.node);
-        let order = node.launcher.reported(&report.instance, report.at_us, now);
+        let arrival = node.launcher.reported(&report.instance, report.at_us, now);
         self.compare_clocks(&report.node);
-        if order == Order::New {
+        if arrival == Arrival::New {
             self.compare_with_store(now, &report, true);
         }
-        self.launch_received(now, report, &order);
+        self.launch_received(now, report, &arrival);
     }
 
     /// A stored report of the power agent.
     pub(super) fn power_restored(&mut self, now: Timestamp, report: PowerReport) {
         let node = self.node_mut(&report.node);
-        let order = node.power_agent.restored(&report.instance, report.at_us, now);
-        self.power_received(report.at_us.min(now), report, &order);
+        let arrival = node.power_agent.restored(&report.instance, report.at_us, now);
+        self.power_received(report.at_us.min(now), report, &arrival);
     }
 
     /// A stored report of the launcher.
     pub(super) fn launch_restored(&mut self, now: Timestamp, report: LaunchReport) {
         let node = self.node_mut(&report.node);
-        let order = node.launcher.restored(&report.instance, report.at_us, now);
-        if order == Order::New {
+        let arrival = node.launcher.restored(&report.instance, report.at_us, now);
+        if arrival == Arrival::New {
             self.compare_with_store(now, &report, false);
         }
-        self.launch_received(report.at_us.min(now), report, &order);
+        self.launch_received(report.at_us.min(now), report, &arrival);
     }
 
-    fn power_received(&mut self, now: Timestamp, report: PowerReport, order: &Order) {
-        match order {
-            Order::New => {
+    fn power_received(&mut self, now: Timestamp, report: PowerReport, arrival: &Arrival) {
+        match arrival {
+            Arrival::New => {
                 let node = report.node.clone();
                 self.node_mut(&node).power = Some((report, now));
             }
-            Order::Old => {}
-            Order::Second { other } => {
+            Arrival::Old => {}
+            Arrival::Second { other } => {
                 self.second_reporter("power agents", &report.node, &report.instance, other);
             }
         }
@@ -126,13 +126,13 @@ impl Placer {
         ));
     }
 
-    fn launch_received(&mut self, now: Timestamp, report: LaunchReport, order: &Order) {
+    fn launch_received(&mut self, now: Timestamp, report: LaunchReport, arrival: &Arrival) {
         let seen = report.observed_generation;
         let id = report.node.clone();
         let node = self.node_mut(&id);
-        if let Order::Second { other } = order {
+        if let Arrival::Second { other } = arrival {
             self.second_reporter("launchers", &id, &report.instance, other);
-        } else if *order == Order::New {
+        } else if *arrival == Arrival::New {
             node.launch = Some((report, now));
             // The bucket of orders was lost or restored from an older copy. The next order must be
             // newer than the one the node obeyed, or the node ignores it.

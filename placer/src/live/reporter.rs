@@ -38,9 +38,9 @@ fn is_newer(at: Timestamp, last: Timestamp, now: Timestamp) -> bool {
     last < at || (last > now + CLOCK_TOLERANCE && at != last)
 }
 
-/// What a report is.
+/// How a report relates to those that arrived before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum Arrival {
     /// The newest of its reporter.
     New,
     /// One that was received before, or an older one.
@@ -54,27 +54,27 @@ pub(super) enum Order {
 
 impl Reporter {
     /// A report of `instance`, made at `at` by its clock and received at `now`.
-    pub(super) fn reported(&mut self, instance: &str, at: Timestamp, now: Timestamp) -> Order {
-        let order = self.order(instance, at, now);
-        if order == Order::New {
+    pub(super) fn reported(&mut self, instance: &str, at: Timestamp, now: Timestamp) -> Arrival {
+        let arrival = self.arrival(instance, at, now);
+        if arrival == Arrival::New {
             if self.differences_us.len() == REPORTS {
                 self.differences_us.pop_front();
             }
             self.differences_us.push_back(i128::from(at.as_us()) - i128::from(now.as_us()));
         }
-        order
+        arrival
     }
 
     /// A stored report, received by an earlier placer at an unknown time.
-    pub(super) fn restored(&mut self, instance: &str, at: Timestamp, now: Timestamp) -> Order {
-        self.order(instance, at, now)
+    pub(super) fn restored(&mut self, instance: &str, at: Timestamp, now: Timestamp) -> Arrival {
+        self.arrival(instance, at, now)
     }
 
-    fn order(&mut self, instance: &str, at: Timestamp, now: Timestamp) -> Order {
+    fn arrival(&mut self, instance: &str, at: Timestamp, now: Timestamp) -> Arrival {
         match &mut self.current {
             Some((current, last)) if current == instance => {
                 if !is_newer(at, *last, now) {
-                    return Order::Old;
+                    return Arrival::Old;
                 }
                 *last = at;
             }
@@ -83,23 +83,23 @@ impl Reporter {
                     && replaced == instance
                 {
                     if !is_newer(at, *last, now) {
-                        return Order::Old;
+                        return Arrival::Old;
                     }
                     *last = at;
                     let (other, other_at) =
                         current.clone().unwrap_or((String::new(), Timestamp::EPOCH));
                     if at <= other_at && self.delayed < DELAYED_MAX {
                         self.delayed += 1;
-                        return Order::Old;
+                        return Arrival::Old;
                     }
-                    return Order::Second { other };
+                    return Arrival::Second { other };
                 }
                 self.replaced = current.replace((instance.to_owned(), at));
                 self.delayed = 0;
                 self.differences_us.clear();
             }
         }
-        Order::New
+        Arrival::New
     }
 
     /// By how much the reporter's clock is ahead of the placer's, microseconds; negative: behind.
@@ -129,40 +129,40 @@ mod tests {
     #[test]
     fn only_newer_reports_of_an_instance_count() {
         let mut reporter = Reporter::default();
-        assert_eq!(reporter.reported("a", s(100), s(100)), Order::New);
-        assert_eq!(reporter.reported("a", s(100), s(101)), Order::Old, "delivered again");
-        assert_eq!(reporter.reported("a", s(99), s(101)), Order::Old, "delayed");
-        assert_eq!(reporter.reported("a", s(101), s(101)), Order::New);
+        assert_eq!(reporter.reported("a", s(100), s(100)), Arrival::New);
+        assert_eq!(reporter.reported("a", s(100), s(101)), Arrival::Old, "delivered again");
+        assert_eq!(reporter.reported("a", s(99), s(101)), Arrival::Old, "delayed");
+        assert_eq!(reporter.reported("a", s(101), s(101)), Arrival::New);
         // Its clock was set back by a minute while it restarted.
-        assert_eq!(reporter.reported("b", s(45), s(105)), Order::New);
-        assert_eq!(reporter.reported("b", s(50), s(110)), Order::New);
+        assert_eq!(reporter.reported("b", s(45), s(105)), Arrival::New);
+        assert_eq!(reporter.reported("b", s(50), s(110)), Arrival::New);
     }
 
     #[test]
     fn a_second_reporter_is_detected_when_the_first_reports_again() {
         let mut reporter = Reporter::default();
-        assert_eq!(reporter.reported("a", s(100), s(100)), Order::New);
-        assert_eq!(reporter.reported("b", s(102), s(102)), Order::New, "a restart");
-        assert_eq!(reporter.reported("a", s(100), s(103)), Order::Old, "delivered again");
-        let second = Order::Second { other: "b".to_owned() };
+        assert_eq!(reporter.reported("a", s(100), s(100)), Arrival::New);
+        assert_eq!(reporter.reported("b", s(102), s(102)), Arrival::New, "a restart");
+        assert_eq!(reporter.reported("a", s(100), s(103)), Arrival::Old, "delivered again");
+        let second = Arrival::Second { other: "b".to_owned() };
         assert_eq!(reporter.reported("a", s(105), s(105)), second);
-        assert_eq!(reporter.reported("b", s(107), s(107)), Order::New);
+        assert_eq!(reporter.reported("b", s(107), s(107)), Arrival::New);
     }
 
     #[test]
     fn late_reports_of_an_ended_reporter_are_no_second_one() {
         let mut reporter = Reporter::default();
-        let order =
+        let arrival =
             |reporter: &mut Reporter, instance, at, now| reporter.reported(instance, s(at), s(now));
-        assert_eq!(order(&mut reporter, "a", 100, 100), Order::New);
-        assert_eq!(order(&mut reporter, "b", 110, 110), Order::New, "a restart");
+        assert_eq!(arrival(&mut reporter, "a", 100, 100), Arrival::New);
+        assert_eq!(arrival(&mut reporter, "b", 110, 110), Arrival::New, "a restart");
         // Two that a paused server stores when it continues.
-        assert_eq!(order(&mut reporter, "a", 105, 120), Order::Old);
-        assert_eq!(order(&mut reporter, "a", 107, 120), Order::Old);
-        assert_eq!(order(&mut reporter, "b", 122, 122), Order::New);
+        assert_eq!(arrival(&mut reporter, "a", 105, 120), Arrival::Old);
+        assert_eq!(arrival(&mut reporter, "a", 107, 120), Arrival::Old);
+        assert_eq!(arrival(&mut reporter, "b", 122, 122), Arrival::New);
         // A clock that is behind hides a second one only until its third report.
-        let second = Order::Second { other: "b".to_owned() };
-        assert_eq!(order(&mut reporter, "a", 112, 127), second);
+        let second = Arrival::Second { other: "b".to_owned() };
+        assert_eq!(arrival(&mut reporter, "a", 112, 127), second);
     }
 
     #[test]

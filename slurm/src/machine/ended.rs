@@ -10,7 +10,7 @@ use wattle_common::units::Energy;
 use wattle_common::{JobId, Timestamp};
 
 use super::managed::{is_completion, status};
-use super::orders::Order;
+use super::orders::JobOrder;
 use super::record::Known;
 use super::{Action, Alarm, SlurmMachine, Status};
 use crate::command::Command;
@@ -82,7 +82,7 @@ impl SlurmMachine {
         job: &SlurmJob,
         id: &JobId,
         known: &Known,
-        order: Option<&Order>,
+        order: Option<&JobOrder>,
         out: &mut Vec<Action>,
     ) -> Option<Status> {
         if known.phase.is_final() {
@@ -165,7 +165,7 @@ impl SlurmMachine {
         now: Timestamp,
         view: &SlurmView,
         identified: &BTreeMap<JobId, &SlurmJob>,
-        orders: &BTreeMap<JobId, Order>,
+        orders: &BTreeMap<JobId, JobOrder>,
         out: &mut Vec<Action>,
     ) {
         let absent: Vec<(JobId, Known)> = self
@@ -197,7 +197,7 @@ impl SlurmMachine {
         now: Timestamp,
         id: &JobId,
         known: &Known,
-        order: Option<&Order>,
+        order: Option<&JobOrder>,
         since: Timestamp,
         out: &mut Vec<Action>,
     ) -> Option<LaunchState> {

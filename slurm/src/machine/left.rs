@@ -5,7 +5,7 @@ use wattle_common::messages::LaunchState;
 use wattle_common::{JobId, Timestamp};
 
 use super::managed::status;
-use super::orders::Order;
+use super::orders::JobOrder;
 use super::{Action, Alarm, SlurmMachine, Status};
 use crate::command::Command;
 use crate::view::{SlurmJob, SlurmState};
@@ -17,7 +17,7 @@ impl SlurmMachine {
         now: Timestamp,
         job: &SlurmJob,
         id: &JobId,
-        order: Option<&Order>,
+        order: Option<&JobOrder>,
         out: &mut Vec<Action>,
     ) -> Option<Status> {
         if !self.owner_agrees(id, job) {

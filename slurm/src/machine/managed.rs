@@ -4,7 +4,7 @@ use wattle_common::job::JobPhase;
 use wattle_common::messages::LaunchState;
 use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
 
-use super::orders::Order;
+use super::orders::JobOrder;
 use super::record::Known;
 use super::{Action, Alarm, SlurmMachine, Status, gres};
 use crate::command::{Command, Place};
@@ -23,7 +23,7 @@ impl SlurmMachine {
         view: &SlurmView,
         job: &SlurmJob,
         id: &JobId,
-        order: Option<&Order>,
+        order: Option<&JobOrder>,
         out: &mut Vec<Action>,
     ) -> Option<Status> {
         if !self.owner_agrees(id, job) {
@@ -77,7 +77,7 @@ impl SlurmMachine {
         job: &SlurmJob,
         id: &JobId,
         known: &Known,
-        order: Option<&Order>,
+        order: Option<&JobOrder>,
         out: &mut Vec<Action>,
     ) -> Option<Status> {
         let released = self.state.released.get(id).copied();
@@ -129,7 +129,7 @@ impl SlurmMachine {
         job: &SlurmJob,
         id: &JobId,
         released: Option<Released>,
-        order: Option<&Order>,
+        order: Option<&JobOrder>,
     ) -> Option<LaunchState> {
         if self.has_completed(now, job, id)? {
             return Some(LaunchState::exited(0));
@@ -175,7 +175,7 @@ impl SlurmMachine {
         view: &SlurmView,
         job: &SlurmJob,
         id: &JobId,
-        order: &Order,
+        order: &JobOrder,
         out: &mut Vec<Action>,
     ) -> Option<Status> {
         if !self.may_command(now, job.id) {
@@ -229,7 +229,7 @@ impl SlurmMachine {
         job: &SlurmJob,
         id: &JobId,
         known: &Known,
-        order: Option<&Order>,
+        order: Option<&JobOrder>,
         out: &mut Vec<Action>,
     ) -> Option<Status> {
         let completes = job.state == SlurmState::Completing;
@@ -269,7 +269,7 @@ impl SlurmMachine {
         job: &SlurmJob,
         id: &JobId,
         known: &Known,
-        order: Option<&Order>,
+        order: Option<&JobOrder>,
         out: &mut Vec<Action>,
     ) -> u32 {
         let started_at = job.started_at.unwrap_or(now).min(now);

@@ -11,7 +11,7 @@ use super::{Action, Alarm, SlurmMachine};
 
 /// What the desired states of all nodes order for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Order {
+pub(super) struct JobOrder {
     /// Its newest attempt in any of them.
     pub(super) attempt: u32,
     /// The nodes and GPUs of the attempt.
@@ -48,8 +48,8 @@ impl SlurmMachine {
     }
 
     /// The order of each job.
-    pub(super) fn orders(&self) -> BTreeMap<JobId, Order> {
-        let mut orders: BTreeMap<JobId, Order> = BTreeMap::new();
+    pub(super) fn orders(&self) -> BTreeMap<JobId, JobOrder> {
+        let mut orders: BTreeMap<JobId, JobOrder> = BTreeMap::new();
         let mut named: BTreeMap<(&JobId, u32), usize> = BTreeMap::new();
         for desired in self.desired.values() {
             for (at, job) in desired.jobs.iter().enumerate() {
@@ -60,7 +60,7 @@ impl SlurmMachine {
                 let share = NodeShare { node: desired.node.clone(), gpus: job.gpus.clone() };
                 let agrees = job.shares.contains(&share);
                 *named.entry((&job.job, job.attempt)).or_default() += usize::from(agrees);
-                let new = || Order {
+                let new = || JobOrder {
                     attempt: job.attempt,
                     shares: job.shares.clone(),
                     stop: job.stop,

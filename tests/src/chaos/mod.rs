@@ -137,8 +137,8 @@ pub async fn run(plan: Plan, folder: &Path) -> Result<Outcome> {
         None => (0, 0),
     };
     // One more entry of the ledger: a minute of system time, and its delivery.
-    let settled = monotonic() + Duration::from_secs(15);
-    while monotonic() < settled {
+    let until = monotonic() + Duration::from_secs(15);
+    while monotonic() < until {
         tick(&mut site, &mut observer).await?;
     }
     let (worst, total) = observer.ledger_error(&bus).await?;

@@ -12,7 +12,7 @@ use super::saving::Factor;
 /// Most ended jobs that are kept; of more, the earliest submitted ones are forgotten.
 const ENDED_MAX: usize = 20_000;
 
-type Order = (u8, Reverse<Timestamp>, JobId);
+type SortKey = (u8, Reverse<Timestamp>, JobId);
 
 /// One job.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct Jobs {
     entries: BTreeMap<JobId, Entry>,
-    order: BTreeSet<Order>,
+    sorted: BTreeSet<SortKey>,
     counts: JobCounts,
 }
 
@@ -50,7 +50,7 @@ fn reduced(mut record: JobRecord) -> JobRecord {
     record
 }
 
-fn order(record: &JobRecord) -> Order {
+fn sort_key(record: &JobRecord) -> SortKey {
     let (group, submitted, job) = record.list_order();
     (group, submitted, job.clone())
 }
@@ -67,12 +67,12 @@ impl Jobs {
         self.remove(&record.spec.job);
         let entry = Entry { factor: factor(&record), record: reduced(record) };
         *self.counts.entry(entry.record.phase).or_default() += 1;
-        self.order.insert(order(&entry.record));
+        self.sorted.insert(sort_key(&entry.record));
         self.entries.insert(entry.record.spec.job.clone(), entry);
         let ended: u64 =
             self.counts.iter().filter(|(phase, _)| phase.is_final()).map(|(_, count)| count).sum();
         if ended > ENDED_MAX as u64
-            && let Some((_, _, last)) = self.order.last().cloned()
+            && let Some((_, _, last)) = self.sorted.last().cloned()
         {
             self.remove(&last);
         }
@@ -81,7 +81,7 @@ impl Jobs {
     /// Removes a job.
     pub fn remove(&mut self, job: &JobId) {
         let Some(entry) = self.entries.remove(job) else { return };
-        self.order.remove(&order(&entry.record));
+        self.sorted.remove(&sort_key(&entry.record));
         if let Some(count) = self.counts.get_mut(&entry.record.phase) {
             *count = count.saturating_sub(1);
         }
@@ -110,7 +110,10 @@ impl Jobs {
 
     /// All jobs in the order of a list.
     pub fn listed(&self) -> impl Iterator<Item = &JobRecord> {
-        self.order.iter().filter_map(|(_, _, job)| self.entries.get(job)).map(|entry| &entry.record)
+        self.sorted
+            .iter()
+            .filter_map(|(_, _, job)| self.entries.get(job))
+            .map(|entry| &entry.record)
     }
 
     /// A part of the jobs of these groups in the order of a list, and the number of all of them.
@@ -146,9 +149,9 @@ impl Jobs {
         ids.filter_map(|(_, _, job)| self.entries.get(job)).map(|entry| &entry.record)
     }
 
-    fn ids_since(&self, group: u8) -> impl Iterator<Item = &Order> {
+    fn ids_since(&self, group: u8) -> impl Iterator<Item = &SortKey> {
         let first = JobId::new("0").map(|job| (group, Reverse(Timestamp::FOREVER), job));
-        first.map(|first| self.order.range(first..)).into_iter().flatten()
+        first.map(|first| self.sorted.range(first..)).into_iter().flatten()
     }
 
     /// The jobs that hold GPUs of a node, as their records state it.

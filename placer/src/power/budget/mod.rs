@@ -44,10 +44,10 @@ const RESERVE: f64 = 0.005;
 /// window: a quarter of an hour of a day. Within this time jobs reach their minimum power, predictions of new
 /// jobs become narrower and idle nodes go to sleep. It does not apply if the excess would certainly use more
 /// than half of the reserve.
-const SETTLING: f64 = 1.0 / 96.0;
+const PREEMPTION_DELAY: f64 = 1.0 / 96.0;
 /// Minimum of the delay, itself at most this share of the window: new settings must be applied and metered.
-const SETTLING_LEAST: Duration = Duration::from_secs(300);
-const SETTLING_MOST: f64 = 1.0 / 12.0;
+const PREEMPTION_DELAY_LEAST: Duration = Duration::from_secs(300);
+const PREEMPTION_DELAY_MOST: f64 = 1.0 / 12.0;
 /// Number of last steps of a window in which no job is preempted, because it would soon restart.
 const LAST_STEPS: f64 = 2.0;
 /// Admission resumes when the sustainable power is this factor of the minimum power.
@@ -204,12 +204,12 @@ impl BudgetController {
             let needed_w = measured_w.unwrap_or(f64::INFINITY).min(upper_w);
             let sustained_w =
                 |reserve| self.allowed_w_with(reserve, now).map_or(0.0, |w| w.max(0.0));
-            let settling = self.settling();
-            let excessive_w = sustained_w(-0.5 * RESERVE * left_s / settling.as_secs_f64());
+            let delay = self.preemption_delay();
+            let excessive_w = sustained_w(-0.5 * RESERVE * left_s / delay.as_secs_f64());
             let sustained_w = sustained_w(0.0);
             let since = self.short_since.filter(|_| needed_w > sustained_w).unwrap_or(now);
             self.short_since = (needed_w > sustained_w).then_some(since);
-            if !is_late && (needed_w.min(lower_w) > excessive_w || now.since(since) >= settling) {
+            if !is_late && (needed_w.min(lower_w) > excessive_w || now.since(since) >= delay) {
                 let limit_w = sustained_w * upper_w / needed_w;
                 preemption_limit = Some(Power::from_w_f64(limit_w));
             }
@@ -295,9 +295,10 @@ impl BudgetController {
     }
 
     /// The delay before preemption.
-    fn settling(&self) -> Duration {
+    fn preemption_delay(&self) -> Duration {
         let window = self.budget.window();
-        scaled(window, SETTLING).max(SETTLING_LEAST.min(scaled(window, SETTLING_MOST)))
+        scaled(window, PREEMPTION_DELAY)
+            .max(PREEMPTION_DELAY_LEAST.min(scaled(window, PREEMPTION_DELAY_MOST)))
     }
 
     fn again_at(&self, now: Timestamp) -> Timestamp {

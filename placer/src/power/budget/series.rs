@@ -28,7 +28,7 @@ pub enum SeriesError {
     #[error(
         "invalid carbon series: expected ascending steps from 0 to before the end of its period"
     )]
-    Order,
+    NotAscending,
     /// An intensity out of range.
     #[error("invalid carbon intensity: expected a number from 0 to 100,000 g/kWh")]
     Intensity,
@@ -50,7 +50,7 @@ impl Series {
         };
         let ascending = steps.windows(2).all(|pair| pair[0].0 < pair[1].0);
         if first.0 != 0 || last.0 >= period_us || !ascending {
-            return Err(SeriesError::Order);
+            return Err(SeriesError::NotAscending);
         }
         if steps.iter().any(|(_, g)| !(0.0..=1e5).contains(g)) {
             return Err(SeriesError::Intensity);
@@ -172,9 +172,9 @@ mod tests {
     fn invalid_series_are_refused() {
         let new = |steps, period| Series::new(Timestamp::EPOCH, steps, period);
         assert_eq!(new(vec![], 1).unwrap_err(), SeriesError::Empty);
-        assert_eq!(new(vec![(1, 1.0)], 2).unwrap_err(), SeriesError::Order);
-        assert_eq!(new(vec![(0, 1.0), (0, 2.0)], 2).unwrap_err(), SeriesError::Order);
-        assert_eq!(new(vec![(0, 1.0), (2, 2.0)], 2).unwrap_err(), SeriesError::Order);
+        assert_eq!(new(vec![(1, 1.0)], 2).unwrap_err(), SeriesError::NotAscending);
+        assert_eq!(new(vec![(0, 1.0), (0, 2.0)], 2).unwrap_err(), SeriesError::NotAscending);
+        assert_eq!(new(vec![(0, 1.0), (2, 2.0)], 2).unwrap_err(), SeriesError::NotAscending);
         assert_eq!(new(vec![(0, f64::NAN)], 2).unwrap_err(), SeriesError::Intensity);
         assert_eq!(Series::constant(-1.0).unwrap_err(), SeriesError::Intensity);
     }

@@ -46,7 +46,7 @@ struct Refusals {
 
 /// One predictor: the champion or a challenger.
 #[derive(Clone, Debug)]
-pub(crate) struct Candidate {
+pub(crate) struct Contender {
     known_since: Timestamp,
     version: Option<String>,
     registered: bool,
@@ -67,7 +67,7 @@ pub(crate) struct Candidate {
     pub(crate) stored: Record,
 }
 
-impl Candidate {
+impl Contender {
     pub(crate) fn new(now: Timestamp, record: Record) -> Self {
         Self {
             known_since: now,
