@@ -89,7 +89,7 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "String")]
 pub enum JobUser {
-    /// That of the launcher: `"service"`.
+    /// The user under which the launcher runs: `"service"`.
     #[default]
     Service,
     /// The user that submitted the job: `"owner"`. The launcher must run as root.

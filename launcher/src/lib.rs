@@ -3,8 +3,8 @@
 //! The placer writes the desired state of the node; the launcher brings the processes to it and
 //! reports the actual state. [`machine`] decides what to start, stop and report, without I/O.
 //! [`run_spec`] works out one run in full: command, environment, log file.
-//! An [`engine::Engine`] carries the decisions out; [`engine::local`], the only one so far, starts
-//! child processes on this node. Nothing outside it assumes local processes
+//! An [`engine::Engine`] carries the decisions out; [`engine::local`] starts child
+//! processes on this node. Nothing outside this module assumes local processes
 //! (`docs/extending/engine.md`). [`shell`] connects machine, engine and bus.
 //!
 //! The launcher must not choose: which job runs, on which GPUs and until when is decided by the

@@ -53,7 +53,7 @@ impl Kind {
 pub struct Family {
     /// Its name.
     pub name: &'static str,
-    /// What it is.
+    /// Counter, gauge or histogram.
     pub kind: Kind,
     /// Its labels, besides those of every sample.
     pub labels: Vec<&'static str>,

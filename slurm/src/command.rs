@@ -124,7 +124,7 @@ pub enum SlurmError {
     NotApplied {
         /// The job.
         id: u32,
-        /// What it has.
+        /// The nodes or resources that the job has.
         found: String,
         /// What was set.
         wanted: String,

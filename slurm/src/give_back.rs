@@ -13,9 +13,10 @@ pub struct GiveBack {
     pub admin_comment: String,
     /// Number of nodes as submitted.
     pub nodes: u32,
-    /// Generic resources of each node as submitted; absent: they are those.
+    /// Generic resources of each node as submitted; absent: the job still has them.
     pub gres: Option<String>,
-    /// The same number of GPUs with types, for Slurm 22.05: there a job that has had types cannot lose them.
+    /// The submitted number of GPUs as a request with types, for Slurm 22.05: there a job that has had types
+    /// cannot lose them.
     pub typed_gres: String,
     /// Whether it has to be released; otherwise its owner holds it.
     pub release: bool,

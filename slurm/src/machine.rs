@@ -145,7 +145,7 @@ struct Status {
     uid: u32,
     attempt: u32,
     state: LaunchState,
-    /// What it holds; empty: what its order names.
+    /// The GPUs that the job holds on each node; empty: those of its order.
     on: Vec<NodeShare>,
     since: Timestamp,
     log_path: String,

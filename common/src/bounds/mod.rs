@@ -55,7 +55,7 @@ pub const GPUS_MAX: u32 = 65_536;
 /// Largest number of jobs in one order or report: 64 GPUs with 64 jobs each.
 pub const JOBS_PER_NODE_MAX: usize = 4_096;
 
-/// Largest number of a job's start. Half of the type's range, so that the next one always exists.
+/// Largest attempt number of a job. It is half of the type's range, so that the next number always exists.
 pub const ATTEMPT_MAX: u32 = u32::MAX / 2;
 
 /// Largest number of co-tenants in one message.

@@ -17,7 +17,7 @@ pub struct SiteJob {
     /// The partition whose nodes it may use; absent: any node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
-    /// What it needs of each node.
+    /// CPUs and memory that the job needs on each node.
     #[serde(default, skip_serializing_if = "NodeNeeds::is_none")]
     pub needs: NodeNeeds,
 }

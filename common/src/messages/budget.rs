@@ -86,9 +86,10 @@ pub struct AimStatus {
     pub at_us: Timestamp,
     /// Bound on the increase of mean completion time over the time aim's, a share.
     pub max_slowdown: f64,
-    /// Time in the system of all jobs, forgotten over a day, job-seconds.
+    /// Time that all jobs have spent queued or running, job-seconds. Each second's weight decays
+    /// exponentially with a time constant of a day.
     pub present_s: f64,
-    /// Their estimated delay relative to the time aim, forgotten over a day, job-seconds.
+    /// Estimated delay of these jobs relative to the time aim, job-seconds, with the same weights.
     pub delay_s: f64,
     /// Energy price from 0 (free) to 1 (the highest of the policy's range).
     pub price: f64,

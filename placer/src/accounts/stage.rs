@@ -7,7 +7,8 @@
 //! * Under an elastic policy the jobs of an account may grow as far as quota and entitlement permit: GPUs left
 //!   are given to its jobs in order, by doubling, so that all together cannot exceed the limit.
 //!
-//! No running job is stopped or shrunk for a quota or a share: what an account holds beyond it is not renewed.
+//! No running job is stopped or shrunk for a quota or a share. An account that holds more keeps these GPUs until
+//! its jobs end.
 
 use std::collections::{BTreeMap, BTreeSet};
 

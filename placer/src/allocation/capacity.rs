@@ -89,7 +89,7 @@ impl<'a> FreeCapacity<'a> {
         Self { state, scope, taken: Vec::new(), classes: OnceCell::new() }
     }
 
-    /// The same record in another scope.
+    /// A copy of this capacity that is limited to another scope.
     pub(crate) fn with_scope(&self, scope: Scope) -> Self {
         Self { state: self.state, scope, taken: self.taken.clone(), classes: OnceCell::new() }
     }
@@ -183,7 +183,7 @@ pub(crate) struct TypeCounts<'a> {
 pub(super) struct TypeCount<'a> {
     pub(super) name: &'a str,
     pub(super) gpus: u32,
-    /// Those of `gpus` that are awake, if jobs take awake GPUs first.
+    /// Number of `gpus` on awake nodes, where jobs take GPUs of awake nodes first.
     pub(super) awake: u32,
     /// GPUs that jobs bound to this type request and have not been given yet.
     pub(super) expected: u32,

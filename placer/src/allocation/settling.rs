@@ -4,7 +4,8 @@
 //!   its restart ([`crate::state::restarts`]), nor if it completes within [`KEEPS_FOR`] times that cost.
 //!   Exempt are a job that would miss its deadline at its size, failed GPUs, and stops by limits on power,
 //!   budgets and carbon deferral.
-//! * A co-location trial ends with its epoch: an undone job was started for that trial.
+//! * A co-location trial is decided at the end of its epoch. The job may then be undone before it has settled,
+//!   because it was started for the trial.
 //! * Preemption by rank is not delayed, under `srtf` and `tiresias` by their ranks and under `afs`, `powerflow`
 //!   and `greenflow` by arrival: a longer wait of the job that comes first costs more than a restart.
 //!   `wattle` ranks no jobs; all its stops are reallocations, and none comes before the job has settled.

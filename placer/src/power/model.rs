@@ -35,7 +35,7 @@ pub(crate) fn idle_w(input: PlanningInput<'_>, node: &Node) -> f64 {
     by_node.or(by_type).unwrap_or(Power::ZERO).as_w()
 }
 
-/// The cap of each GPU of a node that keeps its caps whatever is ordered, watts; infinite if not known.
+/// The cap of each GPU of a node that is advised only, watts; infinite if not known.
 fn fixed_w(input: PlanningInput<'_>, node: &Node) -> Option<f64> {
     let caps = node.fixed_caps?;
     let most = || input.state.gpu_power(&node.facts.gpu_type).map(|power| power.most);

@@ -59,8 +59,10 @@ pub struct SlowdownController {
     price: PriceController,
     shadow: Shadow,
     stepped_at: Timestamp,
-    /// Time in the system of all jobs, and their delay, forgotten over [`HORIZON`], job-seconds.
+    /// Time that all jobs have spent queued or running, job-seconds. Each second's weight decays
+    /// exponentially with the time constant [`HORIZON`].
     present_s: f64,
+    /// Estimated delay of these jobs, job-seconds, with the same weights.
     delay_s: f64,
 }
 

@@ -61,7 +61,7 @@ pub struct SiteFacts {
     pub nodes: u32,
     /// The partition whose nodes it may use; absent: any node.
     pub partition: Option<Arc<str>>,
-    /// What it needs of each node.
+    /// CPUs and memory that the job needs on each node.
     pub needs: NodeNeeds,
 }
 

@@ -89,7 +89,7 @@ pub struct UnconfirmedCaps {
     pub power: Power,
 }
 
-/// The caps of a node whose power agent only advises: they are not set, whatever is ordered.
+/// The caps that the GPUs of a node have whose power agent only advises and sets none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedCaps {
     /// The highest cap of one of its GPUs; absent: not known.
@@ -119,9 +119,10 @@ pub struct Node {
     pub gpus_per_board: Option<u32>,
     /// Its sleep state.
     pub wakefulness: Wakefulness,
-    /// What its GPUs with jobs may draw by caps that are not confirmed; absent: it obeys.
+    /// The caps that its GPUs with jobs may still have although lower ones are ordered; absent: the node has
+    /// reported the ordered caps.
     pub unconfirmed: Option<UnconfirmedCaps>,
-    /// The caps that its GPUs have whatever is ordered; absent: ordered caps are set.
+    /// The caps of its GPUs, if the node is advised only; absent: its power agent sets the ordered caps.
     pub fixed_caps: Option<FixedCaps>,
     /// When it last woke, released its last job, or was first known, whichever is latest.
     pub idle_since: Timestamp,

@@ -53,7 +53,7 @@ pub struct FoundService {
     /// Its metadata.
     #[serde(default)]
     pub metadata: BTreeMap<String, String>,
-    /// What it does; only in `$SRV.INFO`.
+    /// A sentence on the purpose of the service; only in `$SRV.INFO`.
     #[serde(default)]
     pub description: Option<String>,
     /// Its endpoints; not in `$SRV.PING`.

@@ -64,7 +64,7 @@ pub(crate) struct Gpus<'w> {
     nodes: Vec<Node>,
     /// Index of the state by model, setting and tenants.
     known: BTreeMap<(u32, u32, Vec<Shape>), u32>,
-    /// The same for a single tenant, without allocation of a key.
+    /// Index of the state by model, setting and the only tenant: a key without allocation.
     known_single: BTreeMap<(u32, u32, Shape), u32>,
     /// All settings used so far; the first is the default.
     settings: Vec<GpuSetting>,

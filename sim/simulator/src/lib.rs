@@ -1,8 +1,8 @@
-//! Simulates a trace under a virtual clock with the libraries of the services.
+//! Simulates a trace under a virtual clock with the placer's controller and the predictor.
 //!
-//! The placer's policies and plan checker and the predictor are those of the live services; the
-//! world determines speeds and powers. The simulator makes no decisions, reads no wall clock, and
-//! draws random numbers from the seed only: the same trace, seed and policy give identical results.
+//! These two are the libraries of the live services; the world determines speeds and powers. The profiler is
+//! not: the simulator makes the windows of a job itself. It makes no decisions, reads no wall clock, and draws
+//! random numbers from the seed only: the same trace, seed and policy give identical results.
 //!
 //! ```
 //! use wattle_simulator::{Scenario, run, trace};

@@ -22,7 +22,7 @@ pub enum Kind {
 pub struct Finding {
     /// The lowest level that it concerns.
     pub level: Level,
-    /// What it means for this level and those above.
+    /// Whether this level and those above it are impossible or impaired without it.
     pub kind: Kind,
     /// What was found.
     pub finding: String,

@@ -31,7 +31,7 @@ impl Level {
 pub(super) struct Fault {
     /// How grave it is.
     pub(super) level: Level,
-    /// What it concerns: a service, or a node.
+    /// The service or the node that has the fault.
     pub(super) of: String,
     /// What is wrong.
     pub(super) text: String,

@@ -17,7 +17,7 @@ pub(crate) enum Kind {
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// What it means.
+    /// How severe it is.
     pub(crate) kind: Kind,
     /// The part that it is about: `server`, `clock`, `services`, `node`, `driver`, `disk`, `slurm`, `grid`.
     pub(crate) about: &'static str,

@@ -20,7 +20,7 @@ const FILL_MAX: f64 = 0.9;
 const REQUIRED: [&str; 2] = ["placer", "registry"];
 /// Services of a node.
 const OF_NODE: [&str; 3] = ["profiler", "power-agent", "launcher"];
-/// Those that read its GPUs.
+/// Services of a node that read its GPUs.
 const OF_GPUS: [&str; 2] = ["profiler", "power-agent"];
 const GIB: f64 = 1_073_741_824.0;
 

@@ -21,7 +21,7 @@ use crate::output::note;
 
 /// Time limit for a process to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
-/// The same for a launcher, which first waits up to two minutes for checkpoints.
+/// Time limit for a launcher to end after SIGTERM: it first waits up to two minutes for checkpoints.
 const GRACE_LAUNCHER: Duration = Duration::from_secs(135);
 /// Delay before a note about the wait.
 const SILENCE: Duration = Duration::from_secs(3);

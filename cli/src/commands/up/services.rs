@@ -76,7 +76,7 @@ impl Site<'_> {
         Value::from(i64::try_from(example.max(least)).unwrap_or(i64::MAX))
     }
 
-    /// The same in seconds.
+    /// Seconds of simulated time: the value of the example, at least `wall` of wall time.
     fn s(&self, example: u64, wall: Duration) -> Value {
         let least = (wall * self.rate).as_secs();
         Value::from(i64::try_from(example.max(least)).unwrap_or(i64::MAX))

@@ -24,7 +24,7 @@ use crate::output::{Align, Table, note, print, print_json};
 
 /// Time limit for the last ledger entries, wall time; a node writes one per minute of simulated time.
 const LEDGER_PATIENCE: Duration = Duration::from_secs(75);
-/// The same after an interrupt.
+/// Time limit for the last ledger entries after an interrupt, wall time.
 const LEDGER_HURRY: Duration = Duration::from_secs(2);
 
 /// One row of the table.

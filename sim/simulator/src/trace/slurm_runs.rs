@@ -1,7 +1,7 @@
 //! Rows of one JobID: the runs of a requeued or resized job, or jobs that use a number again.
 //!
-//! Slurm adds a row for each run. A requeue resets the submission (sacct, field `Submit`), and jobs
-//! that use a number again differ in it as well. Each run is replayed as a job of its own, so that
+//! Slurm adds a row for each run. A requeue resets the submission (sacct, field `Submit`), and two
+//! jobs with one number have different submissions too. Each run is replayed as a job of its own, so that
 //! GPU time and energy are those that were used. A run whose row repeats the submission of the first
 //! one arrives when the run before it ended. The same run in two rows, as in exports of overlapping
 //! periods, is read once, from the row with the later end.
