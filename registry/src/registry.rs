@@ -56,7 +56,8 @@ impl Registry {
         champion: Option<Champion>,
         records: Vec<(PredictorId, Record)>,
     ) -> Self {
-        let default = || Champion { predictor: config.champion.clone(), since_us: now };
+        let default =
+            || Champion { predictor: config.champion.clone(), since_us: now, generation: 1 };
         let champion = champion.map(|stored| Champion {
             // A promotion in the future would delay priors until then.
             since_us: if check_champion(&stored, now).is_ok() { stored.since_us } else { now },
@@ -107,7 +108,7 @@ impl Registry {
     pub fn status(&self, now: Timestamp, predictor: &PredictorId) -> Option<PredictorStatus> {
         let candidate = self.candidates.get(predictor)?;
         let trouble = candidate.trouble(now, &self.config);
-        Some(candidate.status(now, predictor, self.is_champion(predictor), trouble))
+        Some(candidate.status(now, predictor, &self.champion, trouble))
     }
 
     /// Numbers of jobs, unanswered windows and proposals kept, for tests of the limits.
@@ -291,7 +292,7 @@ impl Registry {
         if !(changed || due || always) {
             return;
         }
-        let status = candidate.status(now, name, champion, trouble);
+        let status = candidate.status(now, name, &self.champion, trouble);
         candidate.reported = Some((now, state));
         if candidate.record != candidate.stored {
             candidate.stored = candidate.record.clone();

@@ -269,7 +269,7 @@ async fn change(
     if stored(&bus).await?.is_some_and(|after| starts_windows(before, &after)) {
         note("windows start now; earlier spending does not count");
     }
-    let BudgetReply::Stored { budget } = &reply else { return Ok(()) };
+    let BudgetReply::Stored { budget, .. } = &reply else { return Ok(()) };
     let status: Option<BudgetStatus> = read(&bus, BUDGET_STATUS).await?;
     if let Some(infeasible) = status.and_then(|status| infeasible(budget, &status)) {
         note(&format!("note: {infeasible}"));
@@ -316,8 +316,12 @@ mod tests {
     #[test]
     fn only_a_different_windowed_budget_starts_windows() {
         let at = Timestamp::from_s;
-        let since =
-            |budget, seconds| BudgetRecord { budget, since_us: at(seconds), intensity: None };
+        let since = |budget, seconds| BudgetRecord {
+            generation: 1,
+            budget,
+            since_us: at(seconds),
+            intensity: None,
+        };
         let energy = since(budget(Some(5.0), None), 60);
         assert!(starts_windows(None, &energy), "no previous budget");
         assert!(starts_windows(Some(at(20)), &energy), "a different budget");
@@ -332,6 +336,7 @@ mod tests {
     fn budget_below_idle_draw_is_reported() {
         let status = |empty: Option<u64>, fed: Option<u64>| BudgetStatus {
             at_us: Timestamp::EPOCH,
+            observed_generation: 0,
             window_from_us: Timestamp::EPOCH,
             window_until_us: Timestamp::EPOCH,
             energy_mj: Energy::ZERO,

@@ -38,7 +38,7 @@ pub(crate) fn run(command: Cancel) -> anyhow::Result<()> {
         let job = command.job.resolve(&bus).await?;
         match cancel(&bus, job).await? {
             reply @ Reply::Accepted { .. } if command.json => print_json(&reply),
-            Reply::Accepted { job } => print(&format!("{job} is being cancelled")),
+            Reply::Accepted { job, .. } => print(&format!("{job} is being cancelled")),
             Reply::Refused { error } => Err(usage(error)),
         }
     })

@@ -130,26 +130,20 @@ pub(crate) async fn submit(bus: &Bus, request: &SubmitJob) -> anyhow::Result<Job
         .await
         .context("the placer did not answer; is wattle-placer running?")?;
     match reply {
-        Reply::Accepted { job } => Ok(job),
+        Reply::Accepted { job, .. } => Ok(job),
         Reply::Refused { error } => Err(usage(error)),
     }
 }
 
 /// Submits a job, and repeats the request while another placer may take over. A job that was stored before
 /// a lost reply is not duplicated.
-async fn submit_with_retries(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> {
+async fn submit_with_retries(bus: &Bus, spec: JobSpec) -> anyhow::Result<Reply> {
     let job = spec.job.clone();
     let unique = format!("{}-{:x}", std::process::id(), clock::wall_now().as_us());
     let submission = SubmissionId::new(&unique).context("the id of the submission")?;
     let request = SubmitJob { spec, submission: Some(submission), user_proven: false };
     let reply = takeover::request(bus, RequestTopic::JobSubmitted, "placer", &request).await;
-    let reply = reply.with_context(|| {
-        format!("it is unknown whether {job} was accepted; check `wattle jobs`")
-    })?;
-    match reply {
-        Reply::Accepted { job } => Ok(job),
-        Reply::Refused { error } => Err(usage(error)),
-    }
+    reply.with_context(|| format!("it is unknown whether {job} was accepted; check `wattle jobs`"))
 }
 
 /// Notes other jobs of the same name that have not ended: a second submission may be a mistake. The job
@@ -178,11 +172,15 @@ pub(crate) fn run(command: Submit) -> anyhow::Result<()> {
         let bus = connection.open().await?;
         job_records::require_change(&bus)?;
         let name = command.name.clone().filter(|_| command.job.is_none());
-        let job = submit_with_retries(&bus, command.spec()?).await?;
+        let reply = submit_with_retries(&bus, command.spec()?).await?;
+        let job = match &reply {
+            Reply::Accepted { job, .. } => job,
+            Reply::Refused { error } => return Err(usage(error.clone())),
+        };
         if let Some(name) = name {
-            note_same_name(&bus, &name, &job).await;
+            note_same_name(&bus, &name, job).await;
         }
-        if json { print_json(&Reply::Accepted { job }) } else { print(job.as_str()) }
+        if json { print_json(&reply) } else { print(job.as_str()) }
     })
 }
 
