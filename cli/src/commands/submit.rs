@@ -19,14 +19,16 @@ use wattle_runtime::clock;
 use wattle_runtime::user::local_user;
 
 use crate::connection::{Connection, block_on};
+use crate::job_end;
 use crate::job_records;
-use crate::output::{note, print, print_json, usage};
+use crate::output::{Exit, note, print, print_json, usage};
 use crate::takeover;
+use crate::wait::Wait;
 
 /// Submit a job.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle submit --gpus 2 -- python3 train.py --epochs 90\n  wattle submit --gpus 1..8 --workload resnet50 --deadline 12h --checkpoint-signal USR1 -- ./train.sh\n  wattle submit --gpus 2 --gpu-type v100 -- python3 train.py"
+    after_help = "Examples:\n  wattle submit --gpus 2 -- python3 train.py --epochs 90\n  wattle submit --gpus 1..8 --workload resnet50 --deadline 12h --checkpoint-signal USR1 -- ./train.sh\n  wattle submit --gpus 2 --gpu-type v100 -- python3 train.py\n  wattle submit --wait --timeout 2h -- python3 evaluate.py"
 )]
 pub(crate) struct Submit {
     /// Number of GPUs, or a range for an elastic job
@@ -77,9 +79,15 @@ pub(crate) struct Submit {
     /// Environment variable of the job (repeatable)
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_variable)]
     env: Vec<(String, String)>,
+    /// Wait until the job has ended, and exit with its exit code; 125 if it has none, as after a cancellation
+    #[arg(long)]
+    wait: bool,
+    /// Longest wait, then exit code 124; the job continues: 90s, 45m, 12h
+    #[arg(long, value_name = "SPAN", value_parser = parse_span, requires = "wait")]
+    timeout: Option<Duration>,
     #[command(flatten)]
     connection: Connection,
-    /// Print the answer as JSON
+    /// Print the answer as JSON; with --wait also the end of the job
     #[arg(long)]
     json: bool,
     /// The program and its arguments
@@ -168,6 +176,7 @@ async fn note_same_name(bus: &Bus, name: &str, job: &JobId) {
 /// Runs the command.
 pub(crate) fn run(command: Submit) -> anyhow::Result<()> {
     let (connection, json) = (command.connection.clone(), command.json);
+    let (waits, timeout) = (command.wait, command.timeout);
     block_on(async {
         let bus = connection.open().await?;
         job_records::require_change(&bus)?;
@@ -180,7 +189,21 @@ pub(crate) fn run(command: Submit) -> anyhow::Result<()> {
         if let Some(name) = name {
             note_same_name(&bus, &name, job).await;
         }
-        if json { print_json(&reply) } else { print(job.as_str()) }
+        if !json {
+            print(job.as_str())?;
+        } else if !waits {
+            print_json(&reply)?;
+        }
+        if !waits {
+            return Ok(());
+        }
+        let otherwise = format!("{job} continues; `wattle cancel {job}` cancels it");
+        let wait = Wait { timeout, otherwise: &otherwise, slow: None };
+        let ended = job_end::until_ended(&bus, job, &reply, &wait, json).await?;
+        match job_end::exit_code(&ended) {
+            0 => Ok(()),
+            code => Err(Exit(code).into()),
+        }
     })
 }
 
@@ -208,5 +231,10 @@ mod tests {
         assert_eq!(submit.unwrap().submit.gpu_type.as_deref(), Some("v100"));
         assert!(read("submit --gpu-type v100,p100 t.py").is_err());
         assert!(read("submit --gpu 2 python3").is_err(), "an unknown option is not the program");
+        let submit = read("submit --wait --timeout 2h t.py --wait").map_err(|e| e.to_string());
+        let submit = submit.unwrap().submit;
+        assert_eq!((submit.wait, submit.timeout), (true, Some(Duration::from_secs(7_200))));
+        assert_eq!(submit.command, ["t.py", "--wait"], "the second belongs to the program");
+        assert!(read("submit --timeout 2h t.py").is_err(), "without a wait it limits nothing");
     }
 }
