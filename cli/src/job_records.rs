@@ -126,6 +126,20 @@ async fn listed_from_bucket(bus: &Bus, ended: bool, limit: usize) -> anyhow::Res
     Ok(Listed { records, counts })
 }
 
+/// The record of a job, in one attempt.
+pub(crate) async fn look(bus: &Bus, job: &JobId) -> anyhow::Result<Option<JobRecord>> {
+    if reads_storage(bus) {
+        return one(bus, job).await;
+    }
+    let request = ReadJobs { job: Some(job.clone()), ..ReadJobs::default() };
+    let subject = bus.request_subject(RequestTopic::JobRequested);
+    let reply = bus.request(&subject, &request).await;
+    match reply.context("the placer does not answer")? {
+        JobsReply::Jobs { mut records, .. } => Ok(records.pop()),
+        JobsReply::Refused { error } => Err(usage(error)),
+    }
+}
+
 /// The record of a job.
 pub(crate) async fn one(bus: &Bus, job: &JobId) -> anyhow::Result<Option<JobRecord>> {
     if !reads_storage(bus) {

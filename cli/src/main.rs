@@ -1,7 +1,7 @@
 //! `wattle`: the command line of the energy- and carbon-aware scheduler for GPU training.
 //!
 //! Each command is one file in `commands`. Data goes to stdout, messages to stderr. The exit code is
-//! 2 for wrong usage and 1 for any other failure. The commands make no scheduling decision: they send
+//! 2 for wrong usage and 1 for any other failure; a command that waits has further ones ([`wait`]). The commands make no scheduling decision: they send
 //! requests to the services or run the simulator, and print the result.
 
 mod aim;
@@ -12,6 +12,7 @@ mod cluster_file;
 mod commands;
 mod connection;
 mod inputs;
+mod job_end;
 mod job_name;
 mod job_records;
 mod output;
@@ -21,12 +22,13 @@ mod quantity;
 mod sacct;
 mod summaries;
 mod takeover;
+mod wait;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::output::UsageError;
+use crate::output::{Exit, UsageError};
 
 /// Planning allocates many small objects.
 #[global_allocator]
@@ -157,6 +159,9 @@ fn main() -> ExitCode {
     if output::is_broken_pipe(&error) {
         // The reader of stdout closed the pipe, as in `wattle jobs | head -1`.
         return ExitCode::SUCCESS;
+    }
+    if let Some(Exit(code)) = error.downcast_ref() {
+        return ExitCode::from(*code);
     }
     output::print_error(&error);
     if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }

@@ -33,6 +33,18 @@ pub(crate) fn usage_chain(error: impl std::error::Error) -> anyhow::Error {
     usage(chain(&error))
 }
 
+/// An exit code of its own, after the command has reported its result: that of the job it waited for, or of a
+/// wait without result.
+#[derive(Debug)]
+pub(crate) struct Exit(pub(crate) u8);
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "exit code {}", self.0)
+    }
+}
+impl std::error::Error for Exit {}
+
 /// The colours of this command's own output.
 const COLOURS: [&str; 4] = ["\x1b[0m", "\x1b[1m", "\x1b[31m", "\x1b[36m"];
 

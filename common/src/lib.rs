@@ -12,6 +12,7 @@ pub mod config;
 pub mod datasheet;
 pub mod duration;
 pub mod env;
+pub mod generation;
 pub mod gpu_type;
 pub mod hash;
 pub mod id;

@@ -222,6 +222,8 @@ pub struct Placer {
     bounds_alarms: bounds::Alarms,
     /// The budget in force.
     budget: Option<StoredBudget>,
+    /// The generation of the budget for which the last planning round was made.
+    budget_planned: u64,
     ledger_power: LedgerPower,
     /// Carbon intensity and electricity price of the configured providers.
     grid: GridSignals,
@@ -260,6 +262,7 @@ impl Placer {
             answers: Vec::new(),
             budget_answers: Vec::new(),
             budget: None,
+            budget_planned: 0,
             ledger_power: LedgerPower::default(),
             grid: GridSignals::new(&config.grid, now),
             store_budget: false,

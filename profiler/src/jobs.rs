@@ -103,6 +103,8 @@ pub(crate) struct JobTable {
     node: NodeId,
     /// When the launcher last reported its jobs.
     pub(crate) reported_at: Option<Timestamp>,
+    /// The newest desired state that this report reflects.
+    pub(crate) observed_generation: u64,
     pub(crate) local: BTreeMap<JobId, LocalJob>,
     pub(crate) declared: BTreeMap<JobId, DeclaredJob>,
     /// Progress of jobs that the launcher has not reported yet, with its sender.
@@ -123,6 +125,7 @@ impl JobTable {
         Self {
             node,
             reported_at: None,
+            observed_generation: 0,
             local: BTreeMap::new(),
             declared: BTreeMap::new(),
             unplaced: BTreeMap::new(),
@@ -136,6 +139,7 @@ impl JobTable {
         report: &LaunchReport,
     ) -> Vec<(JobId, LocalJob)> {
         self.reported_at = Some(now);
+        self.observed_generation = report.observed_generation;
         let mut before = std::mem::take(&mut self.local);
         let mut ended = Vec::new();
         for job in &report.jobs {

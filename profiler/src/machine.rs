@@ -280,6 +280,7 @@ impl ProfilerMachine {
         out.push(Action::PublishSummary(NodeSummary {
             node: self.node.clone(),
             at_us: now,
+            observed_generation: self.jobs.observed_generation,
             samples: std::mem::take(&mut self.samples),
             readings_failed: std::mem::take(&mut self.readings_failed),
             gpus,

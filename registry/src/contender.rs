@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use wattle_common::Timestamp;
 use wattle_common::id::{JobId, PredictorId};
-use wattle_common::messages::{PredictorState, PredictorStatus, Surface};
+use wattle_common::messages::{Champion, PredictorState, PredictorStatus, Surface};
 use wattle_common::observation::Observation;
 
 use crate::check::InvalidSurface;
@@ -254,13 +254,16 @@ impl Contender {
         &self,
         now: Timestamp,
         name: &PredictorId,
-        champion: bool,
+        champion: &Champion,
         trouble: Option<Trouble>,
     ) -> PredictorStatus {
+        let observed_generation = champion.generation;
+        let champion = champion.predictor == *name;
         PredictorStatus {
             name: name.clone(),
             version: self.version.clone(),
             at_us: now,
+            observed_generation,
             state: Self::state(champion, trouble.as_ref()),
             champion,
             error: trouble.map(|trouble| trouble.cause),

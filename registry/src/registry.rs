@@ -56,7 +56,8 @@ impl Registry {
         champion: Option<Champion>,
         records: Vec<(PredictorId, Record)>,
     ) -> Self {
-        let default = || Champion { predictor: config.champion.clone(), since_us: now };
+        let default =
+            || Champion { predictor: config.champion.clone(), since_us: now, generation: 1 };
         let champion = champion.map(|stored| Champion {
             // A promotion in the future would delay priors until then.
             since_us: if check_champion(&stored, now).is_ok() { stored.since_us } else { now },
@@ -105,9 +106,15 @@ impl Registry {
     /// The status of `predictor`.
     #[must_use]
     pub fn status(&self, now: Timestamp, predictor: &PredictorId) -> Option<PredictorStatus> {
+<<<<<<< HEAD
         let contender = self.contenders.get(predictor)?;
         let trouble = contender.trouble(now, &self.config);
         Some(contender.status(now, predictor, self.is_champion(predictor), trouble))
+=======
+        let candidate = self.candidates.get(predictor)?;
+        let trouble = candidate.trouble(now, &self.config);
+        Some(candidate.status(now, predictor, &self.champion, trouble))
+>>>>>>> waits
     }
 
     /// Numbers of jobs, unanswered windows and proposals kept, for tests of the limits.
@@ -291,11 +298,19 @@ impl Registry {
         if !(changed || due || always) {
             return;
         }
+<<<<<<< HEAD
         let status = contender.status(now, name, champion, trouble);
         contender.reported = Some((now, state));
         if contender.record != contender.stored {
             contender.stored = contender.record.clone();
             out.push(Action::WriteScores(name.clone(), Box::new(contender.record.clone())));
+=======
+        let status = candidate.status(now, name, &self.champion, trouble);
+        candidate.reported = Some((now, state));
+        if candidate.record != candidate.stored {
+            candidate.stored = candidate.record.clone();
+            out.push(Action::WriteScores(name.clone(), Box::new(candidate.record.clone())));
+>>>>>>> waits
         }
         if changed {
             out.push(Action::Log(Notice::StateChanged {

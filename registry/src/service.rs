@@ -24,7 +24,7 @@ use wattle_common::messages::{
     Champion, JobRecord, JobWindow, Order, PromotePredictor, PromoteReply, Surface,
 };
 use wattle_common::subject::{Bucket, LeaseKey, PredictorKey, Requester, Subject, Topic};
-use wattle_common::{ClusterId, Machine};
+use wattle_common::{ClusterId, Machine, generation};
 use wattle_runtime::bus::{
     Bus, BusConfig, BusError, Candidate, Change, Delivery, ExclusiveBucket, ExclusiveError,
     Leadership, LeaseLost, PendingWrites, Request,
@@ -435,7 +435,8 @@ impl Service {
             Some(format!("{predictor} is champion, but has a problem: {problem}"))
         };
         if before.predictor != predictor {
-            let champion = Champion { predictor: predictor.clone(), since_us: now };
+            let generation = generation::next(before.generation);
+            let champion = Champion { predictor: predictor.clone(), since_us: now, generation };
             let key = PredictorKey::Champion.to_string();
             if let Err(error) = self.predictors.try_put(&key, &champion).await {
                 let error =
@@ -447,7 +448,8 @@ impl Service {
             tracing::info!(champion = %predictor, before = %before.predictor, "promoted");
         }
         let warning = warning(&self.registry);
-        PromoteReply::Promoted { predictor, previous: before.predictor, warning }
+        let generation = self.registry.champion().generation;
+        PromoteReply::Promoted { predictor, previous: before.predictor, generation, warning }
     }
 }
 

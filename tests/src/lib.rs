@@ -13,6 +13,7 @@ pub mod http;
 pub mod load;
 pub mod prometheus;
 pub mod records;
+pub mod reflects;
 pub mod services;
 pub mod simulated_clock;
 pub mod slurm_site;

@@ -11,8 +11,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use wattle_common::messages::{JobRecord, NodeDesired, PowerReport};
-use wattle_common::subject::{Bucket, Reporter};
+use wattle_common::messages::{JobRecord, NodeDesired};
+use wattle_common::subject::Bucket;
 use wattle_common::{ClusterId, JobId, NodeId, Timestamp};
 use wattle_launcher::engine::local::kill_all;
 use wattle_runtime::bus::{Bus, BusConfig};
@@ -288,13 +288,6 @@ impl Services {
     pub async fn order(&self, node: &str) -> Option<NodeDesired> {
         let bucket = self.bus.bucket(Bucket::Desired).await.ok()?;
         bucket.get(NodeId::new(node).ok()?.as_str()).await.ok().flatten().map(|(order, _)| order)
-    }
-
-    /// The report of a node's power agent.
-    pub async fn power_report(&self, node: &str) -> Option<PowerReport> {
-        let bucket = self.bus.bucket(Bucket::Actual).await.ok()?;
-        let key = Reporter::Power.key(&NodeId::new(node).ok()?);
-        bucket.get(&key).await.ok().flatten().map(|(report, _)| report)
     }
 
     /// The last lines of every log.

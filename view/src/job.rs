@@ -199,6 +199,7 @@ mod tests {
         NodeSummary {
             node: testkit::node(node),
             at_us: at(100),
+            observed_generation: 0,
             samples: 10,
             readings_failed: 0,
             gpus: Vec::new(),

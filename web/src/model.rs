@@ -349,6 +349,7 @@ pub(crate) mod tests {
         NodeSummary {
             node: testkit::node(node),
             at_us: Timestamp::from_s(100),
+            observed_generation: 0,
             samples: 10,
             readings_failed: 0,
             gpus: vec![gpu(0), gpu(1)],

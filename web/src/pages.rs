@@ -200,7 +200,9 @@ mod tests {
             let steps = price.map(|price| (Timestamp::EPOCH, price)).into_iter().collect();
             let prices = PriceSeries { currency: "EUR".to_owned(), steps };
             let (carbon, prices) = (None, Some(prices));
-            model.grid = Some(GridStatus { at_us: Timestamp::EPOCH, carbon, price: None, prices });
+            let (at_us, observed_generation) = (Timestamp::EPOCH, 1);
+            model.grid =
+                Some(GridStatus { at_us, observed_generation, carbon, price: None, prices });
             content(&Topic::parse(&parameters.into()).unwrap(), &model, now(100))["page"].take()
         };
         let energy = page("energy", Some(500_000));

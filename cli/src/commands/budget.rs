@@ -4,11 +4,12 @@
 //! sent to the placer, which replies after storing it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use wattle_common::duration::span;
+use wattle_common::duration::{parse_span, span};
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, GridStatus, IntensitySeries, SetBudget,
     SignalStatus,
@@ -29,11 +30,12 @@ use crate::connection::{Connection, block_on};
 use crate::job_records;
 use crate::output::{note, print, print_json, usage, usage_chain};
 use crate::takeover;
+use crate::wait::Wait;
 
 /// Show or set the energy, carbon and power budget.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle budget set --energy-kwh 120 --window 24h\n  wattle budget set --carbon-kg 30 --carbon intensity.csv --power-kw 9.5\n  wattle budget show\n  wattle budget clear"
+    after_help = "Examples:\n  wattle budget set --energy-kwh 120 --window 24h\n  wattle budget set --carbon-kg 30 --carbon intensity.csv --power-kw 9.5\n  wattle budget set --wait --power-kw 9.5\n  wattle budget show\n  wattle budget clear"
 )]
 pub(crate) struct BudgetCommand {
     #[command(subcommand)]
@@ -47,8 +49,23 @@ enum Action {
     /// Show the budget, its spending and the energy price.
     Show(Show),
     /// Remove the budget.
-    #[command(after_help = "Example:\n  wattle budget clear")]
-    Clear(Show),
+    Clear(Clear),
+}
+
+/// The options of a change.
+#[derive(Args)]
+struct Change {
+    /// Wait until a planning round was made for the budget and its orders are stored
+    #[arg(long)]
+    wait: bool,
+    /// Longest wait, then exit code 124; the budget stays in force: 90s, 45m
+    #[arg(long, value_name = "SPAN", value_parser = parse_span, requires = "wait")]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    connection: Connection,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Set the budget.
@@ -62,13 +79,18 @@ struct Set {
     #[arg(long, value_name = "FILE")]
     carbon: Option<PathBuf>,
     #[command(flatten)]
-    connection: Connection,
-    /// Print the answer as JSON
-    #[arg(long)]
-    json: bool,
+    change: Change,
 }
 
-/// Show or remove the budget.
+/// Remove the budget.
+#[derive(Args)]
+#[command(after_help = "Example:\n  wattle budget clear")]
+struct Clear {
+    #[command(flatten)]
+    change: Change,
+}
+
+/// Show the budget.
 #[derive(Args)]
 #[command(after_help = "Example:\n  wattle budget show --json")]
 struct Show {
@@ -212,6 +234,11 @@ async fn show(command: Show) -> anyhow::Result<()> {
     };
     print(&format!("budget   {}", limits(&set.budget)))?;
     let Some(status) = status else { return Ok(()) };
+    if status.observed_generation < set.generation {
+        note(
+            "note: the figures do not reflect the budget yet: the placer's next planning round uses it",
+        );
+    }
     let now = clock::now();
     if set.budget.has_window() {
         let left = span(status.window_until_us.since(now).as_secs_f64());
@@ -254,13 +281,38 @@ fn starts_windows(before: Option<Timestamp>, after: &BudgetRecord) -> bool {
     after.budget.has_window() && before != Some(after.since_us)
 }
 
+/// Waits until the status reflects the budget of this generation.
+async fn until_reflected(
+    bus: &Bus,
+    generation: u64,
+    timeout: Option<Duration>,
+) -> anyhow::Result<()> {
+    if generation == 0 {
+        anyhow::bail!(
+            "the budget is stored, but the placer is of an earlier version that does not state which budget \
+             its status reflects: omit --wait, or upgrade the placer"
+        );
+    }
+    let wait = Wait {
+        timeout,
+        otherwise: "the budget is stored, and the placer's next planning round uses it",
+        slow: Some("still waiting for a planning round of the placer; `wattle doctor` checks it"),
+    };
+    let bucket = bus.bucket(Bucket::Budget).await?;
+    wait.until(async || {
+        let status = bucket.get::<BudgetStatus>(BUDGET_STATUS).await?;
+        let observed = status.map_or(0, |(status, _)| status.observed_generation);
+        Ok((observed >= generation).then_some(()))
+    })
+    .await
+}
+
 async fn change(
-    connection: Connection,
-    json: bool,
+    change: Change,
     budget: Option<Budget>,
     carbon: Option<&Path>,
 ) -> anyhow::Result<()> {
-    let bus = connection.open().await?;
+    let bus = change.connection.open().await?;
     job_records::require_storage(&bus, "budget")?;
     // The system's clock is known once the bus is open.
     let intensity = carbon.map(|path| intensities(path, clock::now())).transpose()?;
@@ -269,24 +321,27 @@ async fn change(
     if stored(&bus).await?.is_some_and(|after| starts_windows(before, &after)) {
         note("windows start now; earlier spending does not count");
     }
-    let BudgetReply::Stored { budget } = &reply else { return Ok(()) };
+    let BudgetReply::Stored { budget, generation } = &reply else { return Ok(()) };
+    if change.json {
+        print_json(&reply)?;
+    } else {
+        print(&limits(budget))?;
+    }
+    if change.wait {
+        until_reflected(&bus, *generation, change.timeout).await?;
+    }
     let status: Option<BudgetStatus> = read(&bus, BUDGET_STATUS).await?;
     if let Some(infeasible) = status.and_then(|status| infeasible(budget, &status)) {
         note(&format!("note: {infeasible}"));
     }
-    if json {
-        return print_json(&reply);
-    }
-    print(&limits(budget))
+    Ok(())
 }
 
 /// Runs the command.
 pub(crate) fn run(command: BudgetCommand) -> anyhow::Result<()> {
     match command.action {
         Action::Show(inner) => block_on(show(inner)),
-        Action::Clear(inner) => {
-            block_on(change(inner.connection, inner.json, Some(Budget::default()), None))
-        }
+        Action::Clear(inner) => block_on(change(inner.change, Some(Budget::default()), None)),
         Action::Set(inner) => {
             let budget = inner.budget.budget()?;
             if budget.is_none() && inner.carbon.is_none() {
@@ -296,7 +351,7 @@ pub(crate) fn run(command: BudgetCommand) -> anyhow::Result<()> {
                 ));
             }
             let carbon = inner.carbon.as_deref();
-            block_on(change(inner.connection, inner.json, budget, carbon))
+            block_on(change(inner.change, budget, carbon))
         }
     }
 }
@@ -316,8 +371,12 @@ mod tests {
     #[test]
     fn only_a_different_windowed_budget_starts_windows() {
         let at = Timestamp::from_s;
-        let since =
-            |budget, seconds| BudgetRecord { budget, since_us: at(seconds), intensity: None };
+        let since = |budget, seconds| BudgetRecord {
+            generation: 1,
+            budget,
+            since_us: at(seconds),
+            intensity: None,
+        };
         let energy = since(budget(Some(5.0), None), 60);
         assert!(starts_windows(None, &energy), "no previous budget");
         assert!(starts_windows(Some(at(20)), &energy), "a different budget");
@@ -332,6 +391,7 @@ mod tests {
     fn budget_below_idle_draw_is_reported() {
         let status = |empty: Option<u64>, fed: Option<u64>| BudgetStatus {
             at_us: Timestamp::EPOCH,
+            observed_generation: 0,
             window_from_us: Timestamp::EPOCH,
             window_until_us: Timestamp::EPOCH,
             energy_mj: Energy::ZERO,

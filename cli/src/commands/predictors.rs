@@ -217,7 +217,7 @@ async fn promote(command: Promote) -> anyhow::Result<()> {
     match &reply {
         PromoteReply::Refused { error } => Err(usage(error.clone())),
         PromoteReply::Promoted { .. } if command.json => print_json(&reply),
-        PromoteReply::Promoted { predictor, previous, warning } => {
+        PromoteReply::Promoted { predictor, previous, warning, .. } => {
             if let Some(warning) = warning {
                 note(&format!("warning: {warning}"));
             }

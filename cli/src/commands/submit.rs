@@ -19,14 +19,16 @@ use wattle_runtime::clock;
 use wattle_runtime::user::local_user;
 
 use crate::connection::{Connection, block_on};
+use crate::job_end;
 use crate::job_records;
-use crate::output::{note, print, print_json, usage};
+use crate::output::{Exit, note, print, print_json, usage};
 use crate::takeover;
+use crate::wait::Wait;
 
 /// Submit a job.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle submit --gpus 2 -- python3 train.py --epochs 90\n  wattle submit --gpus 1..8 --workload resnet50 --deadline 12h --checkpoint-signal USR1 -- ./train.sh\n  wattle submit --gpus 2 --gpu-type v100 -- python3 train.py"
+    after_help = "Examples:\n  wattle submit --gpus 2 -- python3 train.py --epochs 90\n  wattle submit --gpus 1..8 --workload resnet50 --deadline 12h --checkpoint-signal USR1 -- ./train.sh\n  wattle submit --gpus 2 --gpu-type v100 -- python3 train.py\n  wattle submit --wait --timeout 2h -- python3 evaluate.py"
 )]
 pub(crate) struct Submit {
     /// Number of GPUs, or a range for an elastic job
@@ -77,9 +79,15 @@ pub(crate) struct Submit {
     /// Environment variable of the job (repeatable)
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_variable)]
     env: Vec<(String, String)>,
+    /// Wait until the job has ended, and exit with its exit code; 125 if it has none, as after a cancellation
+    #[arg(long)]
+    wait: bool,
+    /// Longest wait, then exit code 124; the job continues: 90s, 45m, 12h
+    #[arg(long, value_name = "SPAN", value_parser = parse_span, requires = "wait")]
+    timeout: Option<Duration>,
     #[command(flatten)]
     connection: Connection,
-    /// Print the answer as JSON
+    /// Print the answer as JSON; with --wait also the end of the job
     #[arg(long)]
     json: bool,
     /// The program and its arguments
@@ -130,26 +138,20 @@ pub(crate) async fn submit(bus: &Bus, request: &SubmitJob) -> anyhow::Result<Job
         .await
         .context("the placer did not answer; is wattle-placer running?")?;
     match reply {
-        Reply::Accepted { job } => Ok(job),
+        Reply::Accepted { job, .. } => Ok(job),
         Reply::Refused { error } => Err(usage(error)),
     }
 }
 
 /// Submits a job, and repeats the request while another placer may take over. A job that was stored before
 /// a lost reply is not duplicated.
-async fn submit_with_retries(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> {
+async fn submit_with_retries(bus: &Bus, spec: JobSpec) -> anyhow::Result<Reply> {
     let job = spec.job.clone();
     let unique = format!("{}-{:x}", std::process::id(), clock::wall_now().as_us());
     let submission = SubmissionId::new(&unique).context("the id of the submission")?;
     let request = SubmitJob { spec, submission: Some(submission), user_proven: false };
     let reply = takeover::request(bus, RequestTopic::JobSubmitted, "placer", &request).await;
-    let reply = reply.with_context(|| {
-        format!("it is unknown whether {job} was accepted; check `wattle jobs`")
-    })?;
-    match reply {
-        Reply::Accepted { job } => Ok(job),
-        Reply::Refused { error } => Err(usage(error)),
-    }
+    reply.with_context(|| format!("it is unknown whether {job} was accepted; check `wattle jobs`"))
 }
 
 /// Notes other jobs of the same name that have not ended: a second submission may be a mistake. The job
@@ -174,15 +176,34 @@ async fn note_same_name(bus: &Bus, name: &str, job: &JobId) {
 /// Runs the command.
 pub(crate) fn run(command: Submit) -> anyhow::Result<()> {
     let (connection, json) = (command.connection.clone(), command.json);
+    let (waits, timeout) = (command.wait, command.timeout);
     block_on(async {
         let bus = connection.open().await?;
         job_records::require_change(&bus)?;
         let name = command.name.clone().filter(|_| command.job.is_none());
-        let job = submit_with_retries(&bus, command.spec()?).await?;
+        let reply = submit_with_retries(&bus, command.spec()?).await?;
+        let job = match &reply {
+            Reply::Accepted { job, .. } => job,
+            Reply::Refused { error } => return Err(usage(error.clone())),
+        };
         if let Some(name) = name {
-            note_same_name(&bus, &name, &job).await;
+            note_same_name(&bus, &name, job).await;
         }
-        if json { print_json(&Reply::Accepted { job }) } else { print(job.as_str()) }
+        if !json {
+            print(job.as_str())?;
+        } else if !waits {
+            print_json(&reply)?;
+        }
+        if !waits {
+            return Ok(());
+        }
+        let otherwise = format!("{job} continues; `wattle cancel {job}` cancels it");
+        let wait = Wait { timeout, otherwise: &otherwise, slow: None };
+        let ended = job_end::until_ended(&bus, job, &reply, &wait, json).await?;
+        match job_end::exit_code(&ended) {
+            0 => Ok(()),
+            code => Err(Exit(code).into()),
+        }
     })
 }
 
@@ -210,5 +231,10 @@ mod tests {
         assert_eq!(submit.unwrap().submit.gpu_type.as_deref(), Some("v100"));
         assert!(read("submit --gpu-type v100,p100 t.py").is_err());
         assert!(read("submit --gpu 2 python3").is_err(), "an unknown option is not the program");
+        let submit = read("submit --wait --timeout 2h t.py --wait").map_err(|e| e.to_string());
+        let submit = submit.unwrap().submit;
+        assert_eq!((submit.wait, submit.timeout), (true, Some(Duration::from_secs(7_200))));
+        assert_eq!(submit.command, ["t.py", "--wait"], "the second belongs to the program");
+        assert!(read("submit --timeout 2h t.py").is_err(), "without a wait it limits nothing");
     }
 }

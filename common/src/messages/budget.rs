@@ -9,13 +9,15 @@
 //! * **Delivery:** request and reply ([`BudgetReply`]), sent after the budget is stored; key-value
 //!   bucket `budget`, keys `set` and `status`; the last value of a key is current.
 //! * **Lost or doubled:** repeat the request: setting the same budget again continues its window. The
-//!   status is complete and names the ledger entries it counts, so no entry counts twice.
+//!   status is complete and names the ledger entries it counts, so no entry counts twice. It reflects a
+//!   request from the reply's generation on ([`BudgetStatus::observed_generation`]).
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
+use crate::generation::is_unknown;
 use crate::id::NodeId;
 use crate::messages::grid::Origin;
 use crate::time::Timestamp;
@@ -59,6 +61,9 @@ pub enum BudgetReply {
     Stored {
         /// The budget.
         budget: Budget,
+        /// The generation with which it is stored ([`BudgetRecord::generation`]).
+        #[serde(default, skip_serializing_if = "is_unknown")]
+        generation: u64,
     },
     /// Nothing changed.
     Refused {
@@ -70,6 +75,9 @@ pub enum BudgetReply {
 /// The budget in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetRecord {
+    /// Number of changes of the budget and its carbon intensity ([`crate::generation`]).
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub generation: u64,
     /// The limits.
     pub budget: Budget,
     /// When it was set: start of its first window.
@@ -111,6 +119,10 @@ impl AimStatus {
 pub struct BudgetStatus {
     /// When this was written.
     pub at_us: Timestamp,
+    /// The newest budget for which a planning round was made. The orders of that round are stored before this
+    /// status.
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub observed_generation: u64,
     /// Start of the current window.
     pub window_from_us: Timestamp,
     /// End of the current window.

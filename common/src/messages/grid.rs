@@ -10,6 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::generation::is_unknown;
 use crate::time::Timestamp;
 
 /// How a provider obtained a value.
@@ -78,6 +79,9 @@ impl InUse {
 pub struct GridStatus {
     /// When this was written.
     pub at_us: Timestamp,
+    /// The budget that has the carbon intensity of this source; it is stored before this status.
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub observed_generation: u64,
     /// Carbon intensity; absent: no provider is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carbon: Option<SignalStatus>,

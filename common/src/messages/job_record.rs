@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::generation::is_unknown;
 use crate::id::{NodeId, PredictorId, SubmissionId};
 use crate::job::{GpuSetting, JobPhase, JobSpec, Placement};
 use crate::messages::{ReachedLimit, SurfacePoint};
@@ -35,6 +36,10 @@ pub struct JobRecord {
     /// Whether the NATS server has proven the identity of `spec.user` by a key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub user_proven: bool,
+    /// Number of requests that it reflects: 1 for the submission, and another for a cancellation
+    /// ([`crate::generation`]).
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub generation: u64,
     /// Its phase.
     pub phase: JobPhase,
     /// When the phase began.
@@ -161,6 +166,7 @@ impl JobRecord {
             spec,
             submission: None,
             user_proven: false,
+            generation: 1,
             phase: JobPhase::Queued,
             phase_since_us: now,
             attempt: 0,

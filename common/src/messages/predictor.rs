@@ -14,6 +14,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::generation::is_unknown;
 use crate::id::PredictorId;
 use crate::time::Timestamp;
 
@@ -24,6 +25,9 @@ pub struct Champion {
     pub predictor: PredictorId,
     /// When it became champion.
     pub since_us: Timestamp,
+    /// Number of changes of the champion ([`crate::generation`]).
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub generation: u64,
 }
 
 /// State of a predictor.
@@ -50,6 +54,9 @@ pub struct PredictorStatus {
     pub version: Option<String>,
     /// When this was written.
     pub at_us: Timestamp,
+    /// The newest champion that it reflects.
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub observed_generation: u64,
     /// Its state.
     pub state: PredictorState,
     /// Whether it is the champion, in any state.

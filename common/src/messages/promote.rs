@@ -9,6 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::generation::is_unknown;
 use crate::id::PredictorId;
 
 /// Request: make this predictor the champion.
@@ -28,6 +29,9 @@ pub enum PromoteReply {
         predictor: PredictorId,
         /// The champion before.
         previous: PredictorId,
+        /// The generation with which the champion is stored ([`super::Champion::generation`]).
+        #[serde(default, skip_serializing_if = "is_unknown")]
+        generation: u64,
         /// The new champion's current problem, if it has one.
         #[serde(default)]
         warning: Option<String>,

@@ -8,6 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::generation::is_unknown;
 use crate::id::JobId;
 
 /// The placer's reply to a job request.
@@ -18,6 +19,9 @@ pub enum Reply {
     Accepted {
         /// The job.
         job: JobId,
+        /// The generation of its record that reflects the request ([`super::JobRecord::generation`]).
+        #[serde(default, skip_serializing_if = "is_unknown")]
+        generation: u64,
     },
     /// Not done.
     Refused {

@@ -10,6 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::generation::is_unknown;
 use crate::id::{GpuIndex, JobId, NodeId};
 use crate::time::Timestamp;
 use crate::units::{Energy, Frequency, Power};
@@ -21,6 +22,9 @@ pub struct NodeSummary {
     pub node: NodeId,
     /// End of the second.
     pub at_us: Timestamp,
+    /// The newest desired state whose jobs it reflects: that of the launcher's last report.
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub observed_generation: u64,
     /// Sampling instants in it.
     pub samples: u32,
     /// Failed readings in it.

@@ -3,7 +3,7 @@
 use wattle_common::bounds::{OutOfBounds, check_job};
 use wattle_common::job::{JobPhase, JobSpec, SignalError, check_signal};
 use wattle_common::messages::{JobRecord, Reply, SubmitJob};
-use wattle_common::{JobId, Timestamp, codec, id};
+use wattle_common::{JobId, Timestamp, codec, generation, id};
 
 use crate::JobFacts;
 use crate::controller::admission::NotAdmitted;
@@ -32,7 +32,7 @@ impl Placer {
             };
             return if is_repeated {
                 // It is stored, or its storing comes before this answer.
-                Reply::Accepted { job }
+                Reply::Accepted { job, generation: known.record.generation }
             } else {
                 let phase = known.record.phase;
                 Reply::Refused {
@@ -55,11 +55,12 @@ impl Placer {
             Err(error) => return Reply::Refused { error: error.to_string() },
         };
         let record = JobRecord { submission, user_proven, ..JobRecord::queued(spec, now) };
+        let generation = record.generation;
         let tracked = Tracked { record, key, stored_at: now, unsaved: false, refused: Vec::new() };
         self.jobs.insert(job.clone(), tracked);
         self.to_store.insert(job.clone());
         self.plan_soon(now);
-        Reply::Accepted { job }
+        Reply::Accepted { job, generation }
     }
 
     /// Forgets a submitted job whose record was not stored; its submission is refused.
@@ -77,24 +78,26 @@ impl Placer {
     }
 
     pub(super) fn cancelled(&mut self, now: Timestamp, job: &JobId) -> Reply {
-        let Some(tracked) = self.jobs.get(job) else {
+        let Some(tracked) = self.jobs.get_mut(job) else {
             return Reply::Refused {
                 error: format!("unknown job `{job}`; `wattle jobs` lists all jobs"),
             };
         };
-        let accepted = Reply::Accepted { job: job.clone() };
-        match tracked.record.phase {
-            JobPhase::Cancelled => return accepted,
-            phase if phase.is_final() => {
-                return Reply::Refused { error: format!("job `{job}` has {phase} already") };
-            }
-            phase if has_gpus(phase) => {
-                if tracked.record.next_phase == Some(JobPhase::Cancelled) {
-                    return accepted;
-                }
-                self.request_stop(now, job, JobPhase::Cancelled);
-            }
-            _ => self.end(now, job, JobPhase::Cancelled),
+        let record = &mut tracked.record;
+        let phase = record.phase;
+        if phase.is_final() && phase != JobPhase::Cancelled {
+            return Reply::Refused { error: format!("job `{job}` has {phase} already") };
+        }
+        // A repeated request changes nothing.
+        if phase == JobPhase::Cancelled || record.next_phase == Some(JobPhase::Cancelled) {
+            return Reply::Accepted { job: job.clone(), generation: record.generation };
+        }
+        record.generation = generation::next(record.generation);
+        let accepted = Reply::Accepted { job: job.clone(), generation: record.generation };
+        if has_gpus(phase) {
+            self.request_stop(now, job, JobPhase::Cancelled);
+        } else {
+            self.end(now, job, JobPhase::Cancelled);
         }
         let reason = "cancelled on request".to_owned();
         self.reason(now, job, PLACER, "cancelled".to_owned(), reason);

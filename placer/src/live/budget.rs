@@ -1,6 +1,7 @@
 //! The budget in force, live: set by a user, charged from the energy ledger, reported in a status.
 //!
-//! The record is stored before it is acknowledged. The status names the ledger entries it has
+//! The record is stored before it is acknowledged. The status reflects it after the next planning round, when
+//! the orders of that round are stored. The status also names the ledger entries it has
 //! counted, so that an entry that arrives again after a restart counts once. The ledger also shows
 //! the power of each node's host and of an idle GPU; until both are known, a power limit admits no
 //! new job.
@@ -14,7 +15,7 @@ use wattle_common::messages::budget::STEPS_MAX;
 use wattle_common::messages::{
     BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, LedgerEntry, SetBudget,
 };
-use wattle_common::{Carbon, CarbonIntensity, Energy, NodeId, Power, Timestamp};
+use wattle_common::{Carbon, CarbonIntensity, Energy, NodeId, Power, Timestamp, generation};
 
 use crate::GpuPower;
 use crate::live::{Action, Placer};
@@ -96,12 +97,13 @@ impl Placer {
     pub(super) fn budget_set(&mut self, now: Timestamp, request: SetBudget) -> BudgetReply {
         let budget = request.budget;
         match self.replace_budget(now, request) {
-            Ok(()) => BudgetReply::Stored { budget },
+            Ok(generation) => BudgetReply::Stored { budget, generation },
             Err(error) => BudgetReply::Refused { error: error.to_string() },
         }
     }
 
-    fn replace_budget(&mut self, now: Timestamp, request: SetBudget) -> Result<(), BudgetError> {
+    /// Puts a budget in force, and returns its generation.
+    fn replace_budget(&mut self, now: Timestamp, request: SetBudget) -> Result<u64, BudgetError> {
         let budget = request.budget;
         if !budget.is_valid() {
             return Err(BudgetError::Invalid);
@@ -114,6 +116,13 @@ impl Placer {
         }
         let before = self.budget.take();
         let known = before.as_ref().and_then(|before| before.record.intensity.clone());
+        let last = before.as_ref().map_or(0, |before| before.record.generation);
+        let is_new = before.as_ref().is_none_or(|before| {
+            let replaces = request.intensity.is_some() && request.intensity != known;
+            before.record.budget != budget || replaces
+        });
+        // An equal budget, as of a repeated request, is no change.
+        let generation = if is_new || last == 0 { generation::next(last) } else { last };
         let intensity = request.intensity.or(known);
         if budget.carbon_ug.is_some() && intensity.is_none() {
             self.budget = before;
@@ -122,7 +131,7 @@ impl Placer {
         // The same budget continues its window.
         let same = before.filter(|before| before.record.budget == budget);
         let since_us = same.as_ref().map_or(now, |same| same.record.since_us);
-        let record = BudgetRecord { budget, since_us, intensity };
+        let record = BudgetRecord { generation, budget, since_us, intensity };
         let active =
             self.controller.budget().map(crate::controller::budget::ActiveBudget::controller);
         let (open, position) = match active.filter(|_| same.is_some()) {
@@ -132,7 +141,7 @@ impl Placer {
         let counted = same.map(|same| same.counted).unwrap_or_default();
         self.put_in_force(now, record, open, position, counted);
         self.store_budget = true;
-        Ok(())
+        Ok(generation)
     }
 
     /// Restores the budget that was in force before a restart.
@@ -154,6 +163,9 @@ impl Placer {
                 None
             }
         };
+        // The status of a restored store may be newer than its record.
+        let planned = status.as_ref().map_or(0, |status| status.observed_generation);
+        self.budget_planned = planned.min(record.generation);
         let status = status.filter(|status| status.window_from_us >= record.since_us);
         let open = status.as_ref().map(|status| Spent {
             from_us: status.window_from_us,
@@ -231,6 +243,13 @@ impl Placer {
         self.store_status = true;
     }
 
+    /// A planning round was made for the budget in force; the status that states it follows the round's orders.
+    pub(super) fn note_planned_budget(&mut self) {
+        let generation = self.budget.as_ref().map_or(0, |stored| stored.record.generation);
+        self.store_status |= self.budget_planned != generation;
+        self.budget_planned = generation;
+    }
+
     /// Takes the budget's control step, if one is due.
     pub(super) fn control_budget(&mut self, now: Timestamp) {
         let gpu_power = self.gpu_power();
@@ -304,6 +323,7 @@ impl Placer {
         let intensity = limits.grid.as_ref().map(|grid| grid.now);
         out.push(Action::StoreBudgetStatus(Box::new(BudgetStatus {
             at_us: now,
+            observed_generation: self.budget_planned,
             window_from_us: open.from_us,
             window_until_us: ledger.ends(),
             energy_mj: Energy::from_mj((open.energy_j * 1e3).round() as u64),

@@ -12,7 +12,7 @@ use wattle_common::messages::budget::STEPS_MAX;
 use wattle_common::messages::{
     BudgetRecord, GridStatus, IntensitySeries, Origin, PriceSeries, SignalStatus,
 };
-use wattle_common::{CarbonIntensity, Timestamp};
+use wattle_common::{CarbonIntensity, Timestamp, generation};
 use wattle_grid::config::{CarbonProvider, GridConfig};
 use wattle_grid::{Chain, ChainConfig, Interval, Signal, SignalSeries};
 
@@ -171,6 +171,7 @@ impl GridSignals {
         });
         Some(GridStatus {
             at_us: now,
+            observed_generation: 0,
             carbon: status(&self.carbon),
             price: status(&self.price),
             prices,
@@ -276,8 +277,8 @@ impl Placer {
         let status = chain.status();
         let series = series(status.source(), chain);
         let Some(budget) = &mut self.budget else {
-            let record =
-                BudgetRecord { budget: Budget::default(), since_us: now, intensity: Some(series) };
+            let (budget, intensity) = (Budget::default(), Some(series));
+            let record = BudgetRecord { generation: 1, budget, since_us: now, intensity };
             self.put_in_force(now, record, None, 0.0, std::collections::BTreeMap::new());
             self.store_budget = true;
             return;
@@ -286,6 +287,7 @@ impl Placer {
             return;
         }
         budget.record.intensity = Some(series);
+        budget.record.generation = generation::next(budget.record.generation);
         let grid = super::budget::grid(&budget.record);
         self.controller.set_grid(grid, now);
         self.store_budget = true;
@@ -297,6 +299,9 @@ impl Placer {
         if std::mem::take(&mut self.grid.store)
             && let Some(status) = self.grid.status(now)
         {
+            let observed_generation =
+                self.budget.as_ref().map_or(0, |budget| budget.record.generation);
+            let status = GridStatus { observed_generation, ..status };
             out.push(Action::StoreGridStatus(Box::new(status)));
         }
     }

@@ -47,6 +47,7 @@ impl Placer {
         }
         self.controller.apply(&plan);
         self.plan_is_outdated = false;
+        self.note_planned_budget();
         if self.controller.limits().is_power_limited() {
             // The power reserved for each GPU may have changed, and its cap with it.
             self.to_order.extend(self.nodes.keys().cloned());

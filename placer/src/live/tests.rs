@@ -44,10 +44,15 @@ fn spec(job: &str, gpus: u32) -> JobSpec {
     }
 }
 
+/// The reply to a request which the record of this generation reflects.
+fn accepted(job: &str, generation: u64) -> Reply {
+    Reply::Accepted { job: job_id(job), generation }
+}
+
 fn refused(reply: &Reply) -> &str {
     match reply {
         Reply::Refused { error } => error,
-        Reply::Accepted { job } => panic!("{job} was accepted"),
+        Reply::Accepted { job, .. } => panic!("{job} was accepted"),
     }
 }
 
@@ -111,10 +116,10 @@ fn invalid_submissions_are_refused_with_a_reason() {
     }
     assert!(world.jobs.is_empty(), "refused jobs are not stored");
     // Without a submission id, an equal specification is accepted again; another one is refused.
-    assert_eq!(world.request_submit(spec("a", 1)), Reply::Accepted { job: job_id("a") });
+    assert_eq!(world.request_submit(spec("a", 1)), accepted("a", 1));
     let mut short = spec("a", 1);
     short.checkpoint_signal = Some("USR1".to_owned());
-    assert_eq!(world.request_submit(short), Reply::Accepted { job: job_id("a") });
+    assert_eq!(world.request_submit(short), accepted("a", 1));
     let reply = world.request_submit(spec("a", 2));
     assert!(refused(&reply).contains("job `a` exists already ("), "{reply:?}");
     assert_eq!(world.jobs.len(), 1);
@@ -133,7 +138,7 @@ fn a_known_job_id_is_refused_to_another_submission() {
     let mut world = World::new(1, 2);
     world.long = true;
     world.pass(20);
-    let accepted = Reply::Accepted { job: job_id("a") };
+    let accepted = accepted("a", 1);
     assert_eq!(submit(&mut world, "first"), accepted);
     world.pass(60);
     assert_eq!(submit(&mut world, "first"), accepted);
@@ -195,7 +200,7 @@ fn placement_follows_reported_switches_and_boards() {
 #[test]
 fn no_job_is_too_large_before_the_inventory_is_complete() {
     let mut world = World::new(2, 2);
-    assert_eq!(world.request_submit(spec("big", 64)), Reply::Accepted { job: job_id("big") });
+    assert_eq!(world.request_submit(spec("big", 64)), accepted("big", 1));
     world.pass(30);
     let record = world.record("big");
     assert_eq!(record.phase, JobPhase::Failed);
@@ -209,14 +214,17 @@ fn cancelled_job_stops_and_stays_cancelled() {
     world.submit(spec("b", 2));
     world.pass(3);
     assert_eq!(world.record("b").reasons[0].decision, "waits");
-    assert_eq!(world.request_cancel("b"), Reply::Accepted { job: job_id("b") });
+    assert_eq!(world.request_cancel("b"), accepted("b", 2));
     assert_eq!(world.record("b").phase, JobPhase::Cancelled, "it held no GPUs");
-    assert_eq!(world.request_cancel("a"), Reply::Accepted { job: job_id("a") });
-    assert_eq!(world.record("a").phase, JobPhase::Stopping);
+    assert_eq!(world.request_cancel("a"), accepted("a", 2));
+    assert_eq!(world.request_cancel("a"), accepted("a", 2), "repeated request");
+    assert_eq!((world.record("a").phase, world.record("a").generation), (JobPhase::Stopping, 2));
     assert!(world.desired("n0").jobs[0].stop);
     world.pass(3);
     assert_eq!(world.record("a").phase, JobPhase::Cancelled);
-    assert_eq!(world.request_cancel("a"), Reply::Accepted { job: job_id("a") }, "repeated request");
+    world.restart();
+    assert_eq!(world.request_cancel("a"), accepted("a", 2), "repeated request");
+    assert_eq!(world.record("a").generation, 2);
     world.submit(spec("c", 1));
     world.pass(12);
     assert!(refused(&world.request_cancel("c")).contains("has finished already"));

@@ -208,7 +208,7 @@ impl PlacerService {
                 self.conclude(number, &reply, refused).await;
             }
             Action::Answer(number, mut reply) => {
-                if let Reply::Accepted { job } = &reply
+                if let Reply::Accepted { job, .. } = &reply
                     && self.not_stored.contains(job)
                 {
                     reply = Reply::Refused { error: self.storage.refusal() };

@@ -12,7 +12,7 @@ use wattle_common::messages::{CancelJob, JobRecord, LaunchState, Reply};
 use wattle_common::subject::RequestTopic;
 use wattle_runtime::testing::until;
 
-use crate::site::{DEADLINE, Site, accepted, spec};
+use crate::site::{DEADLINE, Site, accepted, cancelled, spec};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_placer_resumes_after_a_kill_at_every_stage() {
@@ -40,7 +40,7 @@ async fn the_placer_resumes_after_a_kill_at_every_stage() {
 
     // Cancelled, killed, and then stopped on its node.
     let cancel = CancelJob { job: JobId::new("a").unwrap() };
-    assert_eq!(site.request(RequestTopic::JobCancelled, &cancel).await, accepted("a"));
+    assert_eq!(site.request(RequestTopic::JobCancelled, &cancel).await, cancelled("a"));
     let stop = site.order("a is to stop", |next| next.jobs.iter().all(|job| job.stop)).await;
     assert!(stop.generation > order.generation);
     site.kill_placer();
@@ -221,7 +221,7 @@ async fn full_bucket_refuses_submissions_and_the_placer_keeps_serving() {
     // It still answers, and the state of known jobs changes.
     assert_eq!(site.submit(spec("a", 1)).await, accepted("a"));
     let cancel = CancelJob { job: JobId::new("a").unwrap() };
-    assert_eq!(site.request(RequestTopic::JobCancelled, &cancel).await, accepted("a"));
+    assert_eq!(site.request(RequestTopic::JobCancelled, &cancel).await, cancelled("a"));
     assert!(site.placer.as_mut().unwrap().try_wait().unwrap().is_none(), "{}", site.log());
     for filler in &fillers {
         site.jobs.delete(filler).await.unwrap();

@@ -195,5 +195,10 @@ impl Drop for Site {
 }
 
 pub(crate) fn accepted(job: &str) -> Reply {
-    Reply::Accepted { job: JobId::new(job).unwrap() }
+    Reply::Accepted { job: JobId::new(job).unwrap(), generation: 1 }
+}
+
+/// The reply to the cancellation of an accepted job.
+pub(crate) fn cancelled(job: &str) -> Reply {
+    Reply::Accepted { job: JobId::new(job).unwrap(), generation: 2 }
 }

@@ -264,6 +264,7 @@ mod tests {
         NodeSummary {
             node: NodeId::new("n0").unwrap(),
             at_us: Timestamp::EPOCH,
+            observed_generation: 0,
             samples: 10,
             readings_failed: 0,
             gpus: vec![gpu],

@@ -58,6 +58,7 @@ fn the_energy_of_two_tenants_is_split() {
     assert_eq!(a.utilization_gpu_percent_job, Some(60.0));
     let last = node.summaries.last().unwrap();
     assert_eq!(last.gpus[0].jobs, [id("a"), id("b")]);
+    assert_eq!(last.observed_generation, node.launches, "the report that names both");
     let powers: Vec<_> =
         last.jobs.iter().map(|job| (job.job.clone(), job.power_mw_mean.unwrap())).collect();
     assert_eq!(powers, [(id("a"), Power::from_w(170)), (id("b"), Power::from_w(70))]);

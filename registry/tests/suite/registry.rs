@@ -122,8 +122,21 @@ fn only_the_champions_surfaces_are_in_force() {
     let error = bench.registry.may_promote(&named("rivla")).unwrap_err();
     assert_eq!(error.to_string(), "no predictor `rivla`; known predictors: physical, rival");
 
-    let champion = Champion { predictor: named("rival"), since_us: at(2) };
+    let champion = Champion { predictor: named("rival"), since_us: at(2), generation: 2 };
+    let observed = |bench: &Bench| -> Vec<(String, u64, bool)> {
+        let statuses = bench.out.iter().filter_map(|action| match action {
+            Action::WriteStatus(status) => {
+                Some((status.name.to_string(), status.observed_generation, status.champion))
+            }
+            _ => None,
+        });
+        statuses.collect()
+    };
+    assert_eq!(bench.status(2, "physical").observed_generation, 1);
     bench.event(2, Event::Promoted(champion));
+    // Both statuses reflect the promotion at once.
+    let expected = [("physical".to_owned(), 2, false), ("rival".to_owned(), 2, true)];
+    assert_eq!(observed(&bench), expected);
     bench.propose(3, surface("physical", "a", at(3), &[(None, 10.0, 180.0)]));
     // Proposed again on request, unchanged: it is now the champion's.
     bench.propose(3, surface("rival", "a", at(1), &[(None, 9.0, 170.0)]));
@@ -319,7 +332,8 @@ fn window_from_the_future_does_not_outdate_later_ones() {
 
 #[test]
 fn stored_champion_and_counts_are_limited() {
-    let champion = Champion { predictor: named("physical"), since_us: Timestamp::FOREVER };
+    let champion =
+        Champion { predictor: named("physical"), since_us: Timestamp::FOREVER, generation: 2 };
     let stored = r#"{"speed":{"prior":[],"new_config":[],"same_config":[]},
         "power":{"prior":[],"new_config":[],"same_config":[]},"latency_ms":[],
         "proposals":18446744073709551615,"refused":18446744073709551615,"uncovered":0}"#;
@@ -484,7 +498,7 @@ fn scores_and_champion_survive_a_restart() {
             _ => None,
         })
         .collect();
-    let champion = Champion { predictor: named("rival"), since_us: at(20) };
+    let champion = Champion { predictor: named("rival"), since_us: at(20), generation: 2 };
     let config = RegistryConfig::shipped();
     let next = Registry::new(at(40), config, Some(champion.clone()), kept);
     assert_eq!(next.champion(), &champion);

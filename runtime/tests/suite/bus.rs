@@ -67,7 +67,10 @@ async fn request_is_answered_refused_or_without_responder() {
         while let Some(request) = requests.next().await {
             match request.decode::<SubmitJob>() {
                 Ok(submitted) => {
-                    request.respond(&Reply::Accepted { job: submitted.spec.job }).await.unwrap();
+                    request
+                        .respond(&Reply::Accepted { job: submitted.spec.job, generation: 1 })
+                        .await
+                        .unwrap();
                 }
                 Err(error) => request.refuse(400, &error.to_string()).await.unwrap(),
             }
@@ -81,7 +84,7 @@ async fn request_is_answered_refused_or_without_responder() {
         reply.is_some()
     })
     .await;
-    assert_eq!(reply, Some(Reply::Accepted { job: JobId::new("j1").unwrap() }));
+    assert_eq!(reply, Some(Reply::Accepted { job: JobId::new("j1").unwrap(), generation: 1 }));
 
     let refused = client.request::<_, Reply>(&subject, &"no job").await.unwrap_err();
     let BusError::Service { code, message } = &refused else { panic!("{refused:?}") };

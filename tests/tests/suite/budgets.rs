@@ -1,9 +1,9 @@
 //! Budgets on the whole system: a power limit holds the GPUs, what was set outlives the placer, and
 //! what cannot be kept to is refused.
 
-use wattle_common::Power;
 use wattle_common::job::JobPhase;
-use wattle_tests::{System, until};
+use wattle_common::{Power, Timestamp};
+use wattle_tests::{System, reflects, until};
 
 /// The caps of the node's GPUs, as its power agent reports them.
 fn caps(system: &System) -> Vec<Power> {
@@ -19,7 +19,10 @@ async fn power_limit_and_spending_survive_a_placer_restart() {
     assert_eq!(system.wattle(&["budget", "show"]).status.code(), Some(0));
     let unlimited = caps(&system);
     let set = ["budget", "set", "--power-kw", "0.65", "--energy-kwh", "900", "--json"];
-    assert_eq!(system.json(&set)["result"], "stored");
+    let set = system.json(&set);
+    assert_eq!(set["result"], "stored");
+    // The status of a planning round from before is not bound by the limit.
+    let reflected = reflects::budget(&system.bus, &set).await;
 
     let training =
         ["--workload", "resnet50-imagenet-b128", "--steps", "100000", "--steps-per-epoch", "10000"];
@@ -30,32 +33,38 @@ async fn power_limit_and_spending_survive_a_placer_restart() {
         (held.len() == 2 && held.iter().zip(&unlimited).all(|(cap, free)| cap < free)).then_some(())
     })
     .await;
-    let spent = async |what: &str, least: u64| {
+    let spent = async |what: &str, since: Timestamp, least: u64| {
         until(what, async || {
             let shown = system.json(&["budget", "show", "--json"]);
             let spent = shown["status"]["energy_mj"].as_u64()?;
             let expected = shown["status"]["power_mw_expected"].as_u64()?;
             assert!(expected <= 650_000, "{shown}");
-            (spent > least).then_some(spent)
+            let at = shown["status"]["at_us"].as_u64()?;
+            (spent > least && at > since.as_us()).then_some(spent)
         })
         .await
     };
-    let before = spent("the ledger counts", 0).await;
+    let before = spent("the ledger counts", reflected.at_us, 0).await;
 
     // After a kill the placer continues the window.
     let old = system.processes("wattle-placer");
     system.kill_9("wattle-placer");
+    let killed = system.now();
     until("a placer runs again", async || {
         let new = system.processes("wattle-placer");
         (new.len() == 1 && new != old).then_some(())
     })
     .await;
-    spent("the window continues", before).await;
+    // A status of the new placer.
+    spent("the window continues", killed, before).await;
     let shown = system.json(&["budget", "show", "--json"]);
     assert_eq!(shown["set"]["budget"]["power_mw"], 650_000, "{shown}");
+    assert_eq!(shown["status"]["window_from_us"], reflected.window_from_us.as_us(), "{shown}");
+    assert_eq!(shown["status"]["observed_generation"], set["generation"], "{shown}");
 
     // Without a limit the GPUs have their default caps again.
-    assert!(system.wattle(&["budget", "clear"]).status.success());
+    let cleared = system.json(&["budget", "clear", "--wait", "--json"]);
+    assert!(reflects::generation(&cleared) > reflects::generation(&set), "{cleared}");
     until("the caps are gone", async || (caps(&system) == unlimited).then_some(())).await;
     assert!(system.end().await.success());
 }

@@ -86,14 +86,17 @@ async fn faulty_gpus_get_no_new_jobs_and_return() {
         all[0] == ["ecc-errors"] && all[1] == ["mig-enabled"] && all[2].is_empty()
     })
     .await;
-    let text = shown(&system);
+    // The jobs of a GPU are those of a summary, which follows the record.
     for part in [
         "uncorrected memory errors",
         "MIG",
         "1 with jobs, 1 idle, 1 without new jobs",
         "nvidia-smi -r",
     ] {
-        assert!(text.contains(part), "`{part}` is missing: {text}");
+        until(&format!("`wattle nodes` shows `{part}`"), async || {
+            shown(&system).contains(part).then_some(())
+        })
+        .await;
     }
     let second = submit(&system, "second");
     let third = submit(&system, "third");

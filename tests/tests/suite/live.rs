@@ -8,7 +8,7 @@ use wattle_common::job::JobPhase;
 use wattle_common::messages::{GpuSummary, JobWindow, NodeSummary};
 use wattle_common::subject::{NodeTopic, Subject, Topic};
 use wattle_common::{NodeId, Power};
-use wattle_tests::{System, until};
+use wattle_tests::{System, reflects, until};
 
 /// The next summary of `n0` for whose GPU 0 `wanted` holds.
 async fn until_gpu0(
@@ -116,6 +116,8 @@ async fn a_cap_ordered_is_a_cap_applied_and_shows_in_power() {
     })
     .await;
     assert!(shown.power_mw_mean.unwrap() <= Power::from_w(CAP_W), "{shown:?}");
+    // The hardware has the cap before the power agent reports it.
+    reflects::orders(&capped.bus, "n0").await;
     let nodes = capped.json(&["nodes", "--json"]);
     assert_eq!(nodes[0]["power"]["gpus"][0]["cap_mw"], Value::from(CAP_W * 1_000));
 

@@ -45,6 +45,7 @@ mod time_steps;
 mod traces;
 mod up;
 mod upgrade;
+mod waiting;
 mod web;
 mod web_load;
 mod web_submit;

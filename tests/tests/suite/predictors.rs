@@ -4,7 +4,7 @@
 use serde_json::Value;
 use wattle_common::messages::Surface;
 use wattle_common::subject::Bucket;
-use wattle_tests::{System, until};
+use wattle_tests::{System, reflects, until};
 
 const SHIPPED: [&str; 3] = ["neighbour", "physical", "statistical"];
 
@@ -62,13 +62,19 @@ async fn a_predictor_is_promoted_and_taken_back_while_jobs_run() {
             .then(|| assert_eq!(output.trim(), "statistical is already the champion"))
     })
     .await;
+    let again = system.json(&["predictors", "promote", "statistical", "--json"]);
+    reflects::promotion(&system.bus, "statistical", &again).await;
     let (all, serves) = until("all are listed again", async || listed(&system)).await;
     assert_eq!(serves, "statistical");
     let scored = |one: &Value| one["power"]["same_config"]["windows"].as_u64() > Some(0);
     assert!(all.iter().all(scored), "{all:#?}");
 
-    assert!(system.wattle(&["predictors", "promote", "physical"]).status.success());
+    let back = system.json(&["predictors", "promote", "physical", "--json"]);
     until("the first one's surface is back", async || surface("physical").await).await;
+    for name in ["physical", "statistical"] {
+        let status = reflects::promotion(&system.bus, name, &back).await;
+        assert_eq!(status.champion, name == "physical");
+    }
     let table = system.wattle(&["predictors"]);
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
     assert!(table.lines().nth(1).unwrap().starts_with("* physical"), "{table}");

@@ -9,7 +9,7 @@ use wattle_common::messages::JobRecord;
 use wattle_common::{JobId, Power};
 use wattle_tests::examples::faketime;
 use wattle_tests::services::{CONTROL, LEASE, LOST_AFTER, RATE, Services};
-use wattle_tests::until;
+use wattle_tests::{reflects, until};
 
 /// A job that outlasts its test.
 const LONG: u32 = 1_000_000;
@@ -157,11 +157,7 @@ async fn power_limit_holds_while_the_placer_is_away() {
     for node in &services.nodes {
         let order = services.order(node).await.unwrap();
         ends = ends.max(order.expires_at_us);
-        until("the node has applied its last order", async || {
-            let report = services.power_report(node).await?;
-            (report.observed_generation == order.generation).then_some(())
-        })
-        .await;
+        reflects::orders(&services.bus, node).await;
     }
     let before = caps();
     let holds = || {

@@ -41,16 +41,26 @@ const NEW_FIELDS: [&str; 15] = [
     "read_at_us",
 ];
 
+/// Fields of orders and reports that are new in records and statuses.
+const NEW_IN_RECORDS: [&str; 2] = ["generation", "observed_generation"];
+
 /// Removes the new fields; returns whether there were any.
-fn strip(value: &mut Value) -> bool {
+fn strip(value: &mut Value, which: Bucket) -> bool {
+    let is_record = matches!(which, Bucket::Jobs | Bucket::Budget);
     match value {
         Value::Object(fields) => {
             let before = fields.len();
-            fields.retain(|name, _| !NEW_FIELDS.contains(&name.as_str()));
+            fields.retain(|name, _| {
+                let name = name.as_str();
+                let is_new = NEW_FIELDS.contains(&name);
+                !(is_new || (is_record && NEW_IN_RECORDS.contains(&name)))
+            });
             let removed = fields.len() < before;
-            fields.values_mut().fold(removed, |any, value| strip(value) || any)
+            fields.values_mut().fold(removed, |any, value| strip(value, which) || any)
         }
-        Value::Array(items) => items.iter_mut().map(strip).filter(|stripped| *stripped).count() > 0,
+        Value::Array(items) => {
+            items.iter_mut().map(|item| strip(item, which)).filter(|stripped| *stripped).count() > 0
+        }
         _ => false,
     }
 }
@@ -62,7 +72,7 @@ async fn rewrite(system: &System, which: Bucket) -> usize {
     for key in bucket.keys().await.unwrap() {
         let Some((bytes, _)) = bucket.get_bytes(&key).await.unwrap() else { continue };
         let Ok(mut value) = serde_json::from_slice::<Value>(&bytes) else { continue };
-        changed += usize::from(strip(&mut value));
+        changed += usize::from(strip(&mut value, which));
         value["field_of_another_version"] = Value::from(7);
         bucket.put(&key, &value).await.unwrap();
     }

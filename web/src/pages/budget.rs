@@ -182,9 +182,11 @@ mod tests {
         let mut model = example();
         let budget = Budget { energy_mj: Some(Energy::from_j(1_000)), ..Budget::default() };
         let at = Timestamp::from_s;
-        model.budget = Some(BudgetRecord { budget, since_us: at(0), intensity: None });
+        model.budget =
+            Some(BudgetRecord { generation: 1, budget, since_us: at(0), intensity: None });
         let mut status = BudgetStatus {
             at_us: at(100),
+            observed_generation: 0,
             window_from_us: at(0),
             window_until_us: at(200),
             energy_mj: Energy::from_j(400),

@@ -92,7 +92,7 @@ pub(super) async fn submit(
         Err(errors) => return wrong(&errors),
     };
     match bus.request_repeatedly(RequestTopic::JobSubmitted, &request, |_, _| ()).await {
-        Ok(Reply::Accepted { job }) => {
+        Ok(Reply::Accepted { job, .. }) => {
             until_shown(&shared, &job).await;
             answer(StatusCode::OK, &json!({ "job": job }))
         }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     fn accepted(request: &SubmitJob) -> Reply {
-        Reply::Accepted { job: request.spec.job.clone() }
+        Reply::Accepted { job: request.spec.job.clone(), generation: 1 }
     }
 
     const SLEEP: &str = r#"{"form":{"command":"sleep 1","shell":true},"number":"1f"}"#;

@@ -64,6 +64,7 @@ mod tests {
         let look = |carbon: &SignalStatus, now| {
             let status = GridStatus {
                 at_us: at(0),
+                observed_generation: 1,
                 carbon: Some(carbon.clone()),
                 price: None,
                 prices: None,

@@ -12,6 +12,7 @@ use wattle_view::alternatives::Work;
 use wattle_view::measured::Measured;
 
 use super::{alternatives, measured};
+use crate::job_end;
 use crate::quantity::{clock, energy, percent, power};
 use wattle_view::job::JobView;
 
@@ -73,12 +74,7 @@ pub(super) fn describe(
 
 /// The state and the placement.
 fn state(record: &JobRecord) -> String {
-    let verb = match record.phase {
-        JobPhase::Finished | JobPhase::Failed => "has",
-        JobPhase::Cancelled => "was",
-        _ => "is",
-    };
-    let mut text = format!("{} {verb} {}", record.spec.job, record.phase);
+    let mut text = job_end::phase(record);
     if let Some(placement) = record.placement.as_ref().filter(|p| !p.shares.is_empty()) {
         text.push_str(&format!(" on {placement}"));
         if !record.setting.is_default() {

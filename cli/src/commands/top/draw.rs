@@ -374,9 +374,15 @@ mod tests {
         let mut model = model(at);
         model.nodes.retain(|_, node| node.power.as_ref().is_some_and(|p| p.gpus.len() > 1));
         let budget = Budget::from_human(Some(120.0), None, Some(0.2), None).unwrap();
-        model.budget = Some(BudgetRecord { budget, since_us: Timestamp::EPOCH, intensity: None });
+        model.budget = Some(BudgetRecord {
+            generation: 1,
+            budget,
+            since_us: Timestamp::EPOCH,
+            intensity: None,
+        });
         model.status = Some(BudgetStatus {
             at_us: Timestamp::EPOCH,
+            observed_generation: 0,
             window_from_us: Timestamp::EPOCH,
             window_until_us: Timestamp::from_s(86_400),
             energy_mj: Energy::from_j(150_000_000),

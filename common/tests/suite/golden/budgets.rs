@@ -16,13 +16,17 @@ fn budgets() {
         origins: Vec::new(),
     };
     check("set-budget", &SetBudget { budget, intensity: Some(intensity.clone()) });
-    check("budget-reply-stored", &BudgetReply::Stored { budget });
+    check("budget-reply-stored", &BudgetReply::Stored { budget, generation: 0 });
+    check("budget-reply-generation", &BudgetReply::Stored { budget, generation: 3 });
     let error = "a carbon budget needs the grid's intensity: give --carbon FILE".into();
     check("budget-reply-refused", &BudgetReply::Refused { error });
-    let record = BudgetRecord { budget, since_us: at(1), intensity: Some(intensity) };
+    let record =
+        BudgetRecord { generation: 0, budget, since_us: at(1), intensity: Some(intensity) };
     check("budget-record", &record);
+    check("budget-record-generation", &BudgetRecord { generation: 3, ..record });
     let status = BudgetStatus {
         at_us: at(3),
+        observed_generation: 0,
         window_from_us: at(1),
         window_until_us: at(86_401),
         energy_mj: Energy::from_j(5_400_000),
@@ -38,6 +42,8 @@ fn budgets() {
         counted_until_us: [(node(), at(3))].into(),
     };
     check("budget-status", &status);
+    let observed = BudgetStatus { observed_generation: 3, ..status.clone() };
+    check("budget-status-generation", &observed);
     let aim = AimStatus {
         at_us: at(3),
         max_slowdown: 0.05,
@@ -67,9 +73,15 @@ fn budgets() {
     };
     let prices =
         PriceSeries { currency: "EUR".into(), steps: vec![(at(0), 118_600), (at(900), -4_350)] };
-    let grid =
-        GridStatus { at_us: at(9), carbon: Some(carbon), price: Some(price), prices: Some(prices) };
+    let grid = GridStatus {
+        at_us: at(9),
+        observed_generation: 0,
+        carbon: Some(carbon),
+        price: Some(price),
+        prices: Some(prices),
+    };
     check("grid-status", &grid);
+    check("grid-status-generation", &GridStatus { observed_generation: 3, ..grid });
     let origins = vec![(0, Origin::Measured), (3_600, Origin::Forecast), (7_200, Origin::Static)];
     let provided = IntensitySeries {
         name: "electricity-maps DE, average, measured".into(),
@@ -82,7 +94,7 @@ fn budgets() {
         period_s: 316_231_200,
         origins,
     };
-    let record = BudgetRecord { budget, since_us: at(1), intensity: Some(provided) };
+    let record = BudgetRecord { generation: 0, budget, since_us: at(1), intensity: Some(provided) };
     check("budget-record-of-a-provider", &record);
     let (power_mw_baseline, power_mw_budget_mean) =
         (Some(Power::from_w(450)), Some(Power::from_w(4_975)));

@@ -50,12 +50,15 @@ fn requests_and_job_records() {
     let placed_by_site = JobSpec { command: Vec::new(), site: site(true, None), ..spec() };
     check("submit-job-placed-by-site", &submit(placed_by_site));
     check("cancel-job", &CancelJob { job: job("train-7") });
-    check("reply-accepted", &Reply::Accepted { job: job("train-7") });
+    let accepted = |generation| Reply::Accepted { job: job("train-7"), generation };
+    check("reply-accepted", &accepted(0));
+    check("reply-accepted-generation", &accepted(2));
     check("reply-refused", &Reply::Refused { error: "requests 9 GPUs, the cluster has 8".into() });
     let record = JobRecord {
         spec: spec(),
         submission: None,
         user_proven: false,
+        generation: 0,
         phase: JobPhase::Running,
         phase_since_us: at(2),
         attempt: 1,
@@ -94,6 +97,7 @@ fn requests_and_job_records() {
         prediction_last: None,
     };
     check("job-record", &record);
+    check("job-record-generation", &JobRecord { generation: 2, ..record.clone() });
     let probe = ProbeRecord {
         at_us: at(60),
         cap_mw: Power::from_w(150),
@@ -149,7 +153,7 @@ fn requests_and_job_records() {
     let owned = JobSpec { user: Some("ada".into()), ..spec() };
     check("submit-job-user", &SubmitJob { spec: owned, submission: None, user_proven: false });
     let proven = JobSpec { user: Some("ada".into()), ..spec() };
-    let proven = JobRecord { user_proven: true, ..JobRecord::queued(proven, at(2)) };
+    let proven = JobRecord { user_proven: true, generation: 0, ..JobRecord::queued(proven, at(2)) };
     check("job-record-proven", &proven);
     let read = ReadJobs { after: Some(job("train-7")), ..ReadJobs::default() };
     check("read-jobs", &read);

@@ -120,6 +120,7 @@ fn node_readings() {
         &NodeSummary {
             node: node(),
             at_us: at(5),
+            observed_generation: 0,
             samples: 10,
             readings_failed: 1,
             gpus: vec![GpuSummary {
@@ -140,23 +141,23 @@ fn node_readings() {
             ledger_from_us: None,
         },
     );
-    check(
-        "node-summary-jobs",
-        &NodeSummary {
-            node: node(),
-            at_us: at(5),
-            samples: 10,
-            readings_failed: 0,
-            gpus: Vec::new(),
-            jobs: vec![JobSummary {
-                job: job("train-7"),
-                power_mw_mean: Some(Power::from_w(180)),
-                energy_mj_open: Energy::from_j(900),
-            }],
-            power_mw_host: Some(Power::from_w(72)),
-            ledger_from_us: Some(at(0)),
-        },
-    );
+    let with_jobs = NodeSummary {
+        node: node(),
+        at_us: at(5),
+        observed_generation: 0,
+        samples: 10,
+        readings_failed: 0,
+        gpus: Vec::new(),
+        jobs: vec![JobSummary {
+            job: job("train-7"),
+            power_mw_mean: Some(Power::from_w(180)),
+            energy_mj_open: Energy::from_j(900),
+        }],
+        power_mw_host: Some(Power::from_w(72)),
+        ledger_from_us: Some(at(0)),
+    };
+    check("node-summary-jobs", &with_jobs);
+    check("node-summary-generation", &NodeSummary { observed_generation: 12, ..with_jobs });
     check("read-summary", &ReadSummary {});
     let lease = ServiceLease {
         holder: LeaseHolder {

@@ -39,35 +39,40 @@ fn surfaces() {
 #[test]
 fn predictors() {
     let physical = PredictorId::new("physical").unwrap();
-    check("champion", &Champion { predictor: physical.clone(), since_us: at(9) });
+    let champion = Champion { predictor: physical.clone(), since_us: at(9), generation: 0 };
+    check("champion", &champion);
+    check("champion-generation", &Champion { generation: 2, ..champion });
     let score = |mape_percent| Score { windows: 12, mape_percent, coverage90_percent: 91.5 };
-    check(
-        "predictor-status",
-        &PredictorStatus {
-            name: physical.clone(),
-            version: Some("0.1.0".into()),
-            at_us: at(130),
-            state: PredictorState::Silent,
-            champion: true,
-            error: Some("its service is gone".into()),
-            last_active_us: Some(at(121)),
-            proposals: 40,
-            refused: 1,
-            windows_uncovered: 2,
-            speed: Scores {
-                prior: None,
-                new_config: Some(score(4.5)),
-                same_config: Some(score(1.25)),
-            },
-            power: Scores { prior: Some(score(18.0)), ..Scores::default() },
-            latency: Some(Latency { proposals: 39, ms_p50: 12, ms_p90: 9_800 }),
-        },
-    );
+    let status = PredictorStatus {
+        name: physical.clone(),
+        version: Some("0.1.0".into()),
+        at_us: at(130),
+        observed_generation: 0,
+        state: PredictorState::Silent,
+        champion: true,
+        error: Some("its service is gone".into()),
+        last_active_us: Some(at(121)),
+        proposals: 40,
+        refused: 1,
+        windows_uncovered: 2,
+        speed: Scores { prior: None, new_config: Some(score(4.5)), same_config: Some(score(1.25)) },
+        power: Scores { prior: Some(score(18.0)), ..Scores::default() },
+        latency: Some(Latency { proposals: 39, ms_p50: 12, ms_p90: 9_800 }),
+    };
+    check("predictor-status", &status);
+    let observed = PredictorStatus { observed_generation: 2, ..status };
+    check("predictor-status-generation", &observed);
     check("promote-predictor", &PromotePredictor { predictor: physical.clone() });
     let previous = PredictorId::new("python-mean").unwrap();
     let warning = Some("it is silent: its service is gone".into());
-    let promoted = PromoteReply::Promoted { predictor: physical, previous, warning };
-    check("promote-reply-promoted", &promoted);
+    let promoted = |generation| PromoteReply::Promoted {
+        predictor: physical.clone(),
+        previous: previous.clone(),
+        generation,
+        warning: warning.clone(),
+    };
+    check("promote-reply-promoted", &promoted(0));
+    check("promote-reply-generation", &promoted(2));
     let error = "no predictor `physicl`; there are: physical, python-mean".into();
     check("promote-reply-refused", &PromoteReply::Refused { error });
 }

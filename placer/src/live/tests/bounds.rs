@@ -29,7 +29,7 @@ fn budgeted() -> World {
     let window = Some(Duration::from_secs(3_600));
     let budget = Budget::from_human(Some(5.0), None, None, window).unwrap();
     world.deliver(Event::BudgetSet(1, Box::new(SetBudget { budget, intensity: None })));
-    assert_eq!(world.budget_reply.take(), Some(BudgetReply::Stored { budget }));
+    assert_eq!(world.budget_reply.take(), Some(BudgetReply::Stored { budget, generation: 1 }));
     world
 }
 
@@ -152,7 +152,10 @@ fn garbage_in_the_stored_budget_is_ignored_with_an_alarm() {
     let limit = Budget::from_human(None, None, Some(9.0), None).unwrap();
     assert_eq!(limit.power_mw, Some(Power::from_w(9_000)));
     world.deliver(Event::BudgetSet(9, Box::new(SetBudget { budget: limit, intensity: None })));
-    assert_eq!(world.budget_reply.take(), Some(BudgetReply::Stored { budget: limit }));
+    assert_eq!(
+        world.budget_reply.take(),
+        Some(BudgetReply::Stored { budget: limit, generation: 2 })
+    );
 }
 
 #[test]

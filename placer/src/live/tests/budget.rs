@@ -63,7 +63,7 @@ fn the_price_follows_the_ledger_and_persists_across_a_restart() {
     world.submit(spec("a", 4));
     world.pass(2);
     let budget = energy(0.5, 3_600);
-    assert_eq!(set(&mut world, budget), BudgetReply::Stored { budget });
+    assert_eq!(set(&mut world, budget), BudgetReply::Stored { budget, generation: 1 });
     assert!(status(&world).price <= 0.0);
     // 1.1 kW against a sustainable mean of 0.5 kW.
     minutes(&mut world, 3, 4, 200);
@@ -139,6 +139,72 @@ fn a_power_limit_is_enforced_by_caps() {
     set(&mut world, Budget::default());
     world.pass(30);
     assert_eq!((world.desired("n0").jobs.len(), world.desired("n0").gpus.len()), (4, 0));
+}
+
+/// Passes seconds until the status reflects this budget.
+fn until_reflected(world: &mut World, generation: u64) {
+    for _ in 0..60 {
+        if status(world).observed_generation >= generation {
+            return;
+        }
+        world.pass(1);
+    }
+    panic!("no planning round for budget {generation}: {:?}", world.log);
+}
+
+/// A reader that waits for the generation of the reply sees the plan under the budget; a status from before does
+/// not satisfy it.
+#[test]
+fn the_status_reflects_a_budget_after_the_orders_of_its_planning_round() {
+    let mut world = World::new(1, 4);
+    world.long = true;
+    minutes(&mut world, 1, 4, 50);
+    let generation = |reply: BudgetReply| match reply {
+        BudgetReply::Stored { generation, .. } => generation,
+        BudgetReply::Refused { error } => panic!("{error}"),
+    };
+    let limit = |kw| Budget::from_human(None, None, Some(kw), None).unwrap();
+    assert_eq!(generation(set(&mut world, limit(0.9))), 1);
+    assert_eq!(world.budget.as_ref().unwrap().generation, 1);
+    assert_eq!(status(&world).observed_generation, 0, "{:?}", world.log);
+    until_reflected(&mut world, 1);
+    // The caps of the plan are ordered before the status is stored.
+    let caps = world.desired("n0").gpus.iter().filter_map(|gpu| gpu.cap_mw);
+    assert!(caps.sum::<Power>() + Power::from_w(300) <= Power::from_w(900), "{:?}", world.log);
+    let stated = world.log.iter().position(|line| line == "status of budget 1").unwrap();
+    assert!(world.log[stated - 1].starts_with("order n0 "), "{:?}", world.log);
+
+    // A repeated request is reflected already; another budget is not.
+    assert_eq!(generation(set(&mut world, limit(0.9))), 1);
+    assert_eq!(status(&world).observed_generation, 1);
+    assert_eq!(generation(set(&mut world, limit(0.75))), 2);
+    assert_eq!(status(&world).observed_generation, 1);
+    // After a restart the count continues, and the next round is made for the stored budget.
+    world.restart();
+    until_reflected(&mut world, 2);
+    let caps = world.desired("n0").gpus.iter().filter_map(|gpu| gpu.cap_mw);
+    assert!(caps.sum::<Power>() + Power::from_w(300) <= Power::from_w(750), "{:?}", world.log);
+    assert_eq!(generation(set(&mut world, Budget::default())), 3);
+    until_reflected(&mut world, 3);
+    assert!(world.desired("n0").gpus.is_empty(), "no cap without a limit");
+}
+
+/// A budget that an earlier version has stored counts from the next request on.
+#[test]
+fn a_budget_without_a_generation_gets_one() {
+    let mut world = World::new(1, 1);
+    set(&mut world, energy(5.0, 3_600));
+    until_reflected(&mut world, 1);
+    world.budget.as_mut().unwrap().generation = 0;
+    world.budget_status.as_mut().unwrap().observed_generation = 0;
+    world.restart();
+    world.pass(10);
+    assert_eq!(status(&world).observed_generation, 0);
+    let BudgetReply::Stored { generation, .. } = set(&mut world, energy(5.0, 3_600)) else {
+        panic!("refused")
+    };
+    assert_eq!(generation, 1);
+    until_reflected(&mut world, 1);
 }
 
 /// The operator compares both to see whether a budget is feasible.

@@ -67,9 +67,14 @@ fn jobs_wait_for_the_forecast_of_the_provider() {
     // Clean from the third half hour on.
     let mut values = vec![100.0; 50];
     values[..3].copy_from_slice(&[500.0, 480.0, 450.0]);
+    let before = world.grid.as_ref().unwrap().observed_generation;
     let now = world.now;
     read(&mut world, Ok(reading(now, &values)));
     assert_eq!(source(&world), (InUse::Live, 500.0));
+    // The new series is a change of the budget, which the source names.
+    let named = world.grid.as_ref().unwrap().observed_generation;
+    assert_eq!((before, named), (1, world.budget.as_ref().unwrap().generation));
+    assert!(named > before);
     assert_eq!(name(&world), "electricity-maps DE, average, measured");
     let patient = JobSpec { slack_ms: Some(14_400_000), ..spec("patient", 1) };
     world.submit(patient);

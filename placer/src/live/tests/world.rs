@@ -360,9 +360,15 @@ impl World {
                 Action::ForgetRestoration => self.restored = None,
                 Action::StoreAimStatus(status) => self.aim_status = Some(status),
                 Action::StoreGridStatus(status) => self.grid = Some(*status),
-                Action::StoreBudgetStatus(status) => self.budget_status = Some(*status),
+                Action::StoreBudgetStatus(status) => {
+                    let before = self.budget_status.as_ref().map(|last| last.observed_generation);
+                    if before != Some(status.observed_generation) {
+                        self.log.push(format!("status of budget {}", status.observed_generation));
+                    }
+                    self.budget_status = Some(*status);
+                }
                 Action::AnswerBudget(_, reply) => {
-                    if let BudgetReply::Stored { budget } = &reply {
+                    if let BudgetReply::Stored { budget, .. } = &reply {
                         let stored = self.budget.as_ref().map(|record| record.budget);
                         assert_eq!(stored, Some(*budget), "stored before it is acknowledged");
                     }

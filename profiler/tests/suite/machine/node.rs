@@ -55,6 +55,8 @@ pub(super) struct Node {
     /// The first entry of each id, as in JetStream.
     pub(super) ledger: BTreeMap<Timestamp, LedgerEntry>,
     pub(super) summaries: Vec<NodeSummary>,
+    /// Number of the launcher's reports, each of a newer desired state.
+    pub(super) launches: u64,
     pub(super) batches: Vec<wattle_common::messages::TelemetryBatch>,
     pub(super) progress: Vec<wattle_common::messages::JobProgressed>,
 }
@@ -77,6 +79,7 @@ impl Node {
             windows: Vec::new(),
             ledger: BTreeMap::new(),
             summaries: Vec::new(),
+            launches: 0,
             batches: Vec::new(),
             progress: Vec::new(),
         };
@@ -150,6 +153,7 @@ impl Node {
     }
 
     pub(super) fn launch(&mut self) {
+        self.launches += 1;
         let jobs = self.jobs.iter().map(|(job, (pid, gpus))| LaunchedJob {
             job: job.clone(),
             attempt: 1,
@@ -163,7 +167,7 @@ impl Node {
             instance: String::new(),
             node: node_id(),
             at_us: self.now,
-            observed_generation: 1,
+            observed_generation: self.launches,
             has_ended: false,
             site: None,
             jobs: jobs.collect(),

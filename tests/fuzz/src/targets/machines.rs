@@ -263,7 +263,8 @@ fn registry(lines: &[Line]) {
                 started: record.attempt > 0,
             },
             Line::Promote(request) => {
-                Event::Promoted(Champion { predictor: request.predictor.clone(), since_us: now })
+                let predictor = request.predictor.clone();
+                Event::Promoted(Champion { predictor, since_us: now, generation: 2 })
             }
             _ => return None,
         })
