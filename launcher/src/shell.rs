@@ -236,7 +236,8 @@ async fn follow_bus_once(
             () = ended(newest.clone()) => return Ok(()),
         }
         let about = "starts and stops jobs on a node";
-        let service = bus.register_on("wattle-launcher", about, &config.node).await?;
+        let entries = [("node", config.node.as_str())];
+        let service = bus.register("wattle-launcher", about, &entries).await?;
         let requests = service.endpoint(Subject::outputs_of(&config.cluster, &config.node)).await?;
         let followed = tokio::select! {
             () = actual.put_latest(&key, newest.clone()) => Ok(()),

@@ -130,7 +130,7 @@ async fn stand_by(config: &ServiceConfig, bus: &Bus, candidate: &Candidate) -> L
 async fn register(bus: &Bus, name: &str, state: &str) -> Option<bus::Service> {
     let description = format!("predicts speed and power: {name}");
     let words = [(PREDICTOR_NAME_KEY, name), ("state", state)];
-    let registered = bus.register_one_of(PREDICTOR_SERVICE, &description, &words).await;
+    let registered = bus.register(PREDICTOR_SERVICE, &description, &words).await;
     registered.inspect_err(|error| tracing::warn!(%error, "service not registered")).ok()
 }
 

@@ -150,7 +150,7 @@ async fn stand_by(
 /// Registers this process with its state, `active` or `standby`.
 async fn register(bus: &Bus, state: &str) -> Result<wattle_runtime::bus::Service, BusError> {
     let about = "serves the champion predictor and scores all predictors";
-    bus.register_one_of(NAME, about, &[("state", state)]).await
+    bus.register(NAME, about, &[("state", state)]).await
 }
 
 /// Restores the champion and the records.

@@ -131,7 +131,7 @@ async fn stand_by(bus: &Bus, candidate: &Candidate) -> Result<Leadership, BusErr
 }
 
 async fn register(bus: &Bus, state: &str) -> Result<Service, BusError> {
-    bus.register_one_of(NAME, "connects the cluster with Slurm", &[("state", state)]).await
+    bus.register(NAME, "connects the cluster with Slurm", &[("state", state)]).await
 }
 
 /// Waits until no other process uses the state folder.

@@ -121,5 +121,5 @@ async fn open(
 /// Registers this process with its state, `active` or `standby`.
 pub(super) async fn register(bus: &Bus, state: &str) -> Result<Service, ShellError> {
     let about = "accepts jobs and places them on GPUs";
-    Ok(bus.register_one_of(NAME, about, &[("state", state)]).await?)
+    Ok(bus.register(NAME, about, &[("state", state)]).await?)
 }

@@ -83,7 +83,7 @@ async fn stand_by(bus: &Bus, candidate: &Candidate, config: &ServiceConfig) -> L
 async fn register(bus: &Bus, config: &ServiceConfig, state: &str) -> Option<Service> {
     let words = [("node", config.node.as_str()), ("state", state)];
     let service =
-        bus.register_one_of("wattle-power-agent", "applies caps and clocks", &words).await;
+        bus.register("wattle-power-agent", "applies caps and clocks", &words).await;
     service.inspect_err(|error| tracing::warn!(%error, "not registered")).ok()
 }
 

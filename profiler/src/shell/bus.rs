@@ -200,7 +200,7 @@ async fn compete(
 async fn register(bus: &Bus, config: &ServiceConfig, state: &str) -> Option<Service> {
     let words = [("node", config.node.as_str()), ("state", state)];
     let about = "watches GPUs and jobs";
-    let service = bus.register_one_of("wattle-profiler", about, &words).await;
+    let service = bus.register("wattle-profiler", about, &words).await;
     service.inspect_err(|error| tracing::warn!(%error, "not registered")).ok()
 }
 
