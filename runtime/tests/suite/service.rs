@@ -147,11 +147,11 @@ async fn one_process_of_a_service_works_at_a_time() {
     stop_b.request();
     within("b ends", task_b).await.unwrap().unwrap();
     let lines = |name: &str, number: u32| {
-        let words = ["is active", "opens", &format!("does {number}"), "does 0", "closes"];
-        words.into_iter().chain(["is not active"]).map(|word| format!("{name} {word}")).collect()
+        let does = format!("does {number}");
+        ["is active", "opens", does.as_str(), "does 0", "closes", "is not active"]
+            .map(|word| format!("{name} {word}"))
     };
-    let expected: [Vec<String>; 2] = [lines("a", 7), lines("b", 8)];
-    assert_eq!(*log.lock().unwrap(), expected.concat());
+    assert_eq!(*log.lock().unwrap(), [lines("a", 7), lines("b", 8)].concat());
 }
 
 /// A link that works until its machine has ended.
