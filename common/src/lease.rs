@@ -208,6 +208,9 @@ impl Holding {
 }
 
 #[cfg(test)]
+mod takeover_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

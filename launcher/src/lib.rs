@@ -17,8 +17,6 @@ pub mod run;
 pub mod run_spec;
 
 #[cfg(feature = "service")]
-mod claim;
-#[cfg(feature = "service")]
 pub mod engine;
 #[cfg(feature = "service")]
 mod json_file;

@@ -1,9 +1,9 @@
 //! Connects the launcher's decisions with its engine, its state folder and the bus.
 //!
-//! One loop carries out the machine's actions in their order. One task follows the bucket
-//! `desired`, writes the newest report to the bucket `actual` and answers requests for the output of
-//! jobs. Jobs do not depend on the bus:
-//! while it is away they continue, and the newest report is written once it is back.
+//! One loop carries out the machine's actions in their order. One task follows the bucket `desired`, writes
+//! the newest report to the bucket `actual` and answers requests for the output of jobs; of two launchers
+//! with one node's name, one works on the bus ([`LeaseMode::Report`]). Jobs do not depend on the bus: while
+//! it is away they continue, and the newest report is written once it is back.
 
 pub mod metrics;
 mod specs;
@@ -16,15 +16,14 @@ use tokio::sync::{mpsc, watch};
 use wattle_common::messages::{JobRecord, LaunchReport, NodeDesired, OutputReply, ReadOutput};
 use wattle_common::subject::{Bucket, Rank, Reporter, Requester, Subject};
 use wattle_common::{JobId, NodeId, codec};
-use wattle_runtime::bus::{Bus, BusError, KvBucket, Request, Requests};
+use wattle_runtime::bus::{Bus, BusError, KvBucket, Request, Requests, Service, claimant_of};
 use wattle_runtime::driver;
-use wattle_runtime::metrics::Metrics;
 use wattle_runtime::orders::requester_of;
+use wattle_runtime::service::{Identity, LeaseMode, Link, Shell};
 use wattle_runtime::shell::{Shutdown, chain};
 
 use self::metrics::LauncherMetrics;
 use self::specs::Specs;
-use crate::claim;
 use crate::config::JobUser;
 use crate::engine::local::LocalEngine;
 use crate::engine::local::cgroup::{CgroupError, Cgroups};
@@ -33,8 +32,6 @@ use crate::run_spec::CgroupSpec;
 use crate::state::{self, StateError};
 use crate::{Action, Config, Event, Found, Launcher, PersistedState, Status, output};
 
-/// The service in the labels of its metrics.
-const NAME: &str = "launcher";
 /// Capacity of the event channel; senders wait when it is full.
 const EVENTS_MAX: usize = 256;
 /// Pause before the bus, or the state folder's lock, is tried again: wall time.
@@ -100,13 +97,22 @@ pub async fn run_with<E: Engine>(
     let mut engine = engine(StatusSender::new(sender.clone()));
     let state = restore(&config, &mut engine).await?;
     let mut launcher =
-        Launcher::new(config.clone(), state).instance(claim::name(&config.state_dir));
-    let metrics = Metrics::start(&config.metrics, NAME, &config.cluster, Some(&config.node));
-    let metrics = LauncherMetrics::new(&metrics);
-    let mut executor =
-        Executor { state_dir: config.state_dir.clone(), engine, reports, metrics: metrics.clone() };
-
-    let bus_side = tokio::spawn(follow_bus(config.clone(), sender.clone(), newest, metrics));
+        Launcher::new(config.clone(), state).instance(claimant_of(&config.state_dir));
+    let about = "starts and stops jobs on a node";
+    let identity = Identity::of_node("wattle-launcher", about, &config.cluster, &config.node);
+    let shell = Shell::start(identity, &config.metrics, &config.nats);
+    let metrics = LauncherMetrics::new(shell.metrics());
+    let mut executor = Executor { state_dir: config.state_dir.clone(), engine, reports, metrics };
+    let mode = LeaseMode::Report {
+        node: config.node.clone(),
+        newest: newest.clone(),
+        heartbeat: config.heartbeat(),
+        on_standby: "another launcher has this node's name: this one stands aside and starts no job. Stop one \
+                     of the two, or configure another `node`",
+    };
+    let channels =
+        Channels { config: config.clone(), events: sender.clone(), newest: newest.clone() };
+    let bus_side = tokio::spawn(shell.follow::<LauncherLink, _>(mode, channels, newest));
     let mut act = |action| executor.execute(action);
     driver::run(&mut launcher, &mut events, shutdown, &mut act).await;
     if config.stop_jobs_at_exit {
@@ -200,63 +206,51 @@ impl<E: Engine> Executor<E> {
     }
 }
 
-/// Receives the desired state and writes reports, and retries for as long as the bus is away.
-async fn follow_bus(
+/// The channels between the machine and the bus.
+#[derive(Clone)]
+struct Channels {
     config: Config,
-    sender: mpsc::Sender<Event>,
+    events: mpsc::Sender<Event>,
+    /// The newest report.
     newest: watch::Receiver<Option<LaunchReport>>,
-    metrics: LauncherMetrics,
-) {
-    while let Err(error) = follow_bus_once(&config, &sender, newest.clone(), &metrics).await {
-        tracing::error!(error = chain(&error), "no bus; jobs continue, retrying");
-        tokio::time::sleep(RETRY).await;
-    }
 }
 
-async fn follow_bus_once(
-    config: &Config,
-    sender: &mpsc::Sender<Event>,
-    newest: watch::Receiver<Option<LaunchReport>>,
-    metrics: &LauncherMetrics,
-) -> Result<(), BusError> {
-    let name = format!("wattle-launcher-{}", config.node);
-    let bus = Bus::connect(&config.nats, config.cluster.clone(), &name).await?;
-    metrics.follow_bus(&bus);
-    let desired = bus.bucket(Bucket::Desired).await?;
-    let actual = bus.bucket(Bucket::Actual).await?;
-    let jobs = bus.bucket(Bucket::Jobs).await?;
-    let mut specs = Specs::new(jobs.clone());
-    let key = Reporter::Launcher.key(&config.node);
-    let heartbeat = wattle_runtime::clock::scale().wall_span(config.heartbeat());
-    loop {
-        let Some(first) = first_report(newest.clone()).await else { return Ok(()) };
+/// The bus side.
+struct LauncherLink {
+    channels: Channels,
+    bus: Bus,
+    desired: KvBucket,
+    actual: KvBucket,
+    jobs: KvBucket,
+    specs: Specs,
+}
+
+impl Link for LauncherLink {
+    type Setup = Channels;
+
+    async fn open(channels: &Channels, bus: &Bus) -> Result<Self, BusError> {
+        let jobs = bus.bucket(Bucket::Jobs).await?;
+        Ok(Self {
+            channels: channels.clone(),
+            bus: bus.clone(),
+            desired: bus.bucket(Bucket::Desired).await?,
+            actual: bus.bucket(Bucket::Actual).await?,
+            specs: Specs::new(jobs.clone()),
+            jobs,
+        })
+    }
+
+    async fn work(&mut self, registered: Service) -> Result<(), BusError> {
+        let Channels { config, events, newest } = &self.channels;
+        let requests = Subject::outputs_of(&config.cluster, &config.node);
+        let requests = registered.endpoint(requests).await?;
+        let key = Reporter::Launcher.key(&config.node);
         tokio::select! {
-            claimed = claim::claim(&actual, &key, &first, heartbeat) => claimed?,
-            // This launcher ends before the name is free.
-            () = ended(newest.clone()) => return Ok(()),
+            () = self.actual.put_latest(&key, newest.clone()) => Ok(()),
+            followed = follow_desired(&self.desired, &mut self.specs, &config.node, events) => followed,
+            () = answer_requests(requests, config, &self.bus, &self.jobs) => Ok(()),
         }
-        let about = "starts and stops jobs on a node";
-        let service = bus.register_on("wattle-launcher", about, &config.node).await?;
-        let requests = service.endpoint(Subject::outputs_of(&config.cluster, &config.node)).await?;
-        let followed = tokio::select! {
-            () = actual.put_latest(&key, newest.clone()) => Ok(()),
-            followed = follow_desired(&desired, &mut specs, &config.node, sender) => followed,
-            () = answer_requests(requests, config, &bus, &jobs) => Ok(()),
-            () = claim::lost(&actual, &key, &first.instance, heartbeat) => continue,
-        };
-        drop(service);
-        return followed;
     }
-}
-
-/// The first report of this launcher; `None` if it ends before.
-async fn first_report(mut newest: watch::Receiver<Option<LaunchReport>>) -> Option<LaunchReport> {
-    newest.wait_for(Option::is_some).await.ok()?.clone()
-}
-
-/// Returns when the sender of the reports is gone.
-async fn ended(mut newest: watch::Receiver<Option<LaunchReport>>) {
-    while newest.changed().await.is_ok() {}
 }
 
 /// Answers requests for the output of jobs; never returns.

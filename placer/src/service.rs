@@ -1,56 +1,58 @@
 //! The placer's service: connects the live placer to the bus.
 //!
-//! Requests, reports and surfaces are the inputs; records, orders and replies are the outputs. One loop
-//! executes all actions in order ([`actions`]). While the bus is away, actions wait; afterwards
-//! [`Event::BusReturned`] excuses missing heartbeats. Of several placers one leads ([`leader`]); the server
-//! refuses writes of any other.
+//! Requests, reports and surfaces are the inputs; records, orders and replies are the outputs, which are
+//! carried out in their order ([`actions`]). While the bus is away, actions wait; afterwards
+//! [`Event::BusReturned`] excuses missing heartbeats.
+//!
+//! A placer on standby answers no request, writes nothing and reads nothing but the lease
+//! ([`LeaseMode::Fenced`]). An entry of the energy ledger is acknowledged after its effect is stored, so the
+//! next placer counts it or has read it.
 
 mod access;
 mod actions;
 mod grid;
 mod grid_metrics;
-mod leader;
 pub mod metrics;
 mod requests;
 mod storage;
 mod submissions;
 mod traces;
+mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
-use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobProgressed, JobRecord, LaunchReport,
-    LedgerEntry, PowerReport, StoreRestored, Surface,
-};
+use wattle_common::messages::{JobRecord, StoreRestored, Surface};
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, GRID_STATUS, Reporter, STORE_RESTORED,
-    StreamName, Subject, Topic,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, GRID_STATUS, LeaseKey, STORE_RESTORED,
+    StreamName, Topic,
 };
-use wattle_common::{JobId, Machine, NodeId, Timestamp, codec};
+use wattle_common::{JobId, Machine, NodeId};
+use wattle_grid::poller;
 use wattle_runtime::bus::{
-    Bus, BusError, Change, Consumer, ExclusiveBucket, ExclusiveError, Leadership, Requests,
-    Service, Stored, StoredDelivery, Subscription, Watch,
+    self, Bus, BusError, Change, Consumer, Delivery, ExclusiveBucket, ExclusiveError, Request,
+    Requests, Stored, StoredDelivery, Subscription, Watch,
 };
 use wattle_runtime::orders::OrderLog;
+use wattle_runtime::service::{self, Identity, LeaseMode, Phase, Service, Shell};
 use wattle_runtime::shell::{Shutdown, chain};
 use wattle_runtime::traces::Exporter;
 use wattle_runtime::{clock, command};
 
 use crate::live::{Action, Event, PersistedState, Placer, RequestNumber};
-use crate::{Config, Policy, UnknownPolicy};
+use crate::{Config, UnknownPolicy};
 
 use grid::GridReads;
-use leader::Ended;
-pub use leader::run;
 use metrics::PlacerMetrics;
 use requests::Waiting;
 use storage::Storage;
 use submissions::Submissions;
 use traces::JobTraces;
+use values::{metered, open, progressed, reported, reports, stored};
 
+/// The name under which placers register.
+const NAME: &str = "wattle-placer";
 /// Pause before the bus is tried again: wall time.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -76,10 +78,53 @@ pub enum ShellError {
     Store(#[from] ExclusiveError),
 }
 
+/// Why an active phase ended.
+type End = service::End<ShellError>;
+
+/// Runs until shutdown.
+///
+/// # Errors
+/// If the bus refuses the connection or a write.
+pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> {
+    crate::policy(&config.policy)?;
+    let about = "accepts jobs and places them on GPUs";
+    let identity = Identity::of_cluster(NAME, about, &config.cluster);
+    let length = Duration::from_millis(config.service_lease_wall_ms);
+    let mode = LeaseMode::Fenced { key: LeaseKey::Placer, length };
+    let shell = Shell::start(identity, &config.metrics, &config.nats);
+    let metrics = PlacerMetrics::new(shell.metrics());
+    let cluster = config.cluster.as_str();
+    let exporter = Exporter::start(&config.traces, NAME, cluster, metrics.spans());
+    let setup = Setup { config, metrics, exporter };
+    shell.run::<PlacerService>(mode, setup, shutdown).await
+}
+
+/// What outlives an active phase.
+struct Setup {
+    config: Config,
+    metrics: PlacerMetrics,
+    exporter: Option<Exporter>,
+}
+
+/// What the sources deliver.
+enum Input {
+    Submissions(Vec<Request>),
+    Cancellation(Box<Request>),
+    Budget(Box<Request>),
+    Read(Box<Request>),
+    Metered(Box<StoredDelivery>),
+    Reports(Vec<Change>),
+    Surfaces(Vec<Change>),
+    /// A wake command has ended.
+    Woken(Event),
+    Grid(Box<poller::Read>),
+    Progress(Delivery),
+}
+
 /// The live placer with its connections.
 struct PlacerService {
     bus: Bus,
-    leadership: Leadership,
+    shutdown: Shutdown,
     placer: Placer,
     jobs: ExclusiveBucket,
     storage: Storage,
@@ -90,7 +135,7 @@ struct PlacerService {
     orders: ExclusiveBucket,
     actual: Watch,
     surfaces: Watch,
-    _service: Service,
+    _registered: bus::Service,
     submissions: Submissions,
     cancellations: Requests,
     reads: Requests,
@@ -111,55 +156,53 @@ struct PlacerService {
     grid: GridReads,
     /// The results of wake commands.
     woken: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
+    /// Whether the server or this process was away and the placer does not know it yet.
+    was_away: bool,
+    /// Whether this turn has passed no event to the placer: there is time to repeat a write.
+    is_idle: bool,
 }
 
-impl PlacerService {
-    async fn open(
-        config: Config,
-        policy: Box<dyn Policy>,
-        bus: Bus,
-        leadership: Leadership,
-        metrics: PlacerMetrics,
-        exporter: Option<Exporter>,
-    ) -> Result<Self, ShellError> {
-        let cluster = config.cluster.clone();
+impl Service for PlacerService {
+    type Machine = Placer;
+    type Input = Input;
+    type Setup = Setup;
+    type Failure = ShellError;
+
+    async fn prepare(bus: &Bus) -> Result<(), ShellError> {
+        Ok(bus.create_storage().await?)
+    }
+
+    async fn open(setup: &Setup, phase: Phase<'_>) -> Result<Self, End> {
+        let Setup { config, metrics, exporter } = setup;
+        let policy = crate::policy(&config.policy).map_err(|error| End::Failed(error.into()))?;
+        let (bus, cluster) = (phase.bus.clone(), &config.cluster);
         // Again, because the server may have lost its store since the start.
         bus.create_storage().await?;
-        let (jobs, records) = open(&bus, Bucket::Jobs, &leadership).await?;
-        let (orders, desired) = open(&bus, Bucket::Desired, &leadership).await?;
+        let (jobs, records) = open(&bus, Bucket::Jobs, phase.lease).await?;
+        let (orders, desired) = open(&bus, Bucket::Desired, phase.lease).await?;
         let mut actual = bus.bucket(Bucket::Actual).await?.watch().await?;
         let mut surfaces = bus.bucket(Bucket::Surfaces).await?.watch().await?;
         let (power, launch) = reports(&mut actual).await;
-        let (budget_bucket, budget_values) =
-            ExclusiveBucket::open(&bus, Bucket::Budget, &leadership).await?;
-        let entry = |key: &str| budget_values.iter().find(|change| change.key == key);
-        let budget =
-            entry(BUDGET_SET).and_then(|change| read::<BudgetRecord>(Bucket::Budget, change));
-        let budget_status =
-            entry(BUDGET_STATUS).and_then(|change| read::<BudgetStatus>(Bucket::Budget, change));
-        let aim_status =
-            entry(AIM_STATUS).and_then(|change| read::<AimStatus>(Bucket::Budget, change));
-        let grid = entry(GRID_STATUS).and_then(|change| read::<GridStatus>(Bucket::Budget, change));
-        let restored =
-            entry(STORE_RESTORED).and_then(|change| read::<StoreRestored>(Bucket::Budget, change));
-        let metered = bus.consume(StreamName::Ledger, "wattle-placer").await?;
+        let (budget, budget_values) =
+            ExclusiveBucket::open(&bus, Bucket::Budget, phase.lease).await?;
+        let metered = bus.consume(StreamName::Ledger, NAME).await?;
         let known = surfaces.initial().await;
-        let known = known.iter().filter_map(|change| read(Bucket::Surfaces, change)).collect();
+        let known = known.iter().filter_map(|change| change.decode(Bucket::Surfaces)).collect();
         let persisted = PersistedState {
             jobs: records,
             desired,
             power,
             launch,
             surfaces: known,
-            budget,
-            budget_status,
-            aim_status,
-            grid,
-            restored,
+            budget: stored(&budget_values, BUDGET_SET),
+            budget_status: stored(&budget_values, BUDGET_STATUS),
+            aim_status: stored(&budget_values, AIM_STATUS),
+            grid: stored(&budget_values, GRID_STATUS),
+            restored: stored(&budget_values, STORE_RESTORED),
         };
-        if let Some(restored) = restored {
+        if let Some(StoreRestored { backup_at_us, .. }) = &persisted.restored {
             tracing::warn!(
-                backup_at = %restored.backup_at_us,
+                backup_at = %backup_at_us,
                 "the store was restored from a backup: no job starts before the nodes have reported"
             );
         }
@@ -171,21 +214,19 @@ impl PlacerService {
         );
         metrics.restored(&persisted.jobs);
         let grid = GridReads::start(&config.grid);
-        let wake_command = config.sleep.wake_command.clone().unwrap_or_default();
-        let traces = exporter.map(|exporter| JobTraces::new(&cluster, &persisted, exporter));
-        let placer = Placer::new(config, policy, persisted, clock::now());
+        let traces = exporter.clone().map(|exporter| JobTraces::new(cluster, &persisted, exporter));
+        let placer = Placer::new(config.clone(), policy, persisted, clock::now());
 
-        let service = leader::register(&bus, "active").await?;
-        let submissions = service.endpoint(Topic::JobSubmitted.pattern(&cluster)).await?;
-        let submissions = Submissions::new(submissions);
-        let cancellations = service.endpoint(Topic::JobCancelled.pattern(&cluster)).await?;
-        let reads = service.endpoint(Topic::JobRequested.pattern(&cluster)).await?;
-        let budgets = service.endpoint(Topic::BudgetSet.pattern(&cluster)).await?;
+        let registered = phase.register().await?;
+        let submissions = registered.endpoint(Topic::JobSubmitted.pattern(cluster)).await?;
+        let cancellations = registered.endpoint(Topic::JobCancelled.pattern(cluster)).await?;
+        let reads = registered.endpoint(Topic::JobRequested.pattern(cluster)).await?;
+        let budgets = registered.endpoint(Topic::BudgetSet.pattern(cluster)).await?;
         let orders_log = OrderLog::new(&bus, "placer");
-        let progress = bus.subscribe(&Topic::JobProgressed.pattern(&cluster)).await?;
+        let progress = bus.subscribe(&Topic::JobProgressed.pattern(cluster)).await?;
         Ok(Self {
             bus,
-            leadership,
+            shutdown: phase.shutdown.clone(),
             placer,
             storage: Storage::new(jobs.bucket().clone()),
             unstored: BTreeMap::new(),
@@ -194,148 +235,179 @@ impl PlacerService {
             orders,
             actual,
             surfaces,
-            _service: service,
-            submissions,
+            _registered: registered,
+            submissions: Submissions::new(submissions),
             cancellations,
             reads,
             budgets,
             orders_log,
-            budget: budget_bucket,
+            budget,
             metered,
             counting: None,
             progress,
             waiting: BTreeMap::new(),
             count: 0,
-            wake_command,
-            metrics,
+            wake_command: config.sleep.wake_command.clone().unwrap_or_default(),
+            metrics: metrics.clone(),
             traces,
             grid,
             woken: mpsc::channel(WOKEN_MAX),
+            was_away: false,
+            is_idle: false,
         })
     }
 
-    async fn serve(mut self, shutdown: &Shutdown) -> Result<Ended, ShellError> {
-        let mut out = Vec::new();
-        let mut was_away = false;
-        let leadership = self.leadership.clone();
-        loop {
-            let event = if std::mem::take(&mut was_away) {
-                Some(Event::BusReturned)
-            } else {
-                // `select!` polls in random order: many requests do not delay lease renewals and reports.
-                tokio::select! {
-                    () = shutdown.wait() => return Ok(Ended::Stopped),
-                    lost = leadership.lost() => return Ok(Ended::Lost(lost)),
-                    event = self.next_event(&mut out) => event,
-                }
-            };
-            // Without a valid lease nothing is decided: the server or this process was away.
-            if !leadership.is_valid() {
-                match shutdown.or(leadership.confirm()).await {
-                    Some(Ok(())) => was_away = true,
-                    Some(Err(lost)) => return Ok(Ended::Lost(lost)),
-                    None => return Ok(Ended::Stopped),
-                }
-            }
-            let event_was_timer = event.is_none();
-            if let Some(event) = event {
-                if let Some(traces) = &mut self.traces {
-                    traces.received(&event);
-                }
-                self.placer.handle(clock::now(), event, &mut out);
-            }
-            self.metrics.acted(&out);
+    fn set_active(setup: &Setup, active: bool) {
+        setup.metrics.is_active(active);
+    }
+
+    fn machine(&mut self) -> &mut Placer {
+        &mut self.placer
+    }
+
+    fn was_away(&mut self) {
+        self.was_away = true;
+    }
+
+    /// The sources are polled in random order: many requests do not delay reports.
+    async fn next(&mut self) -> Option<Input> {
+        Some(tokio::select! {
+            batch = self.submissions.next() => Input::Submissions(batch),
+            Some(request) = self.cancellations.next() => Input::Cancellation(Box::new(request)),
+            Some(request) = self.budgets.next() => Input::Budget(Box::new(request)),
+            Some(request) = self.reads.next() => Input::Read(Box::new(request)),
+            Some(delivery) = self.metered.next() => Input::Metered(Box::new(delivery)),
+            Some(changes) = self.actual.next_batch(BATCH) => Input::Reports(changes),
+            Some(changes) = self.surfaces.next_batch(BATCH) => Input::Surfaces(changes),
+            Some(event) = self.woken.1.recv() => Input::Woken(event),
+            Some(read) = self.grid.next() => Input::Grid(Box::new(read)),
+            Some(message) = self.progress.next() => Input::Progress(message),
+        })
+    }
+
+    async fn handle(&mut self, input: Input, out: &mut Vec<Action>) -> Result<(), End> {
+        self.excuse_absence(out);
+        let event = self.event_of(input, out).await;
+        self.is_idle = event.is_none();
+        if let Some(event) = event {
             if let Some(traces) = &mut self.traces {
-                traces.acted(&out);
+                traces.received(&event);
             }
-            loop {
-                match self.carry_out(&mut out, shutdown).await? {
-                    Stored::Immediately => {}
-                    Stored::AfterRetry => was_away = true,
-                    // Shutdown while the bus is away: the next start computes unwritten actions again.
-                    Stored::Interrupted => return Ok(Ended::Stopped),
-                }
-                let buckets = [&mut self.jobs, &mut self.orders, &mut self.budget];
-                if buckets.map(ExclusiveBucket::take_lost).contains(&true) {
-                    self.placer.handle(clock::now(), Event::StoreIncomplete, &mut out);
-                } else {
-                    break;
-                }
-            }
-            if !self.not_stored.is_empty() || (event_was_timer && !self.unstored.is_empty()) {
-                match self.repeat_unstored(shutdown).await? {
-                    Stored::Immediately => {}
-                    Stored::AfterRetry => was_away = true,
-                    Stored::Interrupted => return Ok(Ended::Stopped),
-                }
-            }
-            // The counted entry is stored: acknowledge it.
-            if let Some(counted) = self.counting.take()
-                && let Err(error) = counted.ack().await
-            {
-                tracing::warn!(%error, "cannot acknowledge an energy ledger entry; it is delivered again and not counted twice");
-            }
+            self.placer.handle(clock::now(), event, out);
+        }
+        Ok(())
+    }
+
+    async fn wake(&mut self, out: &mut Vec<Action>) {
+        if !self.bus.is_connected() {
+            // No report can arrive, so no node counts as silent.
+            self.was_away = true;
+            tokio::time::sleep(RETRY).await;
+        }
+        self.excuse_absence(out);
+        self.is_idle = true;
+        if self.bus.is_connected() {
+            let began = clock::monotonic();
+            self.placer.wake(clock::now(), out);
+            let took = clock::monotonic().saturating_sub(began);
+            self.metrics.handled(self.placer.rounds(), took, || self.placer.measures());
         }
     }
 
-    /// Waits for the next event. At a timer, `out` gets the actions instead.
-    async fn next_event(&mut self, out: &mut Vec<Action>) -> Option<Event> {
-        let wake = self.placer.next_wake().map_or(Timestamp::FOREVER, |(at, _)| at);
-        tokio::select! {
-            batch = self.submissions.next() => {
-                self.submitted(batch, out).await;
-                None
-            }
-            Some(request) = self.cancellations.next() => {
-                let (number, body) = self.receive(request, access::cancel).await?;
-                Some(Event::Cancelled(number, body))
-            }
-            Some(request) = self.budgets.next() => {
-                let (number, body) = self.receive(request, access::set_budget).await?;
-                Some(Event::BudgetSet(number, Box::new(body)))
-            }
-            Some(request) = self.reads.next() => {
-                self.answer_read(&request).await;
-                None
-            }
-            Some(delivery) = self.metered.next() => {
-                let entry = metered(&delivery);
-                if let Some(Event::EnergyMetered(entry)) = &entry {
-                    self.metrics.metered(entry);
-                }
-                self.counting = Some(delivery);
-                entry
-            }
-            Some(changes) = self.actual.next_batch(BATCH) => {
-                Some(Event::Batch(changes.iter().filter_map(reported).collect()))
-            }
-            Some(changes) = self.surfaces.next_batch(BATCH) => {
-                let surfaces = changes.iter().filter_map(|c| read::<Surface>(Bucket::Surfaces, c));
-                Some(Event::Batch(surfaces.map(|s| Event::SurfaceKnown(Box::new(s))).collect()))
-            }
-            Some(event) = self.woken.1.recv() => Some(event),
-            Some(read) = self.grid.next() => {
-                self.metrics.grid_read(&read);
-                Some(Event::GridRead(read.signal, read.result.map(Box::new)))
-            }
-            Some(message) = self.progress.next() => progressed(&message.subject, &message.payload),
-            () = clock::sleep_until(wake) => {
-                if self.bus.is_connected() {
-                    let began = clock::monotonic();
-                    self.placer.wake(clock::now(), out);
-                    let took = clock::monotonic().saturating_sub(began);
-                    self.metrics.handled(self.placer.rounds(), took, || self.placer.measures());
-                    return None;
-                }
-                // Disconnected: no report can arrive, so no node counts as silent.
-                tokio::time::sleep(RETRY).await;
-                Some(Event::BusReturned)
-            }
+    async fn act(&mut self, out: &mut Vec<Action>) -> Result<(), End> {
+        let shutdown = self.shutdown.clone();
+        self.metrics.acted(out);
+        if let Some(traces) = &mut self.traces {
+            traces.acted(out);
         }
+        loop {
+            let stored = self.carry_out(out, &shutdown).await?;
+            self.is_stored(stored)?;
+            let buckets = [&mut self.jobs, &mut self.orders, &mut self.budget];
+            if !buckets.map(ExclusiveBucket::take_lost).contains(&true) {
+                break;
+            }
+            self.placer.handle(clock::now(), Event::StoreIncomplete, out);
+        }
+        let is_idle = std::mem::take(&mut self.is_idle);
+        if !self.not_stored.is_empty() || (is_idle && !self.unstored.is_empty()) {
+            let stored = self.repeat_unstored(&shutdown).await?;
+            self.is_stored(stored)?;
+        }
+        // The counted entry is stored: acknowledge it.
+        if let Some(counted) = self.counting.take()
+            && let Err(error) = counted.ack().await
+        {
+            tracing::warn!(%error, "cannot acknowledge an energy ledger entry; it is delivered again and not counted twice");
+        }
+        Ok(())
     }
 }
 
 impl PlacerService {
+    /// Passes on that the server or this process was away, before anything else.
+    fn excuse_absence(&mut self, out: &mut Vec<Action>) {
+        if std::mem::take(&mut self.was_away) {
+            if let Some(traces) = &mut self.traces {
+                traces.received(&Event::BusReturned);
+            }
+            self.placer.handle(clock::now(), Event::BusReturned, out);
+        }
+    }
+
+    fn is_stored(&mut self, stored: Stored) -> Result<(), End> {
+        match stored {
+            Stored::Immediately => {}
+            Stored::AfterRetry => self.was_away = true,
+            // Shutdown while the bus is away: the next start computes unwritten actions again.
+            Stored::Interrupted => return Err(End::Stopped),
+        }
+        Ok(())
+    }
+
+    /// The event of an input, if it is for the placer and permitted.
+    async fn event_of(&mut self, input: Input, out: &mut Vec<Action>) -> Option<Event> {
+        match input {
+            Input::Submissions(batch) => {
+                self.submitted(batch, out).await;
+                None
+            }
+            Input::Cancellation(request) => {
+                let (number, body) = self.receive(*request, access::cancel).await?;
+                Some(Event::Cancelled(number, body))
+            }
+            Input::Budget(request) => {
+                let (number, body) = self.receive(*request, access::set_budget).await?;
+                Some(Event::BudgetSet(number, Box::new(body)))
+            }
+            Input::Read(request) => {
+                self.answer_read(&request).await;
+                None
+            }
+            Input::Metered(delivery) => {
+                let entry = metered(&delivery);
+                if let Some(Event::EnergyMetered(entry)) = &entry {
+                    self.metrics.metered(entry);
+                }
+                self.counting = Some(*delivery);
+                entry
+            }
+            Input::Reports(changes) => {
+                Some(Event::Batch(changes.iter().filter_map(reported).collect()))
+            }
+            Input::Surfaces(changes) => {
+                let surfaces = changes.iter().filter_map(|c| c.decode::<Surface>(Bucket::Surfaces));
+                Some(Event::Batch(surfaces.map(|s| Event::SurfaceKnown(Box::new(s))).collect()))
+            }
+            Input::Woken(event) => Some(event),
+            Input::Grid(read) => {
+                self.metrics.grid_read(&read);
+                Some(Event::GridRead(read.signal, read.result.map(Box::new)))
+            }
+            Input::Progress(message) => progressed(&message.subject, &message.payload),
+        }
+    }
+
     /// Runs the operator's wake command in the background.
     fn wake_node(&self, node: NodeId) {
         tracing::info!(%node, "running the wake command");
@@ -347,94 +419,4 @@ impl PlacerService {
             let _ = woken.send(Event::WakeAnswered(node, error)).await;
         });
     }
-}
-
-/// Opens the bucket and decodes its values.
-async fn open<T: DeserializeOwned>(
-    bus: &Bus,
-    which: Bucket,
-    leadership: &Leadership,
-) -> Result<(ExclusiveBucket, Vec<T>), ExclusiveError> {
-    let (bucket, changes) = ExclusiveBucket::open(bus, which, leadership).await?;
-    Ok((bucket, changes.iter().filter_map(|change| read(which, change)).collect()))
-}
-
-/// Decodes the value of a change. An undecodable value is logged with its key and ignored.
-fn read<T: DeserializeOwned>(bucket: Bucket, change: &Change) -> Option<T> {
-    let value = change.value.as_ref()?;
-    match codec::decode_json(value) {
-        Ok(value) => Some(value),
-        Err(error) => {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::error!(
-                bucket = bucket.token(),
-                key = change.key,
-                revision = change.revision,
-                %error,
-                cause,
-                "value ignored: it cannot be decoded"
-            );
-            None
-        }
-    }
-}
-
-fn reported(change: &Change) -> Option<Event> {
-    // Keys of another form are not reports.
-    let (reporter, node) = Reporter::parse(&change.key)?;
-    match reporter {
-        Reporter::Power => read::<PowerReport>(Bucket::Actual, change)
-            .filter(|report| report.node == node)
-            .map(Event::PowerReported),
-        Reporter::Launcher => read::<LaunchReport>(Bucket::Actual, change)
-            .filter(|report| report.node == node)
-            .map(Event::LaunchReported),
-    }
-}
-
-async fn reports(actual: &mut Watch) -> (Vec<PowerReport>, Vec<LaunchReport>) {
-    let (mut power, mut launch) = (Vec::new(), Vec::new());
-    for change in actual.initial().await {
-        match reported(&change) {
-            Some(Event::PowerReported(report)) => power.push(report),
-            Some(Event::LaunchReported(report)) => launch.push(report),
-            _ => {}
-        }
-    }
-    (power, launch)
-}
-
-fn progressed(subject: &str, payload: &[u8]) -> Option<Event> {
-    match codec::decode_json::<JobProgressed>(payload) {
-        Ok(message) if !access::is_about(subject, Some(&message.node), Some(&message.job)) => {
-            tracing::warn!(subject, "message ignored: it is about another node or job");
-            None
-        }
-        Ok(message) => Some(Event::Progressed(message)),
-        Err(error) => {
-            tracing::warn!(subject, %error, "message ignored: it cannot be decoded");
-            None
-        }
-    }
-}
-
-/// The entry of a delivery. One that cannot be decoded, or of another node than its subject's, raises an
-/// alarm; it is acknowledged and not delivered again.
-fn metered(delivery: &StoredDelivery) -> Option<Event> {
-    let (subject, sequence) = (&delivery.subject, delivery.sequence);
-    let entry = match codec::decode_json::<LedgerEntry>(&delivery.payload) {
-        Ok(entry) => entry,
-        Err(error) => {
-            let error = chain(&error);
-            tracing::error!(subject, sequence, error, "energy ledger entry ignored: undecodable");
-            return None;
-        }
-    };
-    let parsed = subject.parse::<Subject>();
-    if parsed.ok().and_then(|parsed| parsed.node().cloned()).as_ref() != Some(&entry.node) {
-        let node = entry.node.as_str();
-        tracing::error!(subject, sequence, node, "energy ledger entry ignored: of another node");
-        return None;
-    }
-    Some(Event::EnergyMetered(Box::new(entry)))
 }

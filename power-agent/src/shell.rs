@@ -22,12 +22,15 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use wattle_common::bounds::OrderRefused;
+use wattle_common::lease::NODE_LEASE;
 use wattle_common::messages::PowerReport;
+use wattle_common::subject::LeaseKey;
 use wattle_runtime::bus::BusConfig;
 use wattle_runtime::driver;
-use wattle_runtime::metrics::Metrics;
+use wattle_runtime::service::{Identity, LeaseMode, Shell};
 use wattle_runtime::shell::Shutdown;
 
+use self::bus::{Channels, PowerLink};
 use self::driver_thread::{DriverThread, GpuCommand};
 use self::metrics::PowerMetrics;
 use self::sleep_command::SleepCommand;
@@ -41,8 +44,6 @@ pub use reset::reset;
 /// The service's configuration.
 pub type ServiceConfig = Config<BusConfig>;
 
-/// The service in the labels of its metrics.
-const NAME: &str = "power-agent";
 /// Capacity of the event channel. A reading and a result are one event each.
 const EVENTS_MAX: usize = 64;
 /// Longest wait for the GPUs to reach their safe state at shutdown: wall time. systemd gives a
@@ -74,9 +75,19 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
         node: config.node.clone(),
         events: events.clone(),
     };
-    let metrics = Metrics::start(&config.metrics, NAME, &config.cluster, Some(&config.node));
-    let metrics = PowerMetrics::new(&metrics);
-    let bus = tokio::spawn(bus::serve(config.clone(), events, newest, metrics.clone()));
+    let node = config.node.clone();
+    let about = "applies caps and clocks";
+    let identity = Identity::of_node("wattle-power-agent", about, &config.cluster, &config.node);
+    let shell = Shell::start(identity, &config.metrics, &config.nats);
+    let metrics = PowerMetrics::new(shell.metrics());
+    let mode = LeaseMode::Node {
+        key: LeaseKey::Power(node.clone()),
+        length: NODE_LEASE,
+        on_standby: "another power agent has this node's name: this one is on standby, and its GPUs keep \
+                     their safe cap; stop one of the two, or configure another `node`",
+    };
+    let channels = Channels { node, events, newest: newest.clone() };
+    let bus = tokio::spawn(shell.follow::<PowerLink, _>(mode, channels, newest));
     let mut machine = PowerMachine::new(config.node.clone(), config.settings())
         .instance(wattle_runtime::instance::name());
     // The file of an agent that set caps is left as it is: its next start restores what it found.

@@ -22,21 +22,22 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Deserialize;
-use wattle_common::bounds::{check_power_report, check_record};
+use tokio::time::{Interval, MissedTickBehavior};
+use wattle_common::bounds::check_power_report;
 use wattle_common::codec;
 use wattle_common::config::{service_lease, service_lease_default};
 use wattle_common::id::JobId;
-use wattle_common::messages::{JobRecord, JobWindow, PowerReport};
+use wattle_common::messages::{JobWindow, PowerReport};
 use wattle_common::subject::{
     Bucket, LeaseKey, PREDICTOR_NAME_KEY, PREDICTOR_SERVICE, PredictorKey, Reporter, StreamName,
 };
 use wattle_common::{ClusterId, Machine};
 use wattle_runtime::bus::{
-    self, Bus, BusConfig, BusError, Candidate, Change, Leadership, LeaseLost, PendingWrites,
-    StoredDelivery,
+    self, BusConfig, BusError, Change, Consumer, JobChange, Leadership, PendingWrites,
+    StoredDelivery, Watch,
 };
 use wattle_runtime::clock;
-use wattle_runtime::metrics::Metrics;
+use wattle_runtime::service::{self, Identity, LeaseMode, Phase, Service, Shell};
 use wattle_runtime::shell::{Shutdown, chain};
 
 use crate::config::PredictorConfig;
@@ -77,95 +78,21 @@ const PENDING_MAX: usize = 100_000;
 /// # Errors
 /// Where the configuration is invalid or the server refuses a required operation.
 pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), BusError> {
-    let metrics = Metrics::start(&config.metrics, "predictor", &config.cluster, None);
-    let metrics = PredictorMetrics::new(&metrics, &config.model.name);
-    let connect = async {
-        let bus = Bus::connect(&config.nats, config.cluster.clone(), "wattle-predictor").await?;
-        let key = LeaseKey::Predictor(config.model.name.clone());
-        let length = Duration::from_millis(config.service_lease_wall_ms);
-        let candidate = Candidate::new(&bus, key, length).await?;
-        Ok::<_, BusError>((bus, candidate))
+    let name = &config.model.name;
+    let about = format!("predicts speed and power: {name}");
+    let identity = Identity {
+        entries: vec![(PREDICTOR_NAME_KEY, name.to_string())],
+        ..Identity::of_cluster(PREDICTOR_SERVICE, &about, &config.cluster)
     };
-    let Some(connected) = shutdown.or(connect).await else { return Ok(()) };
-    let (bus, candidate) = connected?;
-    metrics.follow_bus(&bus);
-    loop {
-        let Some(lease) = shutdown.or(stand_by(&config, &bus, &candidate)).await else {
-            return Ok(());
-        };
-        metrics.is_active(true);
-        let ended = match shutdown.or(open(&config, &bus, &lease, &metrics)).await {
-            Some(Ok(mut service)) => service.serve(shutdown).await,
-            Some(Err(error)) => Err(error),
-            None => Ok(None),
-        };
-        metrics.is_active(false);
-        if let Ok(Some(lost)) = ended {
-            tracing::error!(
-                predictor = %config.model.name,
-                other = lost.holder.instance,
-                "another predictor of this name is active; this one is on standby"
-            );
-            continue;
-        }
-        lease.release().await;
-        return ended.map(drop);
-    }
+    let length = Duration::from_millis(config.service_lease_wall_ms);
+    let mode = LeaseMode::Checked { key: LeaseKey::Predictor(name.clone()), length };
+    let shell = Shell::start(identity, &config.metrics, &config.nats);
+    let metrics = PredictorMetrics::new(shell.metrics(), name);
+    shell.run::<PredictorService>(mode, (config, metrics), shutdown).await
 }
 
-/// Waits until this predictor holds the lease of its name.
-async fn stand_by(config: &ServiceConfig, bus: &Bus, candidate: &Candidate) -> Leadership {
-    let _registered = register(bus, config.model.name.as_str(), "standby").await;
-    candidate
-        .acquire(|lease| {
-            tracing::warn!(
-                predictor = %config.model.name,
-                other = lease.holder.instance,
-                "another predictor of this name is active; this one is on standby"
-            );
-        })
-        .await
-}
-
-async fn register(bus: &Bus, name: &str, state: &str) -> Option<bus::Service> {
-    let description = format!("predicts speed and power: {name}");
-    let words = [(PREDICTOR_NAME_KEY, name), ("state", state)];
-    let registered = bus.register_one_of(PREDICTOR_SERVICE, &description, &words).await;
-    registered.inspect_err(|error| tracing::warn!(%error, "service not registered")).ok()
-}
-
-/// Restores the stored state.
-async fn open(
-    config: &ServiceConfig,
-    bus: &Bus,
-    lease: &Leadership,
-    metrics: &PredictorMetrics,
-) -> Result<Service, BusError> {
-    let (name, bus) = (&config.model.name, bus.clone());
-    let store = Store::open(&bus, name).await?;
-    let mut model = config.model.clone();
-    let wall_ms = u64::from(clock::scale().rate).saturating_mul(config.write_interval_wall_ms);
-    model.publish_interval_ms = model.publish_interval_ms.max(wall_ms);
-    let mut predictor = Predictor::new(model);
-    let restored = store.restore(&mut predictor).await?;
-    tracing::info!(
-        cluster = %config.cluster,
-        predictor = %name,
-        jobs = restored.jobs,
-        classes = restored.classes,
-        unreadable = restored.unreadable,
-        "predictor started"
-    );
-    Ok(Service {
-        bus,
-        lease: lease.clone(),
-        store,
-        machine: PredictorMachine::with(predictor),
-        pending: PendingWrites::new(PENDING_MAX),
-        durable: format!("predictor-{name}"),
-        metrics: metrics.clone(),
-    })
-}
+/// Why an active phase ended.
+type End = service::End<BusError>;
 
 /// A pending write of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,115 +101,157 @@ enum Write {
     Removal,
 }
 
-struct Service {
-    bus: Bus,
+/// What the sources deliver.
+enum Input {
+    Job(Change),
+    Window(Box<StoredDelivery>),
+    /// A key of the registry.
+    Registry(Change),
+    Node(Change),
+    Tick,
+}
+
+/// The active predictor.
+struct PredictorService {
     lease: Leadership,
     store: Store,
     machine: PredictorMachine,
     pending: PendingWrites<JobId, Write>,
-    durable: String,
     metrics: PredictorMetrics,
+    jobs: Watch,
+    windows: Consumer,
+    registry: Watch,
+    nodes: Watch,
+    tick: Interval,
+    _registered: bus::Service,
 }
 
-impl Service {
-    /// Serves until shutdown, or until another predictor holds the lease.
-    async fn serve(&mut self, shutdown: &Shutdown) -> Result<Option<LeaseLost>, BusError> {
-        let begin = async {
-            let name = self.machine.predictor().config().name.as_str();
-            let service = register(&self.bus, name, "active").await;
-            let mut jobs = self.bus.bucket(Bucket::Jobs).await?.watch().await?;
-            let first = jobs.initial().await;
-            let windows = self.bus.consume(StreamName::Windows, &self.durable).await?;
-            let champion = self.bus.bucket(Bucket::Predictors).await?.watch().await?;
-            let mut nodes = self.bus.bucket(Bucket::Actual).await?.watch().await?;
-            let reports = nodes.initial().await;
-            Ok::<_, BusError>((service, (jobs, first), windows, champion, (nodes, reports)))
-        };
-        let Some(begun) = shutdown.or(begin).await else { return Ok(None) };
-        let (service, (mut jobs, first), mut windows, mut champion, (mut nodes, reports)) = begun?;
-        self.catch_up(&first).await;
-        let mut actions = Vec::new();
-        // Before any job, so that its first surface covers every GPU type.
-        reports.iter().for_each(|change| self.on_node(change, &mut actions));
-        for change in first {
-            self.on_job(change, &mut actions);
-            self.act(&mut actions).await;
-        }
-        let lease = self.lease.clone();
+impl Service for PredictorService {
+    type Machine = PredictorMachine;
+    type Input = Input;
+    type Setup = (ServiceConfig, PredictorMetrics);
+    type Failure = BusError;
+
+    /// Restores the stored state, and adds the jobs of the present.
+    async fn open((config, metrics): &Self::Setup, phase: Phase<'_>) -> Result<Self, End> {
+        let (name, bus) = (&config.model.name, phase.bus);
+        let store = Store::open(bus, name).await?;
+        let mut model = config.model.clone();
+        let wall_ms = u64::from(clock::scale().rate).saturating_mul(config.write_interval_wall_ms);
+        model.publish_interval_ms = model.publish_interval_ms.max(wall_ms);
+        let mut predictor = Predictor::new(model);
+        let restored = store.restore(&mut predictor).await?;
+        tracing::info!(
+            cluster = %config.cluster,
+            predictor = %name,
+            jobs = restored.jobs,
+            classes = restored.classes,
+            unreadable = restored.unreadable,
+            "predictor started"
+        );
+        let registered = phase.register().await?;
+        let mut jobs = bus.bucket(Bucket::Jobs).await?.watch().await?;
+        let first = jobs.initial().await;
+        let windows = bus.consume(StreamName::Windows, &format!("predictor-{name}")).await?;
+        let registry = bus.bucket(Bucket::Predictors).await?.watch().await?;
+        let mut nodes = bus.bucket(Bucket::Actual).await?.watch().await?;
+        let reports = nodes.initial().await;
         let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            let wake = self.machine.next_wake();
-            tokio::select! {
-                () = shutdown.wait() => break,
-                lost = lease.lost() => return Ok(Some(lost)),
-                () = wake_at(wake) => self.machine.wake(clock::now(), &mut actions),
-                change = jobs.next() => match change {
-                    Some(change) => self.on_job(change, &mut actions),
-                    None => break,
-                },
-                delivery = windows.next() => match delivery {
-                    // Not acknowledged: it is delivered again, to the active predictor.
-                    Some(_) if !lease.is_valid() => {}
-                    Some(delivery) => self.on_window(&delivery, &mut actions).await,
-                    None => break,
-                },
-                change = champion.next() => match change {
-                    Some(change) if requests_all(&change) => {
-                        self.machine.handle(clock::now(), Event::AllRequested, &mut actions);
-                    }
-                    Some(_) => {}
-                    None => break,
-                },
-                change = nodes.next() => match change {
-                    Some(change) => self.on_node(&change, &mut actions),
-                    None => break,
-                },
-                _ = tick.tick() => self.on_tick().await,
-            }
-            self.act(&mut actions).await;
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut service = Self {
+            lease: phase.lease.clone(),
+            store,
+            machine: PredictorMachine::with(predictor),
+            pending: PendingWrites::new(PENDING_MAX),
+            metrics: metrics.clone(),
+            jobs,
+            windows,
+            registry,
+            nodes,
+            tick,
+            _registered: registered,
+        };
+        let mut actions = Vec::new();
+        service.end_jobs_except(&first, &mut actions);
+        service.act(&mut actions).await?;
+        // Before any job, so that its first surface covers every GPU type.
+        reports.iter().for_each(|change| service.on_node(change, &mut actions));
+        for change in first {
+            service.on_job(&change, &mut actions);
+            service.act(&mut actions).await?;
         }
-        self.on_tick().await;
-        if let Some(service) = service {
-            service.stop().await;
-        }
-        self.bus.flush().await;
-        Ok(None)
+        Ok(service)
     }
 
-    /// Deletes the stored state of jobs that ended while the service was down.
-    async fn catch_up(&mut self, jobs: &[Change]) {
+    fn set_active((_, metrics): &Self::Setup, active: bool) {
+        metrics.is_active(active);
+    }
+
+    fn machine(&mut self) -> &mut PredictorMachine {
+        &mut self.machine
+    }
+
+    async fn next(&mut self) -> Option<Input> {
+        tokio::select! {
+            change = self.jobs.next() => change.map(Input::Job),
+            delivery = self.windows.next() => delivery.map(|delivery| Input::Window(Box::new(delivery))),
+            change = self.registry.next() => change.map(Input::Registry),
+            change = self.nodes.next() => change.map(Input::Node),
+            _ = self.tick.tick() => Some(Input::Tick),
+        }
+    }
+
+    async fn handle(&mut self, input: Input, actions: &mut Vec<Action>) -> Result<(), End> {
+        match input {
+            Input::Job(change) => self.on_job(&change, actions),
+            Input::Window(delivery) => self.on_window(&delivery, actions).await,
+            Input::Registry(change) if requests_all(&change) => {
+                self.machine.handle(clock::now(), Event::AllRequested, actions);
+            }
+            Input::Registry(_) => {}
+            Input::Node(change) => self.on_node(&change, actions),
+            Input::Tick => self.on_tick().await,
+        }
+        Ok(())
+    }
+
+    async fn act(&mut self, actions: &mut Vec<Action>) -> Result<(), End> {
+        for action in actions.drain(..) {
+            self.carry_out(action).await;
+        }
+        Ok(())
+    }
+
+    async fn close(&mut self) -> Result<(), End> {
+        self.on_tick().await;
+        Ok(())
+    }
+}
+
+impl PredictorService {
+    /// Ends the restored jobs that ended while the service was down, which deletes their stored state.
+    fn end_jobs_except(&mut self, jobs: &[Change], actions: &mut Vec<Action>) {
         let live: BTreeSet<&str> = jobs
             .iter()
-            .filter(|change| read_record(change).is_some_and(|r| !r.phase.is_final()))
+            .filter(|change| change.is_active_job())
             .map(|change| change.key.as_str())
             .collect();
-        let mut gone = Vec::new();
-        for job in self.machine.predictor().jobs() {
-            if !live.contains(job.as_str()) {
-                gone.push(job.clone());
-            }
-        }
-        let mut actions = Vec::new();
+        let known = self.machine.predictor().jobs();
+        let gone: Vec<JobId> = known.filter(|job| !live.contains(job.as_str())).cloned().collect();
         for job in gone {
-            self.machine.handle(clock::now(), Event::JobEnded(job), &mut actions);
+            self.machine.handle(clock::now(), Event::JobEnded(job), actions);
         }
-        self.act(&mut actions).await;
     }
 
-    fn on_job(&mut self, change: Change, actions: &mut Vec<Action>) {
-        let event = match read_record(&change) {
-            Some(record) if record.phase.is_final() => Event::JobEnded(record.spec.job),
-            Some(record) => Event::JobDescribed {
+    fn on_job(&mut self, change: &Change, actions: &mut Vec<Action>) {
+        let event = match change.job() {
+            Some(JobChange::Active(record)) => Event::JobDescribed {
                 job: record.spec.job,
                 workload: record.spec.workload,
                 gpus: record.spec.gpus,
                 gpu_type: record.spec.gpu_type,
             },
-            None if change.value.is_none() => match JobId::new(&change.key) {
-                Ok(job) => Event::JobEnded(job),
-                Err(_) => return,
-            },
+            Some(JobChange::Ended(job)) => Event::JobEnded(job),
             None => return,
         };
         self.machine.handle(clock::now(), event, actions);
@@ -327,33 +296,31 @@ impl Service {
         }
     }
 
-    async fn act(&mut self, actions: &mut Vec<Action>) {
-        for action in actions.drain(..) {
-            match action {
-                // Written when the lease is renewed.
-                Action::PublishSurface(surface) if !self.lease.is_valid() => {
-                    self.pending.insert(surface.job.clone(), Write::Surface);
-                }
-                Action::ForgetJob(job) if !self.lease.is_valid() => {
-                    self.pending.insert(job, Write::Removal);
-                }
-                Action::PublishSurface(surface) => {
-                    let job = surface.job.clone();
-                    let knowledge = self.machine.predictor().knowledge_of(&job);
-                    let written = self.store.propose(&surface, knowledge).await;
-                    self.metrics.proposed();
-                    self.pending.record(job, Write::Surface, written);
-                }
-                Action::ForgetJob(job) => {
-                    let written = self.store.remove(&job).await;
-                    self.pending.record(job, Write::Removal, written);
-                }
-                Action::ReportOutOfBounds { job, error } => {
-                    tracing::error!(%job, %error, "window ignored");
-                }
-                Action::ReportUnusable { job, error } => {
-                    tracing::warn!(%job, %error, "window not usable");
-                }
+    async fn carry_out(&mut self, action: Action) {
+        match action {
+            // Written when the lease is renewed.
+            Action::PublishSurface(surface) if !self.lease.is_valid() => {
+                self.pending.insert(surface.job.clone(), Write::Surface);
+            }
+            Action::ForgetJob(job) if !self.lease.is_valid() => {
+                self.pending.insert(job, Write::Removal);
+            }
+            Action::PublishSurface(surface) => {
+                let job = surface.job.clone();
+                let knowledge = self.machine.predictor().knowledge_of(&job);
+                let written = self.store.propose(&surface, knowledge).await;
+                self.metrics.proposed();
+                self.pending.record(job, Write::Surface, written);
+            }
+            Action::ForgetJob(job) => {
+                let written = self.store.remove(&job).await;
+                self.pending.record(job, Write::Removal, written);
+            }
+            Action::ReportOutOfBounds { job, error } => {
+                tracing::error!(%job, %error, "window ignored");
+            }
+            Action::ReportUnusable { job, error } => {
+                tracing::warn!(%job, %error, "window not usable");
             }
         }
     }
@@ -386,31 +353,7 @@ impl Service {
     }
 }
 
-fn read_record(change: &Change) -> Option<JobRecord> {
-    let value = change.value.as_ref()?;
-    match codec::decode_json::<JobRecord>(value) {
-        Ok(record) => match check_record(&record, clock::now()) {
-            Ok(()) => Some(record),
-            Err(error) => {
-                tracing::error!(key = change.key, %error, "job record ignored");
-                None
-            }
-        },
-        Err(error) => {
-            tracing::warn!(key = change.key, %error, "job record not read");
-            None
-        }
-    }
-}
-
 /// Whether the registry wrote the champion, which requests all surfaces.
 fn requests_all(change: &Change) -> bool {
     change.value.is_some() && PredictorKey::parse(&change.key) == Some(PredictorKey::Champion)
-}
-
-async fn wake_at(wake: Option<(wattle_common::Timestamp, &'static str)>) {
-    match wake {
-        Some((at, _)) => clock::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
 }

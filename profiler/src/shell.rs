@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use wattle_runtime::bus::BusConfig;
-use wattle_runtime::metrics::Metrics;
+use wattle_runtime::service::{Identity, Shell};
 use wattle_runtime::shell::Shutdown;
 use wattle_runtime::{clock, driver};
 
@@ -32,8 +32,6 @@ use metrics::ProfilerMetrics;
 /// The service's configuration.
 pub type ServiceConfig = Config<BusConfig>;
 
-/// The service in the labels of its metrics.
-const NAME: &str = "profiler";
 /// Capacity of the event channel: some seconds of samples and of many jobs' lines. An event that
 /// finds it full is dropped; no energy is lost, because counters continue.
 const EVENTS_MAX: usize = 1_024;
@@ -63,14 +61,16 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
     let socket = socket::open(&config.progress_socket, config.progress_socket_mode)?;
     let lines = tokio::spawn(socket::listen(socket, events.clone()));
     let every = config.sample_every(rate);
-    let metrics = Metrics::start(&config.metrics, NAME, &config.cluster, Some(&config.node));
-    let metrics = ProfilerMetrics::new(&metrics, config.dcgm_names);
+    let about = "watches GPUs and jobs";
+    let identity = Identity::of_node("wattle-profiler", about, &config.cluster, &config.node);
+    let shell = Shell::start(identity, &config.metrics, &config.nats);
+    let metrics = ProfilerMetrics::new(shell.metrics(), config.dcgm_names);
     let found = metrics.clone();
     let sampler =
         sampler::start(config.nvml_library.clone(), every, events.clone(), move |gpu, info| {
             found.gpu_found(gpu, info);
         })?;
-    let bus = bus::start(&config, events, metrics.clone());
+    let bus = bus::start(shell, &config, events, metrics.clone());
     let earlier = file.load(clock::now());
     let mut machine =
         ProfilerMachine::new(config.node.clone(), settings, earlier, file.boot.clone());

@@ -16,22 +16,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Deserialize;
-use wattle_common::bounds::check_record;
+use tokio::sync::mpsc;
+use tokio::time::{Interval, MissedTickBehavior};
 use wattle_common::codec;
 use wattle_common::config::{service_lease, service_lease_default};
 use wattle_common::id::{JobId, PredictorId};
 use wattle_common::messages::{
-    Champion, JobRecord, JobWindow, Order, PromotePredictor, PromoteReply, Surface,
+    Champion, JobWindow, Order, PromotePredictor, PromoteReply, Surface,
 };
 use wattle_common::subject::{Bucket, LeaseKey, PredictorKey, Requester, Subject, Topic};
 use wattle_common::{ClusterId, Machine, generation};
 use wattle_runtime::bus::{
-    Bus, BusConfig, BusError, Candidate, Change, Delivery, ExclusiveBucket, ExclusiveError,
-    Leadership, LeaseLost, PendingWrites, Request,
+    self, Bus, BusConfig, BusError, Change, Delivery, ExclusiveBucket, ExclusiveError, JobChange,
+    NewestMessages, PendingWrites, Request, Requests, Subscription, Watch,
 };
 use wattle_runtime::clock;
-use wattle_runtime::metrics::Metrics;
 use wattle_runtime::orders::{OrderLog, requester_of};
+use wattle_runtime::service::{self, Identity, LeaseMode, Phase, Service, Shell};
 use wattle_runtime::shell::{Shutdown, chain};
 
 use crate::check::InvalidSurface;
@@ -67,8 +68,6 @@ pub struct ServiceConfig {
 
 /// Interval of repeated writes, wall time.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
-/// The name under which registries register.
-const NAME: &str = "wattle-registry";
 /// Most bytes of proposals that wait: those of 2,500 jobs at 13 kB each. A newer one replaces the one of
 /// the same predictor and job; one without room is dropped, and the predictor proposes the next with the
 /// job's next window.
@@ -76,93 +75,155 @@ const PROPOSALS_LEN_MAX: usize = 32 << 20;
 /// Most pending writes.
 const PENDING_MAX: usize = 20_000;
 
+/// Why the registry cannot continue.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// The bus refuses an operation.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// A bucket cannot be written.
+    #[error(transparent)]
+    Store(#[from] ExclusiveError),
+}
+
+/// Why an active phase ended.
+type End = service::End<ServiceError>;
+
 /// Runs the service until shutdown.
 ///
 /// # Errors
 /// Where the configuration is invalid or the server refuses a required operation.
-pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), ExclusiveError> {
-    let metrics = Metrics::start(&config.metrics, "registry", &config.cluster, None);
-    let metrics = RegistryMetrics::new(&metrics);
-    let connect = async {
-        let bus = Bus::connect(&config.nats, config.cluster.clone(), NAME).await?;
-        let length = Duration::from_millis(config.service_lease_wall_ms);
-        let candidate = Candidate::new(&bus, LeaseKey::Registry, length).await?;
-        Ok::<_, BusError>((bus, candidate))
-    };
-    let Some(connected) = shutdown.or(connect).await else { return Ok(()) };
-    let (bus, candidate) = connected.map_err(refused)?;
-    metrics.follow_bus(&bus);
-    // Repeated, because another registry may take over during an outage.
-    loop {
-        let Some(lease) = shutdown.or(stand_by(&config, &bus, &candidate)).await else {
-            return Ok(());
+pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), ServiceError> {
+    let about = "serves the champion predictor and scores all predictors";
+    let identity = Identity::of_cluster("wattle-registry", about, &config.cluster);
+    let length = Duration::from_millis(config.service_lease_wall_ms);
+    let mode = LeaseMode::Fenced { key: LeaseKey::Registry, length };
+    let shell = Shell::start(identity, &config.metrics, &config.nats);
+    let metrics = RegistryMetrics::new(shell.metrics());
+    shell.run::<RegistryService>(mode, (config, metrics), shutdown).await
+}
+
+/// What the sources deliver.
+enum Input {
+    Window(Delivery),
+    Request(Box<Request>),
+    Job(Change),
+    /// Pending writes are due.
+    Retry,
+    Found(BTreeMap<PredictorId, String>),
+    Proposal(Delivery),
+}
+
+/// The active registry.
+struct RegistryService {
+    bus: Bus,
+    surfaces: ExclusiveBucket,
+    predictors: ExclusiveBucket,
+    registry: Registry,
+    pending: PendingWrites<String, Write>,
+    orders: OrderLog,
+    metrics: RegistryMetrics,
+    windows: Subscription,
+    proposals: NewestMessages,
+    jobs: Watch,
+    requests: Requests,
+    found: mpsc::Receiver<BTreeMap<PredictorId, String>>,
+    retry: Interval,
+    _registered: bus::Service,
+}
+
+impl Service for RegistryService {
+    type Machine = Registry;
+    type Input = Input;
+    type Setup = (ServiceConfig, RegistryMetrics);
+    type Failure = ServiceError;
+
+    /// Restores the champion, the records and the jobs.
+    async fn open((config, metrics): &Self::Setup, phase: Phase<'_>) -> Result<Self, End> {
+        let (bus, lease) = (phase.bus.clone(), phase.lease);
+        let surfaces = ExclusiveBucket::open_without_values(&bus, Bucket::Surfaces, lease).await?;
+        let (predictors, values) = ExclusiveBucket::open(&bus, Bucket::Predictors, lease).await?;
+        let registry = restored(config, values);
+        // Windows first, so that no proposal is received before the window it answers.
+        let windows = bus.subscribe(&Topic::WindowClosed.pattern(bus.cluster())).await?;
+        let proposals = Topic::SurfaceProposed.pattern(bus.cluster());
+        let proposals = bus.subscribe_newest(&proposals, PROPOSALS_LEN_MAX).await?;
+        let mut jobs = bus.bucket(Bucket::Jobs).await?.watch().await?;
+        let first = jobs.initial().await;
+        let registered = phase.register().await?;
+        let requests = registered.endpoint(Topic::PredictorPromoted.pattern(bus.cluster())).await?;
+        let every = Duration::from_millis(config.discovery_interval_wall_ms);
+        let mut retry = tokio::time::interval(RETRY_EVERY);
+        retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut service = Self {
+            orders: OrderLog::new(&bus, "registry"),
+            found: discover(&bus, every),
+            bus,
+            surfaces,
+            predictors,
+            registry,
+            pending: PendingWrites::new(PENDING_MAX),
+            metrics: metrics.clone(),
+            windows,
+            proposals,
+            jobs,
+            requests,
+            retry,
+            _registered: registered,
         };
-        let lease = lease.map_err(refused)?;
-        metrics.is_active(true);
-        let served = match shutdown.or(open(&config, &bus, &lease, &metrics)).await {
-            Some(Ok(mut service)) => service.serve(&config, shutdown).await,
-            Some(Err(error)) => Err(error),
-            None => Ok(Ended::Stopped),
-        };
-        metrics.is_active(false);
-        match served {
-            Ok(Ended::Lost(lost)) | Err(ExclusiveError::Lost(lost)) => tracing::error!(
-                cluster = %config.cluster,
-                other = lost.holder.instance,
-                "another registry is active in this cluster because this one was away longer than its \
-                 lease; this one is on standby"
-            ),
-            ended => {
-                lease.release().await;
-                bus.flush().await;
-                return ended.map(drop);
-            }
+        let mut actions = Vec::new();
+        service.restore_jobs(&first, &mut actions).await;
+        // Predictors then propose all their jobs, which replaces proposals lost while down.
+        actions.push(Action::WriteChampion(service.registry.champion().clone()));
+        service.act(&mut actions).await?;
+        Ok(service)
+    }
+
+    fn set_active((_, metrics): &Self::Setup, active: bool) {
+        metrics.is_active(active);
+    }
+
+    fn machine(&mut self) -> &mut Registry {
+        &mut self.registry
+    }
+
+    async fn next(&mut self) -> Option<Input> {
+        tokio::select! {
+            biased;
+            window = self.windows.next() => window.map(Input::Window),
+            request = self.requests.next() => request.map(|request| Input::Request(Box::new(request))),
+            change = self.jobs.next() => change.map(Input::Job),
+            _ = self.retry.tick() => Some(Input::Retry),
+            Some(services) = self.found.recv() => Some(Input::Found(services)),
+            proposal = self.proposals.next() => proposal.map(Input::Proposal),
         }
+    }
+
+    async fn handle(&mut self, input: Input, actions: &mut Vec<Action>) -> Result<(), End> {
+        match input {
+            Input::Window(window) => self.on_window(&window, actions),
+            Input::Request(request) => self.on_request(&request, actions).await,
+            Input::Job(change) => self.on_job(&change, actions),
+            Input::Retry => self.repeat_pending().await?,
+            Input::Found(services) => {
+                self.registry.handle(clock::now(), Event::ServicesFound(services), actions);
+            }
+            Input::Proposal(proposal) => self.on_proposal(&proposal, actions),
+        }
+        Ok(())
+    }
+
+    async fn act(&mut self, actions: &mut Vec<Action>) -> Result<(), End> {
+        Ok(self.carry_out(actions).await?)
+    }
+
+    async fn close(&mut self) -> Result<(), End> {
+        Ok(self.repeat_pending().await?)
     }
 }
 
-/// The error of an operation before the buckets are open.
-const fn refused(source: BusError) -> ExclusiveError {
-    refused_by(Bucket::Leases, source)
-}
-
-const fn refused_by(bucket: Bucket, source: BusError) -> ExclusiveError {
-    ExclusiveError::Bus { bucket: bucket.token(), source }
-}
-
-/// Waits until this registry holds the lease.
-async fn stand_by(
-    config: &ServiceConfig,
-    bus: &Bus,
-    candidate: &Candidate,
-) -> Result<Leadership, BusError> {
-    let service = register(bus, "standby").await?;
-    let lease = candidate
-        .acquire(|lease| {
-            let (cluster, other) = (&config.cluster, &lease.holder.instance);
-            tracing::warn!(%cluster, other, "another registry is active in this cluster; this one is on standby");
-        })
-        .await;
-    service.stop().await;
-    Ok(lease)
-}
-
-/// Registers this process with its state, `active` or `standby`.
-async fn register(bus: &Bus, state: &str) -> Result<wattle_runtime::bus::Service, BusError> {
-    let about = "serves the champion predictor and scores all predictors";
-    bus.register_one_of(NAME, about, &[("state", state)]).await
-}
-
-/// Restores the champion and the records.
-async fn open(
-    config: &ServiceConfig,
-    bus: &Bus,
-    lease: &Leadership,
-    metrics: &RegistryMetrics,
-) -> Result<Service, ExclusiveError> {
-    let bus = bus.clone();
-    let surfaces = ExclusiveBucket::open_without_values(&bus, Bucket::Surfaces, lease).await?;
-    let (predictors, values) = ExclusiveBucket::open(&bus, Bucket::Predictors, lease).await?;
+/// The registry with the stored champion and records.
+fn restored(config: &ServiceConfig, values: Vec<Change>) -> Registry {
     let (mut champion, mut records) = (None, BTreeMap::new());
     for entry in values {
         let Some(value) = &entry.value else { continue };
@@ -194,118 +255,16 @@ async fn open(
     let registry = Registry::new(clock::now(), registry_config, champion, records);
     let champion = &registry.champion().predictor;
     tracing::info!(cluster = %config.cluster, %champion, kept, "registry started");
-    Ok(Service {
-        orders: OrderLog::new(&bus, "registry"),
-        bus,
-        surfaces,
-        predictors,
-        registry,
-        lease: lease.clone(),
-        pending: PendingWrites::new(PENDING_MAX),
-        metrics: metrics.clone(),
-    })
+    registry
 }
 
-/// Why the service stopped serving.
-enum Ended {
-    /// Shutdown was requested.
-    Stopped,
-    /// Another registry works.
-    Lost(LeaseLost),
-}
-
-struct Service {
-    bus: Bus,
-    surfaces: ExclusiveBucket,
-    predictors: ExclusiveBucket,
-    registry: Registry,
-    lease: Leadership,
-    pending: PendingWrites<String, Write>,
-    orders: OrderLog,
-    metrics: RegistryMetrics,
-}
-
-impl Service {
-    async fn serve(
-        &mut self,
-        config: &ServiceConfig,
-        shutdown: &Shutdown,
-    ) -> Result<Ended, ExclusiveError> {
-        let begin = async {
-            let bus = &self.bus;
-            // Windows first, so that no proposal is received before the window it answers.
-            let windows = bus.subscribe(&Topic::WindowClosed.pattern(bus.cluster())).await?;
-            let proposals = Topic::SurfaceProposed.pattern(bus.cluster());
-            let proposals = bus.subscribe_newest(&proposals, PROPOSALS_LEN_MAX).await?;
-            let mut jobs = bus.bucket(Bucket::Jobs).await?.watch().await?;
-            let first = jobs.initial().await;
-            let service = register(bus, "active").await?;
-            let pattern = Topic::PredictorPromoted.pattern(bus.cluster());
-            let requests = service.endpoint(pattern).await?;
-            Ok::<_, BusError>((windows, proposals, jobs, first, service, requests))
-        };
-        let Some(begun) = shutdown.or(begin).await else { return Ok(Ended::Stopped) };
-        let (mut windows, mut proposals, mut jobs, first, service, mut requests) =
-            begun.map_err(refused)?;
-        let mut actions = Vec::new();
-        self.restore_jobs(&first, &mut actions).await;
-        drop(first);
-        // Predictors then propose all their jobs, which replaces proposals lost while down.
-        actions.push(Action::WriteChampion(self.registry.champion().clone()));
-        self.act(&mut actions).await?;
-        let lease = self.lease.clone();
-        let mut found =
-            discover(&self.bus, Duration::from_millis(config.discovery_interval_wall_ms));
-        let mut retry = tokio::time::interval(RETRY_EVERY);
-        retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            let (wake, _) =
-                self.registry.next_wake().expect("the registry always has a next check");
-            tokio::select! {
-                biased;
-                () = shutdown.wait() => break,
-                lost = lease.lost() => return Ok(Ended::Lost(lost)),
-                window = windows.next() => match window {
-                    Some(window) => self.on_window(&window, &mut actions),
-                    None => break,
-                },
-                request = requests.next() => match request {
-                    // Another registry may answer it; the client repeats it.
-                    Some(_) if !lease.is_valid() => {}
-                    Some(request) => self.on_request(&request, &mut actions).await,
-                    None => break,
-                },
-                change = jobs.next() => match change {
-                    Some(change) => self.on_job(&change, &mut actions),
-                    None => break,
-                },
-                () = clock::sleep_until(wake) => self.registry.wake(clock::now(), &mut actions),
-                _ = retry.tick() => {
-                    self.repeat_pending().await?;
-                }
-                Some(services) = found.recv() => {
-                    let event = Event::ServicesFound(services);
-                    self.registry.handle(clock::now(), event, &mut actions);
-                }
-                proposal = proposals.next() => match proposal {
-                    Some(proposal) => self.on_proposal(&proposal, &mut actions),
-                    None => break,
-                },
-            }
-            self.act(&mut actions).await?;
-        }
-        self.repeat_pending().await?;
-        service.stop().await;
-        self.bus.flush().await;
-        Ok(Ended::Stopped)
-    }
-
+impl RegistryService {
     /// Restores the jobs and their surfaces, and deletes surfaces of jobs that ended while the
     /// registry was down.
     async fn restore_jobs(&mut self, jobs: &[Change], actions: &mut Vec<Action>) {
         let mut live = BTreeSet::new();
         for change in jobs {
-            if read_record(change).is_some_and(|record| !record.phase.is_final()) {
+            if change.is_active_job() {
                 live.insert(change.key.as_str());
                 self.on_job(change, actions);
             }
@@ -313,7 +272,7 @@ impl Service {
         let cleaned = async {
             let mut gone = 0;
             let keys = self.surfaces.bucket().keys().await;
-            for key in keys.map_err(|source| refused_by(Bucket::Surfaces, source))? {
+            for key in keys? {
                 match JobId::new(&key) {
                     Ok(job) if live.contains(key.as_str()) => {
                         self.registry.handle(clock::now(), Event::SurfaceFound(job), actions);
@@ -324,7 +283,7 @@ impl Service {
                     }
                 }
             }
-            Ok::<_, ExclusiveError>(gone)
+            Ok::<_, ServiceError>(gone)
         };
         match cleaned.await {
             Ok(0) => {}
@@ -363,19 +322,15 @@ impl Service {
     }
 
     fn on_job(&mut self, change: &Change, actions: &mut Vec<Action>) {
-        let event = match read_record(change) {
-            Some(record) if record.phase.is_final() => Event::JobEnded(record.spec.job),
-            Some(record) => Event::JobDescribed {
+        let event = match change.job() {
+            Some(JobChange::Active(record)) => Event::JobDescribed {
                 job: record.spec.job,
                 workload: record.spec.workload,
                 gpus: record.spec.gpus,
                 gpu_type: record.spec.gpu_type,
                 started: record.attempt > 0,
             },
-            None if change.value.is_none() => match JobId::new(&change.key) {
-                Ok(job) => Event::JobEnded(job),
-                Err(_) => return,
-            },
+            Some(JobChange::Ended(job)) => Event::JobEnded(job),
             None => return,
         };
         self.registry.handle(clock::now(), event, actions);
@@ -450,21 +405,5 @@ impl Service {
         let warning = warning(&self.registry);
         let generation = self.registry.champion().generation;
         PromoteReply::Promoted { predictor, previous: before.predictor, generation, warning }
-    }
-}
-
-fn read_record(change: &Change) -> Option<JobRecord> {
-    match codec::decode_json::<JobRecord>(change.value.as_ref()?) {
-        Ok(record) => match check_record(&record, clock::now()) {
-            Ok(()) => Some(record),
-            Err(error) => {
-                tracing::error!(key = change.key, %error, "job record ignored");
-                None
-            }
-        },
-        Err(error) => {
-            tracing::warn!(key = change.key, error = chain(&error), "job record not readable");
-            None
-        }
     }
 }

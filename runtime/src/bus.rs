@@ -10,9 +10,11 @@
 //!   then repeat values.
 //! * All functions work with nats-server 2.9.10, which distributions ship, and with the newest.
 
+mod claim;
 mod config;
 mod connect;
 mod credentials;
+mod decode;
 mod error;
 mod exclusive;
 mod follow;
@@ -44,7 +46,10 @@ use wattle_common::ClusterId;
 use wattle_common::codec::{self, PAYLOAD_LEN_MAX};
 use wattle_common::subject::{RequestTopic, Requester, StreamName, Subject};
 
+pub(crate) use claim::{Claim, Claimed};
+pub use claim::{claimant, claimant_of};
 pub use config::BusConfig;
+pub use decode::JobChange;
 pub use error::BusError;
 pub use exclusive::{ExclusiveBucket, ExclusiveError, Stored};
 pub use kv::{Change, KvBucket, Watch};

@@ -71,7 +71,8 @@ async fn drive<M: Machine>(
     }
 }
 
-async fn wake_at(wake: Option<(wattle_common::Timestamp, &'static str)>) {
+/// Returns at the requested time; never without one. The only place that waits for a machine's wake-up.
+pub(crate) async fn wake_at(wake: Option<(wattle_common::Timestamp, &'static str)>) {
     match wake {
         Some((at, why)) => {
             clock::sleep_until(at).await;

@@ -1,150 +1,47 @@
-//! The common part of every service's `main`: command line, logs, configuration, signals, exit code.
+//! The shell of every service: all between its machine and the bus, the clock and the process.
+//!
+//! A service is its [`Machine`](wattle_common::Machine) and a short wiring file. The wiring states which
+//! sources deliver inputs and how each action is carried out. The rest is here, once for all services.
+//!
+//! ```text
+//! sources --next--> input --handle--> machine --actions--> act --> bus, disk, devices
+//!                                     ^ wake, at the instant that the machine has requested
+//! ```
+//!
+//! | part | where |
+//! |---|---|
+//! | command line, logs, configuration, signals, exit code | [`Program`] |
+//! | name on the bus, registration with statistics, metrics endpoint, connection | [`Shell`] |
+//! | which of several processes is active | [`LeaseMode`] |
+//! | inputs to the machine, its wake-ups, its actions in their order | [`crate::driver`] |
+//! | a machine that exists only while its process is active | [`Service`], [`Shell::run`] |
+//! | a machine of a node that always runs, with a bus side that may be absent | [`Link`], [`Shell::follow`] |
+//!
+//! # One turn
+//!
+//! 1. All actions of the turn before are carried out, in their order.
+//! 2. The shell waits for the first of: shutdown, the loss of the lease, the machine's wake-up, an input.
+//! 3. In [`Shell::run`], a lease that has ended by this process's clock is confirmed first. The process or
+//!    the server was away, so another process may have decided meanwhile.
+//! 4. The machine receives the input, or is woken.
+//!
+//! # Restart and stop
+//!
+//! * A connection, a bucket and a lease are waited for without a limit. A refusal ends a [`Service`] with an
+//!   error; a [`Link`] opens everything again after a second, because its machine runs without the bus.
+//! * A process that loses its lease drops what it knows of the store and returns to standby. As the active
+//!   one it starts like after a restart, from the store.
+//! * At shutdown the sources are dropped, pending work is completed within its limit, the lease is released,
+//!   and the client's queue is written. The next process is then active at once.
 
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+mod active;
+mod link;
+mod mode;
+mod program;
+mod shell;
 
-use anyhow::Context as _;
-use clap::{Arg, ArgMatches, Command, Subcommand, value_parser};
-
-use crate::log_limit;
-use crate::shell::{Shutdown, start_logging};
-
-/// Exit code for wrong usage or configuration, as in clap.
-const EXIT_USAGE: u8 = 2;
-
-/// Threads of a service's async runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Threads {
-    /// One thread; blocking work has its own thread.
-    One,
-    /// Two threads, so that a long decision does not block the bus.
-    Two,
-}
-
-/// The program of a service: `NAME --config FILE`.
-#[derive(Clone, Copy, Debug)]
-pub struct Program {
-    /// Name of the binary, `wattle-` and the service.
-    pub name: &'static str,
-    /// Purpose of the service, for `--help`.
-    pub about: &'static str,
-    /// Threads of its runtime.
-    pub threads: Threads,
-}
-
-impl Program {
-    /// Loads the configuration and runs the service until shutdown; errors are logged here, once.
-    pub fn main<C, L, E>(
-        self,
-        load: impl FnOnce(&Path) -> Result<C, L>,
-        serve: impl AsyncFnOnce(C, &Shutdown) -> Result<(), E>,
-    ) -> ExitCode
-    where
-        L: Into<anyhow::Error>,
-        E: Into<anyhow::Error>,
-    {
-        self.start(&self.command().get_matches(), load, serve)
-    }
-
-    /// As [`Program::main`], for a program with subcommands; `serve` receives the subcommand, if one
-    /// is given.
-    pub fn main_with<T, C, L, E>(
-        self,
-        load: impl FnOnce(&Path) -> Result<C, L>,
-        serve: impl AsyncFnOnce(C, Option<T>, &Shutdown) -> Result<(), E>,
-    ) -> ExitCode
-    where
-        T: Subcommand,
-        L: Into<anyhow::Error>,
-        E: Into<anyhow::Error>,
-    {
-        let matches = T::augment_subcommands(self.command()).get_matches();
-        let task = T::from_arg_matches(&matches).ok();
-        self.start(&matches, load, async |config, shutdown: &Shutdown| {
-            serve(config, task, shutdown).await
-        })
-    }
-
-    fn command(self) -> Command {
-        let file = format!("{}.toml", self.name.trim_start_matches("wattle-"));
-        let config = Arg::new("config")
-            .long("config")
-            .value_name("FILE")
-            .value_parser(value_parser!(PathBuf))
-            .required(true)
-            .help(format!("The configuration file; deploy/{file} explains every key"));
-        Command::new(self.name)
-            .about(self.about)
-            .version(env!("CARGO_PKG_VERSION"))
-            .after_help(format!("Example:\n  {} --config /etc/wattle/{file}", self.name))
-            .arg(config)
-    }
-
-    fn start<C, L, E>(
-        self,
-        matches: &ArgMatches,
-        load: impl FnOnce(&Path) -> Result<C, L>,
-        serve: impl AsyncFnOnce(C, &Shutdown) -> Result<(), E>,
-    ) -> ExitCode
-    where
-        L: Into<anyhow::Error>,
-        E: Into<anyhow::Error>,
-    {
-        start_logging();
-        let file: &PathBuf = matches.get_one("config").expect("a required argument");
-        let config = match load(file) {
-            Ok(config) => config,
-            Err(error) => {
-                let error: anyhow::Error = error.into();
-                tracing::error!(error = %format!("{error:#}"), "invalid configuration");
-                return ExitCode::from(EXIT_USAGE);
-            }
-        };
-        match run(self.threads, config, serve) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                tracing::error!(error = %format!("{error:#}"), "service failed");
-                ExitCode::FAILURE
-            }
-        }
-    }
-}
-
-fn run<C, E: Into<anyhow::Error>>(
-    threads: Threads,
-    config: C,
-    serve: impl AsyncFnOnce(C, &Shutdown) -> Result<(), E>,
-) -> anyhow::Result<()> {
-    let mut builder = match threads {
-        Threads::One => tokio::runtime::Builder::new_current_thread(),
-        Threads::Two => tokio::runtime::Builder::new_multi_thread(),
-    };
-    if threads == Threads::Two {
-        builder.worker_threads(2);
-    }
-    let runtime = builder.enable_all().build().context("cannot start threads")?;
-    runtime.block_on(async {
-        let shutdown = Shutdown::listen().context("cannot listen for signals")?;
-        tokio::spawn(crate::clock::report_steps());
-        tokio::spawn(log_limit::report_regularly());
-        let served = serve(config, &shutdown).await;
-        log_limit::report_suppressed();
-        served.map_err(Into::into)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn command_line_requires_a_configuration_file() {
-        let program =
-            Program { name: "wattle-example", about: "An example", threads: Threads::One };
-        program.command().debug_assert();
-        let error = program.command().try_get_matches_from(["wattle-example"]).unwrap_err();
-        assert!(error.to_string().contains("--config <FILE>"), "{error}");
-        let help = program.command().render_help().to_string();
-        assert!(help.contains("deploy/example.toml"), "{help}");
-    }
-}
+pub use active::{Actions, End, Phase, Service, Step};
+pub use link::Link;
+pub use mode::LeaseMode;
+pub use program::{Program, Threads};
+pub use shell::{Identity, Shell};

@@ -1,9 +1,9 @@
 //! Connects the decisions with Slurm, the state folder and the bus.
 //!
-//! One loop: read Slurm, decide, carry out all actions in their order, and wait for a change on the bus, the
-//! bell or the next regular poll. Of several services of a cluster one is active, by a lease; the lease is
-//! checked before each command. While the bus is away Slurm is still read and orders that are known are
-//! carried out; the intake plugin then leaves new jobs to Slurm, because the heartbeat stops.
+//! A round reads Slurm, decides and carries out all actions in their order. The next one follows a change on
+//! the bus, the bell or the interval of polls. The lease is checked before each command. While the bus is away
+//! Slurm is still read and orders that are known are carried out until the lease ends; the intake plugin
+//! leaves new jobs to Slurm, because the heartbeat stops.
 
 mod bus;
 pub mod client;
@@ -18,13 +18,12 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use wattle_common::messages::{JobRecord, NodeDesired};
+use wattle_common::Machine as _;
 use wattle_common::subject::{Bucket, LeaseKey};
-use wattle_common::{Machine as _, codec};
-use wattle_runtime::bus::{Bus, BusError, Candidate, Change, Leadership, Service, Watch};
-use wattle_runtime::metrics::Metrics;
+use wattle_runtime::bus::{Bus, BusError, Change, Leadership, Watch, claimant};
+use wattle_runtime::clock;
+use wattle_runtime::service::{self, Identity, LeaseMode, Phase, Service, Shell};
 use wattle_runtime::shell::{Shutdown, chain};
-use wattle_runtime::{clock, instance};
 
 use self::bus::{Ask, Reports};
 use self::client::CommandLine;
@@ -39,8 +38,6 @@ use crate::machine::{Action, Event, SlurmMachine};
 
 pub use state_folder::StateError;
 
-/// The name under which the services register.
-const NAME: &str = "wattle-slurm";
 /// Interval of the polls after a command: a released job usually starts within it.
 const POLL_AFTER_COMMAND: Duration = Duration::from_millis(300);
 /// Number of polls at that interval.
@@ -67,10 +64,13 @@ pub enum ShellError {
     State(#[from] StateError),
 }
 
-/// Why the service stopped working.
-enum Ended {
-    Stopped,
-    Lost,
+/// Why an active phase ended.
+type End = service::End<ShellError>;
+
+impl From<StateError> for End {
+    fn from(error: StateError) -> Self {
+        Self::Failed(error.into())
+    }
 }
 
 /// Runs until shutdown.
@@ -78,60 +78,13 @@ enum Ended {
 /// # Errors
 /// If the bus refuses the connection, or the state folder cannot be used.
 pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> {
-    let metrics = Metrics::start(&config.metrics, "slurm", &config.cluster, None);
-    let metrics = SlurmMetrics::new(&metrics, config.level);
-    let connect = async {
-        let bus = Bus::connect(&config.nats, config.cluster.clone(), NAME).await?;
-        let length = Duration::from_millis(config.service_lease_wall_ms);
-        let candidate = Candidate::new(&bus, LeaseKey::Slurm, length).await?;
-        Ok::<_, BusError>((bus, candidate))
-    };
-    let Some(connected) = shutdown.or(connect).await else { return Ok(()) };
-    let (bus, candidate) = connected?;
-    metrics.follow_bus(&bus);
-    loop {
-        let Some(lease) = shutdown.or(stand_by(&bus, &candidate)).await else { return Ok(()) };
-        let lease = lease?;
-        let Some(folder) = shutdown.or(open_folder(&config)).await else { return Ok(()) };
-        metrics.is_active(true);
-        let open = Active::open(&config, &bus, &lease, folder?, metrics.clone());
-        let served = match shutdown.or(open).await {
-            Some(Ok(mut active)) => active.serve(shutdown).await,
-            Some(Err(error)) => Err(error),
-            None => Ok(Ended::Stopped),
-        };
-        metrics.is_active(false);
-        match served {
-            Ok(Ended::Lost) => tracing::error!(
-                "another Slurm service is active in this cluster because this one was away longer than its \
-                 lease; this one is on standby"
-            ),
-            ended => {
-                lease.release().await;
-                bus.flush().await;
-                return ended.map(drop);
-            }
-        }
-    }
-}
-
-async fn stand_by(bus: &Bus, candidate: &Candidate) -> Result<Leadership, BusError> {
-    let service = register(bus, "standby").await?;
-    let lease = candidate
-        .acquire(|lease| {
-            let active = &lease.holder.instance;
-            tracing::warn!(
-                active,
-                "another Slurm service is active in this cluster; this one is on standby"
-            );
-        })
-        .await;
-    service.stop().await;
-    Ok(lease)
-}
-
-async fn register(bus: &Bus, state: &str) -> Result<Service, BusError> {
-    bus.register_one_of(NAME, "connects the cluster with Slurm", &[("state", state)]).await
+    let about = "connects the cluster with Slurm";
+    let identity = Identity::of_cluster("wattle-slurm", about, &config.cluster);
+    let length = Duration::from_millis(config.service_lease_wall_ms);
+    let mode = LeaseMode::Checked { key: LeaseKey::Slurm, length };
+    let shell = Shell::start(identity, &config.metrics, &config.nats);
+    let metrics = SlurmMetrics::new(shell.metrics(), config.level);
+    shell.run::<SlurmService>(mode, (config, metrics), shutdown).await
 }
 
 /// Waits until no other process uses the state folder.
@@ -172,11 +125,20 @@ fn offset_s(text: &str) -> Option<i64> {
     Some(sign * (number / 100 * 3_600 + number % 100 * 60))
 }
 
+/// What the sources deliver.
+enum Input {
+    /// Slurm is to be read.
+    Round,
+    Answer(Event),
+    Desired(Vec<Change>),
+    Records(Vec<Change>),
+}
+
 /// The process that holds the lease.
-struct Active<'a> {
-    config: &'a Config,
+struct SlurmService {
+    config: Config,
     bus: Bus,
-    lease: &'a Leadership,
+    lease: Leadership,
     folder: StateFolder,
     client: CommandLine,
     machine: SlurmMachine,
@@ -186,6 +148,11 @@ struct Active<'a> {
     reports: Reports,
     requests: mpsc::Sender<Ask>,
     events: mpsc::Receiver<Event>,
+    /// When the last round began, and when the next regular one is due, of the monotonic clock.
+    began: Duration,
+    due: Duration,
+    /// Whether something has changed since the last round: the next one follows at the shortest interval.
+    is_changed: bool,
     /// Length of the last poll.
     poll_time: Duration,
     /// Remaining polls at the short interval after a command.
@@ -193,25 +160,25 @@ struct Active<'a> {
     /// Why Slurm was not read, while it is not.
     away: Option<String>,
     metrics: SlurmMetrics,
-    _service: Service,
+    _registered: wattle_runtime::bus::Service,
     _tasks: JoinSet<()>,
 }
 
-impl<'a> Active<'a> {
+impl Service for SlurmService {
+    type Machine = SlurmMachine;
+    type Input = Input;
+    type Setup = (Config, SlurmMetrics);
+    type Failure = ShellError;
+
     /// Reads what is stored, and all orders and records: a round without them would forget released jobs.
-    async fn open(
-        config: &'a Config,
-        bus: &Bus,
-        lease: &'a Leadership,
-        folder: StateFolder,
-        metrics: SlurmMetrics,
-    ) -> Result<Self, ShellError> {
+    async fn open((config, metrics): &Self::Setup, phase: Phase<'_>) -> Result<Self, End> {
+        let bus = phase.bus;
+        let folder = open_folder(config).await?;
         let state = folder.load()?;
         let settings = config.settings(local_offset_s().await);
         // As a launcher's, so that a launcher of the same node stands aside.
         let hash = wattle_common::hash::fnv1a(config.state_dir.as_os_str().as_encoded_bytes());
-        let name = format!("{}, state {hash:016x}", instance::name());
-        let mut machine = SlurmMachine::new(settings, state, name);
+        let mut machine = SlurmMachine::new(settings, state, claimant(hash));
         let mut desired = bus.bucket(Bucket::Desired).await?.watch().await?;
         let mut records = bus.bucket(Bucket::Jobs).await?.watch().await?;
         let now = clock::now();
@@ -227,16 +194,16 @@ impl<'a> Active<'a> {
             time_limit: Duration::from_millis(config.command_wall_ms),
         };
         let reports = Reports::default();
-        let (requests, to_send) = mpsc::channel(bus::REQUESTS_MAX);
+        let (requests, to_send) = mpsc::channel(self::bus::REQUESTS_MAX);
         let (answers, events) = mpsc::channel(EVENTS_MAX);
         let mut tasks = JoinSet::new();
         tasks.spawn(reports.clone().store(bus.bucket(Bucket::Actual).await?));
-        tasks.spawn(bus::ask(bus.clone(), to_send, answers));
+        tasks.spawn(self::bus::ask(bus.clone(), to_send, answers));
         tracing::info!(cluster = %config.cluster, level = %config.level, "active");
-        let mut active = Self {
-            config,
+        let mut service = Self {
+            config: config.clone(),
             bus: bus.clone(),
-            lease,
+            lease: phase.lease.clone(),
             folder,
             client: CommandLine::new(programs),
             machine,
@@ -246,83 +213,96 @@ impl<'a> Active<'a> {
             reports,
             requests,
             events,
+            began: Duration::ZERO,
+            due: Duration::ZERO,
+            is_changed: false,
             poll_time: Duration::ZERO,
             early_polls: 0,
             away: None,
-            metrics,
-            _service: register(bus, "active").await?,
+            metrics: metrics.clone(),
+            _registered: phase.register().await?,
             _tasks: tasks,
         };
-        active.act(actions).await?;
-        Ok(active)
+        service.act(&mut actions).await?;
+        Ok(service)
     }
 
-    async fn serve(&mut self, shutdown: &Shutdown) -> Result<Ended, ShellError> {
-        let every = Duration::from_millis(self.config.poll_wall_ms);
+    fn set_active((_, metrics): &Self::Setup, active: bool) {
+        metrics.is_active(active);
+    }
+
+    fn machine(&mut self) -> &mut SlurmMachine {
+        &mut self.machine
+    }
+
+    async fn next(&mut self) -> Option<Input> {
         loop {
-            let began = clock::monotonic();
-            if !self.lease.is_valid() && self.lease.confirm().await.is_err() {
-                return Ok(Ended::Lost);
-            }
-            self.round().await?;
-            let interval = every.max(self.poll_time * POLL_SHARE);
-            let early = self.early_polls > 0;
-            let interval = if early { POLL_AFTER_COMMAND.min(interval) } else { interval };
-            self.early_polls = self.early_polls.saturating_sub(1);
-            let next = interval.saturating_sub(clock::monotonic().saturating_sub(began));
-            let next = tokio::time::sleep(next.max(POLL_MIN));
-            tokio::pin!(next);
-            // Changes that arrive within the shortest interval are handled together.
-            let mut polls = false;
-            loop {
-                let shortest = POLL_MIN.saturating_sub(clock::monotonic().saturating_sub(began));
-                tokio::select! {
-                    () = shutdown.wait() => return Ok(Ended::Stopped),
-                    lost = self.lease.lost() => {
-                        tracing::debug!(error = chain(&lost), "lease lost");
-                        return Ok(Ended::Lost);
-                    }
-                    () = &mut next => break,
-                    () = tokio::time::sleep(shortest), if polls => break,
-                    () = self.bell.rings() => polls = true,
-                    Some(event) = self.events.recv() => self.handle(event).await?,
-                    Some(changes) = self.desired.next_batch(BATCH_MAX) => {
-                        polls = true;
-                        for event in changes.into_iter().filter_map(desired_event) {
-                            self.handle(event).await?;
-                        }
-                    }
-                    Some(changes) = self.records.next_batch(BATCH_MAX) => {
-                        for event in changes.into_iter().filter_map(record_event) {
-                            polls |= matches!(&event, Event::RecordChanged(record)
-                                if intake::slurm_id(&record.spec.job).is_some());
-                            self.handle(event).await?;
-                        }
-                    }
+            let shortest = self.began + POLL_MIN;
+            let due = if self.is_changed { shortest.min(self.due) } else { self.due };
+            tokio::select! {
+                () = tokio::time::sleep(due.saturating_sub(clock::monotonic())) => {
+                    return Some(Input::Round);
+                }
+                () = self.bell.rings() => self.is_changed = true,
+                Some(event) = self.events.recv() => return Some(Input::Answer(event)),
+                Some(changes) = self.desired.next_batch(BATCH_MAX) => {
+                    return Some(Input::Desired(changes));
+                }
+                Some(changes) = self.records.next_batch(BATCH_MAX) => {
+                    return Some(Input::Records(changes));
                 }
             }
         }
     }
 
-    async fn handle(&mut self, event: Event) -> Result<(), ShellError> {
-        let mut actions = Vec::new();
-        self.machine.handle(clock::now(), event, &mut actions);
-        self.act(actions).await
+    async fn handle(&mut self, input: Input, actions: &mut Vec<Action>) -> Result<(), End> {
+        match input {
+            Input::Round => self.round(actions).await?,
+            Input::Answer(event) => self.machine.handle(clock::now(), event, actions),
+            Input::Desired(changes) => {
+                self.is_changed = true;
+                for event in changes.into_iter().filter_map(desired_event) {
+                    self.machine.handle(clock::now(), event, actions);
+                    self.act(actions).await?;
+                }
+            }
+            Input::Records(changes) => {
+                for event in changes.into_iter().filter_map(record_event) {
+                    self.is_changed |= matches!(&event, Event::RecordChanged(record)
+                        if intake::slurm_id(&record.spec.job).is_some());
+                    self.machine.handle(clock::now(), event, actions);
+                    self.act(actions).await?;
+                }
+            }
+        }
+        Ok(())
     }
 
-    /// Reads Slurm and carries out what follows from it.
-    async fn round(&mut self) -> Result<(), ShellError> {
-        let mut actions = Vec::new();
-        let began = clock::monotonic();
+    /// Carries out actions in their order, and those that follow from them.
+    async fn act(&mut self, actions: &mut Vec<Action>) -> Result<(), End> {
+        let mut queue = VecDeque::from(std::mem::take(actions));
+        while let Some(action) = queue.pop_front() {
+            let mut more = Vec::new();
+            self.carry_out(action, &mut more).await?;
+            queue.extend(more);
+        }
+        Ok(())
+    }
+}
+
+impl SlurmService {
+    /// Reads Slurm, carries out what follows from it, and sets the time of the next round.
+    async fn round(&mut self, actions: &mut Vec<Action>) -> Result<(), End> {
+        (self.began, self.is_changed) = (clock::monotonic(), false);
         let view = self.client.view(clock::now()).await;
-        self.poll_time = clock::monotonic().saturating_sub(began);
+        self.poll_time = clock::monotonic().saturating_sub(self.began);
         self.metrics.polled(view.as_ref().ok(), self.poll_time);
         match view {
             Ok(view) => {
                 if let Some(error) = self.away.take() {
                     tracing::info!(error, "Slurm answers again");
                 }
-                self.machine.handle(clock::now(), Event::Viewed(view), &mut actions);
+                self.machine.handle(clock::now(), Event::Viewed(view), actions);
                 self.beat();
             }
             Err(error) => {
@@ -331,10 +311,18 @@ impl<'a> Active<'a> {
                     tracing::error!(error, "Slurm not read; nothing is changed");
                 }
                 self.away = Some(error);
-                self.machine.wake(clock::now(), &mut actions);
+                self.machine.wake(clock::now(), actions);
             }
         }
-        self.act(actions).await
+        self.act(actions).await?;
+        let every = Duration::from_millis(self.config.poll_wall_ms);
+        let interval = every.max(self.poll_time * POLL_SHARE);
+        let early = self.early_polls > 0;
+        let interval = if early { POLL_AFTER_COMMAND.min(interval) } else { interval };
+        self.early_polls = self.early_polls.saturating_sub(1);
+        // Commands take time: the interval counts from the beginning of the round.
+        self.due = (self.began + interval).max(clock::monotonic() + POLL_MIN);
+        Ok(())
     }
 
     /// Shows the intake plugin that jobs may be held.
@@ -352,22 +340,11 @@ impl<'a> Active<'a> {
         }
     }
 
-    /// Carries out actions in their order, and those that follow from them.
-    async fn act(&mut self, actions: Vec<Action>) -> Result<(), ShellError> {
-        let mut queue = VecDeque::from(actions);
-        while let Some(action) = queue.pop_front() {
-            let mut more = Vec::new();
-            self.carry_out(action, &mut more).await?;
-            queue.extend(more);
-        }
-        Ok(())
-    }
-
     async fn carry_out(
         &mut self,
         action: Action,
         more: &mut Vec<Action>,
-    ) -> Result<(), ShellError> {
+    ) -> Result<(), StateError> {
         match action {
             Action::Submit(spec, submission) => {
                 tracing::info!(job = %spec.job, user = spec.user, "submitting");
@@ -420,27 +397,14 @@ impl<'a> Active<'a> {
 }
 
 fn desired_event(change: Change) -> Option<Event> {
-    let desired = decoded::<NodeDesired>(&change, Bucket::Desired)?;
-    Some(Event::DesiredChanged(desired))
+    Some(Event::DesiredChanged(change.decode(Bucket::Desired)?))
 }
 
 fn record_event(change: Change) -> Option<Event> {
     if change.value.is_none() {
         return change.key.parse().ok().map(Event::RecordRemoved);
     }
-    let record = decoded::<JobRecord>(&change, Bucket::Jobs)?;
-    Some(Event::RecordChanged(Box::new(record)))
-}
-
-fn decoded<T: serde::de::DeserializeOwned>(change: &Change, bucket: Bucket) -> Option<T> {
-    match codec::decode_json::<T>(change.value.as_ref()?) {
-        Ok(value) => Some(value),
-        Err(error) => {
-            let (bucket, key, revision) = (bucket.token(), &change.key, change.revision);
-            tracing::error!(bucket, key, revision, error = chain(&error), "value ignored");
-            None
-        }
-    }
+    Some(Event::RecordChanged(Box::new(change.decode(Bucket::Jobs)?)))
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> anyhow::Result<()> {
     let bus = bus?;
     metrics.follow_bus(&bus);
     let metrics = WebMetrics::new(&metrics);
-    let service = bus.register(NAME, "serves the web page of the cluster").await?;
+    let service = bus.register(NAME, "serves the web page of the cluster", &[]).await?;
     let shared = Arc::new(Shared {
         model: Mutex::new(Model::new(config.cluster.as_str())),
         hub: Mutex::new(Hub::new(config.viewers_max as usize)),

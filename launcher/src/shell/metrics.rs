@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use wattle_common::JobId;
 use wattle_common::messages::{LaunchReport, LaunchState};
-use wattle_runtime::bus::Bus;
 use wattle_runtime::metrics::{Counter, Counters, Gauge, Gauges, Metrics};
 
 use crate::Action;
@@ -21,7 +20,6 @@ type Runs = BTreeSet<(JobId, u32)>;
 /// The metrics of one launcher. Clones share them.
 #[derive(Clone)]
 pub struct LauncherMetrics {
-    metrics: Metrics,
     jobs: Gauges<1>,
     generation: Gauge,
     starts: Counters<1>,
@@ -72,7 +70,6 @@ impl LauncherMetrics {
         );
         ends.begin(RESULTS.map(|result| [result]));
         Self {
-            metrics: metrics.clone(),
             jobs: metrics.gauges(
                 "wattle_launcher_jobs",
                 "Jobs in the launcher's report by the state of their processes",
@@ -94,11 +91,6 @@ impl LauncherMetrics {
             ),
             ended: Arc::default(),
         }
-    }
-
-    /// Reads the state of the connection from `bus`.
-    pub(super) fn follow_bus(&self, bus: &Bus) {
-        self.metrics.follow_bus(bus);
     }
 
     /// The machine returned an action.

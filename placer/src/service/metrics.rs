@@ -8,7 +8,6 @@ use wattle_common::job::JobPhase;
 use wattle_common::messages::{JobRecord, LedgerEntry};
 use wattle_common::{JobId, NodeId, Power, Timestamp};
 use wattle_grid::poller::Read;
-use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 use wattle_runtime::metrics::{Counter, Counters, Gauge, Gauges, Histogram, Metrics};
 use wattle_runtime::traces;
@@ -40,7 +39,6 @@ const J_PER_KWH: f64 = 3.6e6;
 /// The metrics of one placer. Clones share them.
 #[derive(Clone)]
 pub struct PlacerMetrics {
-    metrics: Metrics,
     active: Gauge,
     jobs: Gauges<1>,
     oldest_queued: Gauge,
@@ -144,7 +142,6 @@ impl PlacerMetrics {
             .gauge("wattle_placer_active", "Whether this placer decides: 1, or 0 on standby");
         active.set([], Some(0.0));
         Self {
-            metrics: metrics.clone(),
             active,
             jobs: metrics.gauges(
                 "wattle_placer_jobs",
@@ -215,11 +212,6 @@ impl PlacerMetrics {
 
     fn counted(&self) -> MutexGuard<'_, Counted> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Reads the state of the connection from `bus`.
-    pub(super) fn follow_bus(&self, bus: &Bus) {
-        self.metrics.follow_bus(bus);
     }
 
     /// This placer becomes active, or returns to standby.

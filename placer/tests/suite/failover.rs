@@ -16,7 +16,7 @@ use wattle_common::{Energy, JobId, Timestamp, codec};
 use wattle_runtime::clock;
 use wattle_testkit::ledger_entry;
 
-use crate::site::{SERVICE_LEASE, Site, accepted, cluster, node, spec};
+use crate::site::{Site, accepted, cluster, node, spec};
 
 /// Time between two requests of one user.
 const SUBMIT_EVERY: Duration = Duration::from_millis(20);
@@ -88,8 +88,8 @@ impl Site {
 }
 
 /// With jobs running, submissions under way and energy being metered, no record is lost, no attempt
-/// doubled and no joule counted twice: after kill -9 of the leader within two lease times, after its clean
-/// stop at once.
+/// doubled and no joule counted twice, after kill -9 of the leader and after its clean stop. How long a
+/// takeover takes is a test of the lease on virtual time (`common/src/lease/takeover_tests.rs`).
 #[tokio::test(flavor = "multi_thread")]
 async fn another_placer_takes_over_and_loses_nothing() {
     let mut site = Site::new().await;
@@ -169,8 +169,6 @@ async fn another_placer_takes_over_and_loses_nothing() {
     };
     let (kill_9, clean) = (gap(killed, stopped), gap(stopped, Duration::MAX));
     println!("takeover: {kill_9:?} after kill -9, {clean:?} after a clean stop");
-    assert!(kill_9 < SERVICE_LEASE * 2, "{kill_9:?}");
-    assert!(clean < SERVICE_LEASE, "{clean:?}");
     for number in 0..accepted_at.len() {
         let record = site.record(&format!("s{number}"), |_| true).await;
         assert_eq!((record.phase, record.attempt), (JobPhase::Queued, 0), "{record:#?}");
@@ -199,10 +197,7 @@ async fn paused_leader_orders_nothing_after_another_led() {
 
     let first = site.placer.as_ref().unwrap();
     signal(first, "STOP");
-    let stopped = clock::monotonic();
     site.until_state(&second.0, "active").await;
-    let led = clock::monotonic() - stopped;
-    assert!(led < SERVICE_LEASE * 2, "{led:?}");
     // The new leader changes what the paused one knows, and both have messages to process.
     let cancel = CancelJob { job: JobId::new("a").unwrap() };
     assert_eq!(site.request(RequestTopic::JobCancelled, &cancel).await, accepted("a"));

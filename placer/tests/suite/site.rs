@@ -16,11 +16,11 @@ use wattle_runtime::clock;
 use wattle_runtime::testing::{NatsServer, until};
 use wattle_testkit::{applied_gpu, job_spec, power_report};
 
-/// Long enough for a machine that runs many tests at once.
+/// A wait that takes longer hangs.
 pub(crate) const DEADLINE: Duration = wattle_runtime::testing::HANG;
 
 /// The lease of the leading placer.
-pub(crate) const SERVICE_LEASE: Duration = Duration::from_secs(2);
+const SERVICE_LEASE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Site {
     pub(crate) server: NatsServer,

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use wattle_common::messages::{AppliedGpu, PowerReport};
 use wattle_common::{Power, Timestamp};
-use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 use wattle_runtime::metrics::{Counter, Gauge, Gauges, Metrics};
 
@@ -15,7 +14,6 @@ use crate::note::Note;
 /// The metrics of one power agent. Clones share them.
 #[derive(Clone)]
 pub struct PowerMetrics {
-    metrics: Metrics,
     gpus: Arc<Vec<(Gauges<2>, Value)>>,
     conditions: Gauges<1>,
     generation: Gauge,
@@ -79,7 +77,6 @@ impl PowerMetrics {
             lease.set([], Some(left));
         });
         Self {
-            metrics: metrics.clone(),
             gpus: Arc::new(gpus.into()),
             conditions: metrics.gauges(
                 "wattle_power_gpus_with_condition",
@@ -110,11 +107,6 @@ impl PowerMetrics {
                 "Desired states that were refused: outdated, expired or with an impossible number",
             ),
         }
-    }
-
-    /// Reads the state of the connection from `bus`.
-    pub(super) fn follow_bus(&self, bus: &Bus) {
-        self.metrics.follow_bus(bus);
     }
 
     /// The machine returned an action.

@@ -1,7 +1,6 @@
 //! Metrics of a predictor: windows, surfaces and jobs. The errors of its predictions are the registry's.
 
 use wattle_common::id::PredictorId;
-use wattle_runtime::bus::Bus;
 use wattle_runtime::metrics::{Counters, Gauges, Metrics};
 
 use crate::machine::Action;
@@ -9,7 +8,6 @@ use crate::machine::Action;
 /// The metrics of one predictor. Clones share them.
 #[derive(Clone)]
 pub struct PredictorMetrics {
-    metrics: Metrics,
     name: String,
     active: Gauges<1>,
     jobs: Gauges<1>,
@@ -41,7 +39,6 @@ impl PredictorMetrics {
         );
         surfaces.begin([[name.as_str()]]);
         Self {
-            metrics: metrics.clone(),
             active,
             jobs: metrics.gauges(
                 "wattle_predictor_jobs",
@@ -52,11 +49,6 @@ impl PredictorMetrics {
             surfaces,
             name,
         }
-    }
-
-    /// Reads the state of the connection from `bus`.
-    pub(super) fn follow_bus(&self, bus: &Bus) {
-        self.metrics.follow_bus(bus);
     }
 
     /// This process becomes active, or returns to standby.

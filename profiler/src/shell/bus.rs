@@ -1,7 +1,7 @@
 //! Publishes the profiler's messages and receives reports and records.
 //!
 //! The last summary also answers requests. Of two profilers with one node's name, the holder of the lease
-//! is active; the other one measures and sends nothing.
+//! is active ([`LeaseMode::Node`]); the other one measures and sends nothing.
 //! Core messages are dropped while the bus is away. Windows wait in a bounded queue: each is stored,
 //! in order, whereas `PendingWrites` of the runtime keeps only the newest write of a key. A ledger
 //! entry is sent once and its result reported; the machine persists it and retries. Entries of the last
@@ -11,15 +11,17 @@
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use wattle_common::bounds::{OutOfBounds, check_launch_report, check_power_report, check_record};
 use wattle_common::codec;
 use wattle_common::lease::NODE_LEASE;
 use wattle_common::messages::{JobProgressed, JobWindow, LedgerEntry, NodeSummary, TelemetryBatch};
 use wattle_common::subject::{Bucket, JobTopic, LeaseKey, NodeTopic, Reporter, Subject};
 use wattle_common::{ClusterId, JobId, NodeId};
-use wattle_runtime::bus::{Appender, Bus, BusError, Candidate, Change, Leadership, Service, Watch};
+use wattle_runtime::bus::{Appender, Bus, BusError, Change, Service, Watch};
 use wattle_runtime::clock;
+use wattle_runtime::service::{LeaseMode, Link, Shell};
+use wattle_runtime::shell::chain;
 
 use super::ServiceConfig;
 use super::metrics::{ProfilerMetrics, WindowResult};
@@ -85,6 +87,7 @@ impl Outbox {
     }
 }
 
+#[derive(Clone)]
 struct Names {
     cluster: ClusterId,
     node: NodeId,
@@ -100,7 +103,9 @@ impl Names {
     }
 }
 
+/// Starts the tasks that send and receive.
 pub(super) fn start(
+    shell: Shell,
     config: &ServiceConfig,
     events: mpsc::Sender<Event>,
     metrics: ProfilerMetrics,
@@ -109,109 +114,106 @@ pub(super) fn start(
     let (windows, windows_out) = mpsc::channel(WINDOWS_MAX);
     let (ledger, ledger_out) = mpsc::channel(1);
     let (summary, last_summary) = watch::channel(None);
-    let (config, counts) = (config.clone(), metrics.clone());
-    let task = tokio::spawn(async move {
-        let names = Names { cluster: config.cluster.clone(), node: config.node.clone() };
-        let (sender, bus) = watch::channel(None);
-        let sending = async {
-            tokio::join!(
-                publish_core(&names, news_out, bus.clone(), &counts),
-                store_windows(&names, windows_out, bus.clone(), &counts),
-                store_ledger(&names, ledger_out, bus.clone(), &events, &counts),
-            )
-        };
-        tokio::select! {
-            _ = sending => {}
-            () = serve(&config, sender, &events, last_summary, &counts) => {}
-        }
-        let active = bus.borrow().clone();
-        if let Some(Active { bus, lease }) = active {
-            lease.release().await;
-            bus.flush().await;
-        }
+    let (sender, active) = watch::channel(None);
+    let names = Names { cluster: config.cluster.clone(), node: config.node.clone() };
+    let mode = LeaseMode::Node {
+        key: LeaseKey::Profiler(config.node.clone()),
+        length: NODE_LEASE,
+        on_standby: "another profiler has this node's name: this one is on standby and sends nothing; stop \
+                     one of the two, or configure another `node`",
+    };
+    // Its sender is dropped when everything is sent.
+    let (sending, machine) = watch::channel(());
+    let channels = Channels {
+        names: names.clone(),
+        events: events.clone(),
+        active: sender,
+        last_summary,
+        machine: machine.clone(),
+    };
+    let counts = metrics.clone();
+    tokio::spawn(async move {
+        let _sending = sending;
+        tokio::join!(
+            publish_core(&names, news_out, active.clone(), &counts),
+            store_windows(&names, windows_out, active.clone(), &counts),
+            store_ledger(&names, ledger_out, active, &events, &counts),
+        );
     });
+    let task = tokio::spawn(shell.follow::<ProfilerLink, _>(mode, channels, machine));
     Outbox { core, windows, ledger, summary, metrics, task }
 }
 
-/// The connection of the active profiler of the node.
+/// The channels between the machine and the bus.
 #[derive(Clone)]
-struct Active {
+struct Channels {
+    names: Names,
+    events: mpsc::Sender<Event>,
+    /// The bus, while this profiler is the active one of its node.
+    active: watch::Sender<Option<Bus>>,
+    last_summary: watch::Receiver<Option<NodeSummary>>,
+    /// Closed when the machine has ended and everything is sent.
+    machine: watch::Receiver<()>,
+}
+
+/// The bus side.
+struct ProfilerLink {
     bus: Bus,
-    lease: Leadership,
+    channels: Channels,
+    _following: JoinSet<()>,
 }
 
-/// Connects, registers and receives; never returns.
-async fn serve(
-    config: &ServiceConfig,
-    sender: watch::Sender<Option<Active>>,
-    events: &mpsc::Sender<Event>,
-    last_summary: watch::Receiver<Option<NodeSummary>>,
-    metrics: &ProfilerMetrics,
-) {
-    let (bus, actual, jobs, candidate) = loop {
-        match open(config).await {
-            Ok(open) => break open,
-            Err(error) => {
-                tracing::error!(%error, source = source(&error), "no bus; retrying");
-                tokio::time::sleep(RETRY).await;
-            }
-        }
-    };
-    metrics.follow_bus(&bus);
-    tokio::join!(
-        compete(config, &bus, &candidate, sender, last_summary),
-        follow(actual, events, |change| reported(&config.node, change)),
-        follow(jobs, events, recorded),
-    );
-}
+impl Link for ProfilerLink {
+    type Setup = Channels;
 
-/// Sends and answers while this process holds the node's lease; never returns.
-async fn compete(
-    config: &ServiceConfig,
-    bus: &Bus,
-    candidate: &Candidate,
-    sender: watch::Sender<Option<Active>>,
-    last_summary: watch::Receiver<Option<NodeSummary>>,
-) {
-    loop {
-        let standby = register(bus, config, "standby").await;
-        let lease = candidate
-            .acquire(|lease| {
-                tracing::error!(
-                    other = lease.holder.instance,
-                    "another profiler has this node's name: this one is on standby and sends nothing; \
-                     stop one of the two, or configure another `node`"
-                );
-            })
-            .await;
-        drop(standby);
-        sender.send_replace(Some(Active { bus: bus.clone(), lease: lease.clone() }));
-        let service = register(bus, config, "active").await;
+    /// Reports and records are also received on standby.
+    async fn open(channels: &Channels, bus: &Bus) -> Result<Self, BusError> {
+        let node = channels.names.node.clone();
+        let reports = [Reporter::Launcher, Reporter::Power].map(|reporter| reporter.key(&node));
+        let actual = bus.bucket(Bucket::Actual).await?.follow(reports.into()).await?;
+        let jobs = bus.bucket(Bucket::Jobs).await?.watch().await?;
+        let mut following = JoinSet::new();
+        let events = channels.events.clone();
+        following.spawn(follow(actual, events.clone(), move |change| reported(&node, change)));
+        following.spawn(follow(jobs, events, recorded));
+        Ok(Self { bus: bus.clone(), channels: channels.clone(), _following: following })
+    }
+
+    async fn work(&mut self, registered: Service) -> Result<(), BusError> {
+        let Channels { names, active, last_summary, machine, .. } = &self.channels;
+        let _connected = Connected::new(active, &self.bus);
+        let mut machine = machine.clone();
         tokio::select! {
-            () = answer_summaries(config, service, last_summary.clone()) => {}
-            lost = lease.lost() => {
-                sender.send_replace(None);
-                tracing::error!(other = lost.holder.instance, "another profiler of this node is active");
-            }
+            () = answer_summaries(names, registered, last_summary.clone()) => {}
+            // It carries no values.
+            _ = machine.changed() => {}
         }
+        Ok(())
     }
 }
 
-async fn register(bus: &Bus, config: &ServiceConfig, state: &str) -> Option<Service> {
-    let words = [("node", config.node.as_str()), ("state", state)];
-    let about = "watches GPUs and jobs";
-    let service = bus.register_one_of("wattle-profiler", about, &words).await;
-    service.inspect_err(|error| tracing::warn!(%error, "not registered")).ok()
+/// Lets messages be sent until it is dropped.
+struct Connected<'a>(&'a watch::Sender<Option<Bus>>);
+
+impl<'a> Connected<'a> {
+    fn new(active: &'a watch::Sender<Option<Bus>>, bus: &Bus) -> Self {
+        active.send_replace(Some(bus.clone()));
+        Self(active)
+    }
+}
+
+impl Drop for Connected<'_> {
+    fn drop(&mut self) {
+        self.0.send_replace(None);
+    }
 }
 
 /// Answers requests for the last summary.
 async fn answer_summaries(
-    config: &ServiceConfig,
-    service: Option<Service>,
+    names: &Names,
+    service: Service,
     last: watch::Receiver<Option<NodeSummary>>,
 ) {
-    let Some(service) = service else { return std::future::pending().await };
-    let names = Names { cluster: config.cluster.clone(), node: config.node.clone() };
     let mut requests = match service.endpoint(names.of_node(NodeTopic::SummaryRequested)).await {
         Ok(requests) => requests,
         Err(error) => {
@@ -234,87 +236,61 @@ async fn answer_summaries(
     std::future::pending::<()>().await;
 }
 
-async fn open(config: &ServiceConfig) -> Result<(Bus, Watch, Watch, Candidate), BusError> {
-    let name = format!("wattle-profiler-{}", config.node);
-    let bus = Bus::connect(&config.nats, config.cluster.clone(), &name).await?;
-    let reports = [Reporter::Launcher, Reporter::Power].map(|reporter| reporter.key(&config.node));
-    let actual = bus.bucket(Bucket::Actual).await?.follow(reports.into()).await?;
-    let jobs = bus.bucket(Bucket::Jobs).await?.watch().await?;
-    let candidate =
-        Candidate::new(&bus, LeaseKey::Profiler(config.node.clone()), NODE_LEASE).await?;
-    Ok((bus, actual, jobs, candidate))
-}
-
 async fn follow(
     mut watch: Watch,
-    events: &mpsc::Sender<Event>,
-    read: impl Fn(&Change) -> Result<Option<Event>, Unusable>,
+    events: mpsc::Sender<Event>,
+    read: impl Fn(&Change) -> Option<Event>,
 ) {
     while let Some(change) = watch.next().await {
-        match read(&change) {
-            Ok(Some(event)) => {
-                // Waits for room; the watch holds later changes.
-                if events.send(event).await.is_err() {
-                    break;
-                }
-            }
-            Ok(None) => {}
-            Err(error) => {
-                tracing::error!(key = change.key, %error, source = source(&error), "value ignored");
-            }
+        // Waits for room; the watch holds later changes.
+        if let Some(event) = read(&change)
+            && events.send(event).await.is_err()
+        {
+            break;
         }
     }
     // The watch ends only with the bus client.
     std::future::pending::<()>().await;
 }
 
-/// Why a value is ignored.
-#[derive(Debug, thiserror::Error)]
-enum Unusable {
-    /// It cannot be decoded.
-    #[error(transparent)]
-    Undecodable(#[from] codec::CodecError),
-    /// A number is outside its limits.
-    #[error(transparent)]
-    OutOfBounds(#[from] OutOfBounds),
-}
-
-fn reported(own: &NodeId, change: &Change) -> Result<Option<Event>, Unusable> {
-    let Some(value) = &change.value else { return Ok(None) };
-    Ok(match Reporter::parse(&change.key) {
-        Some((Reporter::Launcher, node)) if node == *own => {
-            let report = codec::decode_json(value)?;
-            check_launch_report(&report, clock::now())?;
+fn reported(own: &NodeId, change: &Change) -> Option<Event> {
+    match Reporter::parse(&change.key)? {
+        (Reporter::Launcher, node) if node == *own => {
+            let report = change.decode(Bucket::Actual)?;
+            checked(change, check_launch_report(&report, clock::now()))?;
             Some(Event::LaunchReported(report))
         }
-        Some((Reporter::Power, node)) if node == *own => {
-            let report = codec::decode_json(value)?;
-            check_power_report(&report, clock::now())?;
+        (Reporter::Power, node) if node == *own => {
+            let report = change.decode(Bucket::Actual)?;
+            checked(change, check_power_report(&report, clock::now()))?;
             Some(Event::PowerReported(report))
         }
-        Some(_) | None => None,
-    })
+        _ => None,
+    }
 }
 
-fn recorded(change: &Change) -> Result<Option<Event>, Unusable> {
-    Ok(match &change.value {
-        Some(value) => {
-            let record = codec::decode_json(value)?;
-            check_record(&record, clock::now())?;
-            Some(Event::JobRecorded(Box::new(record)))
-        }
-        None => JobId::new(&change.key).ok().map(Event::RecordDeleted),
-    })
+fn recorded(change: &Change) -> Option<Event> {
+    if change.value.is_none() {
+        return JobId::new(&change.key).ok().map(Event::RecordDeleted);
+    }
+    let record = change.decode(Bucket::Jobs)?;
+    checked(change, check_record(&record, clock::now()))?;
+    Some(Event::JobRecorded(Box::new(record)))
+}
+
+/// Logs a number outside its limits, for which the value is ignored.
+fn checked(change: &Change, result: Result<(), OutOfBounds>) -> Option<()> {
+    result.inspect_err(|error| tracing::error!(key = change.key, %error, "value ignored")).ok()
 }
 
 async fn publish_core(
     names: &Names,
     mut core: mpsc::Receiver<CoreMessage>,
-    active: watch::Receiver<Option<Active>>,
+    active: watch::Receiver<Option<Bus>>,
     metrics: &ProfilerMetrics,
 ) {
     while let Some(core) = core.recv().await {
-        let Some(Active { bus, .. }) = active.borrow().clone() else {
+        let Some(bus) = active.borrow().clone() else {
             metrics.message_dropped();
             continue;
         };
@@ -343,7 +319,7 @@ async fn publish_core(
 async fn store_windows(
     names: &Names,
     mut windows: mpsc::Receiver<Box<JobWindow>>,
-    mut active: watch::Receiver<Option<Active>>,
+    mut active: watch::Receiver<Option<Bus>>,
     metrics: &ProfilerMetrics,
 ) {
     while let Some(window) = windows.recv().await {
@@ -359,7 +335,7 @@ async fn store_windows(
                 Err(error) if error.is_transient() => tokio::time::sleep(RETRY).await,
                 Err(error) => {
                     metrics.window(WindowResult::Dropped);
-                    tracing::warn!(job = %window.job, %error, source = source(&error), "window not stored");
+                    tracing::warn!(job = %window.job, error = chain(&error), "window not stored");
                     break;
                 }
             }
@@ -370,7 +346,7 @@ async fn store_windows(
 async fn store_ledger(
     names: &Names,
     mut entries: mpsc::Receiver<LedgerEntry>,
-    mut active: watch::Receiver<Option<Active>>,
+    mut active: watch::Receiver<Option<Bus>>,
     events: &mpsc::Sender<Event>,
     metrics: &ProfilerMetrics,
 ) {
@@ -382,7 +358,7 @@ async fn store_ledger(
         let id = format!("{}.{}", names.node, from.as_us());
         let stored = ledger.append(&bus, &subject, &id, entry).await;
         if let Err(error) = &stored {
-            tracing::warn!(%error, source = source(error), "ledger entry not stored; retrying");
+            tracing::warn!(error = chain(error), "ledger entry not stored; retrying");
         }
         metrics.ledger_ended(joules, stored.is_ok());
         let result = Event::LedgerStored { from, stored: stored.is_ok() };
@@ -392,11 +368,7 @@ async fn store_ledger(
     }
 }
 
-async fn ready(active: &mut watch::Receiver<Option<Active>>) -> Option<Bus> {
+async fn ready(active: &mut watch::Receiver<Option<Bus>>) -> Option<Bus> {
     let active = active.wait_for(Option::is_some).await.ok()?;
-    active.as_ref().map(|active| active.bus.clone())
-}
-
-fn source(error: &dyn std::error::Error) -> Option<String> {
-    error.source().map(ToString::to_string)
+    active.clone()
 }

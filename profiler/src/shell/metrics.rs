@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wattle_common::messages::{GpuSummary, NodeSummary};
 use wattle_common::{GpuIndex, Power};
 use wattle_gpu::GpuInfo;
-use wattle_runtime::bus::Bus;
 use wattle_runtime::instance;
 use wattle_runtime::metrics::{Counter, Counters, Gauge, Gauges, Metrics};
 
@@ -30,7 +29,6 @@ pub(super) enum WindowResult {
 /// The metrics of one profiler. Clones share them.
 #[derive(Clone)]
 pub struct ProfilerMetrics {
-    metrics: Metrics,
     gpus: GpuGauges,
     dcgm: Option<DcgmGauges>,
     /// The constant properties of each GPU.
@@ -128,7 +126,6 @@ impl ProfilerMetrics {
         windows.begin([["stored"], ["dropped"]]);
         ledger_entries.begin([["stored"], ["failed"]]);
         Self {
-            metrics: metrics.clone(),
             gpus: GpuGauges(Arc::new(gpus.into())),
             dcgm,
             info: Arc::default(),
@@ -161,11 +158,6 @@ impl ProfilerMetrics {
                 "Whether an entry of the ledger waits to be stored: 1 or 0",
             ),
         }
-    }
-
-    /// Reads the state of the connection from `bus`.
-    pub(super) fn follow_bus(&self, bus: &Bus) {
-        self.metrics.follow_bus(bus);
     }
 
     /// A GPU was found.

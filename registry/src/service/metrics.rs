@@ -4,7 +4,6 @@
 
 use wattle_common::id::PredictorId;
 use wattle_common::messages::{PredictorStatus, Score, Scores};
-use wattle_runtime::bus::Bus;
 use wattle_runtime::metrics::{Counter, Counters, Gauge, Gauges, Metrics};
 
 use crate::event::{Action, Notice};
@@ -16,7 +15,6 @@ const KNOWLEDGE: [&str; 3] = ["prior", "new-config", "same-config"];
 /// The metrics of one registry. Clones share them.
 #[derive(Clone)]
 pub struct RegistryMetrics {
-    metrics: Metrics,
     active: Gauge,
     windows: Counter,
     surfaces: Counter,
@@ -39,7 +37,6 @@ impl RegistryMetrics {
         active.set([], Some(0.0));
         let by_score = ["predictor", "quantity", "knowledge"];
         Self {
-            metrics: metrics.clone(),
             active,
             windows: metrics.counter("wattle_registry_windows_total", "Windows received"),
             surfaces: metrics
@@ -86,11 +83,6 @@ impl RegistryMetrics {
                 ["predictor"],
             ),
         }
-    }
-
-    /// Reads the state of the connection from `bus`.
-    pub(super) fn follow_bus(&self, bus: &Bus) {
-        self.metrics.follow_bus(bus);
     }
 
     /// This registry becomes active, or returns to standby.

@@ -5,7 +5,7 @@ use wattle_common::messages::{Champion, PredictorStatus, Surface};
 use wattle_common::subject::PredictorKey;
 use wattle_runtime::bus::{ExclusiveError, LeaseLost};
 
-use super::Service;
+use super::RegistryService;
 use crate::event::{Action, Notice};
 use crate::score::Record;
 
@@ -34,9 +34,9 @@ impl Write {
     }
 }
 
-impl Service {
+impl RegistryService {
     /// Carries out the actions in order.
-    pub(super) async fn act(&mut self, actions: &mut Vec<Action>) -> Result<(), LeaseLost> {
+    pub(super) async fn carry_out(&mut self, actions: &mut Vec<Action>) -> Result<(), LeaseLost> {
         for action in actions.drain(..) {
             self.metrics.acted(&action);
             let write = match action {
@@ -57,11 +57,6 @@ impl Service {
     }
 
     async fn write(&mut self, write: Write) -> Result<(), LeaseLost> {
-        // Written when the lease is renewed.
-        if !self.lease.is_valid() {
-            self.pending.insert(write.key(), write);
-            return Ok(());
-        }
         let written = match &write {
             Write::Surface(surface) => self.surfaces.try_put(surface.job.as_str(), surface).await,
             Write::RemoveSurface(job) => self.surfaces.try_delete(job.as_str()).await,

@@ -17,7 +17,6 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use wattle_common::NodeId;
 use wattle_common::codec::{self, CodecError};
 use wattle_common::subject::{Requester, Subject};
 
@@ -143,39 +142,52 @@ pub struct Request {
 }
 
 impl Bus {
-    /// Registers this process as a service of the cluster.
+    /// Registers this process as a service of the cluster. The entries of its metadata distinguish it from
+    /// others of the same name: `node`, `predictor`, and `state`, which is `active` or `standby`.
     ///
     /// # Errors
     /// If `name` has other characters than letters, digits, `-` and `_`.
-    pub async fn register(&self, name: &str, description: &str) -> Result<Service, BusError> {
-        self.register_as(name, description, &[]).await
-    }
-
-    /// Registers this process as a service of one node of the cluster.
-    ///
-    /// # Errors
-    /// As [`Self::register`].
-    pub async fn register_on(
+    #[expect(clippy::disallowed_types, reason = "async_nats takes metadata as a HashMap")]
+    pub async fn register(
         &self,
         name: &str,
         description: &str,
-        node: &NodeId,
+        entries: &[(&str, &str)],
     ) -> Result<Service, BusError> {
-        self.register_as(name, description, &[("node", node.as_str())]).await
-    }
-
-    /// Registers this process as a service of the cluster with metadata entries that distinguish it from
-    /// others of the same name. The entry `state` is `active` or `standby`.
-    ///
-    /// # Errors
-    /// As [`Self::register`].
-    pub async fn register_one_of(
-        &self,
-        name: &str,
-        description: &str,
-        words: &[(&str, &str)],
-    ) -> Result<Service, BusError> {
-        self.register_as(name, description, words).await
+        let mut metadata = HashMap::from([
+            ("cluster".to_owned(), self.cluster().to_string()),
+            ("pid".to_owned(), std::process::id().to_string()),
+            ("host".to_owned(), instance::machine()),
+        ]);
+        for (key, value) in entries {
+            metadata.insert((*key).to_owned(), (*value).to_owned());
+        }
+        let connections = self.shared.reached.clone();
+        let statistics = move |_, _| {
+            let (errors_logged, warnings_logged) = log_count::lines();
+            let up = clock::wall_now().since(clock::started_at());
+            serde_json::json!(ProcessStatistics {
+                bus_connections: *connections.borrow(),
+                up_s: up.as_secs(),
+                errors_logged,
+                warnings_logged,
+            })
+        };
+        let service = self
+            .shared
+            .client
+            .service_builder()
+            .stats_handler(statistics)
+            .description(description)
+            .metadata(metadata)
+            // Every process receives all requests: of two processes, only the one that holds the lease
+            // answers, and none is lost because it was sent to the other.
+            .queue_group(self.consumer_name())
+            .start(name, env!("CARGO_PKG_VERSION"))
+            .await
+            .map_err(|source| BusError::refused(format!("register {name}"), source))?;
+        self.flush().await;
+        Ok(Service { bus: self.clone(), service: Some(service) })
     }
 
     /// All processes that reply as service `name` of this cluster within `patience`.
@@ -276,49 +288,6 @@ impl Bus {
         // There is no last reply, so gathering ends by time.
         let _ = tokio::time::timeout(patience, gather).await;
         Ok(found)
-    }
-
-    #[expect(clippy::disallowed_types, reason = "async_nats takes metadata as a HashMap")]
-    async fn register_as(
-        &self,
-        name: &str,
-        description: &str,
-        words: &[(&str, &str)],
-    ) -> Result<Service, BusError> {
-        let mut metadata = HashMap::from([
-            ("cluster".to_owned(), self.cluster().to_string()),
-            ("pid".to_owned(), std::process::id().to_string()),
-            ("host".to_owned(), instance::machine()),
-        ]);
-        for (key, value) in words {
-            metadata.insert((*key).to_owned(), (*value).to_owned());
-        }
-        let connections = self.shared.reached.clone();
-        let statistics = move |_, _| {
-            let (errors_logged, warnings_logged) = log_count::lines();
-            let up = clock::wall_now().since(clock::started_at());
-            serde_json::json!(ProcessStatistics {
-                bus_connections: *connections.borrow(),
-                up_s: up.as_secs(),
-                errors_logged,
-                warnings_logged,
-            })
-        };
-        let service = self
-            .shared
-            .client
-            .service_builder()
-            .stats_handler(statistics)
-            .description(description)
-            .metadata(metadata)
-            // Every process receives all requests: of two processes, only the one that holds the lease
-            // answers, and none is lost because it was sent to the other.
-            .queue_group(self.consumer_name())
-            .start(name, env!("CARGO_PKG_VERSION"))
-            .await
-            .map_err(|source| BusError::refused(format!("register {name}"), source))?;
-        self.flush().await;
-        Ok(Service { bus: self.clone(), service: Some(service) })
     }
 }
 

@@ -61,7 +61,7 @@ async fn request_is_answered_refused_or_without_responder() {
     let unanswered = client.request::<_, Reply>(&subject, &job("j1")).await;
     assert!(matches!(unanswered, Err(BusError::NoResponder { .. })), "{unanswered:?}");
 
-    let service = placer.register("wattle-placer", "Places jobs").await.unwrap();
+    let service = placer.register("wattle-placer", "Places jobs", &[]).await.unwrap();
     let mut requests = service.endpoint(&subject).await.unwrap();
     let serve = tokio::spawn(async move {
         while let Some(request) = requests.next().await {
@@ -100,7 +100,7 @@ async fn unanswered_request_times_out() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let subject = bus.request_subject(RequestTopic::JobCancelled);
-    let service = bus.register("wattle-placer", "Never answers").await.unwrap();
+    let service = bus.register("wattle-placer", "Never answers", &[]).await.unwrap();
     let _requests = service.endpoint(&subject).await.unwrap();
     let error = within("the request ends", bus.request::<_, Reply>(&subject, &job("j1"))).await;
     let error = error.unwrap_err();
@@ -112,9 +112,8 @@ async fn unanswered_request_times_out() {
 async fn services_are_visible_to_any_client() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
-    let node = NodeId::new("n3").unwrap();
-    let _placer = bus.register("wattle-placer", "Places jobs").await.unwrap();
-    let _agent = bus.register_on("wattle-power-agent", "Caps GPUs", &node).await.unwrap();
+    let _placer = bus.register("wattle-placer", "Places jobs", &[]).await.unwrap();
+    let _agent = bus.register("wattle-power-agent", "Caps GPUs", &[("node", "n3")]).await.unwrap();
 
     let client = async_nats::connect(server.url()).await.unwrap();
     let inbox = client.new_inbox();
@@ -139,10 +138,10 @@ async fn services_are_found_by_name() {
     let server = NatsServer::start().await;
     let (bus, other) = (connect(&server, "main").await, connect(&server, "other").await);
     let words = |name| [("predictor", name)];
-    let _a = bus.register_one_of("wattle-predictor", "Predicts", &words("a")).await.unwrap();
-    let b = bus.register_one_of("wattle-predictor", "Predicts", &words("b")).await.unwrap();
-    let _c = other.register_one_of("wattle-predictor", "Predicts", &words("c")).await.unwrap();
-    let placer = bus.register("wattle-placer", "Places jobs").await.unwrap();
+    let _a = bus.register("wattle-predictor", "Predicts", &words("a")).await.unwrap();
+    let b = bus.register("wattle-predictor", "Predicts", &words("b")).await.unwrap();
+    let _c = other.register("wattle-predictor", "Predicts", &words("c")).await.unwrap();
+    let placer = bus.register("wattle-placer", "Places jobs", &[]).await.unwrap();
     let submit = Topic::JobSubmitted.pattern(bus.cluster());
     let serves = async || bus.serves("wattle-placer", &submit, Duration::from_millis(200)).await;
     assert!(!serves().await.unwrap(), "it is registered without an endpoint");

@@ -5,4 +5,5 @@ mod appender;
 mod bus;
 mod common;
 mod lease;
+mod service;
 mod storage;

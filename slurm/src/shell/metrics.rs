@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use wattle_runtime::bus::Bus;
 use wattle_runtime::metrics::{Counter, Counters, Gauge, Gauges, Histogram, Metrics};
 
 use crate::command::Command;
@@ -18,7 +17,6 @@ const COMMANDS: [&str; 7] =
 /// The metrics of one service. Clones share them.
 #[derive(Clone)]
 pub struct SlurmMetrics {
-    metrics: Metrics,
     active: Gauge,
     reachable: Gauge,
     polls: Counters<1>,
@@ -78,7 +76,6 @@ impl SlurmMetrics {
             commands.begin([[command, "succeeded"], [command, "failed"]]);
         }
         Self {
-            metrics: metrics.clone(),
             active,
             reachable,
             polls,
@@ -96,11 +93,6 @@ impl SlurmMetrics {
             nodes: metrics.gauge("wattle_slurm_nodes", "Nodes with GPUs that Slurm lists"),
             alarms: metrics.counter("wattle_slurm_alarms_total", "Alarms about jobs and Slurm"),
         }
-    }
-
-    /// Reads the state of the connection from `bus`.
-    pub(super) fn follow_bus(&self, bus: &Bus) {
-        self.metrics.follow_bus(bus);
     }
 
     /// This service becomes active, or returns to standby.

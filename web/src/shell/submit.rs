@@ -159,7 +159,7 @@ mod tests {
             let subject = bus.request_subject(RequestTopic::JobSubmitted);
             let received = Arc::new(Mutex::new(Vec::new()));
             let into = Arc::clone(&received);
-            let service = placer.register("wattle-placer", "a test").await.unwrap();
+            let service = placer.register("wattle-placer", "a test", &[]).await.unwrap();
             let mut requests = service.endpoint(subject).await.unwrap();
             tokio::spawn(async move {
                 let _service = service;
