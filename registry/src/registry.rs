@@ -106,15 +106,9 @@ impl Registry {
     /// The status of `predictor`.
     #[must_use]
     pub fn status(&self, now: Timestamp, predictor: &PredictorId) -> Option<PredictorStatus> {
-<<<<<<< HEAD
         let contender = self.contenders.get(predictor)?;
         let trouble = contender.trouble(now, &self.config);
-        Some(contender.status(now, predictor, self.is_champion(predictor), trouble))
-=======
-        let candidate = self.candidates.get(predictor)?;
-        let trouble = candidate.trouble(now, &self.config);
-        Some(candidate.status(now, predictor, &self.champion, trouble))
->>>>>>> waits
+        Some(contender.status(now, predictor, &self.champion, trouble))
     }
 
     /// Numbers of jobs, unanswered windows and proposals kept, for tests of the limits.
@@ -298,19 +292,11 @@ impl Registry {
         if !(changed || due || always) {
             return;
         }
-<<<<<<< HEAD
-        let status = contender.status(now, name, champion, trouble);
+        let status = contender.status(now, name, &self.champion, trouble);
         contender.reported = Some((now, state));
         if contender.record != contender.stored {
             contender.stored = contender.record.clone();
             out.push(Action::WriteScores(name.clone(), Box::new(contender.record.clone())));
-=======
-        let status = candidate.status(now, name, &self.champion, trouble);
-        candidate.reported = Some((now, state));
-        if candidate.record != candidate.stored {
-            candidate.stored = candidate.record.clone();
-            out.push(Action::WriteScores(name.clone(), Box::new(candidate.record.clone())));
->>>>>>> waits
         }
         if changed {
             out.push(Action::Log(Notice::StateChanged {
