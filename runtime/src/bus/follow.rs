@@ -20,13 +20,9 @@ use crate::shell::chain;
 
 /// Interval of reading without a signal, wall time.
 const READ_EVERY: Duration = Duration::from_secs(10);
-/// Pauses after a signal before the value is read again, because it is stored after the signal.
-const PAUSES: [Duration; 4] = [
-    Duration::ZERO,
-    Duration::from_millis(5),
-    Duration::from_millis(50),
-    Duration::from_millis(500),
-];
+/// Pauses after a signal before the value is read again, because it is stored after the signal. They double, so a
+/// value is read at most twice as late as it is stored, on a server of any speed.
+const PAUSES_MS: [u64; 11] = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 
 impl KvBucket {
     /// Watches `keys`, which this process may also write. Waits for the server.
@@ -98,8 +94,8 @@ impl Follower {
     ) {
         let mut caught_up = false;
         loop {
-            for pause in PAUSES {
-                tokio::time::sleep(pause).await;
+            for pause in PAUSES_MS {
+                tokio::time::sleep(Duration::from_millis(pause)).await;
                 match self.read().await {
                     Ok(0) => {}
                     Ok(_) => break,

@@ -1,7 +1,8 @@
 //! Whether the processes of a simulated cluster sleep, as the kernel sees them.
 //!
 //! A process is of the cluster if its environment names the cluster's clock or one of its nodes: the services,
-//! the NATS server, jobs and their supervisors, from the instant at which they are forked. The cluster sleeps if
+//! the NATS server, jobs and their supervisors, from the instant at which they are forked. Further ones are given
+//! by their ids. The cluster sleeps if
 //! none of their threads runs, can run or waits for a disk. A message that is on its way makes its reader
 //! runnable when it is written to the socket, a timer does when it expires, so nothing that happens on this
 //! machine is missed, and no process has to cooperate.
@@ -44,9 +45,9 @@ struct Member {
 }
 
 impl Activity {
-    /// The processes whose environment names one of these nodes, as node or as clock.
+    /// The processes whose environment names one of these nodes, as node or as clock, and `others`.
     #[must_use]
-    pub(crate) fn of(nodes: &[PathBuf]) -> Self {
+    pub(crate) fn of(nodes: &[PathBuf], others: &[u32]) -> Self {
         let mark = |name: &str, path: &PathBuf| {
             [name.as_bytes(), b"=", path.as_os_str().as_encoded_bytes()].concat()
         };
@@ -54,7 +55,7 @@ impl Activity {
             nodes.iter().flat_map(|path| [mark(env::CLOCK, path), mark(env::SIM_NODE, path)]);
         Self {
             marks: marks.collect(),
-            members: BTreeMap::new(),
+            members: others.iter().map(|pid| (*pid, Member::default())).collect(),
             others: BTreeMap::from([(std::process::id(), LOOKS_UNTIL_KNOWN)]),
             busy: None,
         }

@@ -20,20 +20,21 @@ const PAUSE_MIN: Duration = Duration::from_micros(100);
 /// Share of the time that looks may take: a look that took long is followed by a pause this many times longer.
 const PAUSE_PER_LOOK: u32 = 8;
 
-/// Grants time to the nodes with these state files, which have the same rate, until SIGTERM or SIGINT.
+/// Grants time to the nodes with these state files, which have the same rate, until SIGTERM or SIGINT. It waits
+/// for the processes of their cluster and for `others`.
 ///
 /// # Errors
 /// If a file cannot be opened or written.
 ///
 /// # Panics
 /// Without a file.
-pub fn run(paths: &[PathBuf]) -> Result<(), NodeError> {
+pub fn run(paths: &[PathBuf], others: &[u32]) -> Result<(), NodeError> {
     let nodes = paths.iter().map(|path| Node::open(path)).collect::<Result<Vec<_>, _>>()?;
     let rate = nodes.first().expect("the command line requires a node").clock().rate;
     // After a kill between two writes the nodes may differ by one grant; the time never goes back.
     let last = nodes.iter().map(Node::grant).min_by_key(|grant| grant.held(boot_time()));
     let mut granter = Granter::resume(rate, last.unwrap_or_default());
-    let mut activity = Activity::of(paths);
+    let mut activity = Activity::of(paths, others);
     let signals = Signals::block();
     loop {
         let began = boot_time();

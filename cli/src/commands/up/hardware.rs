@@ -118,7 +118,9 @@ impl Hardware {
         }
         let states = self.nodes.iter().map(|node| node.env[0].1.clone());
         let args = states.flat_map(|state| ["--state".into(), state]);
-        let args = std::iter::once("clock".into()).chain(args).collect();
+        // This process submits the jobs of a trace.
+        let own = ["--process".into(), std::process::id().to_string().into()];
+        let args = std::iter::once("clock".into()).chain(args).chain(own).collect();
         Ok(Some(Program::clock(find_own("wattle-simnode")?, args)))
     }
 

@@ -61,6 +61,9 @@ struct Clock {
     /// State files of all nodes of a cluster.
     #[arg(long = "state", required = true)]
     states: Vec<PathBuf>,
+    /// A further process of the cluster, which submits its jobs.
+    #[arg(long = "process", value_name = "PID")]
+    processes: Vec<u32>,
 }
 
 #[derive(Args)]
@@ -132,7 +135,9 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Show(args) => show(&args),
         Command::Fault(args) => fault(&args),
         Command::Driver(args) => change_driver(&args),
-        Command::Clock(args) => nvml_sim::clock::run(&args.states).map_err(Into::into),
+        Command::Clock(args) => {
+            nvml_sim::clock::run(&args.states, &args.processes).map_err(Into::into)
+        }
     };
     let Err(error) = result else { return Ok(ExitCode::SUCCESS) };
     // Errors that another command line fixes are usage errors.
