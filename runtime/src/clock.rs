@@ -274,6 +274,14 @@ pub fn now() -> Timestamp {
     Timestamp::from_us(LATEST_US.fetch_max(now_us, Ordering::Relaxed).max(now_us))
 }
 
+/// The system time at a past wall time. `None` if the clock is simulated and is held at times: how long it had
+/// been held then is not known.
+#[must_use]
+pub fn at_wall(wall: Timestamp) -> Option<Timestamp> {
+    let source = source();
+    source.grant().is_free().then(|| source.scale.system(wall.as_us()))
+}
+
 /// Logs each step of the wall clock, for as long as the service runs.
 pub async fn report_steps() {
     let mut known = 0;

@@ -10,9 +10,11 @@
 //! A look reads one file of the kernel if the whole machine is quiet, and otherwise the state of each thread
 //! of the cluster, twice: a message could pass from a thread that was not yet read to one that was.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use wattle_common::env;
@@ -42,6 +44,41 @@ pub(crate) struct Activity {
 struct Member {
     /// CPU time, in ticks, when it was first seen at work since it slept.
     works_since: Option<u64>,
+    /// The open state of each of its threads: to open a file of the kernel costs more than to read it.
+    threads: BTreeMap<u32, File>,
+}
+
+impl Member {
+    /// Opens the states of threads that have started since the last look.
+    fn find_threads(&mut self, pid: u32) {
+        for thread in numbers(&format!("/proc/{pid}/task")) {
+            if let Entry::Vacant(place) = self.threads.entry(thread)
+                && let Ok(stat) = File::open(format!("/proc/{pid}/task/{thread}/stat"))
+            {
+                place.insert(stat);
+            }
+        }
+    }
+
+    /// Whether a thread runs, can run or waits for a disk.
+    fn is_at_work(&mut self) -> bool {
+        let mut works = false;
+        self.threads.retain(|_, stat| {
+            // The name has at most 15 bytes, and the state follows it.
+            let mut line = [0; 64];
+            // A thread that has ended can no longer be read.
+            let Ok(length) = stat.read_at(&mut line, 0) else { return false };
+            works |= matches!(state_of(&line[..length]), Some(b'R' | b'D'));
+            true
+        });
+        works
+    }
+}
+
+/// The entries of a folder of the kernel that are numbers.
+fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 impl Activity {
@@ -73,6 +110,7 @@ impl Activity {
             return false;
         }
         self.find_members();
+        self.members.iter_mut().for_each(|(pid, member)| member.find_threads(*pid));
         self.members_sleep() && self.members_sleep()
     }
 
@@ -86,16 +124,11 @@ impl Activity {
     /// Whether a process works, and has done so for less than [`COMPUTES_AFTER`].
     fn works(&mut self, pid: u32) -> bool {
         let Some(member) = self.members.get_mut(&pid) else { return false };
-        let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
-        let works = threads.flatten().any(|thread| {
-            let stat = thread.path().join("stat");
-            read(&stat).is_some_and(|stat| matches!(state_of(&stat), Some(b'R' | b'D')))
-        });
-        if !works {
+        if !member.is_at_work() {
             member.works_since = None;
             return false;
         }
-        let used = read(Path::new(&format!("/proc/{pid}/stat"))).and_then(|stat| ticks_of(&stat));
+        let used = fs::read(format!("/proc/{pid}/stat")).ok().and_then(|line| ticks_of(&line));
         let used = used.unwrap_or_default();
         let since = *member.works_since.get_or_insert(used);
         used.saturating_sub(since) < COMPUTES_AFTER.as_secs() * TICKS_PER_S
@@ -103,11 +136,7 @@ impl Activity {
 
     /// Finds new processes of the cluster and forgets those that have ended.
     fn find_members(&mut self) {
-        let Ok(entries) = fs::read_dir("/proc") else { return };
-        let pids: BTreeSet<u32> = entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .collect();
+        let pids: BTreeSet<u32> = numbers("/proc").collect();
         self.members.retain(|pid, _| pids.contains(pid));
         self.others.retain(|pid, _| pids.contains(pid));
         for pid in pids {
@@ -134,7 +163,7 @@ impl Activity {
 
 /// Whether no other thread of this machine runs, can run or waits for a disk.
 fn machine_is_quiet() -> bool {
-    let Some(stat) = read(Path::new("/proc/stat")) else { return false };
+    let Ok(stat) = fs::read_to_string("/proc/stat") else { return false };
     let count = |name: &str| {
         let line = stat.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().parse::<u32>().ok()
@@ -144,24 +173,21 @@ fn machine_is_quiet() -> bool {
         && count("procs_blocked ") == Some(0)
 }
 
-/// A file of the kernel. A program may have any name, so its text need not be UTF-8.
-fn read(path: &Path) -> Option<String> {
-    Some(String::from_utf8_lossy(&fs::read(path).ok()?).into_owned())
-}
-
-/// The fields of `/proc/PID/stat` after the program's name, which is in parentheses and may contain any byte.
-fn fields(stat: &str) -> impl Iterator<Item = &str> {
-    stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace()
+/// What follows the program's name in a line of `/proc/PID/stat`. The name is in parentheses and may contain any
+/// byte.
+fn behind_name(line: &[u8]) -> &[u8] {
+    line.iter().rposition(|byte| *byte == b')').map_or(&[], |end| &line[end + 1..])
 }
 
 /// The state: `R` runs or can run, `D` waits for a disk, others sleep, have stopped or ended.
-fn state_of(stat: &str) -> Option<u8> {
-    fields(stat).next()?.bytes().next()
+fn state_of(line: &[u8]) -> Option<u8> {
+    behind_name(line).trim_ascii_start().first().copied()
 }
 
 /// CPU time in user and kernel mode, ticks: fields 14 and 15 of the line, of which the state is field 3.
-fn ticks_of(stat: &str) -> Option<u64> {
-    let mut times = fields(stat).skip(11).map(str::parse::<u64>);
+fn ticks_of(line: &[u8]) -> Option<u64> {
+    let fields = std::str::from_utf8(behind_name(line)).ok()?.split_ascii_whitespace();
+    let mut times = fields.skip(11).map(str::parse::<u64>);
     Some(times.next()?.ok()? + times.next()?.ok()?)
 }
 
@@ -171,15 +197,18 @@ mod tests {
 
     #[test]
     fn the_line_of_a_thread_is_read_behind_any_name() {
-        let line = "42 (a) R (b)) S 1 42 42 0 -1 4194304 100 0 0 0 17 5 0 0 20 0 3 0 1234 0";
+        let line = b"42 (a) R (b)) S 1 42 42 0 -1 4194304 100 0 0 0 17 5 0 0 20 0 3 0 1234 0";
         assert_eq!((state_of(line), ticks_of(line)), (Some(b'S'), Some(22)));
-        assert_eq!((state_of(""), ticks_of("1 (x) R")), (None, None));
+        assert_eq!((state_of(b""), ticks_of(b"1 (x) R")), (None, None));
     }
 
     #[test]
     fn this_test_runs() {
-        let own = PathBuf::from("/proc/thread-self/stat");
-        assert_eq!(read(&own).as_deref().and_then(state_of), Some(b'R'));
-        assert!(read(&own).as_deref().and_then(ticks_of).is_some());
+        let pid = std::process::id();
+        let mut own = Member::default();
+        own.find_threads(pid);
+        assert!(own.is_at_work());
+        let line = fs::read(format!("/proc/{pid}/stat")).unwrap();
+        assert!(ticks_of(&line).is_some());
     }
 }

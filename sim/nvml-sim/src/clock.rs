@@ -13,10 +13,8 @@ use crate::activity::Activity;
 use crate::job::Signals;
 use crate::node::{Node, NodeError, boot_time};
 
-/// Looks in one grain of time, on a quiet machine.
-const LOOKS_PER_GRAIN: u32 = 4;
-/// Shortest time between two looks: they may take 5 to 10 % of one core.
-const PAUSE_MIN: Duration = Duration::from_micros(100);
+/// Shortest pause after a look that found a process at work.
+const PAUSE_MIN: Duration = Duration::from_micros(200);
 /// Share of the time that looks may take: a look that took long is followed by a pause this many times longer.
 const PAUSE_PER_LOOK: u32 = 8;
 
@@ -38,13 +36,15 @@ pub fn run(paths: &[PathBuf], others: &[u32]) -> Result<(), NodeError> {
     let signals = Signals::block();
     loop {
         let began = boot_time();
+        let mut pause = PAUSE_MIN;
         if activity.all_asleep() {
             granter.all_asleep(boot_time());
             put(&nodes, granter.grant())?;
+            // The next look is before the end of the grant, so that a quiet cluster is never held.
+            pause = pause.max(grain(rate) / 2);
         }
         let took = boot_time().saturating_sub(began);
-        let pause = (took * PAUSE_PER_LOOK).max(grain(rate) / LOOKS_PER_GRAIN).max(PAUSE_MIN);
-        if signals.wait(pause).is_some() {
+        if signals.wait(pause.max(took * PAUSE_PER_LOOK)).is_some() {
             // Jobs that are still to write their checkpoints need the time.
             return put(&nodes, granter.grant().released(boot_time()));
         }

@@ -188,10 +188,10 @@ async fn stored(bus: &Bus, server: &mut Server, facts: &mut Facts) -> anyhow::Re
             (None, Some(report)) => (Reporter::Power.key(&node.node), report.at_us),
             (None, None) => continue,
         };
-        let ahead_s = actual.stored_at(&key).await?.map(|(_, stored_at)| {
-            let stored_at = clock::scale().system(stored_at.as_us());
-            (at.as_us() as f64 - stored_at.as_us() as f64) / 1e6 / rate
-        });
+        let stored_at = actual.stored_at(&key).await?;
+        let stored_at = stored_at.and_then(|(_, stored_at)| clock::at_wall(stored_at));
+        let ahead_s =
+            stored_at.map(|stored_at| (at.as_us() as f64 - stored_at.as_us() as f64) / 1e6 / rate);
         facts.nodes.push(NodeFacts {
             has_launcher: node.launcher.is_some(),
             sleeps: node.sleep.is_some(),
