@@ -47,8 +47,13 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
     ("slurm", &["common"], &["runtime"]),
     ("view", &["common", "placer"], &[]),
     ("web", &["common", "view"], &["runtime"]),
-    ("evaluation", &["common", "predictor"], &[]),
-    ("simulator", &["common", "world", "grid", "predictor", "placer", "slurm", "evaluation"], &[]),
+    ("measurements", &["common"], &[]),
+    ("evaluation", &["common", "predictor", "measurements"], &[]),
+    (
+        "simulator",
+        &["common", "world", "grid", "predictor", "placer", "slurm", "measurements"],
+        &[],
+    ),
     ("experiments", &["common", "world", "placer", "simulator"], &[]),
     (
         "cli",

@@ -14,25 +14,36 @@ pub(crate) const COLUMNS: &[&str] =
     &["network", "batch_size", "power_limit", "time_per_epoch", "average_power"];
 
 /// Contents of one file.
-pub(crate) struct Caps {
-    pub(crate) file_gpu: FileGpu,
-    pub(crate) jobs: Vec<CapJob>,
+#[derive(Debug)]
+pub struct Caps {
+    /// The file.
+    pub file_gpu: FileGpu,
+    /// The networks at each batch size.
+    pub jobs: Vec<CapJob>,
 }
 
 /// One configuration of one network.
-pub(crate) struct CapJob {
-    pub(crate) network: String,
-    pub(crate) class: WorkloadId,
-    pub(crate) batch: Option<u32>,
+#[derive(Debug)]
+pub struct CapJob {
+    /// The network.
+    pub network: String,
+    /// Its class as in windows.
+    pub class: WorkloadId,
+    /// Batch size.
+    pub batch: Option<u32>,
     /// By cap, ascending.
-    pub(crate) readings: Vec<CapReading>,
+    pub readings: Vec<CapReading>,
 }
 
+/// Time and power under one cap.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct CapReading {
-    pub(crate) cap_w: f64,
-    pub(crate) time_s: f64,
-    pub(crate) power_w: f64,
+pub struct CapReading {
+    /// Power cap, W.
+    pub cap_w: f64,
+    /// Time of an epoch, s.
+    pub time_s: f64,
+    /// Mean power, W.
+    pub power_w: f64,
 }
 
 pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Caps {

@@ -13,23 +13,32 @@ use wattle_common::id::WorkloadId;
 pub(crate) const COLUMNS: &[&str] = &["stage", "instruction", "frequency", "time", "energy"];
 
 /// Contents of one file.
-pub(crate) struct Stages {
-    pub(crate) file_gpu: FileGpu,
-    pub(crate) jobs: Vec<StageJob>,
+#[derive(Debug)]
+pub struct Stages {
+    /// The file.
+    pub file_gpu: FileGpu,
+    /// The stages in both directions.
+    pub jobs: Vec<StageJob>,
 }
 
 /// One direction of one stage.
-pub(crate) struct StageJob {
-    pub(crate) class: WorkloadId,
+#[derive(Debug)]
+pub struct StageJob {
+    /// Its class as in windows.
+    pub class: WorkloadId,
     /// By clock, ascending.
-    pub(crate) readings: Vec<ClockReading>,
+    pub readings: Vec<ClockReading>,
 }
 
+/// Time and energy at one clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct ClockReading {
-    pub(crate) mhz: u32,
-    pub(crate) time_s: f64,
-    pub(crate) energy_j: f64,
+pub struct ClockReading {
+    /// Locked clock, MHz.
+    pub mhz: u32,
+    /// Time, s.
+    pub time_s: f64,
+    /// Energy, J.
+    pub energy_j: f64,
 }
 
 pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Stages {

@@ -1,16 +1,15 @@
 //! Parsers, one file for each format. The format of a file is recognised by its header.
 
-pub(crate) mod caps;
-pub(crate) mod isolated;
-pub(crate) mod pairs;
+pub mod caps;
+pub mod isolated;
+pub mod pairs;
 pub(crate) mod placements;
-pub(crate) mod stages;
+pub mod stages;
 pub(crate) mod throughputs;
 
 use wattle_common::id::WorkloadId;
 
 use super::names;
-use wattle_predictor::method::Method;
 
 /// A known format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,52 +48,57 @@ impl Format {
     }
 }
 
-/// Path of a file, and the prediction method to evaluate on it.
+/// The paths of a file.
 pub(crate) struct Context<'a> {
     /// Name for output.
-    pub(crate) file: &'a str,
+    pub file: &'a str,
     /// Folders and name.
-    pub(crate) place: &'a str,
-    /// Prediction method.
-    pub(crate) method: Method,
+    pub place: &'a str,
 }
 
 impl Context<'_> {
     pub(crate) fn file_gpu(&self) -> FileGpu {
         let gpu = names::gpu(self.place);
         let gpu_type = names::gpu_type(gpu.as_deref());
-        FileGpu { file: self.file.to_owned(), gpu_type, gpu, method: self.method }
+        FileGpu { file: self.file.to_owned(), gpu_type, gpu }
     }
 }
 
-/// A file with its GPU, and the prediction method to evaluate on it.
+/// A file with its GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileGpu {
-    pub(crate) file: String,
+pub struct FileGpu {
+    /// Its name for output.
+    pub file: String,
     /// As written in the file.
-    pub(crate) gpu: Option<String>,
+    pub gpu: Option<String>,
     /// As in windows.
-    pub(crate) gpu_type: String,
-    /// Prediction method.
-    pub(crate) method: Method,
+    pub gpu_type: String,
 }
 
 /// A model's readings over GPUs, nodes and batches.
-pub(crate) struct Readings {
-    pub(crate) file_gpu: FileGpu,
-    pub(crate) model: String,
-    pub(crate) class: WorkloadId,
-    pub(crate) readings: Vec<Reading>,
+#[derive(Clone, Debug, PartialEq)]
+pub struct Readings {
+    /// The file.
+    pub file_gpu: FileGpu,
+    /// The model.
+    pub model: String,
+    /// Its class as in windows.
+    pub class: WorkloadId,
+    /// The readings.
+    pub readings: Vec<Reading>,
 }
 
 /// Step time in one configuration.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Reading {
-    pub(crate) gpus: u32,
-    pub(crate) nodes: u32,
+pub struct Reading {
+    /// Number of GPUs.
+    pub gpus: u32,
+    /// Number of nodes.
+    pub nodes: u32,
     /// Global batch size.
-    pub(crate) batch: u32,
-    pub(crate) time_s: f64,
+    pub batch: u32,
+    /// Time of a step, s.
+    pub time_s: f64,
     /// Placement as written in the file, if any.
-    pub(crate) shape: String,
+    pub shape: String,
 }

@@ -14,7 +14,7 @@ use crate::table::{Table, invalid, unique};
 pub(crate) const COLUMNS: &[&str] =
     &["gpu", "consolidated", "model", "batch_size", "num_gpus", "steps_per_s"];
 /// Shapes.
-pub(crate) const TOGETHER: &str = "together";
+pub const TOGETHER: &str = "together";
 const SPREAD: &str = "spread";
 const PER_NODE: u32 = 8;
 

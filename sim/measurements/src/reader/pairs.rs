@@ -18,21 +18,27 @@ pub(crate) const COLUMNS: &[&str] =
 const SAME: f64 = 1e-3;
 
 /// Contents of one file for one GPU.
-pub(crate) struct Pairs {
-    pub(crate) file_gpu: FileGpu,
-    pub(crate) jobs: Vec<PairJob>,
+#[derive(Debug)]
+pub struct Pairs {
+    /// The file and the GPU type.
+    pub file_gpu: FileGpu,
+    /// The jobs.
+    pub jobs: Vec<PairJob>,
     /// Relative speed of job `.0` beside job `.1`, by their indices in `jobs`.
-    pub(crate) cells: BTreeMap<(usize, usize), f64>,
+    pub cells: BTreeMap<(usize, usize), f64>,
 }
 
 /// One tenant.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct PairJob {
-    pub(crate) family: String,
-    pub(crate) batch: Option<u32>,
-    pub(crate) class: WorkloadId,
+pub struct PairJob {
+    /// The model.
+    pub family: String,
+    /// Batch size.
+    pub batch: Option<u32>,
+    /// Its class as in windows.
+    pub class: WorkloadId,
     /// Exclusive steps/s.
-    pub(crate) alone: f64,
+    pub alone: f64,
 }
 
 struct Tenant {

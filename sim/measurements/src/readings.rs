@@ -4,7 +4,6 @@
 use super::reader::{Context, Format, stages, throughputs};
 use super::table::{self, Table};
 use super::{Problem, Source, names};
-use wattle_predictor::method::Method;
 
 /// Step rates of a model by global batch and number of GPUs.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,7 +57,7 @@ pub fn model_rates(source: &Source) -> Option<(ModelRates, Vec<Problem>)> {
         return None;
     }
     let mut table = Table::read(&source.file, &source.text);
-    let context = Context { file: &source.file, place: &source.place, method: Method::default() };
+    let context = Context { file: &source.file, place: &source.place };
     let read = throughputs::read(&mut table, &context, &columns);
     let rate = |r: &super::reader::Reading| Rate {
         batch: r.batch,
@@ -78,7 +77,7 @@ pub fn clock_sweep(source: &Source) -> Option<(ClockSweep, Vec<Problem>)> {
         return None;
     }
     let mut table = Table::read(&source.file, &source.text);
-    let context = Context { file: &source.file, place: &source.place, method: Method::default() };
+    let context = Context { file: &source.file, place: &source.place };
     let read = stages::read(&mut table, &context);
     let mut clocks: Vec<AtClock> = Vec::new();
     for at in read.jobs.first().map_or(&[][..], |job| &job.readings) {
