@@ -5,12 +5,12 @@
 //!    behind them.
 //! 3. Quotas and fair shares hide the queued jobs of accounts at their limit and bound the sizes of elastic
 //!    jobs ([`crate::accounts::stage`]).
-//! 4. The policy plans. If it shares GPUs, the co-location trial ([`colocation_trial`]) first decides about
-//!    ended observations, and observes the jobs that the policy co-locates. Jobs that have not settled are
-//!    not moved ([`crate::allocation::settling`]). Starts that break a rule of the site's scheduler move
-//!    ([`crate::allocation::site_rules`]).
-//! 5. The setting rule replaces caps and clocks (`@MHZ`, `+zeus`; [`crate::policies::setting_rule`]).
-//! 6. Node sleep wakes nodes for queued jobs and puts unused ones to sleep ([`node_sleep`]).
+//! 4. The policy plans. If it shares GPUs, the co-location trial ([`crate::policies::colocation_trial`])
+//!    first decides about ended observations, and observes the jobs that the policy co-locates. Jobs that
+//!    have not settled are not moved ([`crate::allocation::settling`]). Starts that break a rule of the
+//!    site's scheduler move ([`crate::allocation::site_rules`]).
+//! 5. One clock for all jobs replaces caps and clocks, if it is selected (`@MHZ`).
+//! 6. Node sleep wakes nodes for queued jobs and puts unused ones to sleep ([`crate::policies::node_sleep`]).
 //! 7. Carbon deferral pauses running jobs.
 //! 8. Power limits lower settings, hold back starts and stop jobs until the plan keeps every limit
 //!    ([`crate::power::limits`]).
@@ -22,13 +22,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use wattle_common::Power;
 
 use crate::accounts;
-use crate::allocation::settling::{keep_settling_jobs, plan_when_settled};
-use crate::allocation::site_rules;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
-use crate::policies::setting_rule::SettingRule;
-use crate::policies::{Capabilities, Policy, colocation_trial, node_sleep};
+use crate::policies::Policy;
 use crate::power::carbon_deferral::Deferrals;
 use crate::power::limits::enforce;
 use crate::power::model::{PowerEstimate, alone_w};
@@ -51,7 +48,7 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
     let input = visible.as_ref().map_or(input, |visible| input.with_state(visible));
     let input = PlanningInput { sizes_max: Some(&accounts.sizes_max), ..input };
 
-    // Stages 4 to 6: `StagedPolicy::solve`.
+    // Stages 4 to 6 are inside the selected policy: `policies/staged.rs`.
     let mut plan = policy.solve(input);
     if !deferrals.is_empty() {
         deferrals.add_to(&mut plan);
@@ -68,47 +65,6 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
         });
     }
     plan
-}
-
-/// A policy with the stages that belong to its selection: co-location trial, setting rule, node sleep.
-pub(crate) struct StagedPolicy {
-    name: String,
-    policy: Box<dyn Policy>,
-    settings: SettingRule,
-}
-
-impl StagedPolicy {
-    pub(crate) fn new(name: &str, policy: Box<dyn Policy>, settings: SettingRule) -> Self {
-        Self { name: format!("{name}{}", settings.suffix()), policy, settings }
-    }
-}
-
-impl Policy for StagedPolicy {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.settings.capabilities(self.policy.capabilities())
-    }
-
-    fn solve(&self, input: PlanningInput<'_>) -> Plan {
-        let policy = self.policy.as_ref();
-        let mut plan = if policy.capabilities().has_trials {
-            colocation_trial::solve(policy, input)
-        } else {
-            policy.solve(input)
-        };
-        keep_settling_jobs(input, &mut plan);
-        if matches!(&plan.blocked, Some(Blocked { reason: Reason::Awaits { .. }, .. })) {
-            plan_when_settled(input, &mut plan);
-        }
-        site_rules::apply(input, &mut plan);
-        plan.price = input.limits.price;
-        let mut plan = self.settings.apply(input, plan);
-        node_sleep::apply(input, &mut plan);
-        plan
-    }
 }
 
 /// Queued jobs that exceed the admission limit even alone on the cluster and at their lowest power.

@@ -54,17 +54,19 @@ const REVIEW_INTERVAL: Duration = Duration::from_secs(1_800);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wattle;
 
-/// Its line in the table of policies.
-pub(super) const ENTRY: PolicyEntry = PolicyEntry {
-    name: "wattle",
-    rule: "elastic: least completion time plus price times energy, by a market for GPUs; sizes, clocks and pairs together",
-    source: "this project",
-    build: Build::Plain(|| Box::new(Wattle)),
-};
+impl Wattle {
+    /// Its line in the table of policies.
+    pub const ENTRY: PolicyEntry = PolicyEntry {
+        name: "wattle",
+        rule: "elastic: least completion time plus price times energy, by a market for GPUs; sizes, clocks and pairs together",
+        source: "this project",
+        build: Build::Plain(|| Box::new(Wattle)),
+    };
+}
 
 impl Policy for Wattle {
     fn name(&self) -> &str {
-        ENTRY.name
+        Self::ENTRY.name
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use crate::support::{SETTLED, Site};
 use proptest::prelude::*;
+use wattle_baselines::{NAMES, policy};
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::{Frequency, Power, Timestamp};
-use wattle_placer::policies::{Capabilities, NAMES};
+use wattle_placer::policies::Capabilities;
 use wattle_placer::power::model::{PowerEstimate, expected_power, min_power};
 use wattle_placer::{
     Decision, FixedCaps, GpuPower, GpuSet, JobFacts, JobKey, NodeKey, Plan, PlanningInput, Policy,
-    Reads, Reason, State, check, policy, solve,
+    Reads, Reason, State, check, solve,
 };
 
 use crate::policies::helpers::{arrive, cluster, facts, surface};
