@@ -10,7 +10,7 @@
 //!    have not settled are not moved ([`crate::allocation::settling`]). Starts that break a rule of the
 //!    site's scheduler move ([`crate::allocation::site_rules`]).
 //! 5. One clock for all jobs replaces caps and clocks, if it is selected (`@MHZ`).
-//! 6. Node sleep wakes nodes for queued jobs and puts unused ones to sleep ([`crate::policies::node_sleep`]).
+//! 6. Node sleep wakes nodes for queued jobs and puts unused ones to sleep ([`crate::power::node_sleep`]).
 //! 7. Carbon deferral pauses running jobs.
 //! 8. Power limits lower settings, hold back starts and stop jobs until the plan keeps every limit
 //!    ([`crate::power::limits`]).
@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use wattle_common::Power;
 
 use crate::accounts;
+use crate::plan::capabilities::Capabilities;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
@@ -34,15 +35,15 @@ use crate::state::gpu_set::JobKey;
 /// The plan of one round.
 #[must_use]
 pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
-    let is_elastic = policy.capabilities().is_elastic;
-    let deferrals = Deferrals::of(policy, input);
-    let infeasible = infeasible_under_budget(policy, input);
+    let capabilities = policy.capabilities();
+    let deferrals = Deferrals::of(capabilities, input);
+    let infeasible = infeasible_under_budget(capabilities, input);
     let hidden: BTreeSet<JobKey> =
         deferrals.waiting.keys().chain(infeasible.keys()).copied().collect();
     let visible = (!hidden.is_empty()).then(|| input.state.without(&hidden));
     let input = visible.as_ref().map_or(input, |visible| input.with_state(visible));
 
-    let accounts = accounts::stage::limit(&input.limits.accounts, is_elastic, input);
+    let accounts = accounts::stage::limit(&input.limits.accounts, capabilities.is_elastic, input);
     let held_back: BTreeSet<JobKey> = accounts.held_back.keys().copied().collect();
     let visible = (!held_back.is_empty()).then(|| input.state.without(&held_back));
     let input = visible.as_ref().map_or(input, |visible| input.with_state(visible));
@@ -53,7 +54,7 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
     if !deferrals.is_empty() {
         deferrals.add_to(&mut plan);
     }
-    let mut plan = enforce(policy, input, plan);
+    let mut plan = enforce(capabilities, input, plan);
 
     let first = |(job, reason): (JobKey, Option<Reason>)| Some(Blocked { job, reason: reason? });
     plan.held_back = accounts.held_back.into_iter().filter_map(first).collect();
@@ -69,12 +70,12 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
 
 /// Queued jobs that exceed the admission limit even alone on the cluster and at their lowest power.
 fn infeasible_under_budget(
-    policy: &dyn Policy,
+    capabilities: Capabilities,
     input: PlanningInput<'_>,
 ) -> BTreeMap<JobKey, Reason> {
     let mut found = BTreeMap::new();
     let Some(below) = input.limits.admission_limit else { return found };
-    let estimate = PowerEstimate::under(policy);
+    let estimate = PowerEstimate::under(capabilities);
     for (key, job) in input.state.queue() {
         // A job that continues with another size is admitted already.
         if job.next_gpus.is_some() {

@@ -13,7 +13,8 @@ use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
 use crate::policies::settings::override_settings;
-use crate::policies::{Capabilities, Policy, colocation_trial, node_sleep};
+use crate::policies::{Capabilities, Policy, colocation_trial};
+use crate::power::node_sleep;
 
 /// A policy with its stages.
 pub(super) struct StagedPolicy {

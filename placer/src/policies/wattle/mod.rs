@@ -19,6 +19,7 @@ use std::time::Duration;
 use crate::allocation::capacity::{FreeCapacity, NodeCounts, Scope};
 use crate::allocation::settling::plan_when_settled;
 use crate::allocation::transition::Target;
+use crate::plan::capabilities::PriceRange;
 use crate::plan::input::{PlanningInput, PolicyCache};
 use crate::plan::{Blocked, Plan, reason::Reason};
 use crate::policies::elastic::{ElasticJob, Sizing};
@@ -31,7 +32,6 @@ use crate::policies::wattle::market::{ClearedMarket, Market, PriceForecast, clea
 use crate::policies::wattle::pairing::Pairing;
 use crate::policies::wattle::rounding::Rounding;
 use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
-use crate::power::budget::PriceRange;
 use crate::power::energy_cost::Charge;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::State;
