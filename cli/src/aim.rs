@@ -4,8 +4,8 @@ use clap::Args;
 use wattle_common::Aim;
 use wattle_common::aim::{MAX_SLOWDOWN_DEFAULT, parse_slowdown};
 
-use wattle_experiments::aim_run::run_with_energy_aim;
 use wattle_placer::Policy;
+use wattle_saving::aim_run::run_with_energy_aim;
 use wattle_simulator::{RunOptions, Scenario};
 use wattle_world::World;
 

@@ -13,7 +13,7 @@ use wattle_runtime::files::{self, Access};
 use crate::output::{note, usage};
 
 /// A file whose write access has been checked.
-pub(crate) struct AtomicFile {
+pub struct AtomicFile {
     /// The path as given.
     name: String,
     target: Target,
@@ -31,7 +31,7 @@ impl AtomicFile {
     ///
     /// # Errors
     /// If it cannot be written; the error has the name and the cause.
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
         let name = path.display().to_string();
         let target =
             Target::of(path).map_err(|error| usage(format!("cannot write {name}: {error}")))?;
@@ -42,7 +42,7 @@ impl AtomicFile {
     ///
     /// # Errors
     /// If writing fails; the file is then unchanged.
-    pub(crate) fn write(self, text: &str) -> anyhow::Result<()> {
+    pub fn write(self, text: &str) -> anyhow::Result<()> {
         let cannot = || format!("cannot write {}", self.name);
         match self.target {
             Target::Direct(mut file) => file.write_all(text.as_bytes()).with_context(cannot)?,

@@ -11,24 +11,24 @@ use crate::output::usage;
 
 /// The budget options.
 #[derive(Args, Clone, Copy, Debug, Default)]
-pub(crate) struct BudgetOptions {
+pub struct BudgetOptions {
     /// Energy budget per window, whole nodes
     #[arg(long, value_name = "KWH")]
-    pub(crate) energy_kwh: Option<f64>,
+    pub energy_kwh: Option<f64>,
     /// Carbon budget per window; needs a carbon intensity series
     #[arg(long, value_name = "KG")]
-    pub(crate) carbon_kg: Option<f64>,
+    pub carbon_kg: Option<f64>,
     /// Power limit at every instant, whole nodes
     #[arg(long, value_name = "KW")]
-    pub(crate) power_kw: Option<f64>,
+    pub power_kw: Option<f64>,
     /// Length of a window: 90m, 24h, 7d [default: 24h]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
-    pub(crate) window: Option<Duration>,
+    pub window: Option<Duration>,
 }
 
 impl BudgetOptions {
     /// The budget; `None` without limits.
-    pub(crate) fn budget(&self) -> anyhow::Result<Option<Budget>> {
+    pub fn budget(&self) -> anyhow::Result<Option<Budget>> {
         let Self { energy_kwh, carbon_kg, power_kw, window } = *self;
         let budget = Budget::from_human(energy_kwh, carbon_kg, power_kw, window)
             .map_err(|error| usage(error.to_string()))?;

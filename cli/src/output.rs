@@ -14,7 +14,7 @@ use crate::quantity::{WIDTH, shorten};
 
 /// Wrong usage: exit code 2.
 #[derive(Debug)]
-pub(crate) struct UsageError(pub(crate) String);
+pub struct UsageError(pub String);
 
 impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,12 +24,12 @@ impl fmt::Display for UsageError {
 impl std::error::Error for UsageError {}
 
 /// An error that ends with exit code 2.
-pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+pub fn usage(message: impl Into<String>) -> anyhow::Error {
     UsageError(message.into()).into()
 }
 
 /// An error of the user's input, with what led to it.
-pub(crate) fn usage_chain(error: impl std::error::Error) -> anyhow::Error {
+pub fn usage_chain(error: impl std::error::Error) -> anyhow::Error {
     usage(chain(&error))
 }
 
@@ -79,7 +79,7 @@ fn visible(text: &str) -> Cow<'_, str> {
 }
 
 /// Prints text to stdout. A closed pipe is an error for the caller to pass on.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(visible(text).as_bytes())?;
     if !text.ends_with('\n') {
@@ -90,44 +90,44 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 }
 
 /// Prints one JSON document.
-pub(crate) fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+pub fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     print(&serde_json::to_string_pretty(value)?)
 }
 
 /// Prints a note to stderr.
-pub(crate) fn note(text: &str) {
+pub fn note(text: &str) {
     // A closed stderr is no reason to stop.
     let _ = writeln!(io::stderr().lock(), "{}", visible(text));
 }
 
 /// Replaces the current line of the terminal on stderr. Text beyond the terminal's width is cut, not
 /// wrapped.
-pub(crate) fn replace_line(text: &str) {
+pub fn replace_line(text: &str) {
     let mut err = io::stderr().lock();
     let _ = write!(err, "\r\x1b[K\x1b[?7l{text}\x1b[?7h");
     let _ = err.flush();
 }
 
 /// Prints an error with its chain of causes.
-pub(crate) fn print_error(error: &anyhow::Error) {
+pub fn print_error(error: &anyhow::Error) {
     let red = if colour(&io::stderr()) { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
     let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
     note(&format!("{}error:{} {}", red.0, red.1, chain.join(": ")));
 }
 
 /// Whether the error is a closed pipe on stdout (`wattle jobs | head -1`).
-pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Whether output to this stream is coloured.
-pub(crate) fn colour(stream: &impl IsTerminal) -> bool {
+pub fn colour(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
 /// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
     /// For text.
     Left,
     /// For numbers.
@@ -135,19 +135,19 @@ pub(crate) enum Align {
 }
 
 /// A text table with two spaces between columns.
-pub(crate) struct Table {
+pub struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// An empty table with these headings.
-    pub(crate) fn new(columns: &[(&'static str, Align)]) -> Self {
+    pub fn new(columns: &[(&'static str, Align)]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
     /// Adds a row with one cell per column.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    pub fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells);
     }
@@ -165,7 +165,7 @@ impl Table {
 
     /// Shortens the cells of one column so that lines fit `width` columns; the column keeps at least
     /// eight.
-    pub(crate) fn fit(mut self, column: usize, width: usize) -> Self {
+    pub fn fit(mut self, column: usize, width: usize) -> Self {
         let widths = self.widths();
         let line = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
         let limit = widths[column].saturating_sub(line.saturating_sub(width)).max(8);
@@ -176,7 +176,7 @@ impl Table {
     }
 
     /// Renders the table; headings are bold if `colour` is set.
-    pub(crate) fn render(&self, colour: bool) -> String {
+    pub fn render(&self, colour: bool) -> String {
         let widths = self.widths();
         let line = |cells: &mut dyn Iterator<Item = &str>| {
             let mut text = String::new();
@@ -203,13 +203,13 @@ impl Table {
     }
 
     /// Prints the table to stdout.
-    pub(crate) fn print(&self) -> anyhow::Result<()> {
+    pub fn print(&self) -> anyhow::Result<()> {
         print(&self.render(colour(&io::stdout())))
     }
 }
 
 /// Columns of the terminal on stdout; [`WIDTH`] for a narrower one and for a file.
-pub(crate) fn terminal_width() -> usize {
+pub fn terminal_width() -> usize {
     if !io::stdout().is_terminal() {
         return WIDTH;
     }

@@ -3,7 +3,7 @@
 
 The input is the JSON of comparisons that contain fifo and wattle, for example:
 
-    wattle compare powerflow-16 --data DIR --load 0.46,0.76 --world alone --policy fifo,wattle \
+    wattle-lab compare powerflow-16 --data DIR --load 0.46,0.76 --world alone --policy fifo,wattle \
         --orders 1 --few-settings --json | docs/figures/aim.py
 
 Energy and completion times of one case are compared with FIFO at the highest clock. The energy aim is

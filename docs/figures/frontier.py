@@ -3,7 +3,7 @@
 
 The input is the JSON of one comparison, here of the first job order with coarse knob settings:
 
-    wattle compare powerflow-16 --data DIR --oracle --load 0.76 --world alone \
+    wattle-lab compare powerflow-16 --data DIR --oracle --load 0.76 --world alone \
         --accounting above-idle --orders 1 --few-settings --json | docs/figures/frontier.py > docs/figures/frontier.svg
 
 Each policy is drawn by its Pareto frontier over clocks, prices or floors. Energy is that of the GPUs

@@ -5,12 +5,12 @@
 //!    behind them.
 //! 3. Quotas and fair shares hide the queued jobs of accounts at their limit and bound the sizes of elastic
 //!    jobs ([`crate::accounts::stage`]).
-//! 4. The policy plans. If it shares GPUs, the co-location trial ([`colocation_trial`]) first decides about
-//!    ended observations, and observes the jobs that the policy co-locates. Jobs that have not settled are
-//!    not moved ([`crate::allocation::settling`]). Starts that break a rule of the site's scheduler move
-//!    ([`crate::allocation::site_rules`]).
-//! 5. The setting rule replaces caps and clocks (`@MHZ`, `+zeus`; [`crate::policies::setting_rule`]).
-//! 6. Node sleep wakes nodes for queued jobs and puts unused ones to sleep ([`node_sleep`]).
+//! 4. The policy plans. If it shares GPUs, the co-location trial ([`crate::policies::colocation_trial`])
+//!    first decides about ended observations, and observes the jobs that the policy co-locates. Jobs that
+//!    have not settled are not moved ([`crate::allocation::settling`]). Starts that break a rule of the
+//!    site's scheduler move ([`crate::allocation::site_rules`]).
+//! 5. One clock for all jobs replaces caps and clocks, if it is selected (`@MHZ`).
+//! 6. Node sleep wakes nodes for queued jobs and puts unused ones to sleep ([`crate::power::node_sleep`]).
 //! 7. Carbon deferral pauses running jobs.
 //! 8. Power limits lower settings, hold back starts and stop jobs until the plan keeps every limit
 //!    ([`crate::power::limits`]).
@@ -22,13 +22,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use wattle_common::Power;
 
 use crate::accounts;
-use crate::allocation::settling::{keep_settling_jobs, plan_when_settled};
-use crate::allocation::site_rules;
+use crate::plan::capabilities::Capabilities;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
-use crate::policies::setting_rule::SettingRule;
-use crate::policies::{Capabilities, Policy, colocation_trial, node_sleep};
+use crate::policies::Policy;
 use crate::power::carbon_deferral::Deferrals;
 use crate::power::limits::enforce;
 use crate::power::model::{PowerEstimate, alone_w};
@@ -37,26 +35,26 @@ use crate::state::gpu_set::JobKey;
 /// The plan of one round.
 #[must_use]
 pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
-    let is_elastic = policy.capabilities().is_elastic;
-    let deferrals = Deferrals::of(policy, input);
-    let infeasible = infeasible_under_budget(policy, input);
+    let capabilities = policy.capabilities();
+    let deferrals = Deferrals::of(capabilities, input);
+    let infeasible = infeasible_under_budget(capabilities, input);
     let hidden: BTreeSet<JobKey> =
         deferrals.waiting.keys().chain(infeasible.keys()).copied().collect();
     let visible = (!hidden.is_empty()).then(|| input.state.without(&hidden));
     let input = visible.as_ref().map_or(input, |visible| input.with_state(visible));
 
-    let accounts = accounts::stage::limit(&input.limits.accounts, is_elastic, input);
+    let accounts = accounts::stage::limit(&input.limits.accounts, capabilities.is_elastic, input);
     let held_back: BTreeSet<JobKey> = accounts.held_back.keys().copied().collect();
     let visible = (!held_back.is_empty()).then(|| input.state.without(&held_back));
     let input = visible.as_ref().map_or(input, |visible| input.with_state(visible));
     let input = PlanningInput { sizes_max: Some(&accounts.sizes_max), ..input };
 
-    // Stages 4 to 6: `StagedPolicy::solve`.
+    // Stages 4 to 6 are inside the selected policy: `policies/staged.rs`.
     let mut plan = policy.solve(input);
     if !deferrals.is_empty() {
         deferrals.add_to(&mut plan);
     }
-    let mut plan = enforce(policy, input, plan);
+    let mut plan = enforce(capabilities, input, plan);
 
     let first = |(job, reason): (JobKey, Option<Reason>)| Some(Blocked { job, reason: reason? });
     plan.held_back = accounts.held_back.into_iter().filter_map(first).collect();
@@ -70,55 +68,14 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
     plan
 }
 
-/// A policy with the stages that belong to its selection: co-location trial, setting rule, node sleep.
-pub(crate) struct StagedPolicy {
-    name: String,
-    policy: Box<dyn Policy>,
-    settings: SettingRule,
-}
-
-impl StagedPolicy {
-    pub(crate) fn new(name: &str, policy: Box<dyn Policy>, settings: SettingRule) -> Self {
-        Self { name: format!("{name}{}", settings.suffix()), policy, settings }
-    }
-}
-
-impl Policy for StagedPolicy {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.settings.capabilities(self.policy.capabilities())
-    }
-
-    fn solve(&self, input: PlanningInput<'_>) -> Plan {
-        let policy = self.policy.as_ref();
-        let mut plan = if policy.capabilities().has_trials {
-            colocation_trial::solve(policy, input)
-        } else {
-            policy.solve(input)
-        };
-        keep_settling_jobs(input, &mut plan);
-        if matches!(&plan.blocked, Some(Blocked { reason: Reason::Awaits { .. }, .. })) {
-            plan_when_settled(input, &mut plan);
-        }
-        site_rules::apply(input, &mut plan);
-        plan.price = input.limits.price;
-        let mut plan = self.settings.apply(input, plan);
-        node_sleep::apply(input, &mut plan);
-        plan
-    }
-}
-
 /// Queued jobs that exceed the admission limit even alone on the cluster and at their lowest power.
 fn infeasible_under_budget(
-    policy: &dyn Policy,
+    capabilities: Capabilities,
     input: PlanningInput<'_>,
 ) -> BTreeMap<JobKey, Reason> {
     let mut found = BTreeMap::new();
     let Some(below) = input.limits.admission_limit else { return found };
-    let estimate = PowerEstimate::under(policy);
+    let estimate = PowerEstimate::under(capabilities);
     for (key, job) in input.state.queue() {
         // A job that continues with another size is admitted already.
         if job.next_gpus.is_some() {

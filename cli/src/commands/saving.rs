@@ -9,10 +9,8 @@ use wattle_common::aim::parse_slowdown;
 use wattle_common::duration::parse_span;
 use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
-use wattle_experiments::report::saving_page;
-use wattle_experiments::saving_estimate::{
-    Grouping, SavingEstimate, SavingInput, SavingOptions, estimate,
-};
+use wattle_saving::estimate::{Grouping, SavingEstimate, SavingInput, SavingOptions, estimate};
+use wattle_saving::report::saving_page;
 use wattle_simulator::{CarbonSeries, PriceSeries, text, trace};
 
 use crate::atomic_file::AtomicFile;

@@ -7,10 +7,11 @@ use clap::Args;
 use wattle_common::duration::parse_span;
 use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
-use wattle_experiments::report::{Recorded, simulation_page};
-use wattle_experiments::saving::{SeedStudy, savings};
-use wattle_placer::Reads;
+use wattle_placer::policies::{POLICIES, PolicySet};
+use wattle_placer::{Reads, UnknownPolicy};
 use wattle_runtime::shell::chain;
+use wattle_saving::report::{Recorded, simulation_page};
+use wattle_saving::seeds::{SeedStudy, changes};
 use wattle_simulator::trace::{self, Trace};
 use wattle_simulator::{
     CarbonSeries, Forecast, Learning, LoadError, PolicyOutcome, Restartable, RunOptions, Scenario,
@@ -34,12 +35,28 @@ const CLUSTER: &str = "16x8:v100";
 /// Largest number of seeds.
 const SEEDS_MAX: u64 = 1_000;
 
+const POLICIES_HELP: &str = "Policies, separated by commas";
+
+fn after_help(program: &str, policies: &PolicySet) -> String {
+    let table = table(policies);
+    format!(
+        "{table}\n\nJCT is the job completion time, from submission to completion; wait is its part without GPUs,\nnodes the mean number of nodes with a job, busy the mean utilisation of all GPUs.\n\nExamples:\n  {program} simulate --report out.html\n  {program} simulate --jobs 5000 --load 1.1 --cluster 28x8:v100 --policy fifo,fifo-packed,eaco\n  {program} simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo-packed,eaco --oracle\n  {program} simulate --trace philly.csv.gz --cluster 320x8:a100 --policy fifo --json\n  {program} simulate --trace sacct.txt --cluster 16x8:a100 --seeds 10"
+    )
+}
+
+/// The help of the command in `program`, whose policies are `policies`.
+#[must_use]
+pub fn describe(command: clap::Command, program: &str, policies: &PolicySet) -> clap::Command {
+    let help = names_help(POLICIES_HELP, policies);
+    command.mut_arg("policy", |arg| arg.help(help)).after_help(after_help(program, policies))
+}
+
 /// Simulate a trace or generated jobs under one or more policies, without server or GPU.
 #[derive(Args)]
 #[command(
-    after_help = format!("{}\n\nJCT is the job completion time, from submission to completion; wait is its part without GPUs,\nnodes the mean number of nodes with a job, busy the mean utilisation of all GPUs.\n\nExamples:\n  wattle simulate --report out.html\n  wattle simulate --jobs 5000 --load 1.1 --cluster 28x8:v100 --policy fifo,fifo-packed,eaco\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo-packed,eaco --oracle\n  wattle simulate --trace philly.csv.gz --cluster 320x8:a100 --policy fifo --json\n  wattle simulate --trace sacct.txt --cluster 16x8:a100 --seeds 10", table())
+    after_help = after_help("wattle", &POLICIES)
 )]
-pub(crate) struct Simulate {
+pub struct Simulate {
     /// Trace of Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz; or `builtin`:
     /// jobs generated from the distributions of Microsoft's Philly traces
     #[arg(long, value_name = "FILE", default_value = generator::NAME)]
@@ -66,7 +83,7 @@ pub(crate) struct Simulate {
     cluster: Option<ClusterShape>,
     #[arg(
         long, value_name = "NAMES", value_delimiter = ',', default_value = "fifo,wattle",
-        help = names_help("Policies, separated by commas")
+        help = names_help(POLICIES_HELP, &POLICIES)
     )]
     policy: Vec<String>,
     /// Carbon intensity series: at_s,g_per_kwh (or EIA's or WattTime's columns)
@@ -221,10 +238,13 @@ impl Simulate {
     }
 
     /// Validates the policies and their options before any file is read.
-    fn check_policies(&self) -> anyhow::Result<()> {
+    fn check_policies(&self, known: &PolicySet, others: Option<&str>) -> anyhow::Result<()> {
         let mut prices = false;
         for (i, name) in self.policy.iter().enumerate() {
-            let policy = wattle_placer::policy(name).map_err(usage_chain)?;
+            let policy = known.policy(name).map_err(|error| match (&error, others) {
+                (UnknownPolicy::Name { .. }, Some(others)) => usage(format!("{error}; {others}")),
+                _ => usage_chain(error),
+            })?;
             prices |= policy.capabilities().prices.is_some();
             if self.policy[..i].contains(name) {
                 return Err(usage(format!("--policy names {name} twice; name it once")));
@@ -312,6 +332,7 @@ impl Simulate {
     /// of the runs under predictions.
     fn runs(
         &self,
+        known: &PolicySet,
         world: &World,
         scenario: &Scenario,
         oracle: bool,
@@ -320,7 +341,7 @@ impl Simulate {
         let options = self.options()?;
         let mut policies = Vec::new();
         for (slot, name) in self.policy.iter().enumerate() {
-            let policy = wattle_placer::policy(name).map_err(usage_chain)?;
+            let policy = known.policy(name).map_err(usage_chain)?;
             let mut number = format!("{} of {}", slot + 1, self.policy.len());
             if self.seeds > 1 {
                 number = format!("{number}, seed {}", scenario.seed);
@@ -345,7 +366,14 @@ impl Simulate {
                 let mut progress = Progress::start(format!("{name}, {number}"), "jobs have ended");
                 let mut report = |ended, of| progress.update(ended, of);
                 let outcome = timed(|| {
-                    let run = Recorded::run(world, scenario, name, slot, &options, &mut report)?;
+                    let run = Recorded::run(
+                        world,
+                        scenario,
+                        policy.as_ref(),
+                        slot,
+                        &options,
+                        &mut report,
+                    )?;
                     let outcome = run.outcome.clone();
                     recorded.push(run);
                     Ok(Some(outcome))
@@ -421,9 +449,13 @@ fn timed(
     Ok(outcome)
 }
 
-/// Runs the command.
-pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
-    command.check_policies()?;
+/// Runs the command with these policies; `others` states where a policy with another name may be.
+///
+/// # Errors
+/// On wrong usage ([`crate::output::UsageError`]), and if a file cannot be read or written.
+pub fn run(command: Simulate, policies: &PolicySet, others: Option<&str>) -> anyhow::Result<()> {
+    let known = policies;
+    command.check_policies(known, others)?;
     let mut trace = command.jobs(command.seed)?;
     let (world, notes) = command.world(&trace)?;
     let (cluster, assumptions) = command.cluster(&world, &mut trace)?;
@@ -434,6 +466,7 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
     let report = command.report.as_deref().map(AtomicFile::open).transpose()?;
     let mut recorded = Vec::new();
     let policies = command.runs(
+        known,
         &world,
         &scenario,
         command.oracle,
@@ -448,9 +481,9 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
                 trace = command.jobs(seed)?;
             }
             let scenario = command.scenario(&world, &trace, &cluster, seed)?;
-            seeds.push(command.runs(&world, &scenario, false, None)?);
+            seeds.push(command.runs(known, &world, &scenario, false, None)?);
         }
-        study.savings = savings(&seeds);
+        study.changes = changes(&seeds);
     }
     // The result is printed first, so a failure to write the page does not lose it.
     if command.json {

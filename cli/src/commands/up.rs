@@ -40,6 +40,7 @@ use crate::budget::BudgetOptions;
 use crate::connection::{DEFAULT_CLUSTER, Running, block_on};
 use crate::output::{UsageError, note, print, usage, usage_chain};
 use crate::policies::names_help;
+use wattle_placer::policies::POLICIES;
 
 /// Largest rate of the simulated clock.
 const RATE_MAX: u32 = 10_000;
@@ -67,7 +68,7 @@ pub(crate) struct Up {
     #[command(flatten)]
     budget: BudgetOptions,
     #[arg(
-        long, value_name = "NAME", default_value = "wattle", help = names_help("Scheduling policy")
+        long, value_name = "NAME", default_value = "wattle", help = names_help("Scheduling policy", &POLICIES)
     )]
     policy: String,
     #[command(flatten)]

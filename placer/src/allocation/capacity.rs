@@ -144,7 +144,8 @@ impl<'a> FreeCapacity<'a> {
     }
 
     /// The free GPUs of each type as numbers.
-    pub(crate) fn type_counts(&self) -> TypeCounts<'a> {
+    #[must_use]
+    pub fn type_counts(&self) -> TypeCounts<'a> {
         let mut counts = TypeCounts { types: Vec::new() };
         for (key, node) in self.state.keyed_nodes() {
             let gpus = self.free(key).count_ones();
@@ -174,7 +175,7 @@ impl<'a> FreeCapacity<'a> {
 
 /// Numbers of free GPUs by type, for policies that serve jobs one after the other and place them later.
 #[derive(Clone, Debug)]
-pub(crate) struct TypeCounts<'a> {
+pub struct TypeCounts<'a> {
     /// In the order of their first node.
     pub(super) types: Vec<TypeCount<'a>>,
 }
@@ -198,26 +199,32 @@ impl TypeCount<'_> {
 
 impl<'a> TypeCounts<'a> {
     /// Free GPUs of all types.
-    pub(crate) fn total(&self) -> u32 {
+    #[must_use]
+    pub fn total(&self) -> u32 {
         self.types.iter().map(|known| known.gpus).sum()
     }
 
-    pub(crate) fn has_several_types(&self) -> bool {
+    /// Whether the cluster has nodes of several types.
+    #[must_use]
+    pub fn has_several_types(&self) -> bool {
         self.types.len() > 1
     }
 
     /// Whether the cluster has nodes of this type.
-    pub(crate) fn has_type(&self, gpu_type: &str) -> bool {
+    #[must_use]
+    pub fn has_type(&self, gpu_type: &str) -> bool {
         self.types.iter().any(|known| known.name == gpu_type)
     }
 
     /// Free GPUs of this type.
-    pub(crate) fn of_type(&self, gpu_type: &str) -> u32 {
+    #[must_use]
+    pub fn of_type(&self, gpu_type: &str) -> u32 {
         self.types.iter().find(|known| known.name == gpu_type).map_or(0, |known| known.gpus)
     }
 
     /// The types in the order of their names, with their free GPUs.
-    pub(crate) fn by_name(&self) -> BTreeMap<&'a str, u32> {
+    #[must_use]
+    pub fn by_name(&self) -> BTreeMap<&'a str, u32> {
         self.types.iter().map(|known| (known.name, known.gpus)).collect()
     }
 
@@ -229,7 +236,7 @@ impl<'a> TypeCounts<'a> {
     }
 
     /// Takes this many GPUs of the type; false, with nothing taken, if fewer are free.
-    pub(crate) fn take(&mut self, gpu_type: &str, gpus: u32) -> bool {
+    pub fn take(&mut self, gpu_type: &str, gpus: u32) -> bool {
         let mut types = self.types.iter_mut();
         let known = types.find(|known| known.name == gpu_type && known.gpus >= gpus);
         known.map(|known| known.subtract(gpus)).is_some()

@@ -70,13 +70,16 @@ pub fn infeasible(state: &ClusterState, job: &Job) -> Option<Reason> {
 }
 
 /// The healthy GPUs of a cluster by node shape: which jobs it could start if it were empty and awake.
-pub(crate) struct HealthyCluster<'a> {
+#[derive(Debug)]
+pub struct HealthyCluster<'a> {
     /// One node of each shape, and the healthy GPUs of all nodes of that shape.
     shapes: Vec<(&'a NodeFacts, NodeCounts)>,
 }
 
 impl<'a> HealthyCluster<'a> {
-    pub(crate) fn of(state: &'a ClusterState) -> Self {
+    /// The healthy GPUs of this cluster.
+    #[must_use]
+    pub fn of(state: &'a ClusterState) -> Self {
         let capacity = FreeCapacity::new(state, Scope::All);
         let mut shapes: Vec<(&NodeFacts, NodeCounts)> = Vec::new();
         for (key, node) in state.keyed_nodes() {
@@ -92,7 +95,8 @@ impl<'a> HealthyCluster<'a> {
 
     /// Whether the empty cluster could start the job on its minimum of GPUs. A job that fits one node
     /// is never spread over several.
-    pub(crate) fn could_start(&self, job: &Job) -> bool {
+    #[must_use]
+    pub fn could_start(&self, job: &Job) -> bool {
         let requested = job.facts.request.min;
         let (mut fits_a_node, mut fits_entire_nodes) = (false, false);
         for (shape, counts) in self.shapes.iter().filter(|(shape, _)| suits(shape, job)) {

@@ -75,7 +75,8 @@ pub(crate) fn held_until(input: PlanningInput<'_>, job: &Job) -> Option<Timestam
 }
 
 /// Whether a running job keeps its GPUs for now.
-pub(crate) fn is_held(input: PlanningInput<'_>, job: &Job) -> bool {
+#[must_use]
+pub fn is_held(input: PlanningInput<'_>, job: &Job) -> bool {
     held_until(input, job).is_some()
 }
 
@@ -172,7 +173,7 @@ pub(crate) fn keep_settling_jobs(input: PlanningInput<'_>, plan: &mut Plan) {
 }
 
 /// Plans again when the next job settles that runs or that this plan starts.
-pub(crate) fn plan_when_settled(input: PlanningInput<'_>, plan: &mut Plan) {
+pub fn plan_when_settled(input: PlanningInput<'_>, plan: &mut Plan) {
     let running = input.state.running().filter(|(_, job)| job.facts.can_stop);
     let held = running.filter_map(|(_, job)| held_until(input, job));
     let starts = plan.decisions.iter().filter_map(|decision| {

@@ -70,7 +70,8 @@ pub fn plan_transition(input: PlanningInput<'_>, targets: &[Target], stop_reason
 
 /// [`plan_transition`] for some of the jobs: of those without a target only `leaving` are stopped, and
 /// all others stay as they are.
-pub(crate) fn plan_partial_transition(
+#[must_use]
+pub fn plan_partial_transition(
     input: PlanningInput<'_>,
     targets: &[Target],
     leaving: &[JobKey],
@@ -86,12 +87,8 @@ pub(crate) fn plan_partial_transition(
 
 /// Whether the job runs exclusively at the default setting on this number of GPUs of this type (empty:
 /// any), so that no decision is needed.
-pub(crate) fn is_in_place(
-    input: PlanningInput<'_>,
-    job: JobKey,
-    gpus: u32,
-    gpu_type: &str,
-) -> bool {
+#[must_use]
+pub fn is_in_place(input: PlanningInput<'_>, job: JobKey, gpus: u32, gpu_type: &str) -> bool {
     match input.state.job(job).map(|job| &job.state) {
         Some(State::Running { on, setting, .. }) => {
             setting.is_default() && matches(input, on, gpus, gpu_type) && is_exclusive(input, on)

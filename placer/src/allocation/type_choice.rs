@@ -12,7 +12,7 @@ use crate::state::job::Job;
 
 impl<'a> TypeCounts<'a> {
     /// The job will be served in its turn: if it is bound to a type, its GPUs are spared for it.
-    pub(crate) fn expect(&mut self, state: &ClusterState, job: &Job, gpus: u32) {
+    pub fn expect(&mut self, state: &ClusterState, job: &Job, gpus: u32) {
         if self.has_several_types()
             && let Some(index) = self.bound(state, job)
         {
@@ -21,25 +21,21 @@ impl<'a> TypeCounts<'a> {
     }
 
     /// Takes the GPUs that a job keeps, as far as they are free.
-    pub(crate) fn take_kept(&mut self, state: &ClusterState, job: &Job, gpus: u32) {
+    pub fn take_kept(&mut self, state: &ClusterState, job: &Job, gpus: u32) {
         if let Some(index) = self.bound(state, job) {
             self.types[index].subtract(gpus);
         }
     }
 
     /// Whether one type has this many GPUs for the job.
-    pub(crate) fn fits(&self, state: &ClusterState, job: &Job, gpus: u32) -> bool {
+    #[must_use]
+    pub fn fits(&self, state: &ClusterState, job: &Job, gpus: u32) -> bool {
         self.choose(state, job, gpus, self.bound(state, job)).is_some()
     }
 
     /// Takes GPUs of one type for a job and returns the type, which is empty where there is only one.
     /// `None` if no type has enough.
-    pub(crate) fn take_for(
-        &mut self,
-        state: &ClusterState,
-        job: &Job,
-        gpus: u32,
-    ) -> Option<&'a str> {
+    pub fn take_for(&mut self, state: &ClusterState, job: &Job, gpus: u32) -> Option<&'a str> {
         let bound = self.bound(state, job);
         if let Some(index) = bound {
             let expected = &mut self.types[index].expected;

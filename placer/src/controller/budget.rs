@@ -117,7 +117,7 @@ impl<P: PolicyHandle> Controller<P> {
         if self.budget.as_ref().is_none_or(|budget| now < budget.next) {
             return Controlled::default();
         }
-        let needed = min_power(self.input(), PowerEstimate::under(self.policy.policy()));
+        let needed = min_power(self.input(), PowerEstimate::under(*self.capabilities()));
         let Some(budget) = &mut self.budget else { return Controlled::default() };
         let output = budget.controller.steer(now, needed);
         (budget.next, budget.position) = (output.again_at, output.position);

@@ -29,6 +29,8 @@ use wattle_common::messages::{LaunchState, ReachedLimit};
 use wattle_common::{GpuIndex, Power};
 
 use super::*;
+use crate::state::job::{Job, State};
+use crate::{Plan, PlanningInput, Reason, Target, plan_transition};
 use world::World;
 
 fn job_id(job: &str) -> JobId {
@@ -156,7 +158,7 @@ fn a_known_job_id_is_refused_to_another_submission() {
 #[test]
 fn placement_follows_reported_switches_and_boards() {
     let mut world = World::new(4, 8);
-    world.policy = || crate::policy("tiresias").unwrap();
+    world.policy = || crate::policy("powerflow").unwrap();
     world.config.nodes_expected = Some(4);
     for (node, switch) in [("n0", "a"), ("n1", "b"), ("n2", "a"), ("n3", "b")] {
         world.set_location(node, switch, Some(4));
@@ -521,12 +523,33 @@ fn kill_before_any_write_loses_and_duplicates_no_job() {
     }
 }
 
-/// Two queues, divided at one minute of GPU time. A job of the second queue yields to one of the
-/// first, also after a restart of the placer.
+/// The one GPU goes to a job with less than a minute of GPU time, then to the one that has it.
+struct LeastAttained;
+
+impl Policy for LeastAttained {
+    fn name(&self) -> &'static str {
+        "least-attained"
+    }
+
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
+        let jobs = input.state.running().chain(input.state.queue());
+        let jobs = jobs.filter(|(_, job)| !matches!(job.state, State::Stopping { .. }));
+        let rank = |job: &Job| {
+            let is_long = job.gpu_time(input.now()) >= Duration::from_secs(60);
+            (is_long, job.state == State::Queued, job.arrival)
+        };
+        let first = jobs.min_by_key(|(_, job)| rank(job));
+        let targets: Vec<Target> =
+            first.map(|(key, _)| Target::exclusive(key, 1)).into_iter().collect();
+        plan_transition(input, &targets, &Reason::Outranked { before: 1 })
+    }
+}
+
+/// A policy reads the GPU time of jobs, also after a restart of the placer.
 #[test]
 fn gpu_time_survives_a_restart() {
     let mut world = World::new(1, 1);
-    world.policy = || Box::new(crate::policies::Tiresias::two_queues(60.0));
+    world.policy = || Box::new(LeastAttained);
     world.long = true;
     world.restart();
     world.submit(spec("long", 1));

@@ -3,6 +3,7 @@
 //! A plan is complete. Applying it requires no further decision.
 
 mod apply;
+pub mod capabilities;
 pub mod check;
 mod check_power;
 mod check_site;

@@ -37,7 +37,8 @@ pub(crate) const WITHOUT_EPOCHS: Duration = Duration::from_secs(600);
 const IN_TURNS: f64 = 1.0;
 
 /// Whether a job may still share, after its undos.
-pub(crate) fn may_share(job: &Job) -> bool {
+#[must_use]
+pub fn may_share(job: &Job) -> bool {
     job.undone_on.len() < UNDOS_MAX
 }
 

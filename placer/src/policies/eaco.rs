@@ -81,17 +81,19 @@ pub struct Eaco {
     pub config: EacoConfig,
 }
 
-/// Its line in the table of policies.
-pub(super) const ENTRY: PolicyEntry = PolicyEntry {
-    name: "eaco",
-    rule: "jobs share the fullest GPUs on which all deadlines hold, are observed for an epoch and undone otherwise",
-    source: "EaCO, arXiv 2412.08294",
-    build: Build::Plain(|| Box::new(Eaco::default())),
-};
+impl Eaco {
+    /// Its line in the table of policies.
+    pub const ENTRY: PolicyEntry = PolicyEntry {
+        name: "eaco",
+        rule: "jobs share the fullest GPUs on which all deadlines hold, are observed for an epoch and undone otherwise",
+        source: "EaCO, arXiv 2412.08294",
+        build: Build::Plain(|| Box::new(Eaco::default())),
+    };
+}
 
 impl Policy for Eaco {
     fn name(&self) -> &str {
-        ENTRY.name
+        Self::ENTRY.name
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -19,25 +19,28 @@ use crate::state::job_forecast::is_unmeasured;
 use crate::state::operating_points::{OperatingPoint, OperatingPoints};
 
 /// A job whose size is open.
-pub(crate) struct ElasticJob<'a> {
-    pub(crate) key: JobKey,
-    pub(crate) job: &'a Job,
+#[derive(Debug)]
+pub struct ElasticJob<'a> {
+    /// Its key.
+    pub key: JobKey,
+    /// The job.
+    pub job: &'a Job,
     /// Its operating points on the GPU type chosen for it.
-    pub(crate) points: &'a OperatingPoints,
+    pub points: &'a OperatingPoints,
     /// The only size it may have: it runs and cannot stop.
-    pub(crate) fixed_size: Option<u32>,
+    pub fixed_size: Option<u32>,
     /// Its size, if it runs and has not settled ([`crate::allocation::settling`]).
-    pub(crate) held: Option<u32>,
+    pub held: Option<u32>,
     /// The largest size that the limits of its accounts permit.
-    pub(crate) gpus_max: u32,
+    pub gpus_max: u32,
     /// Sizes that it left and that nothing new is known of.
-    pub(crate) tried_sizes: Vec<u32>,
+    pub tried_sizes: Vec<u32>,
     growth: Option<Growth>,
 }
 
 impl<'a> ElasticJob<'a> {
     /// A job that may have every size of these operating points within the limits of its accounts.
-    pub(crate) fn new(
+    pub fn new(
         input: PlanningInput<'_>,
         key: JobKey,
         job: &'a Job,
@@ -71,17 +74,17 @@ impl<'a> ElasticJob<'a> {
     }
 
     /// Its operating points with this many GPUs; none if it may not have them.
-    pub(crate) fn with_gpus(&self, gpus: u32) -> &'a [OperatingPoint] {
+    pub fn with_gpus(&self, gpus: u32) -> &'a [OperatingPoint] {
         if self.may_have(gpus) { self.points.with_gpus(gpus) } else { &[] }
     }
 
     /// The sizes it may have, ascending.
-    pub(crate) fn sizes(&self) -> impl Iterator<Item = u32> {
+    pub fn sizes(&self) -> impl Iterator<Item = u32> {
         self.points.sizes().filter(|&gpus| self.may_have(gpus))
     }
 
     /// Whether its operating points have one size only.
-    pub(crate) fn has_one_size(&self) -> bool {
+    pub fn has_one_size(&self) -> bool {
         let points = self.points.points();
         points.first().map(|point| point.gpus) == points.last().map(|point| point.gpus)
     }
@@ -95,25 +98,28 @@ impl<'a> ElasticJob<'a> {
     }
 
     /// Its GPU type.
-    pub(crate) fn gpu_type(&self) -> &'a str {
+    pub fn gpu_type(&self) -> &'a str {
         &self.points.gpu_type
     }
 }
 
 /// The jobs with open sizes and the GPUs they share.
-pub(crate) struct Sizing<'a> {
+#[derive(Debug)]
+pub struct Sizing<'a> {
     /// Running jobs that cannot stop first, then all others, each in arrival order.
-    pub(crate) jobs: Vec<ElasticJob<'a>>,
+    pub jobs: Vec<ElasticJob<'a>>,
     /// Targets that do not depend on the policy.
-    pub(crate) fixed: Vec<Target>,
+    pub fixed: Vec<Target>,
     /// The GPUs left of each type, awake or asleep.
-    pub(crate) free: TypeCounts<'a>,
+    pub free: TypeCounts<'a>,
     /// Rejections of jobs that can never be placed.
-    pub(crate) rejected: Vec<Decision>,
+    pub rejected: Vec<Decision>,
 }
 
 impl<'a> Sizing<'a> {
-    pub(crate) fn of(input: PlanningInput<'a>) -> Self {
+    /// The jobs of this input, and the GPUs left to them.
+    #[must_use]
+    pub fn of(input: PlanningInput<'a>) -> Self {
         let free = FreeCapacity::new(input.state, Scope::All).type_counts();
         let mut sizing = Self { jobs: Vec::new(), fixed: Vec::new(), free, rejected: Vec::new() };
         // Arrival order alone, so that a job that is stopped to be moved keeps its place.
@@ -173,12 +179,7 @@ impl<'a> Sizing<'a> {
     }
 
     /// The plan for these targets and the fixed ones. `before`: how many jobs come before a stopped one.
-    pub(crate) fn plan(
-        mut self,
-        input: PlanningInput<'_>,
-        shared: Vec<Target>,
-        before: u32,
-    ) -> Plan {
+    pub fn plan(mut self, input: PlanningInput<'_>, shared: Vec<Target>, before: u32) -> Plan {
         let targets = self.all_targets(input, shared);
         let mut plan = self.plan_for(input, &targets, before);
         // If no job waits, only a change of size or GPU type could follow.
@@ -191,11 +192,7 @@ impl<'a> Sizing<'a> {
     }
 
     /// The fixed targets and these. A job without a measurement starts at the default setting.
-    pub(crate) fn all_targets(
-        &mut self,
-        input: PlanningInput<'_>,
-        shared: Vec<Target>,
-    ) -> Vec<Target> {
+    pub fn all_targets(&mut self, input: PlanningInput<'_>, shared: Vec<Target>) -> Vec<Target> {
         let mut targets = std::mem::take(&mut self.fixed);
         targets.extend(shared);
         for target in &mut targets {
@@ -208,12 +205,7 @@ impl<'a> Sizing<'a> {
     }
 
     /// The plan for all targets.
-    pub(crate) fn plan_for(
-        self,
-        input: PlanningInput<'_>,
-        targets: &[Target],
-        before: u32,
-    ) -> Plan {
+    pub fn plan_for(self, input: PlanningInput<'_>, targets: &[Target], before: u32) -> Plan {
         let mut plan = plan_transition(input, targets, &Reason::Outranked { before });
         plan.decisions.extend(self.rejected);
         plan

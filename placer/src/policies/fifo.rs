@@ -17,17 +17,19 @@ use crate::policies::{Build, Policy, PolicyEntry};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fifo;
 
-/// Its line in the table of policies.
-pub(super) const ENTRY: PolicyEntry = PolicyEntry {
-    name: "fifo",
-    rule: "jobs start in arrival order, exclusively, by first fit; the first that does not fit blocks the rest",
-    source: "base policy of Gavel and of EaCO (arXiv 2412.08294)",
-    build: Build::Plain(|| Box::new(Fifo)),
-};
+impl Fifo {
+    /// Its line in the table of policies.
+    pub const ENTRY: PolicyEntry = PolicyEntry {
+        name: "fifo",
+        rule: "jobs start in arrival order, exclusively, by first fit; the first that does not fit blocks the rest",
+        source: "base policy of Gavel and of EaCO (arXiv 2412.08294)",
+        build: Build::Plain(|| Box::new(Fifo)),
+    };
+}
 
 impl Policy for Fifo {
     fn name(&self) -> &str {
-        ENTRY.name
+        Self::ENTRY.name
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {

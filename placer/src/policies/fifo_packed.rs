@@ -39,17 +39,19 @@ impl Default for FifoPacked {
     }
 }
 
-/// Its line in the table of policies.
-pub(super) const ENTRY: PolicyEntry = PolicyEntry {
-    name: "fifo-packed",
-    rule: "FIFO; on a full cluster a job shares with the co-tenant of the highest summed speed above 1.5",
-    source: "Gavel, packing FIFO",
-    build: Build::Plain(|| Box::new(FifoPacked::default())),
-};
+impl FifoPacked {
+    /// Its line in the table of policies.
+    pub const ENTRY: PolicyEntry = PolicyEntry {
+        name: "fifo-packed",
+        rule: "FIFO; on a full cluster a job shares with the co-tenant of the highest summed speed above 1.5",
+        source: "Gavel, packing FIFO",
+        build: Build::Plain(|| Box::new(FifoPacked::default())),
+    };
+}
 
 impl Policy for FifoPacked {
     fn name(&self) -> &str {
-        ENTRY.name
+        Self::ENTRY.name
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -1,7 +1,7 @@
 //! Greedy sharing of GPUs: the best next step of any job is taken until none is left.
 //!
-//! AFS and PowerFlow differ in their first operating points and in the rating of a step; the rest is
-//! this module.
+//! Policies that share GPUs out in this way differ in the first operating points and in the rating of a step;
+//! the rest is this module.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -12,19 +12,25 @@ use crate::state::gpu_set::JobKey;
 use crate::state::operating_points::{OperatingPoint, OperatingPoints};
 
 /// A job that has GPUs, at its present operating point.
-pub(crate) struct Grant<'a> {
-    pub(crate) job: ElasticJob<'a>,
-    pub(crate) point: &'a OperatingPoint,
+#[derive(Debug)]
+pub struct Grant<'a> {
+    /// The job.
+    pub job: ElasticJob<'a>,
+    /// Its operating point.
+    pub point: &'a OperatingPoint,
     /// The rating of its last step; infinite before the first.
-    pub(crate) last_rating: f64,
+    pub last_rating: f64,
 }
 
 /// A step of one job. Steps are ordered by `rating`, then by `tie_break`, then by arrival.
-#[derive(Clone, Copy)]
-pub(crate) struct RatedStep<'a> {
-    pub(crate) to: &'a OperatingPoint,
-    pub(crate) rating: f64,
-    pub(crate) tie_break: f64,
+#[derive(Clone, Copy, Debug)]
+pub struct RatedStep<'a> {
+    /// The operating point after it.
+    pub to: &'a OperatingPoint,
+    /// The policy's rating of it.
+    pub rating: f64,
+    /// The order of steps of equal rating.
+    pub tie_break: f64,
 }
 
 /// The best next step of the job at `index`.
@@ -54,17 +60,19 @@ impl PartialEq for Offer<'_> {
 impl Eq for Offer<'_> {}
 
 /// A job that gets no GPUs.
-pub(crate) struct Unserved<'a> {
-    pub(crate) job: ElasticJob<'a>,
+#[derive(Debug)]
+pub struct Unserved<'a> {
+    /// The job.
+    pub job: ElasticJob<'a>,
     /// Jobs that got GPUs before it.
-    pub(crate) before: u32,
+    pub before: u32,
     /// GPUs of its type that were free in its turn.
-    pub(crate) free: u32,
+    pub free: u32,
 }
 
 /// Gives the jobs their first operating points in order, as far as GPUs are free. Jobs in `excluded`
 /// get none.
-pub(crate) fn first_grants<'a>(
+pub fn first_grants<'a>(
     sizing: &mut Sizing<'a>,
     excluded: &BTreeSet<JobKey>,
     first_point: impl Fn(&ElasticJob<'a>) -> Option<&'a OperatingPoint>,
@@ -87,7 +95,7 @@ pub(crate) fn first_grants<'a>(
 ///
 /// A job that has one size only does not compete for GPUs, so its steps are taken at once, and computed once
 /// for all jobs with the same points.
-pub(crate) fn take_best_steps<'a>(
+pub fn take_best_steps<'a>(
     grants: &mut [Grant<'a>],
     free: &mut TypeCounts<'_>,
     next: impl Fn(&Grant<'a>, u32) -> Option<RatedStep<'a>>,

@@ -16,17 +16,19 @@ use crate::policies::{Build, Capabilities, Policy, PolicyEntry};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GreenFlow;
 
-/// Its line in the table of policies.
-pub(super) const ENTRY: PolicyEntry = PolicyEntry {
-    name: "greenflow",
-    rule: "PowerFlow with a price that follows the grid's carbon intensity",
-    source: "GreenFlow, IEEE TPDS 36(2), 2025",
-    build: Build::Plain(|| Box::new(GreenFlow)),
-};
+impl GreenFlow {
+    /// Its line in the table of policies.
+    pub const ENTRY: PolicyEntry = PolicyEntry {
+        name: "greenflow",
+        rule: "PowerFlow with a price that follows the grid's carbon intensity",
+        source: "GreenFlow, IEEE TPDS 36(2), 2025",
+        build: Build::Plain(|| Box::new(GreenFlow)),
+    };
+}
 
 impl Policy for GreenFlow {
     fn name(&self) -> &str {
-        ENTRY.name
+        Self::ENTRY.name
     }
 
     fn capabilities(&self) -> Capabilities {

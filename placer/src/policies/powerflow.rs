@@ -34,17 +34,19 @@ use crate::state::operating_points::OperatingPoint;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PowerFlow;
 
-/// Its line in the table of policies.
-pub(super) const ENTRY: PolicyEntry = PolicyEntry {
-    name: "powerflow",
-    rule: "elastic: GPUs and clocks are raised for the job with the most time saved per energy, down to a price",
-    source: "PowerFlow, arXiv 2304.06381",
-    build: Build::Plain(|| Box::new(PowerFlow)),
-};
+impl PowerFlow {
+    /// Its line in the table of policies.
+    pub const ENTRY: PolicyEntry = PolicyEntry {
+        name: "powerflow",
+        rule: "elastic: GPUs and clocks are raised for the job with the most time saved per energy, down to a price",
+        source: "PowerFlow, arXiv 2304.06381",
+        build: Build::Plain(|| Box::new(PowerFlow)),
+    };
+}
 
 impl Policy for PowerFlow {
     fn name(&self) -> &str {
-        ENTRY.name
+        Self::ENTRY.name
     }
 
     fn capabilities(&self) -> Capabilities {

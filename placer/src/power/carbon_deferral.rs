@@ -21,10 +21,10 @@ use wattle_common::Timestamp;
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::settling::restart_cost;
+use crate::plan::capabilities::Capabilities;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
-use crate::policies::Policy;
 use crate::power::budget::GridForecast;
 use crate::power::model::PowerEstimate;
 use crate::state::gpu_set::JobKey;
@@ -59,7 +59,7 @@ pub struct Deferrals {
 impl Deferrals {
     /// The jobs deferred now under this policy.
     #[must_use]
-    pub fn of(policy: &dyn Policy, input: PlanningInput<'_>) -> Self {
+    pub fn of(policy: Capabilities, input: PlanningInput<'_>) -> Self {
         let mut found = Self::default();
         let Some(grid) = input.limits.grid.as_deref().filter(|grid| input.now() < grid.until)
         else {
@@ -157,10 +157,9 @@ enum Pace {
 }
 
 impl Pace {
-    fn under(policy: &dyn Policy, input: PlanningInput<'_>) -> Self {
-        let sets = policy.capabilities().sets_gpus
-            || input.limits.price_sets_clocks
-            || input.limits.is_power_limited();
+    fn under(policy: Capabilities, input: PlanningInput<'_>) -> Self {
+        let sets =
+            policy.sets_gpus || input.limits.price_sets_clocks || input.limits.is_power_limited();
         match PowerEstimate::under(policy) {
             PowerEstimate::Fixed => Self::Unknown,
             PowerEstimate::Settings | PowerEstimate::Sizes if sets => Self::SlowestPoint,

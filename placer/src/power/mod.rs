@@ -7,5 +7,6 @@ pub mod energy_cost;
 pub mod groups;
 pub(crate) mod limits;
 pub mod model;
+pub(crate) mod node_sleep;
 pub mod slowdown;
 pub(crate) mod step;

@@ -18,8 +18,8 @@ use wattle_common::Power;
 use wattle_common::job::GpuSetting;
 
 use crate::plan::NodeDecision;
+use crate::plan::capabilities::Capabilities;
 use crate::plan::input::PlanningInput;
-use crate::policies::Policy;
 use crate::power::bounds::{Bound, Counted};
 use crate::power::energy_cost::Charge;
 use crate::power::step::least_energy;
@@ -321,8 +321,7 @@ pub enum PowerEstimate {
 impl PowerEstimate {
     /// The reduction that a policy can make.
     #[must_use]
-    pub fn under(policy: &dyn Policy) -> Self {
-        let capabilities = policy.capabilities();
+    pub const fn under(capabilities: Capabilities) -> Self {
         match (capabilities.prices, capabilities.sets_gpus) {
             (Some(_), _) => Self::Sizes,
             (None, true) => Self::Fixed,

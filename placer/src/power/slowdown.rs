@@ -32,7 +32,8 @@ use wattle_common::Timestamp;
 use wattle_common::job::GpuSetting;
 use wattle_common::messages::AimStatus;
 
-use crate::power::budget::{PriceController, PriceRange};
+use crate::plan::capabilities::PriceRange;
+use crate::power::budget::PriceController;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, State};

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use crate::support::{SETTLED, Site, job_facts, node_facts, node_watts};
 use proptest::prelude::*;
+use wattle_baselines::policy;
 use wattle_common::Frequency;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
-use wattle_placer::{Decision, JobFacts, JobKey, NodeFacts, Plan, Policy, State, check, policy};
+use wattle_placer::{Decision, JobFacts, JobKey, NodeFacts, Plan, Policy, State, check};
 use wattle_testkit::point;
 
 /// Sizes 1 to 16 on an A100, each doubling with this speed-up; the lower clock has 0.8 times the speed and two

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{Site, job_facts, node_facts};
+use wattle_baselines::policy;
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::Surface;
 use wattle_common::{Power, Timestamp};
-use wattle_placer::{
-    Decision, JobFacts, JobKey, NodeFacts, Plan, Policy, Progress, check, policy, solve,
-};
+use wattle_placer::{Decision, JobFacts, JobKey, NodeFacts, Plan, Policy, Progress, check, solve};
 use wattle_testkit::point;
 
 /// Ten times the cost of a restart on one GPU, s, before any restart is measured.

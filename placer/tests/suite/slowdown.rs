@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wattle_common::Frequency;
 use wattle_common::job::GpuSetting;
-use wattle_placer::power::budget::PriceRange;
+use wattle_placer::plan::capabilities::PriceRange;
 use wattle_placer::power::slowdown::{STEP, SlowdownController};
 use wattle_placer::{GpuSet, JobKey, NodeKey};
 

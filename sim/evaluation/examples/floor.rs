@@ -1,7 +1,7 @@
 //! Scatter of single readings: the smallest error that any predictor of these files can have.
 //!
 //! `cargo run -p wattle-evaluation --example floor -- --data DIR` prints, for each file, the mean of
-//! |expected / measured - 1| over the readings that `wattle evaluate` predicts, for references with more
+//! |expected / measured - 1| over the readings that `wattle-lab evaluate` predicts, for references with more
 //! knowledge than any predictor there:
 //!
 //! * `scatter`: a cubic over ln y through all readings of the job, the predicted ones included, with

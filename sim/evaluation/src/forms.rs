@@ -7,8 +7,8 @@ use wattle_predictor::method::Method;
 use wattle_predictor::model::cap_curve::NAMES;
 use wattle_predictor::model::cap_forms::Basis;
 
-use crate::reader::FileGpu;
 use crate::trial::Trial;
+use wattle_measurements::reader::FileGpu;
 
 /// Shares of the forms in the time curve of a job with three known caps or more.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -34,10 +34,15 @@ pub struct Forms {
 
 impl Forms {
     /// Choice of a predictor that does not know the network `without`; `None` for a method without forms.
-    pub(crate) fn of(file_gpu: &FileGpu, without: Option<&str>, trial: &Trial) -> Option<Self> {
+    pub(crate) fn of(
+        method: Method,
+        file_gpu: &FileGpu,
+        without: Option<&str>,
+        trial: &Trial,
+    ) -> Option<Self> {
         let choice = trial.cap_forms();
         let shares = NAMES.into_iter().zip(choice.shares).filter(|(_, share)| *share > 0.0);
-        (file_gpu.method == Method::Physical).then(|| Self {
+        (method == Method::Physical).then(|| Self {
             file: file_gpu.file.clone(),
             gpu: file_gpu.gpu.clone(),
             without: without.map(str::to_owned),

@@ -8,11 +8,7 @@
 mod baselines;
 mod forms;
 mod metrics;
-mod names;
 mod protocol;
-mod reader;
-mod readings;
-mod table;
 mod trial;
 
 use serde::Serialize;
@@ -21,43 +17,10 @@ use wattle_predictor::method::Method;
 
 pub use forms::Forms;
 pub use metrics::Row;
-pub use reader::Format;
-pub use readings::{AtClock, ClockSweep, ModelRates, Rate, clock_sweep, model_rates};
+pub use wattle_measurements::{Format, Problem, Source, recognise};
 
 use protocol::Task;
-use reader::Context;
-use table::Table;
-
-/// A file.
-#[derive(Clone, Debug)]
-pub struct Source {
-    /// Name for output.
-    pub file: String,
-    /// Path with its folders: some formats put the name of the GPU or model there.
-    pub place: String,
-    /// Contents.
-    pub text: String,
-}
-
-/// An unusable part of a file, with the reason.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
-    /// The file.
-    pub file: String,
-    /// Line, if it concerns one.
-    pub line: Option<u64>,
-    /// Reason.
-    pub what: String,
-}
-
-impl std::fmt::Display for Problem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.line {
-            Some(line) => write!(f, "{}:{line}: {}", self.file, self.what),
-            None => write!(f, "{}: {}", self.file, self.what),
-        }
-    }
-}
+use wattle_measurements::Measurements;
 
 /// Result of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -72,12 +35,6 @@ pub struct Report {
     /// Number of files in a known format.
     #[serde(skip)]
     pub files: usize,
-}
-
-/// Format of a file that begins with `text`.
-#[must_use]
-pub fn recognise(text: &str) -> Option<Format> {
-    Format::of(&table::columns(text))
 }
 
 /// Runs every protocol for which `sources` have the readings. The report does not depend on the order of
@@ -96,41 +53,33 @@ pub fn run_by(sources: &[Source], method: Method) -> Report {
     let mut tasks: Vec<Task<'_>> = Vec::new();
     let (mut scaling, mut placement) = (Vec::new(), Vec::new());
     for source in sources {
-        let columns = table::columns(&source.text);
-        let Some(format) = Format::of(&columns) else { continue };
+        let Some((read, problems)) = wattle_measurements::read(source) else { continue };
         report.files += 1;
-        let mut table = Table::read(&source.file, &source.text);
-        let context = Context { file: &source.file, place: &source.place, method };
-        match format {
-            Format::Caps => {
-                let caps = reader::caps::read(&mut table, &context);
+        match read {
+            Measurements::Caps(caps) => {
                 tasks.push(Box::new(move |out| {
-                    protocol::caps::three_caps(&caps, out);
-                    protocol::caps::new_network(&caps, out);
+                    protocol::caps::three_caps(&caps, method, out);
+                    protocol::caps::new_network(&caps, method, out);
                 }));
             }
-            Format::Stages => {
-                let stages = reader::stages::read(&mut table, &context);
-                tasks.push(Box::new(move |out| protocol::clocks::run(&stages, out)));
+            Measurements::Stages(stages) => {
+                tasks.push(Box::new(move |out| protocol::clocks::run(&stages, method, out)));
             }
-            Format::Throughputs => {
-                scaling.push(reader::throughputs::read(&mut table, &context, &columns));
+            Measurements::Throughputs(model) => scaling.push(model),
+            Measurements::Placements(model) => placement.push(model),
+            Measurements::Isolated(models) => {
+                tasks.push(Box::new(move |out| protocol::isolated::run(&models, method, out)));
             }
-            Format::Placements => placement.push(reader::placements::read(&mut table, &context)),
-            Format::Isolated => {
-                let models = reader::isolated::read(&mut table, &context);
-                tasks.push(Box::new(move |out| protocol::isolated::run(&models, out)));
-            }
-            Format::Pairs => {
-                for pairs in reader::pairs::read(&mut table, &context) {
-                    tasks.push(Box::new(move |out| protocol::pairs::run(&pairs, out)));
+            Measurements::Pairs(of_types) => {
+                for pairs in of_types {
+                    tasks.push(Box::new(move |out| protocol::pairs::run(&pairs, method, out)));
                 }
             }
         }
-        report.problems.extend(table.into_problems());
+        report.problems.extend(problems);
     }
-    tasks.push(Box::new(move |out| protocol::scaling::run(&scaling, out)));
-    tasks.push(Box::new(move |out| protocol::placement::run(&placement, out)));
+    tasks.push(Box::new(move |out| protocol::scaling::run(&scaling, method, out)));
+    tasks.push(Box::new(move |out| protocol::placement::run(&placement, method, out)));
     let out = protocol::run_all(tasks);
     let omitted = out.omitted.into_iter();
     report.problems.extend(omitted.map(|(file, what)| Problem { file, line: None, what }));

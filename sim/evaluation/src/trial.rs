@@ -10,8 +10,9 @@ use wattle_common::id::{JobId, NodeId, WorkloadId};
 use wattle_common::messages::{Estimate, JobWindow, Neighbour, SurfacePoint};
 use wattle_common::{Frequency, Power, Timestamp};
 
-use super::reader::FileGpu;
+use wattle_measurements::reader::FileGpu;
 use wattle_predictor::calibration::Calibration;
+use wattle_predictor::method::Method;
 use wattle_predictor::model::cap_forms::FormChoice;
 use wattle_predictor::predictor::Learned;
 use wattle_predictor::surface::Configuration;
@@ -66,10 +67,10 @@ pub(crate) fn job_of(class: &WorkloadId) -> JobId {
 }
 
 impl Trial {
-    pub(crate) fn new(file_gpu: &FileGpu) -> Self {
+    pub(crate) fn new(file_gpu: &FileGpu, method: Method) -> Self {
         let config = PredictorConfig {
             windows_per_job_max: WINDOWS_MAX,
-            method: file_gpu.method,
+            method,
             ..PredictorConfig::shipped()
         };
         Self { predictor: Predictor::new(config), gpu_type: file_gpu.gpu_type.clone(), minutes: 0 }

@@ -11,7 +11,6 @@
 mod judge;
 mod limits;
 mod options;
-pub(crate) mod parallel;
 mod run;
 mod scenarios;
 mod table;
@@ -19,8 +18,8 @@ mod waterfall;
 
 use serde::Serialize;
 
-use crate::frontier::RatioSpread;
-use crate::saving::ChangeSpread;
+use wattle_saving::spread::ChangeSpread;
+use wattle_saving::spread::RatioSpread;
 use wattle_simulator::PolicyOutcome;
 use wattle_simulator::RunOptions;
 

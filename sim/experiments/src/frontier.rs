@@ -9,7 +9,7 @@
 //!
 //! Between adjacent points a frontier is interpolated linearly, for both policies alike.
 
-use serde::Serialize;
+use wattle_saving::spread::RatioSpread;
 
 use crate::bound::BoundFrontier;
 
@@ -140,38 +140,11 @@ pub struct Matched {
     pub spread: Option<RatioSpread>,
 }
 
-/// The range and the geometric mean of ratios.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct RatioSpread {
-    /// The smallest.
-    pub smallest: f64,
-    /// The largest.
-    pub largest: f64,
-    /// The geometric mean.
-    pub geometric_mean: f64,
-}
-
 impl Matched {
     /// Number of the baseline's totals that the policy does not reach.
     #[must_use]
     pub fn not_reachable(&self) -> usize {
         self.ratios.iter().filter(|matched| matched.ratio.is_none()).count()
-    }
-}
-
-impl RatioSpread {
-    /// `None` without ratios.
-    #[must_use]
-    pub fn of(ratios: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let (mut smallest, mut largest, mut logs, mut count) = (f64::INFINITY, 0.0_f64, 0.0, 0_u32);
-        for ratio in ratios {
-            smallest = smallest.min(ratio);
-            largest = largest.max(ratio);
-            logs += ratio.ln();
-            count += 1;
-        }
-        let geometric_mean = (logs / f64::from(count)).exp();
-        (count > 0).then_some(Self { smallest, largest, geometric_mean })
     }
 }
 

@@ -10,9 +10,9 @@
 
 use std::path::PathBuf;
 
+use wattle_baselines::policy;
 use wattle_common::rng::Stream;
-use wattle_placer::policy;
-use wattle_simulator::{Restarts, RunOptions, Scenario, run_policy, run_with, trace};
+use wattle_simulator::{Restarts, RunOptions, Scenario, run_with, trace};
 use wattle_world::World;
 
 /// As in the binaries.
@@ -74,7 +74,9 @@ fn scenario(world: &World) -> Scenario {
 fn simulate_fifo(bencher: divan::Bencher<'_, '_>) {
     let world = World::builtin();
     let scenario = scenario(&world);
-    bencher.bench(|| run_policy(&world, &scenario, "fifo").unwrap());
+    let options = RunOptions::default();
+    let fifo = policy("fifo").unwrap();
+    bencher.bench_local(|| run_with(&world, &scenario, &*fifo, &options).unwrap());
 }
 
 /// Tiresias's queues, with restarts free as the peer has them. The peer takes 18.7 s.
@@ -98,5 +100,7 @@ fn read_and_build(bencher: divan::Bencher<'_, '_>) {
 fn simulate_eaco(bencher: divan::Bencher<'_, '_>) {
     let world = World::builtin();
     let scenario = scenario(&world);
-    bencher.bench(|| run_policy(&world, &scenario, "eaco").unwrap());
+    let options = RunOptions::default();
+    let eaco = policy("eaco").unwrap();
+    bencher.bench_local(|| run_with(&world, &scenario, &*eaco, &options).unwrap());
 }

@@ -3,7 +3,7 @@
 //!
 //! `PHILLY_JOBS=10000` uses the first 10,000 jobs.
 //!
-//! As `wattle compare philly --oracle --world alone` runs them: true surfaces, lengths known, any
+//! As `wattle-lab compare philly --oracle --world alone` runs them: true surfaces, lengths known, any
 //! number of GPUs from one to 64 where the policy is elastic. Needs the table below `WATTLE_DATA`
 //! (or the folder beside the workspace). The goals are 60 s for `wattle`, 2 s for `fifo`, 2 GB for
 //! all.
@@ -13,9 +13,9 @@
 
 use std::path::PathBuf;
 
+use wattle_baselines::policy;
 use wattle_common::job::GpuRequest;
 use wattle_common::topology::ClusterShape;
-use wattle_placer::policy;
 use wattle_simulator::{Lengths, RunOptions, Scenario, Work, run_with, trace};
 use wattle_world::World;
 
@@ -23,7 +23,7 @@ use wattle_world::World;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The largest size of an elastic job, as in the scenario `philly` of `wattle compare`.
+/// The largest size of an elastic job, as in the scenario `philly` of `wattle-lab compare`.
 const GPUS_MAX: u32 = 64;
 
 fn main() {

@@ -5,16 +5,17 @@
 //! random numbers from the seed only: the same trace, seed and policy give identical results.
 //!
 //! ```
-//! use wattle_simulator::{Scenario, run, trace};
+//! use wattle_placer::policies::Fifo;
+//! use wattle_simulator::{RunOptions, Scenario, run_with, trace};
 //! use wattle_world::World;
 //!
 //! let text = "job_id,submit_s,duration_s,num_gpus,vc\na,0,3600,8,x\nb,60,1800,4,x\n";
 //! let world = World::builtin();
 //! let trace = trace::parse("two.csv", text.as_bytes())?;
 //! let scenario = Scenario::from_trace(&world, &trace, &"1x8:v100".parse()?, 7)?;
-//! let outcome = run(&world, &scenario, &["fifo"])?;
+//! let outcome = run_with(&world, &scenario, &Fifo, &RunOptions::default())?;
 //! // The second job waits 3,540 s for the first, then runs for 1,800 s.
-//! assert_eq!(outcome.policies[0].jct_s_mean, Some((3_600.0 + 5_340.0) / 2.0));
+//! assert_eq!(outcome.jct_s_mean, Some((3_600.0 + 5_340.0) / 2.0));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -56,8 +57,8 @@ pub use price::PriceSeries;
 pub use restartable::{Restartable, RestartableError};
 pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
 pub use simulation::{
-    EVERY_JOB_MAX, Forecast, Learning, Lengths, Restarts, RunOptions, SimulationError, gather, run,
-    run_detailed, run_oracle, run_policy, run_recorded, run_with, run_with_progress,
+    EVERY_JOB_MAX, Forecast, Learning, Lengths, Restarts, RunOptions, SimulationError, gather,
+    run_detailed, run_recorded, run_with, run_with_progress,
 };
 pub use spending::{Spending, WindowSpent};
 pub use surface_noise::{Shape as ErrorShape, SurfaceNoise};

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use serde::Deserialize;
-use wattle_evaluation::{ClockSweep, ModelRates, Problem, Source};
+use wattle_measurements::{ClockSweep, ModelRates, Problem, Source};
 use wattle_world::{CatalogError, World};
 
 /// The GPU type of the measurements.
@@ -181,13 +181,13 @@ impl Measured {
         let (mut rates, mut sweeps) = (Vec::new(), Vec::new());
         let mut problems = Vec::new();
         for source in sources {
-            if let Some((found, wrong)) = wattle_evaluation::model_rates(source)
+            if let Some((found, wrong)) = wattle_measurements::model_rates(source)
                 && found.gpu_type == GPU_TYPE
                 && choices.model.iter().any(|m| m.name == found.model)
             {
                 rates.push((source.file.clone(), found));
                 problems.extend(wrong);
-            } else if let Some((found, wrong)) = wattle_evaluation::clock_sweep(source)
+            } else if let Some((found, wrong)) = wattle_measurements::clock_sweep(source)
                 && found.gpu_type == GPU_TYPE
             {
                 sweeps.push((source.file.clone(), found));
@@ -249,10 +249,10 @@ fn walk(root: &Path, dir: &Path, depth: usize, out: &mut Vec<Source>) -> Result<
         let mut start = Vec::new();
         let file = fs::File::open(&path).map_err(unreadable(&path))?;
         file.take(HEADER_BYTES).read_to_end(&mut start).map_err(unreadable(&path))?;
-        let format = wattle_evaluation::recognise(&String::from_utf8_lossy(&start));
+        let format = wattle_measurements::recognise(&String::from_utf8_lossy(&start));
         if matches!(
             format,
-            Some(wattle_evaluation::Format::Throughputs | wattle_evaluation::Format::Stages)
+            Some(wattle_measurements::Format::Throughputs | wattle_measurements::Format::Stages)
         ) {
             let text = fs::read(&path).map_err(unreadable(&path))?;
             out.push(Source {

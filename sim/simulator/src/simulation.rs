@@ -3,7 +3,7 @@
 use wattle_common::job::Sharing;
 use wattle_common::{Budget, JobId, Timestamp, WorkloadId};
 use wattle_placer::controller::probes::ProbeConfig;
-use wattle_placer::{Policy, Reads, UnknownPolicy, policy};
+use wattle_placer::{Policy, UnknownPolicy};
 use wattle_world::World;
 
 use crate::detail::Detail;
@@ -217,40 +217,7 @@ pub fn run_detailed(
     Engine::new(world, scenario, policy, options)?.with_progress(progress).run_detailed()
 }
 
-/// Runs `scenario` under one policy. `wall_s` of the outcome is 0, since the library reads no wall
-/// clock; the caller may set it.
-///
-/// # Errors
-/// On an unknown policy or workload.
-pub fn run_policy(
-    world: &World,
-    scenario: &Scenario,
-    name: &str,
-) -> Result<PolicyOutcome, SimulationError> {
-    let policy = policy(name)?;
-    Engine::new(world, scenario, policy.as_ref(), &RunOptions::default())?.run()
-}
-
-/// Runs `scenario` under one policy with true surfaces from a job's arrival on. `None` for a policy
-/// that reads no surfaces, whose run would be the same.
-///
-/// # Errors
-/// On an unknown policy or workload.
-pub fn run_oracle(
-    world: &World,
-    scenario: &Scenario,
-    name: &str,
-) -> Result<Option<PolicyOutcome>, SimulationError> {
-    let policy = policy(name)?;
-    if policy.capabilities().reads == Reads::Nothing {
-        return Ok(None);
-    }
-    let options = RunOptions { oracle: true, ..RunOptions::default() };
-    Engine::new(world, scenario, policy.as_ref(), &options)?.run().map(Some)
-}
-
-/// The outcome of separate runs from [`run_policy`] and [`run_oracle`]. An oracle's run follows its
-/// policy's run.
+/// The outcome of separate runs of `scenario`. A run with exact predictions follows its policy's run.
 #[must_use]
 pub fn gather(scenario: &Scenario, policies: Vec<PolicyOutcome>) -> Outcome {
     let mut notes = scenario.notes.clone();
@@ -272,18 +239,4 @@ pub fn gather(scenario: &Scenario, policies: Vec<PolicyOutcome>) -> Outcome {
         workloads: scenario.workloads.clone(),
         notes,
     }
-}
-
-/// Runs `scenario` under each of `policies`.
-///
-/// # Errors
-/// On an unknown policy or workload.
-pub fn run<S: AsRef<str>>(
-    world: &World,
-    scenario: &Scenario,
-    policies: &[S],
-) -> Result<Outcome, SimulationError> {
-    let runs: Result<Vec<_>, _> =
-        policies.iter().map(|name| run_policy(world, scenario, name.as_ref())).collect();
-    Ok(gather(scenario, runs?))
 }

@@ -247,6 +247,38 @@ pub fn words(line: &str) -> Vec<String> {
     words.into_iter().skip_while(is_assignment).take_while(|word| !ends(word)).collect()
 }
 
+/// The commands of `program` in the documentation that its parser refuses, with the place and the cause.
+///
+/// `parse` receives the words of a command. Its error has the cause and whether only arguments are missing,
+/// which prose may omit; `None` is no error, as for `--help`.
+pub fn refused(
+    program: &str,
+    parse: impl Fn(Vec<String>) -> Result<(), Option<(String, bool)>>,
+) -> Vec<String> {
+    let mut refused = Vec::new();
+    let mut check = |place: String, text: &str, complete: bool| {
+        let words = words(text);
+        if words.first().is_none_or(|word| word != program) {
+            return;
+        }
+        if let Err(Some((cause, is_incomplete))) = parse(words)
+            && (complete || !is_incomplete)
+        {
+            refused.push(format!("{place}: {text}: {cause}"));
+        }
+    };
+    for command in commands().unwrap_or_else(|problems| panic!("{}", problems.join("\n"))) {
+        check(format!("{}:{}", command.page, command.line), &command.text, true);
+    }
+    for (page, line, text) in inline_commands(program) {
+        // A form with optional parts is no command.
+        if !text.contains(['[', '\u{2026}']) && page != "CHANGELOG.md" {
+            check(format!("{page}:{line}"), &text, false);
+        }
+    }
+    refused
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

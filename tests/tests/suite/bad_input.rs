@@ -59,6 +59,8 @@ fn wrong_usage_gives_exit_code_2_and_a_remedy() {
     );
     simulate_is_refused(&["--jobs", "0"], &["at least 1"]);
     simulate_is_refused(&["--policy", "fifo,eaco,fifo"], &["fifo", "twice"]);
+    simulate_is_refused(&["--policy", "fifo,srtf"], &["srtf", "powerflow", "wattle-lab simulate"]);
+    simulate_is_refused(&["--policy", "fifo+zeus"], &["fifo+zeus", "wattle-lab simulate"]);
     simulate_is_refused(&["--policy", "fifo", "--price", "0.3"], &["0.3", "powerflow"]);
     simulate_is_refused(&["--policy", "fifo", "--seeds", "3"], &["at least two", "--policy"]);
     simulate_is_refused(&["--policy", "fifo@99999"], &["99999", "405 to 1380"]);
@@ -81,9 +83,9 @@ fn wrong_usage_gives_exit_code_2_and_a_remedy() {
     saving_is_refused(&["--prices", &grid], &["grid.csv", "at_s,g_per_kwh", "at,eur_per_mwh"]);
     saving_is_refused(&["--prices", "/no/such.xml"], &["/no/such.xml"]);
     let twice = ["compare", "builtin", "--load", "0.8,0.5,0.8"];
-    refused("wattle", &twice, &["--load", "0.8", "twice"]);
-    refused("wattle", &["compare", "builtin", "--policy", "fifo,fifo"], &["fifo", "twice"]);
-    refused("wattle", &["compare", "builtin", "--policy", "fifo@1080"], &["clocks", "`fifo`"]);
+    refused("wattle-lab", &twice, &["--load", "0.8", "twice"]);
+    refused("wattle-lab", &["compare", "builtin", "--policy", "fifo,fifo"], &["fifo", "twice"]);
+    refused("wattle-lab", &["compare", "builtin", "--policy", "fifo@1080"], &["clocks", "`fifo`"]);
     refused("wattle", &["up", "--rate", "60", "--for", "1s"], &["--simulated"]);
     refused("wattle", &["up", "--simulated", "1x1:v100", "--policy", "best"], &["best", "eaco"]);
     refused("wattle", &["submit", "--gpus", "0", "--", "true"], &["1..8"]);
@@ -110,6 +112,7 @@ fn wrong_usage_gives_exit_code_2_and_a_remedy() {
 fn every_program_names_itself_as_its_version() {
     for name in [
         "",
+        "-lab",
         "-placer",
         "-predictor",
         "-registry",

@@ -1,8 +1,8 @@
 //! Every command of the README and the documentation belongs to one class, and its class decides how
 //! it is tested.
 //!
-//! `wattle_testkit::documentation` reads the blocks and explains the words after their language. That
-//! every `wattle` command parses is tested with the command line's own parser, in `cli/src/main.rs`.
+//! `wattle_testkit::documentation` reads the blocks and explains the words after their language. That every
+//! command of a program parses is tested with its own parser, in `cli/src/lib.rs` and `sim/lab/src/main.rs`.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -20,7 +20,7 @@ use crate::tidy::root;
 /// How a command is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
-    /// A `wattle` command without a server: run, and its output compared with the page's.
+    /// A `wattle` or `wattle-lab` command without a server: run, and its output compared with the page's.
     Offline,
     /// A `wattle` command for a running system: run against one, in the order of the page.
     Live,
@@ -41,8 +41,7 @@ enum Class {
 }
 
 /// The only place that knows which subcommands need a server.
-const OFFLINE: &[&str] =
-    &["simulate", "saving", "compare", "evaluate", "keys", "completions", "man"];
+const OFFLINE: &[&str] = &["simulate", "saving", "keys", "completions", "man"];
 const LIVE: &[&str] = &[
     "submit",
     "jobs",
@@ -76,6 +75,9 @@ fn class(command: &documentation::Command) -> Result<Class, String> {
     match (command.run, words.as_slice()) {
         (_, ["cargo", ..]) => Ok(Class::Cargo),
         (Run::Slow, ["wattle", subcommand, ..]) if OFFLINE.contains(subcommand) => Ok(Class::Slow),
+        // The laboratory's program needs no server.
+        (Run::Slow, ["wattle-lab", ..]) => Ok(Class::Slow),
+        (Run::Here, ["wattle-lab", ..]) => Ok(Class::Offline),
         (Run::Elsewhere(_), _) => Ok(Class::Elsewhere),
         (Run::Session, _) => Ok(Class::Session),
         (Run::Script, _) => Ok(Class::Script),

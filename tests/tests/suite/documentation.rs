@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use wattle_placer::policies::NAMES;
+
 use crate::tidy::{files, root, shown};
 
 /// Endings that mark a text in backticks as a path of the repository.
@@ -141,7 +143,7 @@ fn architecture_walks_name_existing_files() {
     }
 }
 
-/// docs/policies.md has one row per policy, in the order of the table in the placer.
+/// docs/policies.md has one row per policy, in the order of the tables: those of the placer, then the baselines.
 #[test]
 fn policies_page_has_every_policy() {
     let text = std::fs::read_to_string(root().join("docs/policies.md")).unwrap();
@@ -150,7 +152,8 @@ fn policies_page_has_every_policy() {
         .filter_map(|line| line.strip_prefix("| `"))
         .filter_map(|rest| rest.split('`').next())
         .collect();
-    assert_eq!(rows, policies());
+    let baselines = wattle_baselines::NAMES.into_iter().filter(|name| !NAMES.contains(name));
+    assert_eq!(rows, NAMES.into_iter().chain(baselines).collect::<Vec<_>>());
 }
 
 /// The comment in deploy/placer.toml has one line per policy, in the same order.
@@ -160,19 +163,5 @@ fn placer_toml_documents_every_policy() {
     let lines = text.lines().skip_while(|line| !line.starts_with("# Scheduling policy"));
     let listed = lines.skip(1).map_while(|line| line.strip_prefix("#   "));
     let names: Vec<&str> = listed.filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(names, policies());
-}
-
-/// The names of all policies, in the order of the table in the placer.
-fn policies() -> Vec<String> {
-    let source = std::fs::read_to_string(root().join("placer/src/policies/mod.rs")).unwrap();
-    let table = source.split("pub const POLICIES").nth(1).and_then(|rest| rest.split("];").next());
-    let names: Vec<String> = table
-        .unwrap()
-        .lines()
-        .filter_map(|line| line.trim().strip_suffix("::ENTRY,"))
-        .map(|module| module.replace('_', "-"))
-        .collect();
-    assert!(names.len() >= 10, "{names:?}");
-    names
+    assert_eq!(names, NAMES);
 }

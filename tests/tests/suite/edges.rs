@@ -47,9 +47,17 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
     ("slurm", &["common"], &["runtime"]),
     ("view", &["common", "placer"], &[]),
     ("web", &["common", "view"], &["runtime"]),
-    ("evaluation", &["common", "predictor"], &[]),
-    ("simulator", &["common", "world", "grid", "predictor", "placer", "slurm", "evaluation"], &[]),
-    ("experiments", &["common", "world", "placer", "simulator"], &[]),
+    ("measurements", &["common"], &[]),
+    ("evaluation", &["common", "predictor", "measurements"], &[]),
+    ("baselines", &["common", "placer"], &[]),
+    (
+        "simulator",
+        &["common", "world", "grid", "predictor", "placer", "slurm", "measurements"],
+        &[],
+    ),
+    ("saving", &["common", "world", "placer", "simulator"], &[]),
+    ("experiments", &["common", "world", "placer", "baselines", "simulator", "saving"], &[]),
+    ("lab", &["cli", "predictor", "simulator", "baselines", "experiments", "evaluation"], &[]),
     (
         "cli",
         &[
@@ -57,16 +65,13 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
             "runtime",
             "gpu",
             "world",
-            "profiler",
-            "predictor",
             "placer",
-            "power-agent",
+            "predictor",
             "launcher",
             "slurm",
             "view",
-            "evaluation",
             "simulator",
-            "experiments",
+            "saving",
         ],
         &[],
     ),
@@ -204,6 +209,32 @@ fn players_do_not_reach_the_judge() {
         }
         assert!(!reached.contains("world"), "{player} reaches world: {reached:?}");
     }
+}
+
+/// What a site runs builds without the laboratory: no path of edges leads from the default members to it.
+#[test]
+fn a_site_builds_without_the_laboratory() {
+    const LABORATORY: [&str; 4] = ["baselines", "experiments", "evaluation", "lab"];
+    let (packages, metadata) = (packages(), metadata());
+    let ids = metadata["workspace_default_members"].as_array().unwrap();
+    let names = metadata["packages"].as_array().unwrap().iter();
+    let is_default = |package: &&Value| ids.contains(&package["id"]);
+    let name = |package: &Value| package["name"].as_str().unwrap().to_owned();
+    let mut todo: Vec<String> = names.filter(is_default).map(name).collect();
+    assert!(todo.len() > 10 && todo.len() < packages.len(), "{todo:?}");
+    for program in ["wattle-cli", "wattle-placer", "wattle-slurm", "wattle-nvml-sim"] {
+        assert!(todo.iter().any(|known| known == program), "{program} is no default member");
+    }
+    let mut reached = BTreeSet::new();
+    while let Some(name) = todo.pop() {
+        let Some(room) = name.strip_prefix("wattle-") else { continue };
+        if reached.insert(room.to_owned()) {
+            let package = packages.iter().find(|package| package.room == room).unwrap();
+            todo.extend(package.uses.keys().cloned());
+        }
+    }
+    let built: Vec<_> = LABORATORY.iter().filter(|room| reached.contains(**room)).collect();
+    assert!(built.is_empty(), "a site builds {built:?}");
 }
 
 #[test]

@@ -265,7 +265,7 @@ pub(crate) fn find_own(name: &str) -> anyhow::Result<PathBuf> {
     let places = [folder.join(name), folder.join(LIBRARY_FOLDER).join(name)];
     places.into_iter().find(|path| path.is_file()).with_context(|| {
         format!(
-            "{name} is not in {}: install the packages of Wattle, or run `cargo build --workspace`",
+            "{name} is not in {}: install the packages of Wattle, or run `cargo build`",
             folder.display()
         )
     })

@@ -19,6 +19,7 @@ use crate::live::Event;
 use crate::live::tests::limits_under_faults::{self, Limits};
 use crate::live::tests::spec;
 use crate::live::tests::world::World;
+use crate::policies::NAMES;
 use crate::{Policy, policy};
 
 /// Number of runs.
@@ -28,14 +29,10 @@ const FAULTS_S: u64 = 100;
 const CALM_S: u64 = 900;
 const NODES: [&str; 3] = ["n0", "n1", "n2"];
 
-/// All policies.
-const POLICIES: [fn() -> Box<dyn Policy>; 10] = [
+/// All policies of the placer.
+const POLICIES: [fn() -> Box<dyn Policy>; NAMES.len()] = [
     || policy("fifo").unwrap(),
     || policy("fifo-packed").unwrap(),
-    || policy("srtf").unwrap(),
-    || policy("tiresias").unwrap(),
-    || policy("gandiva").unwrap(),
-    || policy("afs").unwrap(),
     || policy("eaco").unwrap(),
     || policy("powerflow").unwrap(),
     || policy("greenflow").unwrap(),
@@ -43,7 +40,7 @@ const POLICIES: [fn() -> Box<dyn Policy>; 10] = [
 ];
 
 /// Policies that co-locate jobs.
-const PACK: [&str; 4] = ["fifo-packed", "gandiva", "eaco", "wattle"];
+const PACK: [&str; 3] = ["fifo-packed", "eaco", "wattle"];
 
 /// Faults of the message transport.
 pub(super) struct Faults {

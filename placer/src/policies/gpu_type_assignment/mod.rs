@@ -42,10 +42,10 @@ use crate::state::operating_points::OperatingPoints;
 const MOVE_COST_MAX: f64 = 0.5;
 
 /// The value of a number of GPUs to a job with these operating points.
-pub(crate) type Value<'v> = dyn Fn(&OperatingPoints, u32) -> Option<f64> + 'v;
+pub type Value<'v> = dyn Fn(&OperatingPoints, u32) -> Option<f64> + 'v;
 
 /// Sets each job's operating points to those of its type. Returns the jobs without room on any type.
-pub(crate) fn assign_types<'a>(
+pub fn assign_types<'a>(
     input: PlanningInput<'a>,
     sizing: &mut Sizing<'a>,
     value: &Value<'_>,

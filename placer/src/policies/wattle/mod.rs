@@ -19,6 +19,7 @@ use std::time::Duration;
 use crate::allocation::capacity::{FreeCapacity, NodeCounts, Scope};
 use crate::allocation::settling::plan_when_settled;
 use crate::allocation::transition::Target;
+use crate::plan::capabilities::PriceRange;
 use crate::plan::input::{PlanningInput, PolicyCache};
 use crate::plan::{Blocked, Plan, reason::Reason};
 use crate::policies::elastic::{ElasticJob, Sizing};
@@ -31,7 +32,6 @@ use crate::policies::wattle::market::{ClearedMarket, Market, PriceForecast, clea
 use crate::policies::wattle::pairing::Pairing;
 use crate::policies::wattle::rounding::Rounding;
 use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
-use crate::power::budget::PriceRange;
 use crate::power::energy_cost::Charge;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::State;
@@ -54,17 +54,19 @@ const REVIEW_INTERVAL: Duration = Duration::from_secs(1_800);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wattle;
 
-/// Its line in the table of policies.
-pub(super) const ENTRY: PolicyEntry = PolicyEntry {
-    name: "wattle",
-    rule: "elastic: least completion time plus price times energy, by a market for GPUs; sizes, clocks and pairs together",
-    source: "this project",
-    build: Build::Plain(|| Box::new(Wattle)),
-};
+impl Wattle {
+    /// Its line in the table of policies.
+    pub const ENTRY: PolicyEntry = PolicyEntry {
+        name: "wattle",
+        rule: "elastic: least completion time plus price times energy, by a market for GPUs; sizes, clocks and pairs together",
+        source: "this project",
+        build: Build::Plain(|| Box::new(Wattle)),
+    };
+}
 
 impl Policy for Wattle {
     fn name(&self) -> &str {
-        ENTRY.name
+        Self::ENTRY.name
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -26,7 +26,7 @@ use wattle_common::{Budget, Power, Timestamp};
 pub use crate::plan::input::GridForecast;
 pub use forecast::{ForecastSource, Grid};
 pub use ledger::{Ledger, Spent};
-pub use price::{PriceController, PriceRange};
+pub use price::PriceController;
 pub use series::{Series, SeriesError, grams};
 
 use crate::power::model::MinimumPower;

@@ -31,32 +31,6 @@ const STEP: f64 = 0.02;
 /// Time constant of the power draw's smoothing, as a share of a window.
 const SMOOTHED: f64 = 1.0 / 96.0;
 
-/// Range of prices over which a policy's decisions change, in the policy's unit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PriceRange {
-    /// Lowest price that has an effect.
-    pub least: f64,
-    /// Price above which almost no step that costs energy is taken.
-    pub most: f64,
-}
-
-/// Factor on the highest price at position 1, so that no step is taken, however little energy it costs.
-const SATURATED: f64 = 1e3;
-
-impl PriceRange {
-    /// The price at a position from 0 (energy is free) to 1 (every job is at its minimum power).
-    #[must_use]
-    pub fn at(&self, position: f64) -> f64 {
-        if position <= 0.0 {
-            return 0.0;
-        }
-        if position >= 1.0 {
-            return self.most * SATURATED;
-        }
-        self.least * (self.most / self.least).powf(position)
-    }
-}
-
 /// Integral controller of the price.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PriceController {
@@ -131,6 +105,7 @@ impl PriceController {
 #[allow(clippy::float_cmp, reason = "exact figures are meant")]
 mod tests {
     use super::*;
+    use crate::plan::capabilities::PriceRange;
     use proptest::prelude::*;
 
     const DAY: Duration = Duration::from_secs(86_400);

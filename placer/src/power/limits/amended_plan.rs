@@ -4,8 +4,8 @@ use wattle_common::job::GpuSetting;
 
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
-use crate::policies::put_to_sleep;
 use crate::power::limits::{Item, LimitedPlan, Role};
+use crate::power::node_sleep::put_to_sleep;
 use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus};
 use crate::state::job::State;
 

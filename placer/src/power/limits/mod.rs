@@ -24,10 +24,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use wattle_common::Power;
 use wattle_common::job::GpuSetting;
 
+use crate::plan::capabilities::Capabilities;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, NodeDecision, Plan};
-use crate::policies::Policy;
 use crate::power::bounds::Bound;
 use crate::power::limits::settings::{ladder, priced_setting};
 use crate::power::model::{Estimate, JobGpus, PowerEstimate, PowerSum, baseline_w};
@@ -35,14 +35,14 @@ use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};
 
 /// The plan within all limits.
-pub(crate) fn enforce(policy: &dyn Policy, input: PlanningInput<'_>, plan: Plan) -> Plan {
+pub(crate) fn enforce(policy: Capabilities, input: PlanningInput<'_>, plan: Plan) -> Plan {
     let limits = input.limits;
     let is_limited = limits.is_power_limited()
         || limits.admission_limit.is_some()
         || limits.preemption_limit.is_some();
     let has_setting =
         |job: &Job| matches!(&job.state, State::Running { setting, .. } if !setting.is_default());
-    let chooses_settings = !policy.capabilities().sets_gpus
+    let chooses_settings = !policy.sets_gpus
         && (limits.price_sets_clocks
             || is_limited
             || input.state.running().any(|(_, job)| has_setting(job)));
@@ -148,7 +148,7 @@ fn first_wakes(decisions: &[NodeDecision], wakes: usize) -> impl Iterator<Item =
 }
 
 impl<'a> LimitedPlan<'a> {
-    fn new(policy: &dyn Policy, input: PlanningInput<'a>, plan: &'a Plan) -> Self {
+    fn new(policy: Capabilities, input: PlanningInput<'a>, plan: &'a Plan) -> Self {
         let mut limited = Self {
             input,
             reduction: PowerEstimate::under(policy),
@@ -161,7 +161,7 @@ impl<'a> LimitedPlan<'a> {
             stopped: BTreeMap::new(),
             keep_settings: BTreeSet::new(),
         };
-        let by_policy = policy.capabilities().sets_gpus;
+        let by_policy = policy.sets_gpus;
         let desired = |gpus: JobGpus<'_>, setting: GpuSetting| {
             if by_policy {
                 setting

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use wattle_baselines::{NAMES, policy};
 use wattle_common::job::GpuRequest;
 use wattle_placer::accounts::Account;
 use wattle_placer::accounts::rules::{AccountRules, FairShare, ProjectRule, UserRule};
-use wattle_placer::policies::NAMES;
-use wattle_placer::{JobFacts, JobKey, Plan, Policy, Reason, check, policy, solve};
+use wattle_placer::{JobFacts, JobKey, Plan, Policy, Reason, check, solve};
 
 use crate::policies::helpers::{arrive, cluster, facts};
 use crate::policies::plans::{Step, happen, spelling, step};

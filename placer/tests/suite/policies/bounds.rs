@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use crate::support::{SETTLED, Site};
 use proptest::prelude::*;
+use wattle_baselines::{NAMES, policy};
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::{Frequency, Power, Timestamp};
-use wattle_placer::policies::{Capabilities, NAMES};
+use wattle_placer::policies::Capabilities;
 use wattle_placer::power::model::{PowerEstimate, expected_power, min_power};
 use wattle_placer::{
     Decision, FixedCaps, GpuPower, GpuSet, JobFacts, JobKey, NodeKey, Plan, PlanningInput, Policy,
-    Reads, Reason, State, check, policy, solve,
+    Reads, Reason, State, check, solve,
 };
 
 use crate::policies::helpers::{arrive, cluster, facts, surface};
@@ -179,7 +180,8 @@ fn the_node_of_a_job_held_back_sleeps_after_the_usual_time() {
     site.limits.idle_before_sleep = Duration::from_secs(3_600);
     arrive(&mut site, facts("first", 1), Some(2));
     rest(&mut site, &*fifo);
-    site.limits.admission_limit = Some(min_power(site.input(), PowerEstimate::under(&*fifo)).upper);
+    site.limits.admission_limit =
+        Some(min_power(site.input(), PowerEstimate::under(fifo.capabilities())).upper);
     arrive(&mut site, facts("second", 1), Some(2));
     site.advance_to(Timestamp::from_s(600));
     let plan = solve(&*fifo, site.input());
@@ -343,7 +345,7 @@ proptest! {
         site.limits.admission_limit = Some(above);
         site.limits.preemption_limit = Some(above);
         rest(&mut site, &*policy);
-        let needs = min_power(site.input(), PowerEstimate::under(&*policy)).upper;
+        let needs = min_power(site.input(), PowerEstimate::under(policy.capabilities())).upper;
         let stays = site.running().any(|(_, job)| job.facts.can_stop);
         prop_assert!(needs <= above || !stays, "{} needs {needs} of {above}", policy.name());
     }

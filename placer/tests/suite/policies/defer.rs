@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use crate::support::Site;
 use proptest::prelude::*;
+use wattle_baselines::policy;
 use wattle_common::Timestamp;
 use wattle_placer::power::budget::GridForecast;
-use wattle_placer::{Decision, JobFacts, JobKey, Progress, State, check, policy, solve};
+use wattle_placer::{Decision, JobFacts, JobKey, Progress, State, check, solve};
 
 use crate::policies::helpers::{arrive, cluster, facts};
 
@@ -29,7 +30,7 @@ fn patient(name: &str, slack_h: u64) -> JobFacts {
 }
 
 fn step(site: &mut Site, policy: &str) -> Option<Timestamp> {
-    let policy = wattle_placer::policy(policy).unwrap();
+    let policy = self::policy(policy).unwrap();
     for _ in 0..20 {
         let plan = solve(&*policy, site.input());
         assert_eq!(check(site.input(), &plan), [], "{plan:?}");

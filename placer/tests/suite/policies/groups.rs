@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use wattle_baselines::{NAMES, policy};
 use wattle_common::Power;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_placer::plan::check::Violation;
-use wattle_placer::policies::NAMES;
 use wattle_placer::power::groups::{PowerBound, PowerGroup};
 use wattle_placer::power::model::enforced_cap;
-use wattle_placer::{Decision, GpuPower, NodeKey, Plan, Policy, Reason, check, policy, solve};
+use wattle_placer::{Decision, GpuPower, NodeKey, Plan, Policy, Reason, check, solve};
 
 use crate::policies::helpers::{arrive, cluster, facts};
 use crate::support::{Site, job_facts};

@@ -1,10 +1,9 @@
 //! Clusters of several GPU types, or of GPUs with different memory.
 
 use crate::support::Site;
+use wattle_baselines::policy;
 use wattle_common::job::GpuRequest;
-use wattle_placer::{
-    JobFacts, JobKey, NodeDecision, NodeFacts, NodeKey, State, Wakefulness, policy,
-};
+use wattle_placer::{JobFacts, JobKey, NodeDecision, NodeFacts, NodeKey, State, Wakefulness};
 
 use crate::policies::helpers::{arrive, cluster, decide, facts, node, settle, surface, wake};
 

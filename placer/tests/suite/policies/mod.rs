@@ -1,7 +1,6 @@
 //! Properties of every policy, and the rule of each in small examples.
 
 mod accounts;
-mod baselines;
 mod bounds;
 mod checker;
 mod defer;

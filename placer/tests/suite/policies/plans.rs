@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::support::Site;
 use proptest::prelude::*;
+use wattle_baselines::{NAMES, policy};
 use wattle_common::Power;
 use wattle_common::job::GpuRequest;
-use wattle_placer::policies::NAMES;
 use wattle_placer::{
     Decision, GpuPower, GridForecast, JobFacts, JobKey, NodeFacts, Progress, State, Wakefulness,
-    check, policy, solve,
+    check, solve,
 };
 
 use crate::policies::helpers::{arrive, cluster, decide_until_empty, facts, learn, node};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::support::Site;
-use wattle_placer::policies::NAMES;
-use wattle_placer::{JobFacts, JobKey, State, policy};
+use wattle_baselines::{NAMES, policy};
+use wattle_placer::{JobFacts, JobKey, State};
 
 use crate::policies::helpers::{arrive, cluster, decide, facts};
 

@@ -1,9 +1,9 @@
 //! The site's rule on sharing GPUs, under every policy.
 
 use proptest::prelude::*;
+use wattle_baselines::{NAMES, policy};
 use wattle_common::job::Sharing;
-use wattle_placer::policies::NAMES;
-use wattle_placer::{JobFacts, policy};
+use wattle_placer::JobFacts;
 
 use crate::policies::helpers::{arrive, cluster, decide, decide_until_empty, facts};
 use crate::policies::plans::{happen, spelling, step};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use wattle_baselines::{NAMES, policy};
 use wattle_common::Timestamp;
-use wattle_placer::policies::NAMES;
-use wattle_placer::{NodeFacts, NodeKey, Wakefulness, policy};
+use wattle_placer::{NodeFacts, NodeKey, Wakefulness};
 
 use crate::policies::helpers::{
     arrive, cluster, decide, decide_until_empty, facts, node, settle, show, wake,

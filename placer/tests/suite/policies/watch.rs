@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::support::Site;
+use wattle_baselines::policy;
 use wattle_common::Timestamp;
-use wattle_placer::{Decision, JobFacts, JobKey, Progress, Reason, State, policy};
+use wattle_placer::{Decision, JobFacts, JobKey, Progress, Reason, State};
 
 use crate::policies::helpers::{arrive, cluster, decide, facts, learn};
 

@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 
 use wattle_predictor::calibration::Calibration;
+use wattle_predictor::method::Method;
 use wattle_predictor::statistics::interval::time_of;
 use wattle_predictor::surface::Configuration;
 
@@ -19,8 +20,8 @@ use super::{Of, Outcome};
 use crate::baselines::{Plane, nearest, simple};
 use crate::forms::Forms;
 use crate::metrics::{Measure, Sample};
-use crate::reader::caps::{CapJob, CapReading, Caps};
 use crate::trial::{Shown, Trial, alone, cap};
+use wattle_measurements::reader::caps::{CapJob, CapReading, Caps};
 
 /// Smallest number of caps of an evaluated job.
 const CAPS_MIN: usize = 5;
@@ -99,7 +100,7 @@ fn three(n: usize) -> [usize; 3] {
     [n - 1, n / 2, 0]
 }
 
-pub(crate) fn three_caps(caps: &Caps, out: &mut Outcome) {
+pub(crate) fn three_caps(caps: &Caps, method: Method, out: &mut Outcome) {
     let jobs: Vec<&CapJob> = caps.jobs.iter().filter(|j| j.readings.len() >= CAPS_MIN).collect();
     let parts = |job: &CapJob| split(&job.readings, three(job.readings.len()));
     let known_jobs: Vec<KnownJob<'_>> = jobs
@@ -114,7 +115,7 @@ pub(crate) fn three_caps(caps: &Caps, out: &mut Outcome) {
         })
         .collect();
     let mut samples = Samples::default();
-    for (job, trial) in jobs.iter().zip(trials(&caps.file_gpu, &known_jobs)) {
+    for (job, trial) in jobs.iter().zip(trials(&caps.file_gpu, method, &known_jobs)) {
         let (known, unknown) = parts(job);
         for reading in &unknown {
             samples.ask(&trial, job, reading, of_three(&known, reading.cap_w));
@@ -125,10 +126,10 @@ pub(crate) fn three_caps(caps: &Caps, out: &mut Outcome) {
 }
 
 /// A predictor that knows all networks except `left_out`.
-fn without(caps: &Caps, left_out: &[&str]) -> Trial {
+fn without(caps: &Caps, method: Method, left_out: &[&str]) -> Trial {
     let others = caps.jobs.iter().filter(|j| !left_out.contains(&j.network.as_str()));
     let all: Vec<Shown<'_>> = others.flat_map(|j| j.readings.iter().map(|r| shown(j, r))).collect();
-    let mut trial = Trial::new(&caps.file_gpu);
+    let mut trial = Trial::new(&caps.file_gpu, method);
     trial.learn(&all, true);
     trial
 }
@@ -210,18 +211,18 @@ fn of_three(known: &[CapReading], cap_w: f64) -> Vec<(&'static str, f64, f64)> {
     speeds.zip(powers).map(|((name, s), (_, p))| (name, 1.0 / s, p)).collect()
 }
 
-pub(crate) fn new_network(caps: &Caps, out: &mut Outcome) {
+pub(crate) fn new_network(caps: &Caps, method: Method, out: &mut Outcome) {
     let networks: BTreeSet<&str> = caps.jobs.iter().map(|j| j.network.as_str()).collect();
     let givens = [Given::Highest, Given::Three];
     let mut samples = [Samples::default(), Samples::default()];
     for network in networks.iter().filter(|_| networks.len() > 1) {
         let (own, others): (Vec<&CapJob>, Vec<&CapJob>) =
             caps.jobs.iter().partition(|j| j.network == *network);
-        let base = without(caps, &[network]);
-        out.forms.extend(Forms::of(&caps.file_gpu, Some(network), &base));
+        let base = without(caps, method, &[network]);
+        out.forms.extend(Forms::of(method, &caps.file_gpu, Some(network), &base));
         let mut scores = [Vec::new(), Vec::new()];
         for other in networks.iter().filter(|n| *n != network) {
-            let base = without(caps, &[other, network]);
+            let base = without(caps, method, &[other, network]);
             for (given, scores) in givens.iter().zip(&mut scores) {
                 scores.push(given.scores(&base, caps, other));
             }
@@ -238,7 +239,7 @@ pub(crate) fn new_network(caps: &Caps, out: &mut Outcome) {
         }
     }
     if networks.len() > 1 {
-        out.forms.extend(Forms::of(&caps.file_gpu, None, &without(caps, &[])));
+        out.forms.extend(Forms::of(method, &caps.file_gpu, None, &without(caps, method, &[])));
     }
     let why = "two networks or more with two caps or more are needed";
     let names = ["caps-1", "caps-1-without-ncf", "caps-1-by-network"];

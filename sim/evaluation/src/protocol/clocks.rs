@@ -5,6 +5,7 @@
 //! the file's other stages, and nothing else. Intervals are calibrated on the errors of the other stages.
 //! Energy is power times time, with an interval calibrated on energies.
 
+use wattle_predictor::method::Method;
 use wattle_predictor::statistics::interval::time_of;
 use wattle_predictor::surface::Configuration;
 
@@ -12,8 +13,8 @@ use super::known::{KnownJob, split, trials};
 use super::{Of, Outcome};
 use crate::baselines::simple;
 use crate::metrics::{Measure, Sample};
-use crate::reader::stages::{ClockReading, StageJob, Stages};
 use crate::trial::{Shown, alone, clock};
+use wattle_measurements::reader::stages::{ClockReading, StageJob, Stages};
 
 /// Number of known clocks.
 const KNOWN: usize = 4;
@@ -36,7 +37,7 @@ fn four(n: usize) -> [usize; KNOWN] {
     std::array::from_fn(|i| ((i * (n - 1)) as f64 / (KNOWN - 1) as f64).round() as usize)
 }
 
-pub(crate) fn run(stages: &Stages, out: &mut Outcome) {
+pub(crate) fn run(stages: &Stages, method: Method, out: &mut Outcome) {
     let jobs: Vec<&StageJob> = stages.jobs.iter().filter(|j| j.readings.len() > KNOWN).collect();
     let parts = |job: &StageJob| split(&job.readings, four(job.readings.len()));
     let known_jobs: Vec<KnownJob<'_>> = jobs
@@ -51,7 +52,7 @@ pub(crate) fn run(stages: &Stages, out: &mut Outcome) {
         })
         .collect();
     let (mut times, mut energies) = (Vec::new(), Vec::new());
-    for (job, trial) in jobs.iter().zip(trials(&stages.file_gpu, &known_jobs)) {
+    for (job, trial) in jobs.iter().zip(trials(&stages.file_gpu, method, &known_jobs)) {
         let (known, unknown) = parts(job);
         let by = |of: &dyn Fn(&ClockReading) -> f64| -> Vec<(f64, f64)> {
             known.iter().map(|r| (f64::from(r.mhz), of(r))).collect()

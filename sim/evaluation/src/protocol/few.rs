@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use super::scaling::{GPUS_MAX, Split};
 use super::{Of, Outcome};
 use crate::metrics::{Measure, Sample};
-use crate::reader::{FileGpu, Reading, Readings};
+use wattle_measurements::reader::{FileGpu, Reading, Readings};
 
 const PROTOCOLS: [(&str, &str); 3] = [
     ("readings-1", "readings-1-by-communication"),

@@ -8,14 +8,15 @@ use super::few::{Constant, Few};
 use super::scaling::{Split, Splitter, ask};
 use super::{Of, Outcome};
 use crate::metrics::Measure;
-use crate::reader::isolated::TOGETHER;
-use crate::reader::{Reading, Readings};
+use wattle_measurements::reader::isolated::TOGETHER;
+use wattle_measurements::reader::{Reading, Readings};
+use wattle_predictor::method::Method;
 
 fn local(reading: &Reading) -> u32 {
     reading.batch / reading.gpus
 }
 
-pub(crate) fn run(models: &[Readings], out: &mut Outcome) {
+pub(crate) fn run(models: &[Readings], method: Method, out: &mut Outcome) {
     let mut strata = Few::new(Constant::Local);
     for (me, model) in models.iter().enumerate() {
         let (file_gpu, name) = (&model.file_gpu, Some(model.model.as_str()));
@@ -24,7 +25,7 @@ pub(crate) fn run(models: &[Readings], out: &mut Outcome) {
             [&split, &|m| Constant::Local.split(m, 1), &|m| Constant::Local.split(m, 2), &|m| {
                 Constant::Local.split(m, 3)
             }];
-        let mut samples = ask(models, me, &splits).into_iter();
+        let mut samples = ask(models, method, me, &splits).into_iter();
         let gpu = file_gpu.gpu.as_deref().unwrap_or("an unnamed GPU");
         let why =
             format!("{name} on {gpu} has readings at one number of GPUs only", name = model.model);

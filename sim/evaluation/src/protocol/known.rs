@@ -6,10 +6,11 @@
 use wattle_common::id::WorkloadId;
 
 use wattle_predictor::calibration::Calibration;
+use wattle_predictor::method::Method;
 
 use super::all_but;
-use crate::reader::FileGpu;
 use crate::trial::{Shown, Trial};
+use wattle_measurements::reader::FileGpu;
 
 /// A job with its known and its predicted readings.
 pub(crate) struct KnownJob<'a> {
@@ -30,9 +31,10 @@ pub(crate) fn split<R: Copy, const N: usize>(
 /// Predictors for each of `jobs`, in order.
 pub(crate) fn trials<'a>(
     file_gpu: &FileGpu,
+    method: Method,
     jobs: &'a [KnownJob<'a>],
 ) -> impl Iterator<Item = Trial> + use<'a> {
-    let mut base = Trial::new(file_gpu);
+    let mut base = Trial::new(file_gpu, method);
     let all: Vec<Shown<'_>> = jobs.iter().flat_map(|j| j.known.iter().cloned()).collect();
     base.learn(&all, true);
     let trial = move |job: &KnownJob<'_>| {

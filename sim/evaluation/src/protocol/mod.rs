@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::forms::Forms;
 use super::metrics::{Label, Measure, Row, Sample};
-use super::reader::FileGpu;
+use wattle_measurements::reader::FileGpu;
 
 /// Identity of a row.
 #[derive(Clone, Copy)]

@@ -21,13 +21,14 @@ use wattle_common::numerics::statistics::quantile_linear;
 use wattle_common::rng::Stream;
 
 use wattle_predictor::calibration::Calibration;
+use wattle_predictor::method::Method;
 use wattle_predictor::surface::Configuration;
 
 use super::{Of, Outcome};
 use crate::baselines::Additive;
 use crate::metrics::{Measure, Sample};
-use crate::reader::pairs::{PairJob, Pairs};
 use crate::trial::{Shown, Trial, alone};
+use wattle_measurements::reader::pairs::{PairJob, Pairs};
 
 const FOLDS: usize = 5;
 /// Number of groups in which the other sets are left out for the scores.
@@ -38,16 +39,16 @@ const SEED: u64 = 7;
 /// (tenant, partner)
 type Cell = (usize, usize);
 
-pub(crate) fn run(pairs: &Pairs, out: &mut Outcome) {
+pub(crate) fn run(pairs: &Pairs, method: Method, out: &mut Outcome) {
     let folds: Vec<_> = folds(pairs).into_iter().map(|cells| (None, cells)).collect();
-    rows(pairs, "pairs-out", &folds, out);
+    rows(pairs, method, "pairs-out", &folds, out);
     let each = (0..pairs.jobs.len()).map(|i| (pairs.jobs[i].class.as_str(), BTreeSet::from([i])));
-    rows(pairs, "jobs-out", &without(pairs, each), out);
+    rows(pairs, method, "jobs-out", &without(pairs, each), out);
     let mut families: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
     for (i, job) in pairs.jobs.iter().enumerate() {
         families.entry(&job.family).or_default().insert(i);
     }
-    rows(pairs, "families-out", &without(pairs, families.into_iter()), out);
+    rows(pairs, method, "families-out", &without(pairs, families.into_iter()), out);
 }
 
 /// Folds of cells; both tenants of a pair are in the same one.
@@ -87,6 +88,7 @@ fn without<'a>(
 /// A row for each named set of cells, and one over all.
 fn rows(
     pairs: &Pairs,
+    method: Method,
     protocol: &'static str,
     unknown: &[(Option<&str>, BTreeSet<Cell>)],
     out: &mut Outcome,
@@ -96,7 +98,8 @@ fn rows(
     let of = |model, quantity| Of { file_gpu: &pairs.file_gpu, model, protocol, quantity };
     let cells: Vec<&BTreeSet<Cell>> = unknown.iter().map(|(_, cells)| cells).collect();
     for (me, (name, _)) in unknown.iter().enumerate() {
-        let (own_speeds, own_worth) = one(pairs, cells[me], &scores(pairs, &cells, me));
+        let (own_speeds, own_worth) =
+            one(pairs, method, cells[me], &scores(pairs, method, &cells, me));
         if name.is_some() {
             out.add(of(*name, "relative_speed"), Measure::Absolute, &own_speeds, why);
         }
@@ -117,7 +120,7 @@ fn shown(job: &PairJob, at: Configuration, rate: f64) -> Shown<'_> {
 }
 
 /// A predictor that knows every job with an exclusive GPU, and the cells that are not `hidden`.
-fn trial(pairs: &Pairs, hidden: &dyn Fn(&Cell) -> bool) -> Trial {
+fn trial(pairs: &Pairs, method: Method, hidden: &dyn Fn(&Cell) -> bool) -> Trial {
     let mut rows: Vec<Shown<'_>> = Vec::new();
     for (i, job) in pairs.jobs.iter().enumerate() {
         rows.push(shown(job, alone(), job.alone));
@@ -126,14 +129,19 @@ fn trial(pairs: &Pairs, hidden: &dyn Fn(&Cell) -> bool) -> Trial {
             shown(job, beside(&pairs.jobs[*partner]), speed * job.alone)
         }));
     }
-    let mut trial = Trial::new(&pairs.file_gpu);
+    let mut trial = Trial::new(&pairs.file_gpu, method);
     trial.learn(&rows, true);
     trial
 }
 
 /// Scores of predictions of the other sets of cells, without them and without the evaluated set `me`. Many
 /// sets are left out in [`INNER`] seeded groups, which is slightly harder than leaving out each one.
-fn scores(pairs: &Pairs, unknown: &[&BTreeSet<Cell>], me: usize) -> Vec<Calibration> {
+fn scores(
+    pairs: &Pairs,
+    method: Method,
+    unknown: &[&BTreeSet<Cell>],
+    me: usize,
+) -> Vec<Calibration> {
     let mut others: Vec<usize> = (0..unknown.len()).filter(|i| *i != me).collect();
     let mut rng = Stream::new(SEED, "scores");
     for i in (1..others.len()).rev() {
@@ -155,7 +163,7 @@ fn scores(pairs: &Pairs, unknown: &[&BTreeSet<Cell>], me: usize) -> Vec<Calibrat
                     shown(job, beside(&pairs.jobs[*j]), speed * job.alone)
                 })
                 .collect();
-            trial(pairs, &hidden).scores(&rows)
+            trial(pairs, method, &hidden).scores(&rows)
         })
         .collect()
 }
@@ -164,12 +172,13 @@ fn scores(pairs: &Pairs, unknown: &[&BTreeSet<Cell>], me: usize) -> Vec<Calibrat
 /// whether pairs are worth sharing.
 fn one(
     pairs: &Pairs,
+    method: Method,
     cells: &BTreeSet<Cell>,
     scores: &[Calibration],
 ) -> (Vec<Sample>, Vec<Sample>) {
     let known: Vec<(Cell, f64)> =
         pairs.cells.iter().filter(|(c, _)| !cells.contains(c)).map(|(c, y)| (*c, *y)).collect();
-    let mut trial = trial(pairs, &|c| cells.contains(c));
+    let mut trial = trial(pairs, method, &|c| cells.contains(c));
     trial.calibrate(scores.iter());
     let simple = Simple::new(pairs, &known);
     let mut predicted: BTreeMap<Cell, Sample> = BTreeMap::new();

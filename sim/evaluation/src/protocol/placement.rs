@@ -10,7 +10,8 @@ use super::few::{Constant, Few};
 use super::scaling::{Split, Splitter, ask};
 use super::{Of, Outcome};
 use crate::metrics::Measure;
-use crate::reader::{Reading, Readings};
+use wattle_measurements::reader::{Reading, Readings};
+use wattle_predictor::method::Method;
 
 /// Seed of the order of scores.
 const SEED: u64 = 7;
@@ -20,14 +21,14 @@ fn local(reading: &Reading) -> u32 {
     reading.batch / reading.gpus
 }
 
-pub(crate) fn run(models: &[Readings], out: &mut Outcome) {
+pub(crate) fn run(models: &[Readings], method: Method, out: &mut Outcome) {
     let mut strata = Few::new(Constant::Local);
     for (me, model) in models.iter().enumerate() {
         let splits: [&Splitter<'_>; 4] =
             [&split, &|m| Constant::Local.split(m, 1), &|m| Constant::Local.split(m, 2), &|m| {
                 Constant::Local.split(m, 3)
             }];
-        let mut samples = ask(models, me, &splits).into_iter();
+        let mut samples = ask(models, method, me, &splits).into_iter();
         let why = "it needs readings at the placements 1, 2, 4, 11, 22 or 111 and at others";
         let (file_gpu, name) = (&model.file_gpu, Some(model.model.as_str()));
         let of = Of { file_gpu, model: name, protocol: "placement", quantity: "time" };

@@ -5,6 +5,7 @@
 //! knows the complete tables of the other models on the same GPU; files without a GPU name form one group.
 
 use wattle_predictor::calibration::Calibration;
+use wattle_predictor::method::Method;
 use wattle_predictor::statistics::interval::time_of;
 use wattle_predictor::surface::Configuration;
 
@@ -12,8 +13,8 @@ use super::few::{Constant, Few};
 use super::{Of, Outcome};
 use crate::baselines::{Plane, constant};
 use crate::metrics::{Measure, Sample};
-use crate::reader::{Reading, Readings};
 use crate::trial::{Shown, Trial, alone};
+use wattle_measurements::reader::{Reading, Readings};
 
 /// Known numbers of GPUs.
 const SMALL: [u32; 3] = [1, 2, 4];
@@ -42,9 +43,9 @@ pub(crate) fn shown<'a>(model: &'a Readings, reading: &Reading) -> Shown<'a> {
 
 /// A predictor that knows the complete tables of the models on the same GPU, except for those with the
 /// names of `left_out`.
-fn others(models: &[Readings], left_out: &[&Readings]) -> Trial {
+fn others(models: &[Readings], method: Method, left_out: &[&Readings]) -> Trial {
     let gpu_type = &left_out[0].file_gpu.gpu_type;
-    let mut trial = Trial::new(&left_out[0].file_gpu);
+    let mut trial = Trial::new(&left_out[0].file_gpu, method);
     let is_out = |m: &Readings| left_out.iter().any(|l| l.model.eq_ignore_ascii_case(&m.model));
     // A second file of the same model would repeat the first.
     let mut names: Vec<String> = Vec::new();
@@ -75,7 +76,12 @@ fn rows<'a>(model: &'a Readings, readings: &[&Reading]) -> Vec<Shown<'a>> {
 
 /// Predicts readings of `models[me]` after each of `splits`. The other models are split and predicted too,
 /// without them and without this one, and their scores calibrate the intervals.
-pub(crate) fn ask(models: &[Readings], me: usize, splits: &[&Splitter<'_>]) -> Vec<Vec<Sample>> {
+pub(crate) fn ask(
+    models: &[Readings],
+    method: Method,
+    me: usize,
+    splits: &[&Splitter<'_>],
+) -> Vec<Vec<Sample>> {
     let model = &models[me];
     let usable = |split: &&&Splitter<'_>| {
         let Split { known, unknown } = split(model);
@@ -84,7 +90,7 @@ pub(crate) fn ask(models: &[Readings], me: usize, splits: &[&Splitter<'_>]) -> V
     if !splits.iter().any(|split| usable(&split)) {
         return vec![Vec::new(); splits.len()];
     }
-    let base = others(models, &[model]);
+    let base = others(models, method, &[model]);
     let mut scores: Vec<Vec<Calibration>> = vec![Vec::new(); splits.len()];
     let mut names = vec![model.model.to_ascii_lowercase()];
     for other in models.iter().filter(|m| m.file_gpu.gpu_type == model.file_gpu.gpu_type) {
@@ -93,7 +99,7 @@ pub(crate) fn ask(models: &[Readings], me: usize, splits: &[&Splitter<'_>]) -> V
             continue;
         }
         names.push(name);
-        let base = others(models, &[model, other]);
+        let base = others(models, method, &[model, other]);
         for (split, scores) in splits.iter().zip(&mut scores) {
             let Split { known, unknown } = split(other);
             let mut trial = base.clone();
@@ -139,7 +145,7 @@ fn samples(mut trial: Trial, model: &Readings, Split { known, unknown }: Split<'
     samples
 }
 
-pub(crate) fn run(models: &[Readings], out: &mut Outcome) {
+pub(crate) fn run(models: &[Readings], method: Method, out: &mut Outcome) {
     let mut strata = Few::new(Constant::Global);
     for (me, model) in models.iter().enumerate() {
         let of = |protocol| Of {
@@ -156,7 +162,7 @@ pub(crate) fn run(models: &[Readings], out: &mut Outcome) {
             &|m| Constant::Global.split(m, 2),
             &|m| Constant::Global.split(m, 3),
         ];
-        let mut samples = ask(models, me, &splits).into_iter();
+        let mut samples = ask(models, method, me, &splits).into_iter();
         out.add(of("scaling"), Measure::Relative, &samples.next().unwrap_or_default(), why);
         let further = samples.next().unwrap_or_default();
         if model.readings.iter().any(|r| r.gpus == FURTHER) {

@@ -9,8 +9,9 @@ use super::{
     AboveBound, AboveCarbonBound, Comparison, EqualCarbon, EqualEnergy, Neighbours, Summary, Swept,
     Untuned,
 };
-use crate::frontier::{Frontier, FrontierPoint, RatioSpread, compare};
-use crate::saving::ChangeSpread;
+use crate::frontier::{Frontier, FrontierPoint, compare};
+use wattle_saving::spread::ChangeSpread;
+use wattle_saving::spread::RatioSpread;
 use wattle_simulator::PolicyOutcome;
 
 /// All runs; frontiers use those that finished all jobs.

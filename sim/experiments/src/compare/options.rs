@@ -3,8 +3,8 @@
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
+use wattle_baselines::POLICIES;
 use wattle_common::Budget;
-use wattle_placer::policies::policy_entry;
 use wattle_world::Interference;
 
 use crate::bound::PricedSearch;
@@ -67,7 +67,7 @@ pub fn policy_of(family: &str) -> (&str, bool) {
 
 /// Whether a policy co-locates jobs.
 pub(super) fn shares(family: &str) -> bool {
-    policy_entry(name_of(family)).is_some_and(|entry| entry.capabilities().shares_gpus)
+    POLICIES.entry(name_of(family)).is_some_and(|entry| entry.capabilities().shares_gpus)
 }
 
 /// The model of slowdown between jobs that share a GPU.

@@ -7,18 +7,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use wattle_baselines::policy;
 use wattle_common::Energy;
 use wattle_common::time::span_s;
-use wattle_placer::policy;
 
 use super::judge::judge;
 use super::limits::{Charged, Limits, limits};
 use super::options::{
     Accounting, CompareOptions, Knobs, Neighbours, Surfaces, name_of, policy_of, shares,
 };
-use super::parallel::in_parallel;
 use super::scenarios::{self, Case, Orders, Worlds};
 use super::{Comparison, Swept};
+use wattle_saving::parallel::in_parallel;
 use wattle_simulator::PolicyOutcome;
 use wattle_simulator::Scenario;
 use wattle_simulator::carbon::CarbonSeries;

@@ -12,8 +12,9 @@ mod powerflow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use wattle_baselines::POLICIES;
 use wattle_common::job::GpuRequest;
-use wattle_placer::policies::{PolicyEntry, policy_entry};
+use wattle_placer::policies::PolicyEntry;
 use wattle_world::{CatalogError, World};
 
 use super::options::{Accounting, Neighbours};
@@ -347,7 +348,8 @@ pub fn policies(scenario: &str, world: Neighbours) -> Vec<String> {
         ],
     };
     let only_shares = |policy: &str| {
-        let capabilities = policy_entry(policy).map(PolicyEntry::capabilities).unwrap_or_default();
+        let capabilities =
+            POLICIES.entry(policy).map(PolicyEntry::capabilities).unwrap_or_default();
         capabilities.shares_gpus && !capabilities.is_elastic
     };
     let kept = |policy: &&&str| world != Neighbours::Alone || !only_shares(policy);

@@ -5,8 +5,8 @@
 use std::fmt::Write;
 
 use super::{Comparison, Summary, Untuned, Waterfall};
-use crate::frontier::RatioSpread;
-use crate::saving::ChangeSpread;
+use wattle_saving::spread::ChangeSpread;
+use wattle_saving::spread::RatioSpread;
 use wattle_simulator::PolicyOutcome;
 use wattle_simulator::text::note;
 

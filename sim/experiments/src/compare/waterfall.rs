@@ -16,11 +16,12 @@ use serde::Serialize;
 
 use super::limits::Limits;
 use super::options::Surfaces;
-use super::parallel::in_parallel;
 use super::run::{Comparer, Run, bounded, run_of, swept_run};
 use super::scenarios::Case;
 use super::{Swept, Waterfall};
-use crate::frontier::{Frontier, FrontierPoint, RatioSpread};
+use crate::frontier::{Frontier, FrontierPoint};
+use wattle_saving::parallel::in_parallel;
+use wattle_saving::spread::RatioSpread;
 use wattle_simulator::PolicyOutcome;
 use wattle_simulator::{Lengths, Restarts, RunOptions, SimulationError};
 

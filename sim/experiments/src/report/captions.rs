@@ -1,7 +1,7 @@
 //! The heading and the description of a comparison.
 
-use super::format::percent;
 use crate::compare::{Accounting, Comparison, Neighbours, Surfaces};
+use wattle_saving::report::format::percent;
 
 /// The heading: scenario, load, accounting and variants.
 pub(super) fn heading(comparison: &Comparison) -> String {

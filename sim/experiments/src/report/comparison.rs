@@ -1,20 +1,23 @@
-//! The page of `wattle compare`: frontiers and bounds, ratios at equal energy, published claims,
+//! The page of `wattle-lab compare`: frontiers and bounds, ratios at equal energy, published claims,
 //! and one run of each policy in detail.
 
 use maud::{Markup, html};
 use wattle_simulator::text::pluralize;
 
 use super::captions::{heading, inputs};
-use super::claims::{self, Evidence, UntunedRuns};
-use super::format::{Unit, duration, number};
-use super::frontier_plot::{self, Curve, Limit, Run};
-use super::markers::named;
-use super::page::{Section, page};
-use super::selected_runs::{Recorded, caption, counted_kwh, families, frontier, selected};
-use super::table::{self, Table, cell};
-use super::{equal_budget, run_detail, waterfall};
+use super::selected_runs::{caption, counted_kwh, families, frontier, selected};
+use super::{equal_budget, ratios, waterfall};
 use crate::compare::{Accounting, Comparison, Swept};
-use crate::frontier::{Frontier, RatioSpread};
+use crate::frontier::Frontier;
+use wattle_saving::report::Recorded;
+use wattle_saving::report::claims::{self, Evidence, UntunedRuns};
+use wattle_saving::report::format::{Unit, duration, number};
+use wattle_saving::report::frontier_plot::{self, Curve, Limit, Run};
+use wattle_saving::report::markers::named;
+use wattle_saving::report::page::{Section, page};
+use wattle_saving::report::run_detail;
+use wattle_saving::report::table::{Table, cell};
+use wattle_saving::spread::RatioSpread;
 
 /// The page of these comparisons; `recorded` are the selected runs of the first one
 /// ([`super::record`]).
@@ -144,13 +147,13 @@ fn headline(comparison: &Comparison, families: &[&str]) -> Markup {
             strong { (best) } ": jobs take "
             @for (i, (baseline, spread)) in against(best).into_iter().enumerate() {
                 @if i > 0 { ", " }
-                (table::spread(spread))
+                (ratios::spread(spread))
                 @if i == 0 { " times as long" }
                 " under " (baseline)
             }
             "."
             @if let Some(above) = above_bound(comparison, best) {
-                " Its own jobs take " (table::spread(&above)) " times as long as the lower bound."
+                " Its own jobs take " (ratios::spread(&above)) " times as long as the lower bound."
             }
         }
     }
@@ -253,7 +256,7 @@ fn distances(comparison: &Comparison, families: &[&str]) -> Markup {
             range(extremes(runs().map(|run| run.counted_kwh)), Unit::energy),
             range(extremes(runs().filter_map(|run| run.outcome.jct_s_mean)), Unit::hours),
             above_bound(comparison, family)
-                .map_or_else(|| cell(None::<String>), |above| table::spread(&above)),
+                .map_or_else(|| cell(None::<String>), |above| ratios::spread(&above)),
         ]);
     }
     let bounds = &comparison.bounds;

@@ -2,11 +2,12 @@
 
 use maud::{Markup, html};
 
-use super::format::percent;
-use super::markers::named;
-use super::table::{self, Pair, Table, cell};
+use super::ratios::{self, Pair};
 use crate::compare::{Comparison, Summary};
-use crate::frontier::RatioSpread;
+use wattle_saving::report::format::percent;
+use wattle_saving::report::markers::named;
+use wattle_saving::report::table::{Table, cell};
+use wattle_saving::spread::RatioSpread;
 
 /// The ratios of a comparison; `policies` come with their colours.
 pub(super) fn draw(comparison: &Comparison, policies: &[(&str, usize)]) -> Markup {
@@ -55,7 +56,7 @@ fn matrix(
             not_reached: if of_energy { (summary.not_reachable, summary.totals) } else { (0, 0) },
         })
         .collect();
-    table::matrix(policies, &pairs)
+    ratios::matrix(policies, &pairs)
 }
 
 /// Policies at the top clock against the first of them.

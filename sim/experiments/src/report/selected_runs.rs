@@ -3,30 +3,14 @@
 //! Runs of a comparison are not recorded; the selected ones are simulated again with a recording
 //! and give the same results.
 
-use wattle_placer::policy;
-use wattle_simulator::{
-    PolicyOutcome, Recording, RunOptions, Scenario, SimulationError, run_recorded,
-};
+use wattle_baselines::policy;
+use wattle_saving::report::Recorded;
+use wattle_saving::report::format::{Unit, number};
+use wattle_simulator::SimulationError;
 use wattle_world::World;
 
-use super::format::{Unit, number};
 use crate::compare::{Case, Comparison, Swept};
 use crate::frontier::{Frontier, FrontierPoint};
-
-/// A run with its recording.
-#[derive(Clone, Debug)]
-pub struct Recorded {
-    /// The policy and its setting.
-    pub name: String,
-    /// The policy without its setting.
-    pub family: String,
-    /// The policy's index on the page, which determines its colour.
-    pub slot: usize,
-    /// The outcome.
-    pub outcome: PolicyOutcome,
-    /// The recording.
-    pub recording: Recording,
-}
 
 /// The policies of a comparison without their settings, in order.
 pub(super) fn families(comparison: &Comparison) -> Vec<&str> {
@@ -107,40 +91,13 @@ pub fn record(
     let mut runs = Vec::new();
     for index in selected(comparison) {
         let run = &comparison.policies[index];
-        let elastic = policy(&run.outcome.policy)?.capabilities().is_elastic;
+        let policy = policy(&run.outcome.policy)?;
+        let elastic = policy.capabilities().is_elastic;
         let scenario = if elastic { case.elastic(run.order) } else { case.rigid(run.order) };
         let slot = families.iter().position(|family| *family == run.family).unwrap_or(0);
-        let recorded = Recorded::run(
-            world,
-            scenario,
-            &run.outcome.policy,
-            slot,
-            &run.options,
-            &mut |_, _| (),
-        )?;
+        let recorded =
+            Recorded::run(world, scenario, policy.as_ref(), slot, &run.options, &mut |_, _| ())?;
         runs.push(Recorded { name: setting(run), family: run.family.clone(), ..recorded });
     }
     Ok(runs)
-}
-
-impl Recorded {
-    /// Simulates `scenario` under the policy called `name`, with a recording; `slot` is the
-    /// policy's index on the page. `progress` receives the numbers of ended jobs and of all jobs
-    /// whenever a job ends.
-    ///
-    /// # Errors
-    /// Where the policy or a workload is unknown.
-    pub fn run(
-        world: &World,
-        scenario: &Scenario,
-        name: &str,
-        slot: usize,
-        options: &RunOptions,
-        progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<Self, SimulationError> {
-        let policy = policy(name)?;
-        let (outcome, recording) =
-            run_recorded(world, scenario, policy.as_ref(), options, progress)?;
-        Ok(Self { name: name.to_owned(), family: name.to_owned(), slot, outcome, recording })
-    }
 }

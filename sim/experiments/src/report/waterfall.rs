@@ -2,10 +2,11 @@
 
 use maud::{Markup, Render, html};
 
-use super::format::number;
-use super::markers;
-use super::table::{self, Table, cell};
+use super::ratios;
 use crate::compare::{Comparison, Waterfall};
+use wattle_saving::report::format::number;
+use wattle_saving::report::markers;
+use wattle_saving::report::table::{Table, cell};
 
 /// The tables of a comparison; empty without waterfalls.
 pub(super) fn draw(comparison: &Comparison, policies: &[(&str, usize)]) -> Markup {
@@ -41,7 +42,7 @@ fn one(waterfall: &Waterfall, slot: usize) -> Markup {
             bar,
             cell(number(cause.added_s / 3.6e3)),
             cell(number(cause.jct_s / 3.6e3)),
-            cause.ratio.as_ref().map_or_else(|| cell(None::<String>), table::spread),
+            cause.ratio.as_ref().map_or_else(|| cell(None::<String>), ratios::spread),
         ]);
     }
     html! {

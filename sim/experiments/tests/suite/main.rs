@@ -3,6 +3,6 @@
 
 mod bounds;
 mod compare;
+#[path = "../../../saving/tests/suite/html.rs"]
+mod html;
 mod report;
-mod saving_estimate;
-mod savings;

@@ -1,9 +1,9 @@
 //! Budgets in simulations: GreenFlow equals PowerFlow on a constant grid, and power limits and
 //! carbon budgets hold whatever the forecast.
 
+use wattle_baselines::{NAMES, policy};
 use wattle_common::job::GpuRequest;
 use wattle_common::{Budget, Carbon, Energy, Power};
-use wattle_placer::policy;
 use wattle_simulator::{
     CarbonSeries, PolicyOutcome, RunOptions, Scenario, gather, generator, run_with,
 };
@@ -57,7 +57,7 @@ fn power_never_exceeds_the_limit() {
     let world = World::builtin();
     let scenario = scenario(&world, 4);
     let limit = Budget { power_mw: Some(Power::from_w(4_000)), ..Budget::default() };
-    for name in wattle_placer::policies::NAMES {
+    for name in NAMES {
         for oracle in [true, false] {
             let options = RunOptions {
                 budget: Some(limit),

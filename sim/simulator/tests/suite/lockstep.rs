@@ -21,9 +21,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use wattle_baselines::policy;
 use wattle_common::Budget;
 use wattle_placer::controller::probes::ProbeConfig;
-use wattle_placer::policy;
 use wattle_simulator::{RunOptions, Scenario, run_recorded, run_with, trace};
 use wattle_world::World;
 

@@ -7,6 +7,7 @@ mod generator;
 mod inferred;
 mod lockstep;
 mod measured;
+mod named;
 mod peer;
 mod recording;
 mod runs;

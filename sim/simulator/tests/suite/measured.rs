@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use wattle_common::Frequency;
-use wattle_evaluation::Source;
+use wattle_measurements::Source;
 use wattle_simulator::measured::{CLOCKS_MHZ, Measured, MeasuredError, jobs, workload_id};
 use wattle_world::{GpuState, Interference, Setting, Tenant, World};
 

@@ -10,11 +10,13 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use crate::named::run;
+use wattle_baselines::policy;
 use wattle_common::rng::Stream;
 use wattle_placer::allocation::capacity::{FreeCapacity, Scope};
 use wattle_placer::allocation::first_fit::first_fit;
-use wattle_placer::{Decision, Plan, PlanningInput, Policy, policy};
-use wattle_simulator::{Restarts, RunOptions, Scenario, run, run_with, trace};
+use wattle_placer::{Decision, Plan, PlanningInput, Policy};
+use wattle_simulator::{Restarts, RunOptions, Scenario, run_with, trace};
 use wattle_world::World;
 
 fn data() -> PathBuf {

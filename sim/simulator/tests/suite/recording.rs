@@ -1,6 +1,6 @@
 //! A recording does not change the run, and agrees with the meter and the outcome.
 
-use wattle_placer::policy;
+use wattle_baselines::policy;
 use wattle_simulator::{
     PolicyOutcome, Recording, RunOptions, Scenario, generator, run_recorded, run_with,
     run_with_progress,

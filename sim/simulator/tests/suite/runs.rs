@@ -4,15 +4,18 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use wattle_baselines::{NAMES, policy};
 use wattle_common::job::GpuRequest;
-use wattle_placer::policies::{Capabilities, Fifo, NAMES, Policy, Reads};
+use wattle_placer::policies::{Capabilities, Fifo, Policy, Reads};
 use wattle_placer::state::work_history::SizeHistory;
 use wattle_placer::{Plan, PlanningInput};
 use wattle_simulator::{
     CarbonSeries, ErrorShape, Lengths, RunOptions, Scenario, SimJob, SurfaceNoise, Work, gather,
-    run, run_oracle, run_policy, run_with, trace,
+    run_with, trace,
 };
 use wattle_world::{Setting, Tenant, World};
+
+use crate::named::{run, run_oracle, run_policy};
 
 fn world() -> &'static World {
     static WORLD: OnceLock<World> = OnceLock::new();
@@ -202,7 +205,7 @@ fn packing_policies_undo_a_losing_pair_and_both_jobs_finish() {
     let jobs = vec![epochs(job("old", id, 0, 20_000)), epochs(job("new", id, 1_000, 20_000))];
     let scenario = scenario("1x1:v100", jobs);
     for name in ["fifo-packed", "gandiva", "wattle"] {
-        let packer = wattle_placer::policy(name).unwrap();
+        let packer = policy(name).unwrap();
         let run = |surface_noise: Option<SurfaceNoise>| {
             let options = RunOptions { oracle: true, surface_noise, ..RunOptions::default() };
             run_with(world, &scenario, &*packer, &options).unwrap()

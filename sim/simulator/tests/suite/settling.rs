@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use wattle_baselines::policy;
 use wattle_common::job::GpuRequest;
-use wattle_placer::policy;
 use wattle_simulator::{RunOptions, Scenario, run_recorded, trace};
 use wattle_world::World;
 

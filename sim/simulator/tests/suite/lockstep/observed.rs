@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use wattle_baselines::policy;
 use wattle_common::job::GpuSetting;
 use wattle_common::messages::Surface;
 use wattle_common::{JobId, Timestamp};
 use wattle_placer::{
-    Capabilities, GpuSet, Job, Plan, PlanningInput, PlanningLimits, Policy, Progress, State, policy,
+    Capabilities, GpuSet, Job, Plan, PlanningInput, PlanningLimits, Policy, Progress, State,
 };
 
 /// What one planning round reads.
