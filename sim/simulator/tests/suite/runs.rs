@@ -12,6 +12,7 @@ use wattle_simulator::{
     CarbonSeries, ErrorShape, Lengths, RunOptions, Scenario, SimJob, SurfaceNoise, Work, gather,
     run, run_oracle, run_policy, run_with, trace,
 };
+use wattle_testkit::cases;
 use wattle_world::{Setting, Tenant, World};
 
 fn world() -> &'static World {
@@ -83,7 +84,7 @@ fn jobs(workloads: Vec<String>) -> impl Strategy<Value = Vec<SimJob>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(cases(8, 24)))]
 
     /// Every job finishes or is rejected as too large, under every policy; no plan breaks a rule;
     /// and a second run is identical.
