@@ -38,6 +38,7 @@ impl Weight {
 
 /// The right to run, until its last copy is dropped.
 #[derive(Clone, Debug)]
+#[must_use = "the turn ends when it is dropped"]
 pub struct Turn {
     _held: Arc<Held>,
 }
