@@ -1,13 +1,17 @@
-//! What tests of several crates need: a real nats-server, programs written by a test, waits for a condition.
+//! What tests of several crates need: a real nats-server, programs written by a test, turns on the machine, waits
+//! for a condition.
 
 mod executable;
 mod nats_server;
+mod ports;
+mod turns;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 pub use executable::{copy_program, write_script};
 pub use nats_server::NatsServer;
+pub use turns::{Turn, Weight, turn};
 
 use crate::bus::{ANSWER_WITHIN, Bus};
 
@@ -16,6 +20,12 @@ use crate::bus::{ANSWER_WITHIN, Bus};
 pub const HANG: Duration = Duration::from_secs(600);
 
 const POLL_EVERY: Duration = Duration::from_millis(10);
+
+/// States that a test, or a part of it, does not run here. The line is shown although the test passes.
+pub fn skipped(reason: &str) {
+    // Unlike `eprintln!`, this is not captured. Without stderr there is nobody to read it.
+    let _ = writeln!(io::stderr(), "SKIPPED: {reason}");
+}
 
 /// Polls `look` until it returns a value; `None` after `patience`.
 ///

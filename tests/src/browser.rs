@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use wattle_runtime::testing::skipped;
+
 use crate::http::http;
 use crate::until;
 
@@ -23,7 +25,6 @@ pub struct Browser {
 
 /// Whether Chromium and its driver are installed; otherwise a note is printed.
 #[must_use]
-#[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
 pub fn is_installed() -> bool {
     let has = |program: &str| {
         let run = Command::new(program).arg("--version").stdout(Stdio::null()).status();
@@ -31,7 +32,9 @@ pub fn is_installed() -> bool {
     };
     let found = has("chromedriver") && has("chromium");
     if !found {
-        println!("SKIPPED: chromium and chromium-driver are not installed (.ci/run installs them)");
+        skipped(
+            "the web page in a browser: chromium and chromium-driver are not installed (.ci/run installs them)",
+        );
     }
     found
 }

@@ -1,6 +1,7 @@
 //! Shared code of the system tests: the real binaries on a real nats-server, with simulated GPUs.
 //!
-//! A test starts `wattle up`, uses the command line and the bus, and waits for conditions. Each
+//! A test has a turn on the machine ([`wattle_runtime::testing::turn`]), which its system takes if the test does not.
+//! It starts `wattle up`, uses the command line and the bus, and waits for conditions. Each
 //! condition has a deadline after which the test fails and prints the logs.
 
 #![allow(clippy::missing_panics_doc, reason = "a test fails by panicking")]
@@ -29,6 +30,7 @@ use tempfile::TempDir;
 use wattle_common::messages::JobRecord;
 use wattle_common::{ClusterId, JobId};
 use wattle_runtime::bus::{Bus, BusConfig};
+use wattle_runtime::testing::{Turn, Weight, turn};
 use wattle_runtime::{clock, testing};
 
 /// Deadline of a condition, far above the expected time.
@@ -116,6 +118,7 @@ pub struct System {
     cluster: ClusterId,
     /// The bus, as any client sees it.
     pub bus: Bus,
+    _turn: Turn,
 }
 
 impl System {
@@ -135,10 +138,11 @@ impl System {
     }
 
     async fn start(cluster: &str, args: &[&str], environment: &[(&str, &OsStr)]) -> Self {
+        let turn = turn(Weight::Light);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let cluster = ClusterId::new(cluster).expect("an id");
         let (up, bus) = start(folder.path(), &cluster, args, environment).await;
-        Self { up, folder, cluster, bus }
+        Self { up, folder, cluster, bus, _turn: turn }
     }
 
     /// Kills `wattle up` with SIGKILL, waits until its services have ended, and restarts it in the same

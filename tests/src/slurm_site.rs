@@ -17,7 +17,7 @@ use wattle_common::subject::{Bucket, Reporter, StreamName};
 use wattle_common::{ClusterId, JobId, NodeId, codec};
 use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::clock;
-use wattle_runtime::testing::{NatsServer, copy_program, write_script};
+use wattle_runtime::testing::{NatsServer, Turn, Weight, copy_program, turn, write_script};
 
 use crate::examples::{example, simulate_gpus};
 use crate::{program, records, repository, until};
@@ -59,6 +59,7 @@ pub struct SlurmSite {
     server: NatsServer,
     folder: TempDir,
     children: Vec<(String, Child)>,
+    _turn: Turn,
 }
 
 /// Year and month of the release of Slurm.
@@ -101,12 +102,14 @@ impl SlurmSite {
         let folder = tempfile::Builder::new().prefix("ws").tempdir().expect("a temporary folder");
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open).expect("our folder");
+        let turn = turn(Weight::Heavy);
         let server = NatsServer::start().await;
         let cluster = ClusterId::new("main").expect("the cluster of the examples in deploy");
         let bus = Bus::connect(&BusConfig::at(&server.url()), cluster, "test").await;
         let nodes = (1..=setup.nodes).map(|number| format!("{}{number}", setup.prefix)).collect();
         let bus = bus.expect("the server runs");
-        let mut site = Self { bus, nodes, setup, server, folder, children: Vec::new() };
+        let children = Vec::new();
+        let mut site = Self { bus, nodes, setup, server, folder, children, _turn: turn };
         site.start_hardware();
         let (nodes, gpus) = (site.setup.nodes.to_string(), site.setup.gpus.to_string());
         let port = site.setup.port.to_string();

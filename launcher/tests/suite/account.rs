@@ -10,6 +10,7 @@ use wattle_launcher::config::JobUser;
 use wattle_launcher::engine::local::LocalEngine;
 use wattle_launcher::engine::{Engine as _, StatusSender};
 use wattle_launcher::{Config, Event, Outcome, RunSpec, Status};
+use wattle_runtime::testing::skipped;
 
 use crate::support::{config, desired_job, node};
 
@@ -63,7 +64,7 @@ fn is_root() -> bool {
 #[tokio::test]
 async fn a_job_runs_as_its_owner_and_cannot_read_the_launchers_files() {
     if !is_root() {
-        eprintln!("skipped: only root can start processes of another user");
+        skipped("only root can start processes of another user");
         return;
     }
     let node = Node::new(JobUser::Owner);
@@ -89,7 +90,7 @@ async fn a_job_runs_as_its_owner_and_cannot_read_the_launchers_files() {
 #[tokio::test]
 async fn unknown_and_reserved_users_are_refused() {
     if !is_root() {
-        eprintln!("skipped: only root can start processes of another user");
+        skipped("only root can start processes of another user");
         return;
     }
     let node = Node::new(JobUser::Owner);

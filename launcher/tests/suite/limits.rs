@@ -11,14 +11,14 @@ use wattle_launcher::config::JobLimits;
 use wattle_launcher::engine::local::{LocalEngine, process};
 use wattle_launcher::engine::{Engine as _, StatusSender};
 use wattle_launcher::{Config, Event, Outcome, Run, RunSpec, Status, StopStage};
-use wattle_runtime::testing::until;
+use wattle_runtime::testing::{skipped, until};
 
 use crate::service::{Site, job};
 use crate::support::{config, desired_job, node};
 
 const DEADLINE: Duration = wattle_runtime::testing::HANG;
 const ROOT: &str = "/sys/fs/cgroup";
-const SKIPPED: &str = "skipped: needs root and the cgroup controllers memory, cpu and pids";
+const NEEDS: &str = "limits of jobs: needs root and the cgroup controllers memory, cpu and pids";
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 
 /// A cgroup of the test for the cgroups of jobs, as a site delegates it.
@@ -169,7 +169,7 @@ const RUNS: &str = "echo $$ > $WATTLE_CHECKPOINT_DIR/pid; while true; do sleep 0
 #[tokio::test]
 async fn a_job_beyond_its_memory_limit_is_ended_and_others_continue() {
     let Some(delegated) = Delegated::new("memory") else {
-        eprintln!("{SKIPPED}");
+        skipped(NEEDS);
         return;
     };
     let mut node = Node::new(JobLimits { memory_gib_per_gpu: Some(1), ..delegated.limits() });
@@ -194,7 +194,7 @@ async fn a_job_beyond_its_memory_limit_is_ended_and_others_continue() {
 #[tokio::test]
 async fn number_of_processes_is_limited() {
     let Some(delegated) = Delegated::new("processes") else {
-        eprintln!("{SKIPPED}");
+        skipped(NEEDS);
         return;
     };
     let mut node = Node::new(JobLimits { processes_max: Some(40), ..delegated.limits() });
@@ -222,7 +222,7 @@ async fn number_of_processes_is_limited() {
 #[tokio::test]
 async fn cpu_time_is_limited() {
     let Some(delegated) = Delegated::new("cpu") else {
-        eprintln!("{SKIPPED}");
+        skipped(NEEDS);
         return;
     };
     let mut node = Node::new(JobLimits { cpus_per_gpu: Some(0.1), ..delegated.limits() });
@@ -258,7 +258,7 @@ const DETACHED: &str = "(setsid sh -c 'echo $$ > $WATTLE_CHECKPOINT_DIR/child; \
 #[tokio::test]
 async fn no_process_outlives_its_job() {
     let Some(delegated) = Delegated::new("end") else {
-        eprintln!("{SKIPPED}");
+        skipped(NEEDS);
         return;
     };
     let mut node = Node::new(delegated.limits());
@@ -272,7 +272,7 @@ async fn no_process_outlives_its_job() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cgroups_outlive_the_launcher_and_left_ones_are_removed() {
     let Some(delegated) = Delegated::new("restart") else {
-        eprintln!("{SKIPPED}");
+        skipped(NEEDS);
         return;
     };
     let mut site = Site::with(&format!(

@@ -10,6 +10,7 @@ use wattle_common::{Energy, Frequency, Power, Timestamp};
 use wattle_predictor::method::Method;
 use wattle_predictor::predictor::Learned;
 use wattle_predictor::{Predictor, PredictorConfig};
+use wattle_testkit::cases;
 
 fn any_float() -> impl Strategy<Value = Option<f64>> {
     prop_oneof![
@@ -89,7 +90,7 @@ fn check(surface: &Surface, points_max: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(cases(64, 256)))]
 
     #[test]
     fn arbitrary_windows_give_valid_surfaces(

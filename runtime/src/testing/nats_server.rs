@@ -1,7 +1,8 @@
-//! A real nats-server for tests, on a free port, with JetStream in its own folder.
+//! A real nats-server for tests, on a port of its own, with JetStream in its own folder.
 //!
 //! It can be killed with SIGKILL and restarted on the same port and store. Every wait is for a
-//! condition with a deadline. Dropping the value ends the server and removes the folder.
+//! condition with a deadline. Dropping the value ends the server and removes the folder. The test has
+//! a turn ([`super::turns`]) as long as it has a server.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 
+use super::ports::Port;
+use super::turns::{Turn, Weight, turn};
 use super::{HANG, POLL_EVERY};
 use crate::server::find;
 
@@ -22,9 +25,10 @@ pub struct NatsServer {
     child: Option<Child>,
     binary: PathBuf,
     folder: PathBuf,
-    port: u16,
+    port: Port,
     jetstream: bool,
     environment: Vec<(&'static str, PathBuf)>,
+    _turn: Turn,
 }
 
 impl NatsServer {
@@ -80,6 +84,7 @@ impl NatsServer {
         configuration: &str,
         environment: Vec<(&'static str, PathBuf)>,
     ) -> Self {
+        let turn = turn(Weight::Light);
         let binary =
             find().unwrap_or_else(|error| panic!("these tests need a real nats-server: {error}"));
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -89,7 +94,9 @@ impl NatsServer {
         std::fs::create_dir_all(&folder).expect("the system's temporary folder takes a folder");
         std::fs::write(folder.join("nats.conf"), configuration)
             .expect("the folder just made takes a file");
-        let mut server = Self { child: None, binary, folder, port: 0, jetstream, environment };
+        let port = Port::reserve();
+        let mut server =
+            Self { child: None, binary, folder, port, jetstream, environment, _turn: turn };
         server.launch().await;
         server
     }
@@ -97,13 +104,13 @@ impl NatsServer {
     /// Its address.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("nats://127.0.0.1:{}", self.port)
+        format!("nats://127.0.0.1:{}", self.port.number)
     }
 
     /// Its port.
     #[must_use]
     pub const fn port(&self) -> u16 {
-        self.port
+        self.port.number
     }
 
     /// Its process id, while it runs.
@@ -205,42 +212,31 @@ impl NatsServer {
     }
 
     async fn launch(&mut self) {
-        let port = if self.port == 0 { "-1".to_owned() } else { self.port.to_string() };
         // Configuration errors are written to stderr, before the log is open.
         let stderr = std::fs::File::create(self.folder.join("stderr"))
             .expect("the server's own folder takes a file");
         let child = Command::new(&self.binary)
             .arg("-c")
             .arg(self.folder.join("nats.conf"))
-            .args(["-a", "127.0.0.1", "-p", &port, "-sd"])
+            .args(["-a", "127.0.0.1", "-p", &self.port.number.to_string(), "-sd"])
             .arg(self.folder.join("store"))
             .args(self.jetstream.then_some("-js"))
             .arg("-l")
             .arg(self.folder.join("log"))
-            .arg("--ports_file_dir")
-            .arg(&self.folder)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr)
             .spawn()
             .unwrap_or_else(|error| panic!("{} does not start: {error}", self.binary.display()));
-        let ports = self.folder.join(format!("nats-server_{}.ports", child.id()));
         self.child = Some(child);
         let mut last = String::new();
         let ready = async {
             loop {
-                if self.port == 0 {
-                    self.port = read_port(&ports).unwrap_or(0);
-                }
-                if self.port != 0 {
-                    match greets(self.port).await {
-                        Ok(jetstream) if jetstream == self.jetstream => return,
-                        Ok(_) => {
-                            "its greeting states another JetStream setting".clone_into(&mut last);
-                        }
-                        Err(error) => last = error.to_string(),
-                    }
+                match greets(self.port.number).await {
+                    Ok(jetstream) if jetstream == self.jetstream => return,
+                    Ok(_) => "its greeting states another JetStream setting".clone_into(&mut last),
+                    Err(error) => last = error.to_string(),
                 }
                 if let Some(child) = &mut self.child
                     && let Ok(Some(status)) = child.try_wait()
@@ -273,13 +269,6 @@ fn logged(folder: &Path) -> String {
     ["stderr", "log"]
         .map(|file| std::fs::read_to_string(folder.join(file)).unwrap_or_default())
         .concat()
-}
-
-/// The port in the server's ports file: `{"nats":["nats://127.0.0.1:4222"]}`.
-fn read_port(file: &Path) -> Option<u16> {
-    let text = std::fs::read_to_string(file).ok()?;
-    let value: serde_json::Value = serde_json::from_str(&text).ok()?;
-    value["nats"][0].as_str()?.rsplit(':').next()?.parse().ok()
 }
 
 /// Whether the server on `port` has JetStream; an error if it does not respond.

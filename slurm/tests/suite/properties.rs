@@ -2,6 +2,7 @@
 //! machine, no GPU is given twice, no attempt is released twice, and once the faults end every job ends.
 
 use wattle_slurm::Level;
+use wattle_testkit::cases;
 
 use crate::world::{Plan, World};
 
@@ -27,8 +28,11 @@ fn run(plan: Plan) {
 }
 
 fn run_all(level: Level, has_accounting: bool) {
-    let count: u64 =
-        std::env::var("WATTLE_SLURM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(150);
+    let usual = u64::from(cases(40, 150));
+    let count: u64 = std::env::var("WATTLE_SLURM_SEEDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(usual);
     let first: u64 =
         std::env::var("WATTLE_SLURM_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     for seed in first..first + count {

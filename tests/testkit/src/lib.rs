@@ -18,6 +18,7 @@
 //! assert_eq!(known.points.len(), 2);
 //! ```
 
+mod cases;
 pub mod documentation;
 mod id;
 mod job;
@@ -25,6 +26,7 @@ mod node;
 mod surface;
 mod window;
 
+pub use cases::{CASES_ENV, cases};
 pub use id::{job, node, predictor, workload};
 pub use job::{job_record, job_spec, placement};
 pub use node::{

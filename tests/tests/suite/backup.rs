@@ -8,6 +8,7 @@ use wattle_common::messages::{LaunchReport, LedgerEntry, NodeDesired};
 use wattle_common::subject::{Bucket, Reporter, STORE_RESTORED, StreamName};
 use wattle_common::units::Energy;
 use wattle_common::{JobId, NodeId, Timestamp, codec};
+use wattle_runtime::testing::{Weight, turn};
 use wattle_tests::{System, kill, program, until};
 
 /// The folder of the server's storage.
@@ -52,6 +53,7 @@ fn starts(record: &wattle_common::messages::JobRecord) -> usize {
 /// Jobs run, end and start between the backup and the loss; none is lost and none runs twice.
 #[tokio::test]
 async fn jobs_survive_the_loss_of_the_storage() {
+    let _turn = turn(Weight::Long);
     let mut system =
         System::up(&["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo"]).await;
     let training = |steps: &'static str| {

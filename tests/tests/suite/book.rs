@@ -2,13 +2,13 @@
 //! anchor of its HTML resolves without another host.
 //!
 //! Without Python or mdBook the tests of the HTML print SKIPPED.
-#![expect(clippy::print_stdout, reason = "a part that does not run is visible")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
+use wattle_runtime::testing::skipped;
 use wattle_tests::{program, repository};
 
 use crate::tidy::{files, root, shown};
@@ -25,14 +25,14 @@ fn build() -> Option<(TempDir, bool)> {
         .arg(folder.path().join("book"))
         .output();
     let Ok(output) = output else {
-        println!("SKIPPED: no python3");
+        skipped("the book: no python3");
         return None;
     };
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     match output.status.code() {
         Some(0) => Some((folder, true)),
         Some(3) => {
-            println!("SKIPPED, in part: {error}");
+            skipped(&format!("a part of the book: {error}"));
             Some((folder, false))
         }
         _ => panic!("docs/build: {}: {error}", output.status),
@@ -229,7 +229,7 @@ fn figures_are_drawn_from_runs() {
             .arg(programs.parent().unwrap())
             .output();
         let Ok(output) = output else {
-            println!("SKIPPED: no python3");
+            skipped("the book: no python3");
             return;
         };
         let drawn = String::from_utf8(output.stdout).unwrap();

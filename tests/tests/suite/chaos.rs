@@ -2,11 +2,13 @@
 
 use std::process::Command;
 
+use wattle_runtime::testing::{Weight, turn};
 use wattle_tests::program;
 
 /// Three servers, two hosts with central services, four GPU nodes.
 #[test]
 fn promises_hold_on_several_hosts_under_faults() {
+    let _turn = turn(Weight::Alone);
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(program("wattle-chaos"))
         .args(["--seed", "2", "--minutes", "0.75", "--nodes", "4", "--dir"])

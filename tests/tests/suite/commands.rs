@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use wattle_common::JobId;
+use wattle_runtime::testing::{Weight, turn};
 use wattle_testkit::documentation::{self, Run, commands, inline_commands, words};
 use wattle_tests::{System, program, repository, until};
 
@@ -230,6 +231,7 @@ fn scripts_are_executable() {
 
 #[test]
 fn offline_commands_print_the_documented_output() {
+    let _turn = turn(Weight::Heavy);
     let workplace = Workplace::new();
     for command in of_class(Class::Offline) {
         run_and_compare(&workplace, &command, &command.text);
@@ -239,6 +241,7 @@ fn offline_commands_print_the_documented_output() {
 /// Scripts, without their build commands.
 #[test]
 fn documented_scripts_run() {
+    let _turn = turn(Weight::Heavy);
     let workplace = Workplace::new();
     let mut scripts: BTreeMap<(String, usize), String> = BTreeMap::new();
     for command in of_class(Class::Script) {
@@ -287,6 +290,7 @@ async fn first_line(workplace: &Workplace, text: &str, server: Option<&System>) 
 
 #[tokio::test]
 async fn documented_systems_start() {
+    let _turn = turn(Weight::Heavy);
     let workplace = Workplace::new();
     for command in of_class(Class::Up) {
         let line = first_line(&workplace, &command.text, None).await;
@@ -297,6 +301,7 @@ async fn documented_systems_start() {
 /// The live commands of each page in order, against one system. A job that a page names exists.
 #[tokio::test]
 async fn live_commands_run_in_order() {
+    let _turn = turn(Weight::Heavy);
     let workplace = Workplace::new();
     let mut system = System::up(&["--simulated", "2x4:v100", "--rate", "60"]).await;
     // Documented id of a job, and its id here.

@@ -7,36 +7,25 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use wattle_common::subject::Topic;
+use wattle_runtime::testing::skipped;
 use wattle_tests::{System, repository};
 
 /// A Python with nats-py, or a note that the test did not run. Tests that run at once install it once.
-#[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
 pub(crate) fn python() -> Option<PathBuf> {
     static INSTALLED: LazyLock<Result<PathBuf, String>> = LazyLock::new(install);
-    INSTALLED.as_ref().inspect_err(|reason| println!("SKIPPED: {reason}")).ok().cloned()
+    INSTALLED.as_ref().inspect_err(|reason| skipped(reason)).ok().cloned()
 }
 
-/// Installs nats-py into a virtual environment beside the programs; an error states what is missing.
+/// Runs `tests/python`, which installs nats-py where it is missing; an error states what prevents that.
 fn install() -> Result<PathBuf, String> {
-    let folder = wattle_tests::program("wattle").with_file_name("nats-py");
-    let python = folder.join("bin/python");
-    let has_package = || {
-        let check = Command::new(&python).args(["-c", "import nats"]).output();
-        check.is_ok_and(|output| output.status.success())
-    };
-    if has_package() {
-        return Ok(python);
+    let output = Command::new(repository("tests/python")).output();
+    let output = output.map_err(|error| error.to_string())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    match output.status.code() {
+        Some(0) => Ok(text(&output.stdout).into()),
+        Some(3) => Err(text(&output.stderr)),
+        _ => panic!("tests/python: {}: {}", output.status, text(&output.stderr)),
     }
-    let made = Command::new("python3").args(["-m", "venv"]).arg(&folder).output();
-    if !made.is_ok_and(|output| output.status.success()) {
-        return Err("python3 with venv is not installed".into());
-    }
-    let pip = ["60", python.to_str().unwrap_or_default(), "-m", "pip", "install", "nats-py"];
-    let output = Command::new("timeout").args(pip).output().map_err(|error| error.to_string())?;
-    if has_package() {
-        return Ok(python);
-    }
-    Err(format!("nats-py cannot be installed: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use wattle_predictor::shell::metrics::PredictorMetrics;
 use wattle_profiler::shell::metrics::ProfilerMetrics;
 use wattle_registry::service::metrics::RegistryMetrics;
 use wattle_runtime::metrics::{Family, Kind, Metrics};
-use wattle_runtime::testing;
+use wattle_runtime::testing::{self, skipped};
 use wattle_slurm::level::Level;
 use wattle_slurm::shell::metrics::SlurmMetrics;
 use wattle_tests::prometheus::{Prometheus, addresses, get, installed};
@@ -30,12 +30,6 @@ const ALERTS: &str = "deploy/prometheus/alerts.yml";
 const SHORTS_MAX: usize = 8;
 /// Time in which every panel has data, beyond that of the start.
 const PANELS_WITHIN: Duration = wattle_runtime::testing::HANG;
-
-/// Prints that a part of a test did not run.
-#[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
-fn skipped(why: &str) {
-    println!("not run: {why}");
-}
 
 fn families(service: &str, register: impl FnOnce(&Metrics)) -> (String, Vec<Family>) {
     let metrics = Metrics::new(service, &ClusterId::new("main").unwrap(), None);

@@ -10,7 +10,7 @@ use wattle_common::Power;
 use wattle_common::budget::Budget;
 use wattle_common::messages::{BudgetReply, SetBudget};
 use wattle_common::subject::RequestTopic;
-use wattle_runtime::testing::{self, NatsServer};
+use wattle_runtime::testing::{self, NatsServer, Weight, turn};
 use wattle_tests::chaos::faults::fill;
 use wattle_tests::chaos::network;
 use wattle_tests::load::Site;
@@ -41,6 +41,7 @@ async fn limit_power(site: &Site, power: Option<Power>) {
 /// each submission is answered while its client waits, memory is bounded, and orders reach all nodes.
 #[tokio::test(flavor = "multi_thread")]
 async fn overload_is_refused_and_orders_continue() {
+    let _turn = turn(Weight::Alone);
     let site = Site::start(&[("jobs_max = 10_000", "jobs_max = 1_000")]).await;
     let nodes = Nodes::start(&site, 20, 8).await;
     let url = site.server.url();

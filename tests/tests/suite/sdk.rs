@@ -7,15 +7,15 @@ use std::process::Command;
 
 use wattle_common::JobId;
 use wattle_common::job::JobPhase;
+use wattle_runtime::testing::{Weight, skipped, turn};
 use wattle_tests::{System, repository};
 
 /// Whether `python3` is missing; prints a note then.
-#[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
 fn no_python() -> bool {
     let missing =
         !Command::new("python3").arg("--version").output().is_ok_and(|o| o.status.success());
     if missing {
-        println!("SKIPPED: python3 is not installed");
+        skipped("the Python module: python3 is not installed");
     }
     missing
 }
@@ -52,6 +52,7 @@ fn tests_of_the_python_module_pass() {
 /// next attempt; then a loop in bash completes.
 #[tokio::test]
 async fn python_loop_reports_steps_and_continues_from_its_checkpoint() {
+    let _turn = turn(Weight::Long);
     if no_python() {
         return;
     }

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-use wattle_runtime::testing;
+use wattle_runtime::testing::{self, Weight, turn};
 use wattle_testkit::documentation::{self, Run, commands, words};
 use wattle_tests::{PATIENCE, kill, simulated_clock, until};
 
@@ -139,6 +139,7 @@ async fn run(page: &str, session: &[documentation::Command]) {
 
 #[test]
 fn sessions_run_as_documented() {
+    let _turn = turn(Weight::Heavy);
     let mut sessions: BTreeMap<String, Vec<documentation::Command>> = BTreeMap::new();
     for command in commands().unwrap_or_else(|problems| panic!("{}", problems.join("\n"))) {
         if command.run == Run::Session {

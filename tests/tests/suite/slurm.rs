@@ -7,6 +7,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use wattle_common::Frequency;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{AppliedGpu, JobRecord};
+use wattle_runtime::testing::skipped;
 use wattle_tests::slurm_site::{Setup, SlurmSite};
 use wattle_tests::until;
 
@@ -24,13 +25,12 @@ pub(crate) const SETUP: Setup = Setup {
 static SITES: Semaphore = Semaphore::const_new(2);
 
 /// The site, or a note that the test did not run.
-#[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
 pub(crate) async fn site(setup: Setup) -> Option<(SemaphorePermit<'static>, SlurmSite)> {
     let turn = SITES.acquire().await.ok()?;
     match SlurmSite::start(setup).await {
         Ok(site) => Some((turn, site)),
         Err(reason) => {
-            println!("SKIPPED: {reason}");
+            skipped(&reason);
             None
         }
     }

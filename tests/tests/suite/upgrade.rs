@@ -9,6 +9,7 @@ use wattle_common::NodeId;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::PowerReport;
 use wattle_common::subject::{Bucket, Reporter};
+use wattle_runtime::testing::{Weight, turn};
 use wattle_tests::{System, kill, kill_if_running, until};
 
 /// The services in the order of docs/operations.md, with the signal that ends them. `wattle up` has its
@@ -81,6 +82,7 @@ async fn rewrite(system: &System, which: Bucket) -> usize {
 
 #[tokio::test]
 async fn each_service_is_replaced_while_jobs_run() {
+    let _turn = turn(Weight::Long);
     let args =
         ["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo", "--gpu-cap-w", "120"];
     let mut system = System::up(&args).await;

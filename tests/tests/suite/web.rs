@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
+use wattle_runtime::testing::{Weight, skipped, turn};
 use wattle_tests::browser::{self, Browser};
 use wattle_tests::{System, kill, repository, until};
 
@@ -32,13 +33,12 @@ pub(crate) fn address(system: &System) -> String {
 }
 
 /// The rules of axe-core, if they are installed; otherwise a note is printed.
-#[expect(clippy::print_stdout, reason = "the note of a test that is not run")]
 pub(crate) fn accessibility_rules() -> Option<String> {
     let path = std::env::var_os("WATTLE_AXE")
         .map_or_else(|| repository("target/axe/node_modules/axe-core/axe.min.js"), PathBuf::from);
     let rules = std::fs::read_to_string(&path).ok();
     if rules.is_none() {
-        println!("SKIPPED: no accessibility rules at {} (.ci/run installs them)", path.display());
+        skipped(&format!("no accessibility rules at {} (.ci/run installs them)", path.display()));
     }
     rules
 }
@@ -123,6 +123,7 @@ async fn load_many_times(browser: &Browser, address: &str) {
 
 #[tokio::test]
 async fn page_is_driven_in_a_browser() {
+    let _turn = turn(Weight::Heavy);
     if !browser::is_installed() {
         return;
     }

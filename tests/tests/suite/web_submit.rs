@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 use wattle_common::JobId;
+use wattle_runtime::testing::{Weight, turn};
 use wattle_tests::System;
 use wattle_tests::browser::{self, Browser};
 
@@ -127,6 +128,7 @@ async fn submit_with_the_keyboard(browser: &Browser) {
 
 #[tokio::test]
 async fn a_job_is_submitted_on_the_page_and_followed_to_its_end() {
+    let _turn = turn(Weight::Heavy);
     if !browser::is_installed() {
         return;
     }

@@ -14,6 +14,7 @@ use wattle_common::job::{GpuRequest, JobPhase, JobSpec};
 use wattle_common::messages::{Estimate, JobProgressed, Reply, Surface, SurfacePoint};
 use wattle_common::rng::Stream;
 use wattle_common::{Frequency, JobId, NodeId, Timestamp, WorkloadId};
+use wattle_testkit::cases;
 
 use crate::live::Event;
 use crate::live::tests::limits_under_faults::{self, Limits};
@@ -22,8 +23,6 @@ use crate::live::tests::world::World;
 use crate::policies::NAMES;
 use crate::{Policy, policy};
 
-/// Number of runs.
-const SEEDS: u64 = 1_000;
 /// Duration of the faults, and the limit until all jobs have ended afterwards, s.
 const FAULTS_S: u64 = 100;
 const CALM_S: u64 = 900;
@@ -362,9 +361,10 @@ fn accepted_jobs_survive_random_faults() {
         }
         (writes, failed)
     };
-    let half = SEEDS / 2;
+    let seeds = u64::from(cases(250, 1_000));
+    let half = seeds / 2;
     let (writes, failed) = std::thread::scope(|scope| {
-        let second = scope.spawn(move || run(half..SEEDS));
+        let second = scope.spawn(move || run(half..seeds));
         let (writes, mut failed) = run(0..half);
         let (more, others) = second.join().unwrap();
         failed.extend(others);
@@ -373,5 +373,5 @@ fn accepted_jobs_survive_random_faults() {
     let first_lines: Vec<&str> = failed.iter().filter_map(|what| what.lines().next()).collect();
     let all = first_lines.join("\n");
     assert!(failed.is_empty(), "{} runs failed, the first: {}\n{all}", failed.len(), failed[0]);
-    assert!(writes > 100 * SEEDS as usize, "too few writes for a meaningful test: {writes}");
+    assert!(writes > 100 * seeds as usize, "too few writes for a meaningful test: {writes}");
 }

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use wattle_common::{Carbon, Energy};
+use wattle_testkit::cases;
 
 use super::*;
 
@@ -177,6 +178,8 @@ fn an_excess_by_the_upper_bound_alone_has_time_to_settle() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases(64, 256)))]
+
     /// If jobs can be preempted, no window overruns by more than 1 %, whatever the forecast error.
     #[test]
     fn forecast_errors_do_not_overrun_the_budget(

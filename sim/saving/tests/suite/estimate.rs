@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use wattle_common::job::Sharing;
@@ -46,6 +47,15 @@ fn options(share: Sharing) -> SavingOptions {
 
 fn study(trace: &Trace, restartable: &Restartable, options: SavingOptions) -> SavingEstimate {
     priced_study(trace, restartable, options, None)
+}
+
+/// The study without restarts and sharing that several tests read, of a trace that begins at 20:00.
+fn plain_study() -> (Trace, &'static SavingEstimate) {
+    static MADE: OnceLock<SavingEstimate> = OnceLock::new();
+    let trace = Trace { origin: Some(Duration::from_secs(1_795_636_800)), ..recorded() };
+    let make = || study(&trace, &Restartable::None, options(Sharing::Never));
+    let made = MADE.get_or_init(make);
+    (trace, made)
 }
 
 fn priced_study(
@@ -93,8 +103,7 @@ fn mean_of_seeds(rows: &[Row], value: impl Fn(&[&Row]) -> f64) -> f64 {
 
 #[test]
 fn totals_follow_from_the_jobs_and_nodes() {
-    let trace = recorded();
-    let made = study(&trace, &Restartable::None, options(Sharing::Never));
+    let (_, made) = plain_study();
     assert!(made.recorded);
     let csv = made.to_csv();
     for (schedule, totals) in [("baseline", made.baseline), ("wattle", made.wattle)] {
@@ -137,8 +146,7 @@ fn totals_follow_from_the_jobs_and_nodes() {
 
 #[test]
 fn baseline_is_the_recorded_schedule_at_the_power_of_the_world() {
-    let (trace, world) = (recorded(), World::builtin());
-    let made = study(&trace, &Restartable::None, options(Sharing::Never));
+    let ((trace, made), world) = (plain_study(), World::builtin());
     let cluster = "2x8:a100".parse().unwrap();
     let seed = made.options.seed;
     let scenario = Scenario::from_trace(&world, &trace, &cluster, seed).unwrap();
@@ -163,8 +171,7 @@ fn baseline_is_the_recorded_schedule_at_the_power_of_the_world() {
 
 #[test]
 fn without_restarts_and_sharing_every_job_runs_once_and_exclusively() {
-    let trace = recorded();
-    let made = study(&trace, &Restartable::None, options(Sharing::Never));
+    let (trace, made) = plain_study();
     assert_eq!((made.parts.packing, made.parts.sizes), (0.0, 0.0));
     for (_, _, schedule) in made.schedules.iter().filter(|(name, _, _)| *name == "wattle") {
         assert_eq!(schedule.shared_starts, 0);
@@ -271,9 +278,7 @@ fn saved_energy_costs_the_price_of_its_hour() {
 
 #[test]
 fn groups_add_up_to_the_schedules() {
-    // 20:00.
-    let trace = Trace { origin: Some(Duration::from_secs(1_795_636_800)), ..recorded() };
-    let made = study(&trace, &Restartable::None, options(Sharing::Never));
+    let (trace, made) = plain_study();
     let above = |wanted: &str| {
         let of = made.schedules.iter().filter(|(name, _, _)| *name == wanted);
         let kwh: Vec<f64> = of.map(|(_, _, schedule)| schedule.above_idle_kwh()).collect();
@@ -337,7 +342,7 @@ fn independent_script_recomputes_the_totals() {
     let script = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/saving/recompute.py");
     let folder = tempfile::tempdir().unwrap();
-    let made = study(&recorded(), &Restartable::None, options(Sharing::Never));
+    let (_, made) = plain_study();
     let (json, csv) = (folder.path().join("saving.json"), folder.path().join("jobs.csv"));
     std::fs::write(&csv, made.to_csv()).unwrap();
     let agrees = |text: &str| {

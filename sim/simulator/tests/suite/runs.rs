@@ -13,6 +13,7 @@ use wattle_simulator::{
     CarbonSeries, ErrorShape, Lengths, RunOptions, Scenario, SimJob, SurfaceNoise, Work, gather,
     run_with, trace,
 };
+use wattle_testkit::cases;
 use wattle_world::{Setting, Tenant, World};
 
 use crate::named::{run, run_oracle, run_policy};
@@ -86,7 +87,7 @@ fn jobs(workloads: Vec<String>) -> impl Strategy<Value = Vec<SimJob>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(cases(8, 24)))]
 
     /// Every job finishes or is rejected as too large, under every policy; no plan breaks a rule;
     /// and a second run is identical.
