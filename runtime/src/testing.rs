@@ -15,8 +15,8 @@ pub use turns::{Turn, Weight, turn};
 
 use crate::bus::{ANSWER_WITHIN, Bus};
 
-/// Wall time after which a test that waits for a condition has hung. It says nothing of how long the condition
-/// should take: with real processes that depends on the machine.
+/// Wall time after which a test that waits for a condition has hung. How long the condition takes with real
+/// processes depends on the machine, and is not asserted.
 pub const HANG: Duration = Duration::from_secs(600);
 
 const POLL_EVERY: Duration = Duration::from_millis(10);

@@ -1,4 +1,4 @@
-//! The shell of services on a real nats-server: who works, in which order, and what follows a stop.
+//! The shell of services on a real nats-server: which process works, in which order, and what follows a stop.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -90,12 +90,16 @@ fn external_interfaces_are_used_in_one_place() {
 /// time, by the state machines' own tests. What is listed measures on request, or generates load and faults.
 #[test]
 fn tests_measure_no_wall_time() {
-    const MEASURE: [&str; 7] = [
-        "tests/src/chaos/",
+    const MEASURE: [&str; 10] = [
+        "tests/src/chaos",
         "tests/src/load/",
         "tests/src/gpu_suite/",
         "tests/benches/",
         "tests/tests/suite/slurm_faults.rs",
+        "tests/tests/suite/overload.rs",
+        "tests/tests/suite/web_load.rs",
+        // Prints how long a takeover takes.
+        "placer/tests/suite/failover.rs",
         "sim/experiments/tests/suite/bounds.rs",
         // The documentation's slow commands, with a limit for each.
         "tests/tests/suite/commands.rs",
