@@ -10,6 +10,7 @@ pub mod check;
 pub mod client;
 pub mod command;
 pub mod config;
+#[cfg(feature = "service")]
 mod failure;
 pub mod give_back;
 pub mod gres_conf;
