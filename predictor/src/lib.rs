@@ -17,7 +17,7 @@
 //! * [`history`]: what outlives a job, by workload class; [`pooled`]: models fitted to all of it.
 //! * [`job`]: one job's windows and fitted models; [`surface`]: its predictions; [`probe`]: the
 //!   configurations worth measuring; [`calibration`]: intervals from earlier prediction errors.
-//! * [`method`]: two other prediction methods, which share all but the models.
+//! * [`method`]: the other prediction method, which shares all but the models.
 //! * [`predictor`]: all of that for many jobs; [`machine`]: the service's decisions.
 //!
 //! The library reads no clock and does no I/O: the same windows in the same order give the same

@@ -59,7 +59,7 @@ pub struct Predictor {
     calibration: Calibration,
     /// Pooled models by GPU type, with the number of windows since they were fitted.
     pooled: BTreeMap<String, (Arc<Pooled>, u32)>,
-    /// State of the learned methods.
+    /// State of the statistical method.
     learner: Learner,
     /// Best matching class of each undeclared job that has windows.
     matches: BTreeMap<JobId, Option<ClassMatch>>,

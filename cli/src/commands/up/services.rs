@@ -24,7 +24,7 @@ use crate::commands::nodes::nodes;
 use crate::output::note;
 
 /// The shipped predictors by their example files; all are evaluated side by side.
-const PREDICTORS: [&str; 3] = ["predictor", "predictor-statistical", "predictor-neighbour"];
+const PREDICTORS: [&str; 2] = ["predictor", "predictor-statistical"];
 /// Time limit for the first reports.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time limit for killed jobs to end, wall time.
