@@ -36,7 +36,7 @@ pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use gpu_health::{GpuCondition, GpuConditionKind, GpuHealth, MemoryRepair};
 pub use grid::{Accounting, GridStatus, InUse, Origin, PriceSeries, SignalStatus};
 pub use job_record::{
-    JobRecord, LeftSizeRecord, Prediction, ProbeRecord, RecordedReason, RestartRecord,
+    JobRecord, LeftSizeRecord, Prediction, RecordedReason, RestartRecord,
 };
 pub use jobs::{JobCounts, JobList, JobsReply, ReadJobs};
 pub use ledger::{JobEnergy, LedgerEntry, UnknownCause, UnknownEnergy};
@@ -50,6 +50,6 @@ pub use request::{CancelJob, SubmitJob};
 pub use service_lease::{LeaseHolder, ServiceLease};
 pub use store_restored::StoreRestored;
 pub use summary::{GpuSummary, JobSummary, NodeSummary, ReadSummary};
-pub use surface::{Estimate, Probe, Surface, SurfacePoint};
+pub use surface::{Estimate, Surface, SurfacePoint};
 pub use telemetry::{GpuSample, TelemetryBatch, TenantSample};
 pub use window::{JobWindow, Neighbour};

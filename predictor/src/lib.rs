@@ -15,8 +15,8 @@
 //!   workload classes). [`prior`]: constants from data sheets and published measurements.
 //! * [`gpu_types`]: the limits of each GPU type.
 //! * [`history`]: what outlives a job, by workload class; [`pooled`]: models fitted to all of it.
-//! * [`job`]: one job's windows and fitted models; [`surface`]: its predictions; [`probe`]: the
-//!   configurations worth measuring; [`calibration`]: intervals from earlier prediction errors.
+//! * [`job`]: one job's windows and fitted models; [`surface`]: its predictions;
+//!   [`calibration`]: intervals from earlier prediction errors.
 //! * [`method`]: the other prediction method, which shares all but the models.
 //! * [`predictor`]: all of that for many jobs; [`machine`]: the service's decisions.
 //!
@@ -35,7 +35,6 @@ pub mod model;
 pub mod pooled;
 pub mod predictor;
 pub mod prior;
-pub mod probe;
 #[cfg(feature = "service")]
 pub mod shell;
 pub mod statistics;

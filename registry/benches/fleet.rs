@@ -74,7 +74,6 @@ fn surface() -> Vec<u8> {
         utilization_memory_percent: Some(30.0),
         memory_mib_max: Some(9_000),
         points: (0..POINTS).map(point).collect(),
-        probe: None,
         other_gpu_types: Vec::new(),
     })
 }

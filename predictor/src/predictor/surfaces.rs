@@ -16,7 +16,6 @@ use crate::model::cap::GpuSpec;
 use crate::model::cap_forms::FormChoice;
 use crate::pooled::Pooled;
 use crate::prior;
-use crate::probe;
 use crate::surface::{Axes, Configuration, Question, configurations};
 
 impl Predictor {
@@ -57,7 +56,7 @@ impl Predictor {
         let twin = Job::new(now, class, known.gpus, Some(gpu_type.to_owned()));
         // An id that no job has, so that no model fitted to the job itself is used.
         let placeholder = JobId::new("--elsewhere--").ok()?;
-        Some(Surface { job: job.clone(), probe: None, ..self.surface_of(now, &placeholder, &twin) })
+        Some(Surface { job: job.clone(), ..self.surface_of(now, &placeholder, &twin) })
     }
 
     pub(super) fn surface_of(&self, now: Timestamp, job: &JobId, known: &Job) -> Surface {
@@ -104,10 +103,6 @@ impl Predictor {
             memory_mib_max: model.memory_mib.map(|mib| mib.min(MEMORY_MIB_MAX)),
             points,
             other_gpu_types: Vec::new(),
-            probe: probe::propose(&self.config, known, &gpu, |what_if, wanted| {
-                let model = self.fit(job, what_if, gpu_type, &gpu);
-                Question::new(&model, &gpu, class, &profiles, &pooled).points(wanted)
-            }),
         }
     }
 
