@@ -1,13 +1,14 @@
 //! Prediction methods: physical models, or a regression over the readings of all jobs.
 //!
 //! Both methods share the service, the store, jobs, windows and history; only the points of a surface
-//! differ. The physical method is [`crate::surface`]; the statistical one is here. It learns the
+//! differ. The physical method is [`physical`]. The statistical one learns the
 //! residuals of a crude formula ([`crude`]) from readings of all jobs ([`reading`]) by linfa's elastic
 //! net ([`statistical`]) and predicts logarithms, from which this file makes points within physical
 //! bounds. The intervals of both methods are calibrated by past prediction errors
 //! ([`crate::calibration`]).
 
 pub mod crude;
+pub mod physical;
 pub mod reading;
 pub mod statistical;
 
@@ -18,11 +19,11 @@ use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::messages::{Estimate, SurfacePoint};
 use wattle_common::numerics::mean;
 
+use crate::configurations::Configuration;
 use crate::history::{Class, Profile};
 use crate::job::{Job, Profiles};
 use crate::model::cap::GpuSpec;
 use crate::statistics::interval::LogNormal;
-use crate::surface::Configuration;
 use crude::Place;
 use reading::{Readings, SeenJob};
 use statistical::{Fitted, FittedJob};

@@ -1,8 +1,8 @@
 //! Response surfaces: proposed by predictors, stored in the bucket `surfaces`.
 
 use super::{
-    DATE_TOLERANCE, GPU_POWER_W_MAX, GPUS_MAX, MEMORY_MIB_MAX, NEIGHBOURS_MAX,
-    OutOfBounds, at_most, invalid, not_ahead,
+    DATE_TOLERANCE, GPU_POWER_W_MAX, GPUS_MAX, MEMORY_MIB_MAX, NEIGHBOURS_MAX, OutOfBounds,
+    at_most, invalid, not_ahead,
 };
 use crate::id;
 use crate::messages::surface::GPU_TYPES_MAX;

@@ -20,10 +20,10 @@ use wattle_common::hash::fnv1a;
 use wattle_common::id::WorkloadId;
 use wattle_common::observation::{Observation, Setting};
 
+use crate::configurations::Configuration;
 use crate::job::Profiles;
 use crate::model::cap::GpuSpec;
 use crate::prior;
-use crate::surface::Configuration;
 
 /// Assumed global batch of a job that states none; only differences within one job matter then.
 const BATCH_UNKNOWN: f64 = 64.0;

@@ -12,13 +12,13 @@ use wattle_common::numerics::{mean, median_high};
 use wattle_common::observation::{Observation, Setting};
 use wattle_common::{Frequency, Power, Timestamp};
 
+use crate::configurations::Configuration;
 use crate::gpu_types::GPU_TYPES_MAX;
 use crate::history::{Profile, Summary};
 use crate::job::{Job, Profiles};
 use crate::method::crude::{Place, Quantity, Traits};
 use crate::model::cap::{self, GpuSpec};
 use crate::prior;
-use crate::surface::Configuration;
 
 /// Configurations kept of one job.
 pub const READINGS_PER_JOB: usize = 16;

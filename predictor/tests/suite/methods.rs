@@ -7,8 +7,8 @@ use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::rng::Stream;
 use wattle_common::{Frequency, Power, Timestamp};
+use wattle_predictor::configurations::Configuration;
 use wattle_predictor::method::Method;
-use wattle_predictor::surface::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
 
 const LATER: Timestamp = Timestamp::from_s(90_000);

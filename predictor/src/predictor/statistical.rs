@@ -4,11 +4,11 @@ use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::messages::SurfacePoint;
 
 use super::Predictor;
+use crate::configurations::Configuration;
 use crate::history::Class;
 use crate::job::{Job, Profiles};
 use crate::method::Subject;
 use crate::model::cap::GpuSpec;
-use crate::surface::Configuration;
 
 impl Predictor {
     /// Calls `ask` with the state of a job that the statistical method needs for `wanted`.
@@ -38,7 +38,7 @@ impl Predictor {
     }
 
     /// Predictions of the statistical method; `None` with the physical method.
-    pub(super) fn learned_points(
+    pub(super) fn statistical_points(
         &self,
         known: (&JobId, &Job),
         on: (&str, &GpuSpec),
