@@ -35,9 +35,7 @@ pub use budget::{AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySe
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use gpu_health::{GpuCondition, GpuConditionKind, GpuHealth, MemoryRepair};
 pub use grid::{Accounting, GridStatus, InUse, Origin, PriceSeries, SignalStatus};
-pub use job_record::{
-    JobRecord, LeftSizeRecord, Prediction, ProbeRecord, RecordedReason, RestartRecord,
-};
+pub use job_record::{JobRecord, LeftSizeRecord, Prediction, RecordedReason, RestartRecord};
 pub use jobs::{JobCounts, JobList, JobsReply, ReadJobs};
 pub use ledger::{JobEnergy, LedgerEntry, UnknownCause, UnknownEnergy};
 pub use order::{Order, OrderRecord};
@@ -50,6 +48,6 @@ pub use request::{CancelJob, SubmitJob};
 pub use service_lease::{LeaseHolder, ServiceLease};
 pub use store_restored::StoreRestored;
 pub use summary::{GpuSummary, JobSummary, NodeSummary, ReadSummary};
-pub use surface::{Estimate, Probe, Surface, SurfacePoint};
+pub use surface::{Estimate, Surface, SurfacePoint};
 pub use telemetry::{GpuSample, TelemetryBatch, TenantSample};
 pub use window::{JobWindow, Neighbour};

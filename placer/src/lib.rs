@@ -15,7 +15,6 @@ pub mod plan;
 pub mod policies;
 pub mod power;
 pub mod prediction;
-pub mod probing;
 #[cfg(feature = "service")]
 pub mod service;
 pub mod state;

@@ -27,8 +27,8 @@
 //! A node's sleep state is stored in its order before the sleep or wake command runs
 //! ([`node_sleep`]).
 //!
-//! A restart loses on which GPUs a job was undone, the measurements of an observation (it starts
-//! again) and probes under way (they count as made).
+//! A restart loses on which GPUs a job was undone and the measurements of an observation (it starts
+//! again).
 //!
 //! A lost store is recognised by the nodes' reports, and their running jobs are adopted ([`adoption`]).
 //!
@@ -52,7 +52,6 @@ mod node_sleep;
 mod orders;
 mod planning;
 mod power_shares;
-mod probes;
 mod raised_alarms;
 mod reporter;
 mod restarts;
@@ -79,7 +78,6 @@ use crate::{ClusterState, JobKey, Policy, Progress};
 use budget::{LedgerPower, StoredBudget};
 use grid::GridSignals;
 use inventory::NodeState;
-use probes::Refused;
 use raised_alarms::RaisedAlarms;
 
 pub use restore::PersistedState;
@@ -166,7 +164,6 @@ struct Tracked {
     stored_at: Timestamp,
     /// Whether its progress or its reason to wait has changed since.
     unsaved: bool,
-    refused: Refused,
 }
 
 impl Tracked {
@@ -332,7 +329,6 @@ impl Placer {
         while let Some(job) = self.to_reconcile.pop_first() {
             self.reconcile(now, &job);
         }
-        self.end_probes(now);
         for job in std::mem::take(&mut self.to_store) {
             if let Some(tracked) = self.jobs.get_mut(&job) {
                 tracked.count(self.controller.state());
@@ -418,7 +414,6 @@ impl Placer {
                 let job = surface.job.clone();
                 self.surface_known(*surface);
                 self.predict_unpredicted(&job);
-                self.consider_probe(now, &job);
                 if self.controller.reads() != crate::Reads::Nothing {
                     self.plan_soon(now);
                 }
@@ -468,7 +463,6 @@ impl Placer {
             tracked.unsaved && now.since(tracked.stored_at) >= self.config.progress_store()
         });
         self.to_store.extend(due.map(|(job, _)| job.clone()));
-        self.consider_probes(now);
         self.plan_soon(now);
     }
 }
@@ -515,11 +509,10 @@ impl Machine for Placer {
         let round = round.map(|at| (at, "a planning round is due"));
         let adoption = self.adopt_at.map(|at| (at, "the records are compared with the nodes"));
         let renewal = self.renewal().map(|at| (at, "a lease renewal is due"));
-        let probe = self.controller.probe_end().map(|at| (at, "a probe ends"));
         let control =
             self.controller.control_at().map(|at| (at, "a control step of the budget is due"));
         let grid = self.grid.look_at().map(|at| (at, "a value of the grid ends"));
-        [Some((self.tick_at, "tick")), round, adoption, renewal, probe, control, grid]
+        [Some((self.tick_at, "tick")), round, adoption, renewal, control, grid]
             .into_iter()
             .flatten()
             .min_by_key(|(at, _)| *at)

@@ -6,9 +6,9 @@ use common::{METHODS, now, predictor, window_of};
 use wattle_common::Power;
 use wattle_common::id::JobId;
 use wattle_common::job::GpuRequest;
+use wattle_predictor::configurations::Configuration;
 use wattle_predictor::method::Method;
 use wattle_predictor::predictor::Predictor;
-use wattle_predictor::surface::Configuration;
 
 fn main() {
     divan::main();

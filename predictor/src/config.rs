@@ -38,27 +38,6 @@ pub struct PredictorConfig {
     /// Smallest time between two surfaces of one job, ms.
     #[serde(deserialize_with = "non_zero")]
     pub publish_interval_ms: u64,
-    /// Whether to propose probes of running jobs ([`crate::probe`]).
-    #[serde(default = "probe")]
-    pub probe: bool,
-    /// Duration of a probe, ms: the placer's order, the change of the cap, and a window.
-    #[serde(default = "probe_ms", deserialize_with = "non_zero")]
-    pub probe_ms: u64,
-    /// Energy limit of all probes of one job, over all its GPUs, Wh.
-    #[serde(default = "probe_energy_wh_max")]
-    pub probe_energy_wh_max: u64,
-}
-
-const fn probe() -> bool {
-    true
-}
-/// The profiler's first early window lasts 15 s, after a settling time of one second.
-const fn probe_ms() -> u64 {
-    30_000
-}
-/// Ten probes of half a minute on 24 GPUs of 250 W.
-const fn probe_energy_wh_max() -> u64 {
-    500
 }
 
 impl PredictorConfig {
@@ -77,9 +56,6 @@ impl PredictorConfig {
             classes_max: 400,
             points_max: 256,
             publish_interval_ms: 10_000,
-            probe: probe(),
-            probe_ms: probe_ms(),
-            probe_energy_wh_max: probe_energy_wh_max(),
         }
     }
 

@@ -15,16 +15,18 @@
 //!   workload classes). [`prior`]: constants from data sheets and published measurements.
 //! * [`gpu_types`]: the limits of each GPU type.
 //! * [`history`]: what outlives a job, by workload class; [`pooled`]: models fitted to all of it.
-//! * [`job`]: one job's windows and fitted models; [`surface`]: its predictions; [`probe`]: the
-//!   configurations worth measuring; [`calibration`]: intervals from earlier prediction errors.
-//! * [`method`]: two other prediction methods, which share all but the models.
-//! * [`predictor`]: all of that for many jobs; [`machine`]: the service's decisions.
+//! * [`job`]: one job's windows and fitted models.
+//! * [`configurations`]: what a surface lists; [`method`]: what is predicted for each, by the physical
+//!   models or by statistics alone; [`calibration`]: intervals from earlier prediction errors.
+//! * [`predictor`]: all of that for many jobs, from a window (`predictor/learning.rs`) to a surface
+//!   (`predictor/surface.rs`); [`machine`]: the service's decisions.
 //!
 //! The library reads no clock and does no I/O: the same windows in the same order give the same
 //! bytes. It does not depend on the simulated hardware that it is evaluated on.
 
 pub mod calibration;
 pub mod config;
+pub mod configurations;
 pub mod export;
 pub mod gpu_types;
 pub mod history;
@@ -35,11 +37,9 @@ pub mod model;
 pub mod pooled;
 pub mod predictor;
 pub mod prior;
-pub mod probe;
 #[cfg(feature = "service")]
 pub mod shell;
 pub mod statistics;
-pub mod surface;
 pub mod workload_name;
 
 pub use config::PredictorConfig;

@@ -1,13 +1,14 @@
-//! Prediction methods: physical models, regression, or nearest neighbours.
+//! Prediction methods: physical models, or a regression over the readings of all jobs.
 //!
-//! All methods share the service, the store, jobs, windows and history; only the points of a surface
-//! differ. The physical method is [`crate::surface`]; the two learned methods are here. Both learn the
-//! residuals of a crude formula ([`crude`]) from the same readings ([`reading`]) and predict
-//! logarithms, from which this file makes points within physical bounds. The intervals of all three
-//! methods are calibrated by past prediction errors ([`crate::calibration`]).
+//! Both methods share the service, the store, jobs, windows and history; only the points of a surface
+//! differ. The physical method is [`physical`]. The statistical one learns the
+//! residuals of a crude formula ([`crude`]) from readings of all jobs ([`reading`]) by linfa's elastic
+//! net ([`statistical`]) and predicts logarithms, from which this file makes points within physical
+//! bounds. The intervals of both methods are calibrated by past prediction errors
+//! ([`crate::calibration`]).
 
 pub mod crude;
-pub mod neighbour;
+pub mod physical;
 pub mod reading;
 pub mod statistical;
 
@@ -18,13 +19,12 @@ use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::messages::{Estimate, SurfacePoint};
 use wattle_common::numerics::mean;
 
+use crate::configurations::Configuration;
 use crate::history::{Class, Profile};
 use crate::job::{Job, Profiles};
 use crate::model::cap::GpuSpec;
 use crate::statistics::interval::LogNormal;
-use crate::surface::Configuration;
 use crude::Place;
-use neighbour::Neighbours;
 use reading::{Readings, SeenJob};
 use statistical::{Fitted, FittedJob};
 
@@ -46,8 +46,6 @@ pub enum Method {
     Physical,
     /// An elastic net on engineered features over all jobs: [`statistical`].
     Statistical,
-    /// The nearest readings of any job: [`neighbour`].
-    Neighbour,
 }
 
 /// Prediction for one configuration, in logarithms.
@@ -61,7 +59,7 @@ pub struct LogPrediction {
     pub power: LogNormal,
 }
 
-/// A job with its context, as the learned methods need it.
+/// A job with its context, as the statistical method needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// Its id.
@@ -80,7 +78,7 @@ pub struct Subject<'a> {
     pub profiles: &'a Profiles,
 }
 
-/// State of a learned method; empty for the physical one.
+/// State of the statistical method; empty under the physical one.
 #[derive(Clone, Debug, Default)]
 pub struct Learner {
     method: Method,
@@ -96,16 +94,16 @@ impl Learner {
         Self { method, ..Self::default() }
     }
 
-    /// Whether the method is a learned one.
+    /// Whether the method is the statistical one.
     #[must_use]
     pub fn learns(&self) -> bool {
-        self.method != Method::Physical
+        self.method == Method::Statistical
     }
 
     /// Updates the readings of a job.
     pub fn learn(&mut self, of: Subject<'_>) {
         let seen = SeenJob::of(of.job, of.gpu, of.class, of.profiles);
-        if self.readings.put(of.gpu_type, of.id, seen) && self.method == Method::Statistical {
+        if self.readings.put(of.gpu_type, of.id, seen) {
             let rows = self.rows(of.gpu_type);
             let (_, new) = self.fitted.entry(of.gpu_type.to_owned()).or_default();
             *new += 1;
@@ -149,10 +147,8 @@ impl Learner {
     }
 
     fn refit(&mut self, gpu_type: &str) {
-        if self.method == Method::Statistical {
-            let jobs: Vec<&SeenJob> = self.readings.jobs(gpu_type).map(|(_, seen)| seen).collect();
-            self.fitted.insert(gpu_type.to_owned(), (Fitted::fit(&jobs), 0));
-        }
+        let jobs: Vec<&SeenJob> = self.readings.jobs(gpu_type).map(|(_, seen)| seen).collect();
+        self.fitted.insert(gpu_type.to_owned(), (Fitted::fit(&jobs), 0));
     }
 
     /// Points of the configurations `wanted`; `None` for the physical method.
@@ -176,42 +172,31 @@ impl Learner {
         }
         let unfitted = Fitted::default();
         let fitted = self.fitted.get(of.gpu_type).map_or(&unfitted, |(fitted, _)| fitted);
-        let place = |at: &Configuration| Place::of(at, of.gpu, &seen.traits, of.profiles);
-        let points = |predict: &dyn Fn(&Place, &Place) -> LogPrediction| {
-            let one = |at: &Configuration| {
-                let place = place(at);
-                point(at, predict(&place, &place.reference(&seen.traits)), of.gpu)
-            };
-            wanted.iter().map(one).collect()
+        let job = FittedJob::new(fitted, &self.readings, of.gpu_type, &seen);
+        let one = |at: &Configuration| {
+            let place = Place::of(at, of.gpu, &seen.traits, of.profiles);
+            point(at, job.predict(&place, &place.reference(&seen.traits)), of.gpu)
         };
-        Some(if self.method == Method::Statistical {
-            let job = FittedJob::new(fitted, &self.readings, of.gpu_type, &seen);
-            points(&|place, reference| job.predict(place, reference))
-        } else {
-            let job = Neighbours::new(&self.readings, of.gpu_type, of.id, &seen);
-            points(&|place, reference| job.predict(place, reference))
-        })
+        Some(wanted.iter().map(one).collect())
     }
 
     /// Description of the evidence, for users; `None` for the physical method.
     #[must_use]
     pub fn basis(&self, gpu_type: &str, job: &Job, id: &JobId) -> Option<String> {
+        if !self.learns() {
+            return None;
+        }
         let others = self.readings.jobs(gpu_type).filter(|(other, _)| *other != id);
         let same_class = others
             .clone()
             .filter(|(_, seen)| seen.class.is_some() && seen.class == job.workload)
             .count();
         let (all, windows) = (others.count(), job.windows().len());
-        let evidence = match self.method {
-            Method::Physical => return None,
-            Method::Statistical => match self.fitted.get(gpu_type) {
-                Some((fitted, _)) if fitted.rows() > 0 => {
-                    format!("elastic net over {} readings", fitted.rows())
-                }
-                _ => "a crude formula".to_owned(),
-            },
-            Method::Neighbour if all == 0 && windows == 0 => "a crude formula".to_owned(),
-            Method::Neighbour => "nearest readings".to_owned(),
+        let evidence = match self.fitted.get(gpu_type) {
+            Some((fitted, _)) if fitted.rows() > 0 => {
+                format!("elastic net over {} readings", fitted.rows())
+            }
+            _ => "a crude formula".to_owned(),
         };
         let of_class =
             job.workload.as_ref().map_or(String::new(), |c| format!(", {same_class} of {c}"));

@@ -17,7 +17,7 @@ use wattle_common::{Machine, Power, Timestamp, codec};
 use wattle_registry::{Action, Event, Registry, RegistryConfig};
 
 const JOBS: [u64; 3] = [1_000, 5_000, 10_000];
-const PREDICTORS: [&str; 3] = ["physical", "statistical", "neighbour"];
+const PREDICTORS: [&str; 3] = ["physical", "statistical", "python-mean"];
 /// Points of a surface, as many as the shipped predictors publish.
 const POINTS: u32 = 256;
 /// Minutes before the measured one, in which error records fill.
@@ -74,7 +74,6 @@ fn surface() -> Vec<u8> {
         utilization_memory_percent: Some(30.0),
         memory_mib_max: Some(9_000),
         points: (0..POINTS).map(point).collect(),
-        probe: None,
         other_gpu_types: Vec::new(),
     })
 }

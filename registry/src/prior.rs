@@ -100,7 +100,6 @@ pub(crate) fn surface(
         utilization_memory_percent: None,
         memory_mib_max: None,
         points,
-        probe: None,
         other_gpu_types: Vec::new(),
     }
 }

@@ -83,9 +83,6 @@ pub(crate) struct Up {
     /// Most jobs on one GPU, under policies that share GPUs [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     tenants_max: Option<u32>,
-    /// Probe running jobs at lower caps and clocks to improve predictions
-    #[arg(long)]
-    probe: bool,
     /// Let unused nodes sleep, and wake them for queued jobs
     #[arg(long, requires = "simulated")]
     sleep: bool,
@@ -220,7 +217,6 @@ impl Up {
             gpu_cap: self.gpu_cap_w.map(Power::from_w),
             share: self.share,
             tenants_max: self.tenants_max,
-            probe: self.probe,
             sleep: self.sleep,
             folder: &folder.path,
             rate: self.rate,

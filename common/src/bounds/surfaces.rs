@@ -1,20 +1,18 @@
 //! Response surfaces: proposed by predictors, stored in the bucket `surfaces`.
 
-use std::time::Duration;
-
 use super::{
-    DATE_TOLERANCE, DURATION_MAX, GPU_POWER_W_MAX, GPUS_MAX, MEMORY_MIB_MAX, NEIGHBOURS_MAX,
-    OutOfBounds, at_most, invalid, not_ahead,
+    DATE_TOLERANCE, GPU_POWER_W_MAX, GPUS_MAX, MEMORY_MIB_MAX, NEIGHBOURS_MAX, OutOfBounds,
+    at_most, invalid, not_ahead,
 };
 use crate::id;
 use crate::messages::surface::GPU_TYPES_MAX;
-use crate::messages::{Estimate, Probe, Surface, SurfacePoint};
+use crate::messages::{Estimate, Surface, SurfacePoint};
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
 
 /// Most points of one GPU type; the shipped predictors publish 256.
 const POINTS_MAX: usize = 4_096;
-/// Longest `basis` and reason of a probe, bytes.
+/// Longest `basis`, bytes.
 const BASIS_LEN_MAX: usize = 1_000;
 /// Largest end of an interval of the step rate, steps per second: intervals of a guess are wide.
 const RATE_MAX: f64 = 1e9;
@@ -24,8 +22,6 @@ const RELATIVE_SPEED_MAX: f64 = 100.0;
 const MEAN_MIN: f64 = 1e-9;
 /// Largest clock, MHz: several times that of any GPU on the market.
 const CLOCK_MHZ_MAX: u32 = 20_000;
-/// Largest gain and cost of a probe, as shares: the cost may exceed the probe's duration.
-const SHARE_MAX: f64 = 1e3;
 
 /// Checks the numbers of a surface and of its surfaces on other GPU types.
 ///
@@ -63,8 +59,7 @@ pub fn check_one_type(surface: &Surface, now: Timestamp) -> Result<(), OutOfBoun
     }
     at_most("memory_mib_max", surface.memory_mib_max.unwrap_or(0), MEMORY_MIB_MAX)?;
     at_most("number of points", surface.points.len(), POINTS_MAX)?;
-    surface.points.iter().try_for_each(check_point)?;
-    surface.probe.iter().try_for_each(check_probe)
+    surface.points.iter().try_for_each(check_point)
 }
 
 fn check_point(point: &SurfacePoint) -> Result<(), OutOfBounds> {
@@ -79,18 +74,6 @@ fn check_point(point: &SurfacePoint) -> Result<(), OutOfBounds> {
     }
     check_estimate("relative_speed", point.relative_speed, RELATIVE_SPEED_MAX)?;
     check_estimate("gpu_power_w", point.gpu_power_w, GPU_POWER_W_MAX as f64)
-}
-
-fn check_probe(probe: &Probe) -> Result<(), OutOfBounds> {
-    check_shape(probe.gpus, probe.nodes)?;
-    check_setting(probe.cap_mw, probe.clock_mhz_max)?;
-    if Duration::from_millis(probe.duration_ms) > DURATION_MAX {
-        let expected = format_args!("at most {}", DURATION_MAX.as_millis());
-        return Err(invalid("probe.duration_ms", probe.duration_ms, expected));
-    }
-    share("probe.gain", probe.gain, -SHARE_MAX, SHARE_MAX)?;
-    share("probe.cost_time", probe.cost_time, -SHARE_MAX, SHARE_MAX)?;
-    at_most("length of a reason", probe.reason.as_ref().map_or(0, String::len), BASIS_LEN_MAX)
 }
 
 fn check_shape(gpus: u32, nodes: u32) -> Result<(), OutOfBounds> {
@@ -164,16 +147,6 @@ mod tests {
                 relative_speed: estimate(0.8),
                 gpu_power_w: estimate(140.0),
             }],
-            probe: Some(Probe {
-                gpus: 2,
-                nodes: 1,
-                cap_mw: Some(Power::from_w(200)),
-                clock_mhz_max: None,
-                duration_ms: 30_000,
-                gain: 0.2,
-                cost_time: -0.1,
-                reason: None,
-            }),
             other_gpu_types: vec![],
         }
     }
@@ -196,15 +169,9 @@ mod tests {
         assert_eq!(field(&|s| s.memory_mib_max = Some(u64::MAX)), Some("memory_mib_max"));
         assert_eq!(field(&|s| s.points[0].nodes = 3), Some("gpus and nodes"));
         assert_eq!(field(&|s| s.points[0].cap_mw = Some(Power::ZERO)), Some("cap_mw"));
-        let probe = |s: &mut Surface, ms| s.probe.as_mut().unwrap().duration_ms = ms;
-        assert_eq!(field(&|s| probe(s, u64::MAX)), Some("probe.duration_ms"));
         for wrong in [0.0, -1.0, 1e-300, 1e300, f64::NAN, f64::INFINITY] {
             let speed = |s: &mut Surface| s.points[0].relative_speed.mean = wrong;
             assert_eq!(field(&speed), Some("relative_speed"), "{wrong}");
         }
-        assert_eq!(
-            field(&|s| s.probe.as_mut().unwrap().gain = f64::NEG_INFINITY),
-            Some("probe.gain")
-        );
     }
 }

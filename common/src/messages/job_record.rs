@@ -17,10 +17,7 @@ use crate::id::{NodeId, PredictorId, SubmissionId};
 use crate::job::{GpuSetting, JobPhase, JobSpec, Placement};
 use crate::messages::{ReachedLimit, SurfacePoint};
 use crate::time::Timestamp;
-use crate::units::{Energy, Frequency, Power};
-
-/// Most probes of one job: every cap and clock of a surface's axes, with a margin.
-pub const PROBES_MAX: usize = 12;
+use crate::units::Energy;
 
 /// Reasons kept for each job; the oldest are dropped.
 pub const REASONS_MAX: usize = 32;
@@ -122,9 +119,6 @@ pub struct JobRecord {
     /// Sizes that it had and left for others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_sizes: Vec<LeftSizeRecord>,
-    /// Probes made, including a current one; the probe budget counts these.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub probes: Vec<ProbeRecord>,
     /// The prediction under which it was last placed or set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prediction_placed: Option<Box<Prediction>>,
@@ -195,7 +189,6 @@ impl JobRecord {
             restart_cost_ms: None,
             early_stops: 0,
             left_sizes: Vec::new(),
-            probes: Vec::new(),
             prediction_placed: None,
             prediction_last: None,
         }
@@ -236,22 +229,6 @@ pub struct LeftSizeRecord {
     pub price: f64,
     /// Healthy GPUs of the cluster.
     pub gpus_healthy: u32,
-}
-
-/// A probe: the job's GPUs at another cap or clock for a limited time, to measure the response.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProbeRecord {
-    /// When it began.
-    pub at_us: Timestamp,
-    /// Cap of each GPU during the probe.
-    pub cap_mw: Power,
-    /// The probed clock limit; absent: the cap was probed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub clock_mhz_max: Option<Frequency>,
-    /// Planned duration, milliseconds; a probe that ended early counts in full.
-    pub duration_ms: u64,
-    /// Upper bound of the energy all its GPUs drew under that cap.
-    pub energy_mj_max: Energy,
 }
 
 /// A decision about a job, with its reason.

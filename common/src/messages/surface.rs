@@ -66,9 +66,6 @@ pub struct Surface {
     pub memory_mib_max: Option<u64>,
     /// The configurations, in no order.
     pub points: Vec<SurfacePoint>,
-    /// The proposed next probe, if one is worthwhile.
-    #[serde(default)]
-    pub probe: Option<Probe>,
     /// Surfaces of the same job and predictor on other GPU types that the job may use; this field is
     /// empty in each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -81,34 +78,6 @@ impl Surface {
         let others = std::mem::take(&mut self.other_gpu_types);
         std::iter::once(self).chain(others)
     }
-}
-
-/// A proposed probe: run a job under another cap or clock for a limited time, to reduce uncertainty.
-///
-/// The placer may decline it. The proposal is valid as long as the surface contains it; a probe that
-/// was made, or is no longer worthwhile, is absent from the next surface.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Probe {
-    /// GPUs on all nodes.
-    pub gpus: u32,
-    /// Number of nodes.
-    pub nodes: u32,
-    /// The cap to probe; absent: the current cap.
-    #[serde(default)]
-    pub cap_mw: Option<Power>,
-    /// The clock limit to probe; absent: the current one, or none.
-    #[serde(default)]
-    pub clock_mhz_max: Option<Frequency>,
-    /// Duration, milliseconds of the system's time.
-    pub duration_ms: u64,
-    /// Expected gain: reduction of the mean interval width over the surface's caps (clocks, sizes),
-    /// as a share.
-    pub gain: f64,
-    /// Expected loss of work, as a share of the duration; negative: a gain.
-    pub cost_time: f64,
-    /// The reason, for people.
-    #[serde(default)]
-    pub reason: Option<String>,
 }
 
 /// One configuration, with its predicted speed and power.

@@ -20,7 +20,6 @@ use crate::config::node_sleep::SleepConfig;
 use crate::controller::ControllerConfig;
 use crate::plan::input::TENANTS_MAX_DEFAULT;
 use crate::power::groups::PowerGroup;
-use crate::probing::ProbeConfig;
 
 /// The placer's configuration.
 #[derive(Clone, Debug, Deserialize)]
@@ -92,9 +91,6 @@ pub struct Config {
     /// A limit of the SM clock of every GPU of the site, MHz.
     #[serde(default)]
     pub gpu_clock_mhz_max: Option<u32>,
-    /// Probes of running jobs at lower caps and clocks, and their budget.
-    #[serde(default)]
-    pub probe: ProbeConfig,
     /// Quotas and fair shares of users and projects.
     #[serde(default)]
     pub accounts: AccountRules,
@@ -186,8 +182,7 @@ impl Config {
         self.accounts.check()?;
         PowerGroup::check(&self.power_groups).map_err(|error| format!("power_groups: {error}"))?;
         self.sleep.check(self.node_stale_after())?;
-        self.grid.check()?;
-        self.probe.check()
+        self.grid.check()
     }
     pub(crate) fn controller(&self) -> ControllerConfig {
         ControllerConfig {
@@ -201,7 +196,6 @@ impl Config {
             nodes_sleep: self.sleep.is_on(),
             idle_before_sleep: self.sleep.idle_before_sleep(),
             site_setting: GpuSetting { cap_mw: self.gpu_cap(), clock_mhz_max: self.gpu_clock() },
-            probe: self.probe,
         }
     }
     pub(crate) const fn lease(&self) -> Duration {

@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
-use wattle_common::messages::job_record::ProbeRecord;
-
 use crate::controller::{Controller, PolicyHandle};
 use crate::state::gpu_set::JobKey;
 use crate::state::job::JobFacts;
 
 impl<P: PolicyHandle> Controller<P> {
-    /// A job that was accepted before a restart, with the probes made of it.
-    pub fn restore(&mut self, facts: JobFacts, probes: &[ProbeRecord]) -> JobKey {
-        self.probes.restore(&facts.id, probes);
+    /// A job that was accepted before a restart.
+    pub fn restore(&mut self, facts: JobFacts) -> JobKey {
         self.state.job_arrived(facts)
     }
 
@@ -27,19 +24,11 @@ impl<P: PolicyHandle> Controller<P> {
 
     /// A job completed its work. Returns the work in seconds on one GPU, where that is known.
     pub fn job_completed(&mut self, key: JobKey) -> Option<f64> {
-        self.forget_probes(key);
         self.state.job_finished(key)
     }
 
     /// A job failed or was cancelled, and all its processes are gone.
     pub fn job_ended(&mut self, key: JobKey) {
-        self.forget_probes(key);
         self.state.job_ended(key);
-    }
-
-    fn forget_probes(&mut self, key: JobKey) {
-        if let Some(job) = self.state.job(key) {
-            self.probes.forget(&job.facts.id);
-        }
     }
 }

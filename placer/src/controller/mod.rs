@@ -10,7 +10,6 @@
 //! * [`aim`]: the price of the energy aim;
 //! * [`budget`]: from metered energy to a price and power limits;
 //! * [`planning`]: plan, check, apply; which cap and clock each GPU gets;
-//! * [`probes`]: experiments with lower caps and clocks on running jobs;
 //! * [`sleep`]: which decisions about nodes can be carried out now.
 //!
 //! The controller does no I/O and reads no clock: the same calls give the same answers.
@@ -20,7 +19,6 @@ pub mod aim;
 pub mod budget;
 pub mod lifecycle;
 pub mod planning;
-pub mod probes;
 pub mod sleep;
 
 use std::sync::Arc;
@@ -39,7 +37,6 @@ use crate::power::slowdown::SlowdownController;
 use crate::state::cluster::ClusterState;
 
 use budget::ActiveBudget;
-use probes::{ProbeConfig, Probes};
 
 /// Configuration of a controller.
 #[derive(Clone, Debug)]
@@ -65,8 +62,6 @@ pub struct ControllerConfig {
     pub idle_before_sleep: Duration,
     /// The site's cap and clock, upper limits for every GPU.
     pub site_setting: GpuSetting,
-    /// Whether running jobs are probed, and what that may cost.
-    pub probe: ProbeConfig,
 }
 
 impl Default for ControllerConfig {
@@ -82,7 +77,6 @@ impl Default for ControllerConfig {
             nodes_sleep: false,
             idle_before_sleep: IDLE_BEFORE_SLEEP,
             site_setting: GpuSetting::DEFAULT,
-            probe: ProbeConfig::default(),
         }
     }
 }
@@ -115,7 +109,6 @@ pub struct Controller<P> {
     cache: Option<PolicyCache>,
     budget: Option<ActiveBudget>,
     aim: Option<SlowdownController>,
-    probes: Probes,
 }
 
 impl<P: PolicyHandle> Controller<P> {
@@ -146,7 +139,6 @@ impl<P: PolicyHandle> Controller<P> {
             cache: None,
             budget: None,
             aim: None,
-            probes: Probes::default(),
         }
     }
 

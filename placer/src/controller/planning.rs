@@ -8,7 +8,6 @@ use crate::plan::Plan;
 use crate::plan::check::{Violation, check};
 use crate::plan::violation_text::sentences;
 use crate::power::model::enforced_cap;
-use crate::probing::Look;
 use crate::state::gpu_set::NodeKey;
 use crate::state::job::State;
 
@@ -43,18 +42,17 @@ impl<P: PolicyHandle> Controller<P> {
         self.state.has_settings()
             || self.limits.is_power_limited()
             || !self.config.site_setting.is_default()
-            || self.probes.any_active()
     }
 
-    /// The cap and clock of one GPU: the lowest of the site's, its jobs', a probe's, and of the cap
-    /// that enforces the power limit. No cap stands for the GPU's default cap.
+    /// The cap and clock of one GPU: the lowest of the site's, its jobs', and of the cap that
+    /// enforces the power limit. No cap stands for the GPU's default cap.
     #[must_use]
     pub fn gpu_setting(&self, node: NodeKey, gpu: u32) -> GpuSetting {
         let cap_mw = enforced_cap(self.input(), node, gpu);
         self.requested_setting(node, gpu).lower_of(GpuSetting { cap_mw, clock_mhz_max: None })
     }
 
-    /// The setting that the site, the GPU's jobs and a probe request.
+    /// The setting that the site and the GPU's jobs request.
     fn requested_setting(&self, node: NodeKey, gpu: u32) -> GpuSetting {
         let mut setting = self.config.site_setting;
         for &key in self.state.node(node).tenants(gpu) {
@@ -62,14 +60,7 @@ impl<P: PolicyHandle> Controller<P> {
                 setting = setting.lower_of(own);
             }
         }
-        let probed = match self.probes.look_at(&self.state, node, gpu) {
-            Some(Look::Cap(cap)) => GpuSetting { cap_mw: Some(cap), ..GpuSetting::DEFAULT },
-            Some(Look::Clock(clock)) => {
-                GpuSetting { clock_mhz_max: Some(clock), ..GpuSetting::DEFAULT }
-            }
-            None => GpuSetting::DEFAULT,
-        };
-        setting.lower_of(probed)
+        setting
     }
 }
 

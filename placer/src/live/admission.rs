@@ -56,7 +56,7 @@ impl Placer {
         };
         let record = JobRecord { submission, user_proven, ..JobRecord::queued(spec, now) };
         let generation = record.generation;
-        let tracked = Tracked { record, key, stored_at: now, unsaved: false, refused: Vec::new() };
+        let tracked = Tracked { record, key, stored_at: now, unsaved: false };
         self.jobs.insert(job.clone(), tracked);
         self.to_store.insert(job.clone());
         self.plan_soon(now);

@@ -9,7 +9,6 @@ use wattle_common::messages::{
 };
 use wattle_common::{NodeId, Timestamp};
 
-use super::probes::Refused;
 use super::site_jobs::placed_by_site;
 use super::{Event, Placer, Tracked, has_gpus, restarts};
 use crate::JobFacts;
@@ -123,7 +122,7 @@ impl Placer {
         let job = record.spec.job.clone();
         let is_planned = has_gpus(record.phase) || !placed_by_site(&record.spec);
         let key = (is_planned && !record.phase.is_final())
-            .then(|| self.controller.restore(JobFacts::from(&record.spec), &record.probes));
+            .then(|| self.controller.restore(JobFacts::from(&record.spec)));
         if record.phase.is_final() {
             self.ended.insert((record.ended_at_us.unwrap_or_default(), job.clone()));
         }
@@ -132,7 +131,6 @@ impl Placer {
             key,
             stored_at: record.phase_since_us,
             unsaved: false,
-            refused: Refused::new(),
         };
         self.jobs.insert(job, tracked);
     }

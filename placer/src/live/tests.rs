@@ -18,7 +18,6 @@ mod measures;
 mod node;
 mod node_sleep;
 mod power_shares;
-mod probes;
 mod settling;
 mod site_jobs;
 mod world;

@@ -159,13 +159,13 @@ fn invalid_usage_and_configuration_exit_with_code_2() {
         ("node_lost_after_ms = 120_000", "node_lost_after_ms = 1", "node_stale_after_ms"),
         ("tenants_max = 2", "tenants_max = 0", "greater than 0"),
         (
-            "[probe]",
-            "[[power_groups]]\nname = \"r\"\nnodes = []\nlimit_kw = 1\n[probe]",
+            "[sleep]",
+            "[[power_groups]]\nname = \"r\"\nnodes = []\nlimit_kw = 1\n[sleep]",
             "no nodes",
         ),
         (
-            "[probe]",
-            "[[power_groups]]\nname = \"r\"\nnodes = [\"n0\"]\nlimit_kw = 0\n[probe]",
+            "[sleep]",
+            "[[power_groups]]\nname = \"r\"\nnodes = [\"n0\"]\nlimit_kw = 0\n[sleep]",
             "limit_kw of group r must be greater than 0",
         ),
     ] {

@@ -10,7 +10,7 @@ use wattle_predictor::method::Method;
 use wattle_predictor::predictor::Predictor;
 use wattle_testkit::{job_window, neighbour, workload};
 
-pub(crate) const METHODS: [Method; 3] = [Method::Physical, Method::Statistical, Method::Neighbour];
+pub(crate) const METHODS: [Method; 2] = [Method::Physical, Method::Statistical];
 
 pub(crate) fn now(minute: u64) -> Timestamp {
     Timestamp::from_s(60 * minute + 60)

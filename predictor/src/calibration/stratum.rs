@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use wattle_common::id::WorkloadId;
 use wattle_common::observation::Observation;
 
+use crate::configurations::Configuration;
 use crate::model::cap::GpuSpec;
-use crate::surface::Configuration;
 use crate::workload_name::WorkloadName;
 
 /// In what a configuration differs from those seen of the job.

@@ -1,7 +1,7 @@
-//! Prior of the learned methods: a crude formula for rate and power, and its uncertainty.
+//! Prior of the statistical method: a crude formula for rate and power, and its uncertainty.
 //!
-//! Both learned methods predict residuals of this formula; without readings they return the formula
-//! with wide intervals. All quantities are logarithms. With g GPUs on n nodes, a global batch B, the
+//! The method predicts residuals of this formula; without readings it returns the formula with wide
+//! intervals. All quantities are logarithms. With g GPUs on n nodes, a global batch B, the
 //! tenants' total power P under a cap L, a clock locked at f below the top clock f0, N neighbours, and
 //! the sum S of busy shares over all tenants:
 //!
@@ -20,10 +20,10 @@ use wattle_common::hash::fnv1a;
 use wattle_common::id::WorkloadId;
 use wattle_common::observation::{Observation, Setting};
 
+use crate::configurations::Configuration;
 use crate::job::Profiles;
 use crate::model::cap::GpuSpec;
 use crate::prior;
-use crate::surface::Configuration;
 
 /// Assumed global batch of a job that states none; only differences within one job matter then.
 const BATCH_UNKNOWN: f64 = 64.0;
@@ -32,7 +32,7 @@ const CAP_SHARE: f64 = 0.9;
 /// Sum of busy shares from which tenants slow each other down.
 const BUSY_SUM_FREE: f64 = 0.9;
 /// Standard deviation of ln rate between windows of one configuration: they scatter by 1-3 %.
-pub const REPEAT_SD: f64 = 0.02;
+const REPEAT_SD: f64 = 0.02;
 
 /// Traits of a job, independent of its configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]

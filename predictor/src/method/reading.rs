@@ -1,4 +1,4 @@
-//! Readings of running and completed jobs for the learned methods, one for each configuration.
+//! Readings of running and completed jobs for the statistical method, one for each configuration.
 //!
 //! Bounded: at most [`READINGS_PER_JOB`] for a job and [`JOBS_MAX`] jobs for a GPU type. Beyond, the
 //! oldest job of the class with the most jobs is dropped, so that a frequent class does not displace
@@ -12,13 +12,13 @@ use wattle_common::numerics::{mean, median_high};
 use wattle_common::observation::{Observation, Setting};
 use wattle_common::{Frequency, Power, Timestamp};
 
+use crate::configurations::Configuration;
 use crate::gpu_types::GPU_TYPES_MAX;
 use crate::history::{Profile, Summary};
 use crate::job::{Job, Profiles};
 use crate::method::crude::{Place, Quantity, Traits};
 use crate::model::cap::{self, GpuSpec};
 use crate::prior;
-use crate::surface::Configuration;
 
 /// Configurations kept of one job.
 pub const READINGS_PER_JOB: usize = 16;
@@ -220,21 +220,6 @@ impl SeenJob {
         }
         readings.truncate(READINGS_PER_JOB);
         Self { class: Some(class.clone()), updated_at_us, traits, inferred: false, readings }
-    }
-
-    /// Precision-weighted mean residual of `what`, at the default setting without co-tenants on the
-    /// GPUs of its newest reading, and its variance.
-    #[must_use]
-    pub fn level(&self, what: Quantity) -> Option<(f64, f64)> {
-        let reference = self.readings.first()?.place.reference(&self.traits);
-        let seen = self.readings.iter().filter_map(|r| Some((r, r.residual(what)?)));
-        let (mut precision, mut sum) = (0.0, 0.0);
-        for (reading, residual) in seen {
-            let weight = 1.0 / reading.place.difference(&reference, what).0;
-            precision += weight;
-            sum += weight * residual;
-        }
-        (precision > 0.0).then(|| (sum / precision, 1.0 / precision))
     }
 }
 

@@ -8,6 +8,9 @@
 //! l is the decade with the least mean squared error over left-out families, each family with equal
 //! weight. Everything follows from each family's sums of x x', x y and y^2, so leaving one out costs a
 //! system of [`WIDTH`] equations and no pass over the rows.
+//!
+//! These are hundreds of systems for one penalty, so they are not solved by linfa, which solves the
+//! regression with the chosen penalty (`docs/adr/0010-linfa.md`).
 
 use wattle_common::numerics::Cholesky;
 

@@ -1,18 +1,20 @@
 //! State of every job, and predictions from it.
 //!
 //! The predictor contains jobs, their history by class, the limits of each GPU type, and the fitted
-//! models; the formulas are in [`crate::model`]. It makes no placement decision.
+//! models; the formulas are in [`crate::model`]. It makes no placement decision. `learning.rs` takes a
+//! window in, `surface.rs` makes the job's surface from it.
 //!
 //! Memory is bounded: about 250 bytes for a window, 13 kB for a job's models and 104 kB at most for
 //! a class. With the shipped limits: 200 MB of windows, 260 MB of models, 40 MB of history, and for
 //! each GPU type 2 MB of fitted pairs and 10 MB of scores. `benches/fleet.rs` fills the limits:
 //! 510 MB.
 
-mod learned_methods;
 mod learning;
+mod points;
 mod scoring;
+mod statistical;
 mod storage;
-mod surfaces;
+mod surface;
 mod undeclared;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +23,7 @@ use std::sync::Arc;
 use wattle_common::Timestamp;
 use wattle_common::id::{self, JobId, WorkloadId};
 use wattle_common::job::GpuRequest;
-use wattle_common::messages::surface;
+use wattle_common::messages::surface::GPU_TYPES_MAX;
 use wattle_common::observation::UnusableWindow;
 
 use crate::calibration::Calibration;
@@ -59,7 +61,7 @@ pub struct Predictor {
     calibration: Calibration,
     /// Pooled models by GPU type, with the number of windows since they were fitted.
     pooled: BTreeMap<String, (Arc<Pooled>, u32)>,
-    /// State of the learned methods.
+    /// State of the statistical method.
     learner: Learner,
     /// Best matching class of each undeclared job that has windows.
     matches: BTreeMap<JobId, Option<ClassMatch>>,
@@ -131,7 +133,7 @@ impl Predictor {
     /// can contain ([`Self::surface_on_all`]).
     pub fn add_gpu_type(&mut self, gpu_type: &str) -> bool {
         let known = self.cluster_gpu_types.contains(gpu_type)
-            || self.cluster_gpu_types.len() >= surface::GPU_TYPES_MAX;
+            || self.cluster_gpu_types.len() >= GPU_TYPES_MAX;
         if known || id::check(gpu_type).is_err() {
             return false;
         }

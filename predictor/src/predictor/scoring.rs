@@ -11,10 +11,11 @@ use super::Predictor;
 use crate::calibration::{
     Aspect, Calibration, Quantity, Scores, SeenConfigurations, Stratum, score,
 };
+use crate::configurations::Configuration;
 use crate::job::Job;
+use crate::method::physical::{SPEED_MAX, SPEED_MIN};
 use crate::model::cap::GpuSpec;
 use crate::statistics::interval::{product, stretched, time_of};
-use crate::surface::{Configuration, SPEED_MAX, SPEED_MIN};
 
 impl Predictor {
     /// Scores predictions of `windows`, made with the knowledge from before them. Nothing is learned

@@ -3,7 +3,7 @@
 use crate::common::{job, one_gpu, window};
 use wattle_common::rng::Stream;
 use wattle_common::{Power, Timestamp};
-use wattle_predictor::surface::Configuration;
+use wattle_predictor::configurations::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
 
 const CAPS: [u64; 6] = [250, 225, 200, 175, 150, 125];

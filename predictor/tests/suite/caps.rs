@@ -4,8 +4,8 @@ use crate::common::{Truth, class, job, one_gpu, seen, window};
 use wattle_common::messages::{Estimate, SurfacePoint};
 use wattle_common::rng::Stream;
 use wattle_common::{Frequency, Power, Timestamp};
+use wattle_predictor::configurations::Configuration;
 use wattle_predictor::model::cap_forms::{Basis, FAMILIES_MIN};
-use wattle_predictor::surface::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
 
 const CAPS: [f64; 7] = [250.0, 225.0, 200.0, 175.0, 150.0, 125.0, 100.0];

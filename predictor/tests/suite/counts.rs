@@ -3,7 +3,7 @@
 use crate::common::{class, job, one_gpu, window};
 use wattle_common::rng::Stream;
 use wattle_common::{Power, Timestamp};
-use wattle_predictor::surface::Configuration;
+use wattle_predictor::configurations::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
 
 /// 230 W on one GPU; on several, each waits for the others and draws less.

@@ -7,7 +7,7 @@ use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Estimate, Surface};
 use wattle_common::rng::Stream;
 use wattle_common::{Frequency, NodeId, Power, Timestamp};
-use wattle_predictor::surface::Configuration;
+use wattle_predictor::configurations::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
 
 const HUNGRY: Truth = Truth { rate: 12.0, demand_w: 235.0, steepness: 0.06, busy: 0.95 };

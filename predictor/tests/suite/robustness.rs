@@ -69,7 +69,7 @@ fn any_window() -> impl Strategy<Value = JobWindow> {
 }
 
 fn any_method() -> impl Strategy<Value = Method> {
-    prop::sample::select(vec![Method::Physical, Method::Statistical, Method::Neighbour])
+    prop::sample::select(vec![Method::Physical, Method::Statistical])
 }
 
 fn check(surface: &Surface, points_max: u64) {

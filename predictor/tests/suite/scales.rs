@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use crate::common::{job, one_gpu, window};
 use wattle_common::{NodeId, Timestamp};
-use wattle_predictor::surface::Configuration;
+use wattle_predictor::configurations::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
 
 fn data() -> PathBuf {

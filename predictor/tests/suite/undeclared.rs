@@ -67,7 +67,7 @@ fn off(estimate: Estimate, truth: f64) -> f64 {
 
 #[test]
 fn a_job_that_matches_a_class_uses_its_history() {
-    for method in [Method::Physical, Method::Statistical, Method::Neighbour] {
+    for method in [Method::Physical, Method::Statistical] {
         let mut p = predictor(method);
         school(&mut p);
         let surface = show(&mut p, VISION, "j", 0..3);

@@ -65,8 +65,7 @@ fn main() {
     let method = match files::option("--method").as_deref() {
         None | Some("physical") => Method::Physical,
         Some("statistical") => Method::Statistical,
-        Some("neighbour") => Method::Neighbour,
-        Some(other) => panic!("--method is physical, statistical or neighbour, not {other}"),
+        Some(other) => panic!("--method is physical or statistical, not {other}"),
     };
     let sources = files::read(Path::new(&data), |_| true);
     let mut lines: BTreeMap<String, Line> = BTreeMap::new();

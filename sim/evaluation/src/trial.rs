@@ -12,10 +12,10 @@ use wattle_common::{Frequency, Power, Timestamp};
 
 use wattle_measurements::reader::FileGpu;
 use wattle_predictor::calibration::Calibration;
+use wattle_predictor::configurations::Configuration;
 use wattle_predictor::method::Method;
 use wattle_predictor::model::cap_forms::FormChoice;
 use wattle_predictor::predictor::Learned;
-use wattle_predictor::surface::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
 
 /// Windows of one job: raised from the operator's limit so that it holds a complete table.

@@ -36,8 +36,6 @@ enum PredictorName {
     Physical,
     /// An elastic net on engineered features over all jobs.
     Statistical,
-    /// The most similar readings of any job.
-    Neighbour,
 }
 
 impl From<PredictorName> for Method {
@@ -45,7 +43,6 @@ impl From<PredictorName> for Method {
         match name {
             PredictorName::Physical => Self::Physical,
             PredictorName::Statistical => Self::Statistical,
-            PredictorName::Neighbour => Self::Neighbour,
         }
     }
 }

@@ -15,7 +15,6 @@ mod nodes;
 mod outcome;
 mod planning;
 mod predictions;
-mod probing;
 pub(crate) mod recording;
 mod reports;
 
@@ -153,7 +152,6 @@ impl<'s> Engine<'s> {
             price: options.price,
             max_slowdown: options.max_slowdown,
             nodes_sleep: options.nodes_sleep,
-            probe: options.probe,
             share: options.share,
             ..ControllerConfig::default()
         };
@@ -189,7 +187,7 @@ impl<'s> Engine<'s> {
             reads,
             profiles: (reads_any && !oracle).then(|| {
                 let is_sampled = options.learning.is_sampled(scenario.jobs.len());
-                Profiles::new(scenario.seed, reads, options.probe.enabled, is_sampled)
+                Profiles::new(scenario.seed, reads, is_sampled)
             }),
             oracle: (reads_any && oracle)
                 .then(|| Oracle::new(world, scenario, reads, options.surface_noise)),
@@ -333,7 +331,6 @@ impl<'s> Engine<'s> {
                     self.node_awake(index);
                     true
                 }
-                Event::ProbeEnded => self.end_probes(),
             };
         }
         plan_again

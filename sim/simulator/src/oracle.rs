@@ -156,7 +156,6 @@ impl<'w> Oracle<'w> {
             memory_mib_max: Some(exclusive.tenants[0].memory_mib),
             points,
             other_gpu_types: Vec::new(),
-            probe: None,
         });
         let operating_points = Arc::new(OperatingPoints::of(&surface, request));
         self.full_surfaces.insert(key, (surface.clone(), operating_points.clone()));
@@ -196,7 +195,6 @@ impl<'w> Oracle<'w> {
             memory_mib_max: Some(truth.memory_mib),
             points: truth.points.clone(),
             other_gpu_types: Vec::new(),
-            probe: None,
         })
     }
 

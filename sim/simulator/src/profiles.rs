@@ -85,11 +85,11 @@ pub(crate) enum Learned {
 }
 
 impl Profiles {
-    pub(crate) fn new(seed: u64, reads: Reads, probe: bool, is_sampled: bool) -> Self {
+    pub(crate) fn new(seed: u64, reads: Reads, is_sampled: bool) -> Self {
         let shipped = PredictorConfig::shipped();
         let points_max = if reads == Reads::All { shipped.points_max } else { POINTS_MAX };
         Self {
-            predictor: Predictor::new(PredictorConfig { points_max, probe, ..shipped }),
+            predictor: Predictor::new(PredictorConfig { points_max, ..shipped }),
             noise: Stream::new(seed, "profiles"),
             learned: BTreeMap::new(),
             sample: is_sampled.then(Sample::default),

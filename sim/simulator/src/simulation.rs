@@ -2,7 +2,6 @@
 
 use wattle_common::job::Sharing;
 use wattle_common::{Budget, JobId, Timestamp, WorkloadId};
-use wattle_placer::controller::probes::ProbeConfig;
 use wattle_placer::{Policy, UnknownPolicy};
 use wattle_world::World;
 
@@ -153,8 +152,6 @@ pub struct RunOptions {
     pub forecast: Forecast,
     /// Whether carbon deferral is off, whatever slack jobs declare.
     pub no_deferral: bool,
-    /// Probes of running jobs; off by default, as in the live placer.
-    pub probe: ProbeConfig,
     /// The jobs whose windows the predictor learns.
     pub learning: Learning,
 }

@@ -52,7 +52,6 @@ pub fn surface(
         utilization_memory_percent: None,
         memory_mib_max: None,
         points: points.into_iter().collect(),
-        probe: None,
         other_gpu_types: Vec::new(),
     }
 }

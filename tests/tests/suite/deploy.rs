@@ -15,11 +15,10 @@ const SERVICES: [&str; 8] =
     ["placer", "predictor", "registry", "profiler", "power-agent", "launcher", "slurm", "web"];
 
 /// Every example configuration: its file, and the service it is of.
-const EXAMPLES: [(&str, &str); 10] = [
+const EXAMPLES: [(&str, &str); 9] = [
     ("placer", "placer"),
     ("predictor", "predictor"),
     ("predictor-statistical", "predictor"),
-    ("predictor-neighbour", "predictor"),
     ("registry", "registry"),
     ("profiler", "profiler"),
     ("power-agent", "power-agent"),
@@ -117,7 +116,7 @@ async fn every_example_starts_its_service_on_its_own() {
     let mut found = BTreeSet::new();
     let mut wanted: BTreeSet<String> = SERVICES.map(|service| format!("wattle-{service}")).into();
     // The predictors are one program; each reports its name.
-    wanted.extend(["physical", "statistical", "neighbour"].map(str::to_owned));
+    wanted.extend(["physical", "statistical"].map(str::to_owned));
     let mut answers = bus.subscribe("test.answers").await.unwrap();
     until("every service answers $SRV.PING", async || {
         raw.publish("$SRV.PING test.answers", b"").await;

@@ -30,7 +30,6 @@ mod operating;
 mod overload;
 mod plain_english;
 mod predictors;
-mod probing;
 mod python_predictor;
 mod sdk;
 mod sessions;

@@ -247,7 +247,6 @@ async fn every_service_has_an_endpoint_and_every_panel_has_data() {
         "placer",
         "power-agent-n0",
         "predictor",
-        "predictor-neighbour",
         "predictor-statistical",
         "profiler-n0",
         "registry",

@@ -86,7 +86,7 @@ async fn measure_many_nodes() {
     let jobs =
         (0..jobs_max).map(|i| submission(&format!("job-{i:06}"), 1 << (i % sizes))).collect();
     println!("submissions at {rate}/s: {}", submit_at(&site, rate as f64, jobs).await.text());
-    let predictors = ["predictor.toml", "predictor-statistical.toml", "predictor-neighbour.toml"];
+    let predictors = ["predictor.toml", "predictor-statistical.toml"];
     for file in predictors.into_iter().take(setting("LOAD_PREDICTORS", 1)) {
         site.run("wattle-predictor", file, &[]).await;
     }

@@ -6,7 +6,7 @@ use wattle_common::messages::Surface;
 use wattle_common::subject::Bucket;
 use wattle_tests::{System, reflects, until};
 
-const SHIPPED: [&str; 3] = ["neighbour", "physical", "statistical"];
+const SHIPPED: [&str; 2] = ["physical", "statistical"];
 
 /// The listed predictors and the champion; `None` until all shipped ones are active.
 fn listed(system: &System) -> Option<(Vec<Value>, String)> {
@@ -30,7 +30,7 @@ async fn a_predictor_is_promoted_and_taken_back_while_jobs_run() {
         let (surface, _): (Surface, u64) = bucket.get(job.as_str()).await.ok()??;
         (surface.predictor.as_str() == by).then_some(surface)
     };
-    let (_, serves) = until("all three are at work", async || listed(&system)).await;
+    let (_, serves) = until("both are at work", async || listed(&system)).await;
     assert_eq!(serves, "physical");
     until("the job is predicted", async || surface("physical").await).await;
     until("each is scored", async || {

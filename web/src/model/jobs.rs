@@ -41,7 +41,6 @@ fn reduced(mut record: JobRecord) -> JobRecord {
     record.log_paths = Vec::new();
     record.restarts = Vec::new();
     record.left_sizes = Vec::new();
-    record.probes = Vec::new();
     record.prediction_last = None;
     if let Some(prediction) = &mut record.prediction_placed {
         prediction.alternatives = Vec::new();

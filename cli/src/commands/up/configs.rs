@@ -8,11 +8,10 @@ use anyhow::Context as _;
 use toml::{Table, Value};
 
 /// The example files, by service.
-const EXAMPLES: [(&str, &str); 9] = [
+const EXAMPLES: [(&str, &str); 8] = [
     ("placer", include_str!("../../../../deploy/placer.toml")),
     ("predictor", include_str!("../../../../deploy/predictor.toml")),
     ("predictor-statistical", include_str!("../../../../deploy/predictor-statistical.toml")),
-    ("predictor-neighbour", include_str!("../../../../deploy/predictor-neighbour.toml")),
     ("registry", include_str!("../../../../deploy/registry.toml")),
     ("web", include_str!("../../../../deploy/web.toml")),
     ("profiler", include_str!("../../../../deploy/profiler.toml")),

@@ -24,7 +24,7 @@ use crate::commands::nodes::nodes;
 use crate::output::note;
 
 /// The shipped predictors by their example files; all are evaluated side by side.
-const PREDICTORS: [&str; 3] = ["predictor", "predictor-statistical", "predictor-neighbour"];
+const PREDICTORS: [&str; 2] = ["predictor", "predictor-statistical"];
 /// Time limit for the first reports.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time limit for killed jobs to end, wall time.
@@ -57,8 +57,6 @@ pub(crate) struct Site<'a> {
     pub(crate) share: Sharing,
     /// Most jobs on one GPU; `None`: the placer's default.
     pub(crate) tenants_max: Option<u32>,
-    /// Whether probes are enabled.
-    pub(crate) probe: bool,
     /// Whether unused simulated nodes sleep.
     pub(crate) sleep: bool,
     /// The state folder.
@@ -135,9 +133,6 @@ pub(crate) fn start(
     ]);
     if let Some(tenants) = site.tenants_max {
         placer.push(("tenants_max", Value::from(i64::from(tenants))));
-    }
-    if site.probe {
-        placer.push(("probe.enabled", Value::from(true)));
     }
     if site.sleep {
         let command = simulated_sleep::command(Transition::Wake, &site.folder.join("logs"))?;

@@ -17,7 +17,6 @@ fn surfaces() {
         utilization_memory_percent: Some(33.0),
         memory_mib_max: Some(9_000),
         other_gpu_types: Vec::new(),
-        probe: None,
         points: vec![SurfacePoint {
             gpus: 2,
             nodes: 1,
@@ -31,6 +30,7 @@ fn surfaces() {
         }],
     };
     check("surface", &surface);
+    check_read("surface-probed", &surface);
     let basis = Some("prior: 3 jobs of resnet50 seen on p100".into());
     let there = Surface { gpu_type: "p100".into(), windows: 0, basis, ..surface.clone() };
     check("surface-gpu-types", &Surface { other_gpu_types: vec![there], ..surface });

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{
-    IntensitySeries, JobEnergy, JobProgressed, LaunchState, LaunchedJob, Probe, SetBudget,
+    IntensitySeries, JobEnergy, JobProgressed, LaunchState, LaunchedJob, SetBudget,
 };
 use wattle_common::{Budget, Carbon, CarbonIntensity, Energy, Frequency, Power, Timestamp};
 use wattle_testkit as kit;
@@ -95,16 +95,6 @@ fn event(world: &World, kind: u8, n: &[u64; 5], count: usize) -> Event {
             point.cap_mw = Some(Power::from_mw(n[2]));
             let mut surface = kit::surface("a", "v100", vec![point; count]);
             (surface.at_us, surface.memory_mib_max) = (at(n[3]), Some(n[4]));
-            surface.probe = Some(Probe {
-                gpus: small(n[0]),
-                nodes: small(n[1]),
-                cap_mw: Some(Power::from_mw(n[2])),
-                clock_mhz_max: None,
-                duration_ms: n[3],
-                gain: float,
-                cost_time: float,
-                reason: None,
-            });
             Event::SurfaceKnown(Box::new(surface))
         }
         _ => Event::Progressed(JobProgressed {

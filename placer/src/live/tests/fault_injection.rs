@@ -174,7 +174,6 @@ fn a_surface(rng: &mut Stream, job: &JobId, now: Timestamp) -> Surface {
         memory_mib_max: one_in(rng, 2).then(|| rng.below(60_000)),
         points,
         other_gpu_types: Vec::new(),
-        probe: None,
     }
 }
 

@@ -60,7 +60,6 @@ fn surface(job: &str, gpu_type: &str, steps_per_s: f64) -> Surface {
             gpu_power_w: exactly(200.0),
         }],
         other_gpu_types: vec![],
-        probe: None,
     }
 }
 

@@ -103,7 +103,6 @@ fn config() -> Config {
         ended_kept: 100,
         gpu_cap_w: None,
         gpu_clock_mhz_max: None,
-        probe: crate::probing::ProbeConfig::default(),
         accounts: AccountRules::default(),
         power_groups: Vec::new(),
         sleep: crate::config::node_sleep::SleepConfig::default(),

@@ -28,7 +28,7 @@
 //! logarithm of time under priors pooled over similar jobs ([`Pooled`]). A measured configuration is
 //! predicted by its own level.
 //!
-//! **Probing.** Readings inside one node do not separate jobs that keep gaining from jobs that stop: on
+//! **Few readings.** Readings inside one node do not separate jobs that keep gaining from jobs that stop: on
 //! public tables one reading on 16 GPUs at the smallest batch reduces the worst job's error by a third.
 //! The interval widths on 16 and more GPUs show the value of such a reading.
 

@@ -7,7 +7,7 @@ use wattle_common::id::WorkloadId;
 use wattle_common::messages::{JobWindow, Surface, SurfacePoint};
 use wattle_common::rng::Stream;
 use wattle_common::{Frequency, Power, Timestamp};
-use wattle_predictor::surface::Configuration;
+use wattle_predictor::configurations::Configuration;
 pub(crate) use wattle_testkit::{job, workload as class};
 use wattle_testkit::{job_window, neighbour};
 

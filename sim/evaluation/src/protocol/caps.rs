@@ -11,9 +11,9 @@
 use std::collections::BTreeSet;
 
 use wattle_predictor::calibration::Calibration;
+use wattle_predictor::configurations::Configuration;
 use wattle_predictor::method::Method;
 use wattle_predictor::statistics::interval::time_of;
-use wattle_predictor::surface::Configuration;
 
 use super::known::{KnownJob, split, trials};
 use super::{Of, Outcome};

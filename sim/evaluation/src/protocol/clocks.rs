@@ -5,9 +5,9 @@
 //! the file's other stages, and nothing else. Intervals are calibrated on the errors of the other stages.
 //! Energy is power times time, with an interval calibrated on energies.
 
+use wattle_predictor::configurations::Configuration;
 use wattle_predictor::method::Method;
 use wattle_predictor::statistics::interval::time_of;
-use wattle_predictor::surface::Configuration;
 
 use super::known::{KnownJob, split, trials};
 use super::{Of, Outcome};

@@ -21,8 +21,8 @@ use wattle_common::numerics::statistics::quantile_linear;
 use wattle_common::rng::Stream;
 
 use wattle_predictor::calibration::Calibration;
+use wattle_predictor::configurations::Configuration;
 use wattle_predictor::method::Method;
-use wattle_predictor::surface::Configuration;
 
 use super::{Of, Outcome};
 use crate::baselines::Additive;

@@ -5,9 +5,9 @@
 //! knows the complete tables of the other models on the same GPU; files without a GPU name form one group.
 
 use wattle_predictor::calibration::Calibration;
+use wattle_predictor::configurations::Configuration;
 use wattle_predictor::method::Method;
 use wattle_predictor::statistics::interval::time_of;
-use wattle_predictor::surface::Configuration;
 
 use super::few::{Constant, Few};
 use super::{Of, Outcome};

@@ -16,14 +16,12 @@ pub(super) enum Event {
     WindowClosed,
     /// A node has woken up.
     NodeAwake,
-    /// The time of a probe is over.
-    ProbeEnded,
 }
 
 impl Event {
     /// Whether the event belongs to one configuration of a job, and is void under a later one.
     pub(super) fn is_of_configuration(self) -> bool {
-        !matches!(self, Self::NodeAwake | Self::ProbeEnded)
+        !matches!(self, Self::NodeAwake)
     }
 }
 
@@ -48,7 +46,7 @@ impl EventQueue {
         self.0.push(Reverse(Scheduled { at_us, event, index: job, version }));
     }
 
-    /// Schedules an event without a configuration: of a node, or the end of a job's probe.
+    /// Schedules an event without a configuration: of a node.
     pub(super) fn schedule_unversioned(&mut self, at_us: u64, event: Event, index: u32) {
         self.schedule(at_us, event, index, 0);
     }

@@ -100,7 +100,6 @@ impl Engine<'_> {
             }
         }
         self.controller.apply(plan);
-        self.end_probes();
         let mut undone = false;
         for decision in &plan.decisions {
             match decision {

@@ -166,7 +166,6 @@ impl Engine<'_> {
         match profiles.window(&input) {
             Learned::Own(surface) => {
                 self.controller.events().surface_known(key, surface);
-                self.consider_probe(key);
             }
             Learned::Nothing => {}
             // No further window of it is learned.

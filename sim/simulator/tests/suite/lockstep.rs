@@ -11,8 +11,7 @@
 //! * the caps that power agents apply: the simulator's hardware is not visible from outside. Both compute
 //!   them by the same function ([`wattle_placer::controller::Controller::gpu_setting`]);
 //! * node sleep: the live placer waits for reports of a node that falls asleep, the simulated node sleeps
-//!   at once (`placer/src/live/tests/node_sleep.rs` covers the live part);
-//! * probes: the live placer considers them at its tick, the simulator when a window closes.
+//!   at once (`placer/src/live/tests/node_sleep.rs` covers the live part).
 
 mod live;
 mod observed;
@@ -23,8 +22,7 @@ use std::time::Duration;
 
 use wattle_baselines::policy;
 use wattle_common::Budget;
-use wattle_placer::controller::probes::ProbeConfig;
-use wattle_simulator::{RunOptions, Scenario, run_recorded, run_with, trace};
+use wattle_simulator::{RunOptions, Scenario, run_recorded, trace};
 use wattle_world::World;
 
 use live::{Made, replay, simulated};
@@ -125,26 +123,10 @@ fn an_energy_budget_leads_to_the_same_decisions() {
     }
 }
 
-/// Probes that the predictor proposes are granted and carried out in a simulation, too.
-#[test]
-fn probes_run_in_a_simulation_where_they_are_enabled() {
-    let world = World::builtin();
-    let scenario = scenario(&world, TRACE, "2x8:v100");
-    let enabled = ProbeConfig { enabled: true, time_share_max: 0.2, energy_kwh_per_day_max: 1e3 };
-    let energy = |probe| {
-        let options = RunOptions { probe, ..RunOptions::default() };
-        let powerflow = policy("powerflow").unwrap();
-        run_with(&world, &scenario, powerflow.as_ref(), &options).unwrap().energy_kwh
-    };
-    let probed = energy(enabled);
-    assert_eq!(probed.to_bits(), energy(enabled).to_bits(), "a run repeats itself");
-    assert_ne!(probed.to_bits(), energy(ProbeConfig::default()).to_bits());
-}
-
 /// The simulator has no way to a decision but the controller.
 #[test]
 fn the_engine_decides_only_through_the_controller() {
-    const FORBIDDEN: [&str; 9] = [
+    const FORBIDDEN: [&str; 8] = [
         "wattle_placer::solve",
         "pipeline::",
         ".solve(",
@@ -153,7 +135,6 @@ fn the_engine_decides_only_through_the_controller() {
         "enforced_cap(",
         "apply_to(",
         ".job_arrived(",
-        "judge(",
     ];
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = Vec::new();

@@ -1,9 +1,5 @@
-//! Predicts the points of a surface from a job's models.
-//!
-//! [`configurations`] lists the configurations of a surface, the most important first;
-//! [`Question::points`] predicts each.
-
-mod configurations;
+//! The physical method: points of a surface from the models of the hardware that are fitted to a job
+//! ([`crate::job`]) and to all jobs of its GPU type ([`crate::pooled`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +7,7 @@ use wattle_common::id::WorkloadId;
 use wattle_common::messages::{Estimate, SurfacePoint};
 use wattle_common::observation::Setting;
 
+use crate::configurations::Configuration;
 use crate::history::{Class, SharedSet};
 use crate::job::cap_clock_response::PreparedSetting;
 use crate::job::{JobModel, Profiles};
@@ -21,8 +18,6 @@ use crate::pooled::Pooled;
 use crate::prior;
 use crate::statistics::interval::LogNormal;
 use crate::statistics::regression::Gaussian;
-pub use configurations::{Axes, Configuration, configurations};
-pub(crate) use configurations::{CAP_SHARES, GPUS_PER_NODE, clock_axis};
 
 /// Prepared settings kept while points are computed.
 const SETTINGS_MAX: usize = 32;
@@ -36,7 +31,7 @@ pub(crate) const SPEED_MIN: f64 = 1e-3;
 
 /// A job's models with their context, from which points are predicted.
 #[derive(Clone, Debug)]
-pub struct Question<'a> {
+pub struct Physical<'a> {
     model: &'a JobModel,
     gpu: &'a GpuSpec,
     profiles: &'a Profiles,
@@ -58,7 +53,7 @@ struct Together {
     ratio: (f64, f64),
 }
 
-impl<'a> Question<'a> {
+impl<'a> Physical<'a> {
     /// Predictions for the job of `model`; `class` is the history of its class.
     #[must_use]
     pub fn new(

@@ -1,23 +1,18 @@
-//! Predictions: surfaces over all configurations, and single points.
-
-use std::borrow::Cow;
-use std::sync::Arc;
+//! The surface of a job: which configurations it lists ([`crate::configurations`]), what the method
+//! predicts for each (`points.rs`), and how wide the calibrated intervals are (`scoring.rs`).
 
 use wattle_common::Timestamp;
 use wattle_common::bounds::MEMORY_MIB_MAX;
 use wattle_common::id::{JobId, WorkloadId};
+use wattle_common::messages::Surface;
 use wattle_common::messages::surface::{self, NEIGHBOUR_CLASSES_MAX};
-use wattle_common::messages::{Surface, SurfacePoint};
 use wattle_common::observation::unknown;
 
 use super::Predictor;
-use crate::job::{Context, Job, JobModel, Profiles};
+use crate::configurations::{Axes, Configuration, configurations};
+use crate::job::{Job, JobModel};
 use crate::model::cap::GpuSpec;
-use crate::model::cap_forms::FormChoice;
-use crate::pooled::Pooled;
 use crate::prior;
-use crate::probe;
-use crate::surface::{Axes, Configuration, Question, configurations};
 
 impl Predictor {
     /// Predicted surface of `job` over all configurations that it could run in; `None` for an
@@ -57,40 +52,20 @@ impl Predictor {
         let twin = Job::new(now, class, known.gpus, Some(gpu_type.to_owned()));
         // An id that no job has, so that no model fitted to the job itself is used.
         let placeholder = JobId::new("--elsewhere--").ok()?;
-        Some(Surface { job: job.clone(), probe: None, ..self.surface_of(now, &placeholder, &twin) })
+        Some(Surface { job: job.clone(), ..self.surface_of(now, &placeholder, &twin) })
     }
 
+    /// The surface of `known`, which has the id `job`.
     pub(super) fn surface_of(&self, now: Timestamp, job: &JobId, known: &Job) -> Surface {
         let gpu_type = self.gpu_type_of(known);
         let gpu = self.gpu_types.spec(gpu_type);
-        let axis = self.axis();
-        let class_id = self.class_of(job, known);
-        let kept = self.class_seen(job, known, gpu_type, class_id.as_ref());
-        let class = kept.as_deref();
-        let mut sets: Vec<Vec<WorkloadId>> = Vec::new();
-        let seen = class.into_iter().flat_map(|c| &c.jobs).flat_map(|(_, s)| &s.shared);
-        let own = self.models.get(job);
-        for set in own.into_iter().flat_map(|m| &m.shared).chain(seen) {
-            if !sets.contains(&set.neighbours) {
-                sets.push(set.neighbours.clone());
-            }
-        }
-        let profiles = self.profiles(gpu_type, axis.iter().chain(sets.iter().flatten()));
+        let on = (gpu_type, &gpu);
         let model = self.model_of(job, known, gpu_type, &gpu);
-        let mut shapes: Vec<(u32, u32)> =
-            known.windows().iter().rev().map(|w| (w.gpus, w.nodes)).collect();
-        shapes.sort_unstable();
-        shapes.dedup();
-        let max = self.config.points_max as usize;
-        let pooled = self.pooled(gpu_type);
-        let batches = known.other_batches(class);
-        let axes = Axes { gpu: &gpu, clocks_seen: model.response.clocks(), batches_seen: &batches };
-        let wanted = configurations(known.gpus, &shapes, &sets, &axis, axes, max);
-        let learned = self.learned_points((job, known), (gpu_type, &gpu), &wanted);
-        let points = learned.unwrap_or_else(|| {
-            Question::new(&model, &gpu, class, &profiles, &pooled).points(&wanted)
-        });
-        let points = self.calibrated(job, known, (gpu_type, &gpu), &wanted, points);
+        let wanted = self.configurations_of(job, known, on, &model);
+        let points = self.statistical_points((job, known), on, &wanted);
+        let points =
+            points.unwrap_or_else(|| self.physical_points(job, known, on, &model, &wanted));
+        let points = self.calibrated(job, known, on, &wanted, points);
         Surface {
             job: job.clone(),
             predictor: self.config.name.clone(),
@@ -98,57 +73,43 @@ impl Predictor {
             gpu_type: gpu_type.to_owned(),
             windows: model.windows,
             basis: Some(self.basis(job, known, gpu_type, &model)),
-            class: class_id,
+            class: self.class_of(job, known),
             utilization_gpu_percent: model.busy_seen.then_some(100.0 * model.busy.mean),
             utilization_memory_percent: model.memory_busy.map(|m| 100.0 * m),
             memory_mib_max: model.memory_mib.map(|mib| mib.min(MEMORY_MIB_MAX)),
             points,
             other_gpu_types: Vec::new(),
-            probe: probe::propose(&self.config, known, &gpu, |what_if, wanted| {
-                let model = self.fit(job, what_if, gpu_type, &gpu);
-                Question::new(&model, &gpu, class, &profiles, &pooled).points(wanted)
-            }),
         }
     }
 
-    /// Prediction for `job` in one configuration.
-    #[must_use]
-    pub fn predict(&self, job: &JobId, at: &Configuration) -> Option<SurfacePoint> {
-        self.predict_all(job, std::slice::from_ref(at))?.pop()
-    }
-
-    /// Predictions for `job` in each of `wanted`. Fastest where configurations with equal neighbours
-    /// are adjacent.
-    #[must_use]
-    pub fn predict_all(&self, job: &JobId, wanted: &[Configuration]) -> Option<Vec<SurfacePoint>> {
-        let known = self.jobs.get(job)?;
-        let gpu_type = self.gpu_type_of(known);
-        let gpu = self.gpu_types.spec(gpu_type);
-        let points = self.raw_points(job, known, (gpu_type, &gpu), wanted);
-        Some(self.calibrated(job, known, (gpu_type, &gpu), wanted, points))
-    }
-
-    /// Predictions of the models, with uncalibrated intervals.
-    pub(super) fn raw_points(
+    /// The configurations of a job's surface. The sizes, clocks, batches and sets of co-tenants in which
+    /// the job or its class ran are among them.
+    fn configurations_of(
         &self,
         job: &JobId,
         known: &Job,
         (gpu_type, gpu): (&str, &GpuSpec),
-        wanted: &[Configuration],
-    ) -> Vec<SurfacePoint> {
-        if wanted.is_empty() {
-            return Vec::new();
-        }
-        if let Some(points) = self.learned_points((job, known), (gpu_type, gpu), wanted) {
-            return points;
-        }
+        model: &JobModel,
+    ) -> Vec<Configuration> {
         let class_id = self.class_of(job, known);
         let kept = self.class_seen(job, known, gpu_type, class_id.as_ref());
         let class = kept.as_deref();
-        let profiles = self.profiles(gpu_type, wanted.iter().flat_map(|at| &at.neighbours));
-        let model = self.model_of(job, known, gpu_type, gpu);
-        let pooled = self.pooled(gpu_type);
-        Question::new(&model, gpu, class, &profiles, &pooled).points(wanted)
+        let mut sets: Vec<Vec<WorkloadId>> = Vec::new();
+        let of_class = class.into_iter().flat_map(|c| &c.jobs).flat_map(|(_, s)| &s.shared);
+        let own = self.models.get(job);
+        for set in own.into_iter().flat_map(|m| &m.shared).chain(of_class) {
+            if !sets.contains(&set.neighbours) {
+                sets.push(set.neighbours.clone());
+            }
+        }
+        let mut shapes: Vec<(u32, u32)> =
+            known.windows().iter().rev().map(|w| (w.gpus, w.nodes)).collect();
+        shapes.sort_unstable();
+        shapes.dedup();
+        let batches = known.other_batches(class);
+        let axes = Axes { gpu, clocks_seen: model.response.clocks(), batches_seen: &batches };
+        let max = self.config.points_max as usize;
+        configurations(known.gpus, &shapes, &sets, &self.axis(), axes, max)
     }
 
     /// Neighbour classes on a surface: the most frequent ones and the unknown one, sorted.
@@ -165,54 +126,6 @@ impl Predictor {
         axis.sort();
         axis.dedup();
         axis
-    }
-
-    pub(super) fn profiles<'a>(
-        &self,
-        gpu_type: &str,
-        classes: impl Iterator<Item = &'a WorkloadId>,
-    ) -> Profiles {
-        let mut profiles = Profiles::new();
-        for class in classes {
-            if !profiles.contains_key(class) {
-                let kept = self.history.profile(gpu_type, class, None);
-                profiles.insert(class.clone(), kept.unwrap_or_default());
-            }
-        }
-        profiles
-    }
-
-    /// Forms of the response of time to caps on a GPU type, with their shares.
-    #[must_use]
-    pub fn cap_forms(&self, gpu_type: &str) -> FormChoice {
-        self.pooled(gpu_type).transfer.forms().clone()
-    }
-
-    pub(super) fn pooled(&self, gpu_type: &str) -> Arc<Pooled> {
-        let known = self.pooled.get(gpu_type).map(|(pooled, _)| Arc::clone(pooled));
-        known.unwrap_or_else(|| Arc::new(Pooled::prior()))
-    }
-
-    pub(super) fn model_of(
-        &self,
-        id: &JobId,
-        job: &Job,
-        gpu_type: &str,
-        gpu: &GpuSpec,
-    ) -> Cow<'_, JobModel> {
-        match self.models.get(id) {
-            Some(model) => Cow::Borrowed(model),
-            None => Cow::Owned(self.fit(id, job, gpu_type, gpu)),
-        }
-    }
-
-    pub(super) fn fit(&self, id: &JobId, job: &Job, gpu_type: &str, gpu: &GpuSpec) -> JobModel {
-        let class = self.class_of(id, job);
-        let class = class.and_then(|w| self.history.profile(gpu_type, &w, Some(id)));
-        let class = class.unwrap_or_default();
-        let profiles = self.profiles(gpu_type, job.windows().iter().flat_map(|w| &w.neighbours));
-        let pooled = Pooled::without(self.pooled(gpu_type), id);
-        JobModel::fit(job, Context { gpu, class: &class, profiles: &profiles, pooled: &pooled })
     }
 
     /// Description of the evidence behind a prediction, for people.

@@ -15,7 +15,7 @@ use wattle_common::{Frequency, Power};
 use crate::model::cap::GpuSpec;
 
 /// Caps of the axis as shares of the default cap; the traces contain no cap below 40 %.
-pub(crate) const CAP_SHARES: [f64; 6] = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4];
+const CAP_SHARES: [f64; 6] = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4];
 /// Clocks of the axis as shares of the top clock.
 const CLOCK_SHARES: [f64; 4] = [0.9, 0.8, 0.7, 0.6];
 /// Step of clocks, MHz (NVML on data-centre GPUs).
@@ -27,7 +27,7 @@ const BATCHES_MAX: usize = 4;
 /// Largest number of GPU counts on the axis.
 const COUNTS_MAX: usize = 16;
 /// Assumed number of GPUs of a node.
-pub(crate) const GPUS_PER_NODE: u32 = 8;
+const GPUS_PER_NODE: u32 = 8;
 
 /// One configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -174,7 +174,7 @@ fn clocks(gpu: &GpuSpec, seen: &[f64]) -> Vec<Option<Frequency>> {
 }
 
 /// The clocks common to all jobs, descending; none where the top clock is unknown.
-pub(crate) fn clock_axis(gpu: &GpuSpec) -> impl Iterator<Item = Option<Frequency>> {
+fn clock_axis(gpu: &GpuSpec) -> impl Iterator<Item = Option<Frequency>> {
     let top = gpu.clock_mhz_top.unwrap_or(0.0);
     let stepped = CLOCK_SHARES
         .iter()

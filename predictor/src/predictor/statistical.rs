@@ -1,17 +1,17 @@
-//! Access of the learned methods to the predictor's state.
+//! Access of the statistical method to the predictor's state.
 
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::messages::SurfacePoint;
 
 use super::Predictor;
+use crate::configurations::Configuration;
 use crate::history::Class;
 use crate::job::{Job, Profiles};
 use crate::method::Subject;
 use crate::model::cap::GpuSpec;
-use crate::surface::Configuration;
 
 impl Predictor {
-    /// Calls `ask` with the state of a job that a learned method needs for `wanted`.
+    /// Calls `ask` with the state of a job that the statistical method needs for `wanted`.
     fn with_subject<T>(
         &self,
         (id, job): (&JobId, &Job),
@@ -37,8 +37,8 @@ impl Predictor {
         })
     }
 
-    /// Predictions of the learned method; `None` with the physical method.
-    pub(super) fn learned_points(
+    /// Predictions of the statistical method; `None` with the physical method.
+    pub(super) fn statistical_points(
         &self,
         known: (&JobId, &Job),
         on: (&str, &GpuSpec),
@@ -50,7 +50,7 @@ impl Predictor {
         self.with_subject(known, on, wanted, |subject| self.learner.points(subject, wanted))
     }
 
-    /// Updates the learned method with the state of a job.
+    /// Updates the statistical method with the state of a job.
     pub(super) fn teach(&mut self, id: &JobId, gpu_type: &str, gpu: &GpuSpec) {
         if !self.learner.learns() {
             return;
@@ -62,7 +62,7 @@ impl Predictor {
         self.learner = learner;
     }
 
-    /// Updates the learned method with the history of a class.
+    /// Updates the statistical method with the history of a class.
     pub(super) fn restore(&mut self, gpu_type: &str, class: &WorkloadId, kept: &Class) {
         if !self.learner.learns() {
             return;
