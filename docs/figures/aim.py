@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the table of docs/aim.md: the energy aim against FIFO and the lower bound.
+"""Prints the table of docs/measurements/aim-and-budgets.md: the energy aim against FIFO and the lower bound.
 
 The input is the JSON of comparisons that contain fifo and wattle, for example:
 

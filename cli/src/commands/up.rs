@@ -56,7 +56,7 @@ pub(crate) struct Up {
     /// Simulated nodes instead of the GPUs of this machine
     #[arg(long, value_name = "NODESxGPUS:TYPE|FILE.toml", value_parser = crate::cluster_file::cluster)]
     simulated: Option<ClusterShape>,
-    /// Simulated seconds per wall second; needs --simulated
+    /// Most simulated seconds per wall second; needs --simulated
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u32).range(1..=i64::from(RATE_MAX)))]
     rate: u32,
     /// Submit the jobs of this trace at their times, and end when all have ended

@@ -10,7 +10,7 @@
 //! system of [`WIDTH`] equations and no pass over the rows.
 //!
 //! These are hundreds of systems for one penalty, so they are not solved by linfa, which solves the
-//! regression with the chosen penalty (`docs/adr/0010-linfa.md`).
+//! regression with the chosen penalty (`docs/decisions.md, 10`).
 
 use wattle_common::numerics::Cholesky;
 

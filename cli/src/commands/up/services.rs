@@ -61,7 +61,7 @@ pub(crate) struct Site<'a> {
     pub(crate) sleep: bool,
     /// The state folder.
     pub(crate) folder: &'a Path,
-    /// Simulated seconds per wall second.
+    /// Most simulated seconds per wall second.
     pub(crate) rate: u32,
     /// Port of the web page.
     pub(crate) port: u16,

@@ -193,7 +193,7 @@ fn projects_count_over_all_their_users() {
 
 /// The section `[accounts]` of the documentation.
 fn documented() -> AccountRules {
-    let page = include_str!("../../../../docs/accounts.md");
+    let page = include_str!("../../../../docs/budgets.md");
     let block = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
     let mut config: BTreeMap<String, AccountRules> = toml::from_str(block.unwrap()).unwrap();
     config.remove("accounts").unwrap()

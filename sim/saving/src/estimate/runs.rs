@@ -21,7 +21,7 @@ use crate::schedule::Schedule;
 const POLICY: &str = "wattle";
 
 /// The first price of a search on exact surfaces, s/J. Under a bound of 5 % the selected prices of the
-/// traces in docs/saving.md are between 2e-4 and 7e-3.
+/// traces in docs/measurements/aim-and-budgets.md are between 2e-4 and 7e-3.
 const FIRST_PRICE: f64 = 6e-4;
 
 /// A search ends at a feasible run whose slowdown is at least this share of the bound: on exact

@@ -1,4 +1,4 @@
-//! The rows of a report as CSV, in the format of docs/energy.md.
+//! The rows of a report as CSV, in the format of docs/operating.md.
 
 use super::{Amount, Report};
 
