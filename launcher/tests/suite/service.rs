@@ -31,6 +31,8 @@ pub(crate) struct Site {
     actual: KvBucket,
     generation: u64,
     stop_jobs_at_exit: bool,
+    /// Longer than a busy machine takes to run the job's handler; short where the job ignores the signal.
+    checkpoint_grace: Duration,
     /// The launcher's state folder.
     state: &'static str,
     /// Further tables of the configuration.
@@ -58,6 +60,7 @@ impl Site {
             actual,
             generation: 0,
             stop_jobs_at_exit: false,
+            checkpoint_grace: DEADLINE,
             state: "state",
             tables: tables.to_owned(),
         };
@@ -74,9 +77,10 @@ impl Site {
         let config = format!(
             "cluster = \"launch\"\nnode = \"n0\"\nstate_dir = \"{dir}/{}\"\nlog_dir = \"{dir}/log\"\n\
              checkpoint_dir = \"{dir}/checkpoints\"\nprogress_socket = \"{dir}/progress.sock\"\n\
-             checkpoint_grace_ms = 2000\nterminate_grace_ms = 300\nheartbeat_ms = 300\n\
+             checkpoint_grace_ms = {}\nterminate_grace_ms = 300\nheartbeat_ms = 300\n\
              stop_jobs_at_exit = {}\n[nats]\nurl = \"{}\"\n[job_environment]\nSITE = \"here\"\n{}",
             self.state,
+            self.checkpoint_grace.as_millis(),
             self.stop_jobs_at_exit,
             self.server.url(),
             self.tables
@@ -239,8 +243,8 @@ async fn ping_services(port: u16, name: &str) -> String {
 }
 
 /// A job that records its starts and writes a checkpoint when it is signalled.
-const TRAIN: &str = "echo started $WATTLE_ATTEMPT >> $WATTLE_CHECKPOINT_DIR/starts; \
-     trap 'echo saved > $WATTLE_CHECKPOINT_DIR/state; exit 0' USR1; \
+const TRAIN: &str = "trap 'echo saved > $WATTLE_CHECKPOINT_DIR/state; exit 0' USR1; \
+     echo started $WATTLE_ATTEMPT >> $WATTLE_CHECKPOINT_DIR/starts; \
      while true; do sleep 0.05; done";
 
 pub(crate) fn session(job: &LaunchedJob) -> u32 {
@@ -306,6 +310,9 @@ async fn a_stopped_job_writes_a_checkpoint() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_ignores_signals_is_killed_with_its_descendants() {
     let mut site = Site::new().await;
+    site.kill_launcher();
+    site.checkpoint_grace = Duration::from_millis(500);
+    site.start_launcher();
     // Ignores SIGUSR1 and SIGTERM, with a child in a session of its own, as torchrun starts them.
     let script = "trap '' USR1 TERM; setsid sh -c \"trap '' TERM; echo \\$\\$ > $WATTLE_CHECKPOINT_DIR/child; \
          while true; do sleep 0.05; done\" & echo $$ > $WATTLE_CHECKPOINT_DIR/own; while true; do sleep 0.05; done";
@@ -424,6 +431,9 @@ async fn the_launcher_waits_for_a_usable_server() {
 #[tokio::test]
 async fn a_second_launcher_waits_for_the_first() {
     let mut site = Site::new().await;
+    site.kill_launcher();
+    site.checkpoint_grace = Duration::from_millis(500);
+    site.start_launcher();
     site.desire(vec![job("a", 1, "trap '' USR1; while true; do sleep 0.05; done")]).await;
     site.until_state("a", |state| *state == LaunchState::Running).await;
     let mut first = site.launcher.take().unwrap();

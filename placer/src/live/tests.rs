@@ -472,7 +472,7 @@ fn invalid_plan_is_discarded() {
     assert_eq!(world.record("a").phase, JobPhase::Queued);
     let alarms: Vec<_> = world.log.iter().filter(|line| line.starts_with("alarm")).collect();
     assert_eq!(alarms.len(), 1, "one alarm: {alarms:?}");
-    assert!(alarms[0].contains("NoSuchPlace"), "{alarms:?}");
+    assert!(alarms[0].contains("job a is placed on no GPU"), "{alarms:?}");
 }
 
 /// A scenario with every kind of job event. The placer is killed before write `kill_at`.

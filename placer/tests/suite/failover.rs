@@ -16,7 +16,7 @@ use wattle_common::{Energy, JobId, Timestamp, codec};
 use wattle_runtime::clock;
 use wattle_testkit::ledger_entry;
 
-use crate::site::{Site, accepted, cluster, node, spec};
+use crate::site::{Site, accepted, cancelled, cluster, node, spec};
 
 /// Time between two requests of one user.
 const SUBMIT_EVERY: Duration = Duration::from_millis(20);
@@ -200,7 +200,7 @@ async fn paused_leader_orders_nothing_after_another_led() {
     site.until_state(&second.0, "active").await;
     // The new leader changes what the paused one knows, and both have messages to process.
     let cancel = CancelJob { job: JobId::new("a").unwrap() };
-    assert_eq!(site.request(RequestTopic::JobCancelled, &cancel).await, accepted("a"));
+    assert_eq!(site.request(RequestTopic::JobCancelled, &cancel).await, cancelled("a"));
     let stop = site.order("a is to stop", |order| order.jobs.iter().all(|job| job.stop)).await;
     site.launch(stop.generation, &[("a", 1, LaunchState::Stopped)]).await;
     site.record("a", |record| record.phase == JobPhase::Cancelled).await;

@@ -8,6 +8,8 @@
 //! word 8..16    node id, NUL-padded
 //! word 16..24   GPU type, NUL-padded
 //! word 24..29   the grant of the clock (wattle_common::time::grant)
+//! word 29       wall time at reading zero of the boot-time clock, microseconds
+//! word 30       the boot of the machine in which word 29 was written, as a hash
 //! word 512..    copy 0 of the state, then copy 1
 //! ```
 //!
@@ -31,6 +33,10 @@ const VERSION: u64 = 2;
 pub(crate) const SEQUENCE: usize = 5;
 /// Index of the clock's grant.
 pub(crate) const GRANT: usize = Grant::OFFSET / 8;
+/// Index of the wall time at reading zero of the boot-time clock.
+pub(crate) const BOOTED: usize = 29;
+/// Index of the boot in which that was written.
+pub(crate) const BOOT: usize = 30;
 /// Words before the first copy: one page, so that the head can be mapped separately.
 pub(crate) const HEAD_WORDS: usize = 512;
 const NODE: usize = 8;

@@ -115,6 +115,15 @@ pub(crate) fn boot_time() -> Duration {
     Duration::new(s.unwrap_or_default(), ns.unwrap_or_default())
 }
 
+/// Identifies the boot of the machine; 1 where the kernel does not name it.
+fn boot() -> u64 {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    // FNV-1a.
+    id.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    }) | 1
+}
+
 /// Wall time at reading zero of the boot-time clock, microseconds, from the best of some readings of both: the
 /// kernel may run another process between two of them, and a rate multiplies the difference.
 fn booted_us() -> u64 {
@@ -241,7 +250,9 @@ impl Node {
             return Err(unusable("the state is truncated; recreate the node".to_owned(), false));
         }
         let model = model_of(&head.gpu_type)?;
-        let (path, boot_us, cache) = (path.to_owned(), booted_us(), Mutex::default());
+        let booted = shared.booted_us(boot(), booted_us);
+        let booted = booted.map_err(|source| NodeError::Io { path: path.to_owned(), source });
+        let (path, boot_us, cache) = (path.to_owned(), booted?, Mutex::default());
         let node = Self { path, shared, head, model, boot_us, cache };
         node.observe()?;
         Ok(node)

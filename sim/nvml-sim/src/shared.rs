@@ -15,7 +15,7 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use wattle_common::time::grant::Grant;
 
-use crate::layout::{GRANT, HEAD_WORDS, SEQUENCE, file_words, state_words};
+use crate::layout::{BOOT, BOOTED, GRANT, HEAD_WORDS, SEQUENCE, file_words, state_words};
 
 /// The file and its mapping.
 #[derive(Debug)]
@@ -99,6 +99,30 @@ impl Shared {
                 return (sequence, copied);
             }
         }
+    }
+
+    /// Wall time at reading zero of the boot-time clock, microseconds, as it was first read in this boot of the
+    /// machine: a rate would multiply the difference of two readings. `boot` identifies the boot.
+    pub(crate) fn booted_us(&self, boot: u64, read: impl Fn() -> u64) -> io::Result<u64> {
+        let words = self.words();
+        let stored = || {
+            (words[BOOT].load(Ordering::Acquire) == boot)
+                .then(|| words[BOOTED].load(Ordering::Relaxed))
+        };
+        if let Some(booted_us) = stored() {
+            return Ok(booted_us);
+        }
+        if !self.writable {
+            return Ok(read());
+        }
+        let _guard = self.lock()?;
+        if let Some(booted_us) = stored() {
+            return Ok(booted_us);
+        }
+        let booted_us = read();
+        words[BOOTED].store(booted_us, Ordering::Relaxed);
+        words[BOOT].store(boot, Ordering::Release);
+        Ok(booted_us)
     }
 
     /// The grant of the clock.

@@ -11,9 +11,12 @@ fn parse(rows: &str) -> Trace {
     trace::parse("s.txt", format!("{HEADER}{rows}").as_bytes()).unwrap()
 }
 
-/// A job of 1,000 s.
+/// Start of the traces, s: Slurm prints 0 for an instant that is not set.
+const BEGIN: u32 = 1_000_000;
+
+/// A job of 1,000 s that starts so many seconds after the begin.
 fn row(id: u32, start: u32, tres: &str, nodes: u32, list: &str) -> String {
-    let clock = "00:16:40";
+    let (start, clock) = (BEGIN + start, "00:16:40");
     format!("{id}|gpu|{start}|{start}|{}|{clock}|{tres}|{nodes}|{list}\n", start + 1_000)
 }
 
@@ -51,7 +54,8 @@ fn gpus_per_node_are_the_most_in_use_at_once() {
     // Seven GPUs on two nodes: at least four on one of them.
     assert_eq!(shape(&row(1, 0, "gres/gpu:a100=7", 2, "n[1-2]")).unwrap(), "2x4:a100");
     // A suspended job (Elapsed below End - Start) does not count at the same time as another.
-    let suspended = "1|gpu|0|0|2000|00:01:00|gres/gpu:a100=4|1|n1\n".to_owned();
+    let end = BEGIN + 2_000;
+    let suspended = format!("1|gpu|{BEGIN}|{BEGIN}|{end}|00:01:00|gres/gpu:a100=4|1|n1\n");
     let rows = suspended + &row(2, 500, "gres/gpu:a100=4", 1, "n1");
     assert_eq!(shape(&rows).unwrap(), "1x4:a100");
 }
@@ -72,7 +76,7 @@ fn nodes_are_grouped_by_name_and_type() {
 fn without_node_lists_the_gpus_in_use_give_the_nodes() {
     let header = "JobID|Submit|Start|End|Elapsed|AllocTRES|NNodes\n";
     let job = |id: u32, start: u32, gpus: u32, nodes: u32| {
-        let end = start + 1_000;
+        let (start, end) = (BEGIN + start, BEGIN + start + 1_000);
         format!("{id}|{start}|{start}|{end}|00:16:40|gres/gpu:v100={gpus}|{nodes}\n")
     };
     let text = format!("{header}{}{}{}", job(1, 0, 8, 2), job(2, 5, 2, 1), job(3, 9, 4, 1));
