@@ -99,12 +99,32 @@ enum Command {
     Completions(commands::completions::Completions),
     /// Write the manual pages.
     Man(commands::man::Man),
+    /// Moved to the laboratory.
+    #[command(hide = true, after_help = "Example: wattle-lab compare eaco-28")]
+    Compare(Moved),
+    /// Moved to the laboratory.
+    #[command(hide = true, after_help = "Example: wattle-lab evaluate --data DIR")]
+    Evaluate(Moved),
     /// Run a program that is terminated together with `wattle up`.
     #[command(hide = true, name = commands::up::CHILD, after_help = "Example: used by `wattle up` only")]
     Child(commands::up::Child),
     /// Suspend or resume the services of a simulated node.
     #[command(hide = true, name = commands::up::SIMULATED_SLEEP, after_help = "Example: used by `wattle up` only")]
     SimulatedSleep(commands::up::SimulatedSleep),
+}
+
+/// The arguments of a command that is the laboratory's.
+#[derive(clap::Args)]
+struct Moved {
+    /// Any arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    _arguments: Vec<String>,
+}
+
+fn moved(command: &str) -> anyhow::Error {
+    output::usage(format!(
+        "`wattle {command}` is a command of the laboratory: wattle-lab {command}"
+    ))
 }
 
 /// The command line.
@@ -151,6 +171,8 @@ pub fn run() -> ExitCode {
         Command::Slurm(command) => commands::slurm::run(command),
         Command::Simulate(command) => commands::simulate::run(command, &POLICIES, Some(LABORATORY)),
         Command::Saving(command) => commands::saving::run(command),
+        Command::Compare(_) => Err(moved("compare")),
+        Command::Evaluate(_) => Err(moved("evaluate")),
         Command::Child(command) => commands::up::become_child(&command),
         Command::SimulatedSleep(command) => commands::up::set_simulated_sleep(&command),
         Command::Completions(command) => commands::completions::run(&command),

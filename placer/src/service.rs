@@ -307,9 +307,9 @@ impl Service for PlacerService {
         self.excuse_absence(out);
         self.is_idle = true;
         if self.bus.is_connected() {
-            let began = clock::monotonic();
+            let began = clock::work_time();
             self.placer.wake(clock::now(), out);
-            let took = clock::monotonic().saturating_sub(began);
+            let took = clock::work_time().saturating_sub(began);
             self.metrics.handled(self.placer.rounds(), took, || self.placer.measures());
         }
     }

@@ -39,6 +39,8 @@ static SOURCE: OnceLock<Source> = OnceLock::new();
 static STEADY: OnceLock<Steady> = OnceLock::new();
 /// The latest time that this process has read, microseconds.
 static LATEST_US: AtomicU64 = AtomicU64::new(0);
+/// The latest result of [`monotonic`], microseconds.
+static LATEST_MONOTONIC_US: AtomicU64 = AtomicU64::new(0);
 
 /// Where the system's time comes from.
 #[derive(Debug)]
@@ -211,6 +213,12 @@ impl FileClock {
         self.source.scale
     }
 
+    /// Whether a process grants its time.
+    #[must_use]
+    pub fn is_granted(&self) -> bool {
+        !self.source.grant().is_free()
+    }
+
     /// Its time now.
     #[must_use]
     pub fn now(&self) -> Timestamp {
@@ -245,8 +253,17 @@ pub fn scale() -> TimeScale {
 /// since this process started; it never goes back. For spans that do not depend on the system's time.
 #[must_use]
 pub fn monotonic() -> Duration {
-    let (steady, boot) = (steady(), boot_time());
-    boot.saturating_sub(source().grant().held(boot).saturating_sub(steady.held))
+    // The grant first, as for the system's time.
+    let (steady, grant, boot) = (steady(), source().grant(), boot_time());
+    let ran = boot.saturating_sub(grant.held(boot).saturating_sub(steady.held));
+    let us = u64::try_from(ran.as_micros()).unwrap_or(u64::MAX);
+    Duration::from_micros(LATEST_MONOTONIC_US.fetch_max(us, Ordering::Relaxed).max(us))
+}
+
+/// Time since the machine started, also while a simulated clock is held. For how long work takes.
+#[must_use]
+pub fn work_time() -> Duration {
+    boot_time()
 }
 
 /// The id of the machine's boot and the system time at which it was; `None`: the kernel reports no id.
@@ -257,9 +274,9 @@ pub fn monotonic() -> Duration {
 pub fn boot() -> Option<(String, Timestamp)> {
     let id = crate::instance::boot()?;
     let (now, boot) = (now(), boot_time());
-    // A clock that is held has not been set.
-    let ran = boot.saturating_sub(source().grant().held(boot));
-    Some((id, now - ran.saturating_mul(scale().rate)))
+    // A clock that is held has not been set. The held time may be that of several boots.
+    let (held, rate) = (source().grant().held(boot), scale().rate);
+    Some((id, now + held.saturating_mul(rate) - boot.saturating_mul(rate)))
 }
 
 /// Wall time at which this process first read a clock.
@@ -279,7 +296,7 @@ pub fn now() -> Timestamp {
 #[must_use]
 pub fn at_wall(wall: Timestamp) -> Option<Timestamp> {
     let source = source();
-    source.grant().is_free().then(|| source.scale.system(wall.as_us()))
+    (source.grant() == Grant::FREE).then(|| source.scale.system(wall.as_us()))
 }
 
 /// Logs each step of the wall clock, for as long as the service runs.
@@ -314,14 +331,18 @@ pub fn wall_now() -> Timestamp {
 /// Sleeps until the system's time is `at`; returns at once if it has passed.
 pub async fn sleep_until(at: Timestamp) {
     loop {
-        let ahead = at.since(now());
-        if ahead.is_zero() {
+        if at <= now() {
             return;
         }
-        let shortest =
-            if source().grant().is_held(boot_time()) { HELD_SLEEP_MIN } else { Duration::ZERO };
-        tokio::time::sleep(scale().wall_span(ahead).clamp(shortest, SLEEP_MAX)).await;
+        tokio::time::sleep(wall_until(at)).await;
     }
+}
+
+/// Wall time after which to look again whether the system's time is `at`.
+pub fn wall_until(at: Timestamp) -> Duration {
+    let shortest =
+        if source().grant().is_held(boot_time()) { HELD_SLEEP_MIN } else { Duration::ZERO };
+    scale().wall_span(at.since(now())).clamp(shortest, SLEEP_MAX)
 }
 
 /// Sleeps for `span` of the system's time.

@@ -30,6 +30,10 @@ impl SimulatedClock {
         }
         let granter = command.spawn().expect("wattle-simnode starts");
         let clock = FileClock::open(&states[0]).expect("a node's state begins with its clock");
+        // Services that start from now on are waited for.
+        while !clock.is_granted() {
+            crate::pause();
+        }
         Self { granter, clock }
     }
 

@@ -4,8 +4,9 @@
 //! the machine would be a delay of the cluster, times the rate: a service that the kernel schedules 50 ms late
 //! would be 3 s late at rate 60. Therefore a process grants the time ([`Granter`]): after each look at the
 //! cluster that finds all of its processes asleep, the clock may run for another [`grain`]; without such a look
-//! it is held. So simulated time is ahead of the services by at most [`SPAN_MAX`] of simulated time, however
-//! slow or busy the machine is, and the rate is an upper bound.
+//! it is held. So simulated time is ahead of the services by at most [`SPAN_MAX`] of simulated time, and by what
+//! their timers are late on a quiet machine (1 to 3 ms of wall time, times the rate), however slow or busy the
+//! machine is. The rate is an upper bound.
 //!
 //! The grant concerns the wall time below the [`super::TimeScale`]: the time that the clock was held is
 //! subtracted from it. Real hardware has no grant, and its clock is never held.
@@ -118,6 +119,12 @@ impl Granter {
         self.grant
     }
 
+    /// Holds the clock at `boot`, if it is not held already.
+    pub fn hold(&mut self, boot: Duration) {
+        self.grant.held_us = micros(self.grant.held(boot));
+        self.grant.limit_us = micros(boot).max(1);
+    }
+
     /// Grants time after a look at `boot` that found all processes asleep.
     pub fn all_asleep(&mut self, boot: Duration) {
         self.grant.held_us = micros(self.grant.held(boot));
@@ -142,6 +149,9 @@ mod tests {
 
     #[test]
     fn the_clock_is_held_from_the_end_of_a_grant_until_the_next_quiet_look() {
+        let mut granter = Granter::resume(100, Grant::FREE);
+        granter.hold(ms(9_000));
+        assert!(granter.grant().is_held(ms(9_000)) && granter.grant().held(ms(9_400)) == ms(400));
         let mut granter = Granter::resume(100, Grant::FREE);
         assert!(!granter.grant().is_held(ms(9_999)) && granter.grant().held(ms(9_999)).is_zero());
         granter.all_asleep(ms(10_000));

@@ -56,17 +56,21 @@ pub fn start(
         let mut at = clock::now();
         let mut rng = Stream::new(0, "sampling instants");
         loop {
-            let wait = match thread.sample_once(&events) {
-                Ok(()) => {
-                    at = next(at, every, clock::now());
-                    let due = jittered(at, every, rng.unit());
-                    clock::scale().wall_span(due.since(clock::now()))
-                }
-                Err(Ended) => return,
-            };
-            let wait = if thread.driver.is_some() { wait } else { DRIVER_RETRY };
-            if !matches!(stop.recv_timeout(wait), Err(blocking::RecvTimeoutError::Timeout)) {
+            if let Err(Ended) = thread.sample_once(&events) {
                 return;
+            }
+            at = next(at, every, clock::now());
+            let due = jittered(at, every, rng.unit());
+            loop {
+                let wait = clock::wall_until(due);
+                let wait = if thread.driver.is_some() { wait } else { DRIVER_RETRY };
+                if !matches!(stop.recv_timeout(wait), Err(blocking::RecvTimeoutError::Timeout)) {
+                    return;
+                }
+                // A simulated clock may have been held meanwhile.
+                if thread.driver.is_none() || clock::now() >= due {
+                    break;
+                }
             }
         }
     })?;

@@ -4,8 +4,8 @@
 //! the NATS server, jobs and their supervisors, from the instant at which they are forked. Further ones are given
 //! by their ids. The cluster sleeps if
 //! none of their threads runs, can run or waits for a disk. A message that is on its way makes its reader
-//! runnable when it is written to the socket, a timer does when it expires, so nothing that happens on this
-//! machine is missed, and no process has to cooperate.
+//! runnable when it is written to the socket, and a timer does when it expires, so no process has to cooperate. Work
+//! that moves between two processes while they are read can be missed; that costs one grant.
 //!
 //! A look reads one file of the kernel if the whole machine is quiet, and otherwise the state of each thread
 //! of the cluster, twice: a message could pass from a thread that was not yet read to one that was.
@@ -13,6 +13,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,23 +47,30 @@ struct Member {
     works_since: Option<u64>,
     /// The open state of each of its threads: to open a file of the kernel costs more than to read it.
     threads: BTreeMap<u32, File>,
+    /// Whether a thread's state could not be opened, as with too many open files.
+    unseen: bool,
 }
 
 impl Member {
     /// Opens the states of threads that have started since the last look.
     fn find_threads(&mut self, pid: u32) {
+        self.unseen = false;
         for thread in numbers(&format!("/proc/{pid}/task")) {
-            if let Entry::Vacant(place) = self.threads.entry(thread)
-                && let Ok(stat) = File::open(format!("/proc/{pid}/task/{thread}/stat"))
-            {
-                place.insert(stat);
+            let Entry::Vacant(place) = self.threads.entry(thread) else { continue };
+            match File::open(format!("/proc/{pid}/task/{thread}/stat")) {
+                Ok(stat) => {
+                    place.insert(stat);
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                // It may be at work, and is looked for again.
+                Err(_) => self.unseen = true,
             }
         }
     }
 
     /// Whether a thread runs, can run or waits for a disk.
     fn is_at_work(&mut self) -> bool {
-        let mut works = false;
+        let mut works = self.unseen;
         self.threads.retain(|_, stat| {
             // The name has at most 15 bytes, and the state follows it.
             let mut line = [0; 64];
@@ -137,6 +145,10 @@ impl Activity {
     /// Finds new processes of the cluster and forgets those that have ended.
     fn find_members(&mut self) {
         let pids: BTreeSet<u32> = numbers("/proc").collect();
+        if pids.is_empty() {
+            // With too many open files nothing can be listed; what is known stays known.
+            return;
+        }
         self.members.retain(|pid, _| pids.contains(pid));
         self.others.retain(|pid, _| pids.contains(pid));
         for pid in pids {

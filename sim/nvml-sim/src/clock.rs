@@ -15,6 +15,8 @@ use crate::node::{Node, NodeError, boot_time};
 
 /// Shortest pause after a look that found a process at work.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
+/// Longest pause: a look during which the kernel ran other processes, or the machine slept, is no measure.
+const PAUSE_MAX: Duration = Duration::from_millis(10);
 /// Share of the time that looks may take: a look that took long is followed by a pause this many times longer.
 const PAUSE_PER_LOOK: u32 = 8;
 
@@ -34,6 +36,10 @@ pub fn run(paths: &[PathBuf], others: &[u32]) -> Result<(), NodeError> {
     let mut granter = Granter::resume(rate, last.unwrap_or_default());
     let mut activity = Activity::of(paths, others);
     let signals = Signals::block();
+    allow_open_files();
+    // The time is held from the start: until the first look the cluster may be at work.
+    granter.hold(boot_time());
+    put(&nodes, granter.grant())?;
     loop {
         let began = boot_time();
         let mut pause = PAUSE_MIN;
@@ -44,7 +50,8 @@ pub fn run(paths: &[PathBuf], others: &[u32]) -> Result<(), NodeError> {
             pause = pause.max(grain(rate) / 2);
         }
         let took = boot_time().saturating_sub(began);
-        if signals.wait(pause.max(took * PAUSE_PER_LOOK)).is_some() {
+        let rest = (took * PAUSE_PER_LOOK).min(PAUSE_MAX);
+        if signals.wait(pause.max(rest)).is_some() {
             // Jobs that are still to write their checkpoints need the time.
             return put(&nodes, granter.grant().released(boot_time()));
         }
@@ -53,4 +60,16 @@ pub fn run(paths: &[PathBuf], others: &[u32]) -> Result<(), NodeError> {
 
 fn put(nodes: &[Node], grant: Grant) -> Result<(), NodeError> {
     nodes.iter().try_for_each(|node| node.set_grant(grant))
+}
+
+/// Permits as many open files as the system allows: each thread of the cluster has one.
+fn allow_open_files() {
+    // SAFETY: both calls access only this local value. Where they fail, the limit stays as it is.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub(crate) enum Signal {
     /// SIGUSR1: write a checkpoint and exit.
     Checkpoint,
-    /// SIGTERM or SIGINT: the same; SIGKILL may follow.
+    /// SIGTERM, SIGINT or SIGHUP: the same; SIGKILL may follow.
     Terminate,
 }
 
@@ -25,7 +25,7 @@ impl Signals {
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
-            for signal in [libc::SIGUSR1, libc::SIGTERM, libc::SIGINT] {
+            for signal in [libc::SIGUSR1, libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
                 libc::sigaddset(&raw mut set, signal);
             }
             // Fails only for an invalid first argument.
@@ -47,7 +47,7 @@ impl Signals {
         };
         match signal {
             libc::SIGUSR1 => Some(Signal::Checkpoint),
-            libc::SIGTERM | libc::SIGINT => Some(Signal::Terminate),
+            libc::SIGTERM | libc::SIGINT | libc::SIGHUP => Some(Signal::Terminate),
             // Timeout, or interrupted by another signal (EINTR): the caller continues.
             _ => None,
         }

@@ -20,7 +20,6 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use wattle_baselines::policy;
 use wattle_common::Budget;
 use wattle_simulator::{RunOptions, Scenario, run_recorded, trace};
 use wattle_world::World;
