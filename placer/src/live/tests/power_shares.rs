@@ -160,6 +160,24 @@ fn the_cap_of_a_job_that_stops_does_not_rise() {
     pass(&mut world, 60, 2, 1_000);
 }
 
+/// The placer is killed between the record of a start and its order, before any cap was ordered.
+#[test]
+fn a_start_that_was_not_ordered_waits_until_its_power_is_known() {
+    let mut world = metered(2);
+    limit(&mut world, 1.1);
+    world.submit(spec("a", 2));
+    world.kill_at = Some(world.writes + 1);
+    // Hosts 600 W and idle GPUs 200 W leave 300 W: less than a draws at its default caps.
+    pass(&mut world, 20, 2, 1_100);
+    assert!(world.log.iter().any(|line| line.contains("killed")), "{:?}", world.log);
+    assert_eq!(world.record("a").phase, JobPhase::Starting);
+    assert!(world.desired("n0").jobs.is_empty(), "{:?}", world.log);
+    meter(&mut world, 2, IDLE);
+    pass(&mut world, 20, 2, 1_100);
+    assert!(world.is_live("n0", "a", 1), "{:?}", world.log);
+    assert_eq!(world.record("a").phase, JobPhase::Running);
+}
+
 /// A node that has reported its lowest caps may have carried out a raise since.
 #[test]
 fn no_cap_rises_before_an_unreported_raise_is_reduced() {
