@@ -10,6 +10,7 @@ use wattle_common::messages::{
 use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::{JobId, NodeId, Timestamp};
 
+use crate::live::power_shares::ReplacedCaps;
 use crate::live::reporter::{Arrival, Reporter};
 use crate::live::{Placer, site_jobs};
 use crate::{NodeFacts, Wakefulness};
@@ -32,7 +33,9 @@ pub(super) struct NodeState {
     clock_differs: bool,
     /// The order in force.
     pub(super) desired: Option<NodeDesired>,
-    /// Since when it reports a cap above the desired one under a power limit.
+    /// The caps of orders that were replaced before it reported them.
+    pub(super) replaced_caps: ReplacedCaps,
+    /// Since when it may have a cap above the desired one under a power limit.
     pub(super) reduces_since: Option<Timestamp>,
     /// When the order was last written; before any time if by an earlier placer.
     pub(super) ordered_at: Timestamp,

@@ -7,6 +7,7 @@ use wattle_common::messages::desired::ORDER_TEXT_MAX;
 use wattle_common::messages::{DesiredGpu, DesiredJob, NodeDesired};
 use wattle_common::{NodeId, Timestamp};
 
+use crate::live::power_shares::note_replaced;
 use crate::live::{Action, Placer, has_gpus};
 
 /// Whether an order's dates are plausible.
@@ -103,6 +104,7 @@ impl Placer {
             },
             Some(_) => return,
         };
+        note_replaced(state, &next.gpus);
         state.ordered_at = now;
         state.desired = Some(next.clone());
         out.push(Action::StoreDesired(next));

@@ -3,12 +3,14 @@
 //! * A cap rises only after every node under a power limit has reported the reductions of the same plan, so
 //!   that the limit also holds between two plans. A node that has not carried out its last reduction gets no
 //!   higher cap.
+//! * Between two reports a node may carry out several orders. Until it reports the last one, each GPU may have
+//!   the highest cap of the last report and of every order since then ([`ReplacedCaps`]).
 //! * A node that is silent, or does not carry out a reduction, may still draw what its last caps permit. It
 //!   counts with them in every plan until it reports, and no cap waits for it any longer.
 //! * A node whose power agent only advises keeps its caps. It counts with them in every plan, and no cap waits
 //!   for it. The start of a job there adds the power of these caps at once, so it waits like a cap that rises.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{AppliedGpu, DesiredGpu, DesiredJob, LaunchState, SleepState};
@@ -16,7 +18,73 @@ use wattle_common::{GpuIndex, NodeId, Power, Timestamp};
 
 use crate::live::Placer;
 use crate::live::inventory::NodeState;
+use crate::live::site_jobs::placed_by_site;
 use crate::state::node::{FixedCaps, UnconfirmedCaps};
+
+/// Most replaced orders of which the caps are kept separately for each node.
+const REPLACED_MAX: usize = 16;
+
+/// The caps of orders that were replaced before the node reported their successors, with their generations,
+/// ascending.
+#[derive(Default)]
+pub(super) struct ReplacedCaps(VecDeque<(u64, BTreeMap<GpuIndex, Power>)>);
+
+impl ReplacedCaps {
+    /// Adds an order. Beyond the largest number, the two oldest become one with the higher cap of each GPU.
+    fn add(&mut self, generation: u64, caps: BTreeMap<GpuIndex, Power>) {
+        self.0.push_back((generation, caps));
+        if self.0.len() > REPLACED_MAX
+            && let Some((_, oldest)) = self.0.pop_front()
+            && let Some((_, next)) = self.0.front_mut()
+        {
+            raise_to(next, oldest);
+        }
+    }
+
+    /// Removes the orders before the one that the node has reported.
+    fn forget(&mut self, reported: u64) {
+        self.0.retain(|(generation, _)| *generation >= reported);
+    }
+}
+
+/// Raises caps to the higher ones of these.
+fn raise_to(
+    caps: &mut BTreeMap<GpuIndex, Power>,
+    others: impl IntoIterator<Item = (GpuIndex, Power)>,
+) {
+    for (gpu, cap) in others {
+        let known = caps.entry(gpu).or_insert(cap);
+        *known = cap.max(*known);
+    }
+}
+
+/// The generation of the order that the node's last power report reflects.
+fn reported_generation(state: &NodeState) -> u64 {
+    state.power.as_ref().map_or(0, |(report, _)| report.observed_generation)
+}
+
+/// Notes the caps of the order in force, which an order with these settings replaces.
+pub(super) fn note_replaced(state: &mut NodeState, gpus: &[DesiredGpu]) {
+    let reported = reported_generation(state);
+    state.replaced_caps.forget(reported);
+    let last = state.desired.as_ref();
+    let last = last.filter(|last| last.generation >= reported && last.gpus != gpus);
+    if let Some((generation, caps)) = last.map(|last| (last.generation, caps(state, &last.gpus))) {
+        state.replaced_caps.add(generation, caps);
+    }
+}
+
+/// The highest cap of each GPU by the order in force and by those that the node may still carry out.
+fn highest_ordered(state: &NodeState) -> BTreeMap<GpuIndex, Power> {
+    let in_force = state.desired.as_ref().map(|last| caps(state, &last.gpus));
+    let mut highest = in_force.unwrap_or_default();
+    let reported = reported_generation(state);
+    let replaced = state.replaced_caps.0.iter().filter(|(generation, _)| *generation >= reported);
+    for (_, caps) in replaced {
+        raise_to(&mut highest, caps.clone());
+    }
+    highest
+}
 
 /// The cap that a GPU has without an ordered one.
 fn default_cap(gpu: &AppliedGpu) -> Option<Power> {
@@ -33,7 +101,7 @@ fn caps(state: &NodeState, gpus: &[DesiredGpu]) -> BTreeMap<GpuIndex, Power> {
     reported.filter_map(|gpu| Some((gpu.gpu, cap(gpu)?))).collect()
 }
 
-/// Whether a GPU of the node reports a higher cap than these settings or the order in force.
+/// Whether a GPU of the node may have a higher cap than these settings or the order in force.
 fn has_higher_caps(state: &NodeState, gpus: &[DesiredGpu]) -> bool {
     let mut caps = caps(state, gpus);
     if let Some(last) = &state.desired {
@@ -41,10 +109,13 @@ fn has_higher_caps(state: &NodeState, gpus: &[DesiredGpu]) -> bool {
             caps.entry(gpu).and_modify(|cap| *cap = (*cap).min(ordered));
         }
     }
+    let ordered = highest_ordered(state);
     let reported = state.power.iter().flat_map(|(report, _)| &report.gpus);
     // The caps of GPUs in MIG mode are not Wattle's.
     reported.filter(|gpu| gpu.is_managed()).any(|gpu| {
-        gpu.cap_mw.zip(caps.get(&gpu.gpu)).is_some_and(|(reported, ordered)| reported > *ordered)
+        let at_most =
+            gpu.cap_mw.map(|cap| ordered.get(&gpu.gpu).map_or(cap, |other| cap.max(*other)));
+        at_most.zip(caps.get(&gpu.gpu)).is_some_and(|(at_most, next)| at_most > *next)
     })
 }
 
@@ -112,21 +183,28 @@ impl Placer {
                     .any(|(node, state)| state.reduces_since.is_some() && !is_counted(node)))
     }
 
-    /// The jobs that may be ordered now, and whether a start on a node that only advises is left for later.
+    /// The jobs that may be ordered now, and whether a start is left for later.
+    ///
+    /// A start that an earlier placer decided and did not order waits for the first plan in which the power of
+    /// its GPUs is known: until then its GPUs have no caps within the limit.
     pub(super) fn startable(
         &self,
         node: &NodeId,
         jobs: Vec<DesiredJob>,
         raises_wait: bool,
     ) -> (Vec<DesiredJob>, bool) {
-        let waits = raises_wait && self.controller.limits().limits_power_of(node);
-        let state = self.nodes.get(node).filter(|state| waits && advises(state));
+        let is_planned = self.is_metered(node) && !self.plan_is_outdated;
+        let limited = self.controller.limits().limits_power_of(node);
+        let state = self.nodes.get(node).filter(|_| limited);
+        let state = state.filter(|state| !is_planned || (raises_wait && advises(state)));
         let Some(state) = state else { return (jobs, false) };
         let starts = |job: &DesiredJob| {
             let record = self.jobs.get(&job.job).map(|tracked| &tracked.record);
             let mut ordered = state.desired.iter().flat_map(|last| &last.jobs);
-            record.is_some_and(|record| record.phase == JobPhase::Starting)
-                && !ordered.any(|last| last.job == job.job && last.attempt == job.attempt)
+            // The site's scheduler starts the jobs that it places.
+            record.is_some_and(|record| {
+                record.phase == JobPhase::Starting && !placed_by_site(&record.spec)
+            }) && !ordered.any(|last| last.job == job.job && last.attempt == job.attempt)
         };
         let all = jobs.len();
         let others: Vec<DesiredJob> = jobs.into_iter().filter(|job| !starts(job)).collect();
@@ -198,12 +276,10 @@ impl Placer {
         if !silent && !refuses {
             return None;
         }
-        let ordered = state.desired.as_ref().filter(|_| !advises(state));
-        let ordered = ordered.map(|last| caps(state, &last.gpus));
+        let ordered = if advises(state) { BTreeMap::new() } else { highest_ordered(state) };
         let cap_at_most = |gpu: &AppliedGpu| {
             let reported = gpu.cap_mw.or_else(|| default_cap(gpu));
-            let ordered = ordered.as_ref().and_then(|caps| caps.get(&gpu.gpu).copied());
-            reported.max(ordered).unwrap_or_default()
+            reported.max(ordered.get(&gpu.gpu).copied()).unwrap_or_default()
         };
         let mut busy: Vec<GpuIndex> = launch
             .jobs
@@ -254,5 +330,25 @@ impl Placer {
                 caps.power.as_mw() / 1_000
             ));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_replaced_orders_keep_their_highest_caps() {
+        let mut replaced = ReplacedCaps::default();
+        for generation in 1..=100 {
+            let cap = if generation == 3 { 300 } else { 100 + generation };
+            replaced.add(generation, BTreeMap::from([(0, Power::from_w(cap))]));
+        }
+        assert_eq!(replaced.0.len(), REPLACED_MAX);
+        let highest = |replaced: &ReplacedCaps| replaced.0.iter().map(|(_, caps)| caps[&0]).max();
+        assert_eq!(highest(&replaced), Some(Power::from_w(300)));
+        replaced.forget(90);
+        assert_eq!(replaced.0.len(), 11);
+        assert_eq!(highest(&replaced), Some(Power::from_w(200)));
     }
 }

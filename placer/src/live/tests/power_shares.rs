@@ -160,6 +160,56 @@ fn the_cap_of_a_job_that_stops_does_not_rise() {
     pass(&mut world, 60, 2, 1_000);
 }
 
+/// The placer is killed between the record of a start and its order, before any cap was ordered.
+#[test]
+fn a_start_that_was_not_ordered_waits_until_its_power_is_known() {
+    let mut world = metered(2);
+    limit(&mut world, 1.1);
+    world.submit(spec("a", 2));
+    world.kill_at = Some(world.writes + 1);
+    // Hosts 600 W and idle GPUs 200 W leave 300 W: less than a draws at its default caps.
+    pass(&mut world, 20, 2, 1_100);
+    assert!(world.log.iter().any(|line| line.contains("killed")), "{:?}", world.log);
+    assert_eq!(world.record("a").phase, JobPhase::Starting);
+    assert!(world.desired("n0").jobs.is_empty(), "{:?}", world.log);
+    meter(&mut world, 2, IDLE);
+    pass(&mut world, 20, 2, 1_100);
+    assert!(world.is_live("n0", "a", 1), "{:?}", world.log);
+    assert_eq!(world.record("a").phase, JobPhase::Running);
+}
+
+/// A node that has reported its lowest caps may have carried out a raise since.
+#[test]
+fn no_cap_rises_before_an_unreported_raise_is_reduced() {
+    let mut world = metered(2);
+    // Hosts 600 W and idle GPUs 200 W leave 400 W: two GPUs at 250 W, or four at 150 W.
+    limit(&mut world, 1.2);
+    pass(&mut world, 5, 2, 1_200);
+    let caps = |world: &World, node: &str| {
+        let caps = world.reports(node).0.gpus.into_iter().filter_map(|gpu| gpu.cap_mw);
+        caps.map(|cap| cap.as_mw() / 1_000).collect::<Vec<_>>()
+    };
+    assert_eq!(caps(&world, "n0"), [100, 100]);
+    world.submit(spec("a", 2));
+    world.pass_without_reports();
+    assert!(world.is_live("n0", "a", 1));
+    assert_eq!(caps(&world, "n0"), [250, 250]);
+    // The order that reduces a's caps for b does not arrive.
+    world.cut_off("n0", true);
+    world.submit(spec("b", 2));
+    pass(&mut world, 10, 2, 1_200);
+    assert!(world.is_live("n1", "b", 1));
+    assert_eq!([caps(&world, "n0"), caps(&world, "n1")], [[250, 250], [100, 100]]);
+    // Silent for longer, it counts with the raise, not with the order in force.
+    pass(&mut world, 60, 2, 1_200);
+    assert_eq!(caps(&world, "n0"), [250, 250]);
+    assert!(world.log.iter().any(|line| line.contains("count with 498 W")), "{:?}", world.log);
+    world.cut_off("n0", false);
+    pass(&mut world, 60, 2, 1_200);
+    assert_eq!(world.record("b").phase, JobPhase::Running, "{:?}", world.log);
+    assert_eq!([caps(&world, "n0"), caps(&world, "n1")], [[150, 150], [150, 150]]);
+}
+
 #[test]
 fn a_silent_node_counts_with_the_caps_that_it_may_have() {
     let mut world = metered(2);

@@ -138,6 +138,12 @@ impl World {
     pub(in crate::live::tests) fn pause_placer(&mut self, seconds: u64) {
         self.now = self.now + Duration::from_secs(seconds);
     }
+    /// The placer and the nodes continue for a second, and the nodes' reports are lost.
+    pub(in crate::live::tests) fn pass_without_reports(&mut self) {
+        self.now = self.now + Duration::from_secs(1);
+        self.wake();
+        self.carry_out_orders();
+    }
     /// Sets the clock of a node back while its services restart.
     pub(in crate::live::tests) fn set_clock_back(&mut self, node: &str, seconds: u64) {
         let node = self.node_mut(node);
