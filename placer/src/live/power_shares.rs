@@ -18,6 +18,7 @@ use wattle_common::{GpuIndex, NodeId, Power, Timestamp};
 
 use crate::live::Placer;
 use crate::live::inventory::NodeState;
+use crate::live::site_jobs::placed_by_site;
 use crate::state::node::{FixedCaps, UnconfirmedCaps};
 
 /// Most replaced orders of which the caps are kept separately for each node.
@@ -182,21 +183,28 @@ impl Placer {
                     .any(|(node, state)| state.reduces_since.is_some() && !is_counted(node)))
     }
 
-    /// The jobs that may be ordered now, and whether a start on a node that only advises is left for later.
+    /// The jobs that may be ordered now, and whether a start is left for later.
+    ///
+    /// A start that an earlier placer decided and did not order waits for the first plan in which the power of
+    /// its GPUs is known: until then its GPUs have no caps within the limit.
     pub(super) fn startable(
         &self,
         node: &NodeId,
         jobs: Vec<DesiredJob>,
         raises_wait: bool,
     ) -> (Vec<DesiredJob>, bool) {
-        let waits = raises_wait && self.controller.limits().limits_power_of(node);
-        let state = self.nodes.get(node).filter(|state| waits && advises(state));
+        let is_planned = self.is_metered(node) && !self.plan_is_outdated;
+        let limited = self.controller.limits().limits_power_of(node);
+        let state = self.nodes.get(node).filter(|_| limited);
+        let state = state.filter(|state| !is_planned || (raises_wait && advises(state)));
         let Some(state) = state else { return (jobs, false) };
         let starts = |job: &DesiredJob| {
             let record = self.jobs.get(&job.job).map(|tracked| &tracked.record);
             let mut ordered = state.desired.iter().flat_map(|last| &last.jobs);
-            record.is_some_and(|record| record.phase == JobPhase::Starting)
-                && !ordered.any(|last| last.job == job.job && last.attempt == job.attempt)
+            // The site's scheduler starts the jobs that it places.
+            record.is_some_and(|record| {
+                record.phase == JobPhase::Starting && !placed_by_site(&record.spec)
+            }) && !ordered.any(|last| last.job == job.job && last.attempt == job.attempt)
         };
         let all = jobs.len();
         let others: Vec<DesiredJob> = jobs.into_iter().filter(|job| !starts(job)).collect();
