@@ -18,8 +18,8 @@
 //! * [`job`]: one job's windows and fitted models.
 //! * [`configurations`]: what a surface lists; [`method`]: what is predicted for each, by the physical
 //!   models or by statistics alone; [`calibration`]: intervals from earlier prediction errors.
-//! * [`predictor`]: all of that for many jobs, from a window (`predictor/learning.rs`) to a surface
-//!   (`predictor/surface.rs`); [`machine`]: the service's decisions.
+//! * [`predictor`]: all of that for many jobs, from a window (`predictor/src/predictor/learning.rs`) to a surface
+//!   (`predictor/src/predictor/surface.rs`); [`machine`]: the service's decisions.
 //!
 //! The library reads no clock and does no I/O: the same windows in the same order give the same
 //! bytes. It does not depend on the simulated hardware that it is evaluated on.

@@ -23,7 +23,7 @@ const POLL_EVERY: Duration = Duration::from_millis(10);
 
 /// States that a test, or a part of it, does not run here. The line is shown although the test passes.
 pub fn skipped(reason: &str) {
-    // Unlike `eprintln!`, this is not captured. Without stderr there is nobody to read it.
+    // Unlike `eprintln!`, this is not captured. Without stderr the line is lost.
     let _ = writeln!(io::stderr(), "SKIPPED: {reason}");
 }
 

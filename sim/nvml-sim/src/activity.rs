@@ -146,7 +146,7 @@ impl Activity {
     fn find_members(&mut self) {
         let pids: BTreeSet<u32> = numbers("/proc").collect();
         if pids.is_empty() {
-            // With too many open files nothing can be listed; what is known stays known.
+            // With too many open files nothing can be listed; the processes found before remain.
             return;
         }
         self.members.retain(|pid, _| pids.contains(pid));

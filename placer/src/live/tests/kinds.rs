@@ -35,7 +35,7 @@ fn a_job_that_requests_a_gpu_type_waits_for_it_and_runs_on_it() {
 }
 
 /// A surface with one point, one GPU of this type.
-fn surface(job: &str, gpu_type: &str, steps_per_s: f64) -> Surface {
+pub(super) fn surface(job: &str, gpu_type: &str, steps_per_s: f64) -> Surface {
     let exactly = |mean| Estimate { mean, low: mean, high: mean };
     Surface {
         job: job_id(job),

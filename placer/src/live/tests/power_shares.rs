@@ -8,6 +8,7 @@ use wattle_common::messages::{LaunchState, LedgerEntry, SetBudget};
 use wattle_common::{Budget, Power};
 
 use crate::live::Event;
+use crate::live::tests::kinds::surface;
 use crate::live::tests::spec;
 use crate::live::tests::world::World;
 use crate::power::groups::PowerGroup;
@@ -164,16 +165,18 @@ fn the_cap_of_a_job_that_stops_does_not_rise() {
 #[test]
 fn a_start_that_was_not_ordered_waits_until_its_power_is_known() {
     let mut world = metered(2);
-    limit(&mut world, 1.1);
-    world.submit(spec("a", 2));
+    // Hosts 600 W and idle GPUs 200 W leave 170 W: a is predicted to draw 200 W at its default cap of 250 W.
+    limit(&mut world, 0.97);
+    world.submit(spec("a", 1));
+    world.deliver(Event::SurfaceKnown(Box::new(surface("a", "v100", 1.0))));
     world.kill_at = Some(world.writes + 1);
-    // Hosts 600 W and idle GPUs 200 W leave 300 W: less than a draws at its default caps.
-    pass(&mut world, 20, 2, 1_100);
+    // The next placer knows neither the prediction nor the power of the GPUs.
+    pass(&mut world, 20, 2, 970);
     assert!(world.log.iter().any(|line| line.contains("killed")), "{:?}", world.log);
     assert_eq!(world.record("a").phase, JobPhase::Starting);
     assert!(world.desired("n0").jobs.is_empty(), "{:?}", world.log);
     meter(&mut world, 2, IDLE);
-    pass(&mut world, 20, 2, 1_100);
+    pass(&mut world, 20, 2, 970);
     assert!(world.is_live("n0", "a", 1), "{:?}", world.log);
     assert_eq!(world.record("a").phase, JobPhase::Running);
 }

@@ -14,7 +14,7 @@ fn parse(rows: &str) -> Trace {
 /// Start of the traces, s: Slurm prints 0 for an instant that is not set.
 const BEGIN: u32 = 1_000_000;
 
-/// A job of 1,000 s that starts so many seconds after the begin.
+/// A job of 1,000 s that starts `start` seconds after the begin.
 fn row(id: u32, start: u32, tres: &str, nodes: u32, list: &str) -> String {
     let (start, clock) = (BEGIN + start, "00:16:40");
     format!("{id}|gpu|{start}|{start}|{}|{clock}|{tres}|{nodes}|{list}\n", start + 1_000)
