@@ -1,7 +1,7 @@
 //! Turns: which tests of one process run at the same time.
 //!
-//! A test that starts servers or services holds a turn of a [`Weight`] until its end. Each processor has four
-//! shares, because such a test mostly waits. Heavy and long tests get their turns first, so that no long test is
+//! A test that starts servers or services holds a turn of a [`Weight`] until its end. Each processor has three
+//! shares, because such a test also waits. Heavy and long tests get their turns first, so that no long test is
 //! alone at the end of a run.
 //!
 //! [`super::NatsServer`] and the systems of `wattle-tests` take a light turn by themselves. A test with another
@@ -24,7 +24,7 @@ pub enum Weight {
 }
 
 /// Shares of one processor.
-const SHARES: usize = 4;
+const SHARES: usize = 3;
 
 impl Weight {
     fn shares(self, capacity: usize) -> usize {
