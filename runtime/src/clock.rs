@@ -32,8 +32,9 @@ const STEP_MIN: Duration = Duration::from_secs(2);
 
 /// Readings of the clocks of which the best is used.
 const READINGS: u32 = 5;
-/// Shortest sleep while the time is held, in wall time: polling more often would be work itself.
-const HELD_SLEEP_MIN: Duration = Duration::from_millis(2);
+/// Shortest sleep while the time is held, in wall time. Polling is work for which the clock is held: with 2 ms and a
+/// dozen services on a busy machine it kept the clock from running.
+const HELD_SLEEP_MIN: Duration = Duration::from_millis(15);
 
 static SOURCE: OnceLock<Source> = OnceLock::new();
 static STEADY: OnceLock<Steady> = OnceLock::new();

@@ -288,6 +288,11 @@ impl Node {
     pub fn held(&self) -> Duration {
         self.shared.grant().held(boot_time())
     }
+    /// Whether the clock is held now.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.shared.grant().is_held(boot_time())
+    }
     /// Wall time less the time for which the clock was held, microseconds.
     #[must_use]
     pub fn granted_us(&self) -> u64 {

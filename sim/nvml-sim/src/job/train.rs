@@ -21,6 +21,8 @@ const REPORT_EVERY: Duration = Duration::from_millis(200);
 const PEER_EVERY: Duration = Duration::from_millis(20);
 /// Shortest wait (wall time); epochs that end sooner are observed together.
 const WAIT_MIN: Duration = Duration::from_millis(2);
+/// The same while the clock is held: polling is work for which it is held.
+const HELD_WAIT_MIN: Duration = Duration::from_millis(15);
 /// Timeout for a missing peer (wall time while the clock is not held, microseconds), like that of a collective operation.
 const PEER_GRACE_US: u64 = 5_000_000;
 /// How long an ended process stays visible to its peers (wall time, microseconds).
@@ -328,7 +330,8 @@ impl Training<'_> {
             }
         };
         let until = until.map_or(longest, |span| self.setup.node.clock().wall_span(span));
-        until.clamp(WAIT_MIN, longest)
+        let shortest = if self.setup.node.is_held() { HELD_WAIT_MIN } else { WAIT_MIN };
+        until.clamp(shortest, longest)
     }
 
     /// Stays visible as ended until all peers have noticed or [`LINGER_US`] has passed.
