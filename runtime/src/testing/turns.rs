@@ -1,6 +1,6 @@
 //! Turns: which tests of one process run at the same time.
 //!
-//! A test that starts servers or services holds a turn of a [`Weight`] until its end. Each processor has three
+//! A test that starts servers or services holds a turn of a [`Weight`] until its end. Each processor has two
 //! shares, because such a test also waits. Heavy and long tests get their turns first, so that no long test is
 //! alone at the end of a run.
 //!
@@ -24,7 +24,7 @@ pub enum Weight {
 }
 
 /// Shares of one processor.
-const SHARES: usize = 3;
+const SHARES: usize = 2;
 
 impl Weight {
     fn shares(self, capacity: usize) -> usize {
