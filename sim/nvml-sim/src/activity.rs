@@ -2,10 +2,10 @@
 //!
 //! A process is of the cluster if its environment names the cluster's clock or one of its nodes: the services,
 //! the NATS server, jobs and their supervisors, from the instant at which they are forked. Further ones are given
-//! by their ids. The cluster sleeps if
-//! none of their threads runs, can run or waits for a disk. A message that is on its way makes its reader
-//! runnable when it is written to the socket, and a timer does when it expires, so no process has to cooperate. Work
-//! that moves between two processes while they are read can be missed; that costs one grant.
+//! by their ids. The cluster sleeps if none of their threads runs, can run or waits for a disk. A message makes its
+//! reader runnable when it is written to the socket, and a timer makes its owner runnable when it expires, so no
+//! process has to cooperate. Work that moves between two processes while they are read can be missed; the clock
+//! then runs for one grant too many.
 //!
 //! A look reads one file of the kernel if the whole machine is quiet, and otherwise the state of each thread
 //! of the cluster, twice: a message could pass from a thread that was not yet read to one that was.
