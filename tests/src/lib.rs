@@ -107,8 +107,22 @@ async fn start(
     let bus = Bus::connect_within(&BusConfig::at(&url), cluster.clone(), "test", PATIENCE)
         .await
         .expect("the bus answers");
-    until("wattle up is ready", async || error().contains(" is up: ").then_some(())).await;
+    until_up(&mut up, &log).await;
     (up, bus)
+}
+
+/// Waits until a `wattle up` with this log of its standard error is ready.
+///
+/// # Panics
+/// If it ends before.
+pub async fn until_up(up: &mut Child, log: &Path) {
+    let text = || std::fs::read_to_string(log).unwrap_or_default();
+    until("wattle up is ready", async || {
+        let ended = up.try_wait().expect("it is our child");
+        assert!(ended.is_none(), "wattle up has ended: {}", text());
+        text().contains(" is up: ").then_some(())
+    })
+    .await;
 }
 
 /// A running `wattle up`.

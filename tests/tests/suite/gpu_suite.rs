@@ -9,6 +9,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use wattle_common::env;
+use wattle_runtime::testing::{Weight, turn};
+use wattle_tests::simulated_clock::SimulatedClock;
 use wattle_tests::{program, repository};
 
 /// Seconds of system time per second of wall time.
@@ -17,6 +19,15 @@ const MODELS: [&str; 2] = ["resnet50-imagenet-b64", "bert-squad-b32"];
 
 fn suite() -> Command {
     Command::new(env!("CARGO_BIN_EXE_wattle-gpu-suite"))
+}
+
+/// A simulated node, and the clock that waits for the processes on it.
+fn node(state: &Path, gpus: &str) -> SimulatedClock {
+    let mut create = Command::new(program("wattle-simnode"));
+    create.arg("create").arg("--state").arg(state);
+    create.args(["--node", "n0", "--gpus", gpus, "--gpu-type", "v100", "--rate", RATE]);
+    assert!(create.status().unwrap().success());
+    SimulatedClock::start(&[state.to_owned()])
 }
 
 fn simulated(state: &Path, out: &Path, models: &[&str], seconds: &str) -> Command {
@@ -55,12 +66,11 @@ fn number(cell: &str) -> f64 {
 
 #[test]
 fn simulated_gpu() {
+    let _turn = turn(Weight::Long);
     let folder = tempfile::tempdir().unwrap();
     let (state, out) = (folder.path().join("n0"), folder.path().join("out"));
-    let mut create = Command::new(program("wattle-simnode"));
-    create.arg("create").arg("--state").arg(&state);
-    create.args(["--node", "n0", "--gpus", "2", "--gpu-type", "v100", "--rate", RATE]);
-    assert!(create.status().unwrap().success());
+    // A sample must not be late by simulated seconds: the counter is compared with the integral of samples.
+    let _clock = node(&state, "2");
 
     let done = simulated(&state, &out, &MODELS, "60").output().unwrap();
     assert!(done.status.success(), "{}", text(&done));
@@ -121,10 +131,7 @@ fn usage_errors_state_the_cause() {
 fn failed_training_is_part_of_the_record() {
     let folder = tempfile::tempdir().unwrap();
     let (state, out) = (folder.path().join("n0"), folder.path().join("out"));
-    let mut create = Command::new(program("wattle-simnode"));
-    create.arg("create").arg("--state").arg(&state);
-    create.args(["--node", "n0", "--gpus", "1", "--gpu-type", "v100", "--rate", RATE]);
-    assert!(create.status().unwrap().success());
+    let _clock = node(&state, "1");
     let done = simulated(&state, &out, &["no-such-model"], "5").output().unwrap();
     assert_eq!(done.status.code(), Some(1), "{}", text(&done));
     assert!(file(&out, ".md").contains("unknown workload"), "{}", file(&out, ".md"));

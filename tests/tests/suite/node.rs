@@ -416,6 +416,7 @@ async fn the_agent_outlives_nonsense_lost_gpus_and_the_bus() {
 
     node.server.kill();
     node.server.restart().await;
+    node.report("the bus is back", |_| true).await;
     node.order(7, HOUR, vec![cap(0, 170)]).await;
     node.report("it obeys again", |r| r.gpus[0].cap_mw == Some(w(170))).await;
 }

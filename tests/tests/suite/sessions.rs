@@ -11,7 +11,7 @@ use std::process::{Child, Stdio};
 
 use wattle_runtime::testing::{self, Weight, turn};
 use wattle_testkit::documentation::{self, Run, commands, words};
-use wattle_tests::{PATIENCE, kill, simulated_clock, until};
+use wattle_tests::{PATIENCE, kill, simulated_clock, until_up};
 
 use crate::commands::{Workplace, difference, stdout};
 
@@ -103,12 +103,8 @@ async fn run(page: &str, session: &[documentation::Command]) {
         let words = words(text);
         if words.get(..2).is_some_and(|words| words == ["wattle", "up"]) {
             drop(started.take());
-            started = Some(start(&workplace, text));
-            until("wattle up is ready", async || {
-                let log = std::fs::read_to_string(workplace.path().join("up.err"));
-                log.unwrap_or_default().contains(" is up: ").then_some(())
-            })
-            .await;
+            let Started(child) = started.insert(start(&workplace, text));
+            until_up(child, &workplace.path().join("up.err")).await;
             continue;
         }
         let is_read = !words.iter().take(3).any(|word| ONCE.contains(&word.as_str()));

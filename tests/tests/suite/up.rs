@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use wattle_runtime::testing::write_script;
-use wattle_tests::{System, program, until};
+use wattle_tests::{System, program, until, until_up};
 
 fn entries(folder: &Path) -> Vec<String> {
     let read = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -100,7 +100,7 @@ async fn output_of_jobs_outlives_an_interrupted_up() {
     let mut url = String::new();
     BufReader::new(up.stdout.take().unwrap()).read_line(&mut url).unwrap();
     let error = || std::fs::read_to_string(&log).unwrap();
-    until("wattle up is ready", async || error().contains(" is up: ").then_some(())).await;
+    until_up(&mut up, &log).await;
     let submit = |job: &str, script: &str| {
         let output = Command::new(program("wattle"))
             .args(["submit", "--nats", url.trim(), "--cluster", "local", "--job", job, "--"])

@@ -2,17 +2,13 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Context as _;
 use wattle_common::ClusterId;
 use wattle_runtime::bus::{Bus, BusConfig};
 
-use super::processes::{Processes, Program};
+use super::processes::{Processes, Program, READY_WITHIN};
 use crate::output::usage;
-
-/// Time limit for the server to answer.
-const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Starts a server with its streams in `store` and this additional environment; returns its address.
 pub(crate) fn start(
@@ -28,7 +24,7 @@ pub(crate) fn start(
 
 /// Connects to the server at `url`, waiting for it to answer.
 pub(crate) async fn connect(url: &str, cluster: &ClusterId) -> anyhow::Result<Bus> {
-    Bus::connect_within(&BusConfig::at(url), cluster.clone(), "wattle-up", PATIENCE)
+    Bus::connect_within(&BusConfig::at(url), cluster.clone(), "wattle-up", READY_WITHIN)
         .await
         .with_context(|| format!("no NATS server answers at {url}"))
 }

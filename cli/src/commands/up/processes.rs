@@ -30,6 +30,9 @@ const PAUSE: Duration = Duration::from_millis(300);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A process that exits within this time of its start has failed to start.
 const START: Duration = Duration::from_secs(2);
+/// Time limit for processes to answer after their start, wall time: a busy machine starts them slowly. One that
+/// ends is reported at once.
+pub(super) const READY_WITHIN: Duration = Duration::from_secs(300);
 /// Number of consecutive failed starts after which the failure is reported.
 const FAILED_STARTS_MAX: u32 = 3;
 

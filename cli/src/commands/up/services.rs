@@ -12,11 +12,12 @@ use wattle_common::subject::Topic;
 use wattle_common::{ClusterId, NodeId, Power};
 use wattle_launcher::engine::local::kill_all;
 use wattle_runtime::bus::Bus;
+use wattle_runtime::clock;
 
 use super::configs::{self, Overrides};
 use super::folder::METRICS;
 use super::hardware::{Hardware, Node};
-use super::processes::{Processes, Program, find_own};
+use super::processes::{Processes, Program, READY_WITHIN, find_own};
 use super::simulated_sleep::{self, Transition};
 use crate::commands::cancel::cancel;
 use crate::commands::jobs::records;
@@ -25,8 +26,8 @@ use crate::output::note;
 
 /// The shipped predictors by their example files; all are evaluated side by side.
 const PREDICTORS: [&str; 2] = ["predictor", "predictor-statistical"];
-/// Time limit for the first reports.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Interval at which missing reports are named, wall time.
+const NAME_MISSING_EVERY: Duration = Duration::from_secs(10);
 /// Time limit for killed jobs to end, wall time.
 const KILL_PATIENCE: Duration = Duration::from_secs(3);
 /// Time limit of a service discovery request, wall time.
@@ -240,20 +241,27 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
 pub(crate) async fn ready(bus: &Bus, hardware: &Hardware) -> anyhow::Result<()> {
     let wanted = hardware.nodes.len();
     let mut last = String::from("nothing has reported");
+    let began = clock::work_time();
     let reported = async {
+        let mut noted = began;
         loop {
             match missing(bus, wanted).await {
                 Ok(None) => return,
                 Ok(Some(what)) => last = what,
                 Err(error) => last = error.to_string(),
             }
+            let now = clock::work_time();
+            if now - noted >= NAME_MISSING_EVERY {
+                noted = now;
+                note(&format!("waiting for {} s: {last}", (now - began).as_secs()));
+            }
             tokio::time::sleep(LOOK_EVERY).await;
         }
     };
-    tokio::time::timeout(PATIENCE, reported)
+    tokio::time::timeout(READY_WITHIN, reported)
         .await
         .map_err(|_| ())
-        .or_else(|()| anyhow::bail!("after {PATIENCE:?} {last}; the logs say why"))
+        .or_else(|()| anyhow::bail!("after {READY_WITHIN:?} {last}; the logs say why"))
 }
 
 /// The first service that has not reported or does not answer yet.

@@ -2,11 +2,12 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use wattle_experiments::bound::PricedSearch;
 use wattle_experiments::compare::{
     Accounting, Case, CaseFilter, CompareError, CompareOptions, Comparer, Comparison, EqualCarbon,
-    Form, Knobs, Neighbours, Summary, Surfaces, Worlds, cases, to_table,
+    Form, Knobs, Neighbours, Orders, Summary, Surfaces, Worlds, cases, to_table,
 };
 use wattle_experiments::frontier::{Frontier, FrontierPoint};
 use wattle_simulator::{Forecast, Lengths};
@@ -60,6 +61,16 @@ fn compared(worlds: &Worlds, cases: &[Case], options: CompareOptions) -> Vec<Com
 fn of_eaco_28(filter: &CaseFilter<'_>, options: CompareOptions) -> Vec<Comparison> {
     let (worlds, cases) = cases("eaco-28", filter).unwrap();
     compared(&worlds, &cases, options)
+}
+
+/// The case with its first jobs; with all of them in a run of all cases.
+fn first_jobs(case: &Case, count: u32) -> Case {
+    let count = wattle_testkit::cases(count, u32::MAX) as usize;
+    let mut jobs = Orders::clone(&case.jobs);
+    for order in jobs.rigid.iter_mut().chain(&mut jobs.elastic) {
+        order.jobs.truncate(count);
+    }
+    Case { jobs: Arc::new(jobs), ..case.clone() }
 }
 
 /// No run of the first order lies below the bound, and the tighter bound not below the other.
@@ -117,7 +128,7 @@ fn distances_to_the_bound_sum_to_the_total() {
     let (only_mild, published) = ([Neighbours::Mild], ["published".to_owned()]);
     let filter = CaseFilter { worlds: &only_mild, workloads: &published, ..ALL_CASES };
     let (worlds, cases) = cases("eaco-28", &filter).unwrap();
-    let case = cases.iter().find(|case| !case.deadlines).unwrap();
+    let case = &first_jobs(cases.iter().find(|case| !case.deadlines).unwrap(), 40);
     let errs = CompareOptions { surfaces: Surfaces::Smooth(0.2), ..options("wattle") };
     let mut comparer = Comparer::new(&worlds, errs);
     let comparison = comparer.compare(case, &mut |_, _| ()).unwrap();
@@ -284,16 +295,8 @@ fn missing_input_is_named_with_the_remedy() {
     assert!(matches!(error("eaco-64", &negative), CompareError::Load(_)));
 }
 
-fn of_powerflow_16(data: &Path, options: CompareOptions) -> Comparison {
-    one_at_76("powerflow-16", data, &[], options)
-}
-
-fn one_at_76(
-    scenario: &str,
-    data: &Path,
-    workloads: &[String],
-    options: CompareOptions,
-) -> Comparison {
+/// The worlds and the case of a scenario at load 0.76.
+fn at_76(scenario: &str, data: &Path, workloads: &[String]) -> (Worlds, Case) {
     let filter = CaseFilter {
         data: Some(data),
         loads: &[0.76],
@@ -302,9 +305,9 @@ fn one_at_76(
         workloads,
         ..ALL_CASES
     };
-    let (worlds, cases) = cases(scenario, &filter).unwrap();
+    let (worlds, mut cases) = cases(scenario, &filter).unwrap();
     assert_eq!(cases.len(), 1);
-    compared(&worlds, &cases, options).remove(0)
+    (worlds, cases.remove(0))
 }
 
 /// Following the grid by the price costs nothing at equal emissions; waiting for it emits less and
@@ -313,7 +316,8 @@ fn one_at_76(
 fn price_tracking_and_deferral_are_separate_policies() {
     let Some(data) = data() else { return };
     let policies = "powerflow,greenflow,powerflow+defer";
-    let comparison = one_at_76("greenflow-16", &data, &["CA-spring".to_owned()], options(policies));
+    let (worlds, case) = at_76("greenflow-16", &data, &["CA-spring".to_owned()]);
+    let comparison = compared(&worlds, &[first_jobs(&case, 300)], options(policies)).remove(0);
     assert_eq!(comparison.workload, "CA-spring");
     let of = |family: &'static str| comparison.policies.iter().filter(move |r| r.family == family);
     let least = |family| of(family).filter_map(|r| r.counted_kg).fold(f64::INFINITY, f64::min);
@@ -345,7 +349,8 @@ fn price_tracking_and_deferral_are_separate_policies() {
 #[test]
 fn powerflow_keeps_its_lead() {
     let Some(data) = data() else { return };
-    let comparison = of_powerflow_16(&data, options("powerflow,fifo,tiresias,srtf"));
+    let (worlds, case) = at_76("powerflow-16", &data, &[]);
+    let comparison = compared(&worlds, &[case], options("powerflow,fifo,tiresias,srtf")).remove(0);
     no_run_is_below_the_bound(&comparison);
     for (baseline, expected) in [("fifo", 2.13), ("tiresias", 1.54), ("srtf", 1.28)] {
         let of = |s: &&Summary| s.policy == "powerflow" && s.baseline == baseline;
@@ -359,11 +364,13 @@ fn powerflow_keeps_its_lead() {
 #[test]
 fn surface_noise_has_the_given_size_and_a_cost() {
     let Some(data) = data() else { return };
+    let (worlds, case) = at_76("powerflow-16", &data, &[]);
+    let case = [first_jobs(&case, 150)];
     let mape = |surfaces: Surfaces| {
         // The bound is not read here.
         let bound = Some(PricedSearch { steps: 1, energy_prices: 1, ..PricedSearch::default() });
         let one = CompareOptions { surfaces, bound, ..options("powerflow") };
-        let comparison = of_powerflow_16(&data, one);
+        let comparison = compared(&worlds, &case, one).remove(0);
         assert_eq!(comparison.surfaces, surfaces);
         let run = &comparison.policies[0].outcome;
         (run.prediction.as_ref().unwrap().speed.mape.unwrap(), run.jct_s_mean.unwrap())

@@ -11,6 +11,7 @@ use wattle_common::ClusterId;
 use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_tests::examples::{example, simulate_gpus};
 use wattle_tests::http::http;
+use wattle_tests::simulated_clock::SimulatedClock;
 use wattle_tests::{kill, program, until};
 
 use super::{Site, error_of, text_of, wattle};
@@ -29,6 +30,7 @@ const SERVICES: [(&str, &str, &str); 7] = [
 struct Services {
     children: BTreeMap<&'static str, Child>,
     folder: PathBuf,
+    _clock: SimulatedClock,
 }
 
 impl Drop for Services {
@@ -76,6 +78,7 @@ fn start(site: &Site) -> Services {
         .status()
         .unwrap();
     assert!(made.success());
+    let clock = SimulatedClock::start(std::slice::from_ref(&state));
     let mut children = BTreeMap::new();
     // The placer creates the storage; the others wait for it.
     for (service, example, key) in SERVICES.into_iter().rev() {
@@ -94,7 +97,7 @@ fn start(site: &Site) -> Services {
             .unwrap();
         children.insert(service, child);
     }
-    Services { children, folder }
+    Services { children, folder, _clock: clock }
 }
 
 #[tokio::test]
