@@ -46,12 +46,16 @@ async fn accounted_end(site: &SlurmSite, id: u32) -> Vec<String> {
     .await
 }
 
-/// The fields of the last run of a job in the accounting database.
+/// The fields of the last run of a job in the accounting database. A job that completes while Wattle requeues it
+/// is back in the queue afterwards, where Wattle cancels it: this row has no nodes and is no run.
 fn accounted(site: &SlurmSite, id: u32) -> Vec<String> {
     let job = id.to_string();
     let format = "--format=state,nodelist,alloctres,admincomment";
-    let output = site.as_user("root", &["sacct", "-X", "-P", "-n", "-j", &job, format]);
-    output.lines().last().unwrap_or_default().split('|').map(str::to_owned).collect()
+    let output = site.as_user("root", &["sacct", "-X", "-D", "-P", "-n", "-j", &job, format]);
+    let rows = output.lines().map(|row| row.split('|').map(str::to_owned).collect::<Vec<_>>());
+    let rows: Vec<_> = rows.collect();
+    let run = rows.iter().rfind(|row| row.get(1).is_some_and(|nodes| nodes != "None assigned"));
+    run.or(rows.last()).cloned().unwrap_or_else(|| vec![String::new()])
 }
 
 #[tokio::test]
