@@ -55,7 +55,7 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
         &["common", "world", "grid", "predictor", "placer", "slurm", "measurements"],
         &[],
     ),
-    ("saving", &["common", "world", "placer", "simulator"], &[]),
+    ("saving", &["common", "world", "placer", "simulator", "view"], &[]),
     ("experiments", &["common", "world", "placer", "baselines", "simulator", "saving"], &[]),
     ("lab", &["cli", "predictor", "simulator", "baselines", "experiments", "evaluation"], &[]),
     (
