@@ -33,7 +33,7 @@ use wattle_common::bounds::OrderVersion;
 use wattle_common::id::{SubmissionId, UserId};
 use wattle_common::job::{JobSpec, NodeShare};
 use wattle_common::messages::{JobRecord, LaunchReport, LaunchState, NodeDesired};
-use wattle_common::{GpuIndex, JobId, Machine, NodeId, Timestamp};
+use wattle_common::{GpuIndex, JobId, Machine, NodeId, RaisedAlarms, Timestamp};
 
 use crate::command::{Command, SlurmError};
 use crate::intake;
@@ -176,7 +176,7 @@ pub struct SlurmMachine {
     absent_since: BTreeMap<JobId, Timestamp>,
     /// Ends of jobs that Slurm no longer has, from the accounting database.
     ended_absent: BTreeMap<JobId, Timestamp>,
-    alarmed: BTreeSet<Alarm>,
+    alarms: RaisedAlarms<Alarm>,
     /// Slurm's reasons of jobs that were taken back.
     reasons: BTreeMap<u32, String>,
     /// Number of commands of this round.
@@ -214,7 +214,7 @@ impl SlurmMachine {
             to_signal: BTreeSet::new(),
             absent_since: BTreeMap::new(),
             ended_absent: BTreeMap::new(),
-            alarmed: BTreeSet::new(),
+            alarms: RaisedAlarms::new(alarm::ALARMS_MAX),
             reasons: BTreeMap::new(),
             commands: 0,
             pending: 0,
@@ -321,14 +321,11 @@ impl SlurmMachine {
                 self.command_at.insert(id, now + self.settings.retry);
             }
         }
-        self.alarm(Alarm::Command { command, error: error.to_string() }, out);
+        self.alarm(now, Alarm::Command { command, error: error.to_string() }, out);
     }
 
-    fn alarm(&mut self, alarm: Alarm, out: &mut Vec<Action>) {
-        if self.alarmed.len() >= alarm::ALARMED_MAX {
-            self.alarmed.clear();
-        }
-        if self.alarmed.insert(alarm.key()) {
+    fn alarm(&mut self, now: Timestamp, alarm: Alarm, out: &mut Vec<Action>) {
+        if self.alarms.is_new(now, &alarm.key()) {
             out.push(Action::Alarm(alarm));
         }
     }
@@ -384,7 +381,7 @@ impl Machine for SlurmMachine {
                 self.records.remove(&job);
             }
             Event::Answered { job, refused: Some(error) } => {
-                self.alarm(Alarm::Refused { job, error }, out);
+                self.alarm(now, Alarm::Refused { job, error }, out);
             }
             // Its record shows whether it was accepted.
             Event::Answered { refused: None, .. } => {}

@@ -221,7 +221,7 @@ impl SlurmMachine {
         if now < since + self.settings.absence_max {
             return None;
         }
-        self.alarm(Alarm::Vanished { job: id.clone() }, out);
+        self.alarm(now, Alarm::Vanished { job: id.clone() }, out);
         Some(self.cancelled(now, id, known, stops, out))
     }
 

@@ -94,7 +94,7 @@ impl SlurmMachine {
             return;
         }
         let terms = Terms::parse(&job.comment, self.settings.offset_s).unwrap_or_else(|error| {
-            self.alarm(Alarm::Terms { job: id.clone(), error: error.to_string() }, out);
+            self.alarm(now, Alarm::Terms { job: id.clone(), error: error.to_string() }, out);
             Terms::default()
         });
         let mut spec = intake::spec(id.clone(), job, tag, &terms, &self.settings.gpu_types);

@@ -32,7 +32,7 @@ impl SlurmMachine {
             .map(|(gpu, _)| gpu.clone())
             .collect();
         for (node, gpu) in lasting {
-            self.alarm(Alarm::Leaked { node, gpu }, out);
+            self.alarm(now, Alarm::Leaked { node, gpu }, out);
         }
     }
 

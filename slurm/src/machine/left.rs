@@ -21,7 +21,7 @@ impl SlurmMachine {
         out: &mut Vec<Action>,
     ) -> Option<Status> {
         if !self.owner_agrees(id, job) {
-            self.alarm(Alarm::Owner { job: id.clone() }, out);
+            self.alarm(now, Alarm::Owner { job: id.clone() }, out);
             return None;
         }
         let Some(known) = self.records.get(id).cloned() else {
@@ -52,7 +52,7 @@ impl SlurmMachine {
                 if cancels {
                     self.command(now, job.id, Command::Cancel(job.id), out);
                 } else if is_requested {
-                    self.alarm(Alarm::NotOurs { job: id.clone() }, out);
+                    self.alarm(now, Alarm::NotOurs { job: id.clone() }, out);
                 }
                 let state =
                     if stops && cancels { LaunchState::Stopping } else { LaunchState::Running };

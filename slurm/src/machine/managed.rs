@@ -27,7 +27,7 @@ impl SlurmMachine {
         out: &mut Vec<Action>,
     ) -> Option<Status> {
         if !self.owner_agrees(id, job) {
-            self.alarm(Alarm::Owner { job: id.clone() }, out);
+            self.alarm(now, Alarm::Owner { job: id.clone() }, out);
             return None;
         }
         let Some(known) = self.records.get(id).cloned() else {
@@ -324,7 +324,7 @@ impl SlurmMachine {
         }
         let signal = known.checkpoint_signal.as_deref();
         let Some(signal) = signal.filter(|_| job.requeue && job.is_batch) else {
-            self.alarm(Alarm::NoConsent { job: id.clone() }, out);
+            self.alarm(now, Alarm::NoConsent { job: id.clone() }, out);
             return false;
         };
         let signal = signal.strip_prefix("SIG").unwrap_or(signal);

@@ -31,7 +31,7 @@ impl SlurmMachine {
             let is_absurd = matches!(refused, OrderRefused::OutOfBounds(_));
             let known = self.refused_orders.insert(node.clone(), desired.generation);
             if is_absurd && known != Some(desired.generation) {
-                self.alarm(Alarm::Order { node, error: refused.to_string() }, out);
+                self.alarm(now, Alarm::Order { node, error: refused.to_string() }, out);
             }
             return;
         }
