@@ -22,8 +22,6 @@ mod leaked;
 mod left;
 mod lookup;
 mod managed;
-mod orders;
-mod record;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,21 +29,19 @@ use std::time::Duration;
 
 use wattle_common::bounds::OrderVersion;
 use wattle_common::id::{SubmissionId, UserId};
-use wattle_common::job::{JobSpec, NodeShare};
-use wattle_common::messages::{JobRecord, LaunchReport, LaunchState, NodeDesired};
+use wattle_common::job::JobSpec;
+use wattle_common::messages::{JobRecord, LaunchReport, NodeDesired};
 use wattle_common::{GpuIndex, JobId, Machine, NodeId, RaisedAlarms, Timestamp};
+use wattle_site::{Known, Level, Orders, PersistedState, Released, Reports, Status};
 
 use crate::command::{Command, SlurmError};
 use crate::intake;
-use crate::level::Level;
 use crate::past::PastRun;
-use crate::released::{PersistedState, Released};
 use crate::view::{SlurmJob, SlurmState, SlurmView};
 
 pub use alarm::Alarm;
 
 use lookup::Past;
-use record::Known;
 
 /// Commands of one round; the remaining ones follow in the next round.
 const COMMANDS_MAX: usize = 50;
@@ -138,28 +134,11 @@ pub enum Action {
     Alarm(Alarm),
 }
 
-/// The state of a job's newest attempt, for reports.
-#[derive(Clone, Debug, PartialEq)]
-struct Status {
-    slurm_id: u32,
-    uid: u32,
-    attempt: u32,
-    state: LaunchState,
-    /// The GPUs that the job holds on each node; empty: those of its order.
-    on: Vec<NodeShare>,
-    since: Timestamp,
-    log_path: String,
-}
-
 /// The decisions about the jobs of one Slurm cluster.
 pub struct SlurmMachine {
     settings: Settings,
-    instance: String,
     state: PersistedState,
-    /// Whether `state.obeyed` has changed since it was stored.
-    has_new_orders: bool,
-    desired: BTreeMap<NodeId, NodeDesired>,
-    refused_orders: BTreeMap<NodeId, u64>,
+    orders: Orders,
     records: BTreeMap<JobId, Known>,
     view: Option<SlurmView>,
     /// By job, because Slurm gives an id again after a crash.
@@ -189,8 +168,7 @@ pub struct SlurmMachine {
     /// Since when Slurm counts a GPU as used that no job has.
     leaked_since: BTreeMap<(NodeId, GpuIndex), Timestamp>,
     status: BTreeMap<JobId, Status>,
-    reports: BTreeMap<NodeId, report::Reported>,
-    wake_at: Option<Timestamp>,
+    reports: Reports,
 }
 
 impl SlurmMachine {
@@ -198,12 +176,10 @@ impl SlurmMachine {
     #[must_use]
     pub fn new(settings: Settings, state: PersistedState, instance: String) -> Self {
         Self {
+            reports: Reports::new(instance, settings.heartbeat),
             settings,
-            instance,
             state,
-            has_new_orders: false,
-            desired: BTreeMap::new(),
-            refused_orders: BTreeMap::new(),
+            orders: Orders::default(),
             records: BTreeMap::new(),
             view: None,
             past: BTreeMap::new(),
@@ -222,16 +198,14 @@ impl SlurmMachine {
             to_hold: Vec::new(),
             leaked_since: BTreeMap::new(),
             status: BTreeMap::new(),
-            reports: BTreeMap::new(),
-            wake_at: None,
         }
     }
 
     fn round(&mut self, now: Timestamp, view: SlurmView, out: &mut Vec<Action>) {
-        if std::mem::take(&mut self.has_new_orders) {
+        if self.orders.take_new() {
             out.push(Action::StoreObeyed(self.state.obeyed.clone()));
         }
-        let orders = self.orders();
+        let orders = self.orders.of_jobs();
         let identified = self.identify(&view);
         self.commands = 0;
         self.given.clear();
@@ -256,6 +230,27 @@ impl SlurmMachine {
         self.find_leaks(now, &view, out);
         self.view = Some(view);
         self.report(now, out);
+    }
+
+    /// Keeps a desired state, unless it is older than the last one or absurd.
+    fn obey(&mut self, now: Timestamp, desired: NodeDesired, out: &mut Vec<Action>) {
+        let node = desired.node.clone();
+        let lease_max = self.settings.lease_max;
+        match self.orders.obey(now, desired, &mut self.state.obeyed, lease_max) {
+            Ok(true) => self.reports.make_due(now, &node),
+            Ok(false) => {}
+            Err(error) => self.alarm(now, Alarm::Order { node, error: error.to_string() }, out),
+        }
+    }
+
+    /// Keeps the records of Slurm's jobs, and of others whose orders must be refused.
+    fn record_changed(&mut self, record: &JobRecord) {
+        let job = &record.spec.job;
+        if record.phase.is_final() && intake::slurm_id(job).is_none() {
+            self.records.remove(job);
+        } else {
+            self.records.insert(job.clone(), Known::of(record));
+        }
     }
 
     /// Whether a job may get a command now.
@@ -395,6 +390,6 @@ impl Machine for SlurmMachine {
     }
 
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
-        self.wake_at.map(|at| (at, "heartbeat"))
+        self.reports.next_wake().map(|at| (at, "heartbeat"))
     }
 }

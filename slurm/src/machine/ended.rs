@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use wattle_common::id::UserId;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::{LaunchState, ReachedLimit};
+use wattle_common::messages::{JobProcesses, LaunchState, ReachedLimit};
 use wattle_common::units::Energy;
 use wattle_common::{JobId, Timestamp};
+use wattle_site::terms::PREFIX;
+use wattle_site::{JobOrder, Known, Level, Status, Terms};
 
 use super::managed::{is_completion, status};
-use super::orders::JobOrder;
-use super::record::Known;
-use super::{Action, Alarm, SlurmMachine, Status};
+use super::{Action, Alarm, SlurmMachine};
 use crate::command::Command;
 use crate::intake;
 use crate::past::{PastRun, PastState};
-use crate::terms::{Tag, Terms};
+use crate::tag::Tag;
 use crate::view::{SlurmJob, SlurmState, SlurmView};
 
 /// Exit code of a program that SIGTERM ended.
@@ -183,10 +183,9 @@ impl SlurmMachine {
             let order = orders.get(&id);
             if let Some(state) = self.end_of_absent(now, &id, &known, order, since, out) {
                 let attempt = order.map_or(known.attempt, |order| order.attempt);
-                let log_path = String::new();
-                let uid = 0;
-                let status =
-                    Status { slurm_id, uid, attempt, state, on: Vec::new(), since, log_path };
+                let processes = JobProcesses::Slurm { job: slurm_id, uid: 0 };
+                let (on, log_path) = (Vec::new(), String::new());
+                let status = Status { attempt, state, processes, on, since, log_path };
                 self.status.insert(id, status);
             }
         }
@@ -248,7 +247,7 @@ impl SlurmMachine {
 
     /// Writes the energy of ended jobs into Slurm's accounting database.
     pub(super) fn write_energy(&mut self, now: Timestamp, view: &SlurmView, out: &mut Vec<Action>) {
-        if self.settings.level < crate::Level::Caps || !self.settings.has_accounting {
+        if self.settings.level < Level::Caps || !self.settings.has_accounting {
             return;
         }
         let mut commands = Vec::new();
@@ -269,7 +268,7 @@ impl SlurmMachine {
             let Some(slurm_id) = slurm_id.filter(|_| is_due) else { continue };
             let comment = job.map_or("", |job| job.admin_comment.as_str());
             // A comment of another program stays.
-            let is_free = comment.is_empty() || comment.starts_with("wattle:");
+            let is_free = comment.is_empty() || comment.starts_with(PREFIX);
             let is_over = job.is_none_or(|job| job.state.is_final());
             let is_allowed = self.command_at.get(&slurm_id).is_none_or(|at| now >= *at);
             if is_free && is_over && is_allowed {
@@ -305,7 +304,7 @@ impl SlurmMachine {
 fn energy_text(id: &JobId, known: &Known, energy: Energy) -> String {
     let tag = intake::suffix(id).filter(|_| !known.placed_by_site);
     let tag = tag.map_or_else(String::new, |tag| format!("tag={tag} "));
-    format!("wattle: {tag}energy_j={:.0}", energy.as_j())
+    format!("{PREFIX} {tag}energy_j={:.0}", energy.as_j())
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use wattle_common::id::{SubmissionId, UserId};
 use wattle_common::{JobId, Timestamp};
+use wattle_site::{Level, Terms};
 
 use super::{Action, Alarm, SlurmMachine};
 use crate::command::Command;
 use crate::intake;
-use crate::level::Level;
-use crate::terms::{Tag, Terms};
+use crate::tag::Tag;
 use crate::view::{SlurmJob, SlurmView};
 
 /// Most tasks of an array that become jobs in one round.
@@ -67,7 +67,7 @@ impl SlurmMachine {
     /// Whether the record of a job, if there is one, has the owner that Slurm has.
     pub(super) fn owner_agrees(&self, id: &JobId, job: &SlurmJob) -> bool {
         let known = self.records.get(id);
-        known.is_none_or(|known| known.user.as_deref() == Some(intake::user_of(job).as_str()))
+        known.is_none_or(|known| known.is_of(&intake::user_of(job)))
     }
 
     /// Whether Wattle places the job.

@@ -3,10 +3,10 @@
 use wattle_common::job::JobPhase;
 use wattle_common::messages::LaunchState;
 use wattle_common::{JobId, Timestamp};
+use wattle_site::{JobOrder, Status};
 
 use super::managed::status;
-use super::orders::JobOrder;
-use super::{Action, Alarm, SlurmMachine, Status};
+use super::{Action, Alarm, SlurmMachine};
 use crate::command::Command;
 use crate::view::{SlurmJob, SlurmState};
 

@@ -1,15 +1,13 @@
 //! Jobs that Wattle places: one step for each state in Slurm.
 
 use wattle_common::job::JobPhase;
-use wattle_common::messages::LaunchState;
-use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
+use wattle_common::messages::{JobProcesses, LaunchState};
+use wattle_common::{JobId, Timestamp};
+use wattle_site::{JobOrder, Known, Released, Status, Terms};
 
-use super::orders::JobOrder;
-use super::record::Known;
-use super::{Action, Alarm, SlurmMachine, Status, gres};
+use super::{Action, Alarm, SlurmMachine, gres};
 use crate::command::{Command, Place};
-use crate::released::Released;
-use crate::terms::{Tag, Terms};
+use crate::tag::Tag;
 use crate::view::{SlurmJob, SlurmState, SlurmView};
 
 /// Slurm's reason for a job that its owner, or the intake plugin for it, holds.
@@ -184,7 +182,7 @@ impl SlurmMachine {
         let mut held = gres::held_by_others(view, job.id);
         held.extend(self.given.iter().cloned());
         // A job that holds a GPU without an order for it must leave first: Slurm waits for that.
-        held.retain(|(node, gpu)| self.is_shared(node, *gpu, id));
+        held.retain(|(node, gpu)| self.orders.is_shared(node, *gpu, id));
         let gres = match gres::text(self.settings.level, &order.shares, &held) {
             Ok(gres) => gres,
             Err(error) => {
@@ -205,14 +203,6 @@ impl SlurmMachine {
         let place = Place { id: job.id, admin_comment, gres, nodes, extra: Vec::new() };
         self.command(now, job.id, Command::Place(place), out);
         None
-    }
-
-    /// Whether a desired state gives a GPU to another job, too.
-    fn is_shared(&self, node: &NodeId, gpu: GpuIndex, id: &JobId) -> bool {
-        self.desired.get(node).is_some_and(|desired| {
-            let mut jobs = desired.jobs.iter();
-            jobs.any(|job| job.job != *id && !job.stop && job.gpus.contains(&gpu))
-        })
     }
 
     /// Stores the release of an attempt, or that a run was found. `released`: `at_us` is not after its start.
@@ -381,10 +371,9 @@ pub(super) fn status(job: &SlurmJob, attempt: u32, state: LaunchState) -> Status
         _ => job.ended_at,
     };
     Status {
-        slurm_id: job.id,
-        uid: job.uid,
         attempt,
         state,
+        processes: JobProcesses::Slurm { job: job.id, uid: job.uid },
         on: Vec::new(),
         since: since.unwrap_or(job.submitted_at),
         log_path: job.output.clone(),
