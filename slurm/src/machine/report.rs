@@ -1,13 +1,13 @@
 //! The states of all nodes, for their reports.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::messages::{LaunchedJob, SiteNode};
-use wattle_common::{GpuIndex, NodeId, Timestamp};
-use wattle_site::NodeState;
+use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
 use wattle_site::report::{is_live, launched_on, refused};
+use wattle_site::{NodeState, Status};
 
-use super::{Action, SlurmMachine};
+use super::{Action, Found, SlurmMachine};
 use crate::intake;
 use crate::view::{SlurmNode, SlurmState, SlurmView};
 
@@ -20,9 +20,9 @@ impl SlurmMachine {
     /// Nothing is reported without a view of Slurm. While Slurm does not answer, the last state is repeated:
     /// slurmd and the jobs continue without slurmctld.
     pub(super) fn report(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        let Some(view) = &self.view else { return };
+        let Some(Found { view, status }) = &self.found else { return };
         let state = |(node, slurm_node): (&NodeId, &SlurmNode)| {
-            let jobs = self.jobs_on(node);
+            let jobs = self.jobs_on(node, status);
             NodeState {
                 node: node.clone(),
                 observed_generation: self
@@ -38,9 +38,9 @@ impl SlurmMachine {
         out.extend(self.reports.update(now, nodes).into_iter().map(Action::Report));
     }
 
-    fn jobs_on(&self, node: &NodeId) -> Vec<LaunchedJob> {
+    fn jobs_on(&self, node: &NodeId, status: &BTreeMap<JobId, Status>) -> Vec<LaunchedJob> {
         let ordered = self.orders.on(node);
-        let mut jobs = launched_on(node, ordered, &self.status);
+        let mut jobs = launched_on(node, ordered, status);
         let foreign = ordered.iter().filter(|order| {
             let known = self.records.get(&order.job);
             known.is_some_and(|known| !known.is_site)
