@@ -52,7 +52,6 @@ mod node_sleep;
 mod orders;
 mod planning;
 mod power_shares;
-mod raised_alarms;
 mod reporter;
 mod restarts;
 mod restore;
@@ -68,7 +67,7 @@ use wattle_common::messages::{
     JobRecord, LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SleepState,
     StoreRestored, SubmitJob, Surface,
 };
-use wattle_common::{JobId, Machine, NodeId, Timestamp};
+use wattle_common::{JobId, Machine, NodeId, RaisedAlarms, Timestamp};
 use wattle_grid::{Signal, SignalSeries};
 
 use crate::config::Config;
@@ -78,12 +77,14 @@ use crate::{ClusterState, JobKey, Policy, Progress};
 use budget::{LedgerPower, StoredBudget};
 use grid::GridSignals;
 use inventory::NodeState;
-use raised_alarms::RaisedAlarms;
 
 pub use restore::PersistedState;
 
 /// When the bucket is nearly full, one in this many ended jobs is forgotten at once.
 const ENDED_PARTS: usize = 16;
+
+/// Most alarms that are remembered, so that each is raised once.
+const ALARMS_MAX: usize = 256;
 
 /// The number of a request, counted by the service.
 pub type RequestNumber = u64;
@@ -269,7 +270,7 @@ impl Placer {
             plan_is_outdated: true,
             raises_pending: false,
             alarms: Vec::new(),
-            raised_alarms: RaisedAlarms::default(),
+            raised_alarms: RaisedAlarms::new(ALARMS_MAX),
             bounds_alarms: bounds::Alarms::new(),
             config,
         };
