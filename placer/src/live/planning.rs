@@ -167,6 +167,7 @@ impl Placer {
         let reason = RecordedReason {
             at_us: now,
             policy,
+            stage: None,
             decision: WAITS.to_owned(),
             reason: reason.clone(),
         };
@@ -200,7 +201,14 @@ impl Placer {
     ) {
         if let Some(tracked) = self.jobs.get_mut(job) {
             let policy = policy.to_owned();
-            tracked.record.reasons.push(RecordedReason { at_us: now, policy, decision, reason });
+            let stage = None;
+            tracked.record.reasons.push(RecordedReason {
+                at_us: now,
+                policy,
+                stage,
+                decision,
+                reason,
+            });
             trim(&mut tracked.record.reasons);
             self.to_store.insert(job.clone());
         }
@@ -231,6 +239,7 @@ mod tests {
         let recorded = |decision: &str, s| RecordedReason {
             at_us: Timestamp::from_s(s),
             policy: "wattle".to_owned(),
+            stage: None,
             decision: decision.to_owned(),
             reason: "energy price 0.500 of 1".to_owned(),
         };
