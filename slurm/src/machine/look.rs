@@ -1,4 +1,4 @@
-//! One look at Slurm: what is known at its start, and what it has decided so far.
+//! One look at Slurm: its inputs, and what it has decided so far.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use wattle_site::{JobOrder, Status};
 use super::Action;
 use crate::view::{SlurmJob, SlurmState, SlurmView};
 
-/// What is known when a look begins.
+/// The inputs of a look.
 pub(super) struct Look<'a> {
     pub(super) now: Timestamp,
     pub(super) view: &'a SlurmView,
