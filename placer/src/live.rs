@@ -45,6 +45,7 @@ mod budget;
 mod grid;
 mod inventory;
 mod job_energy;
+mod job_records;
 mod lifecycle;
 mod listing;
 pub mod measures;
@@ -60,7 +61,6 @@ mod site_jobs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
@@ -73,11 +73,12 @@ use wattle_grid::{Signal, SignalSeries};
 
 use crate::config::Config;
 use crate::controller::Controller;
-use crate::{ClusterState, JobKey, Policy, Progress};
+use crate::{Policy, Progress};
 
 use budget::{LedgerPower, StoredBudget};
 use grid::GridSignals;
 use inventory::NodeState;
+use job_records::JobRecords;
 use raised_alarms::RaisedAlarms;
 
 pub use restore::PersistedState;
@@ -155,36 +156,14 @@ pub enum Action {
     Alarm(String),
 }
 
-/// A job's record and its transient state.
-struct Tracked {
-    record: JobRecord,
-    /// Its key in the cluster's state, until it has ended.
-    key: Option<JobKey>,
-    /// When the record was last stored.
-    stored_at: Timestamp,
-    /// Whether its progress or its reason to wait has changed since.
-    unsaved: bool,
-}
-
-impl Tracked {
-    /// Updates the record's GPU time and run time.
-    fn count(&mut self, state: &ClusterState) {
-        let job = self.key.and_then(|key| state.job(key));
-        let ms = |time: Duration| u64::try_from(time.as_millis()).ok().filter(|ms| *ms > 0);
-        let then = self.record.phase_since_us;
-        self.record.gpu_time_ms = job.and_then(|job| ms(job.gpu_time(then)));
-        self.record.run_time_ms = job.and_then(|job| ms(job.run_time(then)));
-        if let Some(job) = job {
-            restarts::store(state, job, &mut self.record);
-        }
-    }
-}
+/// The controller of a live cluster.
+type LiveController = Controller<Box<dyn Policy>>;
 
 /// The live placer.
 pub struct Placer {
     config: Config,
-    controller: Controller<Box<dyn Policy>>,
-    jobs: BTreeMap<JobId, Tracked>,
+    controller: LiveController,
+    jobs: JobRecords,
     nodes: BTreeMap<NodeId, NodeState>,
     /// When the placer last started or the bus last returned: heartbeats missing before do not count.
     reports_valid_from: Timestamp,
@@ -201,11 +180,7 @@ pub struct Placer {
     /// Whether the mark is to be deleted.
     store_compared: bool,
     tick_at: Timestamp,
-    /// Ended jobs, the oldest first.
-    ended: BTreeSet<(Timestamp, JobId)>,
     // Changes of the event being handled.
-    to_reconcile: BTreeSet<JobId>,
-    to_store: BTreeSet<JobId>,
     to_order: BTreeSet<NodeId>,
     to_wake: BTreeSet<NodeId>,
     answers: Vec<(RequestNumber, Reply)>,
@@ -240,7 +215,7 @@ impl Placer {
     ) -> Self {
         let mut placer = Self {
             controller: Controller::new(config.controller(), policy),
-            jobs: BTreeMap::new(),
+            jobs: JobRecords::new(&config),
             nodes: BTreeMap::new(),
             reports_valid_from: now,
             started_at: now,
@@ -251,9 +226,6 @@ impl Placer {
             restored: None,
             store_compared: false,
             tick_at: now,
-            ended: BTreeSet::new(),
-            to_reconcile: BTreeSet::new(),
-            to_store: BTreeSet::new(),
             to_order: BTreeSet::new(),
             to_wake: BTreeSet::new(),
             answers: Vec::new(),
@@ -295,25 +267,11 @@ impl Placer {
     }
 
     fn progressed(&mut self, now: Timestamp, message: &JobProgressed) {
-        let Some(tracked) = self.jobs.get_mut(&message.job) else { return };
-        let (Some(key), record) = (tracked.key, &mut tracked.record) else { return };
-        // Ignored: a late report of an earlier attempt, or of a node that still runs an orphan.
-        let here = record.placement.as_ref().and_then(|placement| placement.shares.first());
-        if message.attempt != record.attempt || here.is_none_or(|share| share.node != message.node)
-        {
+        let Some(key) = self.jobs.key(&message.job) else { return };
+        if !self.jobs.progressed(now, message) {
             return;
         }
         self.controller.events().job_progressed(key, Progress::from(message));
-        let new_epoch = message.epoch.is_some() && record.epoch < message.epoch;
-        record.step = Some(message.step);
-        record.step_at_us = Some(message.at_us);
-        record.steps_per_s = message.steps_per_s.or(record.steps_per_s);
-        record.epoch = message.epoch.or(record.epoch);
-        record.steps_total = message.steps_total.or(record.steps_total);
-        tracked.unsaved = true;
-        if new_epoch || now.since(tracked.stored_at) >= self.config.progress_store() {
-            self.to_store.insert(message.job.clone());
-        }
         if self.controller.reads() != crate::Reads::Nothing {
             self.plan_soon(now);
         }
@@ -326,17 +284,10 @@ impl Placer {
 
     /// Emits the changes of this event in the order that survives a kill.
     fn flush(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        while let Some(job) = self.to_reconcile.pop_first() {
+        while let Some(job) = self.jobs.next_to_reconcile() {
             self.reconcile(now, &job);
         }
-        for job in std::mem::take(&mut self.to_store) {
-            if let Some(tracked) = self.jobs.get_mut(&job) {
-                tracked.count(self.controller.state());
-                tracked.stored_at = now;
-                tracked.unsaved = false;
-                out.push(Action::StoreJob(Box::new(tracked.record.clone())));
-            }
-        }
+        self.jobs.store(now, self.controller.state(), out);
         self.write_orders(now, out);
         // After the sleep state is stored. A node that has reported meanwhile is awake.
         for node in std::mem::take(&mut self.to_wake) {
@@ -352,20 +303,11 @@ impl Placer {
         let budgets = self.budget_answers.drain(..);
         out.extend(budgets.map(|(number, reply)| Action::AnswerBudget(number, reply)));
         out.extend(self.answers.drain(..).map(|(number, reply)| Action::Answer(number, reply)));
-        self.forget_ended(self.config.ended_kept, out);
+        self.jobs.forget_ended(self.config.ended_kept, out);
         for alarm in self.alarms.drain(..) {
             if self.raised_alarms.is_new(now, &alarm) {
                 out.push(Action::Alarm(alarm));
             }
-        }
-    }
-
-    /// Forgets the oldest ended jobs beyond `kept`.
-    fn forget_ended(&mut self, kept: usize, out: &mut Vec<Action>) {
-        while self.ended.len() > kept {
-            let Some((_, job)) = self.ended.pop_first() else { break };
-            self.jobs.remove(&job);
-            out.push(Action::ForgetJob(job));
         }
     }
 
@@ -393,7 +335,7 @@ impl Placer {
                 self.budget_answers.push((number, reply));
             }
             Event::EnergyMetered(entry) => {
-                self.count_job_energy(&entry);
+                self.jobs.count_energy(&entry);
                 self.metered(now, &entry);
             }
             Event::PowerReported(report) => {
@@ -401,14 +343,14 @@ impl Placer {
                 self.power_reported(now, report);
                 self.order_raises();
                 self.refresh(now, &node);
-                self.to_reconcile.extend(self.nodes[&node].jobs.iter().cloned());
+                self.jobs.reconcile_on(&node);
             }
             Event::LaunchReported(report) => {
                 let node = report.node.clone();
                 self.launch_reported(now, report);
                 self.follow_site(now, &node);
                 self.refresh(now, &node);
-                self.to_reconcile.extend(self.nodes[&node].jobs.iter().cloned());
+                self.jobs.reconcile_on(&node);
             }
             Event::SurfaceKnown(surface) => {
                 let job = surface.job.clone();
@@ -419,10 +361,7 @@ impl Placer {
                 }
             }
             Event::Progressed(message) => self.progressed(now, &message),
-            Event::JobsNearlyFull => {
-                let kept = self.ended.len() - self.ended.len().div_ceil(ENDED_PARTS);
-                self.forget_ended(kept, out);
-            }
+            Event::JobsNearlyFull => self.jobs.forget_part_of_ended(ENDED_PARTS, out),
             Event::SubmissionNotStored(job) => self.not_stored(&job),
             Event::WakeAnswered(node, error) => self.wake_answered(&node, error),
             Event::GridRead(signal, result) => self.grid_read(now, signal, result),
@@ -433,7 +372,7 @@ impl Placer {
 
     /// Stores every record and the budget again, and renews every order.
     fn store_all_again(&mut self) {
-        self.to_store.extend(self.jobs.keys().cloned());
+        self.jobs.store_all();
         for (node, state) in &mut self.nodes {
             state.ordered_at = Timestamp::default();
             self.to_order.insert(node.clone());
@@ -456,13 +395,10 @@ impl Placer {
         for node in &nodes {
             self.refresh(now, node);
             if self.is_lost(now, node) {
-                self.to_reconcile.extend(self.nodes[node].jobs.iter().cloned());
+                self.jobs.reconcile_on(node);
             }
         }
-        let due = self.jobs.iter().filter(|(_, tracked)| {
-            tracked.unsaved && now.since(tracked.stored_at) >= self.config.progress_store()
-        });
-        self.to_store.extend(due.map(|(job, _)| job.clone()));
+        self.jobs.store_noted(now);
         self.plan_soon(now);
     }
 }

@@ -9,7 +9,7 @@ use crate::JobFacts;
 use crate::controller::admission::NotAdmitted;
 use crate::live::lifecycle::PLACER;
 use crate::live::site_jobs::placed_by_site;
-use crate::live::{Placer, Tracked, has_gpus};
+use crate::live::{Placer, has_gpus};
 
 /// The largest specification accepted, as JSON: the job's record with its reasons and predictions must
 /// stay below NATS's limit of 1 MiB, and ten thousand records must fit into their bucket.
@@ -25,16 +25,16 @@ impl Placer {
         }
         if let Some(known) = self.jobs.get(&job) {
             let is_repeated = if submission.is_some() {
-                submission == known.record.submission && spec.user == known.record.spec.user
+                submission == known.submission && spec.user == known.spec.user
             } else {
-                spec.submitted_at_us = known.record.spec.submitted_at_us;
-                spec == known.record.spec
+                spec.submitted_at_us = known.spec.submitted_at_us;
+                spec == known.spec
             };
             return if is_repeated {
                 // It is stored, or its storing comes before this answer.
-                Reply::Accepted { job, generation: known.record.generation }
+                Reply::Accepted { job, generation: known.generation }
             } else {
-                let phase = known.record.phase;
+                let phase = known.phase;
                 Reply::Refused {
                     error: format!("job `{job}` exists already ({phase}); choose another id"),
                 }
@@ -56,34 +56,24 @@ impl Placer {
         };
         let record = JobRecord { submission, user_proven, ..JobRecord::queued(spec, now) };
         let generation = record.generation;
-        let tracked = Tracked { record, key, stored_at: now, unsaved: false };
-        self.jobs.insert(job.clone(), tracked);
-        self.to_store.insert(job.clone());
+        self.jobs.submitted(now, record, key);
         self.plan_soon(now);
         Reply::Accepted { job, generation }
     }
 
     /// Forgets a submitted job whose record was not stored; its submission is refused.
     pub(super) fn not_stored(&mut self, job: &JobId) {
-        let is_new = |tracked: &Tracked| {
-            tracked.record.phase == JobPhase::Queued && tracked.record.attempt == 0
-        };
-        if !self.jobs.get(job).is_some_and(is_new) {
-            return;
-        }
-        if let Some(key) = self.jobs.remove(job).and_then(|tracked| tracked.key) {
+        if let Some(key) = self.jobs.remove_submitted(job) {
             self.controller.job_ended(key);
         }
-        self.to_store.remove(job);
     }
 
     pub(super) fn cancelled(&mut self, now: Timestamp, job: &JobId) -> Reply {
-        let Some(tracked) = self.jobs.get_mut(job) else {
+        let Some(record) = self.jobs.get(job) else {
             return Reply::Refused {
                 error: format!("unknown job `{job}`; `wattle jobs` lists all jobs"),
             };
         };
-        let record = &mut tracked.record;
         let phase = record.phase;
         if phase.is_final() && phase != JobPhase::Cancelled {
             return Reply::Refused { error: format!("job `{job}` has {phase} already") };
@@ -92,16 +82,16 @@ impl Placer {
         if phase == JobPhase::Cancelled || record.next_phase == Some(JobPhase::Cancelled) {
             return Reply::Accepted { job: job.clone(), generation: record.generation };
         }
-        record.generation = generation::next(record.generation);
-        let accepted = Reply::Accepted { job: job.clone(), generation: record.generation };
+        let generation = generation::next(record.generation);
+        self.jobs.change(job, |record| record.generation = generation);
         if has_gpus(phase) {
-            self.request_stop(now, job, JobPhase::Cancelled);
+            self.jobs.request_stop(now, job, JobPhase::Cancelled, &mut self.controller);
         } else {
             self.end(now, job, JobPhase::Cancelled);
         }
         let reason = "cancelled on request".to_owned();
-        self.reason(now, job, PLACER, "cancelled".to_owned(), reason);
-        accepted
+        self.jobs.reason(now, job, PLACER, "cancelled".to_owned(), reason);
+        Reply::Accepted { job: job.clone(), generation }
     }
 }
 
@@ -109,7 +99,7 @@ impl Placer {
     /// The owner of a job; `None` for an unknown job.
     #[must_use]
     pub fn owner(&self, job: &JobId) -> Option<Option<&str>> {
-        self.jobs.get(job).map(|tracked| tracked.record.spec.user.as_deref())
+        self.jobs.get(job).map(|record| record.spec.user.as_deref())
     }
 }
 

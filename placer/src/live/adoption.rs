@@ -27,7 +27,7 @@ use wattle_common::{JobId, NodeId, Timestamp};
 
 use self::reported::{End, Newest};
 use crate::live::lifecycle::PLACER;
-use crate::live::{Placer, Tracked, has_gpus};
+use crate::live::{Placer, has_gpus};
 
 /// Most jobs named in an alarm.
 const NAMED_MAX: usize = 5;
@@ -80,16 +80,10 @@ impl Placer {
 
     /// Whether a node's report contradicts the records.
     fn differs(&self, report: &LaunchReport) -> bool {
-        let node = self.nodes.get(&report.node);
-        let mut placed = node.iter().flat_map(|state| &state.jobs);
         report.jobs.iter().any(|run| self.is_unrecorded(run))
-            || placed.any(|job| {
-                self.jobs.get(job).is_some_and(|tracked| {
-                    let attempt = tracked.record.attempt;
-                    let mut runs = report.jobs.iter();
-                    has_gpus(tracked.record.phase)
-                        && !runs.any(|run| run.job == *job && run.attempt >= attempt)
-                })
+            || self.jobs.on_node(&report.node).any(|job| {
+                let attempt = self.jobs[job].attempt;
+                !report.jobs.iter().any(|run| run.job == *job && run.attempt >= attempt)
             })
     }
 
@@ -97,9 +91,7 @@ impl Placer {
     fn is_unrecorded(&self, run: &LaunchedJob) -> bool {
         match self.jobs.get(&run.job) {
             None => matches!(run.state, LaunchState::Running),
-            Some(Tracked { record, .. }) => {
-                !record.phase.is_final() && record.attempt < run.attempt
-            }
+            Some(record) => !record.phase.is_final() && record.attempt < run.attempt,
         }
     }
 
@@ -119,13 +111,13 @@ impl Placer {
             .keys()
             .chain(&vanished)
             .filter(|job| {
-                let record = self.jobs.get(*job).map(|tracked| &tracked.record);
+                let record = self.jobs.get(job);
                 record.is_some_and(|record| record.next_phase == Some(JobPhase::Cancelled))
             })
             .cloned()
             .collect();
         for job in newest.keys().chain(&vanished) {
-            self.release(now, job);
+            self.jobs.release(now, job, &mut self.controller);
         }
         for job in vanished {
             self.end_vanished(now, &job, cancelled.contains(&job));
@@ -139,7 +131,7 @@ impl Placer {
                     self.adopt_job(now, job, newest, reason);
                     outcome.adopted.insert(job.clone());
                     if cancelled.contains(job) {
-                        self.request_stop(now, job, JobPhase::Cancelled);
+                        self.jobs.request_stop(now, job, JobPhase::Cancelled, &mut self.controller);
                     }
                 }
                 Some(end) => {
@@ -167,7 +159,7 @@ impl Placer {
                 continue;
             };
             for run in report.jobs.iter().filter(|run| {
-                self.is_unrecorded(run) || (!self.jobs.contains_key(&run.job) && self.is_later(run))
+                self.is_unrecorded(run) || (!self.jobs.contains(&run.job) && self.is_later(run))
             }) {
                 let known = newest.entry(run.job.clone()).or_default();
                 known.add(run, report);
@@ -175,7 +167,7 @@ impl Placer {
         }
         // A job without a record that was preempted cannot be started again.
         newest.retain(|job, newest| {
-            self.jobs.contains_key(job) || newest.end() != Some(End::Interrupted)
+            self.jobs.contains(job) || newest.end() != Some(End::Interrupted)
         });
         newest
     }
@@ -200,35 +192,15 @@ impl Placer {
             })
         };
         self.jobs
-            .iter()
-            .filter(|(job, tracked)| has_gpus(tracked.record.phase) && !newest.contains_key(job))
-            .filter(|(_, tracked)| {
-                let shares = tracked.record.placement.iter().flat_map(|placed| &placed.shares);
+            .all()
+            .filter(|record| has_gpus(record.phase) && !newest.contains_key(&record.spec.job))
+            .filter(|record| {
+                let shares = record.placement.iter().flat_map(|placed| &placed.shares);
                 let mut nodes = shares.map(|share| &share.node).peekable();
-                nodes.peek().is_some() && nodes.all(|node| is_gone(node, &tracked.record))
+                nodes.peek().is_some() && nodes.all(|node| is_gone(node, record))
             })
-            .map(|(job, _)| job.clone())
+            .map(|record| record.spec.job.clone())
             .collect()
-    }
-
-    /// Releases the GPUs that an outdated record assigns to the job.
-    pub(super) fn release(&mut self, now: Timestamp, job: &JobId) {
-        let Some(tracked) = self.jobs.get_mut(job).filter(|t| has_gpus(t.record.phase)) else {
-            return;
-        };
-        let record = &mut tracked.record;
-        let placement = record.placement.take();
-        (record.phase, record.phase_since_us, record.next_phase) = (JobPhase::Queued, now, None);
-        record.observing = false;
-        if let Some(key) = tracked.key {
-            self.controller.events().job_stopping(key);
-            self.controller.job_stopped(key);
-        }
-        for share in placement.iter().flat_map(|placement| &placement.shares) {
-            self.node_mut(&share.node).jobs.remove(job);
-            self.to_order.insert(share.node.clone());
-        }
-        self.to_store.insert(job.clone());
     }
 
     pub(super) fn adopt_job(
@@ -239,8 +211,7 @@ impl Placer {
         reason: String,
     ) {
         let shares = newest.runs.iter().map(|run| run.share.clone()).collect();
-        let known = self.jobs.get(job).map(|tracked| tracked.record.clone());
-        let is_known = known.is_some();
+        let known = self.jobs.get(job).cloned();
         let record = JobRecord {
             phase: JobPhase::Running,
             phase_since_us: newest.since,
@@ -249,45 +220,41 @@ impl Placer {
             started_at_us: Some(newest.since),
             ..known.unwrap_or_else(|| unrecorded(job, newest))
         };
-        match self.jobs.get_mut(job).filter(|tracked| is_known && tracked.key.is_some()) {
-            Some(tracked) => tracked.record = record.clone(),
-            None => self.restore_job(&record),
-        }
+        self.jobs.adopt(&record, &mut self.controller);
         self.restore_placement(&record);
         let at = record.placement.map(|placement| placement.to_string()).unwrap_or_default();
-        self.reason(now, job, PLACER, format!("adopted on {at}"), reason);
-        self.to_reconcile.insert(job.clone());
+        self.jobs.reason(now, job, PLACER, format!("adopted on {at}"), reason);
     }
 
     /// Records the end of an attempt that began after the store was copied.
     fn record_end(&mut self, now: Timestamp, job: &JobId, newest: &Newest, end: End) {
-        if !self.jobs.contains_key(job) {
-            let record = unrecorded(job, newest);
-            self.restore_job(&record);
+        if !self.jobs.contains(job) {
+            self.jobs.restore(&unrecorded(job, newest), &mut self.controller);
         }
-        let Some(tracked) = self.jobs.get_mut(job) else { return };
-        let record = &mut tracked.record;
-        record.attempt = newest.attempt;
-        record.log_paths = newest.runs.iter().map(|run| run.log_path.clone()).collect();
         let (phase, what) = match end {
             End::Finished => (JobPhase::Finished, "finished"),
             End::Failed { .. } => (JobPhase::Failed, "failed"),
             End::Interrupted => (JobPhase::Queued, "to be placed again"),
         };
-        if let End::Failed { code, error } = end {
-            (record.exit_code, record.error) = (code, Some(error));
-        } else if end == End::Finished {
-            record.exit_code = Some(0);
-        }
-        self.to_store.insert(job.clone());
+        self.jobs.change(job, |record| {
+            record.attempt = newest.attempt;
+            record.log_paths = newest.runs.iter().map(|run| run.log_path.clone()).collect();
+            match end {
+                End::Finished => record.exit_code = Some(0),
+                End::Failed { code, error } => {
+                    (record.exit_code, record.error) = (code, Some(error));
+                }
+                End::Interrupted => {}
+            }
+        });
         if phase.is_final() {
-            self.close(now, job, phase);
+            self.jobs.close(now, job, phase, &mut self.controller);
         }
         let reason = format!(
             "its node reports the end of attempt {}, which the store does not contain",
             newest.attempt
         );
-        self.reason(now, job, PLACER, what.to_owned(), reason);
+        self.jobs.reason(now, job, PLACER, what.to_owned(), reason);
     }
 
     /// Ends a job that its nodes no longer know.
@@ -295,23 +262,11 @@ impl Placer {
         let text = "it ended after the store was copied, and its node has no record of the result: check \
                     its output, and submit it again if necessary";
         let phase = if was_cancelled { JobPhase::Cancelled } else { JobPhase::Failed };
-        if let Some(tracked) = self.jobs.get_mut(job).filter(|_| !was_cancelled) {
-            tracked.record.error = Some(text.to_owned());
+        if !was_cancelled {
+            self.jobs.change(job, |record| record.error = Some(text.to_owned()));
         }
-        self.close(now, job, phase);
-        self.reason(now, job, PLACER, phase.to_string(), text.to_owned());
-    }
-
-    /// Ends a job that holds no GPUs.
-    fn close(&mut self, now: Timestamp, job: &JobId, phase: JobPhase) {
-        let Some(tracked) = self.jobs.get_mut(job) else { return };
-        (tracked.record.phase, tracked.record.phase_since_us) = (phase, now);
-        tracked.record.ended_at_us = Some(now);
-        self.ended.insert((now, job.clone()));
-        if let Some(key) = tracked.key.take() {
-            self.controller.job_ended(key);
-        }
-        self.to_store.insert(job.clone());
+        self.jobs.close(now, job, phase, &mut self.controller);
+        self.jobs.reason(now, job, PLACER, phase.to_string(), text.to_owned());
     }
 
     fn alarm_outcome(&mut self, outcome: &Outcome) {

@@ -8,7 +8,7 @@ use wattle_common::messages::{
     AppliedGpu, LaunchReport, LaunchState, NodeDesired, NodeSleep, PowerReport, SleepState,
 };
 use wattle_common::topology::GPUS_PER_NODE_MAX;
-use wattle_common::{JobId, NodeId, Timestamp};
+use wattle_common::{NodeId, Timestamp};
 
 use crate::live::power_shares::ReplacedCaps;
 use crate::live::reporter::{Arrival, Reporter};
@@ -39,8 +39,6 @@ pub(super) struct NodeState {
     pub(super) reduces_since: Option<Timestamp>,
     /// When the order was last written; before any time if by an earlier placer.
     pub(super) ordered_at: Timestamp,
-    /// The jobs that hold GPUs here.
-    pub(super) jobs: BTreeSet<JobId>,
     /// Its sleep state; absent: awake.
     pub(super) sleep: Option<NodeSleep>,
     /// Whether its wake command failed and runs again.
@@ -277,8 +275,7 @@ impl Placer {
         let mut bits = 0;
         for launched in &report.jobs {
             let lives = matches!(launched.state, LaunchState::Running | LaunchState::Stopping);
-            let ordered = self.jobs.get(&launched.job).is_some_and(|tracked| {
-                let record = &tracked.record;
+            let ordered = self.jobs.get(&launched.job).is_some_and(|record| {
                 let placed = record.placement.iter().flat_map(|placement| &placement.shares);
                 crate::live::has_gpus(record.phase)
                     && record.attempt == launched.attempt

@@ -1,12 +1,11 @@
 //! Placed jobs: starts, ends, stops and losses, from their nodes' reports.
 
 use wattle_common::job::{JobPhase, NodeShare};
-use wattle_common::messages::{LaunchState, LaunchedJob, Prediction, ReachedLimit};
+use wattle_common::messages::{LaunchState, LaunchedJob, ReachedLimit};
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::live::site_jobs::placed_by_site;
 use crate::live::{Placer, has_gpus};
-use crate::prediction;
 
 /// The name in a record's reasons for decisions that no policy made.
 pub(super) const PLACER: &str = "placer";
@@ -72,8 +71,7 @@ impl UnrequestedEnd {
 impl Placer {
     /// Derives a job's phase from its nodes' reports, and records it.
     pub(super) fn reconcile(&mut self, now: Timestamp, job: &JobId) {
-        let Some(tracked) = self.jobs.get(job).filter(|t| has_gpus(t.record.phase)) else { return };
-        let record = &tracked.record;
+        let Some(record) = self.jobs.get(job).filter(|r| has_gpus(r.phase)) else { return };
         let Some(shares) = record.placement.as_ref().map(|placement| placement.shares.clone())
         else {
             return;
@@ -91,8 +89,7 @@ impl Placer {
             .collect::<Option<Vec<String>>>()
             && record.log_paths != logs
         {
-            self.jobs.get_mut(job).expect("found above").record.log_paths = logs;
-            self.to_store.insert(job.clone());
+            self.jobs.change(job, |record| record.log_paths = logs);
         }
         let succeeded = ranks
             .iter()
@@ -101,7 +98,7 @@ impl Placer {
             self.end(now, job, JobPhase::Finished);
             return;
         }
-        let (phase, next) = (self.jobs[job].record.phase, self.jobs[job].record.next_phase);
+        let (phase, next) = (self.jobs[job].phase, self.jobs[job].next_phase);
         let logs: Vec<&str> =
             reports.iter().map(|report| report.as_ref().map_or("", |r| &r.log_path)).collect();
         // Whether a program failed by itself or with its GPU is known from the next reading of the GPUs.
@@ -112,7 +109,7 @@ impl Placer {
             return;
         }
         // The site's scheduler stops the jobs that it places.
-        let by_site = placed_by_site(&self.jobs[job].record.spec);
+        let by_site = placed_by_site(&self.jobs[job].spec);
         let all_over = ranks.iter().all(RankState::is_over);
         let ended = self.unrequested_end(&shares, &ranks, &logs).filter(|ended| match phase {
             _ if by_site && !all_over => false,
@@ -125,13 +122,9 @@ impl Placer {
         } else if phase == JobPhase::Starting
             && ranks.iter().all(|rank| !matches!(rank, RankState::Unknown))
         {
-            let record = &mut self.jobs.get_mut(job).expect("found above").record;
-            record.phase = JobPhase::Running;
-            record.phase_since_us = now;
-            record.started_at_us = record.started_at_us.or(Some(now));
-            self.to_store.insert(job.clone());
+            self.jobs.started(now, job);
         }
-        let record = &self.jobs[job].record;
+        let record = &self.jobs[job];
         if record.phase == JobPhase::Stopping && ranks.iter().all(RankState::is_over) {
             let next = record.next_phase.unwrap_or(JobPhase::Queued);
             let lost = shares.iter().zip(&ranks).find(|(_, rank)| rank.is_lost());
@@ -160,10 +153,9 @@ impl Placer {
 
     /// A job that failed while the processes of another of its nodes were lost is placed again.
     fn lost_with_a_rank(&mut self, now: Timestamp, job: &JobId, node: &NodeId) {
-        let tracked = self.jobs.get_mut(job).expect("only called for a known job");
-        (tracked.record.exit_code, tracked.record.error) = (None, None);
+        self.jobs.change(job, |record| (record.exit_code, record.error) = (None, None));
         let reason = format!("its processes on {node} were lost, so the others failed");
-        self.reason(now, job, PLACER, "to be placed again".to_owned(), reason);
+        self.jobs.reason(now, job, PLACER, "to be placed again".to_owned(), reason);
         self.end(now, job, JobPhase::Queued);
     }
 
@@ -252,116 +244,35 @@ impl Placer {
 
     /// Stops a job on all its nodes.
     fn stop(&mut self, now: Timestamp, job: &JobId, ended: UnrequestedEnd) {
-        self.request_stop(now, job, ended.next);
-        let tracked = self.jobs.get_mut(job).expect("only called for a known job");
-        tracked.record.exit_code = ended.exit_code;
-        tracked.record.limit = ended.limit;
-        if ended.next == JobPhase::Failed {
-            tracked.record.error = Some(ended.reason.clone());
-        }
-        self.reason(now, job, PLACER, ended.decision, ended.reason);
-    }
-
-    /// Records that the job stops, and its phase after that.
-    pub(super) fn request_stop(&mut self, now: Timestamp, job: &JobId, next: JobPhase) {
-        let Some(tracked) = self.jobs.get_mut(job) else { return };
-        let record = &mut tracked.record;
-        if record.phase != JobPhase::Stopping {
-            record.phase = JobPhase::Stopping;
-            record.phase_since_us = now;
-        }
-        record.next_phase = Some(next);
-        record.observing = false;
-        if let Some(key) = tracked.key {
-            self.controller.events().job_stopping(key);
-        }
-        for share in tracked.record.placement.iter().flat_map(|placement| &placement.shares) {
-            self.to_order.insert(share.node.clone());
-        }
-        self.to_store.insert(job.clone());
-        self.to_reconcile.insert(job.clone());
+        self.jobs.request_stop(now, job, ended.next, &mut self.controller);
+        self.jobs.change(job, |record| {
+            record.exit_code = ended.exit_code;
+            record.limit = ended.limit;
+            if ended.next == JobPhase::Failed {
+                record.error = Some(ended.reason.clone());
+            }
+        });
+        self.jobs.reason(now, job, PLACER, ended.decision, ended.reason);
     }
 
     /// Records the first prediction of a job that was placed without one, unless measurements of the
     /// job have entered it.
     pub(super) fn predict_unpredicted(&mut self, job: &JobId) {
-        let Some(tracked) = self.jobs.get(job) else { return };
-        if tracked.record.prediction_placed.is_some() {
+        if self.jobs.get(job).is_none_or(|record| record.prediction_placed.is_some()) {
             return;
         }
-        let first = self.last_prediction(job).filter(|prediction| prediction.windows == 0);
-        if let (Some(first), Some(tracked)) = (first, self.jobs.get_mut(job)) {
-            tracked.record.prediction_placed = Some(Box::new(first));
-            tracked.unsaved = true;
+        let first = self.jobs.last_prediction(job, self.controller.state());
+        if let Some(first) = first.filter(|prediction| prediction.windows == 0) {
+            self.jobs.predicted_late(job, first);
         }
-    }
-
-    /// The prediction for a job on the GPUs that it still holds.
-    fn last_prediction(&self, job: &JobId) -> Option<Prediction> {
-        let tracked = self.jobs.get(job)?;
-        let (key, state) = (tracked.key?, self.controller.state());
-        prediction::on(state, key, state.job(key)?.state.gpus()?, tracked.record.setting)
     }
 
     /// All processes of the job are gone.
-    pub(super) fn end(&mut self, now: Timestamp, job: &JobId, mut phase: JobPhase) {
-        let attempts_max = self.config.attempts_max;
-        let last = self.last_prediction(job);
-        let Some(tracked) = self.jobs.get_mut(job) else { return };
-        let record = &mut tracked.record;
-        if last.is_some() {
-            record.prediction_last = last.map(Box::new);
-        }
-        let by_site = placed_by_site(&record.spec);
-        if phase == JobPhase::Queued && record.attempt >= attempts_max && !by_site {
-            phase = JobPhase::Failed;
-            record.error = Some(format!(
-                "started {} times without completing: see its reasons, or raise the placer's \
-                 attempts_max",
-                record.attempt
-            ));
-        }
-        let has_program = record.spec.site.is_some() || !record.spec.command.is_empty();
-        if phase == JobPhase::Queued && !has_program {
-            phase = JobPhase::Failed;
-            record.error = Some(
-                "an adopted job cannot be started again, because the store has lost its command: \
-                 submit it again"
-                    .to_owned(),
-            );
-        }
-        let placement = record.placement.take();
-        record.phase = phase;
-        record.phase_since_us = now;
-        record.next_phase = None;
-        record.observing = false;
-        if phase == JobPhase::Finished {
-            record.exit_code = Some(0);
-            record.error = None;
-        }
-        if phase.is_final() {
-            record.ended_at_us = Some(now);
-            self.ended.insert((now, job.clone()));
-            if let Some(key) = tracked.key.take() {
-                if phase == JobPhase::Finished {
-                    record.work_s = self.controller.job_completed(key);
-                } else {
-                    self.controller.job_ended(key);
-                }
-            }
-        } else if by_site {
-            // It waits in the queue of the site's scheduler, not in this one.
-            tracked.key.take().into_iter().for_each(|key| self.controller.job_ended(key));
-        } else if let Some(key) = tracked.key {
-            self.controller.job_stopped(key);
-        }
-        for share in placement.iter().flat_map(|placement| &placement.shares) {
-            self.node_mut(&share.node).jobs.remove(job);
-            self.to_order.insert(share.node.clone());
+    pub(super) fn end(&mut self, now: Timestamp, job: &JobId, phase: JobPhase) {
+        for node in self.jobs.end(now, job, phase, &mut self.controller) {
             // A lost node may still run it: its GPUs may have orphans.
-            self.refresh(now, &share.node);
+            self.refresh(now, &node);
         }
-        self.to_store.insert(job.clone());
         self.plan_soon(now);
     }
 }

@@ -96,10 +96,10 @@ impl Placer {
         let input = self.controller.input();
         let mut jobs = BTreeMap::new();
         let mut oldest_queued = Duration::ZERO;
-        for tracked in self.jobs.values() {
-            *jobs.entry(tracked.record.phase).or_default() += 1;
-            if tracked.record.phase == JobPhase::Queued {
-                let age = now.since(tracked.record.spec.submitted_at_us);
+        for record in self.jobs.all() {
+            *jobs.entry(record.phase).or_default() += 1;
+            if record.phase == JobPhase::Queued {
+                let age = now.since(record.spec.submitted_at_us);
                 oldest_queued = oldest_queued.max(age);
             }
         }

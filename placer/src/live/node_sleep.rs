@@ -95,7 +95,7 @@ impl Placer {
             });
         // The site's scheduler would count a silent node as failed.
         let is_of_site = state.launch.as_ref().is_some_and(|(report, _)| report.site.is_some());
-        let is_free = !runs && state.jobs.is_empty() && !is_of_site;
+        let is_free = !runs && self.jobs.on_node(node).next().is_none() && !is_of_site;
         can && is_free && state.sleep.is_none() && self.is_fresh(now, node)
     }
 
@@ -154,10 +154,10 @@ impl Placer {
     /// Ends the wait for a job that wakes a node of the site's scheduler.
     fn watch_sleep_at_site(&mut self, now: Timestamp, node: &NodeId) {
         let patience = self.config.sleep.wake_time();
+        let has_jobs = self.jobs.on_node(node).next().is_some();
         let Some(state) = self.nodes.get_mut(node) else { return };
         let is_over = !state.is_asleep_at_site()
-            || (state.jobs.is_empty()
-                && state.woken_by_job_at.is_some_and(|at| now.since(at) >= patience));
+            || (!has_jobs && state.woken_by_job_at.is_some_and(|at| now.since(at) >= patience));
         if is_over {
             state.woken_by_job_at = None;
         }

@@ -8,7 +8,7 @@ use wattle_common::messages::{DesiredGpu, DesiredJob, NodeDesired};
 use wattle_common::{NodeId, Timestamp};
 
 use crate::live::power_shares::note_replaced;
-use crate::live::{Action, Placer, has_gpus};
+use crate::live::{Action, Placer};
 
 /// Whether an order's dates are plausible.
 fn is_current(order: &NodeDesired, now: Timestamp) -> bool {
@@ -34,7 +34,8 @@ fn refer_to_records(jobs: &mut [DesiredJob]) {
 impl Placer {
     /// Writes the orders of the nodes that have changed.
     pub(super) fn write_orders(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        let nodes = std::mem::take(&mut self.to_order);
+        let mut nodes = std::mem::take(&mut self.to_order);
+        nodes.append(&mut self.jobs.take_to_order());
         if nodes.is_empty() {
             return;
         }
@@ -111,15 +112,10 @@ impl Placer {
     }
 
     fn jobs_of(&self, node: &NodeId) -> Vec<DesiredJob> {
-        let Some(state) = self.nodes.get(node) else { return Vec::new() };
         let mut jobs = Vec::new();
-        for job in &state.jobs {
-            let Some(tracked) = self.jobs.get(job) else { continue };
-            let record = &tracked.record;
+        for job in self.jobs.on_node(node) {
+            let record = &self.jobs[job];
             let Some(placement) = &record.placement else { continue };
-            if !has_gpus(record.phase) {
-                continue;
-            }
             for (rank, share) in (0u32..).zip(&placement.shares).filter(|(_, s)| s.node == *node) {
                 jobs.push(DesiredJob {
                     job: job.clone(),

@@ -1,19 +1,8 @@
-//! One planning round: plan, check, record with reasons, apply.
+//! One planning round: plan, check, carry out.
 
 use wattle_common::Timestamp;
-use wattle_common::job::JobPhase;
-use wattle_common::messages::job_record::REASONS_MAX;
-use wattle_common::messages::{Prediction, RecordedReason};
 
 use crate::live::Placer;
-use crate::{Blocked, Decision, JobKey, Plan, Reason, prediction};
-
-/// The decision recorded for the first queued job that finds no room.
-const WAITS: &str = "waits";
-/// Beginning of the decision recorded for a changed setting.
-const SET_TO: &str = "set to ";
-/// Most changes of the setting that are kept with a job's reasons.
-const SETTINGS_MAX: usize = 8;
 
 impl Placer {
     pub(super) fn round(&mut self, now: Timestamp) {
@@ -34,218 +23,19 @@ impl Placer {
             ));
             return;
         }
-        for decision in &plan.decisions {
-            self.record(now, decision);
-        }
         for decision in &plan.nodes {
             self.node_decided(now, decision);
         }
-        self.note_waiting(now, &plan);
+        self.jobs.carry_out(now, &plan, &mut self.controller);
         if let Some(at) = plan.again_at {
             let at = at.max(now + self.config.round_delay());
             self.round_at = Some(self.round_at.map_or(at, |sooner| sooner.min(at)));
         }
-        self.controller.apply(&plan);
         self.plan_is_outdated = false;
         self.note_planned_budget();
         if self.controller.limits().is_power_limited() {
             // The power reserved for each GPU may have changed, and its cap with it.
             self.to_order.extend(self.nodes.keys().cloned());
         }
-    }
-
-    /// Records one decision. The cluster's state is changed afterwards.
-    fn record(&mut self, now: Timestamp, decision: &Decision) {
-        let Some(facts) =
-            self.controller.state().job(decision.job()).map(|job| job.facts.id.clone())
-        else {
-            return;
-        };
-        let reason = self.reason_text(decision);
-        let policy = self.controller.policy().name().to_owned();
-        let placement = match decision {
-            Decision::Start { on, .. } => Some(self.controller.state().placement(on)),
-            _ => None,
-        };
-        let prediction = self.predicted(decision);
-        let Some(tracked) = self.jobs.get_mut(&facts) else { return };
-        let record = &mut tracked.record;
-        if let Decision::Start { .. } | Decision::Set { .. } = decision {
-            record.prediction_placed = prediction.map(Box::new);
-        }
-        let at = record.placement.as_ref().map(ToString::to_string).unwrap_or_default();
-        let text = match decision {
-            Decision::Start { observe, setting, .. } => {
-                record.setting = *setting;
-                record.phase = JobPhase::Starting;
-                record.phase_since_us = now;
-                record.attempt = record.attempt.saturating_add(1);
-                record.observing = *observe;
-                record.exit_code = None;
-                record.limit = None;
-                record.error = None;
-                record.log_paths.clear();
-                record.steps_per_s = None;
-                let on = placement.as_ref().map(ToString::to_string).unwrap_or_default();
-                for share in placement.iter().flat_map(|placement| &placement.shares) {
-                    self.nodes.entry(share.node.clone()).or_default().jobs.insert(facts.clone());
-                    self.to_order.insert(share.node.clone());
-                }
-                record.placement = placement;
-                format!("placed on {on}")
-            }
-            Decision::Set { setting, .. } => {
-                record.setting = *setting;
-                for share in record.placement.iter().flat_map(|placement| &placement.shares) {
-                    self.to_order.insert(share.node.clone());
-                }
-                format!("{SET_TO}{setting}")
-            }
-            Decision::Stop { .. } | Decision::Undo { .. } => {
-                record.phase = JobPhase::Stopping;
-                record.phase_since_us = now;
-                record.next_phase = Some(JobPhase::Queued);
-                record.observing = false;
-                for share in record.placement.iter().flat_map(|placement| &placement.shares) {
-                    self.to_order.insert(share.node.clone());
-                }
-                self.to_reconcile.insert(facts.clone());
-                format!("taken off {at}")
-            }
-            Decision::Settle { .. } => {
-                record.observing = false;
-                format!("stays on {at}")
-            }
-            Decision::Reject { .. } => {
-                record.phase = JobPhase::Failed;
-                record.phase_since_us = now;
-                record.ended_at_us = Some(now);
-                record.error = Some(reason.clone());
-                tracked.key = None;
-                self.ended.insert((now, facts.clone()));
-                "rejected".to_owned()
-            }
-        };
-        self.reason(now, &facts, &policy, text, reason);
-    }
-
-    /// The reason of a decision. A changed setting follows from the energy price, so its position comes first.
-    fn reason_text(&self, decision: &Decision) -> String {
-        let reason = decision.reason();
-        let is_priced = matches!((decision, reason), (Decision::Set { .. }, Reason::Market { .. }));
-        match self.controller.price_position().filter(|_| is_priced) {
-            Some(position) => format!("energy price {position:.3} of 1; {reason}"),
-            None => reason.to_string(),
-        }
-    }
-
-    /// The prediction under which a job starts or is set.
-    fn predicted(&self, decision: &Decision) -> Option<Prediction> {
-        let state = self.controller.state();
-        match decision {
-            Decision::Start { job, on, setting, .. } => prediction::on(state, *job, on, *setting),
-            Decision::Set { job, setting, .. } => {
-                prediction::on(state, *job, state.job(*job)?.state.gpus()?, *setting)
-            }
-            _ => None,
-        }
-    }
-
-    /// Records why the first queued job waits, and the first of each account that its quota or share holds
-    /// back, at most as often as progress is stored.
-    fn note_waiting(&mut self, now: Timestamp, plan: &Plan) {
-        for blocked in plan.blocked.iter().chain(&plan.held_back) {
-            self.note_blocked(now, blocked);
-        }
-    }
-
-    fn note_blocked(&mut self, now: Timestamp, blocked: &Blocked) {
-        let Some(id) = self.id_of(blocked.job) else { return };
-        let reason = blocked.reason.to_string();
-        let policy = self.controller.policy().name().to_owned();
-        let Some(tracked) = self.jobs.get_mut(&id) else { return };
-        let reason = RecordedReason {
-            at_us: now,
-            policy,
-            decision: WAITS.to_owned(),
-            reason: reason.clone(),
-        };
-        match tracked.record.reasons.last_mut() {
-            Some(last) if last.decision == WAITS => {
-                if last.reason != reason.reason {
-                    *last = reason;
-                    tracked.unsaved = true;
-                }
-            }
-            _ => {
-                tracked.record.reasons.push(reason);
-                trim(&mut tracked.record.reasons);
-                self.to_store.insert(id);
-            }
-        }
-    }
-
-    fn id_of(&self, key: JobKey) -> Option<wattle_common::JobId> {
-        self.controller.state().job(key).map(|job| job.facts.id.clone())
-    }
-
-    /// Adds a reason to the job's record, and stores it.
-    pub(super) fn reason(
-        &mut self,
-        now: Timestamp,
-        job: &wattle_common::JobId,
-        policy: &str,
-        decision: String,
-        reason: String,
-    ) {
-        if let Some(tracked) = self.jobs.get_mut(job) {
-            let policy = policy.to_owned();
-            tracked.record.reasons.push(RecordedReason { at_us: now, policy, decision, reason });
-            trim(&mut tracked.record.reasons);
-            self.to_store.insert(job.clone());
-        }
-    }
-}
-
-/// Removes the oldest reasons above the limits. Changes of the setting may be frequent and are removed first,
-/// so that the reasons of the placement are kept.
-fn trim(reasons: &mut Vec<RecordedReason>) {
-    let is_set = |reason: &RecordedReason| reason.decision.starts_with(SET_TO);
-    let mut surplus_sets =
-        reasons.iter().filter(|reason| is_set(reason)).count().saturating_sub(SETTINGS_MAX);
-    reasons.retain(|reason| {
-        let is_removed = surplus_sets > 0 && is_set(reason);
-        surplus_sets -= usize::from(is_removed);
-        !is_removed
-    });
-    let surplus = reasons.len().saturating_sub(REASONS_MAX);
-    reasons.drain(..surplus);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frequent_changes_of_the_setting_do_not_displace_the_placement() {
-        let recorded = |decision: &str, s| RecordedReason {
-            at_us: Timestamp::from_s(s),
-            policy: "wattle".to_owned(),
-            decision: decision.to_owned(),
-            reason: "energy price 0.500 of 1".to_owned(),
-        };
-        let mut reasons = vec![recorded("placed on n0:0", 0)];
-        for s in 1..100 {
-            reasons.push(recorded("set to 125 W", s));
-            trim(&mut reasons);
-        }
-        assert_eq!(reasons.len(), 1 + SETTINGS_MAX);
-        assert_eq!(reasons[0].decision, "placed on n0:0");
-        assert_eq!(reasons.last().unwrap().at_us, Timestamp::from_s(99));
-        for s in 100..200 {
-            reasons.push(recorded("taken off n0:0", s));
-            trim(&mut reasons);
-        }
-        assert_eq!(reasons.len(), REASONS_MAX);
     }
 }

@@ -199,7 +199,7 @@ impl Placer {
         let state = state.filter(|state| !is_planned || (raises_wait && advises(state)));
         let Some(state) = state else { return (jobs, false) };
         let starts = |job: &DesiredJob| {
-            let record = self.jobs.get(&job.job).map(|tracked| &tracked.record);
+            let record = self.jobs.get(&job.job);
             let mut ordered = state.desired.iter().flat_map(|last| &last.jobs);
             // The site's scheduler starts the jobs that it places.
             record.is_some_and(|record| {
@@ -244,8 +244,8 @@ impl Placer {
     fn stopping_gpus(&self, state: &NodeState) -> BTreeSet<GpuIndex> {
         let ordered = state.desired.iter().flat_map(|last| &last.jobs);
         let stops = ordered.filter(|job| {
-            let tracked = self.jobs.get(&job.job);
-            tracked.is_some_and(|tracked| tracked.record.phase == JobPhase::Stopping)
+            let record = self.jobs.get(&job.job);
+            record.is_some_and(|record| record.phase == JobPhase::Stopping)
         });
         stops.flat_map(|job| job.gpus.iter().copied()).collect()
     }

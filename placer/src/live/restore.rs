@@ -9,9 +9,7 @@ use wattle_common::messages::{
 };
 use wattle_common::{NodeId, Timestamp};
 
-use super::site_jobs::placed_by_site;
-use super::{Event, Placer, Tracked, has_gpus, restarts};
-use crate::JobFacts;
+use super::{Event, Placer, has_gpus, restarts};
 
 /// The contents of the buckets when the placer starts.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +67,7 @@ impl Placer {
             order(a).cmp(&order(b))
         });
         for record in &records {
-            self.restore_job(record);
+            self.jobs.restore(record, &mut self.controller);
         }
         // The work of completed jobs, in order of completion.
         let mut past: Vec<&JobRecord> = records.iter().filter(|r| r.work_s.is_some()).collect();
@@ -114,25 +112,8 @@ impl Placer {
             self.refresh(now, node);
         }
         // The first wake completes what a kill interrupted.
-        self.to_reconcile.extend(self.jobs.keys().cloned());
+        self.jobs.reconcile_all();
         self.to_order.extend(nodes);
-    }
-
-    pub(super) fn restore_job(&mut self, record: &JobRecord) {
-        let job = record.spec.job.clone();
-        let is_planned = has_gpus(record.phase) || !placed_by_site(&record.spec);
-        let key = (is_planned && !record.phase.is_final())
-            .then(|| self.controller.restore(JobFacts::from(&record.spec)));
-        if record.phase.is_final() {
-            self.ended.insert((record.ended_at_us.unwrap_or_default(), job.clone()));
-        }
-        let tracked = Tracked {
-            record: record.clone(),
-            key,
-            stored_at: record.phase_since_us,
-            unsaved: false,
-        };
-        self.jobs.insert(job, tracked);
     }
 
     pub(super) fn restore_placement(&mut self, record: &JobRecord) {
@@ -142,7 +123,7 @@ impl Placer {
         };
         for share in &placement.shares {
             self.ensure_gpu_count(&share.node, share.gpus.iter().max().map_or(0, |gpu| gpu + 1));
-            self.node_mut(&share.node).jobs.insert(record.spec.job.clone());
+            self.node_mut(&share.node);
         }
         if let Some(on) = self.controller.state().gpu_set(placement) {
             let (setting, since) = (record.setting, record.phase_since_us);

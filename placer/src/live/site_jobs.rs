@@ -41,7 +41,7 @@ impl Placer {
         let running = |run: &&LaunchedJob| run.state == LaunchState::Running;
         let runs: Vec<LaunchedJob> = report.jobs.iter().filter(running).cloned().collect();
         for run in runs {
-            let Some(record) = self.jobs.get(&run.job).map(|tracked| &tracked.record) else {
+            let Some(record) = self.jobs.get(&run.job) else {
                 continue;
             };
             let Some(site) = record.spec.site.as_ref().filter(|_| !record.phase.is_final()) else {
@@ -59,12 +59,10 @@ impl Placer {
                 Change::Started => "the site's scheduler has started it there",
                 Change::Moved => "the site's scheduler has given it these GPUs",
             };
-            self.release(now, &run.job);
+            self.jobs.release(now, &run.job, &mut self.controller);
             self.adopt_job(now, &run.job, &newest, reason.to_owned());
-            self.to_store.insert(run.job.clone());
-            self.to_order.extend(newest.runs.iter().map(|run| run.share.node.clone()));
             if let Some(next) = requested {
-                self.request_stop(now, &run.job, next);
+                self.jobs.request_stop(now, &run.job, next, &mut self.controller);
             }
             self.plan_soon(now);
         }

@@ -22,6 +22,8 @@ mod settling;
 mod site_jobs;
 mod world;
 
+use std::time::Duration;
+
 use wattle_common::id::SubmissionId;
 use wattle_common::job::{GpuRequest, JobSpec};
 use wattle_common::messages::{LaunchState, ReachedLimit};
