@@ -51,12 +51,14 @@ mod listing;
 pub mod measures;
 mod node_sleep;
 mod orders;
+mod outbox;
 mod planning;
 mod power_shares;
 mod raised_alarms;
 mod reporter;
 mod restarts;
 mod restore;
+mod rounds;
 mod site_jobs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,7 +81,8 @@ use budget::{LedgerPower, StoredBudget};
 use grid::GridSignals;
 use inventory::NodeState;
 use job_records::JobRecords;
-use raised_alarms::RaisedAlarms;
+use outbox::Outbox;
+use rounds::Rounds;
 
 pub use restore::PersistedState;
 
@@ -170,9 +173,7 @@ pub struct Placer {
     started_at: Timestamp,
     /// When the placer last handled an event or a wake.
     active_at: Timestamp,
-    round_at: Option<Timestamp>,
-    /// Number of planning rounds.
-    rounds: u64,
+    rounds: Rounds,
     /// When the records are compared with the nodes' reports ([`adoption`]).
     adopt_at: Option<Timestamp>,
     /// The mark of a restored store, until the comparison.
@@ -183,15 +184,11 @@ pub struct Placer {
     // Changes of the event being handled.
     to_order: BTreeSet<NodeId>,
     to_wake: BTreeSet<NodeId>,
-    answers: Vec<(RequestNumber, Reply)>,
-    budget_answers: Vec<(RequestNumber, BudgetReply)>,
+    outbox: Outbox,
     /// Whether the power that counts for a node has changed since the last plan.
     plan_is_outdated: bool,
     /// Whether an ordered cap waits until others have fallen.
     raises_pending: bool,
-    alarms: Vec<String>,
-    raised_alarms: RaisedAlarms,
-    bounds_alarms: bounds::Alarms,
     /// The budget in force.
     budget: Option<StoredBudget>,
     /// The generation of the budget for which the last planning round was made.
@@ -220,16 +217,14 @@ impl Placer {
             reports_valid_from: now,
             started_at: now,
             active_at: now,
-            round_at: Some(now + config.round_delay()),
-            rounds: 0,
+            rounds: Rounds::new(config.round_delay(), now),
             adopt_at: None,
             restored: None,
             store_compared: false,
             tick_at: now,
             to_order: BTreeSet::new(),
             to_wake: BTreeSet::new(),
-            answers: Vec::new(),
-            budget_answers: Vec::new(),
+            outbox: Outbox::default(),
             budget: None,
             budget_planned: 0,
             ledger_power: LedgerPower::default(),
@@ -240,9 +235,6 @@ impl Placer {
             // The caps of a plan that was made before the start may be lower.
             plan_is_outdated: true,
             raises_pending: false,
-            alarms: Vec::new(),
-            raised_alarms: RaisedAlarms::default(),
-            bounds_alarms: bounds::Alarms::new(),
             config,
         };
         placer.controller.advance_to(now);
@@ -253,7 +245,7 @@ impl Placer {
     /// Number of planning rounds since the start.
     #[must_use]
     pub const fn rounds(&self) -> u64 {
-        self.rounds
+        self.rounds.made()
     }
 
     fn surface_known(&mut self, surface: Surface) {
@@ -273,13 +265,8 @@ impl Placer {
         }
         self.controller.events().job_progressed(key, Progress::from(message));
         if self.controller.reads() != crate::Reads::Nothing {
-            self.plan_soon(now);
+            self.outbox.plan_soon();
         }
-    }
-
-    fn plan_soon(&mut self, now: Timestamp) {
-        let at = now + self.config.round_delay();
-        self.round_at = Some(self.round_at.map_or(at, |sooner| sooner.min(at)));
     }
 
     /// Emits the changes of this event in the order that survives a kill.
@@ -300,14 +287,11 @@ impl Placer {
         }
         self.store_spending(now, out);
         self.store_grid(now, out);
-        let budgets = self.budget_answers.drain(..);
-        out.extend(budgets.map(|(number, reply)| Action::AnswerBudget(number, reply)));
-        out.extend(self.answers.drain(..).map(|(number, reply)| Action::Answer(number, reply)));
+        self.outbox.send_replies(out);
         self.jobs.forget_ended(self.config.ended_kept, out);
-        for alarm in self.alarms.drain(..) {
-            if self.raised_alarms.is_new(now, &alarm) {
-                out.push(Action::Alarm(alarm));
-            }
+        self.outbox.raise_alarms(now, out);
+        if self.outbox.take_plan() {
+            self.rounds.soon(now);
         }
     }
 
@@ -324,15 +308,15 @@ impl Placer {
             }
             Event::Submitted(number, request) => {
                 let reply = self.submitted(now, *request);
-                self.answers.push((number, reply));
+                self.outbox.reply(number, reply);
             }
             Event::Cancelled(number, request) => {
                 let reply = self.cancelled(now, &request.job);
-                self.answers.push((number, reply));
+                self.outbox.reply(number, reply);
             }
             Event::BudgetSet(number, request) => {
                 let reply = self.budget_set(now, *request);
-                self.budget_answers.push((number, reply));
+                self.outbox.reply_budget(number, reply);
             }
             Event::EnergyMetered(entry) => {
                 self.jobs.count_energy(&entry);
@@ -357,7 +341,7 @@ impl Placer {
                 self.surface_known(*surface);
                 self.predict_unpredicted(&job);
                 if self.controller.reads() != crate::Reads::Nothing {
-                    self.plan_soon(now);
+                    self.outbox.plan_soon();
                 }
             }
             Event::Progressed(message) => self.progressed(now, &message),
@@ -379,7 +363,7 @@ impl Placer {
         }
         (self.store_budget, self.store_status, self.store_aim) = (true, true, true);
         self.grid.store_again();
-        self.alarms.push(format!(
+        self.outbox.alarm(format!(
             "the server has lost acknowledged values: the {} job records, the orders and the budget are stored \
              again; entries of the ledger may be missing",
             self.jobs.len()
@@ -399,7 +383,7 @@ impl Placer {
             }
         }
         self.jobs.store_noted(now);
-        self.plan_soon(now);
+        self.outbox.plan_soon();
     }
 }
 
@@ -433,15 +417,15 @@ impl Machine for Placer {
         self.control_budget(now);
         // Ended jobs release their GPUs before planning.
         self.flush(now, out);
-        if !self.waits_for_comparison() && self.round_at.is_some_and(|at| now >= at) {
-            self.round_at = None;
+        if !self.waits_for_comparison() && self.rounds.at().is_some_and(|at| now >= at) {
+            self.rounds.begin();
             self.round(now);
             self.flush(now, out);
         }
     }
 
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
-        let round = self.round_at.filter(|_| !self.waits_for_comparison());
+        let round = self.rounds.at().filter(|_| !self.waits_for_comparison());
         let round = round.map(|at| (at, "a planning round is due"));
         let adoption = self.adopt_at.map(|at| (at, "the records are compared with the nodes"));
         let renewal = self.renewal().map(|at| (at, "a lease renewal is due"));

@@ -57,7 +57,7 @@ impl Placer {
         let record = JobRecord { submission, user_proven, ..JobRecord::queued(spec, now) };
         let generation = record.generation;
         self.jobs.submitted(now, record, key);
-        self.plan_soon(now);
+        self.outbox.plan_soon();
         Reply::Accepted { job, generation }
     }
 

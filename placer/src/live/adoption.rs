@@ -147,7 +147,7 @@ impl Placer {
         }
         self.alarm_outcome(&outcome);
         self.store_compared |= self.restored.take().is_some();
-        self.plan_soon(now);
+        self.outbox.plan_soon();
     }
 
     /// The newest attempts that the nodes report and the store does not know.
@@ -280,7 +280,7 @@ impl Placer {
                      the NATS server"
                 }
             };
-            self.alarms.push(format!(
+            self.outbox.alarm(format!(
                 "the store has lost running jobs of {}: {} ({} in all). They are adopted and continue, but \
                  {advice}; `wattle cancel` stops an adopted job",
                 nodes.join(", "),
@@ -289,7 +289,7 @@ impl Placer {
             ));
         }
         if !ended.is_empty() {
-            self.alarms.push(format!(
+            self.outbox.alarm(format!(
                 "the store is older than the nodes' states: {} jobs ended meanwhile: {}. Their ends are \
                  recorded from the nodes' reports",
                 ended.len(),
@@ -297,7 +297,7 @@ impl Placer {
             ));
         }
         if !unknown.is_empty() {
-            self.alarms.push(format!(
+            self.outbox.alarm(format!(
                 "the store is older than the nodes' states: {} jobs ended meanwhile with an unknown \
                  result and count as failed: {}. Check their output",
                 unknown.len(),

@@ -1,8 +1,5 @@
 //! Messages with a number outside its limits ([`wattle_common::bounds`]): ignored with an alarm.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use wattle_common::Timestamp;
 use wattle_common::bounds::{
     OutOfBounds, check_launch_report, check_ledger_entry, check_power_report, check_progress,
@@ -12,16 +9,6 @@ use wattle_common::messages::JobRecord;
 use wattle_common::topology::NODES_MAX;
 
 use crate::live::{Event, Placer};
-
-/// Time after which the same sender and field raise an alarm again.
-const ALARM_AGAIN: Duration = Duration::from_secs(600);
-
-/// Most senders and fields that are remembered; beyond it, none raises a new alarm until the oldest is
-/// forgotten.
-const ALARMS_MAX: usize = 1_000;
-
-/// When each sender and field last raised an alarm.
-pub(super) type Alarms = BTreeMap<(String, &'static str), Timestamp>;
 
 impl Placer {
     /// Whether the numbers of an event are within their limits. If not, an alarm is raised.
@@ -52,7 +39,7 @@ impl Placer {
         match checked {
             Ok(()) => true,
             Err(error) => {
-                self.alarm_out_of_bounds(now, sender, &error);
+                self.outbox.alarm_out_of_bounds(now, sender, &error);
                 false
             }
         }
@@ -62,7 +49,11 @@ impl Placer {
     pub(super) fn is_restorable(&mut self, now: Timestamp, record: &JobRecord) -> bool {
         let checked = check_record(record, now);
         if let Err(error) = &checked {
-            self.alarm_out_of_bounds(now, format!("the record of {}", record.spec.job), error);
+            self.outbox.alarm_out_of_bounds(
+                now,
+                format!("the record of {}", record.spec.job),
+                error,
+            );
         }
         checked.is_ok()
     }
@@ -73,27 +64,5 @@ impl Placer {
         }
         let (field, value) = ("node", node.to_string());
         Err(OutOfBounds { field, value, expected: format!("at most {NODES_MAX} nodes") })
-    }
-
-    /// Raises an alarm about an ignored message, at most once in ten minutes for each sender and field.
-    pub(super) fn alarm_out_of_bounds(
-        &mut self,
-        now: Timestamp,
-        sender: String,
-        error: &OutOfBounds,
-    ) {
-        let text = format!("{sender} is ignored: {error}");
-        let recent = |at: &Timestamp| *at <= now && now.since(*at) < ALARM_AGAIN;
-        let key = (sender, error.field);
-        if self.bounds_alarms.get(&key).is_some_and(recent) {
-            return;
-        }
-        if self.bounds_alarms.len() >= ALARMS_MAX {
-            self.bounds_alarms.retain(|_, at| recent(at));
-        }
-        if self.bounds_alarms.len() < ALARMS_MAX {
-            self.bounds_alarms.insert(key, now);
-            self.alarms.push(text);
-        }
     }
 }

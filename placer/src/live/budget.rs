@@ -155,7 +155,7 @@ impl Placer {
         let status = match check_budget(&record, status.as_ref(), now) {
             Ok(()) => status,
             Err(error) => {
-                self.alarm_out_of_bounds(now, "the stored budget".to_owned(), &error);
+                self.outbox.alarm_out_of_bounds(now, "the stored budget".to_owned(), &error);
                 // Without its status, the budget begins a new window.
                 if check_budget(&record, None, now).is_err() {
                     return;
@@ -197,7 +197,7 @@ impl Placer {
         self.controller.set_budget(controller, now);
         self.budget = Some(StoredBudget { record, counted });
         self.to_order.extend(self.nodes.keys().cloned());
-        self.plan_soon(now);
+        self.outbox.plan_soon();
     }
 
     /// A node's entry in the energy ledger arrived.
@@ -259,7 +259,7 @@ impl Placer {
         self.store_aim |= self.controller.aim_status() != aim_before;
         self.store_status |= controlled.limits_changed;
         if controlled.plan_again {
-            self.plan_soon(now);
+            self.outbox.plan_soon();
         }
     }
 

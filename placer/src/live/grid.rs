@@ -221,7 +221,7 @@ impl Placer {
                 self.use_carbon(now);
             }
             None if stored.is_some_and(|series| !series.origins.is_empty()) => {
-                self.alarms.push(
+                self.outbox.alarm(
                     "the configuration has no [grid.carbon] any more: the last static carbon intensity of its \
                      provider stays in use; set another with `wattle budget set --carbon FILE`"
                         .to_owned(),
@@ -266,8 +266,9 @@ impl Placer {
         if carbon_changed {
             self.use_carbon(now);
         }
-        let alarms: Vec<String> = self.grid.chains().filter_map(|chain| chain.alarm(now)).collect();
-        self.alarms.extend(alarms);
+        for alarm in self.grid.chains().filter_map(|chain| chain.alarm(now)) {
+            self.outbox.alarm(alarm);
+        }
         self.grid.look_at = self.grid.chains().map(|chain| chain.changes_after(now)).min();
     }
 

@@ -103,7 +103,7 @@ impl Placer {
     }
 
     fn second_reporter(&mut self, which: &str, node: &NodeId, instance: &str, other: &str) {
-        self.alarms.push(format!(
+        self.outbox.alarm(format!(
             "two {which} report as node {node}: ({instance}) and ({other}); stop one of them, or \
              configure another `node` for it"
         ));
@@ -120,7 +120,7 @@ impl Placer {
         let ahead_us = state.launcher.ahead_us().unwrap_or_default();
         let (s, side) =
             (ahead_us.unsigned_abs() / 1_000_000, if ahead_us < 0 { "behind" } else { "ahead of" });
-        self.alarms.push(format!(
+        self.outbox.alarm(format!(
             "the clock of {node} is {s} s {side} the placer's; its jobs and orders are not affected, \
              but recorded times are: synchronise the clocks, then restart the services that \
              started with the wrong time"
@@ -229,11 +229,11 @@ impl Placer {
             self.controller.events().node_known(facts);
             // A new node gets its first order, new GPUs the site's cap.
             self.to_order.insert(node.clone());
-            self.plan_soon(now);
+            self.outbox.plan_soon();
         }
         if self.controller.node_limit_known(node, limit) {
             self.to_order.insert(node.clone());
-            self.plan_soon(now);
+            self.outbox.plan_soon();
         }
         self.count_fixed(now, node);
         self.count_unconfirmed(now, node);
@@ -325,7 +325,7 @@ impl Placer {
                 *at = *at + away;
             }
         }
-        self.alarms.push(format!(
+        self.outbox.alarm(format!(
             "the placer was paused or blocked for {} s; no node counts as silent for that time",
             away.as_secs()
         ));

@@ -273,6 +273,6 @@ impl Placer {
             // A lost node may still run it: its GPUs may have orphans.
             self.refresh(now, &node);
         }
-        self.plan_soon(now);
+        self.outbox.plan_soon();
     }
 }

@@ -110,7 +110,7 @@ impl Placer {
             oldest_queued,
             nodes: self.node_counts(),
             gpus: self.gpu_counts(),
-            rounds: self.rounds,
+            rounds: self.rounds.made(),
             power_expected: expected_power(input),
             power_baseline: least_baseline(input),
             power_reserved: reserved_power_sum(input).filter(|_| limits.is_power_limited()),

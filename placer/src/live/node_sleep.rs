@@ -104,7 +104,7 @@ impl Placer {
         let node = self.controller.state().node(decision.node()).facts.id.clone();
         if self.nodes.get(&node).is_some_and(NodeState::is_asleep_at_site) {
             self.node_mut(&node).woken_by_job_at = Some(now);
-            self.plan_soon(now);
+            self.outbox.plan_soon();
             return;
         }
         let state = match decision {
@@ -121,7 +121,7 @@ impl Placer {
             self.to_wake.insert(node.clone());
         }
         self.count_unconfirmed(now, node);
-        self.plan_soon(now);
+        self.outbox.plan_soon();
     }
 
     /// After a restart: runs the wake command of waking nodes again, and wakes sleeping nodes without
@@ -132,7 +132,7 @@ impl Placer {
         });
         for (node, is, known) in sleeping.collect::<Vec<_>>() {
             if !self.config.sleep.is_on() && is != SleepState::WakeFailed {
-                self.alarms.push(format!(
+                self.outbox.alarm(format!(
                     "{node} is {}, and the placer has no sleep.wake_command: wake the node by hand, \
                      or set the command",
                     is.label()
@@ -181,14 +181,14 @@ impl Placer {
         let next = match is {
             SleepState::EnteringSleep => {
                 if let Some(error) = failed {
-                    self.alarms.push(format!(
+                    self.outbox.alarm(format!(
                         "the sleep command of {node} failed and the node stays awake: {error}"
                     ));
                     None
                 } else if now.since(last_report) > self.config.node_stale_after() {
                     Some(SleepState::Asleep)
                 } else if lasts >= self.config.sleep.sleep_timeout() {
-                    self.alarms.push(format!(
+                    self.outbox.alarm(format!(
                         "{node} still reports {} s after it was ordered to sleep and counts as awake: \
                          check its sleep_command, or raise the placer's sleep.sleep_timeout_s",
                         lasts.as_secs()
@@ -204,7 +204,7 @@ impl Placer {
                 None
             }
             SleepState::Waking if lasts >= self.config.sleep.wake_timeout() => {
-                self.alarms.push(format!(
+                self.outbox.alarm(format!(
                     "{node} sent no report within {} s of its wake command and gets no jobs until \
                      it reports; check the node, or raise the placer's sleep.wake_timeout_s",
                     lasts.as_secs()
@@ -221,7 +221,7 @@ impl Placer {
         let Some(state) = self.nodes.get_mut(node) else { return };
         let Some(error) = error.filter(|_| state.is_in(SleepState::Waking)) else { return };
         state.wake_again = true;
-        self.alarms.push(format!("the wake command of {node} failed and is retried: {error}"));
+        self.outbox.alarm(format!("the wake command of {node} failed and is retried: {error}"));
     }
 
     /// Retries failed wake commands.

@@ -6,7 +6,6 @@ use crate::live::Placer;
 
 impl Placer {
     pub(super) fn round(&mut self, now: Timestamp) {
-        self.rounds += 1;
         let inventory_complete = self.inventory_complete(now);
         self.controller.events().inventory_known(inventory_complete);
         let mut plan = self.controller.plan();
@@ -16,7 +15,7 @@ impl Placer {
         let violations = self.controller.check(&plan);
         if !violations.is_empty() {
             // No change rather than an invalid one.
-            self.alarms.push(format!(
+            self.outbox.alarm(format!(
                 "the plan of policy {} is invalid and was discarded: {}; fix the policy or configure another",
                 self.controller.policy().name(),
                 self.controller.sentences(&violations)
@@ -28,8 +27,7 @@ impl Placer {
         }
         self.jobs.carry_out(now, &plan, &mut self.controller);
         if let Some(at) = plan.again_at {
-            let at = at.max(now + self.config.round_delay());
-            self.round_at = Some(self.round_at.map_or(at, |sooner| sooner.min(at)));
+            self.rounds.by(now, at);
         }
         self.plan_is_outdated = false;
         self.note_planned_budget();

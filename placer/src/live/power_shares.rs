@@ -308,7 +308,7 @@ impl Placer {
         if self.controller.state().node(key).fixed_caps != caps {
             self.controller.events().caps_fixed(key, caps);
             self.plan_is_outdated = true;
-            self.plan_soon(now);
+            self.outbox.plan_soon();
         }
     }
 
@@ -322,9 +322,9 @@ impl Placer {
         let known = self.controller.state().node(key).unconfirmed.is_some_and(|caps| caps.gpus > 0);
         self.controller.events().power_unconfirmed(key, caps);
         self.plan_is_outdated = true;
-        self.plan_soon(now);
+        self.outbox.plan_soon();
         if let Some(caps) = caps.filter(|caps| !known && caps.gpus > 0) {
-            self.alarms.push(format!(
+            self.outbox.alarm(format!(
                 "{node} does not confirm its caps: its GPUs with jobs count with {} W in the power limit \
                  until it does; check its network, its power agent and its launcher",
                 caps.power.as_mw() / 1_000

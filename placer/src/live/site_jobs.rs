@@ -64,7 +64,7 @@ impl Placer {
             if let Some(next) = requested {
                 self.jobs.request_stop(now, &run.job, next, &mut self.controller);
             }
-            self.plan_soon(now);
+            self.outbox.plan_soon();
         }
     }
 
