@@ -25,7 +25,7 @@
 //! * recorded as ended or queued again, still ordered: the order is computed without it.
 //!
 //! A node's sleep state is stored in its order before the sleep or wake command runs
-//! ([`node_sleep`]).
+//! ([`nodes`]).
 //!
 //! A restart loses on which GPUs a job was undone and the measurements of an observation (it starts
 //! again).
@@ -43,31 +43,26 @@ mod adoption;
 mod bounds;
 mod budget;
 mod grid;
-mod inventory;
 mod job_energy;
 mod job_records;
 mod lifecycle;
 mod listing;
 pub mod measures;
-mod node_sleep;
-mod orders;
+mod nodes;
 mod outbox;
 mod planning;
-mod power_shares;
 mod raised_alarms;
-mod reporter;
 mod restarts;
 mod restore;
 mod rounds;
 mod site_jobs;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, GridStatus, JobProgressed,
-    JobRecord, LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SleepState,
+    JobRecord, LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget,
     StoreRestored, SubmitJob, Surface,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp};
@@ -79,8 +74,8 @@ use crate::{Policy, Progress};
 
 use budget::{LedgerPower, StoredBudget};
 use grid::GridSignals;
-use inventory::NodeState;
 use job_records::JobRecords;
+use nodes::Nodes;
 use outbox::Outbox;
 use rounds::Rounds;
 
@@ -164,15 +159,10 @@ type LiveController = Controller<Box<dyn Policy>>;
 
 /// The live placer.
 pub struct Placer {
-    config: Config,
+    config: Arc<Config>,
     controller: LiveController,
     jobs: JobRecords,
-    nodes: BTreeMap<NodeId, NodeState>,
-    /// When the placer last started or the bus last returned: heartbeats missing before do not count.
-    reports_valid_from: Timestamp,
-    started_at: Timestamp,
-    /// When the placer last handled an event or a wake.
-    active_at: Timestamp,
+    nodes: Nodes,
     rounds: Rounds,
     /// When the records are compared with the nodes' reports ([`adoption`]).
     adopt_at: Option<Timestamp>,
@@ -181,14 +171,7 @@ pub struct Placer {
     /// Whether the mark is to be deleted.
     store_compared: bool,
     tick_at: Timestamp,
-    // Changes of the event being handled.
-    to_order: BTreeSet<NodeId>,
-    to_wake: BTreeSet<NodeId>,
     outbox: Outbox,
-    /// Whether the power that counts for a node has changed since the last plan.
-    plan_is_outdated: bool,
-    /// Whether an ordered cap waits until others have fallen.
-    raises_pending: bool,
     /// The budget in force.
     budget: Option<StoredBudget>,
     /// The generation of the budget for which the last planning round was made.
@@ -210,20 +193,16 @@ impl Placer {
         persisted: PersistedState,
         now: Timestamp,
     ) -> Self {
+        let config = Arc::new(config);
         let mut placer = Self {
             controller: Controller::new(config.controller(), policy),
             jobs: JobRecords::new(&config),
-            nodes: BTreeMap::new(),
-            reports_valid_from: now,
-            started_at: now,
-            active_at: now,
+            nodes: Nodes::new(Arc::clone(&config), now),
             rounds: Rounds::new(config.round_delay(), now),
             adopt_at: None,
             restored: None,
             store_compared: false,
             tick_at: now,
-            to_order: BTreeSet::new(),
-            to_wake: BTreeSet::new(),
             outbox: Outbox::default(),
             budget: None,
             budget_planned: 0,
@@ -232,9 +211,6 @@ impl Placer {
             store_budget: false,
             store_status: false,
             store_aim: false,
-            // The caps of a plan that was made before the start may be lower.
-            plan_is_outdated: true,
-            raises_pending: false,
             config,
         };
         placer.controller.advance_to(now);
@@ -251,7 +227,7 @@ impl Placer {
     fn surface_known(&mut self, surface: Surface) {
         if let Some(key) = self.controller.state().job_key(&surface.job) {
             // The power reserved for its GPUs may rise.
-            self.plan_is_outdated = true;
+            self.nodes.outdate_plan();
             for surface in surface.by_gpu_type() {
                 self.controller.events().surface_known(key, Arc::new(surface));
             }
@@ -269,19 +245,19 @@ impl Placer {
         }
     }
 
+    /// Updates a node in the cluster's state from its reports.
+    fn refresh(&mut self, now: Timestamp, node: &NodeId) {
+        self.nodes.refresh(now, node, &self.jobs, &mut self.controller, &mut self.outbox);
+    }
+
     /// Emits the changes of this event in the order that survives a kill.
     fn flush(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         while let Some(job) = self.jobs.next_to_reconcile() {
             self.reconcile(now, &job);
         }
         self.jobs.store(now, self.controller.state(), out);
-        self.write_orders(now, out);
-        // After the sleep state is stored. A node that has reported meanwhile is awake.
-        for node in std::mem::take(&mut self.to_wake) {
-            if self.nodes.get(&node).is_some_and(|state| state.is_in(SleepState::Waking)) {
-                out.push(Action::WakeNode(node));
-            }
-        }
+        self.nodes.write_orders(now, &mut self.jobs, &self.controller, out);
+        self.nodes.wake(out);
         if std::mem::take(&mut self.store_compared) {
             out.push(Action::ForgetRestoration);
         }
@@ -297,7 +273,7 @@ impl Placer {
 
     /// Updates the state by an event. The caller flushes the changes.
     fn process(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
-        if !self.is_within_bounds(now, &event) {
+        if !bounds::is_within(now, &event, &self.nodes, &mut self.outbox) {
             return;
         }
         match event {
@@ -324,14 +300,16 @@ impl Placer {
             }
             Event::PowerReported(report) => {
                 let node = report.node.clone();
-                self.power_reported(now, report);
-                self.order_raises();
+                self.nodes.power_reported(now, report, &mut self.outbox);
+                self.nodes.order_raises();
                 self.refresh(now, &node);
                 self.jobs.reconcile_on(&node);
             }
             Event::LaunchReported(report) => {
                 let node = report.node.clone();
-                self.launch_reported(now, report);
+                if self.nodes.launch_reported(now, report, &mut self.outbox) {
+                    self.compare_with_store(now, &node, true);
+                }
                 self.follow_site(now, &node);
                 self.refresh(now, &node);
                 self.jobs.reconcile_on(&node);
@@ -347,20 +325,19 @@ impl Placer {
             Event::Progressed(message) => self.progressed(now, &message),
             Event::JobsNearlyFull => self.jobs.forget_part_of_ended(ENDED_PARTS, out),
             Event::SubmissionNotStored(job) => self.not_stored(&job),
-            Event::WakeAnswered(node, error) => self.wake_answered(&node, error),
+            Event::WakeAnswered(node, error) => {
+                self.nodes.wake_answered(&node, error, &mut self.outbox);
+            }
             Event::GridRead(signal, result) => self.grid_read(now, signal, result),
             Event::StoreIncomplete => self.store_all_again(),
-            Event::BusReturned => self.reports_valid_from = self.reports_valid_from.max(now),
+            Event::BusReturned => self.nodes.bus_returned(now),
         }
     }
 
     /// Stores every record and the budget again, and renews every order.
     fn store_all_again(&mut self) {
         self.jobs.store_all();
-        for (node, state) in &mut self.nodes {
-            state.ordered_at = Timestamp::default();
-            self.to_order.insert(node.clone());
-        }
+        self.nodes.renew_all();
         (self.store_budget, self.store_status, self.store_aim) = (true, true, true);
         self.grid.store_again();
         self.outbox.alarm(format!(
@@ -372,13 +349,13 @@ impl Placer {
 
     fn tick(&mut self, now: Timestamp) {
         self.tick_at = now + self.config.tick();
-        self.wake_again();
-        self.note_reductions(now);
-        self.order_raises();
-        let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
+        self.nodes.wake_again();
+        self.nodes.note_reductions(now, &self.controller);
+        self.nodes.order_raises();
+        let nodes: Vec<NodeId> = self.nodes.ids().cloned().collect();
         for node in &nodes {
             self.refresh(now, node);
-            if self.is_lost(now, node) {
+            if self.nodes.is_lost(now, node) {
                 self.jobs.reconcile_on(node);
             }
         }
@@ -397,14 +374,14 @@ impl Machine for Placer {
     type Action = Action;
 
     fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
-        self.notice_absence(now);
+        self.nodes.notice_absence(now, &mut self.outbox);
         self.controller.advance_to(now);
         self.process(now, event, out);
         self.flush(now, out);
     }
 
     fn wake(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        self.notice_absence(now);
+        self.nodes.notice_absence(now, &mut self.outbox);
         self.controller.advance_to(now);
         if now >= self.tick_at {
             self.tick(now);
@@ -412,7 +389,7 @@ impl Machine for Placer {
         if self.adopt_at.is_some_and(|at| now >= at) {
             self.adopt(now);
         }
-        self.renew(now);
+        self.nodes.renew(now);
         self.look_at_grid(now);
         self.control_budget(now);
         // Ended jobs release their GPUs before planning.
@@ -428,7 +405,7 @@ impl Machine for Placer {
         let round = self.rounds.at().filter(|_| !self.waits_for_comparison());
         let round = round.map(|at| (at, "a planning round is due"));
         let adoption = self.adopt_at.map(|at| (at, "the records are compared with the nodes"));
-        let renewal = self.renewal().map(|at| (at, "a lease renewal is due"));
+        let renewal = self.nodes.renewal().map(|at| (at, "a lease renewal is due"));
         let control =
             self.controller.control_at().map(|at| (at, "a control step of the budget is due"));
         let grid = self.grid.look_at().map(|at| (at, "a value of the grid ends"));

@@ -41,7 +41,7 @@ impl Placer {
             };
         }
         spec.submitted_at_us = now;
-        let inventory_complete = self.inventory_complete(now);
+        let inventory_complete = self.nodes.inventory_complete(now, self.controller.state());
         self.controller.events().inventory_known(inventory_complete);
         let admitted = check_spec(&spec).and_then(|()| {
             if placed_by_site(&spec) {

@@ -46,35 +46,30 @@ impl Placer {
     pub(super) fn compare_all(&mut self, restored: Option<StoreRestored>, now: Timestamp) {
         let Some(restored) = restored else { return };
         self.restored = Some(restored);
-        self.nodes.values_mut().for_each(|state| state.adopts = true);
+        self.nodes.await_comparison_of_all();
         self.adopt_at = Some(now + self.config.node_stale_after());
     }
 
     /// Notes whether a node's stored report, or its first one since the placer's start, shows that the
     /// store is older than the node's state.
-    pub(super) fn compare_with_store(
-        &mut self,
-        now: Timestamp,
-        report: &LaunchReport,
-        is_new: bool,
-    ) {
-        let waits = self.restored.is_some();
-        let Some(state) = self.nodes.get_mut(&report.node) else { return };
-        let was_compared = state.is_compared;
-        state.is_compared |= is_new;
-        if was_compared {
+    pub(super) fn compare_with_store(&mut self, now: Timestamp, node: &NodeId, is_new: bool) {
+        let Some(report) = self.nodes.launch_report(node).filter(|_| !self.nodes.is_compared(node))
+        else {
+            return;
+        };
+        let is_older = self.nodes.ordered_generation(node) < report.observed_generation
+            && self.differs(report);
+        if is_new {
+            self.nodes.note_comparison(node);
+        }
+        if self.restored.is_some() {
+            self.nodes.await_comparison(node);
             return;
         }
-        if waits {
-            state.adopts = true;
+        if !is_older {
             return;
         }
-        let generation = state.desired.as_ref().map_or(0, |desired| desired.generation);
-        if generation >= report.observed_generation || !self.differs(report) {
-            return;
-        }
-        let node = report.node.clone();
-        self.node_mut(&node).adopts = true;
+        self.nodes.await_comparison(node);
         self.adopt_at.get_or_insert(now + self.config.node_stale_after());
     }
 
@@ -98,10 +93,9 @@ impl Placer {
     /// Compares the records with the nodes that wait for it, and lets them have orders.
     pub(super) fn adopt(&mut self, now: Timestamp) {
         self.adopt_at = None;
-        let waiting: Vec<NodeId> =
-            self.nodes.iter().filter(|(_, state)| state.adopts).map(|(id, _)| id.clone()).collect();
+        let waiting: Vec<NodeId> = self.nodes.awaiting_comparison().cloned().collect();
         // Only those that have reported since the placer's start.
-        let has_reported = |node: &&NodeId| self.nodes.get(node).is_some_and(|n| n.is_compared);
+        let has_reported = |node: &&NodeId| self.nodes.is_compared(node);
         let nodes: Vec<NodeId> = waiting.iter().filter(has_reported).cloned().collect();
         let newest = self.newest_attempts(&nodes);
         let mut outcome = Outcome { nodes: nodes.iter().cloned().collect(), ..Outcome::default() };
@@ -141,9 +135,8 @@ impl Placer {
             }
         }
         for node in waiting {
-            self.node_mut(&node).adopts = false;
+            self.nodes.end_comparison(&node);
             self.refresh(now, &node);
-            self.to_order.insert(node);
         }
         self.alarm_outcome(&outcome);
         self.store_compared |= self.restored.take().is_some();
@@ -154,10 +147,7 @@ impl Placer {
     fn newest_attempts(&self, nodes: &[NodeId]) -> BTreeMap<JobId, Newest> {
         let mut newest: BTreeMap<JobId, Newest> = BTreeMap::new();
         for node in nodes {
-            let Some((report, _)) = self.nodes.get(node).and_then(|state| state.launch.as_ref())
-            else {
-                continue;
-            };
+            let Some(report) = self.nodes.launch_report(node) else { continue };
             for run in report.jobs.iter().filter(|run| {
                 self.is_unrecorded(run) || (!self.jobs.contains(&run.job) && self.is_later(run))
             }) {
@@ -180,14 +170,11 @@ impl Placer {
     /// Jobs that the store has on nodes which have obeyed newer orders and no longer know them.
     fn vanished(&self, nodes: &[NodeId], newest: &BTreeMap<JobId, Newest>) -> Vec<JobId> {
         let is_gone = |node: &NodeId, record: &JobRecord| {
-            let Some(state) = self.nodes.get(node).filter(|_| nodes.contains(node)) else {
-                return false;
-            };
-            let ordered = state.desired.as_ref().map_or(0, |desired| desired.generation);
-            state.launch.as_ref().is_some_and(|(report, _)| {
+            let report = self.nodes.launch_report(node).filter(|_| nodes.contains(node));
+            report.is_some_and(|report| {
                 let mut runs = report.jobs.iter();
                 report.has_ended
-                    && ordered < report.observed_generation
+                    && self.nodes.ordered_generation(node) < report.observed_generation
                     && !runs.any(|run| run.job == record.spec.job && run.attempt >= record.attempt)
             })
         };

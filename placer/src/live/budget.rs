@@ -196,7 +196,7 @@ impl Placer {
             BudgetController::resumed(record.budget, grid(&record), open, position, now);
         self.controller.set_budget(controller, now);
         self.budget = Some(StoredBudget { record, counted });
-        self.to_order.extend(self.nodes.keys().cloned());
+        self.nodes.order_all();
         self.outbox.plan_soon();
     }
 
@@ -210,7 +210,9 @@ impl Placer {
         let measured = entry.unknown.iter().all(|unknown| !unknown.unmeasured);
         if let Some(host) = entry.energy_mj_host.mean_power(span).filter(|_| measured) {
             let before = self.ledger_power.hosts.insert(entry.node.clone(), host);
-            self.plan_is_outdated |= before != Some(host);
+            if before != Some(host) {
+                self.nodes.outdate_plan();
+            }
         }
         if span >= IDLE_SPAN_MIN && measured {
             let gpus = entry.energy_mj_gpus.iter().flatten();
@@ -266,8 +268,7 @@ impl Placer {
     /// The power of each GPU type, from the nodes' reports and the ledger: the highest of all nodes.
     fn gpu_power(&self) -> BTreeMap<String, GpuPower> {
         let mut by_type: BTreeMap<String, GpuPower> = BTreeMap::new();
-        for (id, state) in &self.nodes {
-            let Some((report, _)) = &state.power else { continue };
+        for (id, report) in self.nodes.power_reports() {
             let Some(host) = self.ledger_power.hosts.get(id).copied() else { continue };
             // Until a GPU without jobs was metered, the lowest power of any is an upper bound.
             let metered = self.ledger_power.idle.get(id).or(self.ledger_power.lowest.get(id));
@@ -295,7 +296,7 @@ impl Placer {
     /// Whether the idle power of every node is metered or configured.
     fn is_idle_power_known(&self) -> bool {
         let configured = self.config.sleep.watts().is_some();
-        configured || self.nodes.keys().all(|node| self.ledger_power.idle.contains_key(node))
+        configured || self.nodes.ids().all(|node| self.ledger_power.idle.contains_key(node))
     }
 
     /// Stores the budget, its status and the state of the energy aim where they have changed.

@@ -142,13 +142,10 @@ impl Placer {
     /// expected.
     fn awaits_gpus(&self, now: Timestamp, share: &NodeShare, run: &LaunchedJob) -> bool {
         let failed = matches!(run.state, LaunchState::Exited { code, .. } if code != 0);
-        let power = self.nodes.get(&share.node).and_then(|node| node.power.as_ref());
+        let power = self.nodes.fresh_power_report(now, &share.node);
+        // Both times are by the node's clock.
         failed
-            && power.is_some_and(|(report, at)| {
-                // Both times are by the node's clock.
-                report.read_at_us.unwrap_or(report.at_us) <= run.since_us
-                    && now.since(*at) <= self.config.node_stale_after()
-            })
+            && power.is_some_and(|report| report.read_at_us.unwrap_or(report.at_us) <= run.since_us)
     }
 
     /// A job that failed while the processes of another of its nodes were lost is placed again.
@@ -160,7 +157,7 @@ impl Placer {
     }
 
     fn report_of(&self, job: &JobId, attempt: u32, node: &NodeId) -> Option<LaunchedJob> {
-        let (report, _) = self.nodes.get(node)?.launch.as_ref()?;
+        let report = self.nodes.launch_report(node)?;
         report.jobs.iter().find(|run| run.job == *job && run.attempt == attempt).cloned()
     }
 
@@ -172,7 +169,7 @@ impl Placer {
     ) -> RankState {
         match report.map(|run| &run.state) {
             Some(LaunchState::Running | LaunchState::Stopping) | None
-                if self.is_lost(now, &share.node) =>
+                if self.nodes.is_lost(now, &share.node) =>
             {
                 RankState::NodeLost
             }
@@ -193,7 +190,7 @@ impl Placer {
         let (mut exited, mut requeue) = (None, None);
         for ((share, rank), log) in shares.iter().zip(ranks).zip(logs) {
             let node = &share.node;
-            let gpu_failed = !self.gpus_answer(node, &share.gpus);
+            let gpu_failed = !self.nodes.gpus_answer(node, &share.gpus);
             let requeued = |reason: String| UnrequestedEnd {
                 next: JobPhase::Queued,
                 decision: "to be placed again".to_owned(),

@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::job::JobPhase;
-use wattle_common::messages::SleepState;
 use wattle_common::{Energy, Power, Timestamp};
 
-use crate::Wakefulness;
 pub use crate::live::grid::GridMeasures;
 
 use crate::live::Placer;
@@ -108,7 +106,7 @@ impl Placer {
         Measures {
             jobs,
             oldest_queued,
-            nodes: self.node_counts(),
+            nodes: self.nodes.counts(now),
             gpus: self.gpu_counts(),
             rounds: self.rounds.made(),
             power_expected: expected_power(input),
@@ -126,27 +124,6 @@ impl Placer {
             grid: self.grid.measures(now),
             at: now,
         }
-    }
-
-    fn node_counts(&self) -> NodeCounts {
-        let mut counts = NodeCounts::default();
-        let now = self.controller.state().now();
-        for (node, state) in &self.nodes {
-            let count = match state.sleep.map(|sleep| sleep.state) {
-                Some(SleepState::EnteringSleep | SleepState::Asleep) => &mut counts.asleep,
-                Some(SleepState::Waking) => &mut counts.waking,
-                None if state.is_asleep_at_site() => match state.wakefulness() {
-                    Wakefulness::Asleep => &mut counts.asleep,
-                    Wakefulness::Awake | Wakefulness::Waking => &mut counts.waking,
-                },
-                None | Some(SleepState::WakeFailed) if self.is_fresh(now, node) => {
-                    &mut counts.ready
-                }
-                None | Some(SleepState::WakeFailed) => &mut counts.silent,
-            };
-            *count += 1;
-        }
-        counts
     }
 
     fn gpu_counts(&self) -> GpuCounts {

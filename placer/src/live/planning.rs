@@ -6,11 +6,11 @@ use crate::live::Placer;
 
 impl Placer {
     pub(super) fn round(&mut self, now: Timestamp) {
-        let inventory_complete = self.inventory_complete(now);
+        let inventory_complete = self.nodes.inventory_complete(now, self.controller.state());
         self.controller.events().inventory_known(inventory_complete);
         let mut plan = self.controller.plan();
         self.controller.keep_possible(&mut plan, |node, decision| {
-            self.is_possible(now, &node.facts.id, decision)
+            self.nodes.is_possible(now, &node.facts.id, decision, &self.jobs)
         });
         let violations = self.controller.check(&plan);
         if !violations.is_empty() {
@@ -23,17 +23,17 @@ impl Placer {
             return;
         }
         for decision in &plan.nodes {
-            self.node_decided(now, decision);
+            self.nodes.decided(now, decision, &mut self.controller, &mut self.outbox);
         }
         self.jobs.carry_out(now, &plan, &mut self.controller);
         if let Some(at) = plan.again_at {
             self.rounds.by(now, at);
         }
-        self.plan_is_outdated = false;
+        self.nodes.planned();
         self.note_planned_budget();
         if self.controller.limits().is_power_limited() {
             // The power reserved for each GPU may have changed, and its cap with it.
-            self.to_order.extend(self.nodes.keys().cloned());
+            self.nodes.order_all();
         }
     }
 }

@@ -9,7 +9,8 @@ use wattle_common::messages::{
 };
 use wattle_common::{NodeId, Timestamp};
 
-use super::{Event, Placer, has_gpus, restarts};
+use super::nodes::ensure_gpu_count;
+use super::{Event, Placer, bounds, has_gpus, restarts};
 
 /// The contents of the buckets when the placer starts.
 #[derive(Clone, Debug, Default)]
@@ -44,23 +45,17 @@ impl Placer {
         self.restore_grid(now, persisted.grid.as_ref());
         for report in persisted.power {
             let event = Event::PowerReported(report);
-            if !self.is_within_bounds(now, &event) {
+            if !bounds::is_within(now, &event, &self.nodes, &mut self.outbox) {
                 continue;
             }
             let Event::PowerReported(report) = event else { continue };
-            self.power_restored(now, report);
+            self.nodes.power_restored(now, report, &mut self.outbox);
         }
         for desired in persisted.desired {
-            let node = desired.node.clone();
-            let state = self.node_mut(&node);
-            state.sleep = desired.sleep;
-            // Renewed at once if the clock was ahead when it was written.
-            state.ordered_at =
-                Some(desired.issued_at_us).filter(|at| *at <= now).unwrap_or_default();
-            state.desired = Some(desired);
+            self.nodes.order_restored(now, desired);
         }
         let mut records = persisted.jobs;
-        records.retain(|record| self.is_restorable(now, record));
+        records.retain(|record| bounds::is_restorable(now, record, &mut self.outbox));
         // In order of arrival. Observed jobs are placed after the co-tenants that they joined.
         records.sort_by(|a, b| {
             let order = |record: &JobRecord| (record.spec.submitted_at_us, record.spec.job.clone());
@@ -91,7 +86,7 @@ impl Placer {
         }
         for surface in persisted.surfaces {
             let event = Event::SurfaceKnown(Box::new(surface));
-            if !self.is_within_bounds(now, &event) {
+            if !bounds::is_within(now, &event, &self.nodes, &mut self.outbox) {
                 continue;
             }
             let Event::SurfaceKnown(surface) = event else { continue };
@@ -99,21 +94,24 @@ impl Placer {
         }
         for report in persisted.launch {
             let event = Event::LaunchReported(report);
-            if !self.is_within_bounds(now, &event) {
+            if !bounds::is_within(now, &event, &self.nodes, &mut self.outbox) {
                 continue;
             }
             let Event::LaunchReported(report) = event else { continue };
-            self.launch_restored(now, report);
+            let node = report.node.clone();
+            if self.nodes.launch_restored(now, report, &mut self.outbox) {
+                self.compare_with_store(now, &node, false);
+            }
         }
-        self.restore_sleep(now);
+        self.nodes.restore_sleep(now, &mut self.controller, &mut self.outbox);
         self.compare_all(persisted.restored, now);
-        let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
+        let nodes: Vec<NodeId> = self.nodes.ids().cloned().collect();
         for node in &nodes {
             self.refresh(now, node);
         }
         // The first wake completes what a kill interrupted.
         self.jobs.reconcile_all();
-        self.to_order.extend(nodes);
+        self.nodes.order_all();
     }
 
     pub(super) fn restore_placement(&mut self, record: &JobRecord) {
@@ -122,8 +120,9 @@ impl Placer {
             return;
         };
         for share in &placement.shares {
-            self.ensure_gpu_count(&share.node, share.gpus.iter().max().map_or(0, |gpu| gpu + 1));
-            self.node_mut(&share.node);
+            let gpus = share.gpus.iter().max().map_or(0, |gpu| gpu + 1);
+            ensure_gpu_count(&mut self.controller, &share.node, gpus);
+            self.nodes.add(&share.node);
         }
         if let Some(on) = self.controller.state().gpu_set(placement) {
             let (setting, since) = (record.setting, record.phase_since_us);

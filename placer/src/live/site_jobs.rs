@@ -32,9 +32,7 @@ enum Change {
 impl Placer {
     /// Takes over the starts and the GPUs that a node of the site's scheduler reports.
     pub(super) fn follow_site(&mut self, now: Timestamp, node: &NodeId) {
-        let Some((report, _)) = self.nodes.get(node).and_then(|state| state.launch.as_ref()) else {
-            return;
-        };
+        let Some(report) = self.nodes.launch_report(node) else { return };
         if report.site.is_none() {
             return;
         }
@@ -71,8 +69,7 @@ impl Placer {
     /// One attempt of a job, as all nodes report it.
     fn run_of(&self, job: &JobId, attempt: u32) -> Newest {
         let mut newest = Newest::default();
-        let reports = self.nodes.values().filter_map(|state| state.launch.as_ref());
-        for (report, _) in reports {
+        for report in self.nodes.launch_reports() {
             let mut runs = report.jobs.iter();
             if let Some(run) = runs.find(|run| run.job == *job && run.attempt == attempt) {
                 newest.add(run, report);

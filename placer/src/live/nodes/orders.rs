@@ -7,8 +7,10 @@ use wattle_common::messages::desired::ORDER_TEXT_MAX;
 use wattle_common::messages::{DesiredGpu, DesiredJob, NodeDesired};
 use wattle_common::{NodeId, Timestamp};
 
-use crate::live::power_shares::note_replaced;
-use crate::live::{Action, Placer};
+use crate::live::job_records::JobRecords;
+use crate::live::nodes::Nodes;
+use crate::live::nodes::power_shares::note_replaced;
+use crate::live::{Action, LiveController};
 
 /// Whether an order's dates are plausible.
 fn is_current(order: &NodeDesired, now: Timestamp) -> bool {
@@ -31,32 +33,48 @@ fn refer_to_records(jobs: &mut [DesiredJob]) {
     }
 }
 
-impl Placer {
-    /// Writes the orders of the nodes that have changed.
-    pub(super) fn write_orders(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+impl Nodes {
+    /// Writes the orders that have changed, of the nodes where a job or the node itself may differ.
+    pub(in crate::live) fn write_orders(
+        &mut self,
+        now: Timestamp,
+        jobs: &mut JobRecords,
+        controller: &LiveController,
+        out: &mut Vec<Action>,
+    ) {
         let mut nodes = std::mem::take(&mut self.to_order);
-        nodes.append(&mut self.jobs.take_to_order());
+        nodes.append(&mut jobs.take_to_order());
         if nodes.is_empty() {
             return;
         }
-        self.note_reductions(now);
-        let raises_wait = self.raises_wait();
+        self.note_reductions(now, controller);
+        let raises_wait = self.raises_wait(controller);
         for node in nodes {
-            self.order(now, &node, raises_wait, out);
+            self.write_order(now, &node, raises_wait, jobs, controller, out);
         }
     }
 
     /// Writes the node's order if it differs from the records, or its lease is due for renewal.
-    fn order(&mut self, now: Timestamp, node: &NodeId, raises_wait: bool, out: &mut Vec<Action>) {
-        let (jobs, starts_wait) = self.startable(node, self.jobs_of(node), raises_wait);
-        let (gpus, waits) = self.orderable(node, self.caps_of(node), raises_wait);
+    fn write_order(
+        &mut self,
+        now: Timestamp,
+        node: &NodeId,
+        raises_wait: bool,
+        records: &JobRecords,
+        controller: &LiveController,
+        out: &mut Vec<Action>,
+    ) {
+        let jobs = jobs_of(node, records);
+        let (jobs, starts_wait) = self.startable(node, jobs, raises_wait, records, controller);
+        let gpus = self.caps_of(node, controller);
+        let (gpus, waits) = self.orderable(node, gpus, raises_wait, records, controller);
         self.raises_pending |= waits || starts_wait;
-        let power_limited = self.controller.limits().limits_power_of(node);
+        let power_limited = controller.limits().limits_power_of(node);
         let third = self.config.lease() / 3;
         let expires_at_us = now + self.config.lease();
-        let state = self.node_mut(node);
+        let state = self.state_mut(node);
         // Its jobs may be unknown: an order without them would stop them.
-        if state.adopts || (state.desired.is_none() && state.launch.is_none()) {
+        if state.awaits_comparison || (state.desired.is_none() && state.launch.is_none()) {
             return;
         }
         let sleep = state.sleep;
@@ -111,43 +129,18 @@ impl Placer {
         out.push(Action::StoreDesired(next));
     }
 
-    fn jobs_of(&self, node: &NodeId) -> Vec<DesiredJob> {
-        let mut jobs = Vec::new();
-        for job in self.jobs.on_node(node) {
-            let record = &self.jobs[job];
-            let Some(placement) = &record.placement else { continue };
-            for (rank, share) in (0u32..).zip(&placement.shares).filter(|(_, s)| s.node == *node) {
-                jobs.push(DesiredJob {
-                    job: job.clone(),
-                    user: record.spec.user.clone(),
-                    attempt: record.attempt,
-                    gpus: share.gpus.clone(),
-                    rank,
-                    shares: placement.shares.clone(),
-                    command: record.spec.command.clone(),
-                    environment: record.spec.environment.clone(),
-                    working_dir: record.spec.working_dir.clone(),
-                    checkpoint_signal: record.spec.checkpoint_signal.clone(),
-                    stop: record.phase == JobPhase::Stopping,
-                });
-            }
-        }
-        refer_to_records(&mut jobs);
-        jobs
-    }
-
     /// The cap and clock of each GPU of the node that has any.
-    pub(super) fn caps_of(&self, node: &NodeId) -> Vec<DesiredGpu> {
-        if !self.controller.sets_gpus() {
+    pub(super) fn caps_of(&self, node: &NodeId, controller: &LiveController) -> Vec<DesiredGpu> {
+        if !controller.sets_gpus() {
             return Vec::new();
         }
-        let key = self.controller.state().node_key(node);
-        let power = self.nodes.get(node).and_then(|state| state.power.as_ref());
+        let key = controller.state().node_key(node);
+        let power = self.states.get(node).and_then(|state| state.power.as_ref());
         let reported = power.into_iter().flat_map(|(report, _)| &report.gpus);
         let desired = reported.map(|reported| {
             let gpu = reported.gpu;
             let setting = match key {
-                Some(key) => self.controller.gpu_setting(key, gpu),
+                Some(key) => controller.gpu_setting(key, gpu),
                 None => self.config.controller().site_setting,
             };
             DesiredGpu { gpu, cap_mw: setting.cap_mw, clock_mhz_max: setting.clock_mhz_max }
@@ -156,25 +149,62 @@ impl Placer {
     }
 
     /// Writes all orders again after a report, if one of them waits for reductions.
-    pub(super) fn order_raises(&mut self) {
+    pub(in crate::live) fn order_raises(&mut self) {
         if std::mem::take(&mut self.raises_pending) {
-            self.to_order.extend(self.nodes.keys().cloned());
+            self.order_all();
         }
     }
 
     /// Renews the orders whose lease is more than a third over.
-    pub(super) fn renew(&mut self, now: Timestamp) {
+    pub(in crate::live) fn renew(&mut self, now: Timestamp) {
         let third = self.config.lease() / 3;
-        let due = self.nodes.iter().filter(|(_, state)| {
-            state.desired.is_some() && !state.adopts && now >= state.ordered_at + third
+        let due = self.states.iter().filter(|(_, state)| {
+            state.desired.is_some() && !state.awaits_comparison && now >= state.ordered_at + third
         });
         self.to_order.extend(due.map(|(node, _)| node.clone()));
     }
 
     /// When the next lease is to be renewed.
-    pub(super) fn renewal(&self) -> Option<Timestamp> {
+    pub(in crate::live) fn renewal(&self) -> Option<Timestamp> {
         let third = self.config.lease() / 3;
-        let ordered = self.nodes.values().filter(|state| state.desired.is_some() && !state.adopts);
+        let ordered = self
+            .states
+            .values()
+            .filter(|state| state.desired.is_some() && !state.awaits_comparison);
         ordered.map(|state| state.ordered_at + third).min()
     }
+
+    /// Renews the leases of all orders at the end of the event.
+    pub(in crate::live) fn renew_all(&mut self) {
+        for state in self.states.values_mut() {
+            state.ordered_at = Timestamp::default();
+        }
+        self.order_all();
+    }
+}
+
+/// The jobs that hold GPUs of the node, as its order names them.
+fn jobs_of(node: &NodeId, records: &JobRecords) -> Vec<DesiredJob> {
+    let mut jobs = Vec::new();
+    for job in records.on_node(node) {
+        let record = &records[job];
+        let Some(placement) = &record.placement else { continue };
+        for (rank, share) in (0u32..).zip(&placement.shares).filter(|(_, s)| s.node == *node) {
+            jobs.push(DesiredJob {
+                job: job.clone(),
+                user: record.spec.user.clone(),
+                attempt: record.attempt,
+                gpus: share.gpus.clone(),
+                rank,
+                shares: placement.shares.clone(),
+                command: record.spec.command.clone(),
+                environment: record.spec.environment.clone(),
+                working_dir: record.spec.working_dir.clone(),
+                checkpoint_signal: record.spec.checkpoint_signal.clone(),
+                stop: record.phase == JobPhase::Stopping,
+            });
+        }
+    }
+    refer_to_records(&mut jobs);
+    jobs
 }
