@@ -62,8 +62,8 @@ use std::sync::Arc;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, GridStatus, JobProgressed,
-    JobRecord, LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget,
-    StoreRestored, SubmitJob, Surface,
+    JobRecord, LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SubmitJob,
+    Surface,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp};
 use wattle_grid::{Signal, SignalSeries};
@@ -72,6 +72,7 @@ use crate::config::Config;
 use crate::controller::Controller;
 use crate::{Policy, Progress};
 
+use adoption::StoreComparison;
 use budget::{LedgerPower, StoredBudget};
 use grid::GridSignals;
 use job_records::JobRecords;
@@ -164,12 +165,7 @@ pub struct Placer {
     jobs: JobRecords,
     nodes: Nodes,
     rounds: Rounds,
-    /// When the records are compared with the nodes' reports ([`adoption`]).
-    adopt_at: Option<Timestamp>,
-    /// The mark of a restored store, until the comparison.
-    restored: Option<StoreRestored>,
-    /// Whether the mark is to be deleted.
-    store_compared: bool,
+    comparison: StoreComparison,
     tick_at: Timestamp,
     outbox: Outbox,
     /// The budget in force.
@@ -199,9 +195,7 @@ impl Placer {
             jobs: JobRecords::new(&config),
             nodes: Nodes::new(Arc::clone(&config), now),
             rounds: Rounds::new(config.round_delay(), now),
-            adopt_at: None,
-            restored: None,
-            store_compared: false,
+            comparison: StoreComparison::new(&config),
             tick_at: now,
             outbox: Outbox::default(),
             budget: None,
@@ -258,9 +252,7 @@ impl Placer {
         self.jobs.store(now, self.controller.state(), out);
         self.nodes.write_orders(now, &mut self.jobs, &self.controller, out);
         self.nodes.wake(out);
-        if std::mem::take(&mut self.store_compared) {
-            out.push(Action::ForgetRestoration);
-        }
+        self.comparison.store(out);
         self.store_spending(now, out);
         self.store_grid(now, out);
         self.outbox.send_replies(out);
@@ -308,7 +300,7 @@ impl Placer {
             Event::LaunchReported(report) => {
                 let node = report.node.clone();
                 if self.nodes.launch_reported(now, report, &mut self.outbox) {
-                    self.compare_with_store(now, &node, true);
+                    self.comparison.reported(now, &node, true, &self.jobs, &mut self.nodes);
                 }
                 self.follow_site(now, &node);
                 self.refresh(now, &node);
@@ -386,15 +378,21 @@ impl Machine for Placer {
         if now >= self.tick_at {
             self.tick(now);
         }
-        if self.adopt_at.is_some_and(|at| now >= at) {
-            self.adopt(now);
+        if self.comparison.at().is_some_and(|at| now >= at) {
+            self.comparison.compare(
+                now,
+                &mut self.jobs,
+                &mut self.nodes,
+                &mut self.controller,
+                &mut self.outbox,
+            );
         }
         self.nodes.renew(now);
         self.look_at_grid(now);
         self.control_budget(now);
         // Ended jobs release their GPUs before planning.
         self.flush(now, out);
-        if !self.waits_for_comparison() && self.rounds.at().is_some_and(|at| now >= at) {
+        if !self.comparison.is_awaited() && self.rounds.at().is_some_and(|at| now >= at) {
             self.rounds.begin();
             self.round(now);
             self.flush(now, out);
@@ -402,9 +400,10 @@ impl Machine for Placer {
     }
 
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
-        let round = self.rounds.at().filter(|_| !self.waits_for_comparison());
+        let round = self.rounds.at().filter(|_| !self.comparison.is_awaited());
         let round = round.map(|at| (at, "a planning round is due"));
-        let adoption = self.adopt_at.map(|at| (at, "the records are compared with the nodes"));
+        let adoption =
+            self.comparison.at().map(|at| (at, "the records are compared with the nodes"));
         let renewal = self.nodes.renewal().map(|at| (at, "a lease renewal is due"));
         let control =
             self.controller.control_at().map(|at| (at, "a control step of the budget is due"));

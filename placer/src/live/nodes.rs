@@ -21,7 +21,6 @@ use crate::live::measures::NodeCounts;
 use crate::live::outbox::Outbox;
 use crate::{ClusterState, Wakefulness};
 
-pub(super) use inventory::ensure_gpu_count;
 use power_shares::ReplacedCaps;
 use reporter::Reporter;
 
@@ -109,11 +108,6 @@ impl Nodes {
 
     fn state_mut(&mut self, node: &NodeId) -> &mut NodeState {
         self.states.entry(node.clone()).or_default()
-    }
-
-    /// Adds a node that a record names, if it is unknown.
-    pub(super) fn add(&mut self, node: &NodeId) {
-        self.state_mut(node);
     }
 
     /// The last report of the node's launcher.

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use wattle_common::job::JobPhase;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobRecord, LaunchReport, NodeDesired,
     PowerReport, StoreRestored, Surface,
 };
 use wattle_common::{NodeId, Timestamp};
 
-use super::nodes::ensure_gpu_count;
-use super::{Event, Placer, bounds, has_gpus, restarts};
+use super::job_records::JobRecords;
+use super::{Event, Placer, bounds, restarts};
 
 /// The contents of the buckets when the placer starts.
 #[derive(Clone, Debug, Default)]
@@ -72,7 +71,7 @@ impl Placer {
             .for_each(|work_s| self.controller.events().work_remembered(work_s));
         for observing in [false, true] {
             for record in records.iter().filter(|record| record.observing == observing) {
-                self.restore_placement(record);
+                JobRecords::restore_placement(record, &mut self.nodes, &mut self.controller);
             }
         }
         for record in &records {
@@ -100,11 +99,13 @@ impl Placer {
             let Event::LaunchReported(report) = event else { continue };
             let node = report.node.clone();
             if self.nodes.launch_restored(now, report, &mut self.outbox) {
-                self.compare_with_store(now, &node, false);
+                self.comparison.reported(now, &node, false, &self.jobs, &mut self.nodes);
             }
         }
         self.nodes.restore_sleep(now, &mut self.controller, &mut self.outbox);
-        self.compare_all(persisted.restored, now);
+        if let Some(restored) = persisted.restored {
+            self.comparison.store_was_restored(now, restored, &mut self.nodes);
+        }
         let nodes: Vec<NodeId> = self.nodes.ids().cloned().collect();
         for node in &nodes {
             self.refresh(now, node);
@@ -112,24 +113,5 @@ impl Placer {
         // The first wake completes what a kill interrupted.
         self.jobs.reconcile_all();
         self.nodes.order_all();
-    }
-
-    pub(super) fn restore_placement(&mut self, record: &JobRecord) {
-        let Some(key) = self.controller.state().job_key(&record.spec.job) else { return };
-        let Some(placement) = record.placement.as_ref().filter(|_| has_gpus(record.phase)) else {
-            return;
-        };
-        for share in &placement.shares {
-            let gpus = share.gpus.iter().max().map_or(0, |gpu| gpu + 1);
-            ensure_gpu_count(&mut self.controller, &share.node, gpus);
-            self.nodes.add(&share.node);
-        }
-        if let Some(on) = self.controller.state().gpu_set(placement) {
-            let (setting, since) = (record.setting, record.phase_since_us);
-            self.controller.events().job_restored(key, on, setting, since, record.observing);
-            if record.phase == JobPhase::Stopping {
-                self.controller.events().job_stopping(key);
-            }
-        }
     }
 }

@@ -58,7 +58,7 @@ impl Placer {
                 Change::Moved => "the site's scheduler has given it these GPUs",
             };
             self.jobs.release(now, &run.job, &mut self.controller);
-            self.adopt_job(now, &run.job, &newest, reason.to_owned());
+            self.jobs.adopt(now, &run.job, &newest, reason, &mut self.nodes, &mut self.controller);
             if let Some(next) = requested {
                 self.jobs.request_stop(now, &run.job, next, &mut self.controller);
             }

@@ -5,6 +5,7 @@ use wattle_common::messages::{JobRecord, Prediction};
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::live::job_records::JobRecords;
+use crate::live::nodes::Nodes;
 use crate::live::site_jobs::placed_by_site;
 use crate::live::{LiveController, has_gpus};
 use crate::{ClusterState, JobFacts, prediction};
@@ -17,6 +18,29 @@ impl JobRecords {
         let key = (is_planned && !record.phase.is_final())
             .then(|| controller.restore(JobFacts::from(&record.spec)));
         self.insert_stored(record.clone(), key, record.phase_since_us);
+    }
+
+    /// Adds the GPUs of a stored record to the cluster's state, after its job.
+    pub(in crate::live) fn restore_placement(
+        record: &JobRecord,
+        nodes: &mut Nodes,
+        controller: &mut LiveController,
+    ) {
+        let Some(key) = controller.state().job_key(&record.spec.job) else { return };
+        let Some(placement) = record.placement.as_ref().filter(|_| has_gpus(record.phase)) else {
+            return;
+        };
+        for share in &placement.shares {
+            let gpus = share.gpus.iter().max().map_or(0, |gpu| gpu + 1);
+            nodes.add_for_placement(&share.node, gpus, controller);
+        }
+        if let Some(on) = controller.state().gpu_set(placement) {
+            let (setting, since) = (record.setting, record.phase_since_us);
+            controller.events().job_restored(key, on, setting, since, record.observing);
+            if record.phase == JobPhase::Stopping {
+                controller.events().job_stopping(key);
+            }
+        }
     }
 
     /// All nodes run the job.
@@ -131,8 +155,8 @@ impl JobRecords {
         }
     }
 
-    /// Records a job as running where its nodes run it. The caller adds the placement to the cluster's state.
-    pub(in crate::live) fn adopt(&mut self, record: &JobRecord, controller: &mut LiveController) {
+    /// Replaces the record of a job that its nodes run, or adds it; [`Self::restore_placement`] follows.
+    pub(in crate::live) fn runs_as(&mut self, record: &JobRecord, controller: &mut LiveController) {
         let job = &record.spec.job;
         if self.key(job).is_none() {
             // Its record was lost, or it has waited in the queue of the site's scheduler.

@@ -140,6 +140,31 @@ impl Nodes {
         true
     }
 
+    /// Adds a node that a placement names, with at least this many GPUs.
+    pub(in crate::live) fn add_for_placement(
+        &mut self,
+        node: &NodeId,
+        gpus: u32,
+        controller: &mut LiveController,
+    ) {
+        self.state_mut(node);
+        let state = controller.state();
+        let known = state.node_key(node).map(|key| (*state.node(key).facts).clone());
+        let facts = known.unwrap_or_else(|| NodeFacts {
+            watts: None,
+            host: None,
+            partitions: Vec::new(),
+            id: node.clone(),
+            gpu_type: String::new(),
+            gpus: 0,
+            memory_mib: 0,
+            healthy: 0,
+        });
+        if facts.gpus < gpus {
+            controller.events().node_known(NodeFacts { gpus, ..facts });
+        }
+    }
+
     /// Updates a node in the cluster's state from its reports; a change starts a planning round.
     pub(in crate::live) fn refresh(
         &mut self,
@@ -284,23 +309,4 @@ fn two_report(which: &str, node: &NodeId, instance: &str, other: &str) -> String
         "two {which} report as node {node}: ({instance}) and ({other}); stop one of them, or \
          configure another `node` for it"
     )
-}
-
-/// Records that the node has at least this many GPUs, since a placement names them.
-pub(in crate::live) fn ensure_gpu_count(controller: &mut LiveController, node: &NodeId, gpus: u32) {
-    let state = controller.state();
-    let known = state.node_key(node).map(|key| (*state.node(key).facts).clone());
-    let facts = known.unwrap_or_else(|| NodeFacts {
-        watts: None,
-        host: None,
-        partitions: Vec::new(),
-        id: node.clone(),
-        gpu_type: String::new(),
-        gpus: 0,
-        memory_mib: 0,
-        healthy: 0,
-    });
-    if facts.gpus < gpus {
-        controller.events().node_known(NodeFacts { gpus, ..facts });
-    }
 }
