@@ -73,7 +73,7 @@ use crate::controller::Controller;
 use crate::{Policy, Progress};
 
 use adoption::StoreComparison;
-use budget::{LedgerPower, StoredBudget};
+use budget::Spending;
 use grid::GridSignals;
 use job_records::JobRecords;
 use nodes::Nodes;
@@ -168,16 +168,9 @@ pub struct Placer {
     comparison: StoreComparison,
     tick_at: Timestamp,
     outbox: Outbox,
-    /// The budget in force.
-    budget: Option<StoredBudget>,
-    /// The generation of the budget for which the last planning round was made.
-    budget_planned: u64,
-    ledger_power: LedgerPower,
+    spending: Spending,
     /// Carbon intensity and electricity price of the configured providers.
     grid: GridSignals,
-    store_budget: bool,
-    store_status: bool,
-    store_aim: bool,
 }
 
 impl Placer {
@@ -198,13 +191,8 @@ impl Placer {
             comparison: StoreComparison::new(&config),
             tick_at: now,
             outbox: Outbox::default(),
-            budget: None,
-            budget_planned: 0,
-            ledger_power: LedgerPower::default(),
+            spending: Spending::new(&config),
             grid: GridSignals::new(&config.grid, now),
-            store_budget: false,
-            store_status: false,
-            store_aim: false,
             config,
         };
         placer.controller.advance_to(now);
@@ -239,6 +227,26 @@ impl Placer {
         }
     }
 
+    /// Puts the carbon intensity of the provider in force.
+    fn use_carbon(&mut self, now: Timestamp) {
+        if let Some(series) = self.grid.carbon_series() {
+            self.spending.use_intensity(
+                now,
+                series,
+                &mut self.nodes,
+                &mut self.controller,
+                &mut self.outbox,
+            );
+        }
+    }
+
+    /// Follows values of the grid that end, where they are due.
+    fn look_at_grid(&mut self, now: Timestamp) {
+        if self.grid.look(now, &mut self.outbox) {
+            self.use_carbon(now);
+        }
+    }
+
     /// Updates a node in the cluster's state from its reports.
     fn refresh(&mut self, now: Timestamp, node: &NodeId) {
         self.nodes.refresh(now, node, &self.jobs, &mut self.controller, &mut self.outbox);
@@ -253,8 +261,8 @@ impl Placer {
         self.nodes.write_orders(now, &mut self.jobs, &self.controller, out);
         self.nodes.wake(out);
         self.comparison.store(out);
-        self.store_spending(now, out);
-        self.store_grid(now, out);
+        self.spending.store(now, &self.nodes, &self.controller, out);
+        self.grid.store(now, self.spending.generation(), out);
         self.outbox.send_replies(out);
         self.jobs.forget_ended(self.config.ended_kept, out);
         self.outbox.raise_alarms(now, out);
@@ -283,12 +291,25 @@ impl Placer {
                 self.outbox.reply(number, reply);
             }
             Event::BudgetSet(number, request) => {
-                let reply = self.budget_set(now, *request);
+                let reply = self.spending.set(
+                    now,
+                    *request,
+                    self.grid.carbon_provider(),
+                    &mut self.nodes,
+                    &mut self.controller,
+                    &mut self.outbox,
+                );
                 self.outbox.reply_budget(number, reply);
             }
             Event::EnergyMetered(entry) => {
                 self.jobs.count_energy(&entry);
-                self.metered(now, &entry);
+                self.spending.metered(
+                    now,
+                    &entry,
+                    &mut self.nodes,
+                    &mut self.controller,
+                    &mut self.outbox,
+                );
             }
             Event::PowerReported(report) => {
                 let node = report.node.clone();
@@ -320,7 +341,12 @@ impl Placer {
             Event::WakeAnswered(node, error) => {
                 self.nodes.wake_answered(&node, error, &mut self.outbox);
             }
-            Event::GridRead(signal, result) => self.grid_read(now, signal, result),
+            Event::GridRead(signal, result) => {
+                if self.grid.read(now, signal, result) {
+                    self.use_carbon(now);
+                }
+                self.look_at_grid(now);
+            }
             Event::StoreIncomplete => self.store_all_again(),
             Event::BusReturned => self.nodes.bus_returned(now),
         }
@@ -330,7 +356,7 @@ impl Placer {
     fn store_all_again(&mut self) {
         self.jobs.store_all();
         self.nodes.renew_all();
-        (self.store_budget, self.store_status, self.store_aim) = (true, true, true);
+        self.spending.store_again();
         self.grid.store_again();
         self.outbox.alarm(format!(
             "the server has lost acknowledged values: the {} job records, the orders and the budget are stored \
@@ -389,7 +415,7 @@ impl Machine for Placer {
         }
         self.nodes.renew(now);
         self.look_at_grid(now);
-        self.control_budget(now);
+        self.spending.control(now, &self.nodes, &mut self.controller, &mut self.outbox);
         // Ended jobs release their GPUs before planning.
         self.flush(now, out);
         if !self.comparison.is_awaited() && self.rounds.at().is_some_and(|at| now >= at) {

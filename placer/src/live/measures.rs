@@ -138,14 +138,14 @@ impl Placer {
     }
 
     fn window_measures(&self) -> Option<WindowMeasures> {
-        let stored = self.budget.as_ref().filter(|stored| stored.record.budget.has_window())?;
+        let record = self.spending.record().filter(|record| record.budget.has_window())?;
         let ledger = self.controller.budget()?.controller().ledger();
-        let (open, budget) = (ledger.open(), stored.record.budget);
+        let (open, budget) = (ledger.open(), record.budget);
         Some(WindowMeasures {
             energy_limit: budget.energy_mj,
             energy_spent_j: open.energy_j,
             carbon_limit_g: budget.carbon_ug.map(wattle_common::Carbon::as_g),
-            carbon_spent_g: stored.record.intensity.is_some().then_some(open.carbon_g),
+            carbon_spent_g: record.intensity.is_some().then_some(open.carbon_g),
             left: ledger.ends().since(self.controller.state().now()),
         })
     }

@@ -30,7 +30,7 @@ impl Placer {
             self.rounds.by(now, at);
         }
         self.nodes.planned();
-        self.note_planned_budget();
+        self.spending.planned();
         if self.controller.limits().is_power_limited() {
             // The power reserved for each GPU may have changed, and its cap with it.
             self.nodes.order_all();

@@ -40,8 +40,21 @@ impl Placer {
     /// Restores jobs, nodes, budget and surfaces, in the order of their dependencies.
     pub(super) fn restore(&mut self, persisted: PersistedState, now: Timestamp) {
         self.controller.set_aim(persisted.aim_status.as_ref(), now);
-        self.restore_budget(now, persisted.budget, persisted.budget_status);
-        self.restore_grid(now, persisted.grid.as_ref());
+        if let Some(record) = persisted.budget {
+            self.spending.restore(
+                now,
+                record,
+                persisted.budget_status,
+                &mut self.nodes,
+                &mut self.controller,
+                &mut self.outbox,
+            );
+        }
+        let intensity = self.spending.record().and_then(|record| record.intensity.as_ref());
+        let grid = persisted.grid.as_ref();
+        self.grid.restore(now, &self.config.grid, grid, intensity, &mut self.outbox);
+        self.use_carbon(now);
+        self.look_at_grid(now);
         for report in persisted.power {
             let event = Event::PowerReported(report);
             if !bounds::is_within(now, &event, &self.nodes, &mut self.outbox) {
