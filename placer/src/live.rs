@@ -54,7 +54,6 @@ mod planning;
 mod raised_alarms;
 mod restarts;
 mod restore;
-mod rounds;
 mod site_jobs;
 
 use std::sync::Arc;
@@ -78,7 +77,7 @@ use grid::GridSignals;
 use job_records::JobRecords;
 use nodes::Nodes;
 use outbox::Outbox;
-use rounds::Rounds;
+use planning::Rounds;
 
 pub use restore::PersistedState;
 
@@ -158,19 +157,18 @@ pub enum Action {
 /// The controller of a live cluster.
 type LiveController = Controller<Box<dyn Policy>>;
 
-/// The live placer.
+/// The live placer: each concern owns its state and what it writes of it.
 pub struct Placer {
     config: Arc<Config>,
     controller: LiveController,
     jobs: JobRecords,
     nodes: Nodes,
-    rounds: Rounds,
     comparison: StoreComparison,
-    tick_at: Timestamp,
-    outbox: Outbox,
     spending: Spending,
-    /// Carbon intensity and electricity price of the configured providers.
     grid: GridSignals,
+    rounds: Rounds,
+    outbox: Outbox,
+    tick_at: Timestamp,
 }
 
 impl Placer {
@@ -187,12 +185,12 @@ impl Placer {
             controller: Controller::new(config.controller(), policy),
             jobs: JobRecords::new(&config),
             nodes: Nodes::new(Arc::clone(&config), now),
-            rounds: Rounds::new(config.round_delay(), now),
             comparison: StoreComparison::new(&config),
-            tick_at: now,
-            outbox: Outbox::default(),
             spending: Spending::new(&config),
             grid: GridSignals::new(&config.grid, now),
+            rounds: Rounds::new(config.round_delay(), now),
+            outbox: Outbox::default(),
+            tick_at: now,
             config,
         };
         placer.controller.advance_to(now);
@@ -206,6 +204,106 @@ impl Placer {
         self.rounds.made()
     }
 
+    /// Updates the state by an event. The caller flushes the changes.
+    fn process(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
+        let Self { controller, jobs, nodes, comparison, spending, grid, outbox, .. } = self;
+        if !bounds::is_within(now, &event, nodes, outbox) {
+            return;
+        }
+        match event {
+            Event::Batch(events) => {
+                for event in events {
+                    self.process(now, event, out);
+                }
+            }
+            Event::Submitted(number, request) => {
+                let complete = nodes.inventory_complete(now, controller.state());
+                let reply = jobs.submit(now, *request, complete, controller, outbox);
+                outbox.reply(number, reply);
+            }
+            Event::Cancelled(number, request) => {
+                let reply = jobs.cancel(now, &request.job, nodes, controller, outbox);
+                outbox.reply(number, reply);
+            }
+            Event::BudgetSet(number, request) => {
+                let provider = grid.carbon_provider();
+                let reply = spending.set(now, *request, provider, nodes, controller, outbox);
+                outbox.reply_budget(number, reply);
+            }
+            Event::EnergyMetered(entry) => {
+                jobs.count_energy(&entry);
+                spending.metered(now, &entry, nodes, controller, outbox);
+            }
+            Event::PowerReported(report) => {
+                let node = report.node.clone();
+                nodes.power_reported(now, report, outbox);
+                // The report may show the reductions for which other caps wait.
+                nodes.order_raises();
+                nodes.refresh(now, &node, jobs, controller, outbox);
+                jobs.reconcile_on(&node);
+            }
+            Event::LaunchReported(report) => {
+                let node = report.node.clone();
+                if nodes.launch_reported(now, report, outbox) {
+                    comparison.reported(now, &node, true, jobs, nodes);
+                }
+                // Before the node's free GPUs are counted: the site's scheduler may have taken some.
+                jobs.follow_site(now, &node, nodes, controller, outbox);
+                nodes.refresh(now, &node, jobs, controller, outbox);
+                jobs.reconcile_on(&node);
+            }
+            Event::SurfaceKnown(surface) => {
+                let job = surface.job.clone();
+                self.surface_known(*surface);
+                self.jobs.predict_unpredicted(&job, self.controller.state());
+                self.plan_by_surfaces();
+            }
+            Event::Progressed(message) => {
+                let key = jobs.key(&message.job);
+                if let Some(key) = key.filter(|_| jobs.progressed(now, &message)) {
+                    controller.events().job_progressed(key, Progress::from(&message));
+                    self.plan_by_surfaces();
+                }
+            }
+            Event::JobsNearlyFull => jobs.forget_part_of_ended(ENDED_PARTS, out),
+            Event::SubmissionNotStored(job) => jobs.not_stored(&job, controller),
+            Event::WakeAnswered(node, error) => nodes.wake_answered(&node, error, outbox),
+            Event::GridRead(signal, result) => {
+                if grid.read(now, signal, result) {
+                    self.use_carbon(now);
+                }
+                self.look_at_grid(now);
+            }
+            Event::StoreIncomplete => self.store_all_again(),
+            Event::BusReturned => nodes.bus_returned(now),
+        }
+    }
+
+    /// Emits the changes of this event in the order that survives a kill.
+    fn flush(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+        let Self { controller, jobs, nodes, outbox, .. } = self;
+        while let Some(job) = jobs.next_to_reconcile() {
+            jobs.reconcile(now, &job, nodes, controller, outbox);
+        }
+        jobs.store(now, controller.state(), out);
+        nodes.write_orders(now, jobs, controller, out);
+        // After the sleep states are stored with the orders.
+        nodes.wake(out);
+        // After the compared records are stored.
+        self.comparison.store(out);
+        // The status names the planned budget, so it follows the orders of that plan.
+        self.spending.store(now, nodes, controller, out);
+        self.grid.store(now, self.spending.generation(), out);
+        // A client may rely on all that was stored before its reply.
+        outbox.send_replies(out);
+        jobs.forget_ended(self.config.ended_kept, out);
+        outbox.raise_alarms(now, out);
+        if outbox.take_plan() {
+            self.rounds.soon(now);
+        }
+    }
+
+    /// A job's surface was published.
     fn surface_known(&mut self, surface: Surface) {
         if let Some(key) = self.controller.state().job_key(&surface.job) {
             // The power reserved for its GPUs may rise.
@@ -216,12 +314,8 @@ impl Placer {
         }
     }
 
-    fn progressed(&mut self, now: Timestamp, message: &JobProgressed) {
-        let Some(key) = self.jobs.key(&message.job) else { return };
-        if !self.jobs.progressed(now, message) {
-            return;
-        }
-        self.controller.events().job_progressed(key, Progress::from(message));
+    /// Plans soon if plans depend on surfaces and progress.
+    fn plan_by_surfaces(&mut self) {
         if self.controller.reads() != crate::Reads::Nothing {
             self.outbox.plan_soon();
         }
@@ -229,14 +323,9 @@ impl Placer {
 
     /// Puts the carbon intensity of the provider in force.
     fn use_carbon(&mut self, now: Timestamp) {
+        let Self { controller, nodes, outbox, .. } = self;
         if let Some(series) = self.grid.carbon_series() {
-            self.spending.use_intensity(
-                now,
-                series,
-                &mut self.nodes,
-                &mut self.controller,
-                &mut self.outbox,
-            );
+            self.spending.use_intensity(now, series, nodes, controller, outbox);
         }
     }
 
@@ -244,111 +333,6 @@ impl Placer {
     fn look_at_grid(&mut self, now: Timestamp) {
         if self.grid.look(now, &mut self.outbox) {
             self.use_carbon(now);
-        }
-    }
-
-    /// Updates a node in the cluster's state from its reports.
-    fn refresh(&mut self, now: Timestamp, node: &NodeId) {
-        self.nodes.refresh(now, node, &self.jobs, &mut self.controller, &mut self.outbox);
-    }
-
-    /// Emits the changes of this event in the order that survives a kill.
-    fn flush(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        while let Some(job) = self.jobs.next_to_reconcile() {
-            self.reconcile(now, &job);
-        }
-        self.jobs.store(now, self.controller.state(), out);
-        self.nodes.write_orders(now, &mut self.jobs, &self.controller, out);
-        self.nodes.wake(out);
-        self.comparison.store(out);
-        self.spending.store(now, &self.nodes, &self.controller, out);
-        self.grid.store(now, self.spending.generation(), out);
-        self.outbox.send_replies(out);
-        self.jobs.forget_ended(self.config.ended_kept, out);
-        self.outbox.raise_alarms(now, out);
-        if self.outbox.take_plan() {
-            self.rounds.soon(now);
-        }
-    }
-
-    /// Updates the state by an event. The caller flushes the changes.
-    fn process(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
-        if !bounds::is_within(now, &event, &self.nodes, &mut self.outbox) {
-            return;
-        }
-        match event {
-            Event::Batch(events) => {
-                for event in events {
-                    self.process(now, event, out);
-                }
-            }
-            Event::Submitted(number, request) => {
-                let reply = self.submitted(now, *request);
-                self.outbox.reply(number, reply);
-            }
-            Event::Cancelled(number, request) => {
-                let reply = self.cancelled(now, &request.job);
-                self.outbox.reply(number, reply);
-            }
-            Event::BudgetSet(number, request) => {
-                let reply = self.spending.set(
-                    now,
-                    *request,
-                    self.grid.carbon_provider(),
-                    &mut self.nodes,
-                    &mut self.controller,
-                    &mut self.outbox,
-                );
-                self.outbox.reply_budget(number, reply);
-            }
-            Event::EnergyMetered(entry) => {
-                self.jobs.count_energy(&entry);
-                self.spending.metered(
-                    now,
-                    &entry,
-                    &mut self.nodes,
-                    &mut self.controller,
-                    &mut self.outbox,
-                );
-            }
-            Event::PowerReported(report) => {
-                let node = report.node.clone();
-                self.nodes.power_reported(now, report, &mut self.outbox);
-                self.nodes.order_raises();
-                self.refresh(now, &node);
-                self.jobs.reconcile_on(&node);
-            }
-            Event::LaunchReported(report) => {
-                let node = report.node.clone();
-                if self.nodes.launch_reported(now, report, &mut self.outbox) {
-                    self.comparison.reported(now, &node, true, &self.jobs, &mut self.nodes);
-                }
-                self.follow_site(now, &node);
-                self.refresh(now, &node);
-                self.jobs.reconcile_on(&node);
-            }
-            Event::SurfaceKnown(surface) => {
-                let job = surface.job.clone();
-                self.surface_known(*surface);
-                self.predict_unpredicted(&job);
-                if self.controller.reads() != crate::Reads::Nothing {
-                    self.outbox.plan_soon();
-                }
-            }
-            Event::Progressed(message) => self.progressed(now, &message),
-            Event::JobsNearlyFull => self.jobs.forget_part_of_ended(ENDED_PARTS, out),
-            Event::SubmissionNotStored(job) => self.not_stored(&job),
-            Event::WakeAnswered(node, error) => {
-                self.nodes.wake_answered(&node, error, &mut self.outbox);
-            }
-            Event::GridRead(signal, result) => {
-                if self.grid.read(now, signal, result) {
-                    self.use_carbon(now);
-                }
-                self.look_at_grid(now);
-            }
-            Event::StoreIncomplete => self.store_all_again(),
-            Event::BusReturned => self.nodes.bus_returned(now),
         }
     }
 
@@ -365,20 +349,22 @@ impl Placer {
         ));
     }
 
+    /// Follows the passing of time: what nodes have not reported, and what was not stored.
     fn tick(&mut self, now: Timestamp) {
+        let Self { controller, jobs, nodes, outbox, .. } = self;
         self.tick_at = now + self.config.tick();
-        self.nodes.wake_again();
-        self.nodes.note_reductions(now, &self.controller);
-        self.nodes.order_raises();
-        let nodes: Vec<NodeId> = self.nodes.ids().cloned().collect();
-        for node in &nodes {
-            self.refresh(now, node);
-            if self.nodes.is_lost(now, node) {
-                self.jobs.reconcile_on(node);
+        nodes.wake_again();
+        nodes.note_reductions(now, controller);
+        nodes.order_raises();
+        let ids: Vec<NodeId> = nodes.ids().cloned().collect();
+        for node in &ids {
+            nodes.refresh(now, node, jobs, controller, outbox);
+            if nodes.is_lost(now, node) {
+                jobs.reconcile_on(node);
             }
         }
-        self.jobs.store_noted(now);
-        self.outbox.plan_soon();
+        jobs.store_noted(now);
+        outbox.plan_soon();
     }
 }
 
@@ -404,18 +390,14 @@ impl Machine for Placer {
         if now >= self.tick_at {
             self.tick(now);
         }
+        let Self { controller, jobs, nodes, outbox, .. } = self;
         if self.comparison.at().is_some_and(|at| now >= at) {
-            self.comparison.compare(
-                now,
-                &mut self.jobs,
-                &mut self.nodes,
-                &mut self.controller,
-                &mut self.outbox,
-            );
+            self.comparison.compare(now, jobs, nodes, controller, outbox);
         }
-        self.nodes.renew(now);
+        nodes.renew(now);
         self.look_at_grid(now);
-        self.spending.control(now, &self.nodes, &mut self.controller, &mut self.outbox);
+        let Self { controller, nodes, outbox, .. } = self;
+        self.spending.control(now, nodes, controller, outbox);
         // Ended jobs release their GPUs before planning.
         self.flush(now, out);
         if !self.comparison.is_awaited() && self.rounds.at().is_some_and(|at| now >= at) {

@@ -7,23 +7,34 @@ use wattle_common::{JobId, Timestamp, codec, generation, id};
 
 use crate::JobFacts;
 use crate::controller::admission::NotAdmitted;
+use crate::live::job_records::JobRecords;
 use crate::live::lifecycle::PLACER;
+use crate::live::nodes::Nodes;
+use crate::live::outbox::Outbox;
 use crate::live::site_jobs::placed_by_site;
-use crate::live::{Placer, has_gpus};
+use crate::live::{LiveController, has_gpus};
 
 /// The largest specification accepted, as JSON: the job's record with its reasons and predictions must
 /// stay below NATS's limit of 1 MiB, and ten thousand records must fit into their bucket.
 pub(super) const SPEC_LEN_MAX: usize = 32 << 10;
 
-impl Placer {
-    pub(super) fn submitted(&mut self, now: Timestamp, request: SubmitJob) -> Reply {
+impl JobRecords {
+    /// A user submits a job. `inventory_complete`: whether every node has reported.
+    pub(super) fn submit(
+        &mut self,
+        now: Timestamp,
+        request: SubmitJob,
+        inventory_complete: bool,
+        controller: &mut LiveController,
+        outbox: &mut Outbox,
+    ) -> Reply {
         let SubmitJob { mut spec, submission, user_proven } = request;
         let job = spec.job.clone();
         // Normalised as in the stored specification, so that a repeated request is equal to it.
         if let Some(Ok(signal)) = spec.checkpoint_signal.as_deref().map(check_signal) {
             spec.checkpoint_signal = Some(signal.to_owned());
         }
-        if let Some(known) = self.jobs.get(&job) {
+        if let Some(known) = self.get(&job) {
             let is_repeated = if submission.is_some() {
                 submission == known.submission && spec.user == known.spec.user
             } else {
@@ -41,13 +52,12 @@ impl Placer {
             };
         }
         spec.submitted_at_us = now;
-        let inventory_complete = self.nodes.inventory_complete(now, self.controller.state());
-        self.controller.events().inventory_known(inventory_complete);
+        controller.events().inventory_known(inventory_complete);
         let admitted = check_spec(&spec).and_then(|()| {
             if placed_by_site(&spec) {
                 return Ok(None);
             }
-            let admitted = self.controller.admit(JobFacts::from(&spec));
+            let admitted = controller.admit(JobFacts::from(&spec));
             admitted.map(Some).map_err(SpecError::NotAdmitted)
         });
         let key = match admitted {
@@ -56,20 +66,28 @@ impl Placer {
         };
         let record = JobRecord { submission, user_proven, ..JobRecord::queued(spec, now) };
         let generation = record.generation;
-        self.jobs.submitted(now, record, key);
-        self.outbox.plan_soon();
+        self.submitted(now, record, key);
+        outbox.plan_soon();
         Reply::Accepted { job, generation }
     }
 
     /// Forgets a submitted job whose record was not stored; its submission is refused.
-    pub(super) fn not_stored(&mut self, job: &JobId) {
-        if let Some(key) = self.jobs.remove_submitted(job) {
-            self.controller.job_ended(key);
+    pub(super) fn not_stored(&mut self, job: &JobId, controller: &mut LiveController) {
+        if let Some(key) = self.remove_submitted(job) {
+            controller.job_ended(key);
         }
     }
 
-    pub(super) fn cancelled(&mut self, now: Timestamp, job: &JobId) -> Reply {
-        let Some(record) = self.jobs.get(job) else {
+    /// A user cancels a job.
+    pub(super) fn cancel(
+        &mut self,
+        now: Timestamp,
+        job: &JobId,
+        nodes: &mut Nodes,
+        controller: &mut LiveController,
+        outbox: &mut Outbox,
+    ) -> Reply {
+        let Some(record) = self.get(job) else {
             return Reply::Refused {
                 error: format!("unknown job `{job}`; `wattle jobs` lists all jobs"),
             };
@@ -83,23 +101,15 @@ impl Placer {
             return Reply::Accepted { job: job.clone(), generation: record.generation };
         }
         let generation = generation::next(record.generation);
-        self.jobs.change(job, |record| record.generation = generation);
+        self.change(job, |record| record.generation = generation);
         if has_gpus(phase) {
-            self.jobs.request_stop(now, job, JobPhase::Cancelled, &mut self.controller);
+            self.request_stop(now, job, JobPhase::Cancelled, controller);
         } else {
-            self.end(now, job, JobPhase::Cancelled);
+            self.end(now, job, JobPhase::Cancelled, nodes, controller, outbox);
         }
         let reason = "cancelled on request".to_owned();
-        self.jobs.reason(now, job, PLACER, "cancelled".to_owned(), reason);
+        self.reason(now, job, PLACER, "cancelled".to_owned(), reason);
         Reply::Accepted { job: job.clone(), generation }
-    }
-}
-
-impl Placer {
-    /// The owner of a job; `None` for an unknown job.
-    #[must_use]
-    pub fn owner(&self, job: &JobId) -> Option<Option<&str>> {
-        self.jobs.get(job).map(|record| record.spec.user.as_deref())
     }
 }
 

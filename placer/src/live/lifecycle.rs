@@ -4,8 +4,12 @@ use wattle_common::job::{JobPhase, NodeShare};
 use wattle_common::messages::{LaunchState, LaunchedJob, ReachedLimit};
 use wattle_common::{JobId, NodeId, Timestamp};
 
+use crate::ClusterState;
+use crate::live::job_records::JobRecords;
+use crate::live::nodes::Nodes;
+use crate::live::outbox::Outbox;
 use crate::live::site_jobs::placed_by_site;
-use crate::live::{Placer, has_gpus};
+use crate::live::{LiveController, has_gpus};
 
 /// The name in a record's reasons for decisions that no policy made.
 pub(super) const PLACER: &str = "placer";
@@ -68,20 +72,27 @@ impl UnrequestedEnd {
     }
 }
 
-impl Placer {
+impl JobRecords {
     /// Derives a job's phase from its nodes' reports, and records it.
-    pub(super) fn reconcile(&mut self, now: Timestamp, job: &JobId) {
-        let Some(record) = self.jobs.get(job).filter(|r| has_gpus(r.phase)) else { return };
+    pub(super) fn reconcile(
+        &mut self,
+        now: Timestamp,
+        job: &JobId,
+        nodes: &mut Nodes,
+        controller: &mut LiveController,
+        outbox: &mut Outbox,
+    ) {
+        let Some(record) = self.get(job).filter(|r| has_gpus(r.phase)) else { return };
         let Some(shares) = record.placement.as_ref().map(|placement| placement.shares.clone())
         else {
             return;
         };
         let reports: Vec<Option<LaunchedJob>> =
-            shares.iter().map(|share| self.report_of(job, record.attempt, &share.node)).collect();
+            shares.iter().map(|share| report_of(job, record.attempt, &share.node, nodes)).collect();
         let ranks: Vec<RankState> = shares
             .iter()
             .zip(&reports)
-            .map(|(share, report)| self.rank_state(now, share, report.as_ref()))
+            .map(|(share, report)| rank_state(now, share, report.as_ref(), nodes))
             .collect();
         if let Some(logs) = reports
             .iter()
@@ -89,187 +100,206 @@ impl Placer {
             .collect::<Option<Vec<String>>>()
             && record.log_paths != logs
         {
-            self.jobs.change(job, |record| record.log_paths = logs);
+            self.change(job, |record| record.log_paths = logs);
         }
         let succeeded = ranks
             .iter()
             .all(|rank| matches!(rank, RankState::Ended(LaunchState::Exited { code: 0, .. })));
         if succeeded {
-            self.end(now, job, JobPhase::Finished);
+            self.end(now, job, JobPhase::Finished, nodes, controller, outbox);
             return;
         }
-        let (phase, next) = (self.jobs[job].phase, self.jobs[job].next_phase);
+        let (phase, next) = (self[job].phase, self[job].next_phase);
         let logs: Vec<&str> =
             reports.iter().map(|report| report.as_ref().map_or("", |r| &r.log_path)).collect();
         // Whether a program failed by itself or with its GPU is known from the next reading of the GPUs.
-        let awaits_gpus = |(share, report): (&NodeShare, &Option<LaunchedJob>)| {
-            report.as_ref().is_some_and(|run| self.awaits_gpus(now, share, run))
+        let awaits = |(share, report): (&NodeShare, &Option<LaunchedJob>)| {
+            report.as_ref().is_some_and(|run| awaits_gpus(now, share, run, nodes))
         };
-        if phase == JobPhase::Running && shares.iter().zip(&reports).any(awaits_gpus) {
+        if phase == JobPhase::Running && shares.iter().zip(&reports).any(awaits) {
             return;
         }
         // The site's scheduler stops the jobs that it places.
-        let by_site = placed_by_site(&self.jobs[job].spec);
+        let by_site = placed_by_site(&self[job].spec);
         let all_over = ranks.iter().all(RankState::is_over);
-        let ended = self.unrequested_end(&shares, &ranks, &logs).filter(|ended| match phase {
+        let ended = unrequested_end(&shares, &ranks, &logs, nodes).filter(|ended| match phase {
             _ if by_site && !all_over => false,
             // It failed before the stop request arrived: starting it again would not help.
             JobPhase::Stopping => next == Some(JobPhase::Queued) && ended.next == JobPhase::Failed,
             _ => true,
         });
         if let Some(ended) = ended {
-            self.stop(now, job, ended);
+            self.stop(now, job, ended, controller);
         } else if phase == JobPhase::Starting
             && ranks.iter().all(|rank| !matches!(rank, RankState::Unknown))
         {
-            self.jobs.started(now, job);
+            self.started(now, job);
         }
-        let record = &self.jobs[job];
+        let record = &self[job];
         if record.phase == JobPhase::Stopping && ranks.iter().all(RankState::is_over) {
             let next = record.next_phase.unwrap_or(JobPhase::Queued);
             let lost = shares.iter().zip(&ranks).find(|(_, rank)| rank.is_lost());
             if let (JobPhase::Failed, Some((share, _))) = (next, lost) {
                 // The other ranks end with an error that is not their own, often before this is known.
                 let node = share.node.clone();
-                self.lost_with_a_rank(now, job, &node);
+                self.lost_with_a_rank(now, job, &node, nodes, controller, outbox);
                 return;
             }
-            self.end(now, job, next);
+            self.end(now, job, next, nodes, controller, outbox);
         }
-    }
-
-    /// Whether a program has failed after the last reading of the GPUs of its node, and the next one is
-    /// expected.
-    fn awaits_gpus(&self, now: Timestamp, share: &NodeShare, run: &LaunchedJob) -> bool {
-        let failed = matches!(run.state, LaunchState::Exited { code, .. } if code != 0);
-        let power = self.nodes.fresh_power_report(now, &share.node);
-        // Both times are by the node's clock.
-        failed
-            && power.is_some_and(|report| report.read_at_us.unwrap_or(report.at_us) <= run.since_us)
     }
 
     /// A job that failed while the processes of another of its nodes were lost is placed again.
-    fn lost_with_a_rank(&mut self, now: Timestamp, job: &JobId, node: &NodeId) {
-        self.jobs.change(job, |record| (record.exit_code, record.error) = (None, None));
-        let reason = format!("its processes on {node} were lost, so the others failed");
-        self.jobs.reason(now, job, PLACER, "to be placed again".to_owned(), reason);
-        self.end(now, job, JobPhase::Queued);
-    }
-
-    fn report_of(&self, job: &JobId, attempt: u32, node: &NodeId) -> Option<LaunchedJob> {
-        let report = self.nodes.launch_report(node)?;
-        report.jobs.iter().find(|run| run.job == *job && run.attempt == attempt).cloned()
-    }
-
-    fn rank_state(
-        &self,
+    fn lost_with_a_rank(
+        &mut self,
         now: Timestamp,
-        share: &NodeShare,
-        report: Option<&LaunchedJob>,
-    ) -> RankState {
-        match report.map(|run| &run.state) {
-            Some(LaunchState::Running | LaunchState::Stopping) | None
-                if self.nodes.is_lost(now, &share.node) =>
-            {
-                RankState::NodeLost
-            }
-            None => RankState::Unknown,
-            Some(LaunchState::Running) => RankState::Running,
-            Some(LaunchState::Stopping) => RankState::Stopping,
-            Some(state) => RankState::Ended(state.clone()),
-        }
-    }
-
-    /// Why a job that was not requested to stop cannot continue. Its own failure takes precedence.
-    fn unrequested_end(
-        &self,
-        shares: &[NodeShare],
-        ranks: &[RankState],
-        logs: &[&str],
-    ) -> Option<UnrequestedEnd> {
-        let (mut exited, mut requeue) = (None, None);
-        for ((share, rank), log) in shares.iter().zip(ranks).zip(logs) {
-            let node = &share.node;
-            let gpu_failed = !self.nodes.gpus_answer(node, &share.gpus);
-            let requeued = |reason: String| UnrequestedEnd {
-                next: JobPhase::Queued,
-                decision: "to be placed again".to_owned(),
-                reason,
-                exit_code: None,
-                limit: None,
-            };
-            match rank {
-                // A program that loses its GPU ends with an error that is not its own.
-                _ if gpu_failed => {
-                    requeue = Some(requeued(format!("a GPU of {node} does not answer")));
-                }
-                RankState::Ended(LaunchState::Exited { code, limit }) if *code != 0 => {
-                    // The end of one rank ends the others: a reached limit is the cause.
-                    let end = || UnrequestedEnd::exited(*code, *limit, node, log);
-                    match limit {
-                        Some(_) => return Some(end()),
-                        None => exited = exited.or_else(|| Some(end())),
-                    }
-                }
-                RankState::Ended(LaunchState::Refused { error }) => {
-                    return Some(UnrequestedEnd {
-                        next: JobPhase::Failed,
-                        decision: "failed".to_owned(),
-                        reason: format!("it cannot be started on {node}: {error}"),
-                        exit_code: None,
-                        limit: None,
-                    });
-                }
-                RankState::Ended(LaunchState::Lost { error }) => {
-                    requeue = Some(requeued(format!("lost on {node}: {error}")));
-                }
-                RankState::Ended(LaunchState::Stopped) => {
-                    requeue = Some(requeued(format!("the launcher of {node} stopped it")));
-                }
-                RankState::NodeLost => {
-                    let silence = self.config.node_lost_after().as_secs();
-                    requeue = Some(requeued(format!("{node} has not reported for {silence} s")));
-                }
-                RankState::Unknown
-                | RankState::Running
-                | RankState::Stopping
-                | RankState::Ended(_) => {}
-            }
-        }
-        exited.or(requeue)
+        job: &JobId,
+        node: &NodeId,
+        nodes: &mut Nodes,
+        controller: &mut LiveController,
+        outbox: &mut Outbox,
+    ) {
+        self.change(job, |record| (record.exit_code, record.error) = (None, None));
+        let reason = format!("its processes on {node} were lost, so the others failed");
+        self.reason(now, job, PLACER, "to be placed again".to_owned(), reason);
+        self.end(now, job, JobPhase::Queued, nodes, controller, outbox);
     }
 
     /// Stops a job on all its nodes.
-    fn stop(&mut self, now: Timestamp, job: &JobId, ended: UnrequestedEnd) {
-        self.jobs.request_stop(now, job, ended.next, &mut self.controller);
-        self.jobs.change(job, |record| {
+    fn stop(
+        &mut self,
+        now: Timestamp,
+        job: &JobId,
+        ended: UnrequestedEnd,
+        controller: &mut LiveController,
+    ) {
+        self.request_stop(now, job, ended.next, controller);
+        self.change(job, |record| {
             record.exit_code = ended.exit_code;
             record.limit = ended.limit;
             if ended.next == JobPhase::Failed {
                 record.error = Some(ended.reason.clone());
             }
         });
-        self.jobs.reason(now, job, PLACER, ended.decision, ended.reason);
+        self.reason(now, job, PLACER, ended.decision, ended.reason);
     }
 
     /// Records the first prediction of a job that was placed without one, unless measurements of the
     /// job have entered it.
-    pub(super) fn predict_unpredicted(&mut self, job: &JobId) {
-        if self.jobs.get(job).is_none_or(|record| record.prediction_placed.is_some()) {
+    pub(super) fn predict_unpredicted(&mut self, job: &JobId, state: &ClusterState) {
+        if self.get(job).is_none_or(|record| record.prediction_placed.is_some()) {
             return;
         }
-        let first = self.jobs.last_prediction(job, self.controller.state());
+        let first = self.last_prediction(job, state);
         if let Some(first) = first.filter(|prediction| prediction.windows == 0) {
-            self.jobs.predicted_late(job, first);
+            self.predicted_late(job, first);
         }
     }
 
     /// All processes of the job are gone.
-    pub(super) fn end(&mut self, now: Timestamp, job: &JobId, phase: JobPhase) {
-        for node in self.jobs.end(now, job, phase, &mut self.controller) {
+    pub(super) fn end(
+        &mut self,
+        now: Timestamp,
+        job: &JobId,
+        phase: JobPhase,
+        nodes: &mut Nodes,
+        controller: &mut LiveController,
+        outbox: &mut Outbox,
+    ) {
+        for node in self.ended(now, job, phase, controller) {
             // A lost node may still run it: its GPUs may have orphans.
-            self.refresh(now, &node);
+            nodes.refresh(now, &node, self, controller, outbox);
         }
-        self.outbox.plan_soon();
+        outbox.plan_soon();
     }
+}
+
+/// Whether a program has failed after the last reading of the GPUs of its node, and the next one is
+/// expected.
+fn awaits_gpus(now: Timestamp, share: &NodeShare, run: &LaunchedJob, nodes: &Nodes) -> bool {
+    let failed = matches!(run.state, LaunchState::Exited { code, .. } if code != 0);
+    let power = nodes.fresh_power_report(now, &share.node);
+    // Both times are by the node's clock.
+    failed && power.is_some_and(|report| report.read_at_us.unwrap_or(report.at_us) <= run.since_us)
+}
+
+fn report_of(job: &JobId, attempt: u32, node: &NodeId, nodes: &Nodes) -> Option<LaunchedJob> {
+    let report = nodes.launch_report(node)?;
+    report.jobs.iter().find(|run| run.job == *job && run.attempt == attempt).cloned()
+}
+
+fn rank_state(
+    now: Timestamp,
+    share: &NodeShare,
+    report: Option<&LaunchedJob>,
+    nodes: &Nodes,
+) -> RankState {
+    match report.map(|run| &run.state) {
+        Some(LaunchState::Running | LaunchState::Stopping) | None
+            if nodes.is_lost(now, &share.node) =>
+        {
+            RankState::NodeLost
+        }
+        None => RankState::Unknown,
+        Some(LaunchState::Running) => RankState::Running,
+        Some(LaunchState::Stopping) => RankState::Stopping,
+        Some(state) => RankState::Ended(state.clone()),
+    }
+}
+
+/// Why a job that was not requested to stop cannot continue. Its own failure takes precedence.
+fn unrequested_end(
+    shares: &[NodeShare],
+    ranks: &[RankState],
+    logs: &[&str],
+    nodes: &Nodes,
+) -> Option<UnrequestedEnd> {
+    let (mut exited, mut requeue) = (None, None);
+    for ((share, rank), log) in shares.iter().zip(ranks).zip(logs) {
+        let node = &share.node;
+        let gpu_failed = !nodes.gpus_answer(node, &share.gpus);
+        let requeued = |reason: String| UnrequestedEnd {
+            next: JobPhase::Queued,
+            decision: "to be placed again".to_owned(),
+            reason,
+            exit_code: None,
+            limit: None,
+        };
+        match rank {
+            // A program that loses its GPU ends with an error that is not its own.
+            _ if gpu_failed => {
+                requeue = Some(requeued(format!("a GPU of {node} does not answer")));
+            }
+            RankState::Ended(LaunchState::Exited { code, limit }) if *code != 0 => {
+                // The end of one rank ends the others: a reached limit is the cause.
+                let end = || UnrequestedEnd::exited(*code, *limit, node, log);
+                match limit {
+                    Some(_) => return Some(end()),
+                    None => exited = exited.or_else(|| Some(end())),
+                }
+            }
+            RankState::Ended(LaunchState::Refused { error }) => {
+                return Some(UnrequestedEnd {
+                    next: JobPhase::Failed,
+                    decision: "failed".to_owned(),
+                    reason: format!("it cannot be started on {node}: {error}"),
+                    exit_code: None,
+                    limit: None,
+                });
+            }
+            RankState::Ended(LaunchState::Lost { error }) => {
+                requeue = Some(requeued(format!("lost on {node}: {error}")));
+            }
+            RankState::Ended(LaunchState::Stopped) => {
+                requeue = Some(requeued(format!("the launcher of {node} stopped it")));
+            }
+            RankState::NodeLost => {
+                let silence = nodes.lost_after().as_secs();
+                requeue = Some(requeued(format!("{node} has not reported for {silence} s")));
+            }
+            RankState::Unknown | RankState::Running | RankState::Stopping | RankState::Ended(_) => {
+            }
+        }
+    }
+    exited.or(requeue)
 }

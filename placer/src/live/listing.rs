@@ -1,13 +1,19 @@
 //! Pages of job records, for people.
 
-use wattle_common::codec;
 use wattle_common::messages::jobs::PAGE_LEN_MAX;
 use wattle_common::messages::{JobCounts, JobList, JobRecord, JobsReply, ReadJobs};
 use wattle_common::subject::Requester;
+use wattle_common::{JobId, codec};
 
 use crate::live::Placer;
 
 impl Placer {
+    /// The owner of a job; `None` for an unknown job.
+    #[must_use]
+    pub fn owner(&self, job: &JobId) -> Option<Option<&str>> {
+        self.jobs.get(job).map(|record| record.spec.user.as_deref())
+    }
+
     /// A page of the records that `requester` may see.
     #[must_use]
     pub fn records(&self, requester: &Requester, request: &ReadJobs) -> JobsReply {

@@ -11,6 +11,7 @@ mod sleep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use wattle_common::id::SwitchId;
 use wattle_common::messages::{LaunchReport, NodeDesired, NodeSleep, PowerReport, SleepState};
@@ -169,6 +170,11 @@ impl Nodes {
         let last_report =
             report.map_or(self.reports_valid_from, |(_, at)| (*at).max(self.reports_valid_from));
         now.since(last_report) > self.config.node_lost_after()
+    }
+
+    /// How long a launcher may be silent before its node's jobs are queued again.
+    pub(super) fn lost_after(&self) -> Duration {
+        self.config.node_lost_after()
     }
 
     /// The bus is connected again: heartbeats missing until now do not count as silence.

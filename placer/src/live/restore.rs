@@ -9,7 +9,7 @@ use wattle_common::messages::{
 use wattle_common::{NodeId, Timestamp};
 
 use super::job_records::JobRecords;
-use super::{Event, Placer, bounds, restarts};
+use super::{Placer, bounds, restarts};
 
 /// The contents of the buckets when the placer starts.
 #[derive(Clone, Debug, Default)]
@@ -40,91 +40,84 @@ impl Placer {
     /// Restores jobs, nodes, budget and surfaces, in the order of their dependencies.
     pub(super) fn restore(&mut self, persisted: PersistedState, now: Timestamp) {
         self.controller.set_aim(persisted.aim_status.as_ref(), now);
+        let Self { config, controller, nodes, spending, grid, outbox, .. } = self;
         if let Some(record) = persisted.budget {
-            self.spending.restore(
-                now,
-                record,
-                persisted.budget_status,
-                &mut self.nodes,
-                &mut self.controller,
-                &mut self.outbox,
-            );
+            spending.restore(now, record, persisted.budget_status, nodes, controller, outbox);
         }
-        let intensity = self.spending.record().and_then(|record| record.intensity.as_ref());
-        let grid = persisted.grid.as_ref();
-        self.grid.restore(now, &self.config.grid, grid, intensity, &mut self.outbox);
+        let intensity = spending.record().and_then(|record| record.intensity.as_ref());
+        grid.restore(now, &config.grid, persisted.grid.as_ref(), intensity, outbox);
         self.use_carbon(now);
         self.look_at_grid(now);
+        let Self { nodes, outbox, .. } = self;
         for report in persisted.power {
-            let event = Event::PowerReported(report);
-            if !bounds::is_within(now, &event, &self.nodes, &mut self.outbox) {
-                continue;
+            if bounds::is_power_report_within(now, &report, nodes, outbox) {
+                nodes.power_restored(now, report, outbox);
             }
-            let Event::PowerReported(report) = event else { continue };
-            self.nodes.power_restored(now, report, &mut self.outbox);
         }
         for desired in persisted.desired {
-            self.nodes.order_restored(now, desired);
+            nodes.order_restored(now, desired);
         }
         let mut records = persisted.jobs;
-        records.retain(|record| bounds::is_restorable(now, record, &mut self.outbox));
-        // In order of arrival. Observed jobs are placed after the co-tenants that they joined.
+        records.retain(|record| bounds::is_restorable(now, record, outbox));
+        // In order of arrival.
         records.sort_by(|a, b| {
             let order = |record: &JobRecord| (record.spec.submitted_at_us, record.spec.job.clone());
             order(a).cmp(&order(b))
         });
-        for record in &records {
-            self.jobs.restore(record, &mut self.controller);
+        self.restore_jobs(&records);
+        for surface in persisted.surfaces {
+            if bounds::is_surface_within(now, &surface, &mut self.outbox) {
+                self.surface_known(surface);
+            }
+        }
+        let Self { controller, jobs, nodes, comparison, outbox, .. } = self;
+        for report in persisted.launch {
+            let node = report.node.clone();
+            if bounds::is_launch_report_within(now, &report, nodes, outbox)
+                && nodes.launch_restored(now, report, outbox)
+            {
+                comparison.reported(now, &node, false, jobs, nodes);
+            }
+        }
+        nodes.restore_sleep(now, controller, outbox);
+        if let Some(restored) = persisted.restored {
+            comparison.store_was_restored(now, restored, nodes);
+        }
+        let ids: Vec<NodeId> = nodes.ids().cloned().collect();
+        for node in &ids {
+            nodes.refresh(now, node, jobs, controller, outbox);
+        }
+        // The first wake completes what a kill interrupted.
+        jobs.reconcile_all();
+        nodes.order_all();
+    }
+
+    /// Restores the jobs, in order of arrival.
+    fn restore_jobs(&mut self, records: &[JobRecord]) {
+        let Self { controller, jobs, nodes, .. } = self;
+        for record in records {
+            jobs.restore(record, controller);
         }
         // The work of completed jobs, in order of completion.
         let mut past: Vec<&JobRecord> = records.iter().filter(|r| r.work_s.is_some()).collect();
         past.sort_by_key(|record| record.ended_at_us);
-        past.iter()
-            .filter_map(|r| r.work_s)
-            .for_each(|work_s| self.controller.events().work_remembered(work_s));
+        for work_s in past.iter().filter_map(|record| record.work_s) {
+            controller.events().work_remembered(work_s);
+        }
+        // Observed jobs are placed after the co-tenants that they joined.
         for observing in [false, true] {
             for record in records.iter().filter(|record| record.observing == observing) {
-                JobRecords::restore_placement(record, &mut self.nodes, &mut self.controller);
+                JobRecords::restore_placement(record, nodes, controller);
             }
         }
-        for record in &records {
-            let Some(key) = self.controller.state().job_key(&record.spec.job) else { continue };
+        for record in records {
+            let Some(key) = controller.state().job_key(&record.spec.job) else { continue };
             let time = |ms: Option<u64>| Duration::from_millis(ms.unwrap_or(0));
-            self.controller.restore_usage(key, time(record.gpu_time_ms), time(record.run_time_ms));
-            restarts::restore(self.controller.events(), key, record);
+            controller.restore_usage(key, time(record.gpu_time_ms), time(record.run_time_ms));
+            restarts::restore(controller.events(), key, record);
         }
-        for record in &records {
-            restarts::restore_costs(self.controller.events(), record);
+        for record in records {
+            restarts::restore_costs(controller.events(), record);
         }
-        for surface in persisted.surfaces {
-            let event = Event::SurfaceKnown(Box::new(surface));
-            if !bounds::is_within(now, &event, &self.nodes, &mut self.outbox) {
-                continue;
-            }
-            let Event::SurfaceKnown(surface) = event else { continue };
-            self.surface_known(*surface);
-        }
-        for report in persisted.launch {
-            let event = Event::LaunchReported(report);
-            if !bounds::is_within(now, &event, &self.nodes, &mut self.outbox) {
-                continue;
-            }
-            let Event::LaunchReported(report) = event else { continue };
-            let node = report.node.clone();
-            if self.nodes.launch_restored(now, report, &mut self.outbox) {
-                self.comparison.reported(now, &node, false, &self.jobs, &mut self.nodes);
-            }
-        }
-        self.nodes.restore_sleep(now, &mut self.controller, &mut self.outbox);
-        if let Some(restored) = persisted.restored {
-            self.comparison.store_was_restored(now, restored, &mut self.nodes);
-        }
-        let nodes: Vec<NodeId> = self.nodes.ids().cloned().collect();
-        for node in &nodes {
-            self.refresh(now, node);
-        }
-        // The first wake completes what a kill interrupted.
-        self.jobs.reconcile_all();
-        self.nodes.order_all();
     }
 }

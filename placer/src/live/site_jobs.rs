@@ -13,7 +13,10 @@ use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::live::adoption::reported::Newest;
-use crate::live::{Placer, has_gpus};
+use crate::live::job_records::JobRecords;
+use crate::live::nodes::Nodes;
+use crate::live::outbox::Outbox;
+use crate::live::{LiveController, has_gpus};
 use crate::state::node::HostCapacity;
 
 /// Whether the site's scheduler chooses the start and the GPUs of a job.
@@ -29,26 +32,33 @@ enum Change {
     Moved,
 }
 
-impl Placer {
+impl JobRecords {
     /// Takes over the starts and the GPUs that a node of the site's scheduler reports.
-    pub(super) fn follow_site(&mut self, now: Timestamp, node: &NodeId) {
-        let Some(report) = self.nodes.launch_report(node) else { return };
+    pub(super) fn follow_site(
+        &mut self,
+        now: Timestamp,
+        node: &NodeId,
+        nodes: &mut Nodes,
+        controller: &mut LiveController,
+        outbox: &mut Outbox,
+    ) {
+        let Some(report) = nodes.launch_report(node) else { return };
         if report.site.is_none() {
             return;
         }
         let running = |run: &&LaunchedJob| run.state == LaunchState::Running;
         let runs: Vec<LaunchedJob> = report.jobs.iter().filter(running).cloned().collect();
         for run in runs {
-            let Some(record) = self.jobs.get(&run.job) else {
+            let Some(record) = self.get(&run.job) else {
                 continue;
             };
             let Some(site) = record.spec.site.as_ref().filter(|_| !record.phase.is_final()) else {
                 continue;
             };
-            let nodes = site.nodes.unwrap_or(1) as usize;
-            let newest = self.run_of(&run.job, run.attempt);
+            let width = site.nodes.unwrap_or(1) as usize;
+            let newest = run_of(&run.job, run.attempt, nodes);
             // The reports of its other nodes follow.
-            if newest.runs.len() < nodes || newest.end().is_some() {
+            if newest.runs.len() < width || newest.end().is_some() {
                 continue;
             }
             let Some(change) = change(record, &newest) else { continue };
@@ -57,26 +67,26 @@ impl Placer {
                 Change::Started => "the site's scheduler has started it there",
                 Change::Moved => "the site's scheduler has given it these GPUs",
             };
-            self.jobs.release(now, &run.job, &mut self.controller);
-            self.jobs.adopt(now, &run.job, &newest, reason, &mut self.nodes, &mut self.controller);
+            self.release(now, &run.job, controller);
+            self.adopt(now, &run.job, &newest, reason, nodes, controller);
             if let Some(next) = requested {
-                self.jobs.request_stop(now, &run.job, next, &mut self.controller);
+                self.request_stop(now, &run.job, next, controller);
             }
-            self.outbox.plan_soon();
+            outbox.plan_soon();
         }
     }
+}
 
-    /// One attempt of a job, as all nodes report it.
-    fn run_of(&self, job: &JobId, attempt: u32) -> Newest {
-        let mut newest = Newest::default();
-        for report in self.nodes.launch_reports() {
-            let mut runs = report.jobs.iter();
-            if let Some(run) = runs.find(|run| run.job == *job && run.attempt == attempt) {
-                newest.add(run, report);
-            }
+/// One attempt of a job, as all nodes report it.
+fn run_of(job: &JobId, attempt: u32, nodes: &Nodes) -> Newest {
+    let mut newest = Newest::default();
+    for report in nodes.launch_reports() {
+        let mut runs = report.jobs.iter();
+        if let Some(run) = runs.find(|run| run.job == *job && run.attempt == attempt) {
+            newest.add(run, report);
         }
-        newest
     }
+    newest
 }
 
 fn change(record: &JobRecord, newest: &Newest) -> Option<Change> {

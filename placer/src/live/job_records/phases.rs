@@ -82,7 +82,7 @@ impl JobRecords {
 
     /// Records a job's phase after all its processes are gone: `requested`, or failed if it cannot be started
     /// again. Returns the nodes that it has left.
-    pub(in crate::live) fn end(
+    pub(in crate::live) fn ended(
         &mut self,
         now: Timestamp,
         job: &JobId,
