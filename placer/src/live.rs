@@ -4,6 +4,12 @@
 //! leases, the inventory of nodes and alarms, which the simulator does not need. Each order follows
 //! from a record that is stored first.
 //!
+//! Each concern is a struct that owns its state, and knows what an event has changed of it: the jobs' records
+//! ([`job_records`]), the nodes with their orders ([`nodes`]), the comparison with a lost store ([`adoption`]),
+//! the budget ([`budget`]), the grid's signals ([`grid`]), the planning rounds ([`planning`]), and the rest that
+//! an event leaves for its end ([`outbox`]). A method takes the other concerns that it reads or changes.
+//! [`Placer`] passes events to them and writes their changes in order.
+//!
 //! # What survives a kill at any instant
 //! The buckets hold all persistent state. Each event is written in this order, and each write begins
 //! after the one before is acknowledged:
@@ -24,8 +30,7 @@
 //!   how it ended;
 //! * recorded as ended or queued again, still ordered: the order is computed without it.
 //!
-//! A node's sleep state is stored in its order before the sleep or wake command runs
-//! ([`nodes`]).
+//! A node's sleep state is stored in its order before the sleep or wake command runs ([`nodes`]).
 //!
 //! A restart loses on which GPUs a job was undone and the measurements of an observation (it starts
 //! again).
@@ -157,6 +162,13 @@ pub enum Action {
 /// The controller of a live cluster.
 type LiveController = Controller<Box<dyn Policy>>;
 
+/// The handling of one event or wake.
+struct Turn<'a> {
+    now: Timestamp,
+    controller: &'a mut LiveController,
+    outbox: &'a mut Outbox,
+}
+
 /// The live placer: each concern owns its state and what it writes of it.
 pub struct Placer {
     config: Arc<Config>,
@@ -207,7 +219,8 @@ impl Placer {
     /// Updates the state by an event. The caller flushes the changes.
     fn process(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
         let Self { controller, jobs, nodes, comparison, spending, grid, outbox, .. } = self;
-        if !bounds::is_within(now, &event, nodes, outbox) {
+        let turn = &mut Turn { now, controller, outbox };
+        if !bounds::is_within(turn, &event, nodes) {
             return;
         }
         match event {
@@ -217,39 +230,39 @@ impl Placer {
                 }
             }
             Event::Submitted(number, request) => {
-                let complete = nodes.inventory_complete(now, controller.state());
-                let reply = jobs.submit(now, *request, complete, controller, outbox);
-                outbox.reply(number, reply);
+                let complete = nodes.inventory_complete(now, turn.controller.state());
+                let reply = jobs.submit(turn, *request, complete);
+                turn.outbox.reply(number, reply);
             }
             Event::Cancelled(number, request) => {
-                let reply = jobs.cancel(now, &request.job, nodes, controller, outbox);
-                outbox.reply(number, reply);
+                let reply = jobs.cancel(turn, &request.job, nodes);
+                turn.outbox.reply(number, reply);
             }
             Event::BudgetSet(number, request) => {
                 let provider = grid.carbon_provider();
-                let reply = spending.set(now, *request, provider, nodes, controller, outbox);
-                outbox.reply_budget(number, reply);
+                let reply = spending.set(turn, *request, provider, nodes);
+                turn.outbox.reply_budget(number, reply);
             }
             Event::EnergyMetered(entry) => {
                 jobs.count_energy(&entry);
-                spending.metered(now, &entry, nodes, controller, outbox);
+                spending.metered(turn, &entry, nodes);
             }
             Event::PowerReported(report) => {
                 let node = report.node.clone();
-                nodes.power_reported(now, report, outbox);
+                nodes.power_reported(turn, report);
                 // The report may show the reductions for which other caps wait.
                 nodes.order_raises();
-                nodes.refresh(now, &node, jobs, controller, outbox);
+                nodes.refresh(turn, &node, jobs);
                 jobs.reconcile_on(&node);
             }
             Event::LaunchReported(report) => {
                 let node = report.node.clone();
-                if nodes.launch_reported(now, report, outbox) {
+                if nodes.launch_reported(turn, report) {
                     comparison.reported(now, &node, true, jobs, nodes);
                 }
                 // Before the node's free GPUs are counted: the site's scheduler may have taken some.
-                jobs.follow_site(now, &node, nodes, controller, outbox);
-                nodes.refresh(now, &node, jobs, controller, outbox);
+                jobs.follow_site(turn, &node, nodes);
+                nodes.refresh(turn, &node, jobs);
                 jobs.reconcile_on(&node);
             }
             Event::SurfaceKnown(surface) => {
@@ -261,13 +274,13 @@ impl Placer {
             Event::Progressed(message) => {
                 let key = jobs.key(&message.job);
                 if let Some(key) = key.filter(|_| jobs.progressed(now, &message)) {
-                    controller.events().job_progressed(key, Progress::from(&message));
+                    turn.controller.events().job_progressed(key, Progress::from(&message));
                     self.plan_by_surfaces();
                 }
             }
             Event::JobsNearlyFull => jobs.forget_part_of_ended(ENDED_PARTS, out),
-            Event::SubmissionNotStored(job) => jobs.not_stored(&job, controller),
-            Event::WakeAnswered(node, error) => nodes.wake_answered(&node, error, outbox),
+            Event::SubmissionNotStored(job) => jobs.not_stored(&job, turn.controller),
+            Event::WakeAnswered(node, error) => nodes.wake_answered(turn, &node, error),
             Event::GridRead(signal, result) => {
                 if grid.read(now, signal, result) {
                     self.use_carbon(now);
@@ -283,7 +296,7 @@ impl Placer {
     fn flush(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         let Self { controller, jobs, nodes, outbox, .. } = self;
         while let Some(job) = jobs.next_to_reconcile() {
-            jobs.reconcile(now, &job, nodes, controller, outbox);
+            jobs.reconcile(&mut Turn { now, controller, outbox }, &job, nodes);
         }
         jobs.store(now, controller.state(), out);
         nodes.write_orders(now, jobs, controller, out);
@@ -325,13 +338,14 @@ impl Placer {
     fn use_carbon(&mut self, now: Timestamp) {
         let Self { controller, nodes, outbox, .. } = self;
         if let Some(series) = self.grid.carbon_series() {
-            self.spending.use_intensity(now, series, nodes, controller, outbox);
+            self.spending.use_intensity(&mut Turn { now, controller, outbox }, series, nodes);
         }
     }
 
     /// Follows values of the grid that end, where they are due.
     fn look_at_grid(&mut self, now: Timestamp) {
-        if self.grid.look(now, &mut self.outbox) {
+        let Self { controller, outbox, .. } = self;
+        if self.grid.look(&mut Turn { now, controller, outbox }) {
             self.use_carbon(now);
         }
     }
@@ -352,19 +366,20 @@ impl Placer {
     /// Follows the passing of time: what nodes have not reported, and what was not stored.
     fn tick(&mut self, now: Timestamp) {
         let Self { controller, jobs, nodes, outbox, .. } = self;
+        let turn = &mut Turn { now, controller, outbox };
         self.tick_at = now + self.config.tick();
         nodes.wake_again();
-        nodes.note_reductions(now, controller);
+        nodes.note_reductions(now, turn.controller);
         nodes.order_raises();
         let ids: Vec<NodeId> = nodes.ids().cloned().collect();
         for node in &ids {
-            nodes.refresh(now, node, jobs, controller, outbox);
+            nodes.refresh(turn, node, jobs);
             if nodes.is_lost(now, node) {
                 jobs.reconcile_on(node);
             }
         }
         jobs.store_noted(now);
-        outbox.plan_soon();
+        turn.outbox.plan_soon();
     }
 }
 
@@ -392,12 +407,12 @@ impl Machine for Placer {
         }
         let Self { controller, jobs, nodes, outbox, .. } = self;
         if self.comparison.at().is_some_and(|at| now >= at) {
-            self.comparison.compare(now, jobs, nodes, controller, outbox);
+            self.comparison.compare(&mut Turn { now, controller, outbox }, jobs, nodes);
         }
         nodes.renew(now);
         self.look_at_grid(now);
         let Self { controller, nodes, outbox, .. } = self;
-        self.spending.control(now, nodes, controller, outbox);
+        self.spending.control(&mut Turn { now, controller, outbox }, nodes);
         // Ended jobs release their GPUs before planning.
         self.flush(now, out);
         if !self.comparison.is_awaited() && self.rounds.at().is_some_and(|at| now >= at) {

@@ -3,16 +3,15 @@
 use wattle_common::bounds::{OutOfBounds, check_job};
 use wattle_common::job::{JobPhase, JobSpec, SignalError, check_signal};
 use wattle_common::messages::{JobRecord, Reply, SubmitJob};
-use wattle_common::{JobId, Timestamp, codec, generation, id};
+use wattle_common::{JobId, codec, generation, id};
 
 use crate::JobFacts;
 use crate::controller::admission::NotAdmitted;
 use crate::live::job_records::JobRecords;
 use crate::live::lifecycle::PLACER;
 use crate::live::nodes::Nodes;
-use crate::live::outbox::Outbox;
 use crate::live::site_jobs::placed_by_site;
-use crate::live::{LiveController, has_gpus};
+use crate::live::{LiveController, Turn, has_gpus};
 
 /// The largest specification accepted, as JSON: the job's record with its reasons and predictions must
 /// stay below NATS's limit of 1 MiB, and ten thousand records must fit into their bucket.
@@ -22,11 +21,9 @@ impl JobRecords {
     /// A user submits a job. `inventory_complete`: whether every node has reported.
     pub(super) fn submit(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         request: SubmitJob,
         inventory_complete: bool,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
     ) -> Reply {
         let SubmitJob { mut spec, submission, user_proven } = request;
         let job = spec.job.clone();
@@ -51,23 +48,23 @@ impl JobRecords {
                 }
             };
         }
-        spec.submitted_at_us = now;
-        controller.events().inventory_known(inventory_complete);
+        spec.submitted_at_us = turn.now;
+        turn.controller.events().inventory_known(inventory_complete);
         let admitted = check_spec(&spec).and_then(|()| {
             if placed_by_site(&spec) {
                 return Ok(None);
             }
-            let admitted = controller.admit(JobFacts::from(&spec));
+            let admitted = turn.controller.admit(JobFacts::from(&spec));
             admitted.map(Some).map_err(SpecError::NotAdmitted)
         });
         let key = match admitted {
             Ok(key) => key,
             Err(error) => return Reply::Refused { error: error.to_string() },
         };
-        let record = JobRecord { submission, user_proven, ..JobRecord::queued(spec, now) };
+        let record = JobRecord { submission, user_proven, ..JobRecord::queued(spec, turn.now) };
         let generation = record.generation;
-        self.submitted(now, record, key);
-        outbox.plan_soon();
+        self.submitted(turn.now, record, key);
+        turn.outbox.plan_soon();
         Reply::Accepted { job, generation }
     }
 
@@ -79,14 +76,7 @@ impl JobRecords {
     }
 
     /// A user cancels a job.
-    pub(super) fn cancel(
-        &mut self,
-        now: Timestamp,
-        job: &JobId,
-        nodes: &mut Nodes,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
-    ) -> Reply {
+    pub(super) fn cancel(&mut self, turn: &mut Turn<'_>, job: &JobId, nodes: &mut Nodes) -> Reply {
         let Some(record) = self.get(job) else {
             return Reply::Refused {
                 error: format!("unknown job `{job}`; `wattle jobs` lists all jobs"),
@@ -103,12 +93,12 @@ impl JobRecords {
         let generation = generation::next(record.generation);
         self.change(job, |record| record.generation = generation);
         if has_gpus(phase) {
-            self.request_stop(now, job, JobPhase::Cancelled, controller);
+            self.request_stop(turn, job, JobPhase::Cancelled);
         } else {
-            self.end(now, job, JobPhase::Cancelled, nodes, controller, outbox);
+            self.end(turn, job, JobPhase::Cancelled, nodes);
         }
         let reason = "cancelled on request".to_owned();
-        self.reason(now, job, PLACER, "cancelled".to_owned(), reason);
+        self.reason(turn.now, job, PLACER, "cancelled".to_owned(), reason);
         Reply::Accepted { job: job.clone(), generation }
     }
 }

@@ -32,7 +32,7 @@ use crate::live::job_records::JobRecords;
 use crate::live::lifecycle::PLACER;
 use crate::live::nodes::Nodes;
 use crate::live::outbox::Outbox;
-use crate::live::{Action, LiveController, has_gpus};
+use crate::live::{Action, Turn, has_gpus};
 
 /// Most jobs named in an alarm.
 const NAMED_MAX: usize = 5;
@@ -114,11 +114,9 @@ impl StoreComparison {
     /// Compares the records with the nodes that wait for it, and lets them have orders.
     pub(super) fn compare(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         jobs: &mut JobRecords,
         nodes: &mut Nodes,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
     ) {
         self.at = None;
         let waiting: Vec<NodeId> = nodes.awaiting_comparison().cloned().collect();
@@ -135,37 +133,37 @@ impl StoreComparison {
             newest.keys().chain(&vanished).filter(is_cancelled).cloned().collect();
         // First all GPUs of outdated placements are released, because adopted jobs may hold them.
         for job in newest.keys().chain(&vanished) {
-            jobs.release(now, job, controller);
+            jobs.release(turn, job);
         }
         let mut outcome = Outcome { nodes: compared, ..Outcome::default() };
         for job in vanished {
-            jobs.end_vanished(now, &job, cancelled.contains(&job), controller);
+            jobs.end_vanished(turn, &job, cancelled.contains(&job));
             outcome.unknown.insert(job);
         }
         for (job, newest) in &newest {
             match newest.end() {
                 None => {
                     let reason = "its node runs it and the store has no record of this start";
-                    jobs.adopt(now, job, newest, reason, nodes, controller);
+                    jobs.adopt(turn, job, newest, reason, nodes);
                     outcome.adopted.insert(job.clone());
                     // The store has a request to cancel the job, which holds for this attempt too.
                     if cancelled.contains(job) {
-                        jobs.request_stop(now, job, JobPhase::Cancelled, controller);
+                        jobs.request_stop(turn, job, JobPhase::Cancelled);
                     }
                 }
                 Some(end) => {
-                    jobs.record_end(now, job, newest, end, controller);
+                    jobs.record_end(turn, job, newest, end);
                     outcome.ended.insert(job.clone());
                 }
             }
         }
         for node in waiting {
             nodes.end_comparison(&node);
-            nodes.refresh(now, &node, jobs, controller, outbox);
+            nodes.refresh(turn, &node, jobs);
         }
-        self.raise_alarms(&outcome, outbox);
+        self.raise_alarms(&outcome, turn.outbox);
         self.mark_is_over |= self.restored.take().is_some();
-        outbox.plan_soon();
+        turn.outbox.plan_soon();
     }
 
     /// Deletes the mark of a restored store after the comparison.
@@ -287,12 +285,11 @@ impl JobRecords {
     /// Records that a job runs where its nodes run it.
     pub(super) fn adopt(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         job: &JobId,
         newest: &Newest,
         reason: &str,
         nodes: &mut Nodes,
-        controller: &mut LiveController,
     ) {
         let shares = newest.runs.iter().map(|run| run.share.clone()).collect();
         let record = JobRecord {
@@ -303,23 +300,16 @@ impl JobRecords {
             started_at_us: Some(newest.since),
             ..self.get(job).cloned().unwrap_or_else(|| unrecorded(job, newest))
         };
-        self.runs_as(&record, controller);
-        Self::restore_placement(&record, nodes, controller);
+        self.runs_as(turn, &record);
+        Self::restore_placement(&record, nodes, turn.controller);
         let at = record.placement.map(|placement| placement.to_string()).unwrap_or_default();
-        self.reason(now, job, PLACER, format!("adopted on {at}"), reason.to_owned());
+        self.reason(turn.now, job, PLACER, format!("adopted on {at}"), reason.to_owned());
     }
 
     /// Records the end of an attempt that began after the store was copied.
-    fn record_end(
-        &mut self,
-        now: Timestamp,
-        job: &JobId,
-        newest: &Newest,
-        end: End,
-        controller: &mut LiveController,
-    ) {
+    fn record_end(&mut self, turn: &mut Turn<'_>, job: &JobId, newest: &Newest, end: End) {
         if !self.contains(job) {
-            self.restore(&unrecorded(job, newest), controller);
+            self.restore(&unrecorded(job, newest), turn.controller);
         }
         let (phase, what) = match end {
             End::Finished => (JobPhase::Finished, "finished"),
@@ -338,31 +328,25 @@ impl JobRecords {
             }
         });
         if phase.is_final() {
-            self.close(now, job, phase, controller);
+            self.close(turn, job, phase);
         }
         let reason = format!(
             "its node reports the end of attempt {}, which the store does not contain",
             newest.attempt
         );
-        self.reason(now, job, PLACER, what.to_owned(), reason);
+        self.reason(turn.now, job, PLACER, what.to_owned(), reason);
     }
 
     /// Ends a job that its nodes no longer know.
-    fn end_vanished(
-        &mut self,
-        now: Timestamp,
-        job: &JobId,
-        was_cancelled: bool,
-        controller: &mut LiveController,
-    ) {
+    fn end_vanished(&mut self, turn: &mut Turn<'_>, job: &JobId, was_cancelled: bool) {
         let text = "it ended after the store was copied, and its node has no record of the result: check \
                     its output, and submit it again if necessary";
         let phase = if was_cancelled { JobPhase::Cancelled } else { JobPhase::Failed };
         if !was_cancelled {
             self.change(job, |record| record.error = Some(text.to_owned()));
         }
-        self.close(now, job, phase, controller);
-        self.reason(now, job, PLACER, phase.to_string(), text.to_owned());
+        self.close(turn, job, phase);
+        self.reason(turn.now, job, PLACER, phase.to_string(), text.to_owned());
     }
 }
 

@@ -21,8 +21,7 @@ use crate::GpuPower;
 use crate::config::Config;
 use crate::controller::budget::ActiveBudget;
 use crate::live::nodes::Nodes;
-use crate::live::outbox::Outbox;
-use crate::live::{Action, LiveController};
+use crate::live::{Action, LiveController, Turn};
 use crate::power::budget::{BudgetController, Grid, Series, SeriesError, Spent};
 use crate::power::model::{expected_power, least_baseline};
 
@@ -155,18 +154,16 @@ impl Spending {
     /// intensity, if one is configured.
     pub(super) fn set(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         request: SetBudget,
         provider: Option<String>,
         nodes: &mut Nodes,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
     ) -> BudgetReply {
         let budget = request.budget;
-        let replaced = self.replacement(now, request, provider, controller);
+        let replaced = self.replacement(turn.now, request, provider, turn.controller);
         let replaced = replaced.map(|(record, continued)| {
             let generation = record.generation;
-            self.put_in_force(now, record, continued, nodes, controller, outbox);
+            self.put_in_force(turn, record, continued, nodes);
             // A repeated request is stored again too, before its answer.
             self.to_store.extend([Stored::Budget, Stored::Status]);
             generation
@@ -225,19 +222,17 @@ impl Spending {
     /// Restores the budget that was in force before a restart.
     pub(super) fn restore(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         record: BudgetRecord,
         status: Option<BudgetStatus>,
         nodes: &mut Nodes,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
     ) {
-        let status = match check_budget(&record, status.as_ref(), now) {
+        let status = match check_budget(&record, status.as_ref(), turn.now) {
             Ok(()) => status,
             Err(error) => {
-                outbox.alarm_out_of_bounds(now, "the stored budget".to_owned(), &error);
+                turn.outbox.alarm_out_of_bounds(turn.now, "the stored budget".to_owned(), &error);
                 // Without its status, the budget begins a new window.
-                if check_budget(&record, None, now).is_err() {
+                if check_budget(&record, None, turn.now).is_err() {
                     return;
                 }
                 None
@@ -257,17 +252,15 @@ impl Spending {
             status.as_ref().map_or(0.0, |status| status.price_integral.unwrap_or(status.price));
         let counted = status.map(|status| status.counted_until_us).unwrap_or_default();
         let continued = Continued { open, position, counted };
-        self.put_in_force(now, record, continued, nodes, controller, outbox);
+        self.put_in_force(turn, record, continued, nodes);
     }
 
     fn put_in_force(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         record: BudgetRecord,
         continued: Continued,
         nodes: &mut Nodes,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
     ) {
         let Continued { open, position, counted } = continued;
         let open = open.unwrap_or(Spent {
@@ -275,28 +268,27 @@ impl Spending {
             until_us: record.since_us,
             ..Spent::default()
         });
-        let resumed = BudgetController::resumed(record.budget, grid(&record), open, position, now);
-        controller.set_budget(resumed, now);
+        let resumed =
+            BudgetController::resumed(record.budget, grid(&record), open, position, turn.now);
+        turn.controller.set_budget(resumed, turn.now);
         self.in_force = Some(InForce { record, counted });
         // The power limit may be another, and the caps with it.
         nodes.order_all();
-        outbox.plan_soon();
+        turn.outbox.plan_soon();
     }
 
     /// Puts another carbon intensity in force; window, spending and price of the budget continue.
     pub(super) fn use_intensity(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         series: IntensitySeries,
         nodes: &mut Nodes,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
     ) {
         let Some(InForce { record, .. }) = &mut self.in_force else {
             // A budget without limits carries the intensity.
             let (budget, intensity) = (Budget::default(), Some(series));
-            let record = BudgetRecord { generation: 1, budget, since_us: now, intensity };
-            self.put_in_force(now, record, Continued::default(), nodes, controller, outbox);
+            let record = BudgetRecord { generation: 1, budget, since_us: turn.now, intensity };
+            self.put_in_force(turn, record, Continued::default(), nodes);
             self.to_store.extend([Stored::Budget, Stored::Status]);
             return;
         };
@@ -305,20 +297,13 @@ impl Spending {
         }
         record.intensity = Some(series);
         record.generation = generation::next(record.generation);
-        controller.set_grid(grid(record), now);
+        turn.controller.set_grid(grid(record), turn.now);
         self.to_store.extend([Stored::Budget, Stored::Status]);
-        self.control(now, nodes, controller, outbox);
+        self.control(turn, nodes);
     }
 
     /// A node's entry in the energy ledger arrived.
-    pub(super) fn metered(
-        &mut self,
-        now: Timestamp,
-        entry: &LedgerEntry,
-        nodes: &mut Nodes,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
-    ) {
+    pub(super) fn metered(&mut self, turn: &mut Turn<'_>, entry: &LedgerEntry, nodes: &mut Nodes) {
         let span = entry.until_us.since(entry.from_us);
         if span.is_zero() {
             return;
@@ -356,9 +341,9 @@ impl Spending {
         let gpus: Energy = entry.energy_mj_gpus.iter().flatten().copied().sum();
         let share = entry.until_us.since(from).as_secs_f64() / span.as_secs_f64();
         let joules = (gpus + entry.energy_mj_host).as_j() * share;
-        controller.metered(from, entry.until_us, joules);
-        controller.control_soon(now);
-        self.control(now, nodes, controller, outbox);
+        turn.controller.metered(from, entry.until_us, joules);
+        turn.controller.control_soon(turn.now);
+        self.control(turn, nodes);
         self.to_store.insert(Stored::Status);
     }
 
@@ -372,24 +357,18 @@ impl Spending {
     }
 
     /// Takes the control steps of the budget and of the energy aim that are due.
-    pub(super) fn control(
-        &mut self,
-        now: Timestamp,
-        nodes: &Nodes,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
-    ) {
-        controller.events().gpu_power_known(self.gpu_power(nodes));
-        let aim_before = controller.aim_status();
-        let controlled = controller.control(now);
-        if controller.aim_status() != aim_before {
+    pub(super) fn control(&mut self, turn: &mut Turn<'_>, nodes: &Nodes) {
+        turn.controller.events().gpu_power_known(self.gpu_power(nodes));
+        let aim_before = turn.controller.aim_status();
+        let controlled = turn.controller.control(turn.now);
+        if turn.controller.aim_status() != aim_before {
             self.to_store.insert(Stored::Aim);
         }
         if controlled.limits_changed {
             self.to_store.insert(Stored::Status);
         }
         if controlled.plan_again {
-            outbox.plan_soon();
+            turn.outbox.plan_soon();
         }
     }
 

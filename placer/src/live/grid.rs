@@ -13,8 +13,7 @@ use wattle_common::{CarbonIntensity, Timestamp};
 use wattle_grid::config::{CarbonProvider, GridConfig};
 use wattle_grid::{Chain, ChainConfig, Interval, Signal, SignalSeries};
 
-use crate::live::Action;
-use crate::live::outbox::Outbox;
+use crate::live::{Action, Turn};
 use crate::power::budget::{ForecastSource, Series};
 
 /// The period of the series: it ends with a constant, which holds for ten years.
@@ -157,11 +156,10 @@ impl GridSignals {
     /// budget. Prices are in a file, which is read again at once.
     pub(super) fn restore(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         config: &GridConfig,
         status: Option<&GridStatus>,
         stored: Option<&IntensitySeries>,
-        outbox: &mut Outbox,
     ) {
         let (carbon, _) = chains(config);
         match carbon {
@@ -170,10 +168,10 @@ impl GridSignals {
                 // Values of another provider or zone are not continued.
                 let before = before.filter(|before| before.provider == config.provider);
                 let known = before.and(stored).map(known).unwrap_or_default();
-                let read_at = before.and_then(|before| before.read_at_us).filter(|at| *at <= now);
-                self.carbon = Some(Chain::new(config, known, read_at, now));
+                let read_at = before.and_then(|before| before.read_at_us).filter(|at| *at <= turn.now);
+                self.carbon = Some(Chain::new(config, known, read_at, turn.now));
             }
-            None if stored.is_some_and(|series| !series.origins.is_empty()) => outbox.alarm(
+            None if stored.is_some_and(|series| !series.origins.is_empty()) => turn.outbox.alarm(
                 "the configuration has no [grid.carbon] any more: the last static carbon intensity of its \
                  provider stays in use; set another with `wattle budget set --carbon FILE`"
                     .to_owned(),
@@ -202,17 +200,17 @@ impl GridSignals {
 
     /// Follows values that end, and raises alarms, where they are due. Returns whether the carbon intensity
     /// differs.
-    pub(super) fn look(&mut self, now: Timestamp, outbox: &mut Outbox) -> bool {
-        if self.look_at.is_none_or(|at| now < at) {
+    pub(super) fn look(&mut self, turn: &mut Turn<'_>) -> bool {
+        if self.look_at.is_none_or(|at| turn.now < at) {
             return false;
         }
-        let carbon_changed = self.carbon.as_mut().is_some_and(|chain| chain.look(now));
-        let price_changed = self.price.as_mut().is_some_and(|chain| chain.look(now));
+        let carbon_changed = self.carbon.as_mut().is_some_and(|chain| chain.look(turn.now));
+        let price_changed = self.price.as_mut().is_some_and(|chain| chain.look(turn.now));
         self.store |= carbon_changed || price_changed;
-        for alarm in self.chains().filter_map(|chain| chain.alarm(now)) {
-            outbox.alarm(alarm);
+        for alarm in self.chains().filter_map(|chain| chain.alarm(turn.now)) {
+            turn.outbox.alarm(alarm);
         }
-        self.look_at = self.chains().map(|chain| chain.changes_after(now)).min();
+        self.look_at = self.chains().map(|chain| chain.changes_after(turn.now)).min();
         carbon_changed
     }
 

@@ -315,7 +315,7 @@ impl JobRecords {
         }
     }
 
-    /// Forgets one in so many of the ended jobs, the oldest.
+    /// Forgets the oldest of the ended jobs, one of each `parts`.
     pub(super) fn forget_part_of_ended(&mut self, parts: usize, out: &mut Vec<Action>) {
         self.forget_ended(self.ended.len() - self.ended.len().div_ceil(parts), out);
     }

@@ -7,9 +7,8 @@ use wattle_common::{JobId, NodeId, Timestamp};
 use crate::ClusterState;
 use crate::live::job_records::JobRecords;
 use crate::live::nodes::Nodes;
-use crate::live::outbox::Outbox;
 use crate::live::site_jobs::placed_by_site;
-use crate::live::{LiveController, has_gpus};
+use crate::live::{Turn, has_gpus};
 
 /// The name in a record's reasons for decisions that no policy made.
 pub(super) const PLACER: &str = "placer";
@@ -74,14 +73,7 @@ impl UnrequestedEnd {
 
 impl JobRecords {
     /// Derives a job's phase from its nodes' reports, and records it.
-    pub(super) fn reconcile(
-        &mut self,
-        now: Timestamp,
-        job: &JobId,
-        nodes: &mut Nodes,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
-    ) {
+    pub(super) fn reconcile(&mut self, turn: &mut Turn<'_>, job: &JobId, nodes: &mut Nodes) {
         let Some(record) = self.get(job).filter(|r| has_gpus(r.phase)) else { return };
         let Some(shares) = record.placement.as_ref().map(|placement| placement.shares.clone())
         else {
@@ -92,8 +84,9 @@ impl JobRecords {
         let ranks: Vec<RankState> = shares
             .iter()
             .zip(&reports)
-            .map(|(share, report)| rank_state(now, share, report.as_ref(), nodes))
+            .map(|(share, report)| rank_state(turn.now, share, report.as_ref(), nodes))
             .collect();
+        // The paths are complete when every rank was started.
         if let Some(logs) = reports
             .iter()
             .map(|report| report.as_ref().map(|r| r.log_path.clone()).filter(|p| !p.is_empty()))
@@ -105,8 +98,9 @@ impl JobRecords {
         let succeeded = ranks
             .iter()
             .all(|rank| matches!(rank, RankState::Ended(LaunchState::Exited { code: 0, .. })));
+        // This holds for a job that was requested to stop, too: its work is done.
         if succeeded {
-            self.end(now, job, JobPhase::Finished, nodes, controller, outbox);
+            self.end(turn, job, JobPhase::Finished, nodes);
             return;
         }
         let (phase, next) = (self[job].phase, self[job].next_phase);
@@ -114,7 +108,7 @@ impl JobRecords {
             reports.iter().map(|report| report.as_ref().map_or("", |r| &r.log_path)).collect();
         // Whether a program failed by itself or with its GPU is known from the next reading of the GPUs.
         let awaits = |(share, report): (&NodeShare, &Option<LaunchedJob>)| {
-            report.as_ref().is_some_and(|run| awaits_gpus(now, share, run, nodes))
+            report.as_ref().is_some_and(|run| awaits_gpus(turn.now, share, run, nodes))
         };
         if phase == JobPhase::Running && shares.iter().zip(&reports).any(awaits) {
             return;
@@ -129,11 +123,11 @@ impl JobRecords {
             _ => true,
         });
         if let Some(ended) = ended {
-            self.stop(now, job, ended, controller);
+            self.stop(turn, job, ended);
         } else if phase == JobPhase::Starting
             && ranks.iter().all(|rank| !matches!(rank, RankState::Unknown))
         {
-            self.started(now, job);
+            self.started(turn.now, job);
         }
         let record = &self[job];
         if record.phase == JobPhase::Stopping && ranks.iter().all(RankState::is_over) {
@@ -142,38 +136,30 @@ impl JobRecords {
             if let (JobPhase::Failed, Some((share, _))) = (next, lost) {
                 // The other ranks end with an error that is not their own, often before this is known.
                 let node = share.node.clone();
-                self.lost_with_a_rank(now, job, &node, nodes, controller, outbox);
+                self.lost_with_a_rank(turn, job, &node, nodes);
                 return;
             }
-            self.end(now, job, next, nodes, controller, outbox);
+            self.end(turn, job, next, nodes);
         }
     }
 
     /// A job that failed while the processes of another of its nodes were lost is placed again.
     fn lost_with_a_rank(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         job: &JobId,
         node: &NodeId,
         nodes: &mut Nodes,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
     ) {
         self.change(job, |record| (record.exit_code, record.error) = (None, None));
         let reason = format!("its processes on {node} were lost, so the others failed");
-        self.reason(now, job, PLACER, "to be placed again".to_owned(), reason);
-        self.end(now, job, JobPhase::Queued, nodes, controller, outbox);
+        self.reason(turn.now, job, PLACER, "to be placed again".to_owned(), reason);
+        self.end(turn, job, JobPhase::Queued, nodes);
     }
 
     /// Stops a job on all its nodes.
-    fn stop(
-        &mut self,
-        now: Timestamp,
-        job: &JobId,
-        ended: UnrequestedEnd,
-        controller: &mut LiveController,
-    ) {
-        self.request_stop(now, job, ended.next, controller);
+    fn stop(&mut self, turn: &mut Turn<'_>, job: &JobId, ended: UnrequestedEnd) {
+        self.request_stop(turn, job, ended.next);
         self.change(job, |record| {
             record.exit_code = ended.exit_code;
             record.limit = ended.limit;
@@ -181,7 +167,7 @@ impl JobRecords {
                 record.error = Some(ended.reason.clone());
             }
         });
-        self.reason(now, job, PLACER, ended.decision, ended.reason);
+        self.reason(turn.now, job, PLACER, ended.decision, ended.reason);
     }
 
     /// Records the first prediction of a job that was placed without one, unless measurements of the
@@ -199,18 +185,16 @@ impl JobRecords {
     /// All processes of the job are gone.
     pub(super) fn end(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         job: &JobId,
         phase: JobPhase,
         nodes: &mut Nodes,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
     ) {
-        for node in self.ended(now, job, phase, controller) {
+        for node in self.ended(turn, job, phase) {
             // A lost node may still run it: its GPUs may have orphans.
-            nodes.refresh(now, &node, self, controller, outbox);
+            nodes.refresh(turn, &node, self);
         }
-        outbox.plan_soon();
+        turn.outbox.plan_soon();
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wattle_common::Timestamp;
 
-use crate::live::Placer;
+use crate::live::{Placer, Turn};
 
 /// The planning rounds: their number and the time of the next one.
 pub(super) struct Rounds {
@@ -67,10 +67,12 @@ impl Placer {
             ));
             return;
         }
+        let Self { controller, jobs, nodes, outbox, .. } = self;
+        let turn = &mut Turn { now, controller, outbox };
         for decision in &plan.nodes {
-            self.nodes.decided(now, decision, &mut self.controller, &mut self.outbox);
+            nodes.decided(turn, decision);
         }
-        self.jobs.carry_out(now, &plan, &mut self.controller);
+        jobs.carry_out(now, &plan, turn.controller);
         if let Some(at) = plan.again_at {
             self.rounds.by(now, at);
         }

@@ -9,7 +9,7 @@ use wattle_common::messages::{
 use wattle_common::{NodeId, Timestamp};
 
 use super::job_records::JobRecords;
-use super::{Placer, bounds, restarts};
+use super::{Placer, Turn, bounds, restarts};
 
 /// The contents of the buckets when the placer starts.
 #[derive(Clone, Debug, Default)]
@@ -41,24 +41,26 @@ impl Placer {
     pub(super) fn restore(&mut self, persisted: PersistedState, now: Timestamp) {
         self.controller.set_aim(persisted.aim_status.as_ref(), now);
         let Self { config, controller, nodes, spending, grid, outbox, .. } = self;
+        let turn = &mut Turn { now, controller, outbox };
         if let Some(record) = persisted.budget {
-            spending.restore(now, record, persisted.budget_status, nodes, controller, outbox);
+            spending.restore(turn, record, persisted.budget_status, nodes);
         }
         let intensity = spending.record().and_then(|record| record.intensity.as_ref());
-        grid.restore(now, &config.grid, persisted.grid.as_ref(), intensity, outbox);
+        grid.restore(turn, &config.grid, persisted.grid.as_ref(), intensity);
         self.use_carbon(now);
         self.look_at_grid(now);
-        let Self { nodes, outbox, .. } = self;
+        let Self { controller, nodes, outbox, .. } = self;
+        let turn = &mut Turn { now, controller, outbox };
         for report in persisted.power {
-            if bounds::is_power_report_within(now, &report, nodes, outbox) {
-                nodes.power_restored(now, report, outbox);
+            if bounds::is_power_report_within(turn, &report, nodes) {
+                nodes.power_restored(turn, report);
             }
         }
         for desired in persisted.desired {
             nodes.order_restored(now, desired);
         }
         let mut records = persisted.jobs;
-        records.retain(|record| bounds::is_restorable(now, record, outbox));
+        records.retain(|record| bounds::is_restorable(turn, record));
         // In order of arrival.
         records.sort_by(|a, b| {
             let order = |record: &JobRecord| (record.spec.submitted_at_us, record.spec.job.clone());
@@ -66,26 +68,28 @@ impl Placer {
         });
         self.restore_jobs(&records);
         for surface in persisted.surfaces {
-            if bounds::is_surface_within(now, &surface, &mut self.outbox) {
+            let Self { controller, outbox, .. } = self;
+            if bounds::is_surface_within(&mut Turn { now, controller, outbox }, &surface) {
                 self.surface_known(surface);
             }
         }
         let Self { controller, jobs, nodes, comparison, outbox, .. } = self;
+        let turn = &mut Turn { now, controller, outbox };
         for report in persisted.launch {
             let node = report.node.clone();
-            if bounds::is_launch_report_within(now, &report, nodes, outbox)
-                && nodes.launch_restored(now, report, outbox)
+            if bounds::is_launch_report_within(turn, &report, nodes)
+                && nodes.launch_restored(turn, report)
             {
                 comparison.reported(now, &node, false, jobs, nodes);
             }
         }
-        nodes.restore_sleep(now, controller, outbox);
+        nodes.restore_sleep(turn);
         if let Some(restored) = persisted.restored {
             comparison.store_was_restored(now, restored, nodes);
         }
         let ids: Vec<NodeId> = nodes.ids().cloned().collect();
         for node in &ids {
-            nodes.refresh(now, node, jobs, controller, outbox);
+            nodes.refresh(turn, node, jobs);
         }
         // The first wake completes what a kill interrupted.
         jobs.reconcile_all();

@@ -10,13 +10,12 @@
 use wattle_common::job::{JobPhase, JobSpec, NodeShare};
 use wattle_common::messages::{JobRecord, LaunchState, LaunchedJob, SiteNode};
 use wattle_common::topology::GPUS_PER_NODE_MAX;
-use wattle_common::{JobId, NodeId, Timestamp};
+use wattle_common::{JobId, NodeId};
 
 use crate::live::adoption::reported::Newest;
 use crate::live::job_records::JobRecords;
 use crate::live::nodes::Nodes;
-use crate::live::outbox::Outbox;
-use crate::live::{LiveController, has_gpus};
+use crate::live::{Turn, has_gpus};
 use crate::state::node::HostCapacity;
 
 /// Whether the site's scheduler chooses the start and the GPUs of a job.
@@ -34,14 +33,7 @@ enum Change {
 
 impl JobRecords {
     /// Takes over the starts and the GPUs that a node of the site's scheduler reports.
-    pub(super) fn follow_site(
-        &mut self,
-        now: Timestamp,
-        node: &NodeId,
-        nodes: &mut Nodes,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
-    ) {
+    pub(super) fn follow_site(&mut self, turn: &mut Turn<'_>, node: &NodeId, nodes: &mut Nodes) {
         let Some(report) = nodes.launch_report(node) else { return };
         if report.site.is_none() {
             return;
@@ -67,12 +59,12 @@ impl JobRecords {
                 Change::Started => "the site's scheduler has started it there",
                 Change::Moved => "the site's scheduler has given it these GPUs",
             };
-            self.release(now, &run.job, controller);
-            self.adopt(now, &run.job, &newest, reason, nodes, controller);
+            self.release(turn, &run.job);
+            self.adopt(turn, &run.job, &newest, reason, nodes);
             if let Some(next) = requested {
-                self.request_stop(now, &run.job, next, controller);
+                self.request_stop(turn, &run.job, next);
             }
-            outbox.plan_soon();
+            turn.outbox.plan_soon();
         }
     }
 }

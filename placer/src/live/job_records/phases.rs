@@ -7,7 +7,7 @@ use wattle_common::{JobId, NodeId, Timestamp};
 use crate::live::job_records::JobRecords;
 use crate::live::nodes::Nodes;
 use crate::live::site_jobs::placed_by_site;
-use crate::live::{LiveController, has_gpus};
+use crate::live::{LiveController, Turn, has_gpus};
 use crate::{ClusterState, JobFacts, prediction};
 
 impl JobRecords {
@@ -56,16 +56,15 @@ impl JobRecords {
     /// Records that the job stops, and its phase after that.
     pub(in crate::live) fn request_stop(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         job: &JobId,
         next: JobPhase,
-        controller: &mut LiveController,
     ) {
         let known = self.change(job, |record| {
-            // A job that stops already continues to: only its next phase differs.
+            // A job may stop already: then only the phase after it differs.
             if record.phase != JobPhase::Stopping {
                 record.phase = JobPhase::Stopping;
-                record.phase_since_us = now;
+                record.phase_since_us = turn.now;
             }
             record.next_phase = Some(next);
             record.observing = false;
@@ -74,7 +73,7 @@ impl JobRecords {
             return;
         }
         if let Some(key) = self.key(job) {
-            controller.events().job_stopping(key);
+            turn.controller.events().job_stopping(key);
         }
         // Its processes may be gone already.
         self.to_reconcile.insert(job.clone());
@@ -84,12 +83,11 @@ impl JobRecords {
     /// again. Returns the nodes that it has left.
     pub(in crate::live) fn ended(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         job: &JobId,
         requested: JobPhase,
-        controller: &mut LiveController,
     ) -> Vec<NodeId> {
-        let last = self.last_prediction(job, controller.state());
+        let last = self.last_prediction(job, turn.controller.state());
         let attempts_max = self.attempts_max;
         let left = self.change(job, |record| {
             if last.is_some() {
@@ -97,7 +95,7 @@ impl JobRecords {
             }
             let placement = record.placement.take();
             record.phase = requested;
-            record.phase_since_us = now;
+            record.phase_since_us = turn.now;
             record.next_phase = None;
             record.observing = false;
             if requested == JobPhase::Queued
@@ -111,7 +109,7 @@ impl JobRecords {
                 record.error = None;
             }
             if record.phase.is_final() {
-                record.ended_at_us = Some(now);
+                record.ended_at_us = Some(turn.now);
             }
             placement.into_iter().flat_map(|placement| placement.shares).map(|share| share.node)
         });
@@ -121,66 +119,55 @@ impl JobRecords {
         let record = &self[job];
         if record.phase == JobPhase::Finished {
             self.forget_key(job);
-            let work_s = controller.job_completed(key);
+            let work_s = turn.controller.job_completed(key);
             self.change(job, |record| record.work_s = work_s);
         } else if record.phase.is_final() || placed_by_site(&record.spec) {
             // A job placed by the site waits in the queue of its scheduler, not in this one.
             self.forget_key(job);
-            controller.job_ended(key);
+            turn.controller.job_ended(key);
         } else {
-            controller.job_stopped(key);
+            turn.controller.job_stopped(key);
         }
         left
     }
 
     /// Releases the GPUs that an outdated record assigns to the job.
-    pub(in crate::live) fn release(
-        &mut self,
-        now: Timestamp,
-        job: &JobId,
-        controller: &mut LiveController,
-    ) {
+    pub(in crate::live) fn release(&mut self, turn: &mut Turn<'_>, job: &JobId) {
         if !self.get(job).is_some_and(|record| has_gpus(record.phase)) {
             return;
         }
         self.change(job, |record| {
             record.placement = None;
-            (record.phase, record.phase_since_us) = (JobPhase::Queued, now);
+            (record.phase, record.phase_since_us) = (JobPhase::Queued, turn.now);
             record.next_phase = None;
             record.observing = false;
         });
         if let Some(key) = self.key(job) {
-            controller.events().job_stopping(key);
-            controller.job_stopped(key);
+            turn.controller.events().job_stopping(key);
+            turn.controller.job_stopped(key);
         }
     }
 
     /// Replaces the record of a job that its nodes run, or adds it; [`Self::restore_placement`] follows.
-    pub(in crate::live) fn runs_as(&mut self, record: &JobRecord, controller: &mut LiveController) {
+    pub(in crate::live) fn runs_as(&mut self, turn: &mut Turn<'_>, record: &JobRecord) {
         let job = &record.spec.job;
         if self.key(job).is_none() {
             // Its record was lost, or it has waited in the queue of the site's scheduler.
-            self.restore(record, controller);
+            self.restore(record, turn.controller);
         }
         self.change(job, |known| known.clone_from(record));
         self.to_reconcile.insert(job.clone());
     }
 
     /// Ends a job that holds no GPUs.
-    pub(in crate::live) fn close(
-        &mut self,
-        now: Timestamp,
-        job: &JobId,
-        phase: JobPhase,
-        controller: &mut LiveController,
-    ) {
+    pub(in crate::live) fn close(&mut self, turn: &mut Turn<'_>, job: &JobId, phase: JobPhase) {
         self.change(job, |record| {
-            (record.phase, record.phase_since_us) = (phase, now);
-            record.ended_at_us = Some(now);
+            (record.phase, record.phase_since_us) = (phase, turn.now);
+            record.ended_at_us = Some(turn.now);
         });
         if let Some(key) = self.key(job) {
             self.forget_key(job);
-            controller.job_ended(key);
+            turn.controller.job_ended(key);
         }
     }
 

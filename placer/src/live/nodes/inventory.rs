@@ -13,58 +13,53 @@ use wattle_common::{NodeId, Timestamp};
 use crate::live::job_records::JobRecords;
 use crate::live::nodes::Nodes;
 use crate::live::nodes::reporter::Arrival;
-use crate::live::outbox::Outbox;
-use crate::live::{LiveController, site_jobs};
+use crate::live::{LiveController, Turn, site_jobs};
 use crate::{ClusterState, NodeFacts, Wakefulness};
 
 impl Nodes {
     /// A report counts as a heartbeat only if it is newer than the last: buckets deliver again.
-    pub(in crate::live) fn power_reported(
-        &mut self,
-        now: Timestamp,
-        report: PowerReport,
-        outbox: &mut Outbox,
-    ) {
+    pub(in crate::live) fn power_reported(&mut self, turn: &mut Turn<'_>, report: PowerReport) {
+        let now = turn.now;
         let node = self.state_mut(&report.node);
         let arrival = node.power_agent.reported(&report.instance, report.at_us, now);
-        self.power_received(now, report, &arrival, outbox);
+        self.power_received(turn, now, report, &arrival);
     }
 
     /// Returns whether the report is the newest of its launcher.
     pub(in crate::live) fn launch_reported(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         report: LaunchReport,
-        outbox: &mut Outbox,
     ) -> bool {
+        let now = turn.now;
         let node = self.state_mut(&report.node);
         let arrival = node.launcher.reported(&report.instance, report.at_us, now);
-        self.compare_clocks(&report.node, outbox);
-        self.launch_received(now, report, &arrival, outbox)
+        self.compare_clocks(turn, &report.node);
+        self.launch_received(turn, now, report, &arrival)
     }
 
     /// A stored report of the power agent.
-    pub(in crate::live) fn power_restored(
-        &mut self,
-        now: Timestamp,
-        report: PowerReport,
-        outbox: &mut Outbox,
-    ) {
+    pub(in crate::live) fn power_restored(&mut self, turn: &mut Turn<'_>, report: PowerReport) {
+        let now = turn.now;
         let node = self.state_mut(&report.node);
         let arrival = node.power_agent.restored(&report.instance, report.at_us, now);
-        self.power_received(report.at_us.min(now), report, &arrival, outbox);
+        // It was received at an unknown time after it was made.
+        let received_at = report.at_us.min(now);
+        self.power_received(turn, received_at, report, &arrival);
     }
 
     /// A stored report of the launcher. Returns whether it is the newest of its launcher.
     pub(in crate::live) fn launch_restored(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         report: LaunchReport,
-        outbox: &mut Outbox,
     ) -> bool {
+        let now = turn.now;
         let node = self.state_mut(&report.node);
         let arrival = node.launcher.restored(&report.instance, report.at_us, now);
-        self.launch_received(report.at_us.min(now), report, &arrival, outbox)
+        // It was received at an unknown time after it was made.
+        let received_at = report.at_us.min(now);
+        self.launch_received(turn, received_at, report, &arrival)
     }
 
     /// A stored order, with the sleep state of its node.
@@ -78,25 +73,30 @@ impl Nodes {
 
     fn power_received(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
+        received_at: Timestamp,
         report: PowerReport,
         arrival: &Arrival,
-        outbox: &mut Outbox,
     ) {
         match arrival {
             Arrival::New => {
                 let node = report.node.clone();
-                self.state_mut(&node).power = Some((report, now));
+                self.state_mut(&node).power = Some((report, received_at));
             }
             Arrival::Old => {}
             Arrival::Second { other } => {
-                outbox.alarm(two_report("power agents", &report.node, &report.instance, other));
+                turn.outbox.alarm(two_report(
+                    "power agents",
+                    &report.node,
+                    &report.instance,
+                    other,
+                ));
             }
         }
     }
 
     /// Raises an alarm if the node's clock differs from the placer's.
-    fn compare_clocks(&mut self, node: &NodeId, outbox: &mut Outbox) {
+    fn compare_clocks(&mut self, turn: &mut Turn<'_>, node: &NodeId) {
         let limit = self.config.clock_difference_max();
         let Some(state) = self.states.get_mut(node) else { return };
         let differs = state.launcher.differs_by(limit);
@@ -106,7 +106,7 @@ impl Nodes {
         let ahead_us = state.launcher.ahead_us().unwrap_or_default();
         let (s, side) =
             (ahead_us.unsigned_abs() / 1_000_000, if ahead_us < 0 { "behind" } else { "ahead of" });
-        outbox.alarm(format!(
+        turn.outbox.alarm(format!(
             "the clock of {node} is {s} s {side} the placer's; its jobs and orders are not affected, \
              but recorded times are: synchronise the clocks, then restart the services that \
              started with the wrong time"
@@ -115,23 +115,23 @@ impl Nodes {
 
     fn launch_received(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
+        received_at: Timestamp,
         report: LaunchReport,
         arrival: &Arrival,
-        outbox: &mut Outbox,
     ) -> bool {
         match arrival {
             Arrival::New => {}
             Arrival::Old => return false,
             Arrival::Second { other } => {
-                outbox.alarm(two_report("launchers", &report.node, &report.instance, other));
+                turn.outbox.alarm(two_report("launchers", &report.node, &report.instance, other));
                 return false;
             }
         }
         let seen = report.observed_generation;
         let id = report.node.clone();
         let node = self.state_mut(&id);
-        node.launch = Some((report, now));
+        node.launch = Some((report, received_at));
         // The bucket of orders was lost or restored from an older copy. The next order must be
         // newer than the one the node obeyed, or the node ignores it.
         if node.desired.as_ref().is_none_or(|last| !is_in_sequence(last.generation, seen)) {
@@ -168,47 +168,45 @@ impl Nodes {
     /// Updates a node in the cluster's state from its reports; a change starts a planning round.
     pub(in crate::live) fn refresh(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         node: &NodeId,
         jobs: &JobRecords,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
     ) {
-        self.watch_sleep(now, node, jobs, controller, outbox);
+        self.watch_sleep(turn, node, jobs);
         let Some(state) = self.states.get(node) else { return };
         if state.wakefulness() == Wakefulness::Asleep {
-            controller.nodes_sleep_at_site();
+            turn.controller.nodes_sleep_at_site();
         }
-        let Some(facts) = self.facts(now, node, jobs, controller.state()) else { return };
+        let Some(facts) = self.facts(turn.now, node, jobs, turn.controller.state()) else { return };
         let Some((power, _)) = &state.power else { return };
         let (switch, board, limit) =
             (power.switch.clone(), power.gpus_per_board, power.node_limit_mw);
-        let key = controller.state().node_key(node);
-        if key.is_none_or(|key| *controller.state().node(key).facts != facts) {
-            controller.events().node_known(facts);
+        let key = turn.controller.state().node_key(node);
+        if key.is_none_or(|key| *turn.controller.state().node(key).facts != facts) {
+            turn.controller.events().node_known(facts);
             // A new node gets its first order, new GPUs the site's cap.
             self.order(node);
-            outbox.plan_soon();
+            turn.outbox.plan_soon();
         }
-        if controller.node_limit_known(node, limit) {
+        if turn.controller.node_limit_known(node, limit) {
             self.order(node);
-            outbox.plan_soon();
+            turn.outbox.plan_soon();
         }
-        self.count_fixed(node, controller, outbox);
-        self.count_unconfirmed(now, node, controller, outbox);
-        let Some(key) = controller.state().node_key(node) else { return };
-        controller.events().boards_known(key, board);
+        self.count_fixed(turn, node);
+        self.count_unconfirmed(turn, node);
+        let Some(key) = turn.controller.state().node_key(node) else { return };
+        turn.controller.events().boards_known(key, board);
         if self.states.get(node).is_some_and(|state| state.switch != switch) {
             let number =
-                switch.as_ref().map(|switch| self.number_of(switch, node, controller.state()));
-            controller.events().switch_known(key, number);
+                switch.as_ref().map(|switch| self.number_of(switch, node, turn.controller.state()));
+            turn.controller.events().switch_known(key, number);
             self.state_mut(node).switch = switch;
         }
         let wakefulness = self.state_mut(node).wakefulness();
-        if controller.state().node(key).wakefulness != wakefulness {
+        if turn.controller.state().node(key).wakefulness != wakefulness {
             // Its idle time starts now.
-            controller.events().advance_to(now);
-            controller.events().wakefulness_changed(key, wakefulness);
+            turn.controller.events().advance_to(turn.now);
+            turn.controller.events().wakefulness_changed(key, wakefulness);
         }
     }
 

@@ -47,6 +47,7 @@ impl Nodes {
         if nodes.is_empty() {
             return;
         }
+        // Whether a cap may rise depends on the reductions that the nodes have not reported.
         self.note_reductions(now, controller);
         let raises_wait = self.raises_wait(controller);
         for node in nodes {
@@ -73,19 +74,33 @@ impl Nodes {
         let third = self.config.lease() / 3;
         let expires_at_us = now + self.config.lease();
         let state = self.state_mut(node);
-        // Its jobs may be unknown: an order without them would stop them.
+        // The records may lack jobs of this node, and an order without them would stop them.
         if state.awaits_comparison || (state.desired.is_none() && state.launch.is_none()) {
             return;
         }
         let sleep = state.sleep;
-        let due = now >= state.ordered_at + third;
         let by_launcher = state.launch.as_ref().map_or(0, |(report, _)| report.observed_generation);
         let by_agent = state.power.as_ref().map_or(0, |(report, _)| report.observed_generation);
         let seen = by_launcher.max(by_agent);
         let generation = next_generation(state.desired.as_ref().map(|last| last.generation), seen);
         // An order that the node refuses, such as one that another program wrote, is not continued.
         let last = state.desired.as_ref().filter(|last| is_current(last, now));
-        let next = match last {
+        let is_unchanged = |last: &&NodeDesired| {
+            last.jobs == jobs
+                && last.gpus == gpus
+                && last.sleep == sleep
+                && last.power_limited == power_limited
+                && is_in_sequence(last.generation, seen)
+        };
+        let next = match last.filter(is_unchanged) {
+            Some(_) if now < state.ordered_at + third => return,
+            Some(last) => NodeDesired {
+                // Agents ignore an order that is not newer: an earlier placer's clock was ahead.
+                generation: last.generation + u64::from(now <= last.issued_at_us),
+                issued_at_us: now,
+                expires_at_us,
+                ..last.clone()
+            },
             None => NodeDesired {
                 node: node.clone(),
                 generation,
@@ -96,32 +111,6 @@ impl Nodes {
                 power_limited,
                 sleep,
             },
-            Some(last)
-                if last.jobs != jobs
-                    || last.gpus != gpus
-                    || last.sleep != sleep
-                    || last.power_limited != power_limited
-                    || !is_in_sequence(last.generation, seen) =>
-            {
-                NodeDesired {
-                    node: node.clone(),
-                    generation,
-                    issued_at_us: now,
-                    expires_at_us,
-                    gpus,
-                    jobs,
-                    power_limited,
-                    sleep,
-                }
-            }
-            Some(last) if due => NodeDesired {
-                // Agents ignore an order that is not newer: an earlier placer's clock was ahead.
-                generation: last.generation + u64::from(now <= last.issued_at_us),
-                issued_at_us: now,
-                expires_at_us,
-                ..last.clone()
-            },
-            Some(_) => return,
         };
         note_replaced(state, &next.gpus);
         state.ordered_at = now;

@@ -16,11 +16,10 @@ use wattle_common::job::JobPhase;
 use wattle_common::messages::{AppliedGpu, DesiredGpu, DesiredJob, LaunchState, SleepState};
 use wattle_common::{GpuIndex, NodeId, Power, Timestamp};
 
-use crate::live::LiveController;
 use crate::live::job_records::JobRecords;
 use crate::live::nodes::{NodeState, Nodes};
-use crate::live::outbox::Outbox;
 use crate::live::site_jobs::placed_by_site;
+use crate::live::{LiveController, Turn};
 use crate::state::node::{FixedCaps, UnconfirmedCaps};
 
 /// Most replaced orders of which the caps are kept separately for each node.
@@ -271,6 +270,7 @@ impl Nodes {
             let reported = gpu.cap_mw.or_else(|| default_cap(gpu));
             reported.max(ordered.get(&gpu.gpu).copied()).unwrap_or_default()
         };
+        // The GPUs of the jobs that run, and of those that the node may start before it reports.
         let mut busy: Vec<GpuIndex> = launch
             .jobs
             .iter()
@@ -289,43 +289,32 @@ impl Nodes {
     }
 
     /// Counts a node whose power agent only advises with the caps that it has.
-    pub(super) fn count_fixed(
-        &mut self,
-        node: &NodeId,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
-    ) {
+    pub(super) fn count_fixed(&mut self, turn: &mut Turn<'_>, node: &NodeId) {
         let Some(state) = self.states.get(node) else { return };
         let reported = state.power.iter().flat_map(|(report, _)| &report.gpus);
         let cap = |gpu: &AppliedGpu| gpu.cap_mw.or_else(|| default_cap(gpu));
         let caps = advises(state).then(|| FixedCaps { highest: reported.filter_map(cap).max() });
-        let Some(key) = controller.state().node_key(node) else { return };
-        if controller.state().node(key).fixed_caps != caps {
-            controller.events().caps_fixed(key, caps);
+        let Some(key) = turn.controller.state().node_key(node) else { return };
+        if turn.controller.state().node(key).fixed_caps != caps {
+            turn.controller.events().caps_fixed(key, caps);
             self.outdate_plan();
-            outbox.plan_soon();
+            turn.outbox.plan_soon();
         }
     }
 
     /// Counts a node that does not obey with the power that its caps permit, and raises an alarm.
-    pub(super) fn count_unconfirmed(
-        &mut self,
-        now: Timestamp,
-        node: &NodeId,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
-    ) {
-        let caps = self.unconfirmed_caps(now, node, controller);
-        let Some(key) = controller.state().node_key(node) else { return };
-        if controller.state().node(key).unconfirmed == caps {
+    pub(super) fn count_unconfirmed(&mut self, turn: &mut Turn<'_>, node: &NodeId) {
+        let caps = self.unconfirmed_caps(turn.now, node, turn.controller);
+        let Some(key) = turn.controller.state().node_key(node) else { return };
+        if turn.controller.state().node(key).unconfirmed == caps {
             return;
         }
-        let known = controller.state().node(key).unconfirmed.is_some_and(|caps| caps.gpus > 0);
-        controller.events().power_unconfirmed(key, caps);
+        let known = turn.controller.state().node(key).unconfirmed.is_some_and(|caps| caps.gpus > 0);
+        turn.controller.events().power_unconfirmed(key, caps);
         self.outdate_plan();
-        outbox.plan_soon();
+        turn.outbox.plan_soon();
         if let Some(caps) = caps.filter(|caps| !known && caps.gpus > 0) {
-            outbox.alarm(format!(
+            turn.outbox.alarm(format!(
                 "{node} does not confirm its caps: its GPUs with jobs count with {} W in the power limit \
                  until it does; check its network, its power agent and its launcher",
                 caps.power.as_mw() / 1_000

@@ -34,8 +34,7 @@ use wattle_common::{NodeId, Timestamp};
 
 use crate::live::job_records::JobRecords;
 use crate::live::nodes::{NodeState, Nodes};
-use crate::live::outbox::Outbox;
-use crate::live::{Action, LiveController};
+use crate::live::{Action, Turn};
 use crate::{NodeDecision, Wakefulness};
 
 impl NodeState {
@@ -103,57 +102,39 @@ impl Nodes {
     }
 
     /// Records a decision as the node's sleep state. The cluster's state is changed afterwards.
-    pub(in crate::live) fn decided(
-        &mut self,
-        now: Timestamp,
-        decision: &NodeDecision,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
-    ) {
-        let node = controller.state().node(decision.node()).facts.id.clone();
+    pub(in crate::live) fn decided(&mut self, turn: &mut Turn<'_>, decision: &NodeDecision) {
+        let node = turn.controller.state().node(decision.node()).facts.id.clone();
         if self.states.get(&node).is_some_and(NodeState::is_asleep_at_site) {
-            self.state_mut(&node).woken_by_job_at = Some(now);
-            outbox.plan_soon();
+            self.state_mut(&node).woken_by_job_at = Some(turn.now);
+            turn.outbox.plan_soon();
             return;
         }
         let state = match decision {
             NodeDecision::Sleep { .. } => SleepState::EnteringSleep,
             NodeDecision::Wake { .. } => SleepState::Waking,
         };
-        self.set_sleep(now, &node, Some(state), controller, outbox);
+        self.set_sleep(turn, &node, Some(state));
     }
 
-    fn set_sleep(
-        &mut self,
-        now: Timestamp,
-        node: &NodeId,
-        state: Option<SleepState>,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
-    ) {
-        self.state_mut(node).sleep = state.map(|state| NodeSleep { state, since_us: now });
+    fn set_sleep(&mut self, turn: &mut Turn<'_>, node: &NodeId, state: Option<SleepState>) {
+        self.state_mut(node).sleep = state.map(|state| NodeSleep { state, since_us: turn.now });
         self.order(node);
         if state == Some(SleepState::Waking) {
             self.to_wake.insert(node.clone());
         }
-        self.count_unconfirmed(now, node, controller, outbox);
-        outbox.plan_soon();
+        self.count_unconfirmed(turn, node);
+        turn.outbox.plan_soon();
     }
 
     /// After a restart: runs the wake command of waking nodes again, and wakes sleeping nodes without
     /// a stored report.
-    pub(in crate::live) fn restore_sleep(
-        &mut self,
-        now: Timestamp,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
-    ) {
+    pub(in crate::live) fn restore_sleep(&mut self, turn: &mut Turn<'_>) {
         let sleeping = self.states.iter().filter_map(|(node, state)| {
             state.sleep.map(|sleep| (node.clone(), sleep.state, state.power.is_some()))
         });
         for (node, is, known) in sleeping.collect::<Vec<_>>() {
             if !self.config.sleep.is_on() && is != SleepState::WakeFailed {
-                outbox.alarm(format!(
+                turn.outbox.alarm(format!(
                     "{node} is {}, and the placer has no sleep.wake_command: wake the node by hand, \
                      or set the command",
                     is.label()
@@ -165,7 +146,7 @@ impl Nodes {
                 }
                 // Its report was lost, so policies do not know its GPUs and would not wake it.
                 SleepState::Asleep if !known => {
-                    self.set_sleep(now, &node, Some(SleepState::Waking), controller, outbox);
+                    self.set_sleep(turn, &node, Some(SleepState::Waking));
                 }
                 _ => {}
             }
@@ -185,20 +166,13 @@ impl Nodes {
     }
 
     /// Updates a node's sleep state from its reports and timeouts.
-    pub(super) fn watch_sleep(
-        &mut self,
-        now: Timestamp,
-        node: &NodeId,
-        jobs: &JobRecords,
-        controller: &mut LiveController,
-        outbox: &mut Outbox,
-    ) {
-        self.watch_sleep_at_site(now, node, jobs);
+    pub(super) fn watch_sleep(&mut self, turn: &mut Turn<'_>, node: &NodeId, jobs: &JobRecords) {
+        self.watch_sleep_at_site(turn.now, node, jobs);
         let Some(state) = self.states.get(node) else { return };
         let Some(NodeSleep { state: is, since_us }) = state.sleep else { return };
         // Time during which the bus or the placer was away does not count.
         let from = since_us.max(self.reports_valid_from);
-        let lasts = now.since(from);
+        let lasts = turn.now.since(from);
         let reports = state.power.iter().map(|(_, at)| *at);
         let last_report =
             reports.chain(state.launch.iter().map(|(_, at)| *at)).fold(from, Timestamp::max);
@@ -209,14 +183,14 @@ impl Nodes {
         let next = match is {
             SleepState::EnteringSleep => {
                 if let Some(error) = failed {
-                    outbox.alarm(format!(
+                    turn.outbox.alarm(format!(
                         "the sleep command of {node} failed and the node stays awake: {error}"
                     ));
                     None
-                } else if now.since(last_report) > self.config.node_stale_after() {
+                } else if turn.now.since(last_report) > self.config.node_stale_after() {
                     Some(SleepState::Asleep)
                 } else if lasts >= self.config.sleep.sleep_timeout() {
-                    outbox.alarm(format!(
+                    turn.outbox.alarm(format!(
                         "{node} still reports {} s after it was ordered to sleep and counts as awake: \
                          check its sleep_command, or raise the placer's sleep.sleep_timeout_s",
                         lasts.as_secs()
@@ -232,7 +206,7 @@ impl Nodes {
                 None
             }
             SleepState::Waking if lasts >= self.config.sleep.wake_timeout() => {
-                outbox.alarm(format!(
+                turn.outbox.alarm(format!(
                     "{node} sent no report within {} s of its wake command and gets no jobs until \
                      it reports; check the node, or raise the placer's sleep.wake_timeout_s",
                     lasts.as_secs()
@@ -241,20 +215,20 @@ impl Nodes {
             }
             SleepState::Asleep | SleepState::Waking | SleepState::WakeFailed => return,
         };
-        self.set_sleep(now, node, next, controller, outbox);
+        self.set_sleep(turn, node, next);
     }
 
     /// A wake command ended.
     pub(in crate::live) fn wake_answered(
         &mut self,
+        turn: &mut Turn<'_>,
         node: &NodeId,
         error: Option<String>,
-        outbox: &mut Outbox,
     ) {
         let Some(state) = self.states.get_mut(node) else { return };
         let Some(error) = error.filter(|_| state.is_in(SleepState::Waking)) else { return };
         state.wake_again = true;
-        outbox.alarm(format!("the wake command of {node} failed and is retried: {error}"));
+        turn.outbox.alarm(format!("the wake command of {node} failed and is retried: {error}"));
     }
 
     /// Retries failed wake commands.
