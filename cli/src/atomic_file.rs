@@ -38,6 +38,12 @@ impl AtomicFile {
         Ok(Self { name, target })
     }
 
+    /// Whether its name is that of an SVG picture.
+    #[must_use]
+    pub fn is_svg(&self) -> bool {
+        Path::new(&self.name).extension().is_some_and(|kind| kind.eq_ignore_ascii_case("svg"))
+    }
+
     /// Writes the text and prints a note.
     ///
     /// # Errors

@@ -16,7 +16,15 @@ import argparse
 import json
 import sys
 
-from frontier import frontier
+
+def frontier(points):
+    """The points that no other point beats in both energy and time, by energy."""
+    kept, best = [], float("inf")
+    for energy, time in sorted(points):
+        if time < best:
+            kept.append((energy, time))
+            best = time
+    return kept
 
 
 def least_energy(curve, time):

@@ -13,8 +13,7 @@ import json
 import subprocess
 import sys
 
-from aim import least_energy
-from frontier import frontier
+from aim import frontier, least_energy
 
 PRICES = [0.0] + [1e-5 * (0.3 / 1e-5) ** (i / 23) for i in range(24)]
 

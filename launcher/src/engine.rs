@@ -2,7 +2,8 @@
 //!
 //! An [`Engine`] starts, signals and observes the processes of jobs, and decides nothing. The only
 //! implementation of the product is [`local`], for child processes of this node. A scheduler with a
-//! queue of its own, such as Slurm, is not an engine: its service takes the place of the launcher.
+//! queue of its own, such as Slurm, is not an engine: its service takes the place of the launcher
+//! (`docs/extending/site.md`).
 //! `docs/extending/engine.md` explains how to write one; `tests/suite/engine.rs` holds every engine to
 //! the contract below.
 

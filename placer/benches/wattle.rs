@@ -104,7 +104,7 @@ fn at_rest(scale: (u32, u32)) -> Site {
     let mut site = from_nothing(scale);
     let wattle = policy("wattle").unwrap();
     loop {
-        let plan = wattle.solve(site.input());
+        let plan = site.plan(&*wattle);
         if plan.is_empty() {
             return site;
         }
@@ -117,7 +117,7 @@ fn at_rest(scale: (u32, u32)) -> Site {
 fn first_full_round(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
     let site = from_nothing(scale);
     let wattle = policy("wattle").unwrap();
-    bencher.bench_local(|| wattle.solve(site.input()));
+    bencher.bench_local(|| site.plan(&*wattle));
 }
 
 /// An incremental round: one job has completed and one has arrived.
@@ -130,7 +130,7 @@ fn incremental_round(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
     site.job_finished(gone);
     arrive(&mut site, &mut Stream::new(8, "bench"), scale.1, &known);
     let wattle = policy("wattle").unwrap();
-    bencher.bench_local(|| wattle.solve(site.input()));
+    bencher.bench_local(|| site.plan(&*wattle));
 }
 
 /// A full round after one job has completed.
@@ -141,7 +141,7 @@ fn full_round(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
     site.job_finished(gone);
     site.cache = None;
     let wattle = policy("wattle").unwrap();
-    bencher.bench_local(|| wattle.solve(site.input()));
+    bencher.bench_local(|| site.plan(&*wattle));
 }
 
 /// The same where two jobs may share a GPU but no surface predicts it.
@@ -153,5 +153,5 @@ fn full_round_with_sharing(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
     let (gone, _) = site.running().next().expect("a job runs");
     site.job_finished(gone);
     let wattle = policy("wattle").unwrap();
-    bencher.bench_local(|| wattle.solve(site.input()));
+    bencher.bench_local(|| site.plan(&*wattle));
 }

@@ -56,7 +56,6 @@ pub mod measures;
 mod nodes;
 mod outbox;
 mod planning;
-mod raised_alarms;
 mod restarts;
 mod restore;
 mod site_jobs;
@@ -201,7 +200,7 @@ impl Placer {
             spending: Spending::new(&config),
             grid: GridSignals::new(&config.grid, now),
             rounds: Rounds::new(config.round_delay(), now),
-            outbox: Outbox::default(),
+            outbox: Outbox::new(),
             tick_at: now,
             config,
         };

@@ -1,91 +1,101 @@
 //! The stages of a planning round, in order. They are the same for every policy.
 //!
-//! 1. Carbon deferral hides queued jobs that wait for a cleaner grid ([`crate::power::carbon_deferral`]).
-//! 2. Jobs that need more power than the budget ever supplies are hidden, so that no job queues
-//!    behind them.
-//! 3. Quotas and fair shares hide the queued jobs of accounts at their limit and bound the sizes of elastic
-//!    jobs ([`crate::accounts::stage`]).
-//! 4. The policy plans. If it shares GPUs, the co-location trial ([`crate::policies::colocation_trial`])
-//!    first decides about ended observations, and observes the jobs that the policy co-locates. Jobs that
-//!    have not settled are not moved ([`crate::allocation::settling`]). Starts that break a rule of the
-//!    site's scheduler move ([`crate::allocation::site_rules`]).
-//! 5. One clock for all jobs replaces caps and clocks, if it is selected (`@MHZ`).
-//! 6. Node sleep wakes nodes for queued jobs and puts unused ones to sleep ([`crate::power::node_sleep`]).
-//! 7. Carbon deferral pauses running jobs.
-//! 8. Power limits lower settings, hold back starts and stop jobs until the plan keeps every limit
-//!    ([`crate::power::limits`]).
-//!
-//! Without limits and deferrals the policy's plan passes unchanged.
+//! Each stage returns what it changed and why; [`StageReports`] has these reports in the order of the stages.
+//! Without limits and deferrals the policy's plan passes unchanged and the reports are empty.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod reports;
 
-use wattle_common::Power;
+pub use reports::{Stage, StageReports};
+
+use std::collections::BTreeSet;
 
 use crate::accounts;
-use crate::plan::capabilities::Capabilities;
+use crate::allocation::{settling, site_rules};
 use crate::plan::input::PlanningInput;
-use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
-use crate::policies::Policy;
+use crate::policies::{Policy, colocation_trial, settings};
 use crate::power::carbon_deferral::Deferrals;
 use crate::power::limits::enforce;
-use crate::power::model::{PowerEstimate, alone_w};
+use crate::power::node_sleep;
+use crate::power::over_budget::jobs_over_budget;
+use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
 
-/// The plan of one round.
+/// The outcome of a planning round.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Round {
+    /// The plan.
+    pub plan: Plan,
+    /// What each stage changed, and why.
+    pub reports: StageReports,
+}
+
+/// Plans one round.
 #[must_use]
-pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
+pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Round {
     let capabilities = policy.capabilities();
-    let deferrals = Deferrals::of(capabilities, input);
-    let infeasible = infeasible_under_budget(capabilities, input);
+
+    // Jobs that cannot start now are hidden first: a policy serves its queue in order, so that the jobs behind
+    // a hidden one would wait for it.
+    let deferral = Deferrals::of(capabilities, input);
+    let over_budget = jobs_over_budget(capabilities, input);
     let hidden: BTreeSet<JobKey> =
-        deferrals.waiting.keys().chain(infeasible.keys()).copied().collect();
-    let visible = (!hidden.is_empty()).then(|| input.state.without(&hidden));
+        deferral.waiting.keys().chain(over_budget.keys()).copied().collect();
+    let visible = without(input, &hidden);
     let input = visible.as_ref().map_or(input, |visible| input.with_state(visible));
 
+    // After these, because a hidden job is no demand: its account's share goes to others meanwhile.
     let accounts = accounts::stage::limit(&input.limits.accounts, capabilities.is_elastic, input);
-    let held_back: BTreeSet<JobKey> = accounts.held_back.keys().copied().collect();
-    let visible = (!held_back.is_empty()).then(|| input.state.without(&held_back));
+    let visible = without(input, &accounts.held_back.keys().copied().collect());
     let input = visible.as_ref().map_or(input, |visible| input.with_state(visible));
     let input = PlanningInput { sizes_max: Some(&accounts.sizes_max), ..input };
 
-    // Stages 4 to 6 are inside the selected policy: `policies/staged.rs`.
-    let mut plan = policy.solve(input);
-    if !deferrals.is_empty() {
-        deferrals.add_to(&mut plan);
-    }
-    let mut plan = enforce(capabilities, input, plan);
+    // Ended trials are decided before the policy, which may then give a settled job a co-tenant and leaves the
+    // GPUs of an undone one alone. A verdict voids what the policy allocated before it.
+    let mut trial = colocation_trial::end_trials(capabilities, input);
+    let judged = trial.state_after(input.state);
+    let after_trials = judged
+        .as_ref()
+        .map_or(input, |judged| PlanningInput { cache: None, ..input.with_state(judged) });
 
-    let first = |(job, reason): (JobKey, Option<Reason>)| Some(Blocked { job, reason: reason? });
-    plan.held_back = accounts.held_back.into_iter().filter_map(first).collect();
-    plan.deferred = deferrals.waiting.len() as u32;
+    let mut plan = policy.solve(after_trials);
+    plan.price = input.limits.price;
+
+    // Next to the policy, because later stages may move a start to free GPUs, where nothing is observed.
+    trial.begin_trials(capabilities, after_trials, &mut plan);
+    // Before the stages that count the GPUs of this plan: a job that keeps its GPUs is not moved.
+    let settling = settling::apply(input, &mut plan);
+    // Before the settings, which depend on the type and the number of the GPUs that a job gets.
+    let site_rules = site_rules::apply(input, &mut plan);
+    let fixed_settings = settings::fix(policy, input, &mut plan);
+    // After all placements: nodes wake for the jobs that are left, and sleep where none is placed.
+    let node_sleep = node_sleep::apply(input, &mut plan);
+    // A pause replaces whatever the stages before have decided about the job.
+    deferral.pause(&mut plan);
+    // Last, because nothing may add power to a plan that keeps the limits: they count the settings, the nodes
+    // that wake, and paused jobs until they have stopped.
+    let power_limits = enforce(capabilities, input, &mut plan);
+
+    let reports = StageReports {
+        deferral,
+        over_budget,
+        accounts,
+        trial,
+        settling,
+        site_rules,
+        fixed_settings,
+        node_sleep,
+        power_limits,
+    };
     if plan.blocked.is_none() {
-        plan.blocked = hidden.iter().next().and_then(|&job| {
-            let reason = deferrals.reason(job).or_else(|| infeasible.get(&job).cloned())?;
-            Some(Blocked { job, reason })
-        });
+        plan.blocked = hidden
+            .first()
+            .and_then(|&job| Some(Blocked { job, reason: reports.why_held_back(job)?.1 }));
     }
-    plan
+    Round { plan, reports }
 }
 
-/// Queued jobs that exceed the admission limit even alone on the cluster and at their lowest power.
-fn infeasible_under_budget(
-    capabilities: Capabilities,
-    input: PlanningInput<'_>,
-) -> BTreeMap<JobKey, Reason> {
-    let mut found = BTreeMap::new();
-    let Some(below) = input.limits.admission_limit else { return found };
-    let estimate = PowerEstimate::under(capabilities);
-    for (key, job) in input.state.queue() {
-        // A job that continues with another size is admitted already.
-        if job.next_gpus.is_some() {
-            continue;
-        }
-        let drawn = alone_w(input, estimate, job);
-        if drawn > below.as_w() {
-            let drawn = Power::from_w_f64(drawn);
-            found.insert(key, Reason::HeldBack { drawn, below });
-        }
-    }
-    found
+/// The cluster without these queued jobs; `None` if there are none.
+fn without(input: PlanningInput<'_>, hidden: &BTreeSet<JobKey>) -> Option<ClusterState> {
+    (!hidden.is_empty()).then(|| input.state.without(hidden))
 }

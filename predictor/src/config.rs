@@ -1,7 +1,7 @@
 //! Settings of the predictor's library: its name and its limits.
 //!
 //! The constants of the models are next to their formulas, with their sources. The service reads these keys
-//! from the `[model]` table of `deploy/predictor.toml`.
+//! from the `[model]` table of `deploy/predictor.toml`; limits that only bound the code are not in the file.
 
 use std::time::Duration;
 
@@ -27,17 +27,30 @@ pub struct PredictorConfig {
     #[serde(deserialize_with = "non_zero")]
     pub jobs_max: u64,
     /// Largest number of windows of a job; beyond, the most frequent configuration loses its oldest one.
-    #[serde(deserialize_with = "non_zero")]
+    #[serde(skip, default = "windows_per_job_max")]
     pub windows_per_job_max: u64,
     /// Largest number of workload classes in the history, over all GPU types.
-    #[serde(deserialize_with = "non_zero")]
+    #[serde(skip, default = "classes_max")]
     pub classes_max: u64,
     /// Largest number of points of a surface; the most relevant ones come first.
-    #[serde(deserialize_with = "non_zero")]
+    #[serde(skip, default = "points_max")]
     pub points_max: u64,
     /// Smallest time between two surfaces of one job, ms.
     #[serde(deserialize_with = "non_zero")]
     pub publish_interval_ms: u64,
+}
+
+const fn windows_per_job_max() -> u64 {
+    40
+}
+
+const fn classes_max() -> u64 {
+    400
+}
+
+/// A point is about 300 bytes in a message.
+const fn points_max() -> u64 {
+    256
 }
 
 impl PredictorConfig {
@@ -52,9 +65,9 @@ impl PredictorConfig {
             method: Method::default(),
             gpu_type_default: None,
             jobs_max: 20_000,
-            windows_per_job_max: 40,
-            classes_max: 400,
-            points_max: 256,
+            windows_per_job_max: windows_per_job_max(),
+            classes_max: classes_max(),
+            points_max: points_max(),
             publish_interval_ms: 10_000,
         }
     }

@@ -51,6 +51,20 @@ pub struct Settings {
     pub clock_step_min: Duration,
 }
 
+/// Time between telemetry batches, between summaries, and between reports of a job's progress.
+const BATCH_EVERY: Duration = Duration::from_millis(500);
+const SUMMARY_EVERY: Duration = Duration::from_secs(1);
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+/// Ampere GPUs, except GA100 (A100, A30), and later ones report their average power over the last second.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Fewest sampling instants of a window that is stored: half a second at the usual rate.
+const SAMPLES_MIN: u32 = 5;
+/// A job is early until it has completed this many epochs, if it reports their length, and this many windows on
+/// its placement.
+const EARLY_EPOCHS: u32 = 2;
+const EARLY_WINDOWS: u32 = 4;
+/// Most samples of each GPU in a second of wall time.
+const SAMPLE_HZ_WALL_MAX: u32 = 100;
 /// Training power varies within seconds, so a longer gap cannot be interpolated.
 const GAP_MAX: Duration = Duration::from_secs(5);
 /// After a kill, energy since the last checkpoint has no known owner, unless the same jobs run before and
@@ -66,15 +80,15 @@ impl Default for Settings {
     fn default() -> Self {
         let ms = Duration::from_millis;
         Self {
-            batch_every: ms(batch_ms()),
-            summary_every: ms(summary_ms()),
-            progress_every: ms(progress_ms()),
+            batch_every: BATCH_EVERY,
+            summary_every: SUMMARY_EVERY,
+            progress_every: PROGRESS_EVERY,
             window: ms(window_ms()),
             window_early: ms(window_ms_early()),
-            settle: ms(settle_ms()),
-            samples_min: samples_min(),
-            early_epochs: early_epochs(),
-            early_windows: early_windows(),
+            settle: SETTLE,
+            samples_min: SAMPLES_MIN,
+            early_epochs: EARLY_EPOCHS,
+            early_windows: EARLY_WINDOWS,
             ledger_every: ms(ledger_ms()),
             checkpoint_every: CHECKPOINT_EVERY,
             idle: None,
@@ -117,17 +131,8 @@ macro_rules! default_values {
 default_values! {
     /// NVML refreshes power every 20 to 100 ms on most boards (arXiv 2312.02741).
     sample_hz: u32 = 10;
-    sample_hz_wall_max: u32 = 100;
-    batch_ms: u64 = 500;
-    summary_ms: u64 = 1_000;
-    progress_ms: u64 = 10_000;
     window_ms: u64 = 60_000;
     window_ms_early: u64 = 15_000;
-    /// Most GPUs since Ampere report their power as an average over one second.
-    settle_ms: u64 = 1_000;
-    samples_min: u32 = 5;
-    early_epochs: u32 = 2;
-    early_windows: u32 = 4;
     ledger_ms: u64 = 60_000;
     progress_socket: PathBuf = PathBuf::from("/run/wattle/progress.sock");
     progress_socket_mode: u32 = 0o666;
@@ -148,36 +153,12 @@ pub struct Config<B> {
     /// Samples per second of each GPU.
     #[serde(default = "sample_hz")]
     pub sample_hz: u32,
-    /// Most samples per second of wall time of each GPU.
-    #[serde(default = "sample_hz_wall_max")]
-    pub sample_hz_wall_max: u32,
-    /// Milliseconds between telemetry batches.
-    #[serde(default = "batch_ms", deserialize_with = "wattle_common::config::non_zero")]
-    pub batch_ms: u64,
-    /// Milliseconds between summaries.
-    #[serde(default = "summary_ms", deserialize_with = "wattle_common::config::non_zero")]
-    pub summary_ms: u64,
-    /// Milliseconds between reports of a job's progress.
-    #[serde(default = "progress_ms", deserialize_with = "wattle_common::config::non_zero")]
-    pub progress_ms: u64,
     /// Milliseconds a window lasts.
     #[serde(default = "window_ms", deserialize_with = "wattle_common::config::non_zero")]
     pub window_ms: u64,
     /// Milliseconds a window lasts in a job's early epochs.
     #[serde(default = "window_ms_early", deserialize_with = "wattle_common::config::non_zero")]
     pub window_ms_early: u64,
-    /// Milliseconds after a change that belong to no window.
-    #[serde(default = "settle_ms")]
-    pub settle_ms: u64,
-    /// Fewest sampling instants of a window that is stored.
-    #[serde(default = "samples_min")]
-    pub samples_min: u32,
-    /// Epochs in which a job is early.
-    #[serde(default = "early_epochs")]
-    pub early_epochs: u32,
-    /// Windows on one placement during which a job is early.
-    #[serde(default = "early_windows")]
-    pub early_windows: u32,
     /// Milliseconds between ledger entries.
     #[serde(default = "ledger_ms", deserialize_with = "wattle_common::config::non_zero")]
     pub ledger_ms: u64,
@@ -213,23 +194,12 @@ impl<B> Config<B> {
     pub fn settings(&self) -> Settings {
         let ms = Duration::from_millis;
         Settings {
-            batch_every: ms(self.batch_ms),
-            summary_every: ms(self.summary_ms),
-            progress_every: ms(self.progress_ms),
             window: ms(self.window_ms),
             window_early: ms(self.window_ms_early),
-            settle: ms(self.settle_ms),
-            samples_min: self.samples_min.max(2),
-            early_epochs: self.early_epochs,
-            early_windows: self.early_windows,
             ledger_every: ms(self.ledger_ms),
-            checkpoint_every: CHECKPOINT_EVERY,
             idle: self.idle_w.map(|w| Power::from_w(w.into())),
             host_power: Power::from_w(self.host_power_w.into()),
-            gap_max: GAP_MAX,
-            same_tenants_max: SAME_TENANTS_MAX,
-            report_stale_after: REPORT_STALE_AFTER,
-            clock_step_min: CLOCK_STEP_MIN,
+            ..Settings::default()
         }
     }
 
@@ -237,7 +207,7 @@ impl<B> Config<B> {
     #[must_use]
     pub fn sample_every(&self, rate: u32) -> Duration {
         let own = Duration::from_secs(1) / self.sample_hz.max(1);
-        let wall = Duration::from_secs(1) / self.sample_hz_wall_max.max(1);
+        let wall = Duration::from_secs(1) / SAMPLE_HZ_WALL_MAX;
         own.max(wall * rate)
     }
 }

@@ -1,4 +1,5 @@
-//! Configuration of the registry's library: first champion, timeouts and limits.
+//! Configuration of the registry's library: first champion, timeouts and limits. Those that only bound the code
+//! are not in the configuration file.
 
 use std::time::Duration;
 
@@ -27,13 +28,13 @@ pub struct RegistryConfig {
     #[serde(deserialize_with = "non_zero")]
     pub prior_after_ms: u64,
     /// A challenger without a sign of life for this time is removed, milliseconds.
-    #[serde(deserialize_with = "non_zero")]
+    #[serde(skip, default = "forget_after_ms")]
     pub forget_after_ms: u64,
     /// Least time between two status reports of one predictor, milliseconds.
     #[serde(deserialize_with = "non_zero")]
     pub status_interval_ms: u64,
     /// Largest number of predictors; further ones are ignored.
-    #[serde(deserialize_with = "non_zero")]
+    #[serde(skip, default = "predictors_max")]
     pub predictors_max: u64,
     /// Largest number of jobs; beyond it the job without news for longest is dropped.
     #[serde(deserialize_with = "non_zero")]
@@ -42,6 +43,14 @@ pub struct RegistryConfig {
     /// last two proposals are kept, at most 18 kB each.
     #[serde(deserialize_with = "non_zero")]
     pub jobs_scored_max: u64,
+}
+
+const fn forget_after_ms() -> u64 {
+    86_400_000
+}
+
+const fn predictors_max() -> u64 {
+    8
 }
 
 impl RegistryConfig {
@@ -57,9 +66,9 @@ impl RegistryConfig {
             first_prior_after_ms: 5_000,
             silent_after_ms: 60_000,
             prior_after_ms: 600_000,
-            forget_after_ms: 86_400_000,
+            forget_after_ms: forget_after_ms(),
             status_interval_ms: 5_000,
-            predictors_max: 8,
+            predictors_max: predictors_max(),
             jobs_max: 20_000,
             jobs_scored_max: 500,
         }

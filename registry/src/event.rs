@@ -97,6 +97,6 @@ pub enum Notice {
         /// The champion.
         champion: PredictorId,
     },
-    /// A predictor is ignored because `predictors_max` others are listed.
+    /// A predictor is ignored because as many others as the registry lists are listed.
     TooManyPredictors(PredictorId),
 }

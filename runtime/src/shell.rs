@@ -1,4 +1,6 @@
-//! Logging and shutdown.
+//! Parts of every program: the start of logging, an error with its causes in one line, and shutdown.
+//!
+//! The shell of a service, which uses them, is [`crate::service`].
 
 use std::io::IsTerminal;
 

@@ -11,8 +11,8 @@ use wattle_common::ClusterId;
 use wattle_common::bounds::LEASE_MAX_DEFAULT;
 use wattle_common::config::non_zero;
 use wattle_common::lease::{SERVICE_LEASE_DEFAULT, SERVICE_LEASE_MIN};
+use wattle_site::Level;
 
-use crate::level::Level;
 use crate::machine::Settings;
 
 /// The configuration file.

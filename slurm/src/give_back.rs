@@ -1,6 +1,6 @@
 //! Giving jobs back to Slurm: the request that a job was submitted with, from its tag.
 
-use crate::terms::Tag;
+use crate::tag::Tag;
 use crate::text::gres::{GresList, index_of_type};
 use crate::view::{SlurmJob, SlurmState};
 

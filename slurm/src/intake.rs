@@ -3,8 +3,9 @@
 use wattle_common::id::UserId;
 use wattle_common::job::{GpuRequest, JobSpec, SiteJob};
 use wattle_common::{JobId, Timestamp};
+use wattle_site::Terms;
 
-use crate::terms::{Tag, Terms};
+use crate::tag::Tag;
 use crate::view::SlurmJob;
 
 /// The first part of the id of every job that is Slurm's.

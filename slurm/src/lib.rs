@@ -15,21 +15,18 @@ mod failure;
 pub mod give_back;
 pub mod gres_conf;
 pub mod intake;
-pub mod level;
 pub mod machine;
 pub mod past;
-pub mod released;
 #[cfg(feature = "service")]
 pub mod shell;
-pub mod terms;
+pub mod tag;
 pub mod text;
 pub mod view;
 
 pub use client::Client;
 pub use command::{Command, Place, SlurmError};
 pub use config::Config;
-pub use level::Level;
 pub use machine::{Action, Alarm, Event, Settings, SlurmMachine};
 pub use past::{PastRun, PastState, ScriptEnd};
-pub use released::{PersistedState, Released};
 pub use view::{SlurmJob, SlurmNode, SlurmState, SlurmView};
+pub use wattle_site::{Level, PersistedState, Released};

@@ -20,10 +20,10 @@ mod gres;
 mod identify;
 mod leaked;
 mod left;
+mod look;
 mod lookup;
 mod managed;
-mod orders;
-mod record;
+mod memory;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,21 +31,20 @@ use std::time::Duration;
 
 use wattle_common::bounds::OrderVersion;
 use wattle_common::id::{SubmissionId, UserId};
-use wattle_common::job::{JobSpec, NodeShare};
-use wattle_common::messages::{JobRecord, LaunchReport, LaunchState, NodeDesired};
-use wattle_common::{GpuIndex, JobId, Machine, NodeId, Timestamp};
+use wattle_common::job::JobSpec;
+use wattle_common::messages::{JobRecord, LaunchReport, NodeDesired};
+use wattle_common::{JobId, Machine, NodeId, RaisedAlarms, Timestamp};
+use wattle_site::{Known, Level, Orders, PersistedState, Released, Reports, Status};
 
 use crate::command::{Command, SlurmError};
 use crate::intake;
-use crate::level::Level;
 use crate::past::PastRun;
-use crate::released::{PersistedState, Released};
-use crate::view::{SlurmJob, SlurmState, SlurmView};
+use crate::view::SlurmView;
 
 pub use alarm::Alarm;
 
-use lookup::Past;
-use record::Known;
+use look::{Case, Look, Round};
+use memory::Memory;
 
 /// Commands of one round; the remaining ones follow in the next round.
 const COMMANDS_MAX: usize = 50;
@@ -138,59 +137,25 @@ pub enum Action {
     Alarm(Alarm),
 }
 
-/// The state of a job's newest attempt, for reports.
-#[derive(Clone, Debug, PartialEq)]
-struct Status {
-    slurm_id: u32,
-    uid: u32,
-    attempt: u32,
-    state: LaunchState,
-    /// The GPUs that the job holds on each node; empty: those of its order.
-    on: Vec<NodeShare>,
-    since: Timestamp,
-    log_path: String,
+/// What the last look has found, which is reported until the next one.
+struct Found {
+    view: SlurmView,
+    status: BTreeMap<JobId, Status>,
 }
 
 /// The decisions about the jobs of one Slurm cluster.
+///
+/// Each kind of state has its own place: `state` is what the state folder stores, `orders` and `records` what
+/// the placer wrote last, `memory` what is lost with the process. What one look computes is in a [`Round`].
 pub struct SlurmMachine {
     settings: Settings,
-    instance: String,
     state: PersistedState,
-    /// Whether `state.obeyed` has changed since it was stored.
-    has_new_orders: bool,
-    desired: BTreeMap<NodeId, NodeDesired>,
-    refused_orders: BTreeMap<NodeId, u64>,
+    orders: Orders,
     records: BTreeMap<JobId, Known>,
-    view: Option<SlurmView>,
-    /// By job, because Slurm gives an id again after a crash.
-    past: BTreeMap<JobId, Past>,
-    to_look_up: BTreeMap<JobId, Timestamp>,
-    /// When a submission or cancellation may be repeated.
-    ask_at: BTreeMap<JobId, Timestamp>,
-    /// When a job may get a command again after a failed one.
-    command_at: BTreeMap<u32, Timestamp>,
-    /// Why Slurm refused the last command for a job.
-    refusals: BTreeMap<u32, String>,
-    /// Jobs whose signal is sent again.
-    to_signal: BTreeSet<u32>,
-    absent_since: BTreeMap<JobId, Timestamp>,
-    /// Ends of jobs that Slurm no longer has, from the accounting database.
-    ended_absent: BTreeMap<JobId, Timestamp>,
-    alarmed: BTreeSet<Alarm>,
-    /// Slurm's reasons of jobs that were taken back.
-    reasons: BTreeMap<u32, String>,
-    /// Number of commands of this round.
-    commands: usize,
-    /// Number of pending jobs that may get commands.
-    pending: usize,
-    /// GPUs that jobs of this round were given.
-    given: BTreeSet<(NodeId, GpuIndex)>,
-    to_hold: Vec<u32>,
-    /// Since when Slurm counts a GPU as used that no job has.
-    leaked_since: BTreeMap<(NodeId, GpuIndex), Timestamp>,
-    status: BTreeMap<JobId, Status>,
-    reports: BTreeMap<NodeId, report::Reported>,
-    wake_at: Option<Timestamp>,
+    memory: Memory,
+    alarms: RaisedAlarms<Alarm>,
+    found: Option<Found>,
+    reports: Reports,
 }
 
 impl SlurmMachine {
@@ -198,94 +163,87 @@ impl SlurmMachine {
     #[must_use]
     pub fn new(settings: Settings, state: PersistedState, instance: String) -> Self {
         Self {
+            reports: Reports::new(instance, settings.heartbeat),
             settings,
-            instance,
             state,
-            has_new_orders: false,
-            desired: BTreeMap::new(),
-            refused_orders: BTreeMap::new(),
+            orders: Orders::default(),
             records: BTreeMap::new(),
-            view: None,
-            past: BTreeMap::new(),
-            to_look_up: BTreeMap::new(),
-            ask_at: BTreeMap::new(),
-            command_at: BTreeMap::new(),
-            refusals: BTreeMap::new(),
-            to_signal: BTreeSet::new(),
-            absent_since: BTreeMap::new(),
-            ended_absent: BTreeMap::new(),
-            alarmed: BTreeSet::new(),
-            reasons: BTreeMap::new(),
-            commands: 0,
-            pending: 0,
-            given: BTreeSet::new(),
-            to_hold: Vec::new(),
-            leaked_since: BTreeMap::new(),
-            status: BTreeMap::new(),
-            reports: BTreeMap::new(),
-            wake_at: None,
+            memory: Memory::default(),
+            alarms: RaisedAlarms::new(alarm::ALARMS_MAX),
+            found: None,
         }
     }
 
-    fn round(&mut self, now: Timestamp, view: SlurmView, out: &mut Vec<Action>) {
-        if std::mem::take(&mut self.has_new_orders) {
+    fn viewed(&mut self, now: Timestamp, view: SlurmView, out: &mut Vec<Action>) {
+        if self.orders.take_new() {
             out.push(Action::StoreObeyed(self.state.obeyed.clone()));
         }
-        let orders = self.orders();
-        let identified = self.identify(&view);
-        self.commands = 0;
-        self.given.clear();
-        self.status.clear();
-        self.pending = identified.values().filter(|job| job.state == SlurmState::Pending).count();
-        for (id, job) in &identified {
-            let order = orders.get(id);
+        let (jobs, orders) = (self.identify(&view), self.orders.of_jobs());
+        let look = Look { now, view: &view, jobs, orders };
+        let mut round = Round::new(&look, out);
+        for (id, &job) in &look.jobs {
+            let case = Case { id, job, order: look.orders.get(id) };
             let status = if self.is_managed(id, job) {
-                self.managed(now, &view, job, id, order, out)
+                self.managed(&mut round, case)
             } else {
-                self.left(now, job, id, order, out)
+                self.left(&mut round, case)
             };
             if let Some(status) = status {
-                self.status.insert(id.clone(), status);
+                round.status.insert(id.clone(), status);
             }
         }
-        self.absent(now, &view, &identified, &orders, out);
-        self.write_energy(now, &view, out);
-        self.hold(out);
-        self.look_up(now, out);
-        self.forget(&view, &identified, out);
-        self.find_leaks(now, &view, out);
-        self.view = Some(view);
+        self.absent(&mut round);
+        self.write_energy(&mut round);
+        self.hold(&mut round);
+        self.look_up(&mut round);
+        self.forget(&mut round);
+        self.find_leaks(&mut round);
+        let status = round.status;
+        self.found = Some(Found { view, status });
         self.report(now, out);
     }
 
-    /// Whether a job may get a command now.
-    fn may_command(&self, now: Timestamp, id: u32) -> bool {
-        self.settings.level.places()
-            && self.commands < COMMANDS_MAX
-            && self.command_at.get(&id).is_none_or(|at| now >= *at)
+    /// Keeps a desired state, unless it is older than the last one or absurd.
+    fn obey(&mut self, now: Timestamp, desired: NodeDesired, out: &mut Vec<Action>) {
+        let node = desired.node.clone();
+        let lease_max = self.settings.lease_max;
+        match self.orders.obey(now, desired, &mut self.state.obeyed, lease_max) {
+            Ok(true) => self.reports.make_due(now, &node),
+            Ok(false) => {}
+            Err(error) => self.alarm(now, Alarm::Order { node, error: error.to_string() }, out),
+        }
     }
 
-    fn command(
-        &mut self,
-        now: Timestamp,
-        id: u32,
-        command: Command,
-        out: &mut Vec<Action>,
-    ) -> bool {
-        let may = self.may_command(now, id);
-        if may {
-            self.commands += 1;
-            out.push(Action::Command(command));
+    /// Keeps the records of Slurm's jobs, and of others whose orders must be refused.
+    fn record_changed(&mut self, record: &JobRecord) {
+        let job = &record.spec.job;
+        if record.phase.is_final() && intake::slurm_id(job).is_none() {
+            self.records.remove(job);
+        } else {
+            self.records.insert(job.clone(), Known::of(record));
         }
-        may
+    }
+
+    /// Whether a job may get a command now.
+    fn may_command(&self, round: &Round<'_>, id: u32) -> bool {
+        self.settings.level.places()
+            && round.commands < COMMANDS_MAX
+            && self.memory.may_command(round.look.now, id)
+    }
+
+    /// Sends a command for a job, if it may get one now.
+    fn command(&self, round: &mut Round<'_>, id: u32, command: Command) {
+        if self.may_command(round, id) {
+            round.commands += 1;
+            round.out.push(Action::Command(command));
+        }
     }
 
     /// Holds jobs, in few commands.
-    fn hold(&mut self, out: &mut Vec<Action>) {
-        let ids = std::mem::take(&mut self.to_hold);
+    fn hold(&self, round: &mut Round<'_>) {
         if self.settings.level.places() {
-            let commands = ids.chunks(HOLD_MAX).map(|ids| Command::Hold(ids.to_vec()));
-            out.extend(commands.map(Action::Command));
+            let commands = round.to_hold.chunks(HOLD_MAX).map(|ids| Command::Hold(ids.to_vec()));
+            round.out.extend(commands.map(Action::Command));
         }
     }
 
@@ -296,78 +254,35 @@ impl SlurmMachine {
         result: Result<(), SlurmError>,
         out: &mut Vec<Action>,
     ) {
-        let ids = command.ids();
-        let Err(error) = result else {
-            for id in ids {
-                self.command_at.remove(&id);
-                self.refusals.remove(&id);
-            }
-            if let Command::SetAdminComment { id, .. } = command {
-                self.energy_written(id, out);
-            }
+        if let Err(error) = result {
+            self.memory.failed(&command, &error, now + self.settings.retry);
+            self.alarm(now, Alarm::Command { command, error: error.to_string() }, out);
             return;
-        };
-        if let (Command::Checkpoint { id, .. }, true) = (&command, error.is_temporary()) {
-            // The signal may not have arrived.
-            self.to_signal.insert(*id);
         }
-        // A command for many jobs may have failed for one of them.
-        let is_single = ids.len() == 1;
-        for id in ids.into_iter().filter(|_| is_single) {
-            if !error.is_temporary() {
-                self.refusals.insert(id, error.to_string());
-            }
-            if !matches!(command, Command::Hold(_)) {
-                self.command_at.insert(id, now + self.settings.retry);
-            }
+        self.memory.succeeded(&command);
+        if let Command::SetAdminComment { id, .. } = command {
+            self.energy_written(id, out);
         }
-        self.alarm(Alarm::Command { command, error: error.to_string() }, out);
     }
 
-    fn alarm(&mut self, alarm: Alarm, out: &mut Vec<Action>) {
-        if self.alarmed.len() >= alarm::ALARMED_MAX {
-            self.alarmed.clear();
-        }
-        if self.alarmed.insert(alarm.key()) {
+    fn alarm(&mut self, now: Timestamp, alarm: Alarm, out: &mut Vec<Action>) {
+        if self.alarms.is_new(now, &alarm.key()) {
             out.push(Action::Alarm(alarm));
         }
     }
 
     /// Forgets what concerns jobs that both Slurm and the placer are done with.
-    fn forget(
-        &mut self,
-        view: &SlurmView,
-        identified: &BTreeMap<JobId, &SlurmJob>,
-        out: &mut Vec<Action>,
-    ) {
-        let records = &self.records;
+    fn forget(&mut self, round: &mut Round<'_>) {
+        let Look { view, jobs, .. } = round.look;
         let is_done = |id: &JobId| {
-            !identified.contains_key(id)
+            !jobs.contains_key(id)
                 && intake::slurm_id(id).is_none_or(|id| !view.unreadable.contains(&id))
-                && records.get(id).is_none_or(|known| known.phase.is_final())
+                && self.records.get(id).is_none_or(|known| known.phase.is_final())
         };
-        let done: Vec<JobId> =
-            self.state.released.keys().filter(|id| is_done(id)).cloned().collect();
-        for id in done {
-            self.state.released.remove(&id);
-            out.push(Action::Forget(id));
+        for (id, _) in self.state.released.extract_if(.., |id, _| is_done(id)) {
+            round.out.push(Action::Forget(id));
         }
-        self.past.retain(|id, _| {
-            identified.contains_key(id)
-                || records.get(id).is_some_and(|known| !known.phase.is_final())
-        });
-        let live: BTreeSet<u32> = records
-            .iter()
-            .filter(|(_, known)| !known.phase.is_final())
-            .filter_map(|(id, _)| intake::slurm_id(id))
-            .collect();
-        let is_needed = |id: &u32| live.contains(id) || view.jobs.contains_key(id);
-        self.command_at.retain(|id, _| is_needed(id));
-        self.to_signal.retain(|id| is_needed(id));
-        self.refusals.retain(|id, _| is_needed(id));
-        self.ask_at.retain(|id, _| identified.contains_key(id) || records.contains_key(id));
-        self.absent_since.retain(|id, _| records.contains_key(id) && !identified.contains_key(id));
-        self.ended_absent.retain(|id, _| records.contains_key(id));
+        self.memory.forget(round.look, &self.records);
     }
 }
 
@@ -377,14 +292,14 @@ impl Machine for SlurmMachine {
 
     fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
         match event {
-            Event::Viewed(view) => self.round(now, view, out),
+            Event::Viewed(view) => self.viewed(now, view, out),
             Event::DesiredChanged(desired) => self.obey(now, desired, out),
             Event::RecordChanged(record) => self.record_changed(&record),
             Event::RecordRemoved(job) => {
                 self.records.remove(&job);
             }
             Event::Answered { job, refused: Some(error) } => {
-                self.alarm(Alarm::Refused { job, error }, out);
+                self.alarm(now, Alarm::Refused { job, error }, out);
             }
             // Its record shows whether it was accepted.
             Event::Answered { refused: None, .. } => {}
@@ -398,6 +313,6 @@ impl Machine for SlurmMachine {
     }
 
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
-        self.wake_at.map(|at| (at, "heartbeat"))
+        self.reports.next_wake().map(|at| (at, "heartbeat"))
     }
 }

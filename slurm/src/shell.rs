@@ -5,13 +5,11 @@
 //! Slurm is still read and orders that are known are carried out until the lease ends; the intake plugin
 //! leaves new jobs to Slurm, because the heartbeat stops.
 
-mod bus;
 pub mod client;
 pub mod facts;
 pub mod metrics;
 pub mod programs;
 mod signs;
-mod state_folder;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,19 +22,19 @@ use wattle_runtime::bus::{Bus, BusError, Change, Leadership, Watch, claimant};
 use wattle_runtime::clock;
 use wattle_runtime::service::{self, Identity, LeaseMode, Phase, Service, Shell};
 use wattle_runtime::shell::{Shutdown, chain};
+use wattle_site::PersistedState;
+use wattle_site::shell::reports::Reports;
+use wattle_site::shell::requests::{self, Answer, PersonRequest};
+use wattle_site::shell::{StateError, StateFolder};
 
-use self::bus::{Ask, Reports};
 use self::client::CommandLine;
 use self::metrics::SlurmMetrics;
 use self::programs::Programs;
 use self::signs::Bell;
-use self::state_folder::StateFolder;
 use crate::client::Client;
 use crate::config::Config;
 use crate::intake;
 use crate::machine::{Action, Event, SlurmMachine};
-
-pub use state_folder::StateError;
 
 /// Interval of the polls after a command: a released job usually starts within it.
 const POLL_AFTER_COMMAND: Duration = Duration::from_millis(300);
@@ -51,7 +49,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Changes of a bucket that are handled before the next poll.
 const BATCH_MAX: usize = 256;
 /// Most answers of the placer that wait.
-const EVENTS_MAX: usize = 256;
+const ANSWERS_MAX: usize = 256;
 
 /// Why the service cannot continue.
 #[derive(Debug, thiserror::Error)]
@@ -67,9 +65,9 @@ pub enum ShellError {
 /// Why an active phase ended.
 type End = service::End<ShellError>;
 
-impl From<StateError> for End {
-    fn from(error: StateError) -> Self {
-        Self::Failed(error.into())
+impl From<ShellError> for End {
+    fn from(error: ShellError) -> Self {
+        Self::Failed(error)
     }
 }
 
@@ -87,12 +85,13 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> 
     shell.run::<SlurmService>(mode, (config, metrics), shutdown).await
 }
 
-/// Waits until no other process uses the state folder.
-async fn open_folder(config: &Config) -> Result<StateFolder, StateError> {
+/// Waits until no other process uses the state folder, and reads it.
+async fn open_folder(config: &Config) -> Result<(StateFolder, PersistedState), ShellError> {
     let mut logged = false;
     loop {
         if let Some(folder) = StateFolder::open(&config.state_dir)? {
-            return Ok(folder);
+            let state = folder.load()?;
+            return Ok((folder, state));
         }
         if !std::mem::replace(&mut logged, true) {
             tracing::warn!(
@@ -129,7 +128,7 @@ fn offset_s(text: &str) -> Option<i64> {
 enum Input {
     /// Slurm is to be read.
     Round,
-    Answer(Event),
+    Answer(Answer),
     Desired(Vec<Change>),
     Records(Vec<Change>),
 }
@@ -146,8 +145,8 @@ struct SlurmService {
     records: Watch,
     bell: Bell,
     reports: Reports,
-    requests: mpsc::Sender<Ask>,
-    events: mpsc::Receiver<Event>,
+    requests: mpsc::Sender<PersonRequest>,
+    answers: mpsc::Receiver<Answer>,
     /// When the last round began, and when the next regular one is due, of the monotonic clock.
     began: Duration,
     due: Duration,
@@ -173,8 +172,7 @@ impl Service for SlurmService {
     /// Reads what is stored, and all orders and records: a round without them would forget released jobs.
     async fn open((config, metrics): &Self::Setup, phase: Phase<'_>) -> Result<Self, End> {
         let bus = phase.bus;
-        let folder = open_folder(config).await?;
-        let state = folder.load()?;
+        let (folder, state) = open_folder(config).await?;
         let settings = config.settings(local_offset_s().await);
         // As a launcher's, so that a launcher of the same node stands aside.
         let hash = wattle_common::hash::fnv1a(config.state_dir.as_os_str().as_encoded_bytes());
@@ -194,11 +192,11 @@ impl Service for SlurmService {
             time_limit: Duration::from_millis(config.command_wall_ms),
         };
         let reports = Reports::default();
-        let (requests, to_send) = mpsc::channel(self::bus::REQUESTS_MAX);
-        let (answers, events) = mpsc::channel(EVENTS_MAX);
+        let (requests, to_send) = mpsc::channel(requests::REQUESTS_MAX);
+        let (answered, answers) = mpsc::channel(ANSWERS_MAX);
         let mut tasks = JoinSet::new();
         tasks.spawn(reports.clone().store(bus.bucket(Bucket::Actual).await?));
-        tasks.spawn(self::bus::ask(bus.clone(), to_send, answers));
+        tasks.spawn(requests::send(bus.clone(), to_send, answered));
         tracing::info!(cluster = %config.cluster, level = %config.level, "active");
         let mut service = Self {
             config: config.clone(),
@@ -212,7 +210,7 @@ impl Service for SlurmService {
             bell: Bell::open(config.bell.as_deref()),
             reports,
             requests,
-            events,
+            answers,
             began: Duration::ZERO,
             due: Duration::ZERO,
             is_changed: false,
@@ -244,7 +242,7 @@ impl Service for SlurmService {
                     return Some(Input::Round);
                 }
                 () = self.bell.rings() => self.is_changed = true,
-                Some(event) = self.events.recv() => return Some(Input::Answer(event)),
+                Some(answer) = self.answers.recv() => return Some(Input::Answer(answer)),
                 Some(changes) = self.desired.next_batch(BATCH_MAX) => {
                     return Some(Input::Desired(changes));
                 }
@@ -258,7 +256,9 @@ impl Service for SlurmService {
     async fn handle(&mut self, input: Input, actions: &mut Vec<Action>) -> Result<(), End> {
         match input {
             Input::Round => self.round(actions).await?,
-            Input::Answer(event) => self.machine.handle(clock::now(), event, actions),
+            Input::Answer(Answer { job, refused }) => {
+                self.machine.handle(clock::now(), Event::Answered { job, refused }, actions);
+            }
             Input::Desired(changes) => {
                 self.is_changed = true;
                 for event in changes.into_iter().filter_map(desired_event) {
@@ -344,16 +344,16 @@ impl SlurmService {
         &mut self,
         action: Action,
         more: &mut Vec<Action>,
-    ) -> Result<(), StateError> {
+    ) -> Result<(), ShellError> {
         match action {
             Action::Submit(spec, submission) => {
                 tracing::info!(job = %spec.job, user = spec.user, "submitting");
                 // The machine repeats a request without an answer.
-                let _ = self.requests.try_send(Ask::Submit(spec, submission));
+                let _ = self.requests.try_send(PersonRequest::Submit(spec, submission));
             }
             Action::Cancel(job, user) => {
                 tracing::info!(%job, %user, "cancelled in Slurm");
-                let _ = self.requests.try_send(Ask::Cancel(job, user));
+                let _ = self.requests.try_send(PersonRequest::Cancel(job, user));
             }
             Action::Command(command) => {
                 // The process may have been paused: another one may be active.

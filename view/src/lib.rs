@@ -16,6 +16,10 @@ use std::collections::BTreeMap;
 use wattle_common::messages::NodeSummary;
 use wattle_common::{Frequency, NodeId, Power};
 
+/// The style sheet of every plot: colours for light and dark grounds, font, grid, lines, areas and legends. The
+/// web page, the report pages and the figures of the documentation use it.
+pub const PLOT_STYLE: &str = include_str!("plot.css");
+
 /// The last summaries of nodes. A node whose profiler is silent is absent.
 pub type Summaries = BTreeMap<NodeId, NodeSummary>;
 

@@ -10,7 +10,7 @@ use wattle_common::topology::ClusterShape;
 use wattle_placer::policies::{POLICIES, PolicySet};
 use wattle_placer::{Reads, UnknownPolicy};
 use wattle_runtime::shell::chain;
-use wattle_saving::report::{Recorded, simulation_page};
+use wattle_saving::report::{Recorded, simulation_figure, simulation_page};
 use wattle_saving::seeds::{SeedStudy, changes};
 use wattle_simulator::trace::{self, Trace};
 use wattle_simulator::{
@@ -133,7 +133,8 @@ pub struct Simulate {
     /// Also run each policy with exact predictions, and print the prediction regret
     #[arg(long)]
     oracle: bool,
-    /// Write a self-contained page with plots, node maps and reasons to this file
+    /// Write a self-contained page with plots, node maps and reasons to this file; if its name ends in .svg,
+    /// the node maps alone
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Print one JSON object
@@ -492,5 +493,11 @@ pub fn run(command: Simulate, policies: &PolicySet, others: Option<&str>) -> any
         print(&study.to_table())?;
     }
     let under = command.under()?;
-    report.map_or(Ok(()), |file| file.write(&simulation_page(&study, &recorded, &under)))
+    let Some(file) = report else { return Ok(()) };
+    let drawn = if file.is_svg() {
+        simulation_figure(&study, &recorded)
+    } else {
+        simulation_page(&study, &recorded, &under)
+    };
+    file.write(&drawn)
 }

@@ -236,10 +236,36 @@ pub struct LeftSizeRecord {
 pub struct RecordedReason {
     /// When it was decided.
     pub at_us: Timestamp,
-    /// The policy that decided.
+    /// The policy in force.
     pub policy: String,
+    /// The stage of the planning round that decided in place of the policy, for people: `power limits`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
     /// The decision, for people: `placed on n0:0,1`.
     pub decision: String,
     /// The reason, for people: alternatives considered, predicted ratio, the binding constraint.
     pub reason: String,
+}
+
+/// Beginning of a decision that sets caps and clocks.
+const SET_TO: &str = "set to ";
+
+impl RecordedReason {
+    /// The decision that sets caps and clocks.
+    #[must_use]
+    pub fn set_to(setting: GpuSetting) -> String {
+        format!("{SET_TO}{setting}")
+    }
+
+    /// Whether it is of a decision that sets caps and clocks.
+    #[must_use]
+    pub fn is_of_setting(&self) -> bool {
+        self.decision.starts_with(SET_TO)
+    }
+
+    /// What decided: the stage or the policy.
+    #[must_use]
+    pub fn decided_by(&self) -> &str {
+        self.stage.as_deref().unwrap_or(&self.policy)
+    }
 }

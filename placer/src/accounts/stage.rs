@@ -21,12 +21,14 @@ use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::Job;
 
 /// The outcome of the stage.
-#[derive(Debug, Default)]
-pub(crate) struct AccountLimits {
-    /// Queued jobs that may not start, with the reason of the first one of each account.
-    pub(crate) held_back: BTreeMap<JobKey, Option<Reason>>,
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AccountLimits {
+    /// Queued jobs that may not start.
+    pub held_back: BTreeMap<JobKey, Reason>,
+    /// The first of them of each account.
+    pub first: Vec<JobKey>,
     /// The largest size of elastic jobs whose account is limited.
-    pub(crate) sizes_max: BTreeMap<JobKey, u32>,
+    pub sizes_max: BTreeMap<JobKey, u32>,
 }
 
 /// A limit of an account in this round.
@@ -41,7 +43,8 @@ struct Limits {
     share: Option<f64>,
     /// Whether the quota excludes one of its first jobs.
     is_full: bool,
-    has_reason: bool,
+    /// Whether one of its jobs is held back.
+    has_first: bool,
     /// Its running and admitted jobs.
     jobs: Vec<JobKey>,
 }
@@ -135,12 +138,13 @@ fn admit(
         let refusal = names.iter().find_map(|name| {
             let limits = accounts.get_mut(name)?;
             let reason = limits.refusal(name, gpus, holds)?;
-            let is_first = holds == 0 && !std::mem::replace(&mut limits.has_reason, true);
-            Some(is_first.then_some(reason))
+            let is_first = holds == 0 && !std::mem::replace(&mut limits.has_first, true);
+            Some((reason, is_first))
         });
         if holds == 0
-            && let Some(reason) = refusal
+            && let Some((reason, is_first)) = refusal
         {
+            limits.first.extend(is_first.then_some(key));
             limits.held_back.insert(key, reason);
             continue;
         }

@@ -14,13 +14,16 @@
 //! * A job grows only if that saves more time than the restart takes, within the rest of its run, or an hour
 //!   where that is unknown. `wattle` compares costs and gains itself.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
 
 use crate::plan::input::PlanningInput;
-use crate::plan::{Decision, Plan};
+use crate::plan::reason::Reason;
+use crate::plan::{Blocked, Decision, Plan};
 use crate::state::cluster::ClusterState;
+use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::{end, remaining_alone};
 use crate::state::operating_points::OperatingPoints;
@@ -148,28 +151,28 @@ impl Growth {
     }
 }
 
-/// The decisions of a plan that move a job before it has settled.
-pub(crate) fn early_moves<'p>(
-    input: PlanningInput<'p>,
-    plan: &'p Plan,
-) -> impl Iterator<Item = &'p Decision> {
-    plan.decisions.iter().filter(move |decision| {
-        // A job that continues at once is moved or resized; one that waits was preempted.
-        matches!(decision, Decision::Stop { next_gpus: Some(_), .. })
-            && input.state.job(decision.job()).is_some_and(|job| is_held(input, job))
-    })
-}
-
 /// Removes the moves of jobs that have not settled from a policy's plan. Policies respect the rule
-/// themselves; an allocation that was decided earlier and is still being carried out may not.
-pub(crate) fn keep_settling_jobs(input: PlanningInput<'_>, plan: &mut Plan) {
-    let early: Vec<_> = early_moves(input, plan).map(Decision::job).collect();
-    if !early.is_empty() {
+/// themselves; an allocation that was decided earlier and is still being carried out may not. Returns the
+/// jobs that keep their GPUs, and until when at least.
+///
+/// If a job awaits GPUs that others hold, the next round is at the latest when the next job settles.
+pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) -> BTreeMap<JobKey, Timestamp> {
+    let early = plan.decisions.iter().filter_map(|decision| {
+        // A job that continues at once is moved or resized; one that waits was preempted.
+        let Decision::Stop { job, next_gpus: Some(_), .. } = decision else { return None };
+        Some((*job, held_until(input, input.state.job(*job)?)?))
+    });
+    let kept: BTreeMap<JobKey, Timestamp> = early.collect();
+    if !kept.is_empty() {
         plan.decisions.retain(|decision| {
-            !(matches!(decision, Decision::Stop { .. }) && early.contains(&decision.job()))
+            !(matches!(decision, Decision::Stop { .. }) && kept.contains_key(&decision.job()))
         });
         plan.cache = None;
     }
+    if matches!(&plan.blocked, Some(Blocked { reason: Reason::Awaits { .. }, .. })) {
+        plan_when_settled(input, plan);
+    }
+    kept
 }
 
 /// Plans again when the next job settles that runs or that this plan starts.

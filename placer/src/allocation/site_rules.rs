@@ -18,18 +18,28 @@ use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, Plan};
 use crate::state::cluster::ClusterState;
-use crate::state::gpu_set::{GpuSet, NodeGpus, NodeKey, ones};
+use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey, ones};
 use crate::state::job::{Job, SiteFacts};
 use crate::state::node::HostCapacity;
 
+/// What the rules changed in a round.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SiteRulesReport {
+    /// Jobs that start on other GPUs than planned, with the planned ones.
+    pub moved: BTreeMap<JobKey, GpuSet>,
+    /// Jobs that do not start.
+    pub held_back: BTreeMap<JobKey, Reason>,
+}
+
 /// Moves or removes the starts in `plan` that break a rule.
-pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) {
+pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) -> SiteRulesReport {
+    let mut report = SiteRulesReport::default();
     let state = input.state;
     let rules =
         |decision: &Decision| state.job(decision.job()).and_then(|job| job.facts.site.as_ref());
     let is_start = |decision: &Decision| matches!(decision, Decision::Start { .. });
     if !plan.decisions.iter().any(|decision| is_start(decision) && rules(decision).is_some()) {
-        return;
+        return report;
     }
     let mut hosts = Hosts::of(state);
     let mut planned = BTreeMap::new();
@@ -53,17 +63,20 @@ pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) {
         planned.values().for_each(|on| free.take(on));
         let Some(moved) = place(&free, &hosts, facts, rules, on) else {
             let reason = Reason::NoHostRoom { nodes: rules.nodes, gpus: on.gpu_count() };
-            blocked = blocked.take().or(Some(Blocked { job: *job, reason }));
+            blocked = blocked.take().or(Some(Blocked { job: *job, reason: reason.clone() }));
+            report.held_back.insert(*job, reason);
             return false;
         };
         hosts.take(&rules.needs, &moved);
         planned.insert(*job, moved.clone());
-        (*on, *observe, *reason) = (moved, false, Reason::SiteRules { nodes: rules.nodes });
+        report.moved.insert(*job, std::mem::replace(on, moved));
+        (*observe, *reason) = (false, Reason::SiteRules { nodes: rules.nodes });
         true
     });
     if plan.blocked.is_none() {
         plan.blocked = blocked;
     }
+    report
 }
 
 /// Whether the job has its number of nodes, with the same GPU indices on each.
@@ -182,7 +195,6 @@ mod tests {
     use super::*;
     use crate::allocation::test_cluster;
     use crate::plan::input::PlanningLimits;
-    use crate::state::gpu_set::JobKey;
     use crate::state::job::JobFacts;
     use crate::state::node::NodeFacts;
 

@@ -3,7 +3,7 @@
 use wattle_common::job::GpuSetting;
 
 use crate::controller::{Controller, PolicyHandle};
-use crate::pipeline;
+use crate::pipeline::{self, Round};
 use crate::plan::Plan;
 use crate::plan::check::{Violation, check};
 use crate::plan::violation_text::sentences;
@@ -12,9 +12,9 @@ use crate::state::gpu_set::NodeKey;
 use crate::state::job::State;
 
 impl<P: PolicyHandle> Controller<P> {
-    /// The plan of this round. Nothing is changed.
+    /// The plan of this round, and what each stage changed in it. The controller stays as it is.
     #[must_use]
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> Round {
         pipeline::solve(self.policy.policy(), self.input())
     }
 

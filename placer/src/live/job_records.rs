@@ -17,7 +17,7 @@ use std::ops::{Bound, Index};
 use std::time::Duration;
 
 use wattle_common::job::{GpuSetting, JobPhase, Placement};
-use wattle_common::messages::{JobProgressed, JobRecord, Prediction, RecordedReason};
+use wattle_common::messages::{JobProgressed, JobRecord, Prediction};
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::config::Config;
@@ -244,22 +244,6 @@ impl JobRecords {
     /// Notes the first prediction of a job that was placed without one.
     pub(super) fn predicted_late(&mut self, job: &JobId, prediction: Prediction) {
         self.note(job, |record| record.prediction_placed = Some(Box::new(prediction)));
-    }
-
-    /// Adds the reason of a decision to the job's record.
-    pub(super) fn reason(
-        &mut self,
-        now: Timestamp,
-        job: &JobId,
-        policy: &str,
-        decision: String,
-        reason: String,
-    ) {
-        let policy = policy.to_owned();
-        self.change(job, |record| {
-            record.reasons.push(RecordedReason { at_us: now, policy, decision, reason });
-            decisions::trim(&mut record.reasons);
-        });
     }
 
     /// Derives the phase of every job from its nodes' reports at the end of the event.

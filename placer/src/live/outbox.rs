@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use wattle_common::Timestamp;
 use wattle_common::bounds::OutOfBounds;
 use wattle_common::messages::{BudgetReply, Reply};
+use wattle_common::{RaisedAlarms, Timestamp};
 
-use crate::live::raised_alarms::RaisedAlarms;
 use crate::live::{Action, RequestNumber};
 
 /// Time after which the same sender and field raise an alarm again.
@@ -17,8 +16,10 @@ const ALARM_AGAIN: Duration = Duration::from_secs(600);
 /// forgotten.
 const ALARMS_MAX: usize = 1_000;
 
+/// Most alarms that are remembered, so that each is raised once.
+const RAISED_MAX: usize = 256;
+
 /// What the event being handled leaves for its end.
-#[derive(Default)]
 pub(super) struct Outbox {
     replies: Vec<(RequestNumber, Reply)>,
     budget_replies: Vec<(RequestNumber, BudgetReply)>,
@@ -32,6 +33,17 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    pub(super) fn new() -> Self {
+        Self {
+            replies: Vec::new(),
+            budget_replies: Vec::new(),
+            alarms: Vec::new(),
+            plan: false,
+            raised: RaisedAlarms::new(RAISED_MAX),
+            out_of_bounds: BTreeMap::new(),
+        }
+    }
+
     pub(super) fn reply(&mut self, number: RequestNumber, reply: Reply) {
         self.replies.push((number, reply));
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use wattle_common::Timestamp;
 
+use crate::Round;
 use crate::live::{Placer, Turn};
 
 /// The planning rounds: their number and the time of the next one.
@@ -53,7 +54,7 @@ impl Placer {
     pub(super) fn round(&mut self, now: Timestamp) {
         let inventory_complete = self.nodes.inventory_complete(now, self.controller.state());
         self.controller.events().inventory_known(inventory_complete);
-        let mut plan = self.controller.plan();
+        let Round { mut plan, reports } = self.controller.plan();
         self.controller.keep_possible(&mut plan, |node, decision| {
             self.nodes.is_possible(now, &node.facts.id, decision, &self.jobs)
         });
@@ -72,7 +73,7 @@ impl Placer {
         for decision in &plan.nodes {
             nodes.decided(turn, decision);
         }
-        jobs.carry_out(now, &plan, turn.controller);
+        jobs.carry_out(now, &plan, &reports, turn.controller);
         if let Some(at) = plan.again_at {
             self.rounds.by(now, at);
         }

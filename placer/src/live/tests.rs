@@ -20,6 +20,7 @@ mod node_sleep;
 mod power_shares;
 mod settling;
 mod site_jobs;
+mod stages;
 mod world;
 
 use std::time::Duration;

@@ -29,6 +29,8 @@ pub struct Capabilities {
     pub has_trials: bool,
     /// Whether it chooses caps or clocks. For other policies a budget may choose them.
     pub sets_gpus: bool,
+    /// Whether a rule replaces its caps and clocks ([`Policy::fixed_setting`](crate::Policy::fixed_setting)).
+    pub fixes_settings: bool,
     /// The energy prices between which its plans change; `None`: it reads no price.
     pub prices: Option<PriceRange>,
     /// Whether its plans follow the grid's carbon intensity.
@@ -40,7 +42,7 @@ impl Capabilities {
     /// price nor on the grid.
     #[must_use]
     pub const fn with_fixed_settings(self) -> Self {
-        Self { sets_gpus: true, prices: None, follows_grid: false, ..self }
+        Self { sets_gpus: true, fixes_settings: true, prices: None, follows_grid: false, ..self }
     }
 }
 

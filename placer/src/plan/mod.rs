@@ -31,10 +31,6 @@ pub struct Plan {
     pub again_at: Option<Timestamp>,
     /// The first queued job that could not be placed.
     pub blocked: Option<Blocked>,
-    /// The first queued job of each account that its quota or share holds back.
-    pub held_back: Vec<Blocked>,
-    /// Number of jobs deferred for a cleaner grid.
-    pub deferred: u32,
     /// The energy price at which it was made.
     pub price: f64,
     /// The policy's cache for its next round, valid once this plan is applied.
@@ -54,6 +50,17 @@ impl Plan {
 pub struct Blocked {
     /// The job.
     pub job: JobKey,
+    /// The reason.
+    pub reason: Reason,
+}
+
+/// Another cap or clock than a policy planned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SettingChange {
+    /// The setting of the job's start, of its change, or its present one.
+    pub from: GpuSetting,
+    /// The setting in its place.
+    pub to: GpuSetting,
     /// The reason.
     pub reason: Reason,
 }

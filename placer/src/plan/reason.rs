@@ -78,6 +78,11 @@ pub enum Reason {
         /// Sum below which the pair is separated.
         threshold: f64,
     },
+    /// The operating point at the energy price, for a policy that sets none.
+    Priced {
+        /// Least relative time saved over relative energy spent of a step.
+        price: f64,
+    },
     /// The GPU setting of a running job changes.
     Reset {
         /// New setting.
@@ -288,6 +293,9 @@ impl fmt::Display for Reason {
             Self::EfficientStep { gpus, ratio, price } => efficient_step(f, *gpus, *ratio, *price),
             Self::Market { gpus, value, gpu_price } => market(f, *gpus, *value, *gpu_price),
             Self::Share { gpus } => write!(f, "its share of the GPUs: {}", Gpus(*gpus)),
+            Self::Priced { price } => {
+                write!(f, "operating point at energy price {}", significant(*price))
+            }
             Self::Reset { setting } => write!(f, "GPU setting changed to {setting}"),
             Self::Defragmented { gpus } => write!(f, "moved to free a block of {}", Gpus(*gpus)),
 

@@ -19,26 +19,26 @@ struct Sentence<'a> {
     violation: &'a Violation,
 }
 
-/// `job ID`, or the key of a job that the state does not have.
+/// `job ID`, or that the state does not have the job.
 struct JobName<'a>(&'a ClusterState, JobKey);
 
 impl fmt::Display for JobName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.job(self.1) {
             Some(job) => write!(f, "job {}", job.facts.id),
-            None => write!(f, "an unknown job ({:?})", self.1),
+            None => f.write_str("an unknown job"),
         }
     }
 }
 
-/// `node ID`, or the key of a node that the state does not have.
+/// `node ID`, or that the state does not have the node.
 struct NodeName<'a>(&'a ClusterState, NodeKey);
 
 impl fmt::Display for NodeName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.nodes().get(self.1.index()) {
             Some(node) => write!(f, "node {}", node.facts.id),
-            None => write!(f, "an unknown node ({:?})", self.1),
+            None => f.write_str("an unknown node"),
         }
     }
 }

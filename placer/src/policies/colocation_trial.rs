@@ -24,7 +24,8 @@ use wattle_common::job::GpuSetting;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
-use crate::policies::Policy;
+use crate::policies::Capabilities;
+use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, Mark, Observation, State};
 use crate::state::job_forecast::{end, measured_end, measured_rate};
@@ -125,44 +126,73 @@ pub(crate) fn broken_deadline(
     })
 }
 
-/// The plan of a policy that shares GPUs, with the verdicts of ended trials before it and new trials for
-/// the jobs that it co-locates.
-pub(crate) fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
-    let mut judged = Plan::default();
-    let mut look_at: Option<Timestamp> = None;
+/// The trials that end and begin in a round.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TrialReport {
+    /// The placements that are settled or undone.
+    pub verdicts: Vec<Decision>,
+    /// The jobs that start under observation.
+    pub observed: Vec<JobKey>,
+    /// The end of an observation of jobs that report no epochs.
+    look_at: Option<Timestamp>,
+}
+
+/// Decides about the observations that have ended, for a policy with
+/// [`has_trials`](crate::policies::Capabilities::has_trials).
+pub(crate) fn end_trials(policy: Capabilities, input: PlanningInput<'_>) -> TrialReport {
+    let mut report = TrialReport::default();
+    if !policy.has_trials {
+        return report;
+    }
     for (key, job) in input.state.observed() {
         match judge(input, key, job, WITHOUT_EPOCHS, |seen, after| verdict(input, seen, after)) {
-            Some(decision) => judged.decisions.push(decision),
-            None => look_at = look_at.into_iter().chain(silent_until(input, job)).min(),
+            Some(decision) => report.verdicts.push(decision),
+            None => {
+                let looks = report.look_at.into_iter().chain(silent_until(input, job));
+                report.look_at = looks.min();
+            }
         }
     }
-    if judged.is_empty() {
-        let mut plan = policy.solve(input);
-        observe_newcomers(input, &mut plan);
-        plan.again_at = plan.again_at.into_iter().chain(look_at).min();
-        return plan;
+    report
+}
+
+impl TrialReport {
+    /// The cluster after the verdicts; `None` without one. A settled job counts like any other. An undone one
+    /// holds its GPUs until it has stopped and gets no co-tenant.
+    pub(crate) fn state_after(&self, state: &ClusterState) -> Option<ClusterState> {
+        if self.verdicts.is_empty() {
+            return None;
+        }
+        let mut after = state.clone();
+        let judged = Plan { decisions: self.verdicts.clone(), ..Plan::default() };
+        judged.apply_to(&mut after);
+        Some(after)
     }
-    // A settled job counts like any other. An undone one holds its GPUs until it has stopped and gets
-    // no co-tenant.
-    let mut then = input.state.clone();
-    judged.apply_to(&mut then);
-    // The verdicts void what was allocated before them.
-    let then = PlanningInput { cache: None, ..input.with_state(&then) };
-    let mut plan = policy.solve(then);
-    observe_newcomers(then, &mut plan);
-    if judged.decisions.iter().any(|decision| matches!(decision, Decision::Undo { .. })) {
-        plan.cache = None;
+
+    /// Adds the verdicts before the decisions of `plan`, which was made for `input`, the cluster after them,
+    /// and observes the jobs that it co-locates.
+    pub(crate) fn begin_trials(
+        &mut self,
+        policy: Capabilities,
+        input: PlanningInput<'_>,
+        plan: &mut Plan,
+    ) {
+        if !policy.has_trials {
+            return;
+        }
+        self.observed = observe_newcomers(input, plan);
+        if self.verdicts.iter().any(|decision| matches!(decision, Decision::Undo { .. })) {
+            plan.cache = None;
+        }
+        // A job that is stopped is not settled first.
+        let stopped = |key: JobKey| {
+            let stops = |d: &Decision| matches!(d, Decision::Stop { job, .. } if *job == key);
+            plan.decisions.iter().any(stops)
+        };
+        self.verdicts.retain(|decision| !stopped(decision.job()));
+        plan.decisions.splice(0..0, self.verdicts.iter().cloned());
+        plan.again_at = plan.again_at.into_iter().chain(self.look_at).min();
     }
-    // A job that is stopped is not settled first.
-    let stopped = |key: JobKey| {
-        let stops = |d: &Decision| matches!(d, Decision::Stop { job, .. } if *job == key);
-        plan.decisions.iter().any(stops)
-    };
-    judged.decisions.retain(|decision| !stopped(decision.job()));
-    judged.decisions.append(&mut plan.decisions);
-    plan.decisions = judged.decisions;
-    plan.again_at = plan.again_at.into_iter().chain(look_at).min();
-    plan
 }
 
 /// The end of an observation for jobs that report no epochs, if there are any.
@@ -212,8 +242,9 @@ fn alone(job: &Job, on: &GpuSet, setting: GpuSetting) -> Option<f64> {
     (choice.nodes == on.node_count()).then_some(choice.steps_per_s)
 }
 
-/// Marks jobs that start on occupied GPUs as observed, if they can be stopped.
-fn observe_newcomers(input: PlanningInput<'_>, plan: &mut Plan) {
+/// Marks jobs that start on occupied GPUs as observed, if they can be stopped. Returns these jobs.
+fn observe_newcomers(input: PlanningInput<'_>, plan: &mut Plan) -> Vec<JobKey> {
+    let mut observed = Vec::new();
     let mut started: Vec<u64> = vec![0; input.state.nodes().len()];
     for decision in &mut plan.decisions {
         let Decision::Start { job, on, observe, .. } = decision else { continue };
@@ -225,5 +256,7 @@ fn observe_newcomers(input: PlanningInput<'_>, plan: &mut Plan) {
             *here |= spot.gpus;
         }
         *observe = shares && input.state.job(*job).is_some_and(|job| job.facts.can_stop);
+        observed.extend(observe.then_some(*job));
     }
+    observed
 }

@@ -17,8 +17,8 @@ pub mod greedy;
 mod greenflow;
 mod policy_set;
 mod powerflow;
-pub mod settings;
-mod staged;
+mod selected;
+pub(crate) mod settings;
 mod wattle;
 
 pub use eaco::{Eaco, EacoConfig};
@@ -31,9 +31,12 @@ pub use wattle::Wattle;
 
 pub use crate::plan::capabilities::{Capabilities, Reads};
 
+use wattle_common::job::GpuSetting;
+
 use crate::plan::Plan;
 use crate::plan::capabilities::PriceRange;
 use crate::plan::input::PlanningInput;
+use crate::state::job::Job;
 
 /// The policies that the placer runs.
 pub const POLICIES: PolicySet = PolicySet {
@@ -55,7 +58,8 @@ pub const NAMES: [&str; POLICIES.entries.len()] = names(POLICIES.entries);
 /// every step taken to hardly any.
 pub const RELATIVE_PRICES: PriceRange = PriceRange { least: 0.05, most: 8.0 };
 
-/// A scheduling policy: a function from an input to a plan.
+/// A scheduling policy: a function from an input to a plan, one stage of a planning round
+/// ([`solve`](crate::solve)).
 ///
 /// A plan that was applied leaves nothing to do: solving again gives an empty plan.
 pub trait Policy: Send {
@@ -67,4 +71,10 @@ pub trait Policy: Send {
     }
     /// The plan for this input.
     fn solve(&self, input: PlanningInput<'_>) -> Plan;
+    /// The cap and clock of a job on this number of GPUs of a type, in place of those in the plan, for a policy
+    /// with [`fixes_settings`](Capabilities::fixes_settings). `None`: a running job keeps its own, another one
+    /// starts at the default.
+    fn fixed_setting(&self, _job: &Job, _gpu_type: &str, _gpus: u32) -> Option<GpuSetting> {
+        None
+    }
 }

@@ -4,7 +4,7 @@
 
 use wattle_common::Frequency;
 
-use crate::policies::staged::StagedPolicy;
+use crate::policies::selected::SelectedPolicy;
 use crate::policies::{Capabilities, POLICIES, Policy};
 
 /// Policies that are selected by name.
@@ -155,7 +155,7 @@ impl PolicySet {
         format!("NAME{number}[@MHZ]{}", additions.collect::<String>())
     }
 
-    /// The policy that `specification` selects, with the stages of [`StagedPolicy`].
+    /// The policy that `specification` selects, under its name.
     ///
     /// [`PolicyEntry::number`] describes the number. `@MHZ` locks the GPUs of every job to that clock.
     ///
@@ -193,7 +193,7 @@ impl PolicySet {
         };
         let Some(addition) = addition else {
             let clock = clock.map(megahertz).transpose()?;
-            return Ok(Box::new(StagedPolicy::new(&name, policy, clock)));
+            return Ok(Box::new(SelectedPolicy::new(&name, policy, clock)));
         };
         let Some(known) = self.additions.iter().find(|known| known.name == addition) else {
             let known = self.additions.iter().map(|known| format!("+{}", known.name)).collect();
@@ -202,7 +202,7 @@ impl PolicySet {
         if clock.is_some() {
             return Err(UnknownPolicy::Both(specification.to_owned()));
         }
-        Ok((known.around)(Box::new(StagedPolicy::new(&name, policy, None))))
+        Ok((known.around)(Box::new(SelectedPolicy::new(&name, policy, None))))
     }
 }
 

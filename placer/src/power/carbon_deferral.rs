@@ -107,7 +107,7 @@ impl Deferrals {
     }
 
     /// Replaces the plan's decisions about pausing jobs by stops.
-    pub(crate) fn add_to(&self, plan: &mut Plan) {
+    pub(crate) fn pause(&self, plan: &mut Plan) {
         if !self.pausing.is_empty() {
             plan.decisions.retain(|decision| !self.pausing.contains_key(&decision.job()));
         }

@@ -8,5 +8,6 @@ pub mod groups;
 pub(crate) mod limits;
 pub mod model;
 pub(crate) mod node_sleep;
+pub(crate) mod over_budget;
 pub mod slowdown;
 pub(crate) mod step;

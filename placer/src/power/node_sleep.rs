@@ -27,21 +27,26 @@ use crate::state::gpu_set::{JobKey, NodeKey, lowest};
 use crate::state::job::Job;
 use crate::state::node::Wakefulness;
 
-/// Applies the sleep rule to a plan.
-pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) {
+/// Applies the sleep rule to a plan. Returns the decisions that it adds.
+pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) -> Vec<NodeDecision> {
     if !input.limits.nodes_sleep {
-        return;
+        return Vec::new();
     }
+    let planned = plan.nodes.len();
     let after = AfterPlan::new(input, plan);
     after.wake(plan);
     if !after.needs_idle_nodes(plan) {
         after.put_to_sleep(plan);
     }
+    plan.nodes[planned..].to_vec()
 }
 
-/// Puts unused nodes to sleep although jobs wait: they are held back for another reason than room.
-pub(crate) fn put_to_sleep(input: PlanningInput<'_>, plan: &mut Plan) {
+/// Puts unused nodes to sleep although jobs wait: they are held back for another reason than room. Returns
+/// the decisions that it adds.
+pub(crate) fn put_to_sleep(input: PlanningInput<'_>, plan: &mut Plan) -> Vec<NodeDecision> {
+    let planned = plan.nodes.len();
     AfterPlan::new(input, plan).put_to_sleep(plan);
+    plan.nodes[planned..].to_vec()
 }
 
 /// The cluster once the plan is carried out.

@@ -116,7 +116,9 @@ impl Spans {
         let changed = (before.phase, before.attempt) != (now.phase, now.attempt);
         if changed && before.phase == JobPhase::Queued && !now.phase.is_final() {
             let mut span = self.span(job, "queued", now.attempt, before.since, now.since);
-            let why = record.reasons.last().map(|reason| Value::from(reason.reason.clone()));
+            // The reason of the placement; the limits may have lowered the setting after it.
+            let why = record.reasons.iter().rfind(|reason| !reason.is_of_setting());
+            let why = why.map(|reason| Value::from(reason.reason.clone()));
             let at = record.placement.as_ref().map(|at| Value::from(at.to_string()));
             span.attributes.extend(at.map(|at| ("wattle.placement", at)));
             span.attributes.extend(why.map(|why| ("wattle.reason", why)));

@@ -65,7 +65,7 @@ const ANY: GpuRequest = GpuRequest { min: 1, max: 16 };
 /// Solves and applies until a plan is empty, with immediate stops. Returns the number of plans.
 fn settle(site: &mut Site, policy: &dyn Policy) -> usize {
     for round in 0..40 {
-        let plan: Plan = policy.solve(site.input());
+        let plan: Plan = site.plan(policy);
         let violations = check(site.input(), &plan);
         assert!(violations.is_empty(), "{violations:?} in {plan:?}");
         if plan.is_empty() {
@@ -115,7 +115,7 @@ fn a_rigid_job_keeps_its_size_and_the_last_one_waits() {
     let powerflow = policy("powerflow").unwrap();
     settle(&mut site, powerflow.as_ref());
     assert_eq!((site.size(rigid).0, site.size(late).0), (8, 0));
-    let blocked = powerflow.solve(site.input()).blocked.unwrap();
+    let blocked = site.plan(&*powerflow).blocked.unwrap();
     assert_eq!(blocked.job, late);
 }
 
@@ -145,10 +145,10 @@ fn a_sleeping_node_is_woken_for_a_queued_job() {
     }
     let job = arrive(&mut site, "a", GpuRequest::exactly(8), 1.9);
     let powerflow = policy("powerflow").unwrap();
-    let plan = powerflow.solve(site.input());
+    let plan = site.plan(&*powerflow);
     assert!(plan.decisions.is_empty() && plan.nodes.len() == 1, "{plan:?}");
     site.apply(&plan);
-    assert!(powerflow.solve(site.input()).is_empty(), "one is waking already");
+    assert!(site.plan(&*powerflow).is_empty(), "one is waking already");
     site.wakefulness_changed(plan.nodes[0].node(), wattle_placer::Wakefulness::Awake);
     settle(&mut site, powerflow.as_ref());
     assert_eq!(site.size(job).0, 8);

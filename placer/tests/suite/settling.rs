@@ -8,7 +8,7 @@ use wattle_baselines::policy;
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::Surface;
 use wattle_common::{Power, Timestamp};
-use wattle_placer::{Decision, JobFacts, JobKey, NodeFacts, Plan, Policy, Progress, check, solve};
+use wattle_placer::{Decision, JobFacts, JobKey, NodeFacts, Plan, Policy, Progress, check};
 use wattle_testkit::point;
 
 /// Ten times the cost of a restart on one GPU, s, before any restart is measured.
@@ -38,7 +38,7 @@ fn arrive(site: &mut Site, name: &str, request: GpuRequest, rates: &[f64]) -> Jo
 fn round(site: &mut Site, policy: &dyn Policy) -> Vec<Decision> {
     let mut made = Vec::new();
     for _ in 0..10 {
-        let plan: Plan = solve(policy, site.input());
+        let plan: Plan = site.plan(policy);
         assert_eq!(check(site.input(), &plan), [], "{}", policy.name());
         site.apply(&plan);
         let stopping = !site.stopping().is_empty();
@@ -150,7 +150,7 @@ fn a_deadline_a_limit_and_a_failed_gpu_do_not_wait() {
     round(&mut site, &*afs);
     site.pass(Duration::from_secs(4));
     site.limits.preemption_limit = Some(Power::from_w(250));
-    let plan = solve(&*afs, site.input());
+    let plan = site.plan(&*afs);
     assert!(matches!(plan.decisions[..], [Decision::Stop { job, .. }] if job == new));
     assert!(site.size(old).0 == 1);
 
@@ -161,7 +161,7 @@ fn a_deadline_a_limit_and_a_failed_gpu_do_not_wait() {
     round(&mut site, &*wattle);
     site.pass(Duration::from_secs(4));
     site.node_known(NodeFacts { healthy: 0b10, ..node_facts("n0", "v100", 2, 16_384) });
-    assert!(check(site.input(), &solve(&*wattle, site.input())).is_empty());
+    assert!(check(site.input(), &site.plan(&*wattle)).is_empty());
     assert_eq!(site.size(job).0, 1);
 }
 

@@ -9,7 +9,7 @@ use wattle_common::Power;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_placer::{
     ClusterState, JobFacts, JobKey, NodeFacts, NodeWatts, Plan, PlanningInput, PlanningLimits,
-    PolicyCache, State,
+    Policy, PolicyCache, State, solve,
 };
 
 /// More than ten times the cost of a restart on up to 16 GPUs: every running job may be moved.
@@ -36,6 +36,11 @@ impl Site {
             sizes_max: None,
             cache: self.cache.as_ref(),
         }
+    }
+
+    /// The plan of a round.
+    pub(crate) fn plan(&self, policy: &dyn Policy) -> Plan {
+        solve(policy, self.input()).plan
     }
 
     /// Lets time pass.

@@ -98,7 +98,7 @@ fn settle(site: &mut Site) -> Vec<Plan> {
     let wattle = policy("wattle").unwrap();
     let mut plans = Vec::new();
     loop {
-        let plan = wattle.solve(site.input());
+        let plan = site.plan(&*wattle);
         assert_eq!(check(site.input(), &plan), [], "{plan:?}");
         if plan.is_empty() {
             // A job that started at this instant keeps its GPUs.
@@ -106,7 +106,7 @@ fn settle(site: &mut Site) -> Vec<Plan> {
             return plans;
         }
         site.apply(&plan);
-        let again = wattle.solve(site.input());
+        let again = site.plan(&*wattle);
         assert!(again.is_empty(), "{plan:?}\nleft to do: {again:?}");
         site.complete_stops();
         plans.push(plan);

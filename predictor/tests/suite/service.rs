@@ -243,6 +243,10 @@ fn example_file_has_the_defaults_and_errors_name_the_key() {
     let misspelt = text.replace("jobs_max", "job_max");
     let error = wattle_runtime::config::parse::<ServiceConfig>(&misspelt, &path).err().unwrap();
     assert!(error.to_string().contains("job_max"), "{error}");
-    let zero = text.replace("points_max = 256", "points_max = 0");
+    // A limit of the code is no key.
+    let internal = text.replace("[model]", "[model]\npoints_max = 256");
+    let error = wattle_runtime::config::parse::<ServiceConfig>(&internal, &path).err().unwrap();
+    assert!(error.to_string().contains("points_max"), "{error}");
+    let zero = text.replace("jobs_max = 20_000", "jobs_max = 0");
     assert!(wattle_runtime::config::parse::<ServiceConfig>(&zero, &path).is_err());
 }

@@ -1,6 +1,6 @@
 //! Metrics of the registry: windows, surfaces, and the state and errors of each predictor.
 //!
-//! The label `predictor` has at most `predictors_max` values at a time.
+//! The label `predictor` has at most [`crate::RegistryConfig::predictors_max`] values at a time.
 
 use wattle_common::id::PredictorId;
 use wattle_common::messages::{PredictorStatus, Score, Scores};

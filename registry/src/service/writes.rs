@@ -113,7 +113,7 @@ fn log(notice: &Notice) {
             tracing::warn!(jobs, %champion, "no surface from the champion: priors written");
         }
         Notice::TooManyPredictors(predictor) => {
-            tracing::warn!(%predictor, "predictor ignored: predictors_max are listed already");
+            tracing::warn!(%predictor, "predictor ignored: as many as the registry lists are listed already");
         }
     }
 }

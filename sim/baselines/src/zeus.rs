@@ -11,9 +11,9 @@
 use std::cmp::Ordering;
 
 use wattle_common::job::GpuSetting;
+use wattle_placer::Job;
 use wattle_placer::plan::Plan;
 use wattle_placer::plan::input::PlanningInput;
-use wattle_placer::policies::settings::override_settings;
 use wattle_placer::policies::{Addition, Capabilities, Policy, Reads};
 use wattle_placer::state::operating_points::{OperatingPoint, OperatingPoints};
 
@@ -51,9 +51,11 @@ impl Policy for Zeus {
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
-        override_settings(input, self.policy.solve(input), |job, gpu_type, gpus| {
-            job.operating_points_on(gpu_type).and_then(|points| least_cost(points, gpus, self.eta))
-        })
+        self.policy.solve(input)
+    }
+
+    fn fixed_setting(&self, job: &Job, gpu_type: &str, gpus: u32) -> Option<GpuSetting> {
+        job.operating_points_on(gpu_type).and_then(|points| least_cost(points, gpus, self.eta))
     }
 }
 

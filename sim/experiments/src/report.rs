@@ -1,4 +1,4 @@
-//! The HTML page of a comparison, of the parts in [`wattle_saving::report`].
+//! The HTML page and the SVG figure of a comparison, of the parts in [`wattle_saving::report`].
 
 mod captions;
 mod comparison;
@@ -7,5 +7,5 @@ mod ratios;
 mod selected_runs;
 mod waterfall;
 
-pub use comparison::comparison_page;
+pub use comparison::{comparison_figure, comparison_page};
 pub use selected_runs::record;

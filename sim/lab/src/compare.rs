@@ -10,7 +10,7 @@ use wattle_experiments::compare::{
     Accounting, Case, CaseFilter, CompareOptions, Comparer, Comparison, Form, Knobs, NAMES,
     Neighbours, Surfaces, cases, policy_of, side_by_side, to_table, waterfall_table,
 };
-use wattle_experiments::report::{comparison_page, record};
+use wattle_experiments::report::{comparison_figure, comparison_page, record};
 use wattle_simulator::{Forecast, Lengths};
 
 use wattle_cli::atomic_file::AtomicFile;
@@ -68,7 +68,8 @@ pub(crate) struct Compare {
     /// A quick look: --few-settings, one load, accounting and order, 500 generated jobs, looser bounds
     #[arg(long)]
     quick: bool,
-    /// Write a self-contained page with plots, node maps and reasons to this file
+    /// Write a self-contained page with plots, node maps and reasons to this file; if its name ends in .svg,
+    /// the plot of completion time over energy of the first case alone
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     #[command(flatten)]
@@ -170,6 +171,9 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
         print(&serde_json::to_string_pretty(&comparisons).context("the comparison as JSON")?)?;
     }
     if let (Some(file), Some(case), Some(first)) = (report, cases.first(), comparisons.first()) {
+        if file.is_svg() {
+            return file.write(&comparison_figure(first));
+        }
         let recorded = record(worlds.of(case.world), case, first).map_err(usage_chain)?;
         file.write(&comparison_page(&comparisons, &recorded))?;
     }

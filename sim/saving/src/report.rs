@@ -1,4 +1,4 @@
-//! HTML pages of simulated runs, and the parts that pages are made of.
+//! HTML pages and SVG figures of simulated runs, and the parts that they are made of.
 //!
 //! A page is one self-contained file: inline SVG plots, an inline style sheet, and a short script
 //! that sorts tables. Apart from the recordings, a page shows only numbers which the commands also
@@ -8,7 +8,9 @@
 mod axes;
 pub mod claims;
 pub mod format;
+mod frame;
 pub mod frontier_plot;
+mod job_names;
 mod job_table;
 pub mod markers;
 mod node_map;
@@ -23,4 +25,4 @@ mod timeline;
 
 pub use recorded::Recorded;
 pub use saving::saving_page;
-pub use simulation::simulation_page;
+pub use simulation::{simulation_figure, simulation_page};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use wattle_common::NodeId;
+use wattle_site::Level;
 
-use super::{Facts, Finding, Kind};
-use crate::level::Level;
+use super::{Facts, Findings};
 use crate::text::gres::index_of_type;
 use crate::text::hostlist;
 use crate::text::nodes::ShownNode;
@@ -22,7 +22,7 @@ const JOBS: u64 = 50_000;
 const REQUESTS_PER_S: u64 = 100;
 
 /// Adds the findings of all levels.
-pub(super) fn all(facts: &Facts, findings: &mut Vec<Finding>) {
+pub(super) fn all(facts: &Facts, findings: &mut Findings) {
     let mut rules = Rules { facts, findings };
     rules.advise();
     rules.caps();
@@ -35,24 +35,16 @@ pub(super) fn all(facts: &Facts, findings: &mut Vec<Finding>) {
 
 struct Rules<'a> {
     facts: &'a Facts,
-    findings: &'a mut Vec<Finding>,
+    findings: &'a mut Findings,
 }
 
 impl Rules<'_> {
     fn missing(&mut self, level: Level, finding: impl Into<String>, remedy: impl Into<String>) {
-        self.findings.push(Finding {
-            level,
-            kind: Kind::Missing,
-            finding: finding.into(),
-            remedy: remedy.into(),
-        });
+        self.findings.missing(level, finding, remedy);
     }
 
     fn advice(&mut self, level: Level, finding: impl Into<String>, remedy: impl Into<String>) {
-        self.missing(level, finding, remedy);
-        if let Some(last) = self.findings.last_mut() {
-            last.kind = Kind::Advice;
-        }
+        self.findings.advice(level, finding, remedy);
     }
 
     fn is_operator(&self) -> bool {

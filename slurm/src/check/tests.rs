@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use expect_test::expect;
 use wattle_common::Timestamp;
+use wattle_site::Level;
 
 use super::*;
-use crate::level::Level;
 use crate::text::nodes;
 
 const CONFIG: &str = include_str!("../../tests/slurm-22.05/show-config.txt");

@@ -4,10 +4,10 @@ use wattle_common::{GpuIndex, JobId, NodeId};
 
 use crate::command::Command;
 
-/// Most alarms that are remembered so that each is raised once.
-pub(super) const ALARMED_MAX: usize = 10_000;
+/// Most alarms that are remembered, so that each is raised once.
+pub(super) const ALARMS_MAX: usize = 10_000;
 
-/// A report to the operator, raised once for each object.
+/// A report to the operator, raised once for each object while its cause remains.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Alarm {
     /// The placer orders a stop that the owner has not permitted.

@@ -1,23 +1,23 @@
 //! Jobs that have ended in Slurm, and jobs that Slurm no longer has.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::id::UserId;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::{LaunchState, ReachedLimit};
+use wattle_common::messages::{JobProcesses, LaunchState, ReachedLimit};
 use wattle_common::units::Energy;
 use wattle_common::{JobId, Timestamp};
+use wattle_site::terms::PREFIX;
+use wattle_site::{Known, Level, Status, Terms};
 
+use super::look::{Case, Look, Round};
 use super::managed::{is_completion, status};
-use super::orders::JobOrder;
-use super::record::Known;
-use super::{Action, Alarm, SlurmMachine, Status};
+use super::{Action, Alarm, SlurmMachine};
 use crate::command::Command;
 use crate::intake;
 use crate::past::{PastRun, PastState};
-use crate::terms::{Tag, Terms};
-use crate::view::{SlurmJob, SlurmState, SlurmView};
+use crate::tag::Tag;
+use crate::view::SlurmState;
 
 /// Exit code of a program that SIGTERM ended.
 const TERMINATED: i32 = 143;
@@ -78,13 +78,11 @@ impl SlurmMachine {
     /// A job of Wattle that has ended in Slurm.
     pub(super) fn over(
         &mut self,
-        now: Timestamp,
-        job: &SlurmJob,
-        id: &JobId,
+        round: &mut Round<'_>,
+        case: Case<'_>,
         known: &Known,
-        order: Option<&JobOrder>,
-        out: &mut Vec<Action>,
     ) -> Option<Status> {
+        let Case { id, job, order } = case;
         if known.phase.is_final() {
             return None;
         }
@@ -92,9 +90,8 @@ impl SlurmMachine {
         let newest = known.attempt.max(released.map_or(0, |released| released.attempt));
         // Whatever attempt is ordered: the job is over.
         let attempt = order.map_or(newest, |order| order.attempt);
-        let stops = order.is_some_and(|order| order.stop);
         let terms = Terms::parse(&job.comment, self.settings.offset_s).unwrap_or_default();
-        let end = job.ended_at.unwrap_or(now);
+        let end = job.ended_at.unwrap_or(round.look.now);
         let is_checkpoint = released.is_some_and(|released| {
             // Of a later release slurmctld has lost its memory; this run was judged before.
             released.restarts > job.restarts
@@ -105,7 +102,7 @@ impl SlurmMachine {
         let to_queue = matches!(known.stops_for(), None | Some(JobPhase::Queued));
         let requeues = job.requeue
             && job.is_batch
-            && !self.refusals.contains_key(&job.id)
+            && !self.memory.refusals.contains_key(&job.id)
             && match job.state {
                 SlurmState::Completed => is_checkpoint && to_queue,
                 SlurmState::Failed => is_declared || (is_checkpoint && to_queue),
@@ -113,27 +110,24 @@ impl SlurmMachine {
                 _ => false,
             };
         if requeues {
-            self.command(now, job.id, Command::RequeueHold(job.id), out);
-            let state = if stops { LaunchState::Stopping } else { LaunchState::Running };
+            self.command(round, job.id, Command::RequeueHold(job.id));
+            let state = if case.stops() { LaunchState::Stopping } else { LaunchState::Running };
             return Some(status(job, attempt, state));
         }
-        Some(self.end(now, job, id, known, attempt, stops, out))
+        Some(self.end(round, case, known, attempt))
     }
 
     /// The end of an attempt; a cancelled job is cancelled in Wattle, too.
-    #[expect(clippy::too_many_arguments, reason = "the end of one attempt")]
     pub(super) fn end(
         &mut self,
-        now: Timestamp,
-        job: &SlurmJob,
-        id: &JobId,
+        round: &mut Round<'_>,
+        case: Case<'_>,
         known: &Known,
         attempt: u32,
-        stops: bool,
-        out: &mut Vec<Action>,
     ) -> Status {
+        let job = case.job;
         if job.state == SlurmState::Cancelled {
-            return status(job, attempt, self.cancelled(now, id, known, stops, out));
+            return status(job, attempt, self.cancelled(round, case.id, known, case.stops()));
         }
         let gpus = known.placement.as_ref().and_then(|placement| placement.shares.first());
         let gpus = gpus.map_or(job.gpus_per_node, |share| share.gpus.len() as u32);
@@ -146,90 +140,81 @@ impl SlurmMachine {
     /// before its attempt is reported as stopped.
     fn cancelled(
         &mut self,
-        now: Timestamp,
+        round: &mut Round<'_>,
         id: &JobId,
         known: &Known,
         stops: bool,
-        out: &mut Vec<Action>,
     ) -> LaunchState {
         let is_accepted = known.stops_for() == Some(JobPhase::Cancelled);
         if !is_accepted {
-            self.cancel_record(now, id, out);
+            self.cancel_record(round, id);
         }
         if stops { LaunchState::Stopped } else { LaunchState::Stopping }
     }
 
     /// The jobs with live records that Slurm does not have.
-    pub(super) fn absent(
-        &mut self,
-        now: Timestamp,
-        view: &SlurmView,
-        identified: &BTreeMap<JobId, &SlurmJob>,
-        orders: &BTreeMap<JobId, JobOrder>,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn absent(&mut self, round: &mut Round<'_>) {
+        let Look { now, view, jobs, orders } = round.look;
         let absent: Vec<(JobId, Known)> = self
             .records
             .iter()
             .filter(|(id, known)| {
-                known.is_site && !known.phase.is_final() && !identified.contains_key(*id)
+                known.is_site && !known.phase.is_final() && !jobs.contains_key(*id)
             })
             .map(|(id, known)| (id.clone(), known.clone()))
             .collect();
         for (id, known) in absent {
             let slurm_id = intake::slurm_id(&id).filter(|id| !view.unreadable.contains(id));
             let Some(slurm_id) = slurm_id else { continue };
-            let since = *self.absent_since.entry(id.clone()).or_insert(now);
+            let since = *self.memory.absent_since.entry(id.clone()).or_insert(*now);
             let order = orders.get(&id);
-            if let Some(state) = self.end_of_absent(now, &id, &known, order, since, out) {
+            if let Some(state) = self.end_of_absent(round, &id, &known, since) {
                 let attempt = order.map_or(known.attempt, |order| order.attempt);
-                let log_path = String::new();
-                let uid = 0;
-                let status =
-                    Status { slurm_id, uid, attempt, state, on: Vec::new(), since, log_path };
-                self.status.insert(id, status);
+                let processes = JobProcesses::Slurm { job: slurm_id, uid: 0 };
+                let (on, log_path) = (Vec::new(), String::new());
+                let status = Status { attempt, state, processes, on, since, log_path };
+                round.status.insert(id, status);
             }
         }
     }
 
     fn end_of_absent(
         &mut self,
-        now: Timestamp,
+        round: &mut Round<'_>,
         id: &JobId,
         known: &Known,
-        order: Option<&JobOrder>,
         since: Timestamp,
-        out: &mut Vec<Action>,
     ) -> Option<LaunchState> {
-        let stops = order.is_some_and(|order| order.stop);
+        let now = round.look.now;
+        let stops = round.look.orders.get(id).is_some_and(|order| order.stop);
         if self.settings.has_accounting {
             let user = known.user.clone().unwrap_or_default();
-            let runs = self.runs_of(now, id, &user, u32::MAX, since)?;
+            let runs = self.runs_of(round, id, &user, u32::MAX, since)?;
             let end = runs.last().and_then(|run| match run.state {
                 PastState::Job(state) if state.is_final() => Some((state, run.exit, run.ended_at)),
                 PastState::Job(_) | PastState::Requeued => None,
             });
             if let Some((state, exit, ended_at)) = end {
-                self.ended_absent.extend(ended_at.map(|at| (id.clone(), at)));
+                self.memory.ended_absent.extend(ended_at.map(|at| (id.clone(), at)));
                 return Some(match state {
-                    SlurmState::Cancelled => self.cancelled(now, id, known, stops, out),
+                    SlurmState::Cancelled => self.cancelled(round, id, known, stops),
                     _ => end_of(state, Some(exit), Limits::default()),
                 });
             }
-            self.ask_past_again(now, id);
+            self.request_past_again(now, id);
         }
         if now < since + self.settings.absence_max {
             return None;
         }
-        self.alarm(Alarm::Vanished { job: id.clone() }, out);
-        Some(self.cancelled(now, id, known, stops, out))
+        self.alarm(now, Alarm::Vanished { job: id.clone() }, round.out);
+        Some(self.cancelled(round, id, known, stops))
     }
 
     /// The runs of a job in the accounting database, without those of other jobs that had its Slurm id;
     /// `None` until they are read.
     pub(super) fn runs_of(
         &mut self,
-        now: Timestamp,
+        round: &mut Round<'_>,
         id: &JobId,
         user: &str,
         restarts: u32,
@@ -238,7 +223,7 @@ impl SlurmMachine {
         let is_tagged = self.records.get(id).is_none_or(|known| !known.placed_by_site);
         let tag = intake::suffix(id).filter(|_| is_tagged).map(str::to_owned);
         let user = UserId::of_local(user);
-        let runs = self.past_of(now, id, restarts, submitted_at)?;
+        let runs = self.past_of(round, id, restarts, submitted_at)?;
         let is_its = |run: &&PastRun| {
             let other = Tag::parse(&run.admin_comment).is_some_and(|found| Some(found.id) != tag);
             UserId::of_local(&run.user) == user && !(is_tagged && other)
@@ -247,17 +232,18 @@ impl SlurmMachine {
     }
 
     /// Writes the energy of ended jobs into Slurm's accounting database.
-    pub(super) fn write_energy(&mut self, now: Timestamp, view: &SlurmView, out: &mut Vec<Action>) {
-        if self.settings.level < crate::Level::Caps || !self.settings.has_accounting {
+    pub(super) fn write_energy(&self, round: &mut Round<'_>) {
+        if self.settings.level < Level::Caps || !self.settings.has_accounting {
             return;
         }
-        let mut commands = Vec::new();
+        let Look { now, view, .. } = *round.look;
         for (id, known) in &self.records {
             let (Some(ended_at), Some(energy)) = (known.ended_at, known.energy) else { continue };
             let slurm_id = intake::slurm_id(id);
             let job = slurm_id.and_then(|id| view.jobs.get(&id));
             // The record has the time at which this service reported the end. Slurm's times are whole seconds.
-            let in_slurm = job.and_then(|job| job.ended_at).or(self.ended_absent.get(id).copied());
+            let in_slurm =
+                job.and_then(|job| job.ended_at).or(self.memory.ended_absent.get(id).copied());
             let in_slurm = in_slurm.map(|at| at + Duration::from_secs(1));
             let end = in_slurm.map_or(ended_at, |at| at.min(ended_at));
             let is_counted = known.energy_until.is_some_and(|until| until >= end)
@@ -269,20 +255,16 @@ impl SlurmMachine {
             let Some(slurm_id) = slurm_id.filter(|_| is_due) else { continue };
             let comment = job.map_or("", |job| job.admin_comment.as_str());
             // A comment of another program stays.
-            let is_free = comment.is_empty() || comment.starts_with("wattle:");
+            let is_free = comment.is_empty() || comment.starts_with(PREFIX);
             let is_over = job.is_none_or(|job| job.state.is_final());
-            let is_allowed = self.command_at.get(&slurm_id).is_none_or(|at| now >= *at);
-            if is_free && is_over && is_allowed {
+            if is_free && is_over && self.memory.may_command(now, slurm_id) {
+                if round.commands >= super::COMMANDS_MAX {
+                    return;
+                }
                 let text = energy_text(id, known, energy);
-                commands.push(Command::SetAdminComment { id: slurm_id, text });
+                round.commands += 1;
+                round.out.push(Action::Command(Command::SetAdminComment { id: slurm_id, text }));
             }
-        }
-        for command in commands {
-            if self.commands >= super::COMMANDS_MAX {
-                return;
-            }
-            self.commands += 1;
-            out.push(Action::Command(command));
         }
     }
 
@@ -305,7 +287,7 @@ impl SlurmMachine {
 fn energy_text(id: &JobId, known: &Known, energy: Energy) -> String {
     let tag = intake::suffix(id).filter(|_| !known.placed_by_site);
     let tag = tag.map_or_else(String::new, |tag| format!("tag={tag} "));
-    format!("wattle: {tag}energy_j={:.0}", energy.as_j())
+    format!("{PREFIX} {tag}energy_j={:.0}", energy.as_j())
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use wattle_common::job::NodeShare;
 use wattle_common::{GpuIndex, NodeId};
+use wattle_site::Level;
 
-use crate::level::Level;
 use crate::view::{SlurmJob, SlurmState, SlurmView};
 
 /// Why a placement cannot be expressed in Slurm.

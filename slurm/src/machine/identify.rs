@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use wattle_common::JobId;
 use wattle_common::id::{SubmissionId, UserId};
-use wattle_common::{JobId, Timestamp};
+use wattle_site::{Level, Terms};
 
+use super::look::{Case, Round};
 use super::{Action, Alarm, SlurmMachine};
 use crate::command::Command;
 use crate::intake;
-use crate::level::Level;
-use crate::terms::{Tag, Terms};
+use crate::tag::Tag;
 use crate::view::{SlurmJob, SlurmView};
 
 /// Most tasks of an array that become jobs in one round.
@@ -49,17 +50,17 @@ impl SlurmMachine {
     }
 
     /// Gives tasks of arrays an id of their own; returns whether the job has further tasks.
-    pub(super) fn split(&mut self, now: Timestamp, job: &SlurmJob, out: &mut Vec<Action>) -> bool {
+    pub(super) fn split(&self, round: &mut Round<'_>, job: &SlurmJob) -> bool {
         let Some((_, tasks)) = job.unsplit_tasks.split_last() else { return false };
         if tasks.is_empty() {
             return false;
         }
-        let room = PENDING_MAX.saturating_sub(self.pending).min(SPLIT_MAX);
+        let room = PENDING_MAX.saturating_sub(round.pending).min(SPLIT_MAX);
         let tasks = &tasks[..room.min(tasks.len())];
         if !tasks.is_empty() {
-            self.pending += tasks.len();
+            round.pending += tasks.len();
             let split = Command::SplitArray { id: job.id, tasks: tasks.to_vec() };
-            self.command(now, job.id, split, out);
+            self.command(round, job.id, split);
         }
         true
     }
@@ -67,7 +68,7 @@ impl SlurmMachine {
     /// Whether the record of a job, if there is one, has the owner that Slurm has.
     pub(super) fn owner_agrees(&self, id: &JobId, job: &SlurmJob) -> bool {
         let known = self.records.get(id);
-        known.is_none_or(|known| known.user.as_deref() == Some(intake::user_of(job).as_str()))
+        known.is_none_or(|known| known.is_of(&intake::user_of(job)))
     }
 
     /// Whether Wattle places the job.
@@ -82,19 +83,13 @@ impl SlurmMachine {
     }
 
     /// Submits a job, unless it was submitted a short time ago.
-    pub(super) fn submit(
-        &mut self,
-        now: Timestamp,
-        id: &JobId,
-        job: &SlurmJob,
-        tag: Option<&Tag>,
-        out: &mut Vec<Action>,
-    ) {
-        if !self.may_ask(now, id) {
+    pub(super) fn submit(&mut self, round: &mut Round<'_>, case: Case<'_>, tag: Option<&Tag>) {
+        let (Case { id, job, .. }, now) = (case, round.look.now);
+        if !self.memory.may_request(now, id, self.settings.retry) {
             return;
         }
         let terms = Terms::parse(&job.comment, self.settings.offset_s).unwrap_or_else(|error| {
-            self.alarm(Alarm::Terms { job: id.clone(), error: error.to_string() }, out);
+            self.alarm(now, Alarm::Terms { job: id.clone(), error: error.to_string() }, round.out);
             Terms::default()
         });
         let mut spec = intake::spec(id.clone(), job, tag, &terms, &self.settings.gpu_types);
@@ -102,23 +97,15 @@ impl SlurmMachine {
         spec.exclusive |= self.settings.level < Level::Share;
         let submission = intake::suffix(id).and_then(|suffix| SubmissionId::new(suffix).ok());
         let Some(submission) = submission else { return };
-        out.push(Action::Submit(Box::new(spec), submission));
+        round.out.push(Action::Submit(Box::new(spec), submission));
     }
 
     /// Cancels a job in Wattle as its owner, unless that was requested a short time ago.
-    pub(super) fn cancel_record(&mut self, now: Timestamp, id: &JobId, out: &mut Vec<Action>) {
+    pub(super) fn cancel_record(&mut self, round: &mut Round<'_>, id: &JobId) {
         let user = self.records.get(id).and_then(|known| known.user.clone());
         let Some(user) = user.and_then(|user| UserId::new(&user).ok()) else { return };
-        if self.may_ask(now, id) {
-            out.push(Action::Cancel(id.clone(), user));
+        if self.memory.may_request(round.look.now, id, self.settings.retry) {
+            round.out.push(Action::Cancel(id.clone(), user));
         }
-    }
-
-    pub(super) fn may_ask(&mut self, now: Timestamp, id: &JobId) -> bool {
-        if self.ask_at.get(id).is_some_and(|at| now < *at) {
-            return false;
-        }
-        self.ask_at.insert(id.clone(), now + self.settings.retry);
-        true
     }
 }

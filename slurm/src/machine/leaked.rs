@@ -6,13 +6,14 @@
 
 use wattle_common::{GpuIndex, NodeId, Timestamp};
 
-use super::{Action, Alarm, SlurmMachine};
-use crate::view::SlurmView;
+use super::look::{Look, Round};
+use super::{Alarm, SlurmMachine};
 
 impl SlurmMachine {
     /// Notes since when Slurm counts each GPU as used without a job. Jobs are read before nodes, so the GPU of a
     /// job that starts in between is without a job for one view.
-    pub(super) fn find_leaks(&mut self, now: Timestamp, view: &SlurmView, out: &mut Vec<Action>) {
+    pub(super) fn find_leaks(&mut self, round: &mut Round<'_>) {
+        let Look { now, view, .. } = *round.look;
         let has = |node: &NodeId, gpu: GpuIndex| {
             let on = view.jobs.values().filter(|job| !job.state.is_final()).flat_map(|job| &job.on);
             on.into_iter().any(|share| share.node == *node && share.gpus.contains(&gpu))
@@ -22,23 +23,24 @@ impl SlurmMachine {
         });
         // Of a job that is not readable neither nodes nor GPUs are known.
         let unused = all.filter(|(node, gpu)| view.unreadable.is_empty() && !has(node, *gpu));
-        let before = std::mem::take(&mut self.leaked_since);
-        self.leaked_since =
+        let before = std::mem::take(&mut self.memory.leaked_since);
+        self.memory.leaked_since =
             unused.map(|gpu| (gpu.clone(), before.get(&gpu).copied().unwrap_or(now))).collect();
         let lasting: Vec<(NodeId, GpuIndex)> = self
+            .memory
             .leaked_since
             .iter()
             .filter(|(_, since)| self.has_lasted(now, **since))
             .map(|(gpu, _)| gpu.clone())
             .collect();
         for (node, gpu) in lasting {
-            self.alarm(Alarm::Leaked { node, gpu }, out);
+            self.alarm(now, Alarm::Leaked { node, gpu }, round.out);
         }
     }
 
     /// The GPUs of a node that are used without a job for longer than a start takes.
     pub(super) fn leaked(&self, now: Timestamp, node: &NodeId) -> impl Iterator<Item = GpuIndex> {
-        let on_node = self.leaked_since.iter().filter(move |((other, _), _)| other == node);
+        let on_node = self.memory.leaked_since.iter().filter(move |((other, _), _)| other == node);
         let lasting = on_node.filter(move |(_, since)| self.has_lasted(now, **since));
         lasting.map(|((_, gpu), _)| *gpu).collect::<Vec<_>>().into_iter()
     }

@@ -2,43 +2,38 @@
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::LaunchState;
-use wattle_common::{JobId, Timestamp};
+use wattle_site::Status;
 
+use super::look::{Case, Round};
 use super::managed::status;
-use super::orders::JobOrder;
-use super::{Action, Alarm, SlurmMachine, Status};
+use super::{Alarm, SlurmMachine};
 use crate::command::Command;
-use crate::view::{SlurmJob, SlurmState};
+use crate::view::SlurmState;
 
 impl SlurmMachine {
     /// Follows a job that Slurm places; returns the state of its newest attempt.
-    pub(super) fn left(
-        &mut self,
-        now: Timestamp,
-        job: &SlurmJob,
-        id: &JobId,
-        order: Option<&JobOrder>,
-        out: &mut Vec<Action>,
-    ) -> Option<Status> {
+    pub(super) fn left(&mut self, round: &mut Round<'_>, case: Case<'_>) -> Option<Status> {
+        let Case { id, job, order } = case;
+        let now = round.look.now;
         if !self.owner_agrees(id, job) {
-            self.alarm(Alarm::Owner { job: id.clone() }, out);
+            self.alarm(now, Alarm::Owner { job: id.clone() }, round.out);
             return None;
         }
         let Some(known) = self.records.get(id).cloned() else {
             if job.state == SlurmState::Running {
-                self.submit(now, id, job, None, out);
+                self.submit(round, case, None);
             }
             return None;
         };
         if known.phase.is_final() {
             let is_live = matches!(job.state, SlurmState::Configuring | SlurmState::Running);
             if is_live && known.phase == JobPhase::Cancelled {
-                self.command(now, job.id, Command::Cancel(job.id), out);
+                self.command(round, job.id, Command::Cancel(job.id));
             }
             return None;
         }
         let attempt = job.restarts + 1;
-        let stops = order.is_some_and(|order| order.stop);
+        let stops = case.stops();
         match job.state {
             SlurmState::Pending => {
                 // Its run ended by a requeue; it is the placer's newest attempt.
@@ -50,9 +45,9 @@ impl SlurmMachine {
                 let is_requested = known.stops_for() == Some(JobPhase::Cancelled);
                 let cancels = is_requested && self.settings.level.places();
                 if cancels {
-                    self.command(now, job.id, Command::Cancel(job.id), out);
+                    self.command(round, job.id, Command::Cancel(job.id));
                 } else if is_requested {
-                    self.alarm(Alarm::NotOurs { job: id.clone() }, out);
+                    self.alarm(now, Alarm::NotOurs { job: id.clone() }, round.out);
                 }
                 let state =
                     if stops && cancels { LaunchState::Stopping } else { LaunchState::Running };
@@ -66,7 +61,7 @@ impl SlurmMachine {
             }
             _ => {
                 let attempt = order.map_or(known.attempt, |order| order.attempt);
-                Some(self.end(now, job, id, &known, attempt, stops, out))
+                Some(self.end(round, case, &known, attempt))
             }
         }
     }

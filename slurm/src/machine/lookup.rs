@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use wattle_common::{JobId, Timestamp};
 
+use super::look::Round;
 use super::{Action, SlurmMachine};
 use crate::command::SlurmError;
 use crate::intake;
@@ -30,25 +31,25 @@ impl SlurmMachine {
     /// The runs of a job that has this restart count, oldest first; requests them if they are not known.
     pub(super) fn past_of(
         &mut self,
-        now: Timestamp,
+        round: &mut Round<'_>,
         id: &JobId,
         restarts: u32,
         submitted_at: Timestamp,
     ) -> Option<&[PastRun]> {
-        let new = Past { restarts, first_at: now, requested_at: None, runs: None };
-        let past = self.past.entry(id.clone()).or_insert_with(|| new.clone());
+        let new = Past { restarts, first_at: round.look.now, requested_at: None, runs: None };
+        let past = self.memory.past.entry(id.clone()).or_insert_with(|| new.clone());
         if past.restarts != restarts {
             *past = new;
         }
         if past.runs.is_none() {
-            self.to_look_up.insert(id.clone(), submitted_at - LOOKUP_BEFORE);
+            round.to_look_up.insert(id.clone(), submitted_at - LOOKUP_BEFORE);
         }
         past.runs.as_deref()
     }
 
     /// Requests runs again that were not complete; returns whether that has lasted too long.
-    pub(super) fn ask_past_again(&mut self, now: Timestamp, id: &JobId) -> bool {
-        let Some(past) = self.past.get_mut(id) else { return false };
+    pub(super) fn request_past_again(&mut self, now: Timestamp, id: &JobId) -> bool {
+        let Some(past) = self.memory.past.get_mut(id) else { return false };
         past.runs = None;
         let is_over = now >= past.first_at + self.settings.absence_max;
         if is_over {
@@ -58,27 +59,28 @@ impl SlurmMachine {
     }
 
     /// Requests the runs of jobs from the accounting database, those of each job once per retry interval.
-    pub(super) fn look_up(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+    pub(super) fn look_up(&mut self, round: &mut Round<'_>) {
+        let now = round.look.now;
         let (mut ids, mut since) = (BTreeSet::new(), now);
-        for (id, submitted_at) in std::mem::take(&mut self.to_look_up) {
-            let Some(past) = self.past.get_mut(&id) else { continue };
+        for (id, submitted_at) in &round.to_look_up {
+            let Some(past) = self.memory.past.get_mut(id) else { continue };
             let is_due = past.requested_at.is_none_or(|at| now >= at + self.settings.retry);
-            let slurm_id = intake::slurm_id(&id).filter(|_| is_due && ids.len() < LOOKUP_MAX);
+            let slurm_id = intake::slurm_id(id).filter(|_| is_due && ids.len() < LOOKUP_MAX);
             if let Some(slurm_id) = slurm_id {
                 past.requested_at = Some(now);
-                since = since.min(submitted_at);
+                since = since.min(*submitted_at);
                 ids.insert(slurm_id);
             }
         }
         if !ids.is_empty() {
-            out.push(Action::Lookup { ids: ids.into_iter().collect(), since });
+            round.out.push(Action::Lookup { ids: ids.into_iter().collect(), since });
         }
     }
 
     pub(super) fn past_read(&mut self, ids: &[u32], runs: Result<Vec<PastRun>, SlurmError>) {
         // Without an answer nothing is known; the question is repeated.
         let Ok(runs) = runs else { return };
-        for (job, past) in &mut self.past {
+        for (job, past) in &mut self.memory.past {
             let slurm_id = intake::slurm_id(job).filter(|id| ids.contains(id));
             // A run of another restart count may be requested meanwhile; its answer follows.
             if let Some(id) = slurm_id.filter(|_| past.requested_at.is_some()) {

@@ -1,50 +1,44 @@
 //! Jobs that Wattle places: one step for each state in Slurm.
 
 use wattle_common::job::JobPhase;
-use wattle_common::messages::LaunchState;
-use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
+use wattle_common::messages::{JobProcesses, LaunchState};
+use wattle_common::{JobId, Timestamp};
+use wattle_site::{JobOrder, Known, Released, Status, Terms};
 
-use super::orders::JobOrder;
-use super::record::Known;
-use super::{Action, Alarm, SlurmMachine, Status, gres};
+use super::look::{Case, Round};
+use super::memory::Memory;
+use super::{Action, Alarm, SlurmMachine, gres};
 use crate::command::{Command, Place};
-use crate::released::Released;
-use crate::terms::{Tag, Terms};
-use crate::view::{SlurmJob, SlurmState, SlurmView};
+use crate::tag::Tag;
+use crate::view::{SlurmJob, SlurmState};
 
 /// Slurm's reason for a job that its owner, or the intake plugin for it, holds.
 const HELD_BY_USER: &str = "JobHeldUser";
 
 impl SlurmMachine {
     /// Takes the next step of a job that Wattle places; returns the state of its newest attempt.
-    pub(super) fn managed(
-        &mut self,
-        now: Timestamp,
-        view: &SlurmView,
-        job: &SlurmJob,
-        id: &JobId,
-        order: Option<&JobOrder>,
-        out: &mut Vec<Action>,
-    ) -> Option<Status> {
+    pub(super) fn managed(&mut self, round: &mut Round<'_>, case: Case<'_>) -> Option<Status> {
+        let Case { id, job, .. } = case;
         if !self.owner_agrees(id, job) {
-            self.alarm(Alarm::Owner { job: id.clone() }, out);
+            self.alarm(round.look.now, Alarm::Owner { job: id.clone() }, round.out);
             return None;
         }
         let Some(known) = self.records.get(id).cloned() else {
-            self.unrecorded(now, job, id, out);
+            self.unrecorded(round, case);
             return None;
         };
         match job.state {
-            SlurmState::Pending => self.pending(now, view, job, id, &known, order, out),
+            SlurmState::Pending => self.pending(round, case, &known),
             SlurmState::Configuring | SlurmState::Running | SlurmState::Completing => {
-                self.running(now, job, id, &known, order, out)
+                self.running(round, case, &known)
             }
-            _ => self.over(now, job, id, &known, order, out),
+            _ => self.over(round, case, &known),
         }
     }
 
     /// A job that the placer does not have.
-    fn unrecorded(&mut self, now: Timestamp, job: &SlurmJob, id: &JobId, out: &mut Vec<Action>) {
+    fn unrecorded(&mut self, round: &mut Round<'_>, case: Case<'_>) {
+        let job = case.job;
         let Some(tag) = Tag::parse(&job.admin_comment) else { return };
         match job.state {
             SlurmState::Pending => {
@@ -54,53 +48,44 @@ impl SlurmMachine {
                 }
                 // Held as an administrator: its owner cannot release it.
                 if !job.held || is_users {
-                    self.to_hold.push(job.id);
+                    round.to_hold.push(job.id);
                 }
                 // The tasks of an array are jobs of their own.
-                let has_tasks = self.settings.level.places() && self.split(now, job, out);
+                let has_tasks = self.settings.level.places() && self.split(round, job);
                 if job.held && !job.waits && !has_tasks {
-                    self.submit(now, id, job, Some(&tag), out);
+                    self.submit(round, case, Some(&tag));
                 }
             }
             SlurmState::Configuring | SlurmState::Running => {
-                self.submit(now, id, job, Some(&tag), out);
+                self.submit(round, case, Some(&tag));
             }
             _ => {}
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the state of one job")]
-    fn pending(
-        &mut self,
-        now: Timestamp,
-        view: &SlurmView,
-        job: &SlurmJob,
-        id: &JobId,
-        known: &Known,
-        order: Option<&JobOrder>,
-        out: &mut Vec<Action>,
-    ) -> Option<Status> {
+    fn pending(&mut self, round: &mut Round<'_>, case: Case<'_>, known: &Known) -> Option<Status> {
+        let Case { id, job, order } = case;
         let released = self.state.released.get(id).copied();
         if known.phase.is_final() {
-            self.command(now, job.id, Command::Cancel(job.id), out);
+            self.command(round, job.id, Command::Cancel(job.id));
             return None;
         }
         if !job.held {
             let is_patient = released.is_some_and(|released| {
                 released.restarts == job.restarts
-                    && now < released.at_us + self.settings.start_patience
+                    && round.look.now < released.at_us + self.settings.start_patience
             });
             // One that has run is pending because slurmctld has lost its start.
-            if !is_patient || known.has_run() || order.is_some_and(|order| order.stop) {
-                self.reasons.insert(job.id, job.reason.clone());
-                self.to_hold.push(job.id);
+            if !is_patient || known.has_run() || case.stops() {
+                self.memory.reasons.insert(job.id, job.reason.clone());
+                round.to_hold.push(job.id);
             }
             return None;
         }
         let last = released.map(|released| released.attempt);
         let last = last.or_else(|| known.has_run().then_some(known.attempt));
         if let Some(last) = last.filter(|last| order.is_none_or(|order| order.attempt <= *last)) {
-            let state = self.end_of_pending(now, job, id, released, order)?;
+            let state = self.end_of_pending(round, case, released)?;
             // An older order is over, too: its number is used up.
             return Some(status(job, order.map_or(last, |order| order.attempt), state));
         }
@@ -113,33 +98,33 @@ impl SlurmMachine {
         }
         if released.is_some() || job.restarts > 0 {
             // A requeue sets a begin time, which the placement clears.
-            if self.has_completed(now, job, id)? {
+            if self.has_completed(round, case)? {
                 return Some(status(job, order.attempt, LaunchState::exited(0)));
             }
         } else if job.waits {
             return None;
         }
-        self.place(now, view, job, id, order, out)
+        self.place(round, case, order)
     }
 
     /// How the newest attempt of a job ended that waits, held, in Slurm; `None` while it is not known.
     fn end_of_pending(
         &mut self,
-        now: Timestamp,
-        job: &SlurmJob,
-        id: &JobId,
+        round: &mut Round<'_>,
+        case: Case<'_>,
         released: Option<Released>,
-        order: Option<&JobOrder>,
     ) -> Option<LaunchState> {
-        if self.has_completed(now, job, id)? {
+        let job = case.job;
+        if self.has_completed(round, case)? {
             return Some(LaunchState::exited(0));
         }
-        if order.is_some_and(|order| order.stop) {
+        if case.stops() {
             return Some(LaunchState::Stopped);
         }
         let has_not_run = released.is_some_and(|released| released.restarts >= job.restarts);
         let error = if has_not_run {
-            let refusal = self.refusals.get(&job.id).or_else(|| self.reasons.get(&job.id));
+            let Memory { refusals, reasons, .. } = &self.memory;
+            let refusal = refusals.get(&job.id).or_else(|| reasons.get(&job.id));
             format!("Slurm did not start it: {}", refusal.unwrap_or(&job.reason))
         } else {
             format!("Slurm put it back into the queue: {}", job.reason)
@@ -148,11 +133,12 @@ impl SlurmMachine {
     }
 
     /// Whether the last run of a pending job completed; `None` while it is not known.
-    fn has_completed(&mut self, now: Timestamp, job: &SlurmJob, id: &JobId) -> Option<bool> {
+    fn has_completed(&mut self, round: &mut Round<'_>, case: Case<'_>) -> Option<bool> {
+        let Case { id, job, .. } = case;
         if !self.settings.has_accounting {
             return Some(false);
         }
-        let runs = self.runs_of(now, id, &job.user, job.restarts, job.submitted_at)?;
+        let runs = self.runs_of(round, id, &job.user, job.restarts, job.submitted_at)?;
         let ran: Vec<_> = runs.iter().filter(|run| run.started_at.is_some()).collect();
         let is_complete = ran.len() >= job.restarts as usize
             && ran.last().is_none_or(|run| run.ended_at.is_some());
@@ -166,25 +152,19 @@ impl SlurmMachine {
             return Some(completed_at.is_some_and(|end| is_completion(end, released, &terms)));
         }
         // The database is behind slurmctld, for a limited time.
-        self.ask_past_again(now, id).then_some(false)
+        self.request_past_again(round.look.now, id).then_some(false)
     }
 
-    fn place(
-        &mut self,
-        now: Timestamp,
-        view: &SlurmView,
-        job: &SlurmJob,
-        id: &JobId,
-        order: &JobOrder,
-        out: &mut Vec<Action>,
-    ) -> Option<Status> {
-        if !self.may_command(now, job.id) {
+    /// Releases a job on the GPUs of its order.
+    fn place(&mut self, round: &mut Round<'_>, case: Case<'_>, order: &JobOrder) -> Option<Status> {
+        let Case { id, job, .. } = case;
+        if !self.may_command(round, job.id) {
             return None;
         }
-        let mut held = gres::held_by_others(view, job.id);
-        held.extend(self.given.iter().cloned());
+        let mut held = gres::held_by_others(round.look.view, job.id);
+        held.extend(round.given.iter().cloned());
         // A job that holds a GPU without an order for it must leave first: Slurm waits for that.
-        held.retain(|(node, gpu)| self.is_shared(node, *gpu, id));
+        held.retain(|(node, gpu)| self.orders.is_shared(node, *gpu, id));
         let gres = match gres::text(self.settings.level, &order.shares, &held) {
             Ok(gres) => gres,
             Err(error) => {
@@ -193,26 +173,18 @@ impl SlurmMachine {
             }
         };
         for share in &order.shares {
-            self.given.extend(share.gpus.iter().map(|gpu| (share.node.clone(), *gpu)));
+            round.given.extend(share.gpus.iter().map(|gpu| (share.node.clone(), *gpu)));
         }
-        self.reasons.remove(&job.id);
+        self.memory.reasons.remove(&job.id);
         let (attempt, restarts) = (order.attempt, job.restarts);
-        let released = Released { attempt, restarts, at_us: now, stop_at_us: None };
-        self.store_release(id, released, out);
+        let released = Released { attempt, restarts, at_us: round.look.now, stop_at_us: None };
+        self.store_release(id, released, round.out);
         let mut nodes: Vec<_> = order.shares.iter().map(|share| share.node.clone()).collect();
         nodes.sort();
         let admin_comment = job.admin_comment.clone();
         let place = Place { id: job.id, admin_comment, gres, nodes, extra: Vec::new() };
-        self.command(now, job.id, Command::Place(place), out);
+        self.command(round, job.id, Command::Place(place));
         None
-    }
-
-    /// Whether a desired state gives a GPU to another job, too.
-    fn is_shared(&self, node: &NodeId, gpu: GpuIndex, id: &JobId) -> bool {
-        self.desired.get(node).is_some_and(|desired| {
-            let mut jobs = desired.jobs.iter();
-            jobs.any(|job| job.job != *id && !job.stop && job.gpus.contains(&gpu))
-        })
     }
 
     /// Stores the release of an attempt, or that a run was found. `released`: `at_us` is not after its start.
@@ -220,22 +192,15 @@ impl SlurmMachine {
         self.state.released.insert(id.clone(), released);
         out.push(Action::StoreReleased(id.clone(), released));
         // The rows of earlier runs do not show the end of this one.
-        self.past.remove(id);
+        self.memory.past.remove(id);
     }
 
-    fn running(
-        &mut self,
-        now: Timestamp,
-        job: &SlurmJob,
-        id: &JobId,
-        known: &Known,
-        order: Option<&JobOrder>,
-        out: &mut Vec<Action>,
-    ) -> Option<Status> {
+    fn running(&mut self, round: &mut Round<'_>, case: Case<'_>, known: &Known) -> Option<Status> {
+        let Case { id, job, order } = case;
         let completes = job.state == SlurmState::Completing;
         if known.phase.is_final() {
             if !completes {
-                self.command(now, job.id, Command::Cancel(job.id), out);
+                self.command(round, job.id, Command::Cancel(job.id));
             }
             return None;
         }
@@ -247,14 +212,14 @@ impl SlurmMachine {
             let is_named = known.has_gpus() || order.is_some_and(|order| order.attempt == attempt);
             Some(attempt).filter(|_| is_named)?
         } else {
-            self.attempt_of_run(now, job, id, known, order, out)
+            self.attempt_of_run(round, case, known)
         };
         let order = order.filter(|order| order.attempt == attempt);
         let stops = order.is_some_and(|order| order.stop);
         if job.state == SlurmState::Configuring && order.is_some() && !stops {
             return None;
         }
-        let state = if stops && self.stop(now, job, id, known, out) {
+        let state = if stops && self.stop(round, case, known) {
             LaunchState::Stopping
         } else {
             LaunchState::Running
@@ -263,15 +228,8 @@ impl SlurmMachine {
     }
 
     /// The attempt of a run: the released one, or a new one that the placer adopts.
-    fn attempt_of_run(
-        &mut self,
-        now: Timestamp,
-        job: &SlurmJob,
-        id: &JobId,
-        known: &Known,
-        order: Option<&JobOrder>,
-        out: &mut Vec<Action>,
-    ) -> u32 {
+    fn attempt_of_run(&mut self, round: &mut Round<'_>, case: Case<'_>, known: &Known) -> u32 {
+        let (Case { id, job, order }, now) = (case, round.look.now);
         let started_at = job.started_at.unwrap_or(now).min(now);
         let released = self.state.released.get(id).copied();
         let newest = order.map_or(0, |order| order.attempt).max(known.attempt);
@@ -300,35 +258,29 @@ impl SlurmMachine {
             }
             None => Released { attempt: newest + 1, ..found },
         };
-        self.store_release(id, found, out);
+        self.store_release(id, found, round.out);
         found.attempt
     }
 
     /// Stops a run as ordered; returns whether it stops.
-    fn stop(
-        &mut self,
-        now: Timestamp,
-        job: &SlurmJob,
-        id: &JobId,
-        known: &Known,
-        out: &mut Vec<Action>,
-    ) -> bool {
+    fn stop(&mut self, round: &mut Round<'_>, case: Case<'_>, known: &Known) -> bool {
+        let (Case { id, job, .. }, now) = (case, round.look.now);
         // The record is stored before the order, but may arrive after it.
         let Some(next) = known.stops_for() else { return false };
         if job.state == SlurmState::Completing {
             return true;
         }
         if next != JobPhase::Queued {
-            self.command(now, job.id, Command::Cancel(job.id), out);
+            self.command(round, job.id, Command::Cancel(job.id));
             return true;
         }
         let signal = known.checkpoint_signal.as_deref();
         let Some(signal) = signal.filter(|_| job.requeue && job.is_batch) else {
-            self.alarm(Alarm::NoConsent { job: id.clone() }, out);
+            self.alarm(now, Alarm::NoConsent { job: id.clone() }, round.out);
             return false;
         };
         let signal = signal.strip_prefix("SIG").unwrap_or(signal);
-        if !self.may_command(now, job.id) {
+        if !self.may_command(round, job.id) {
             return true;
         }
         // Slurm sends SIGTERM with the requeue.
@@ -338,14 +290,14 @@ impl SlurmMachine {
             && let Some(released) = self.state.released.get_mut(id)
         {
             released.stop_at_us = Some(now);
-            out.push(Action::StoreReleased(id.clone(), *released));
+            round.out.push(Action::StoreReleased(id.clone(), *released));
         }
         let is_due = stop_at.is_some_and(|at| now >= at + self.settings.checkpoint_grace);
         if by_requeue || is_due {
-            self.command(now, job.id, Command::RequeueHold(job.id), out);
-        } else if self.to_signal.remove(&job.id) || stop_at.is_none() {
+            self.command(round, job.id, Command::RequeueHold(job.id));
+        } else if self.memory.to_signal.remove(&job.id) || stop_at.is_none() {
             let checkpoint = Command::Checkpoint { id: job.id, signal: signal.to_owned() };
-            self.command(now, job.id, checkpoint, out);
+            self.command(round, job.id, checkpoint);
         }
         true
     }
@@ -381,10 +333,9 @@ pub(super) fn status(job: &SlurmJob, attempt: u32, state: LaunchState) -> Status
         _ => job.ended_at,
     };
     Status {
-        slurm_id: job.id,
-        uid: job.uid,
         attempt,
         state,
+        processes: JobProcesses::Slurm { job: job.id, uid: job.uid },
         on: Vec::new(),
         since: since.unwrap_or(job.submitted_at),
         log_path: job.output.clone(),

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use wattle_runtime::metrics::{Counter, Counters, Gauge, Gauges, Histogram, Metrics};
+use wattle_site::Level;
 
 use crate::command::Command;
-use crate::level::Level;
 use crate::view::{SlurmState, SlurmView};
 
 /// Bounds of the duration of a poll, seconds.

@@ -212,28 +212,28 @@ fn reference_has_every_option_and_key() {
     }
 }
 
-/// The figures of the page on concepts are drawn by the commands below them; each has the jobs of a run.
+/// The figures of the page on concepts are drawn with the options below them; each has the jobs of a run.
 #[test]
 fn figures_are_drawn_from_runs() {
     let page = std::fs::read_to_string(root().join("docs/concepts.md")).unwrap();
-    let programs = program("wattle");
+    let folder = tempfile::tempdir().unwrap();
     for name in ["blocks", "limit", "undo"] {
-        let command = format!("docs/figures/runs.py {name} > docs/figures/{name}.svg");
-        assert!(
-            page.contains(&command) && page.contains(&format!("](figures/{name}.svg)")),
-            "{name}"
-        );
-        let output = Command::new("python3")
-            .arg(repository("docs/figures/runs.py"))
-            .args([name, "--programs"])
-            .arg(programs.parent().unwrap())
-            .output();
-        let Ok(output) = output else {
-            skipped("the book: no python3");
-            return;
-        };
-        let drawn = String::from_utf8(output.stdout).unwrap();
+        let report = format!(" --report docs/figures/{name}.svg`");
+        let before = page.split(&report).next().filter(|before| before.len() < page.len());
+        let options = before.and_then(|before| before.rsplit('`').next());
+        let options = options.unwrap_or_else(|| panic!("{name}: no options"));
+        assert!(page.contains(&format!("](figures/{name}.svg)")), "{name}");
+        let file = folder.path().join(format!("{name}.svg"));
+        let output = Command::new(program("wattle"))
+            .arg("simulate")
+            .args(options.split(' '))
+            .arg("--report")
+            .arg(&file)
+            .current_dir(root())
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let drawn = std::fs::read_to_string(&file).unwrap();
         let title = |svg: &str| values(svg, "aria-label").first().map(ToString::to_string);
         let kept =
             std::fs::read_to_string(root().join(format!("docs/figures/{name}.svg"))).unwrap();
@@ -241,6 +241,6 @@ fn figures_are_drawn_from_runs() {
         // A job's rectangle has its title.
         let jobs = drawn.matches("<title>").count();
         assert!(jobs >= 4 && kept.matches("<title>").count() >= 4, "{name}: {jobs} placements");
-        assert!(name != "limit" || drawn.contains("limit 1.4 kW"), "{name}");
+        assert!(name != "limit" || drawn.contains("limit 1.40\u{a0}kW"), "{name}");
     }
 }

@@ -44,7 +44,8 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
     ("placer", &["common", "grid"], &["runtime"]),
     ("power-agent", &["common", "gpu"], &["runtime"]),
     ("launcher", &["common"], &["runtime"]),
-    ("slurm", &["common"], &["runtime"]),
+    ("site", &["common"], &["runtime"]),
+    ("slurm", &["common", "site"], &["runtime"]),
     ("view", &["common", "placer"], &[]),
     ("web", &["common", "view"], &["runtime"]),
     ("measurements", &["common"], &[]),
@@ -55,7 +56,7 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
         &["common", "world", "grid", "predictor", "placer", "slurm", "measurements"],
         &[],
     ),
-    ("saving", &["common", "world", "placer", "simulator"], &[]),
+    ("saving", &["common", "world", "placer", "simulator", "view"], &[]),
     ("experiments", &["common", "world", "placer", "baselines", "simulator", "saving"], &[]),
     ("lab", &["cli", "predictor", "simulator", "baselines", "experiments", "evaluation"], &[]),
     (
@@ -170,7 +171,7 @@ fn a_service_shell_is_a_feature_that_the_simulator_does_without() {
     }
     let workspace = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let rooms = ["profiler", "predictor", "registry", "placer", "power-agent", "launcher", "slurm"];
-    for room in rooms.into_iter().chain(["gpu"]) {
+    for room in rooms.into_iter().chain(["gpu", "site"]) {
         let line = workspace.lines().find(|l| l.starts_with(&format!("wattle-{room} = "))).unwrap();
         assert!(line.contains("default-features = false"), "{line}");
     }

@@ -18,7 +18,7 @@ use wattle_profiler::shell::metrics::ProfilerMetrics;
 use wattle_registry::service::metrics::RegistryMetrics;
 use wattle_runtime::metrics::{Family, Kind, Metrics};
 use wattle_runtime::testing::{self, skipped};
-use wattle_slurm::level::Level;
+use wattle_slurm::Level;
 use wattle_slurm::shell::metrics::SlurmMetrics;
 use wattle_tests::prometheus::{Prometheus, addresses, get, installed};
 use wattle_tests::{PATIENCE, System, repository, until};

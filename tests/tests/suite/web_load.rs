@@ -75,6 +75,7 @@ fn record(number: u64, running: u64, second: u64) -> JobRecord {
     let reason = |number: u32| RecordedReason {
         at_us: clock::now(),
         policy: "wattle".to_owned(),
+        stage: None,
         decision: format!("placed on n{number}:0"),
         reason: "its share of the GPUs: 1 GPU".to_owned(),
     };

@@ -35,7 +35,7 @@ fn measured(one: &Measured) -> Value {
 fn reasons(record: &JobRecord) -> Vec<Value> {
     let reason = |reason: &wattle_common::messages::RecordedReason| {
         json!({
-            "at_s": seconds(reason.at_us), "policy": reason.policy, "decision": reason.decision,
+            "at_s": seconds(reason.at_us), "by": reason.decided_by(), "decision": reason.decision,
             "reason": reason.reason,
         })
     };
@@ -122,4 +122,30 @@ pub(super) fn content(job: &JobId, model: &Model, now: Now) -> Value {
         "currency": rates.prices.map(|prices| prices.currency.clone()),
         "details": full,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use wattle_common::Timestamp;
+    use wattle_common::job::JobPhase;
+    use wattle_common::messages::RecordedReason;
+    use wattle_testkit::{job_record, job_spec};
+
+    use super::*;
+
+    #[test]
+    fn a_reason_names_the_stage_that_decided_or_the_policy() {
+        let waits = RecordedReason {
+            at_us: Timestamp::from_s(300),
+            policy: "wattle".to_owned(),
+            stage: Some("power limits".to_owned()),
+            decision: "waits".to_owned(),
+            reason: "no power left within the limit of 3.00 kW".to_owned(),
+        };
+        let placed = RecordedReason { stage: None, ..waits.clone() };
+        let mut record = job_record(job_spec("a", 1), JobPhase::Queued);
+        record.reasons = vec![placed, waits];
+        let by: Vec<Value> = reasons(&record).iter().map(|reason| reason["by"].clone()).collect();
+        assert_eq!(by, ["power limits", "wattle"], "the newest comes first");
+    }
 }

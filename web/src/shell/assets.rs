@@ -25,8 +25,10 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 macro_rules! files {
     ($($path:literal: $kind:expr),+ $(,)?) => {
         /// Path, content type, content.
-        const FILES: &[(&str, &str, &[u8])] =
-            &[$(($path, $kind, include_bytes!(concat!("../../assets/", $path)))),+];
+        const FILES: &[(&str, &str, &[u8])] = &[
+            ("plot.css", CSS, wattle_view::PLOT_STYLE.as_bytes()),
+            $(($path, $kind, include_bytes!(concat!("../../assets/", $path)))),+
+        ];
     };
 }
 

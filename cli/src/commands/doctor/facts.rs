@@ -11,8 +11,8 @@ use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver as _, GpuError};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
+use wattle_slurm::Level;
 use wattle_slurm::check::{Report as SlurmReport, check};
-use wattle_slurm::level::Level;
 use wattle_slurm::shell::facts::facts as slurm_facts;
 use wattle_slurm::shell::programs::Programs;
 

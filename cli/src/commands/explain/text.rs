@@ -61,7 +61,7 @@ pub(super) fn describe(
     for reason in &record.reasons {
         let after = reason.at_us.since(record.spec.submitted_at_us).as_secs_f64();
         lines.push(format!("+{:<8} {}", span(after), reason.decision));
-        lines.push(format!("    {}: {}", reason.policy, reason.reason));
+        lines.push(format!("    {}: {}", reason.decided_by(), reason.reason));
     }
     let paths: BTreeSet<&String> = record.log_paths.iter().collect();
     if !paths.is_empty() {
@@ -255,6 +255,7 @@ mod tests {
             reasons: vec![RecordedReason {
                 at_us: at(58),
                 policy: "eaco".to_owned(),
+                stage: None,
                 decision: "placed on n0:0,1".to_owned(),
                 reason: "free GPUs: its workload has no measurement yet".to_owned(),
             }],
@@ -373,6 +374,26 @@ mod tests {
 
             output: /var/log/wattle/jobs/t-9.n0.log"#]]
         .assert_eq(&text);
+    }
+
+    #[test]
+    fn a_stage_that_decided_is_named_in_place_of_the_policy() {
+        let waits = RecordedReason {
+            at_us: at(300),
+            policy: "eaco".to_owned(),
+            stage: Some("power limits".to_owned()),
+            decision: "waits".to_owned(),
+            reason: "no power left within the limit of 3.00 kW".to_owned(),
+        };
+        let mut queued = testkit::job_record(testkit::job_spec("t-9", 2), JobPhase::Queued);
+        queued.reasons.push(waits);
+        let view = JobView::new(queued, &Summaries::new(), at(600));
+        let text = describe(&view, None, &[], None, at(600));
+        let decisions = text.split_once("decisions:\n").unwrap().1;
+        assert_eq!(
+            decisions,
+            "+5 min    waits\n    power limits: no power left within the limit of 3.00 kW"
+        );
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use wattle_runtime::clock;
+use wattle_slurm::Level;
 use wattle_slurm::check::check;
-use wattle_slurm::level::Level;
 use wattle_slurm::shell::facts::facts;
 
 use super::Commands;

@@ -85,6 +85,7 @@ fn requests_and_job_records() {
         reasons: vec![RecordedReason {
             at_us: at(1),
             policy: "eaco".into(),
+            stage: None,
             decision: "placed on n0:0,1".into(),
             reason: "the fullest candidate that keeps every deadline".into(),
         }],
@@ -111,6 +112,14 @@ fn requests_and_job_records() {
     let clock_mhz_max = Some(Frequency::from_mhz(1_080));
     let setting = GpuSetting { clock_mhz_max, ..GpuSetting::DEFAULT };
     check("job-record-set", &JobRecord { setting, ..record.clone() });
+    let waits = RecordedReason {
+        at_us: at(1),
+        policy: "eaco".into(),
+        stage: Some("power limits".into()),
+        decision: "waits".into(),
+        reason: "no power left within the limit of 3.00 kW".into(),
+    };
+    check("job-record-stage", &JobRecord { reasons: vec![waits], ..record.clone() });
     let point = SurfacePoint {
         gpus: 2,
         nodes: 1,

@@ -12,7 +12,7 @@ use crate::live::Event;
 use crate::live::tests::spec;
 use crate::live::tests::world::World;
 
-fn set(world: &mut World, budget: Budget) -> BudgetReply {
+pub(super) fn set(world: &mut World, budget: Budget) -> BudgetReply {
     let request = SetBudget { budget, intensity: None };
     world.deliver(Event::BudgetSet(7, Box::new(request)));
     world.budget_reply.take().expect("every request gets a reply")
@@ -38,7 +38,7 @@ fn entry(from: Timestamp, until: Timestamp, gpus: usize, watts: u64) -> LedgerEn
 }
 
 /// Passes `n` minutes with one ledger entry a minute.
-fn minutes(world: &mut World, n: u64, gpus: usize, watts: u64) {
+pub(super) fn minutes(world: &mut World, n: u64, gpus: usize, watts: u64) {
     for _ in 0..n {
         let from = world.now;
         world.pass(60);

@@ -78,7 +78,7 @@ impl Policy for Wattle {
             sets_gpus: true,
             prices: Some(TIME_PRICES),
             follows_grid: true,
-            needs_exact_durations: false,
+            ..Capabilities::default()
         }
     }
 

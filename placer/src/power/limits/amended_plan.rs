@@ -1,24 +1,26 @@
-//! The plan as the limits leave it.
+//! The plan as the limits leave it, and what they changed.
 
 use wattle_common::job::GpuSetting;
 
 use crate::plan::reason::Reason;
-use crate::plan::{Decision, Plan};
-use crate::power::limits::{Item, LimitedPlan, Role};
+use crate::plan::{Decision, NodeDecision, Plan, SettingChange};
+use crate::power::bounds::Bound;
+use crate::power::limits::item::{Item, Role};
+use crate::power::limits::{LimitedPlan, PowerLimitsReport};
 use crate::power::node_sleep::put_to_sleep;
-use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus};
+use crate::state::gpu_set::{GpuSet, NodeGpus};
 use crate::state::job::State;
 
 impl LimitedPlan<'_> {
-    /// The plan with the chosen settings, without the starts that are held back, and with the stops.
-    pub(super) fn into_plan(self) -> Plan {
+    /// The plan with the chosen settings, without the starts that are held back, and with the stops. `bounds`
+    /// are those that the settings were lowered for.
+    pub(super) fn into_plan(mut self, bounds: &[Bound]) -> (Plan, PowerLimitsReport) {
+        let mut report = PowerLimitsReport::default();
         let mut plan = Plan {
-            held_back: Vec::new(),
             decisions: Vec::with_capacity(self.plan.decisions.len()),
             nodes: self.node_decisions(self.wakes).cloned().collect(),
             again_at: self.plan.again_at,
             blocked: self.plan.blocked.clone(),
-            deferred: self.plan.deferred,
             price: self.plan.price,
             cache: self.plan.cache.clone(),
         };
@@ -26,10 +28,14 @@ impl LimitedPlan<'_> {
             let key = decision.job();
             match decision {
                 Decision::Set { .. } => {}
-                Decision::Start { .. } if self.held_back.contains(&key) => {}
+                Decision::Start { .. } if self.held_back.contains_key(&key) => {}
                 // A co-tenant of a job that is stopped does not start.
                 Decision::Start { on, .. }
-                    if self.is_on(on, |item| self.stopped.contains_key(&item.key)) => {}
+                    if let Some(stopped) =
+                        self.item_on(on, |item| self.stopped.contains_key(&item.key)) =>
+                {
+                    report.held_back.insert(key, self.stopped[&stopped.key].clone());
+                }
                 _ if self.stopped.contains_key(&key) => {}
                 Decision::Start { on, setting, observe, reason, .. } => {
                     // The co-tenants it was to be observed with may be held back.
@@ -37,11 +43,14 @@ impl LimitedPlan<'_> {
                         item.role == Role::Continues
                             || plan.decisions.iter().any(|earlier| earlier.job() == item.key)
                     };
-                    let observe = *observe && self.is_on(on, is_present);
+                    let observe = *observe && self.item_on(on, is_present).is_some();
+                    let item = self.items.iter().find(|item| item.key == key);
+                    let chosen =
+                        item.map_or(*setting, |item| self.choose(item, bounds, &mut report));
                     plan.decisions.push(Decision::Start {
                         job: key,
                         on: on.clone(),
-                        setting: self.chosen_setting(key).unwrap_or(*setting),
+                        setting: chosen,
                         observe,
                         reason: reason.clone(),
                     });
@@ -60,40 +69,74 @@ impl LimitedPlan<'_> {
                 });
                 continue;
             }
-            let setting = item.ladder[item.chosen].0;
-            let changes = setting != *present && !self.keep_settings.contains(&item.key);
-            if item.role == Role::Continues && changes {
-                let reason = self.reason_to_set(item.key, setting);
+            if item.role != Role::Continues || self.keep_settings.contains(&item.key) {
+                continue;
+            }
+            let setting = self.choose(item, bounds, &mut report);
+            if setting != *present {
+                let reason = self.reason_to_set(item, bounds);
                 plan.decisions.push(Decision::Set { job: item.key, setting, reason });
             }
         }
         let wakes_fewer = plan.nodes.len() < self.plan.nodes.len();
-        if self.input.limits.nodes_sleep && (!self.held_back.is_empty() || wakes_fewer) {
-            // The policy counted the nodes of these starts as used.
-            put_to_sleep(self.input, &mut plan);
+        if wakes_fewer {
+            let planned = self.plan.nodes.iter().filter(|decision| !plan.nodes.contains(decision));
+            report.not_woken = planned.map(NodeDecision::node).collect();
         }
-        plan.blocked = self.blocked.or(plan.blocked);
-        plan
+        if self.input.limits.nodes_sleep && (!self.held_back.is_empty() || wakes_fewer) {
+            // The stage of node sleep counted the nodes of these starts as used.
+            report.put_to_sleep = put_to_sleep(self.input, &mut plan);
+        }
+        report.held_back.append(&mut self.held_back);
+        report.stopped = self.stopped;
+        if let Some(blocked) = self.blocked {
+            // A job that waits for a node to wake is in no start.
+            report.held_back.entry(blocked.job).or_insert_with(|| blocked.reason.clone());
+            plan.blocked = Some(blocked);
+        }
+        (plan, report)
     }
 
-    fn chosen_setting(&self, key: JobKey) -> Option<GpuSetting> {
-        let item = self.items.iter().find(|item| item.key == key);
-        item.map(|item| item.ladder[item.chosen].0)
+    /// The chosen setting of an item. Reports it if it is not the planned one.
+    fn choose(
+        &self,
+        item: &Item<'_>,
+        bounds: &[Bound],
+        report: &mut PowerLimitsReport,
+    ) -> GpuSetting {
+        let (from, to) = (item.planned, item.chosen_setting());
+        if from != to {
+            let reason = self.reason_to_change(item, bounds);
+            report.settings.insert(item.key, SettingChange { from, to, reason });
+        }
+        to
     }
 
-    /// Whether such a job runs or starts on some of these GPUs.
-    fn is_on(&self, on: &GpuSet, which: impl Fn(&Item<'_>) -> bool) -> bool {
+    /// Such an item that runs or starts on some of these GPUs.
+    fn item_on(&self, on: &GpuSet, which: impl Fn(&Item<'_>) -> bool) -> Option<&Item<'_>> {
         let overlaps = |a: &NodeGpus, b: &NodeGpus| a.node == b.node && a.gpus & b.gpus != 0;
-        self.items.iter().filter(|item| which(item)).any(|item| {
+        self.items.iter().filter(|item| which(item)).find(|item| {
             item.on.by_node.iter().any(|own| on.by_node.iter().any(|here| overlaps(own, here)))
         })
     }
 
     /// The policy's own reason if it chose this setting.
-    fn reason_to_set(&self, key: JobKey, setting: GpuSetting) -> Reason {
+    fn reason_to_set(&self, item: &Item<'_>, bounds: &[Bound]) -> Reason {
+        let (key, to) = (item.key, item.chosen_setting());
         let by_policy = self.plan.decisions.iter().find(|decision| {
-            matches!(decision, Decision::Set { job, setting: s, .. } if *job == key && *s == setting)
+            matches!(decision, Decision::Set { job, setting, .. } if *job == key && *setting == to)
         });
-        by_policy.map_or(Reason::Reset { setting }, |decision| decision.reason().clone())
+        by_policy
+            .map_or_else(|| self.reason_to_change(item, bounds), |planned| planned.reason().clone())
+    }
+
+    /// Why the chosen setting is not the planned one. A setting that a limit has lowered before rises without
+    /// a reason of its own.
+    fn reason_to_change(&self, item: &Item<'_>, bounds: &[Bound]) -> Reason {
+        match item.lowered_by {
+            Some(index) => bounds[index].stop_reason(),
+            None if self.is_priced => Reason::Priced { price: self.input.limits.price },
+            None => Reason::Reset { setting: item.chosen_setting() },
+        }
     }
 }

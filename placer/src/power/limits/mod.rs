@@ -17,6 +17,7 @@
 //! applied leaves nothing to do.
 
 mod amended_plan;
+mod item;
 mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,15 +28,35 @@ use wattle_common::job::GpuSetting;
 use crate::plan::capabilities::Capabilities;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
-use crate::plan::{Blocked, Decision, NodeDecision, Plan};
+use crate::plan::{Blocked, Decision, NodeDecision, Plan, SettingChange};
 use crate::power::bounds::Bound;
+use crate::power::limits::item::{Item, Role};
 use crate::power::limits::settings::{ladder, priced_setting};
 use crate::power::model::{Estimate, JobGpus, PowerEstimate, PowerSum, baseline_w};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};
 
-/// The plan within all limits.
-pub(crate) fn enforce(policy: Capabilities, input: PlanningInput<'_>, plan: Plan) -> Plan {
+/// What the limits changed in a round.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PowerLimitsReport {
+    /// Jobs that do not start.
+    pub held_back: BTreeMap<JobKey, Reason>,
+    /// Running jobs that are stopped.
+    pub stopped: BTreeMap<JobKey, Reason>,
+    /// Settings that differ from the plan's.
+    pub settings: BTreeMap<JobKey, SettingChange>,
+    /// Nodes that are not woken.
+    pub not_woken: Vec<NodeKey>,
+    /// Decisions about the nodes of jobs that do not start.
+    pub put_to_sleep: Vec<NodeDecision>,
+}
+
+/// Changes the plan until it is within all limits.
+pub(crate) fn enforce(
+    policy: Capabilities,
+    input: PlanningInput<'_>,
+    plan: &mut Plan,
+) -> PowerLimitsReport {
     let limits = input.limits;
     let is_limited = limits.is_power_limited()
         || limits.admission_limit.is_some()
@@ -47,9 +68,9 @@ pub(crate) fn enforce(policy: Capabilities, input: PlanningInput<'_>, plan: Plan
             || is_limited
             || input.state.running().any(|(_, job)| has_setting(job)));
     if !is_limited && !chooses_settings {
-        return plan;
+        return PowerLimitsReport::default();
     }
-    let mut limited = LimitedPlan::new(policy, input, &plan);
+    let mut limited = LimitedPlan::new(policy, input, plan);
     if let Some(limit) = limits.preemption_limit {
         limited.pause_newest(limit.as_w());
     }
@@ -57,76 +78,32 @@ pub(crate) fn enforce(policy: Capabilities, input: PlanningInput<'_>, plan: Plan
         limited.hold_back_new(limit.as_w());
     }
     let bounds = Bound::all(input);
-    for bound in &bounds {
-        limited.fit(bound);
+    for (index, bound) in bounds.iter().enumerate() {
+        limited.fit(index, bound);
     }
     for bound in &bounds {
         limited.wait_for_stops(bound);
     }
-    limited.into_plan()
-}
-
-/// The effect of the plan on a job.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    /// It runs and continues.
-    Continues,
-    /// It draws power until it has stopped.
-    Stops,
-    /// It starts. A job that changes its size is not new.
-    Starts { is_new: bool },
-}
-
-/// A job that draws power under the plan.
-struct Item<'a> {
-    key: JobKey,
-    job: &'a Job,
-    on: &'a GpuSet,
-    role: Role,
-    /// Settings with the expected power of each GPU in watts: the desired one first, then descending.
-    ladder: Vec<(GpuSetting, f64)>,
-    /// Index of the chosen setting.
-    chosen: usize,
-    /// Expected power of each GPU at the present setting, watts; 0 if the job does not run.
-    present_w: f64,
-    /// Its minimum power above idle, watts, by the upper end of its prediction and by the mean.
-    minimum_w: f64,
-    minimum_expected_w: f64,
-}
-
-impl Item<'_> {
-    /// Expected power of each GPU at the chosen setting, watts.
-    fn chosen_w(&self) -> f64 {
-        self.ladder[self.chosen].1
-    }
-    /// Expected power of each GPU at the lowest setting, watts.
-    fn lowest_w(&self) -> f64 {
-        self.ladder.last().map_or(0.0, |rung| rung.1)
-    }
-    /// The index of the first setting of at most this power, or of the last one.
-    fn rung_at(&self, gpu_w: f64) -> usize {
-        self.ladder.iter().position(|rung| rung.1 <= gpu_w).unwrap_or(self.ladder.len() - 1)
-    }
-    fn is_new(&self) -> bool {
-        self.role == Role::Starts { is_new: true }
-    }
-    fn starts(&self) -> bool {
-        matches!(self.role, Role::Starts { .. })
-    }
+    let (amended, report) = limited.into_plan(&bounds);
+    *plan = amended;
+    report
 }
 
 /// A plan and the changes that the limits make to it.
 struct LimitedPlan<'a> {
     input: PlanningInput<'a>,
     reduction: PowerEstimate,
+    /// Whether the energy price chooses the settings, in place of the policy.
+    is_priced: bool,
     plan: &'a Plan,
     items: Vec<Item<'a>>,
     /// How many of the nodes that the plan wakes are woken, the first ones.
     wakes: usize,
     /// The nodes among them that are not woken.
     not_woken: BTreeSet<NodeKey>,
-    /// Starts that are held back, and why the first of them is.
-    held_back: BTreeSet<JobKey>,
+    /// Starts that are held back.
+    held_back: BTreeMap<JobKey, Reason>,
+    /// The first job that waits for power.
     blocked: Option<Blocked>,
     /// Running jobs that are stopped.
     stopped: BTreeMap<JobKey, Reason>,
@@ -152,18 +129,18 @@ impl<'a> LimitedPlan<'a> {
         let mut limited = Self {
             input,
             reduction: PowerEstimate::under(policy),
+            is_priced: !policy.sets_gpus && input.limits.price_sets_clocks,
             plan,
             items: Vec::new(),
             wakes: plan.nodes.iter().filter(|decision| is_wake(decision)).count(),
             not_woken: BTreeSet::new(),
-            held_back: BTreeSet::new(),
+            held_back: BTreeMap::new(),
             blocked: None,
             stopped: BTreeMap::new(),
             keep_settings: BTreeSet::new(),
         };
-        let by_policy = policy.sets_gpus;
         let desired = |gpus: JobGpus<'_>, setting: GpuSetting| {
-            if by_policy {
+            if policy.sets_gpus {
                 setting
             } else if input.limits.price_sets_clocks {
                 priced_setting(input, gpus)
@@ -193,12 +170,13 @@ impl<'a> LimitedPlan<'a> {
                 State::Queued => continue,
             };
             let gpus = JobGpus::on(input, job, gpu_type, on);
+            let planned = set.get(&key).copied().unwrap_or(present);
             let ladder = if role == Role::Stops {
                 vec![(present, gpus.expected_w(input, present))]
             } else {
-                ladder(input, gpus, desired(gpus, set.get(&key).copied().unwrap_or(present)))
+                ladder(input, gpus, desired(gpus, planned))
             };
-            limited.add(key, gpus, on, role, ladder);
+            limited.add(key, gpus, on, role, planned, ladder);
         }
         for decision in &plan.decisions {
             let Decision::Start { job: key, on, setting, .. } = decision else { continue };
@@ -208,7 +186,8 @@ impl<'a> LimitedPlan<'a> {
             let gpu_type = &input.state.node(here.node).facts.gpu_type;
             let gpus = JobGpus::on(input, job, gpu_type, on);
             let role = Role::Starts { is_new: job.next_gpus.is_none() };
-            limited.add(*key, gpus, on, role, ladder(input, gpus, desired(gpus, *setting)));
+            let ladder = ladder(input, gpus, desired(gpus, *setting));
+            limited.add(*key, gpus, on, role, *setting, ladder);
         }
         limited
     }
@@ -219,6 +198,7 @@ impl<'a> LimitedPlan<'a> {
         gpus: JobGpus<'a>,
         on: &'a GpuSet,
         role: Role,
+        planned: GpuSetting,
         ladder: Vec<(GpuSetting, f64)>,
     ) {
         let minimum = |estimate| {
@@ -240,6 +220,8 @@ impl<'a> LimitedPlan<'a> {
             role,
             ladder,
             chosen: 0,
+            lowered_by: None,
+            planned,
             present_w,
             minimum_w,
             minimum_expected_w,
@@ -254,16 +236,15 @@ impl<'a> LimitedPlan<'a> {
         }
         let is_start = |i: &usize| {
             let item = &self.items[*i];
-            item.starts() && !self.held_back.contains(&item.key) && bound.covers_any(item.on)
+            item.starts() && !self.held_back.contains_key(&item.key) && bound.covers_any(item.on)
         };
         let starts: Vec<usize> = (0..self.items.len()).rev().filter(is_start).collect();
         let power_w = |n: usize| self.with_stopping_w(bound, &starts[..n]);
         let count = fewest(starts.len(), |n| power_w(n) <= bound.limit_w);
         if let Some(last) = count.checked_sub(1) {
             let reason = bound.hold_reason(power_w(last));
-            self.blocked = Some(Blocked { job: self.items[starts[last]].key, reason });
+            self.hold_back(&starts[..count], starts[last], reason);
         }
-        self.held_back.extend(starts[..count].iter().map(|&i| self.items[i].key));
         if self.with_stopping_w(bound, &[]) > bound.limit_w {
             let wakes = self.node_decisions(self.wakes).filter(|decision| is_wake(decision));
             let wakes = wakes.map(NodeDecision::node).filter(|node| bound.covers(*node));
@@ -276,7 +257,7 @@ impl<'a> LimitedPlan<'a> {
     /// items, watts.
     fn with_stopping_w(&self, bound: &Bound, without: &[usize]) -> f64 {
         let without: BTreeSet<JobKey> = without.iter().map(|&i| self.items[i].key).collect();
-        let is_left_out = |key: &JobKey| self.held_back.contains(key) || without.contains(key);
+        let is_left_out = |key: &JobKey| self.held_back.contains_key(key) || without.contains(key);
         let mut sum = PowerSum::new(self.input);
         for item in self.items.iter().filter(|item| !is_left_out(&item.key)) {
             let stops = self.stopped.contains_key(&item.key);
@@ -287,7 +268,7 @@ impl<'a> LimitedPlan<'a> {
 
     /// Whether an item is neither held back nor stopped.
     fn remains(&self, item: &Item<'a>) -> bool {
-        !self.held_back.contains(&item.key) && !self.stopped.contains_key(&item.key)
+        !self.held_back.contains_key(&item.key) && !self.stopped.contains_key(&item.key)
     }
 
     /// Expected power within a bound if each remaining job has this power of each GPU, watts.
@@ -355,9 +336,9 @@ impl<'a> LimitedPlan<'a> {
             let is_alone = std::mem::take(&mut is_first);
             jobs_w += if is_alone { item.minimum_expected_w } else { item.minimum_w };
             if baseline_w + jobs_w > limit_w {
-                self.hold_back(i, baseline_w + jobs_w, limit_w);
-                let rest = self.items[i..].iter().filter(|item| item.is_new());
-                self.held_back.extend(rest.map(|item| item.key));
+                let rest = (i..self.items.len()).filter(|&i| self.items[i].is_new());
+                let rest: Vec<usize> = rest.collect();
+                self.hold_back(&rest, i, held_back(baseline_w + jobs_w, limit_w));
                 self.wakes = 0;
                 return;
             }
@@ -375,15 +356,17 @@ impl<'a> LimitedPlan<'a> {
         self.wakes = wakes;
     }
 
-    fn hold_back(&mut self, item: usize, power_w: f64, limit_w: f64) {
-        let job = self.items[item].key;
-        self.held_back.insert(job);
-        self.blocked = Some(Blocked { job, reason: held_back(power_w, limit_w) });
+    /// Holds back these items, of which `first` is the first in the plan.
+    fn hold_back(&mut self, items: &[usize], first: usize, reason: Reason) {
+        for &item in items {
+            self.held_back.entry(self.items[item].key).or_insert_with(|| reason.clone());
+        }
+        self.blocked = Some(Blocked { job: self.items[first].key, reason });
     }
 
     /// A power bound: wakes fewer nodes, holds back starts, stops jobs, and lowers settings until the
     /// expected power is within it.
-    fn fit(&mut self, bound: &Bound) {
+    fn fit(&mut self, index: usize, bound: &Bound) {
         let limit_w = bound.limit_w;
         let covered = |item: &Item<'_>| bound.covers_any(item.on);
         let is_known = self.items.iter().all(|item| !covered(item) || self.is_power_known(item));
@@ -403,12 +386,11 @@ impl<'a> LimitedPlan<'a> {
         let is_start = |i: &usize| self.items[*i].starts() && covered(&self.items[*i]);
         let starts: Vec<usize> = (0..self.items.len()).rev().filter(is_start).collect();
         let count = fewest(starts.len(), |n| fits(self.lowest_w(bound, &[], &starts[..n])));
-        let is_held_back = |n: &usize| self.held_back.contains(&self.items[starts[*n]].key);
+        let is_held_back = |n: &usize| self.held_back.contains_key(&self.items[starts[*n]].key);
         if let Some(last) = (0..count).rev().find(|n| !is_held_back(n)) {
             let reason = bound.hold_reason(self.lowest_w(bound, &[], &starts[..last]));
-            self.blocked = Some(Blocked { job: self.items[starts[last]].key, reason });
+            self.hold_back(&starts[..count], starts[last], reason);
         }
-        self.held_back.extend(starts[..count].iter().map(|&i| self.items[i].key));
 
         if !is_known {
             // After a restart, until the ledger's next entry: running jobs keep their settings.
@@ -438,7 +420,10 @@ impl<'a> LimitedPlan<'a> {
         let level = levels.partition_point(|&gpu_w| fits(gpu_w)).saturating_sub(1);
         let gpu_w = levels.get(level).copied().unwrap_or(0.0);
         for item in &mut self.items {
-            item.chosen = rung(item, gpu_w);
+            let lower = rung(item, gpu_w);
+            if lower > item.chosen {
+                (item.chosen, item.lowered_by) = (lower, Some(index));
+            }
         }
     }
 

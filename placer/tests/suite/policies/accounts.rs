@@ -8,7 +8,7 @@ use wattle_baselines::{NAMES, policy};
 use wattle_common::job::GpuRequest;
 use wattle_placer::accounts::Account;
 use wattle_placer::accounts::rules::{AccountRules, FairShare, ProjectRule, UserRule};
-use wattle_placer::{JobFacts, JobKey, Plan, Policy, Reason, check, solve};
+use wattle_placer::{JobFacts, JobKey, Policy, Reason, Round, Stage, check, solve};
 
 use crate::policies::helpers::{arrive, cluster, facts};
 use crate::policies::plans::{Step, happen, spelling, step};
@@ -22,16 +22,17 @@ fn of(user_name: &str, job: &str, gpus: u32) -> JobFacts {
     JobFacts { user: user(user_name), can_stop: true, ..facts(job, gpus) }
 }
 
-/// Plans and carries out until nothing is left to do; returns the last plan.
-fn carry_out(site: &mut Site, policy: &dyn Policy) -> Plan {
+/// Plans and carries out until nothing is left to do; returns the last round.
+fn carry_out(site: &mut Site, policy: &dyn Policy) -> Round {
     let mut plans = Vec::new();
     for _ in 0..20 {
-        let plan = solve(policy, site.input());
+        let round = solve(policy, site.input());
+        let plan = round.plan.clone();
         assert_eq!(check(site.input(), &plan), [], "{} made {plan:?}", policy.name());
         site.apply(&plan);
         site.complete_stops();
         if plan.is_empty() {
-            return plan;
+            return round;
         }
         plans.push(plan);
     }
@@ -96,14 +97,18 @@ fn a_quota_holds_back_starts_in_order_and_nothing_else() {
         site.limits.accounts = Arc::new(quota(4));
         arrive(&mut site, of("ada", "a-0", 3), Some(1));
         let large = arrive(&mut site, of("ada", "a-1", 4), Some(1));
-        arrive(&mut site, of("ada", "a-2", 1), Some(1));
+        let small = arrive(&mut site, of("ada", "a-2", 1), Some(1));
         arrive(&mut site, of("bob", "b-0", 4), Some(1));
-        let plan = carry_out(&mut site, &*policy);
+        let reports = carry_out(&mut site, &*policy).reports;
         let expected = BTreeMap::from([(user("ada"), 3), (user("bob"), 4)]);
         assert_eq!(held(&site), expected, "{name}");
-        let [first] = plan.held_back.as_slice() else { panic!("{name}: {plan:?}") };
+        assert_eq!(reports.accounts.first, [large], "{name}");
+        // The small job does not overtake the large one, for the same reason.
         let reason = Reason::Quota { account: Account::User(user("ada")), gpus_max: 4 };
-        assert_eq!((first.job, &first.reason), (large, &reason), "{name}");
+        for job in [large, small] {
+            let why = reports.why_held_back(job);
+            assert_eq!(why, Some((Stage::Accounts, reason.clone())), "{name}");
+        }
         ends(&mut site, "a-0");
         carry_out(&mut site, &*policy);
         assert_eq!(held(&site)[&user("ada")], 4, "{name}");
@@ -184,11 +189,13 @@ fn projects_count_over_all_their_users() {
         arrive(&mut site, JobFacts { project: user("nlp"), ..of(owner, job, 1) }, None);
     }
     arrive(&mut site, of("cleo", "d", 1), None);
-    let plan = carry_out(&mut site, &*fifo);
+    let reports = carry_out(&mut site, &*fifo).reports;
     let ran: Vec<String> = site.running().map(|(_, job)| job.facts.id.to_string()).collect();
     assert_eq!(ran, ["a", "b", "d"]);
     let account = Account::Project(user("nlp"));
-    assert_eq!(plan.held_back[0].reason, Reason::Quota { account, gpus_max: 2 });
+    let [first] = reports.accounts.first[..] else { panic!("{reports:?}") };
+    let reason = Reason::Quota { account, gpus_max: 2 };
+    assert_eq!(reports.why_held_back(first), Some((Stage::Accounts, reason)));
 }
 
 /// The section `[accounts]` of the documentation.

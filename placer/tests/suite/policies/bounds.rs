@@ -12,13 +12,13 @@ use wattle_placer::policies::Capabilities;
 use wattle_placer::power::model::{PowerEstimate, expected_power, min_power};
 use wattle_placer::{
     Decision, FixedCaps, GpuPower, GpuSet, JobFacts, JobKey, NodeKey, Plan, PlanningInput, Policy,
-    Reads, Reason, State, check, solve,
+    Reads, Reason, State, check,
 };
 
 use crate::policies::helpers::{arrive, cluster, facts, surface};
 
 /// Nodes whose hosts draw 300 W, with GPUs of 250 W that idle at 40 W.
-fn bounded(sizes: &[u32]) -> Site {
+pub(super) fn bounded(sizes: &[u32]) -> Site {
     let mut site = cluster(sizes);
     let draw = GpuPower {
         idle: Power::from_w(40),
@@ -32,7 +32,7 @@ fn bounded(sizes: &[u32]) -> Site {
 
 /// One round, checked and applied; stopping jobs still hold their GPUs.
 fn round(site: &mut Site, policy: &dyn Policy) -> Plan {
-    let plan = solve(policy, site.input());
+    let plan = site.plan(policy);
     assert_eq!(check(site.input(), &plan), [], "{} made {plan:?}", policy.name());
     site.apply(&plan);
     plan
@@ -184,12 +184,12 @@ fn the_node_of_a_job_held_back_sleeps_after_the_usual_time() {
         Some(min_power(site.input(), PowerEstimate::under(fifo.capabilities())).upper);
     arrive(&mut site, facts("second", 1), Some(2));
     site.advance_to(Timestamp::from_s(600));
-    let plan = solve(&*fifo, site.input());
+    let plan = site.plan(&*fifo);
     assert!(matches!(plan.blocked.as_ref().unwrap().reason, Reason::HeldBack { .. }), "{plan:?}");
     assert_eq!((plan.decisions, plan.nodes), (vec![], vec![]));
     assert_eq!(plan.again_at, Some(Timestamp::from_s(3_600)));
     site.advance_to(Timestamp::from_s(3_600));
-    assert_eq!(solve(&*fifo, site.input()).nodes.len(), 1);
+    assert_eq!(site.plan(&*fifo).nodes.len(), 1);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_price_sets_the_clocks_of_policies_that_set_none() {
 }
 
 /// A policy with constant decisions.
-struct Constant(Vec<Decision>);
+pub(super) struct Constant(pub(super) Vec<Decision>);
 
 impl Policy for Constant {
     fn name(&self) -> &str {

@@ -94,7 +94,7 @@ fn eaco_undoes_a_placement_that_breaks_a_deadline() {
         report(&mut site, urgent, s / 2);
         report(&mut site, newcomer, s / 2);
     }
-    let plan = eaco.solve(site.input());
+    let plan = site.plan(&*eaco);
     expect_test::expect![[r#"
         newcomer undone: at its measured speed urgent would end at 2000.000000s, deadline 1100.000000s
     "#]]

@@ -11,7 +11,7 @@ fn fifo_blocks_at_its_head_and_rejects_infeasible_jobs() {
         site.job_arrived(facts(name, gpus));
     }
     let fifo = policy("fifo").unwrap();
-    let plan = fifo.solve(site.input());
+    let plan = site.plan(&*fifo);
     expect_test::expect![[r#"
         a on n0:0,1,2: head of the queue; first fit in node order
         b on n1:0,1: head of the queue; first fit in node order
@@ -21,7 +21,7 @@ fn fifo_blocks_at_its_head_and_rejects_infeasible_jobs() {
     .assert_eq(&show(&site, &plan));
     decide(&mut site, &*fifo);
     site.end("b");
-    let plan = fifo.solve(site.input());
+    let plan = site.plan(&*fifo);
     expect_test::expect![[r#"
         c on n1:0,1,2,3 n2:0,1: head of the queue; first 2 free nodes
         d on n0:3: head of the queue; first fit in node order

@@ -10,7 +10,7 @@ use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_placer::plan::check::Violation;
 use wattle_placer::power::groups::{PowerBound, PowerGroup};
 use wattle_placer::power::model::enforced_cap;
-use wattle_placer::{Decision, GpuPower, NodeKey, Plan, Policy, Reason, check, solve};
+use wattle_placer::{Decision, GpuPower, NodeKey, Plan, Policy, Reason, check};
 
 use crate::policies::helpers::{arrive, cluster, facts};
 use crate::support::{Site, job_facts};
@@ -42,7 +42,7 @@ fn group(nodes: &[usize], limit_w: u64) -> PowerBound {
 fn settle(site: &mut Site, policy: &dyn Policy) -> Vec<Plan> {
     let mut plans = Vec::new();
     for _ in 0..60 {
-        let plan = solve(policy, site.input());
+        let plan = site.plan(policy);
         assert_eq!(check(site.input(), &plan), [], "{} made {plan:?}", policy.name());
         site.apply(&plan);
         site.complete_stops();
@@ -134,7 +134,7 @@ fn the_checker_finds_a_start_above_a_bound() {
     let fifo = policy("fifo").unwrap();
     let mut site = limited(&[2, 2], Vec::new());
     arrive(&mut site, facts("a", 2), Some(2));
-    let plan = solve(&*fifo, site.input());
+    let plan = site.plan(&*fifo);
     assert_eq!(check(site.input(), &plan), []);
     for (bound, name) in [
         (group(&[0, 1], 2 * HOST_W + 4 * IDLE_W + 100), "rack"),

@@ -99,10 +99,10 @@ pub(crate) fn report(site: &mut Site, key: JobKey, step: u64, steps_total: u64) 
 
 /// Solves, checks, applies, and solves again.
 pub(crate) fn decide(site: &mut Site, policy: &dyn Policy) -> Plan {
-    let plan = policy.solve(site.input());
+    let plan = site.plan(policy);
     assert_eq!(check(site.input(), &plan), [], "{} made {plan:?}", policy.name());
     site.apply(&plan);
-    let again = policy.solve(site.input());
+    let again = site.plan(policy);
     assert!(again.is_empty(), "{}: {plan:?} left {again:?} to do", policy.name());
     plan
 }
@@ -112,7 +112,7 @@ pub(crate) fn decide(site: &mut Site, policy: &dyn Policy) -> Plan {
 pub(crate) fn decide_until_empty(site: &mut Site, policy: &dyn Policy) {
     let mut plans = Vec::new();
     for _ in 0..4 {
-        let plan = policy.solve(site.input());
+        let plan = site.plan(policy);
         assert_eq!(check(site.input(), &plan), [], "{} made {plan:?}", policy.name());
         site.apply(&plan);
         if plan.is_empty() {

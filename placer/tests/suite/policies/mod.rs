@@ -13,4 +13,5 @@ mod plans;
 mod priority;
 mod share;
 mod sleep;
+mod stages;
 mod watch;

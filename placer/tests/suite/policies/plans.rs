@@ -15,6 +15,7 @@ use wattle_placer::{
 };
 
 use crate::policies::helpers::{arrive, cluster, decide_until_empty, facts, learn, node};
+use crate::policies::stages::assert_consistent;
 
 #[derive(Clone, Debug)]
 pub(super) enum Step {
@@ -257,7 +258,9 @@ proptest! {
             }
             limits.apply(&mut site);
             for _ in 0..3 {
-                let plan = solve(policy.as_ref(), site.input());
+                let round = solve(policy.as_ref(), site.input());
+                assert_consistent(&site, &round);
+                let plan = round.plan;
                 prop_assert_eq!(check(site.input(), &plan), []);
                 for decision in &plan.decisions {
                     let stops = matches!(decision, Decision::Stop { .. } | Decision::Undo { .. });

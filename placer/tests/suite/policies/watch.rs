@@ -12,7 +12,7 @@ use crate::policies::helpers::{arrive, cluster, decide, facts, learn};
 const PACKERS: [&str; 3] = ["fifo-packed", "gandiva", "wattle"];
 
 /// All jobs report this many steps, with 50 in an epoch.
-fn report(site: &mut Site, jobs: &[JobKey], step: u64) {
+pub(super) fn report(site: &mut Site, jobs: &[JobKey], step: u64) {
     let at = site.now();
     for &key in jobs {
         let progress = Progress {
@@ -36,7 +36,7 @@ fn runs(site: &Site, key: JobKey) -> bool {
 
 /// One GPU with an old job and a new co-tenant. Both are light: one step per second exclusively, and
 /// predicted speeds that sum to 1.96.
-fn paired(name: &str) -> (Site, JobKey, JobKey) {
+pub(super) fn paired(name: &str) -> (Site, JobKey, JobKey) {
     let policy = policy(name).unwrap();
     let mut site = cluster(&[1]);
     site.advance_to(Timestamp::from_s(100));

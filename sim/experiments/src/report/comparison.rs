@@ -54,6 +54,16 @@ pub fn comparison_page(comparisons: &[Comparison], recorded: &[Recorded]) -> Str
     page(&format!("Wattle: {}", first.scenario), &lead, &sections)
 }
 
+/// The runs, frontiers and bounds of a comparison over energy, as an SVG file.
+#[must_use]
+pub fn comparison_figure(comparison: &Comparison) -> String {
+    let families = families(comparison);
+    let bounds = &comparison.bounds;
+    let limit = Limit { tight: &bounds.frontier, alone: &bounds.alone };
+    let (curves, unit) = curves(comparison, &families, &[], counted_kwh, "Energy");
+    frontier_plot::figure(&heading(comparison), &curves, Some(limit), "Energy", unit)
+}
+
 /// The other cases, collapsed.
 fn others(comparisons: &[Comparison]) -> Markup {
     html! {
@@ -172,13 +182,7 @@ fn plot(
     limit: Option<Limit<'_>>,
     quantity: &str,
 ) -> Markup {
-    let most = comparison.policies.iter().filter_map(total).fold(0.0, f64::max);
-    let unit = if quantity == "Energy" { Unit::energy(most) } else { Unit::carbon(most) };
-    let curves: Vec<Curve<'_>> = families
-        .iter()
-        .enumerate()
-        .map(|(slot, family)| curve(comparison, family, slot, shown, total, unit))
-        .collect();
+    let (curves, unit) = curves(comparison, families, shown, total, quantity);
     let unfinished =
         comparison.policies.iter().filter(|run| run.outcome.finished < run.outcome.jobs).count();
     html! {
@@ -204,6 +208,22 @@ fn plot(
             }
         }
     }
+}
+
+/// A curve for each policy, and the unit of its totals.
+fn curves<'a>(
+    comparison: &Comparison,
+    families: &[&'a str],
+    shown: &[usize],
+    total: fn(&Swept) -> Option<f64>,
+    quantity: &str,
+) -> (Vec<Curve<'a>>, Unit) {
+    let most = comparison.policies.iter().filter_map(total).fold(0.0, f64::max);
+    let unit = if quantity == "Energy" { Unit::energy(most) } else { Unit::carbon(most) };
+    let curves = families.iter().enumerate();
+    let curves =
+        curves.map(|(slot, family)| curve(comparison, family, slot, shown, total, unit)).collect();
+    (curves, unit)
 }
 
 fn curve<'a>(

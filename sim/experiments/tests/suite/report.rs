@@ -7,7 +7,7 @@ use wattle_common::job::GpuRequest;
 use wattle_experiments::compare::{
     Accounting, Case, CompareOptions, Comparer, Knobs, Neighbours, Orders, Surfaces, Worlds,
 };
-use wattle_experiments::report::{comparison_page, record};
+use wattle_experiments::report::{comparison_figure, comparison_page, record};
 use wattle_simulator::{CarbonSeries, Forecast, Lengths, Scenario, SimJob, Work};
 use wattle_world::World;
 
@@ -110,4 +110,11 @@ fn a_comparison_page_is_complete() {
     assert!(page.contains("What keeps powerflow from the bound"));
     assert!(page.contains("head of the queue; first fit in node order"));
     assert!(page.contains("least on, is <strong>powerflow</strong>"));
+    let figure = comparison_figure(&comparisons[0]);
+    assert!(figure.starts_with("<svg xmlns=") && !figure.contains("<div"), "{figure}");
+    let texts = texts_of(&format!("<!DOCTYPE html>{figure}"), &["text"]);
+    assert!(texts[0].starts_with("small: load 0.70"), "{texts:?}");
+    for expected in ["lower bound", "powerflow", "fifo", "Energy, kWh"] {
+        assert!(texts.iter().any(|text| text == expected), "{expected}: {texts:?}");
+    }
 }

@@ -1,4 +1,4 @@
-//! The axes of a plot: grid, tick labels, and labels at the ends of lines.
+//! The axes of a plot: grid, tick labels, and labels at the ends of lines, as a [`Frame`].
 //!
 //! A plot is as wide as the page and has a fixed height, and its text keeps its size. Horizontal
 //! positions are percentages, vertical positions are pixels; only lines and areas are in a
@@ -6,6 +6,7 @@
 
 use maud::{Markup, html};
 
+use super::frame::Frame;
 use super::scale::Scale;
 
 /// Height of the tick labels below a plot, pixels.
@@ -83,33 +84,32 @@ impl Axes<'_> {
     }
 
     /// The plot: `stretched` holds lines and areas, `upright` marks and text.
-    pub(super) fn draw(&self, stretched: &Markup, upright: &Markup, labels: Vec<Label>) -> Markup {
+    pub(super) fn draw(self, stretched: &Markup, upright: &Markup, labels: Vec<Label>) -> Frame {
         let height = self.height;
-        let total = height + if self.numbered { BELOW } else { BETWEEN };
         let y = |share: f64| format!("{:.1}", f64::from(height) * (1.0 - share));
         let x = |share: f64| format!("{:.2}%", 100.0 * share);
-        html! {
-            div.frame {
-                svg.numbers height=(total) aria-hidden="true" {
-                    @for (share, text) in self.ys.ticks() {
-                        text x="100%" dx="-7" y=(y(share)) { (text) }
+        Frame {
+            height: height + if self.numbered { BELOW } else { BETWEEN },
+            numbers: html! {
+                @for (share, text) in self.ys.ticks() {
+                    text x="100%" dx="-7" y=(y(share)) { (text) }
+                }
+            },
+            area: html! {
+                g.grid {
+                    @for (share, _) in self.ys.ticks() {
+                        line x1="0" x2="100%" y1=(y(share)) y2=(y(share)) {}
+                    }
+                    @for (share, _) in self.xs.ticks() {
+                        line x1=(x(share)) x2=(x(share)) y1="0" y2=(height) {}
                     }
                 }
-                svg.area height=(total) role="img" aria-label=(self.description) {
-                    g.grid {
-                        @for (share, _) in self.ys.ticks() {
-                            line x1="0" x2="100%" y1=(y(share)) y2=(y(share)) {}
-                        }
-                        @for (share, _) in self.xs.ticks() {
-                            line x1=(x(share)) x2=(x(share)) y1="0" y2=(height) {}
-                        }
-                    }
-                    (picture(height, stretched))
-                    @if self.numbered { (ticks_below(self.xs, height + 16)) }
-                    (upright)
-                }
-                svg.ends height=(total) aria-hidden="true" { (ends(labels, f64::from(height))) }
-            }
+                (picture(height, stretched))
+                @if self.numbered { (ticks_below(self.xs, height + 16)) }
+                (upright)
+            },
+            ends: ends(labels, f64::from(height)),
+            description: self.description,
         }
     }
 }

@@ -8,6 +8,7 @@ use maud::{Markup, html};
 
 use super::axes::{Axes, Label};
 use super::format::Unit;
+use super::frame::{self, Frame, Part};
 use super::markers;
 use super::scale::Scale;
 
@@ -58,12 +59,41 @@ struct Plot<'a> {
     time: Unit,
 }
 
-/// The plot. `quantity` names the horizontal axis, `unit` is its unit.
+/// The plot in a page. `quantity` names the horizontal axis, `unit` is its unit.
 pub fn draw(curves: &[Curve<'_>], limit: Option<Limit<'_>>, quantity: &str, unit: Unit) -> Markup {
-    let runs = || curves.iter().flat_map(|curve| &curve.runs);
-    if runs().next().is_none() {
-        return html! { p.note { "No run finished all its jobs, so there is nothing to plot." } };
+    match parts(curves, limit, quantity, unit) {
+        Some((time, frame, total)) => html! {
+            p.axis { (time) }
+            (frame)
+            p class="axis across" { (total) }
+        },
+        None => html! { p.note { "No run finished all its jobs, so there is nothing to plot." } },
     }
+}
+
+/// The plot as an SVG file; without a plot if no run finished all its jobs.
+pub fn figure(
+    title: &str,
+    curves: &[Curve<'_>],
+    limit: Option<Limit<'_>>,
+    quantity: &str,
+    unit: Unit,
+) -> String {
+    let parts = parts(curves, limit, quantity, unit).into_iter();
+    let parts = parts
+        .flat_map(|(time, frame, total)| [Part::Text(time), Part::Plot(frame), Part::Axis(total)]);
+    frame::figure(title, &parts.collect::<Vec<_>>())
+}
+
+/// The names of the vertical and the horizontal axis around the plot.
+fn parts(
+    curves: &[Curve<'_>],
+    limit: Option<Limit<'_>>,
+    quantity: &str,
+    unit: Unit,
+) -> Option<(String, Frame, String)> {
+    let runs = || curves.iter().flat_map(|curve| &curve.runs);
+    runs().next()?;
     let others = || curves.iter().flat_map(|curve| curve.others.iter().flatten());
     let totals = || runs().map(|run| run.total).chain(others().map(|point| point.0));
     let times = || runs().map(|run| run.jct_s).chain(others().map(|point| point.1));
@@ -97,14 +127,9 @@ pub fn draw(curves: &[Curve<'_>], limit: Option<Limit<'_>>, quantity: &str, unit
     };
     let labels = limit.iter().flat_map(|limit| plot.bound_labels(*limit));
     let labels = labels.chain(curves.iter().filter_map(|curve| plot.curve_label(curve))).collect();
-    html! {
-        p.axis {
-            "Mean completion time, " (time.axis())
-            @if ys.is_log() { ", logarithmic" }
-        }
-        (plot.axes.draw(&lines, &marks, labels))
-        p class="axis across" { (quantity) ", " (unit.axis()) }
-    }
+    let log = if ys.is_log() { ", logarithmic" } else { "" };
+    let time = format!("Mean completion time, {}{log}", time.axis());
+    Some((time, plot.axes.draw(&lines, &marks, labels), format!("{quantity}, {}", unit.axis())))
 }
 
 impl Plot<'_> {
@@ -128,7 +153,7 @@ impl Plot<'_> {
                     self.path(&tight),
                     self.axes.x(first.0)
                 )) {}
-                path.bound d=(self.level(*last)) {}
+                path class="line bound" d=(self.level(*last)) {}
             }
             (self.line(&alone, "bound alone"))
             (self.line(&tight, "bound"))
@@ -138,7 +163,7 @@ impl Plot<'_> {
     fn bound_labels(&self, limit: Limit<'_>) -> impl Iterator<Item = Label> + use<> {
         let label = |points: &[(f64, f64)], name: &str| {
             let y = self.axes.y(self.scaled(thinned(points)).last()?.1);
-            let class = "limit".to_owned();
+            let class = "bound".to_owned();
             let label =
                 Label { y, text: name.to_owned(), below: Vec::new(), class, mark: html! {} };
             (0.0..=f64::from(HEIGHT)).contains(&y).then_some(label)
@@ -156,7 +181,7 @@ impl Plot<'_> {
             }
             (self.line(&best, &class))
             @if let Some(last) = best.last() {
-                path class={ (class) " beyond" } d=(self.level(*last)) {}
+                path class={ "line " (class) " beyond" } d=(self.level(*last)) {}
             }
         }
     }
@@ -186,7 +211,7 @@ impl Plot<'_> {
 
     fn line(&self, points: &[(f64, f64)], class: &str) -> Markup {
         html! {
-            @if points.len() > 1 { path class=(class) d=(self.path(points)) {} }
+            @if points.len() > 1 { path class={ "line " (class) } d=(self.path(points)) {} }
         }
     }
 

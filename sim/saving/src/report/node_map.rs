@@ -1,17 +1,21 @@
 //! Jobs on GPUs over time: a row per GPU, a band per node; sleeping nodes are hatched.
 //!
 //! A job has its workload's colour. A job that shares its GPUs covers the lower part of its
-//! co-tenants. The largest rectangles have tooltips; smaller ones are merged into paths, the
-//! shortest are drawn as grey stripes, and rectangles beyond the page's size limit are counted.
+//! co-tenants. The largest rectangles have tooltips, and names where rows are high enough
+//! ([`super::job_names`]); smaller ones are merged into paths, the shortest are drawn as grey stripes, and
+//! rectangles beyond the page's size limit are counted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use maud::{Markup, html};
+use maud::{Markup, Render, html};
 use wattle_placer::state::gpu_set::bits;
 
 use super::axes::{ACROSS, picture, ticks_below};
 use super::format::duration;
+use super::frame::Frame;
+use super::job_names;
+use super::recorded::Recorded;
 use super::scale::Scale;
 use wattle_simulator::text::pluralize;
 use wattle_simulator::{RecordedJob, RecordedPlacement, Recording};
@@ -41,10 +45,10 @@ pub(super) struct Colours {
 }
 
 impl Colours {
-    /// The colours of all workloads in `recordings`.
-    pub(super) fn of<'a>(recordings: impl Iterator<Item = &'a Recording>) -> Self {
+    /// The colours of all workloads in `runs`.
+    pub(super) fn of_runs(runs: &[Recorded]) -> Self {
         let mut time: BTreeMap<&str, u128> = BTreeMap::new();
-        for job in recordings.flat_map(|recording| &recording.jobs) {
+        for job in runs.iter().flat_map(|run| &run.recording.jobs) {
             let gpu_us = |p: &RecordedPlacement| {
                 u128::from(p.until_us - p.from_us) * u128::from(p.on.gpu_count())
             };
@@ -68,7 +72,7 @@ impl Colours {
             maps.iter().any(|map| map.0.contains(&attribute))
         };
         let entry = |class: &str, name: &str| {
-            html! { li { span class={ "swatch " (class) } {} (name) } }
+            html! { li { span class={ "key " (class) } {} (name) } }
         };
         let others = self.workloads.len().saturating_sub(COLOURS);
         html! {
@@ -92,20 +96,20 @@ impl Colours {
 }
 
 /// Adjacent GPUs of one node during one placement of a job.
-struct Piece<'a> {
-    job: &'a RecordedJob,
-    placement: &'a RecordedPlacement,
-    rect: Rect,
+pub(super) struct Piece<'a> {
+    pub(super) job: &'a RecordedJob,
+    pub(super) placement: &'a RecordedPlacement,
+    pub(super) rect: Rect,
     colour: usize,
 }
 
 /// A rectangle in units of the stretched picture.
 #[derive(Clone, Copy)]
-struct Rect {
-    x: f64,
-    y: f64,
-    width: f64,
-    height: f64,
+pub(super) struct Rect {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) width: f64,
+    pub(super) height: f64,
 }
 
 impl Rect {
@@ -137,7 +141,8 @@ impl<'a> Layout<'a> {
     fn new(recording: &'a Recording, scale: &'a Scale, unit: f64) -> Self {
         let nodes = &recording.nodes[..recording.nodes.len().min(NODES)];
         let gpus: u32 = nodes.iter().map(|node| node.gpus).sum();
-        let row = (460.0 / f64::from(gpus.max(1))).clamp(1.5, 14.0);
+        let gpus = f64::from(gpus.max(1));
+        let row = (460.0 / gpus).clamp(1.5, (68.0 / gpus).max(14.0));
         let mut tops = Vec::with_capacity(nodes.len());
         let mut height = 0.0;
         for node in nodes {
@@ -165,6 +170,29 @@ impl<'a> Layout<'a> {
     }
 }
 
+/// A map, and what it leaves out.
+pub(super) struct Map {
+    pub(super) frame: Frame,
+    hidden_nodes: usize,
+    left_out: usize,
+}
+
+impl Render for Map {
+    fn render(&self) -> Markup {
+        html! {
+            (self.frame)
+            @if self.hidden_nodes > 0 {
+                p.note { (self.hidden_nodes) " more nodes are not drawn." }
+            }
+            @if self.left_out > 0 {
+                p.note {
+                    "The " (self.left_out) " smallest rectangles are left out to limit the page's size."
+                }
+            }
+        }
+    }
+}
+
 /// The map of one run. `number` is its index on the page, `scale` is in units of `unit` seconds.
 pub(super) fn draw(
     recording: &Recording,
@@ -173,7 +201,7 @@ pub(super) fn draw(
     unit: f64,
     room: Room,
     number: usize,
-) -> Markup {
+) -> Map {
     let layout = Layout::new(recording, scale, unit);
     let (mut pieces, stripes) = pieces(&layout, colours);
     pieces.sort_by(|a, b| b.rect.area().total_cmp(&a.rect.area()));
@@ -193,7 +221,7 @@ pub(super) fn draw(
         @for (colour, path) in merged.iter().enumerate().filter(|(_, path)| !path.is_empty()) {
             path class={ "w" (colour) } d=(path) {}
         }
-        @for piece in titled {
+        @for piece in &*titled {
             rect class={ "w" (piece.colour) } x=(format!("{:.1}", piece.rect.x))
                 y=(format!("{:.1}", piece.rect.y)) width=(format!("{:.1}", piece.rect.width))
                 height=(format!("{:.1}", piece.rect.height)) {
@@ -201,14 +229,13 @@ pub(super) fn draw(
             }
         }
     };
-    let hidden = recording.nodes.len() - layout.tops.len();
-    html! {
-        (frame(&layout, &inner))
-        @if hidden > 0 { p.note { (hidden) " more nodes are not drawn." } }
-        @if left_out > 0 {
-            p.note { "The " (left_out) " smallest rectangles are left out to limit the page's size." }
-        }
-    }
+    let names = if layout.row >= job_names::ROW {
+        job_names::draw(titled)
+    } else {
+        html! {}
+    };
+    let hidden_nodes = recording.nodes.len() - layout.tops.len();
+    Map { frame: frame(&layout, &inner, &names), hidden_nodes, left_out }
 }
 
 /// Awake and sleeping nodes.
@@ -324,8 +351,8 @@ fn title(piece: &Piece<'_>, from_us: u64) -> String {
     )
 }
 
-/// The node names, the drawing, and the time scale.
-fn frame(layout: &Layout<'_>, inner: &Markup) -> Markup {
+/// The node names, the drawing with the names of jobs, and the time scale.
+fn frame(layout: &Layout<'_>, inner: &Markup, jobs: &Markup) -> Frame {
     let mut names = Vec::new();
     // Names that would overlap are skipped.
     let mut free = 0.0;
@@ -336,19 +363,20 @@ fn frame(layout: &Layout<'_>, inner: &Markup) -> Markup {
             free = middle + 13.0;
         }
     }
-    let total = layout.height + 20;
-    html! {
-        div class="frame map" {
-            svg.numbers height=(total) aria-hidden="true" {
-                @for (name, middle) in names {
-                    text x="100%" dx="-7" y=(format!("{middle:.1}")) { (name) }
-                }
+    Frame {
+        height: layout.height + 20,
+        numbers: html! {
+            @for (name, middle) in names {
+                text x="100%" dx="-7" y=(format!("{middle:.1}")) { (name) }
             }
-            svg.area height=(total) role="img" aria-label="Jobs on each node over time" {
-                (picture(layout.height, inner))
-                (ticks_below(layout.scale, layout.height + 14))
-            }
-        }
+        },
+        area: html! {
+            (picture(layout.height, inner))
+            (jobs)
+            (ticks_below(layout.scale, layout.height + 14))
+        },
+        ends: html! {},
+        description: "Jobs on each node over time".to_owned(),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-/// Colours for light, dark and print; layouts for wide and narrow screens.
+/// The style sheets of plots.
+pub(super) const PLOT_STYLES: [&str; 2] = [wattle_view::PLOT_STYLE, include_str!("plots.css")];
+/// Layouts for wide and narrow screens and for print.
 const STYLE: &str = include_str!("page.css");
 /// Sorts tables by a column; a page is complete without it.
 const SCRIPT: &str = include_str!("page.js");
@@ -35,7 +37,7 @@ pub fn page(title: &str, lead: &Markup, sections: &[Section]) -> String {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { (title) }
-                style { (PreEscaped(STYLE)) }
+                style { @for style in PLOT_STYLES { (PreEscaped(style)) } (PreEscaped(STYLE)) }
             }
             body {
                 main {

@@ -3,6 +3,7 @@
 
 use maud::{Markup, Render, html};
 use wattle_common::topology::ClusterShape;
+use wattle_simulator::text::pluralize;
 use wattle_simulator::{Outcome, PolicyOutcome};
 
 use super::claims::{self, Evidence, UntunedRuns};
@@ -48,6 +49,17 @@ pub fn simulation_page(study: &SeedStudy, recorded: &[Recorded], limits: &[Strin
     sections.extend(run_detail::sections(recorded, selection));
     sections.push(Section::new("notes", "Notes on the input", notes(outcome)));
     page(&format!("Wattle: {}", outcome.trace), &lead, &sections)
+}
+
+/// The recorded runs of a simulation as an SVG file: their maps of nodes, below their power where it was
+/// limited.
+#[must_use]
+pub fn simulation_figure(study: &SeedStudy, recorded: &[Recorded]) -> String {
+    let jobs = recorded.first().map_or(0, |run| run.recording.jobs.len());
+    let names = recorded.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(", ");
+    let cluster = &study.outcome.cluster;
+    let title = format!("{} on {cluster} under {names}", pluralize(jobs, "job"));
+    run_detail::figure(&title, recorded)
 }
 
 /// What each policy changes against the first one, in a sentence each.

@@ -2,14 +2,16 @@
 
 use std::fmt::Write;
 
-use maud::{Markup, html};
+use maud::html;
 
 use super::axes::{ACROSS, Axes, Label};
+use super::frame::Frame;
 use super::markers;
 use super::scale::Scale;
 
-/// Height of one strip, pixels.
+/// Height of one strip, and of a strip alone, pixels.
 const HEIGHT: u32 = 58;
+const HEIGHT_ALONE: u32 = 110;
 /// Most steps of one strip.
 const STEPS: usize = 360;
 
@@ -23,6 +25,8 @@ pub(super) struct Strip<'a> {
     pub(super) filled: Vec<f64>,
     /// A second quantity over the same intervals, drawn as a line; may be empty.
     pub(super) line: Vec<f64>,
+    /// A limit of the first quantity, with its text.
+    pub(super) limit: Option<(f64, String)>,
     /// Length of an interval, in the time scale's unit.
     pub(super) interval: f64,
     /// When the run ends, in the time scale's unit.
@@ -33,39 +37,47 @@ pub(super) struct Strip<'a> {
     pub(super) description: String,
 }
 
-/// All strips of one quantity; the last one has the labels of the time scale.
-pub(super) fn draw(strips: &[Strip<'_>], ys: &Scale, time: &Scale) -> Markup {
-    html! {
-        @for (i, strip) in strips.iter().enumerate() {
-            (one(strip, ys, time, i + 1 == strips.len()))
-        }
-    }
+/// All strips of one quantity; if `numbered`, the last one has the labels of the time scale.
+pub(super) fn draw(strips: &[Strip<'_>], ys: &Scale, time: &Scale, numbered: bool) -> Vec<Frame> {
+    let height = if strips.len() == 1 { HEIGHT_ALONE } else { HEIGHT };
+    let numbered = |i| numbered && i + 1 == strips.len();
+    strips.iter().enumerate().map(|(i, strip)| one(strip, height, ys, time, numbered(i))).collect()
 }
 
-fn one(strip: &Strip<'_>, ys: &Scale, time: &Scale, numbered: bool) -> Markup {
+fn one(strip: &Strip<'_>, height: u32, ys: &Scale, time: &Scale, numbered: bool) -> Frame {
     let description = strip.description.clone();
-    let axes = Axes { height: HEIGHT, xs: time, ys, numbered, description };
+    let axes = Axes { height, xs: time, ys, numbered, description };
     let class = markers::class(strip.slot);
     let top = steps(&axes, &strip.filled, strip);
     let end = axes.x(strip.end).min(ACROSS);
     let inner = html! {
         g {
             title { (strip.description) }
-            path class={ (class) " under" } d=(format!("M0 {HEIGHT}{top}H{end:.1}V{HEIGHT}z")) {}
-            path class={ (class) " over" } d=(from_first(&top)) {}
+            path class={ "area " (class) } d=(format!("M0 {height}{top}H{end:.1}V{height}z")) {}
+            path class={ "line thin " (class) } d=(from_first(&top)) {}
             @if !strip.line.is_empty() {
-                path.second d=(from_first(&steps(&axes, &strip.line, strip))) {}
+                path class="line second" d=(from_first(&steps(&axes, &strip.line, strip))) {}
+            }
+            @if let Some((limit, _)) = strip.limit {
+                path.level d=(format!("M0 {:.1}H{ACROSS}", axes.y(limit))) {}
             }
         }
     };
+    let limit = strip.limit.as_ref().map(|(limit, text)| Label {
+        y: axes.y(*limit),
+        text: text.clone(),
+        below: Vec::new(),
+        class: "limit".to_owned(),
+        mark: html! {},
+    });
     let label = Label {
-        y: f64::from(HEIGHT) / 2.0 - 6.0,
+        y: f64::from(height) / 2.0 - 6.0,
         text: strip.name.to_owned(),
         below: vec![format!("mean {}", strip.mean)],
         class,
         mark: markers::mark(strip.slot),
     };
-    axes.draw(&inner, &html! {}, vec![label])
+    axes.draw(&inner, &html! {}, limit.into_iter().chain([label]).collect())
 }
 
 /// The path of these steps, starting at the height of the first.

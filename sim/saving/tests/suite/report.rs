@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wattle_common::{Budget, Power};
 use wattle_placer::policy;
-use wattle_saving::report::{Recorded, simulation_page};
+use wattle_saving::report::{Recorded, simulation_figure, simulation_page};
 use wattle_simulator::{RunOptions, Scenario, gather, generator, trace};
 use wattle_world::World;
 
@@ -69,6 +69,31 @@ fn unfinished_jobs_and_budget_use_are_listed() {
     assert!(page.contains("1 of 2") && page.contains("last completion"), "b never fits");
     assert!(page.contains("<li>fifo: peak 0."), "peak power");
     assert!(page.contains("above the limit for 0"), "time above the limit");
+}
+
+/// Two jobs in turn on one GPU under a power limit: a figure has the power below its limit, and each job's name
+/// in its rectangle.
+#[test]
+fn a_figure_is_one_picture_with_power_limit_and_jobs() {
+    let world = World::builtin();
+    let text = "job_id,submit_s,duration_s,num_gpus,vc\nada,0,3600,1,x\nbob,60,1800,1,x\n";
+    let trace = trace::parse("two.csv", text.as_bytes()).unwrap();
+    let scenario = Scenario::from_trace(&world, &trace, &"1x1:v100".parse().unwrap(), 7).unwrap();
+    let limit = Budget { power_mw: Some(Power::from_w(600)), ..Budget::default() };
+    let options = RunOptions { budget: Some(limit), ..RunOptions::default() };
+    let runs = [recorded(&world, &scenario, "fifo", 0, &options)];
+    let study = gather(&scenario, vec![runs[0].outcome.clone()]).into();
+    let figure = simulation_figure(&study, &runs);
+    assert_eq!(figure, simulation_figure(&study, &runs));
+    assert!(figure.starts_with("<svg xmlns=") && !figure.contains("<div"), "{figure}");
+    assert_self_contained(&figure.replace("http://www.w3.org/2000/svg", ""));
+    let texts = texts_of(&format!("<!DOCTYPE html>{figure}"), &["text"]);
+    assert_eq!(texts[0], "2 jobs on 1x1:v100 under fifo");
+    for expected in ["Power of all nodes, W", "limit 600\u{a0}W", "ada", "bob", "n0"] {
+        assert!(texts.iter().any(|text| text == expected), "{expected}: {texts:?}");
+    }
+    // The time is numbered once, below the map.
+    assert_eq!(texts.iter().filter(|text| *text == "0").count(), 2, "{texts:?}");
 }
 
 #[test]

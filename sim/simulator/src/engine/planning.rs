@@ -2,7 +2,7 @@
 
 use wattle_common::Timestamp;
 use wattle_placer::state::restarts::typical_cost;
-use wattle_placer::{Decision, GpuSet, Plan, Reads, Reason};
+use wattle_placer::{Decision, GpuSet, Plan, Reads, Reason, Round};
 
 use crate::engine::Engine;
 use crate::engine::reports::QUEUE_HEADS;
@@ -20,7 +20,7 @@ impl Engine<'_> {
     /// Plans and applies the plans until nothing is left to do at this instant.
     pub(super) fn plan_until_stable(&mut self) -> Result<(), SimulationError> {
         for _ in 0..ROUNDS_MAX {
-            let plan = self.plan();
+            let Round { plan, reports } = self.plan();
             let violations = self.controller.check(&plan);
             if !violations.is_empty() {
                 return Err(SimulationError::Violation {
@@ -31,7 +31,7 @@ impl Engine<'_> {
             }
             self.record_blocked(&plan);
             self.replan.at_us = plan.again_at.map(Timestamp::as_us).filter(|at| *at > self.now_us);
-            self.budget.deferred = plan.deferred;
+            self.budget.deferred = reports.deferral.waiting.len() as u32;
             let blocked_by = plan.blocked.as_ref().map(|blocked| &blocked.reason);
             self.budget.admission_closed = matches!(blocked_by, Some(Reason::HeldBack { .. }));
             if plan.is_empty() {
@@ -71,19 +71,19 @@ impl Engine<'_> {
     }
 
     /// The controller's plan with the newest priors of all queued jobs that the plan reaches.
-    fn plan(&mut self) -> Plan {
+    fn plan(&mut self) -> Round {
         let reads_all = self.prediction.reads == Reads::All;
         let mut heads = if reads_all { usize::MAX } else { QUEUE_HEADS };
         loop {
             self.refresh_priors(heads);
-            let plan = self.controller.plan();
+            let round = self.controller.plan();
             // The jobs with a decision, and the first one without.
-            let reached = plan.decisions.len() + 1;
+            let reached = round.plan.decisions.len() + 1;
             if !self.reports_surfaces()
                 || reached <= heads
                 || heads >= self.controller.state().queue_len()
             {
-                return plan;
+                return round;
             }
             heads = reached.max(2 * heads);
         }

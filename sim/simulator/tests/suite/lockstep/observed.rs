@@ -124,4 +124,8 @@ impl Policy for ObservedPolicy {
         self.rounds.lock().unwrap().push(Round::of(input));
         policy(&self.name).unwrap().solve(input)
     }
+
+    fn fixed_setting(&self, job: &Job, gpu_type: &str, gpus: u32) -> Option<GpuSetting> {
+        policy(&self.name).unwrap().fixed_setting(job, gpu_type, gpus)
+    }
 }

@@ -1,10 +1,11 @@
-//! The report: a verdict for each level, then the findings with their remedies.
+//! What a site lacks for each level: findings with their remedies, and a verdict for each level.
+//!
+//! The rules are those of a scheduler; they add what they find to [`Findings`].
 
 use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
-use super::Facts;
 use crate::level::Level;
 
 /// What a finding means for its level.
@@ -17,7 +18,7 @@ pub enum Kind {
     Advice,
 }
 
-/// Something that a site's Slurm lacks.
+/// Something that a site lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The lowest level that it concerns.
@@ -41,45 +42,61 @@ pub struct Verdict {
     pub missing: usize,
 }
 
+/// The findings of a check.
+#[derive(Debug, Default)]
+pub struct Findings(Vec<Finding>);
+
+impl Findings {
+    /// Adds something without which the level is not possible.
+    pub fn missing(&mut self, level: Level, finding: impl Into<String>, remedy: impl Into<String>) {
+        self.add(level, Kind::Missing, finding.into(), remedy.into());
+    }
+
+    /// Adds something without which the level is slower or has less information.
+    pub fn advice(&mut self, level: Level, finding: impl Into<String>, remedy: impl Into<String>) {
+        self.add(level, Kind::Advice, finding.into(), remedy.into());
+    }
+
+    fn add(&mut self, level: Level, kind: Kind, finding: String, remedy: String) {
+        self.0.push(Finding { level, kind, finding, remedy });
+    }
+
+    /// One verdict for each level, in order, and the findings: missing things first, each kind by level.
+    #[must_use]
+    pub fn judge(mut self) -> (Vec<Verdict>, Vec<Finding>) {
+        self.0.sort_by_key(|finding| (finding.kind, finding.level));
+        let verdict = |level: Level| {
+            let blocks = |f: &&Finding| f.kind == Kind::Missing && f.level <= level;
+            let missing = self.0.iter().filter(blocks).count();
+            Verdict { level, is_ready: missing == 0, missing }
+        };
+        (Level::ALL.into_iter().map(verdict).collect(), self.0)
+    }
+}
+
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Version of slurmctld.
+    /// The scheduler's name, for people: `Slurm`.
+    #[serde(skip)]
+    pub scheduler: &'static str,
+    /// Its version.
     pub version: String,
-    /// Name of the cluster in Slurm.
+    /// Name of the cluster in the scheduler.
     pub cluster: String,
     /// The user whose rights were checked.
     pub user: String,
-    /// Number of nodes with GPUs in the partitions that Wattle manages.
+    /// Number of nodes with GPUs that Wattle manages.
     pub nodes: usize,
     /// Number of their GPUs.
     pub gpus: u64,
     /// One verdict for each level, in order.
     pub levels: Vec<Verdict>,
-    /// The findings, by level.
+    /// The findings of [`Findings::judge`].
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    pub(super) fn new(facts: &Facts, mut findings: Vec<Finding>) -> Self {
-        findings.sort_by_key(|finding| (finding.kind, finding.level));
-        let verdict = |level: Level| {
-            let blocks = |f: &&Finding| f.kind == Kind::Missing && f.level <= level;
-            let missing = findings.iter().filter(blocks).count();
-            Verdict { level, is_ready: missing == 0, missing }
-        };
-        let nodes = facts.gpu_nodes();
-        Self {
-            version: facts.config.get("SLURM_VERSION").to_owned(),
-            cluster: facts.config.get("ClusterName").to_owned(),
-            user: facts.user.clone(),
-            nodes: nodes.len(),
-            gpus: nodes.iter().map(|node| node.gres.count("gpu")).sum(),
-            levels: Level::ALL.into_iter().map(verdict).collect(),
-            findings,
-        }
-    }
-
     /// Whether nothing is missing for a level.
     #[must_use]
     pub fn is_ready(&self, level: Level) -> bool {
@@ -96,10 +113,10 @@ impl fmt::Display for Report {
                 writeln!(f, "level {}: missing {}", verdict.level, verdict.missing)?;
             }
         }
-        let Self { version, cluster, nodes, gpus, user, .. } = self;
+        let Self { scheduler, version, cluster, nodes, gpus, user, .. } = self;
         writeln!(
             f,
-            "\nSlurm {version}, cluster {cluster}, {nodes} nodes with {gpus} GPUs, user {user}"
+            "\n{scheduler} {version}, cluster {cluster}, {nodes} nodes with {gpus} GPUs, user {user}"
         )?;
         let mut text = String::new();
         for Finding { level, kind, finding, remedy } in &self.findings {

@@ -1,5 +1,5 @@
-//! What must survive a restart of the service: which attempts it has released, and which orders it has
-//! obeyed.
+//! The state that must survive a restart of the service: which attempts it has released, and which orders it
+//! has obeyed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use wattle_common::{JobId, NodeId, Timestamp};
 pub struct Released {
     /// The attempt.
     pub attempt: u32,
-    /// Slurm's restart count of its run. A higher one means that the run has ended.
+    /// The scheduler's restart count of its run. A higher one means that the run has ended.
     pub restarts: u32,
     /// When it was released.
     pub at_us: Timestamp,
@@ -31,6 +31,6 @@ pub struct PersistedState {
     pub released: BTreeMap<JobId, Released>,
     /// The version of the last order of each node.
     pub obeyed: BTreeMap<NodeId, OrderVersion>,
-    /// Jobs whose energy is in Slurm's accounting database.
+    /// Jobs whose energy is in the scheduler's accounting.
     pub energy: BTreeSet<JobId>,
 }

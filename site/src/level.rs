@@ -1,4 +1,4 @@
-//! How much of a site's Slurm Wattle decides.
+//! How much Wattle decides beside a site's scheduler.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
-    /// Nothing: its decisions are only reported. No command is sent to Slurm.
+    /// Nothing: its decisions are only reported. No command is sent to the scheduler.
     Advise,
-    /// Caps and clocks of the GPUs of Slurm's own placement.
+    /// Caps and clocks of the GPUs that the scheduler assigns.
     Caps,
-    /// When a job starts, on which nodes, and on how many GPUs. Slurm chooses their indices.
+    /// When a job starts, on which nodes, and on how many GPUs. The scheduler chooses their indices.
     Start,
     /// The GPU indices.
     Exact,

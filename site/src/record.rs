@@ -1,33 +1,42 @@
-//! What the machine needs of the placer's records.
+//! A record of the placer, reduced to what decisions about a job of the site's scheduler depend on.
 
 use wattle_common::Timestamp;
+use wattle_common::id::UserId;
 use wattle_common::job::{JobPhase, Placement};
 use wattle_common::messages::JobRecord;
 use wattle_common::units::Energy;
 
-use super::SlurmMachine;
-use crate::intake;
-
-/// A record, reduced to what decisions depend on.
+/// The digest of a record.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
-    pub(super) user: Option<String>,
+pub struct Known {
+    /// Its owner.
+    pub user: Option<String>,
     /// Whether it is a job of the site's scheduler at all.
-    pub(super) is_site: bool,
-    pub(super) placed_by_site: bool,
-    pub(super) checkpoint_signal: Option<String>,
-    pub(super) phase: JobPhase,
-    pub(super) next_phase: Option<JobPhase>,
-    pub(super) attempt: u32,
-    pub(super) placement: Option<Placement>,
-    pub(super) ended_at: Option<Timestamp>,
-    pub(super) energy: Option<Energy>,
+    pub is_site: bool,
+    /// Whether the site's scheduler places it.
+    pub placed_by_site: bool,
+    /// The signal that requests a checkpoint; absent: its owner does not consent to a stop.
+    pub checkpoint_signal: Option<String>,
+    /// Its phase.
+    pub phase: JobPhase,
+    /// Its phase after a stop.
+    pub next_phase: Option<JobPhase>,
+    /// Its newest attempt.
+    pub attempt: u32,
+    /// The nodes and GPUs of the attempt.
+    pub placement: Option<Placement>,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+    /// Its energy.
+    pub energy: Option<Energy>,
     /// Until when the ledger of each of its nodes is counted; the earliest.
-    pub(super) energy_until: Option<Timestamp>,
+    pub energy_until: Option<Timestamp>,
 }
 
 impl Known {
-    fn of(record: &JobRecord) -> Self {
+    /// The digest of a record.
+    #[must_use]
+    pub fn of(record: &JobRecord) -> Self {
         let site = record.spec.site.as_ref();
         Self {
             user: record.spec.user.clone(),
@@ -45,33 +54,29 @@ impl Known {
     }
 
     /// Whether the placer has assigned GPUs to its attempt.
-    pub(super) const fn has_gpus(&self) -> bool {
+    #[must_use]
+    pub const fn has_gpus(&self) -> bool {
         matches!(self.phase, JobPhase::Starting | JobPhase::Running | JobPhase::Stopping)
     }
 
     /// Whether the placer has seen its attempt run.
-    pub(super) const fn has_run(&self) -> bool {
+    #[must_use]
+    pub const fn has_run(&self) -> bool {
         matches!(self.phase, JobPhase::Running)
     }
 
     /// Whether the placer stops it, and its phase after that.
-    pub(super) const fn stops_for(&self) -> Option<JobPhase> {
+    #[must_use]
+    pub const fn stops_for(&self) -> Option<JobPhase> {
         match (self.phase, self.next_phase) {
             (JobPhase::Stopping, Some(next)) => Some(next),
             _ => None,
         }
     }
-}
 
-impl SlurmMachine {
-    /// Keeps the records of Slurm's jobs, and of others whose orders must be refused.
-    pub(super) fn record_changed(&mut self, record: &JobRecord) {
-        let job = &record.spec.job;
-        let is_slurms = intake::slurm_id(job).is_some();
-        if record.phase.is_final() && !is_slurms {
-            self.records.remove(job);
-        } else {
-            self.records.insert(job.clone(), Known::of(record));
-        }
+    /// Whether its owner is this user.
+    #[must_use]
+    pub fn is_of(&self, user: &UserId) -> bool {
+        self.user.as_deref() == Some(user.as_str())
     }
 }

@@ -12,11 +12,11 @@ use wattle_common::bounds::OrderVersion;
 use wattle_common::{JobId, NodeId, Timestamp, codec};
 use wattle_runtime::files::{self, Access};
 
-use crate::released::{PersistedState, Released};
+use crate::{PersistedState, Released};
 
 /// Folder of the released attempts, one file for each job.
 const RELEASED: &str = "released";
-/// Folder of the jobs whose energy is in Slurm's accounting database, one empty file for each.
+/// Folder of the jobs whose energy is in the scheduler's accounting, one empty file for each.
 const ENERGY: &str = "energy";
 /// File of the versions of the last orders.
 const OBEYED: &str = "obeyed.json";
@@ -46,7 +46,7 @@ struct Obeyed {
 
 /// The state folder.
 #[derive(Debug)]
-pub(super) struct StateFolder {
+pub struct StateFolder {
     path: PathBuf,
     _lock: fs::File,
 }
@@ -56,7 +56,7 @@ impl StateFolder {
     ///
     /// # Errors
     /// If it cannot be created or locked.
-    pub(super) fn open(path: &Path) -> Result<Option<Self>, StateError> {
+    pub fn open(path: &Path) -> Result<Option<Self>, StateError> {
         for folder in [path.to_owned(), path.join(RELEASED), path.join(ENERGY)] {
             let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
             created.map_err(failed(&folder, "create"))?;
@@ -76,7 +76,7 @@ impl StateFolder {
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub(super) fn load(&self) -> Result<PersistedState, StateError> {
+    pub fn load(&self) -> Result<PersistedState, StateError> {
         let mut state = PersistedState::default();
         for (name, path) in files(&self.path.join(RELEASED))? {
             let Some(job) = name.strip_suffix(".json").and_then(|name| JobId::new(name).ok())
@@ -102,7 +102,7 @@ impl StateFolder {
     ///
     /// # Errors
     /// If it cannot be written; the job must then not be released.
-    pub(super) fn store_released(&self, job: &JobId, released: Released) -> Result<(), StateError> {
+    pub fn store_released(&self, job: &JobId, released: Released) -> Result<(), StateError> {
         write(&self.path.join(RELEASED), &format!("{job}.json"), &released)
     }
 
@@ -110,7 +110,7 @@ impl StateFolder {
     ///
     /// # Errors
     /// If it cannot be removed.
-    pub(super) fn forget(&self, job: &JobId) -> Result<(), StateError> {
+    pub fn forget(&self, job: &JobId) -> Result<(), StateError> {
         let path = self.path.join(RELEASED).join(format!("{job}.json"));
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -124,10 +124,7 @@ impl StateFolder {
     ///
     /// # Errors
     /// If they cannot be written.
-    pub(super) fn store_obeyed(
-        &self,
-        obeyed: &BTreeMap<NodeId, OrderVersion>,
-    ) -> Result<(), StateError> {
+    pub fn store_obeyed(&self, obeyed: &BTreeMap<NodeId, OrderVersion>) -> Result<(), StateError> {
         let stored: BTreeMap<&NodeId, Obeyed> = obeyed
             .iter()
             .map(|(node, version)| {
@@ -138,11 +135,11 @@ impl StateFolder {
         write(&self.path, OBEYED, &stored)
     }
 
-    /// Stores that the energy of a job is in the accounting database; the oldest are forgotten.
+    /// Stores that the energy of a job is in the scheduler's accounting; the oldest are forgotten.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub(super) fn store_energy(&self, job: &JobId) -> Result<(), StateError> {
+    pub fn store_energy(&self, job: &JobId) -> Result<(), StateError> {
         let folder = self.path.join(ENERGY);
         let path = folder.join(job.as_str());
         fs::File::create(&path).map_err(failed(&path, "write"))?;

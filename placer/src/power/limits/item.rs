@@ -1,0 +1,63 @@
+//! A job that draws power under a plan, with the settings that the limits choose from.
+
+use wattle_common::job::GpuSetting;
+
+use crate::state::gpu_set::{GpuSet, JobKey};
+use crate::state::job::Job;
+
+/// The effect of the plan on a job.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It runs and continues.
+    Continues,
+    /// It draws power until it has stopped.
+    Stops,
+    /// It starts. A job that changes its size is not new.
+    Starts { is_new: bool },
+}
+
+/// A job that draws power under the plan.
+pub(super) struct Item<'a> {
+    pub(super) key: JobKey,
+    pub(super) job: &'a Job,
+    pub(super) on: &'a GpuSet,
+    pub(super) role: Role,
+    /// Settings with the expected power of each GPU in watts: the desired one first, then descending.
+    pub(super) ladder: Vec<(GpuSetting, f64)>,
+    /// Index of the chosen setting.
+    pub(super) chosen: usize,
+    /// Index of the bound that lowered it.
+    pub(super) lowered_by: Option<usize>,
+    /// The setting in the plan, or the present one.
+    pub(super) planned: GpuSetting,
+    /// Expected power of each GPU at the present setting, watts; 0 if the job does not run.
+    pub(super) present_w: f64,
+    /// Its minimum power above idle, watts, by the upper end of its prediction and by the mean.
+    pub(super) minimum_w: f64,
+    pub(super) minimum_expected_w: f64,
+}
+
+impl Item<'_> {
+    /// The chosen setting.
+    pub(super) fn chosen_setting(&self) -> GpuSetting {
+        self.ladder[self.chosen].0
+    }
+    /// Expected power of each GPU at the chosen setting, watts.
+    pub(super) fn chosen_w(&self) -> f64 {
+        self.ladder[self.chosen].1
+    }
+    /// Expected power of each GPU at the lowest setting, watts.
+    pub(super) fn lowest_w(&self) -> f64 {
+        self.ladder.last().map_or(0.0, |rung| rung.1)
+    }
+    /// The index of the first setting of at most this power, or of the last one.
+    pub(super) fn rung_at(&self, gpu_w: f64) -> usize {
+        self.ladder.iter().position(|rung| rung.1 <= gpu_w).unwrap_or(self.ladder.len() - 1)
+    }
+    pub(super) fn is_new(&self) -> bool {
+        self.role == Role::Starts { is_new: true }
+    }
+    pub(super) fn starts(&self) -> bool {
+        matches!(self.role, Role::Starts { .. })
+    }
+}
