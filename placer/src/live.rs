@@ -4,6 +4,12 @@
 //! leases, the inventory of nodes and alarms, which the simulator does not need. Each order follows
 //! from a record that is stored first.
 //!
+//! Each concern is a struct that owns its state, and knows what an event has changed of it: the jobs' records
+//! ([`job_records`]), the nodes with their orders ([`nodes`]), the comparison with a lost store ([`adoption`]),
+//! the budget ([`budget`]), the grid's signals ([`grid`]), the planning rounds ([`planning`]), and the rest that
+//! an event leaves for its end ([`outbox`]). A method takes the other concerns that it reads or changes.
+//! [`Placer`] passes events to them and writes their changes in order.
+//!
 //! # What survives a kill at any instant
 //! The buckets hold all persistent state. Each event is written in this order, and each write begins
 //! after the one before is acknowledged:
@@ -24,8 +30,7 @@
 //!   how it ended;
 //! * recorded as ended or queued again, still ordered: the order is computed without it.
 //!
-//! A node's sleep state is stored in its order before the sleep or wake command runs
-//! ([`node_sleep`]).
+//! A node's sleep state is stored in its order before the sleep or wake command runs ([`nodes`]).
 //!
 //! A restart loses on which GPUs a job was undone and the measurements of an observation (it starts
 //! again).
@@ -43,48 +48,45 @@ mod adoption;
 mod bounds;
 mod budget;
 mod grid;
-mod inventory;
 mod job_energy;
+mod job_records;
 mod lifecycle;
 mod listing;
 pub mod measures;
-mod node_sleep;
-mod orders;
+mod nodes;
+mod outbox;
 mod planning;
-mod power_shares;
-mod reporter;
 mod restarts;
 mod restore;
 mod site_jobs;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, GridStatus, JobProgressed,
-    JobRecord, LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SleepState,
-    StoreRestored, SubmitJob, Surface,
+    JobRecord, LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SubmitJob,
+    Surface,
 };
-use wattle_common::{JobId, Machine, NodeId, RaisedAlarms, Timestamp};
+use wattle_common::{JobId, Machine, NodeId, Timestamp};
 use wattle_grid::{Signal, SignalSeries};
 
 use crate::config::Config;
 use crate::controller::Controller;
-use crate::{ClusterState, JobKey, Policy, Progress};
+use crate::{Policy, Progress};
 
-use budget::{LedgerPower, StoredBudget};
+use adoption::StoreComparison;
+use budget::Spending;
 use grid::GridSignals;
-use inventory::NodeState;
+use job_records::JobRecords;
+use nodes::Nodes;
+use outbox::Outbox;
+use planning::Rounds;
 
 pub use restore::PersistedState;
 
 /// When the bucket is nearly full, one in this many ended jobs is forgotten at once.
 const ENDED_PARTS: usize = 16;
-
-/// Most alarms that are remembered, so that each is raised once.
-const ALARMS_MAX: usize = 256;
 
 /// The number of a request, counted by the service.
 pub type RequestNumber = u64;
@@ -156,78 +158,28 @@ pub enum Action {
     Alarm(String),
 }
 
-/// A job's record and its transient state.
-struct Tracked {
-    record: JobRecord,
-    /// Its key in the cluster's state, until it has ended.
-    key: Option<JobKey>,
-    /// When the record was last stored.
-    stored_at: Timestamp,
-    /// Whether its progress or its reason to wait has changed since.
-    unsaved: bool,
+/// The controller of a live cluster.
+type LiveController = Controller<Box<dyn Policy>>;
+
+/// The handling of one event or wake.
+struct Turn<'a> {
+    now: Timestamp,
+    controller: &'a mut LiveController,
+    outbox: &'a mut Outbox,
 }
 
-impl Tracked {
-    /// Updates the record's GPU time and run time.
-    fn count(&mut self, state: &ClusterState) {
-        let job = self.key.and_then(|key| state.job(key));
-        let ms = |time: Duration| u64::try_from(time.as_millis()).ok().filter(|ms| *ms > 0);
-        let then = self.record.phase_since_us;
-        self.record.gpu_time_ms = job.and_then(|job| ms(job.gpu_time(then)));
-        self.record.run_time_ms = job.and_then(|job| ms(job.run_time(then)));
-        if let Some(job) = job {
-            restarts::store(state, job, &mut self.record);
-        }
-    }
-}
-
-/// The live placer.
+/// The live placer: each concern owns its state and what it writes of it.
 pub struct Placer {
-    config: Config,
-    controller: Controller<Box<dyn Policy>>,
-    jobs: BTreeMap<JobId, Tracked>,
-    nodes: BTreeMap<NodeId, NodeState>,
-    /// When the placer last started or the bus last returned: heartbeats missing before do not count.
-    reports_valid_from: Timestamp,
-    started_at: Timestamp,
-    /// When the placer last handled an event or a wake.
-    active_at: Timestamp,
-    round_at: Option<Timestamp>,
-    /// Number of planning rounds.
-    rounds: u64,
-    /// When the records are compared with the nodes' reports ([`adoption`]).
-    adopt_at: Option<Timestamp>,
-    /// The mark of a restored store, until the comparison.
-    restored: Option<StoreRestored>,
-    /// Whether the mark is to be deleted.
-    store_compared: bool,
-    tick_at: Timestamp,
-    /// Ended jobs, the oldest first.
-    ended: BTreeSet<(Timestamp, JobId)>,
-    // Changes of the event being handled.
-    to_reconcile: BTreeSet<JobId>,
-    to_store: BTreeSet<JobId>,
-    to_order: BTreeSet<NodeId>,
-    to_wake: BTreeSet<NodeId>,
-    answers: Vec<(RequestNumber, Reply)>,
-    budget_answers: Vec<(RequestNumber, BudgetReply)>,
-    /// Whether the power that counts for a node has changed since the last plan.
-    plan_is_outdated: bool,
-    /// Whether an ordered cap waits until others have fallen.
-    raises_pending: bool,
-    alarms: Vec<String>,
-    raised_alarms: RaisedAlarms,
-    bounds_alarms: bounds::Alarms,
-    /// The budget in force.
-    budget: Option<StoredBudget>,
-    /// The generation of the budget for which the last planning round was made.
-    budget_planned: u64,
-    ledger_power: LedgerPower,
-    /// Carbon intensity and electricity price of the configured providers.
+    config: Arc<Config>,
+    controller: LiveController,
+    jobs: JobRecords,
+    nodes: Nodes,
+    comparison: StoreComparison,
+    spending: Spending,
     grid: GridSignals,
-    store_budget: bool,
-    store_status: bool,
-    store_aim: bool,
+    rounds: Rounds,
+    outbox: Outbox,
+    tick_at: Timestamp,
 }
 
 impl Placer {
@@ -239,39 +191,17 @@ impl Placer {
         persisted: PersistedState,
         now: Timestamp,
     ) -> Self {
+        let config = Arc::new(config);
         let mut placer = Self {
             controller: Controller::new(config.controller(), policy),
-            jobs: BTreeMap::new(),
-            nodes: BTreeMap::new(),
-            reports_valid_from: now,
-            started_at: now,
-            active_at: now,
-            round_at: Some(now + config.round_delay()),
-            rounds: 0,
-            adopt_at: None,
-            restored: None,
-            store_compared: false,
-            tick_at: now,
-            ended: BTreeSet::new(),
-            to_reconcile: BTreeSet::new(),
-            to_store: BTreeSet::new(),
-            to_order: BTreeSet::new(),
-            to_wake: BTreeSet::new(),
-            answers: Vec::new(),
-            budget_answers: Vec::new(),
-            budget: None,
-            budget_planned: 0,
-            ledger_power: LedgerPower::default(),
+            jobs: JobRecords::new(&config),
+            nodes: Nodes::new(Arc::clone(&config), now),
+            comparison: StoreComparison::new(&config),
+            spending: Spending::new(&config),
             grid: GridSignals::new(&config.grid, now),
-            store_budget: false,
-            store_status: false,
-            store_aim: false,
-            // The caps of a plan that was made before the start may be lower.
-            plan_is_outdated: true,
-            raises_pending: false,
-            alarms: Vec::new(),
-            raised_alarms: RaisedAlarms::new(ALARMS_MAX),
-            bounds_alarms: bounds::Alarms::new(),
+            rounds: Rounds::new(config.round_delay(), now),
+            outbox: Outbox::new(),
+            tick_at: now,
             config,
         };
         placer.controller.advance_to(now);
@@ -282,97 +212,14 @@ impl Placer {
     /// Number of planning rounds since the start.
     #[must_use]
     pub const fn rounds(&self) -> u64 {
-        self.rounds
-    }
-
-    fn surface_known(&mut self, surface: Surface) {
-        if let Some(key) = self.controller.state().job_key(&surface.job) {
-            // The power reserved for its GPUs may rise.
-            self.plan_is_outdated = true;
-            for surface in surface.by_gpu_type() {
-                self.controller.events().surface_known(key, Arc::new(surface));
-            }
-        }
-    }
-
-    fn progressed(&mut self, now: Timestamp, message: &JobProgressed) {
-        let Some(tracked) = self.jobs.get_mut(&message.job) else { return };
-        let (Some(key), record) = (tracked.key, &mut tracked.record) else { return };
-        // Ignored: a late report of an earlier attempt, or of a node that still runs an orphan.
-        let here = record.placement.as_ref().and_then(|placement| placement.shares.first());
-        if message.attempt != record.attempt || here.is_none_or(|share| share.node != message.node)
-        {
-            return;
-        }
-        self.controller.events().job_progressed(key, Progress::from(message));
-        let new_epoch = message.epoch.is_some() && record.epoch < message.epoch;
-        record.step = Some(message.step);
-        record.step_at_us = Some(message.at_us);
-        record.steps_per_s = message.steps_per_s.or(record.steps_per_s);
-        record.epoch = message.epoch.or(record.epoch);
-        record.steps_total = message.steps_total.or(record.steps_total);
-        tracked.unsaved = true;
-        if new_epoch || now.since(tracked.stored_at) >= self.config.progress_store() {
-            self.to_store.insert(message.job.clone());
-        }
-        if self.controller.reads() != crate::Reads::Nothing {
-            self.plan_soon(now);
-        }
-    }
-
-    fn plan_soon(&mut self, now: Timestamp) {
-        let at = now + self.config.round_delay();
-        self.round_at = Some(self.round_at.map_or(at, |sooner| sooner.min(at)));
-    }
-
-    /// Emits the changes of this event in the order that survives a kill.
-    fn flush(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        while let Some(job) = self.to_reconcile.pop_first() {
-            self.reconcile(now, &job);
-        }
-        for job in std::mem::take(&mut self.to_store) {
-            if let Some(tracked) = self.jobs.get_mut(&job) {
-                tracked.count(self.controller.state());
-                tracked.stored_at = now;
-                tracked.unsaved = false;
-                out.push(Action::StoreJob(Box::new(tracked.record.clone())));
-            }
-        }
-        self.write_orders(now, out);
-        // After the sleep state is stored. A node that has reported meanwhile is awake.
-        for node in std::mem::take(&mut self.to_wake) {
-            if self.nodes.get(&node).is_some_and(|state| state.is_in(SleepState::Waking)) {
-                out.push(Action::WakeNode(node));
-            }
-        }
-        if std::mem::take(&mut self.store_compared) {
-            out.push(Action::ForgetRestoration);
-        }
-        self.store_spending(now, out);
-        self.store_grid(now, out);
-        let budgets = self.budget_answers.drain(..);
-        out.extend(budgets.map(|(number, reply)| Action::AnswerBudget(number, reply)));
-        out.extend(self.answers.drain(..).map(|(number, reply)| Action::Answer(number, reply)));
-        self.forget_ended(self.config.ended_kept, out);
-        for alarm in self.alarms.drain(..) {
-            if self.raised_alarms.is_new(now, &alarm) {
-                out.push(Action::Alarm(alarm));
-            }
-        }
-    }
-
-    /// Forgets the oldest ended jobs beyond `kept`.
-    fn forget_ended(&mut self, kept: usize, out: &mut Vec<Action>) {
-        while self.ended.len() > kept {
-            let Some((_, job)) = self.ended.pop_first() else { break };
-            self.jobs.remove(&job);
-            out.push(Action::ForgetJob(job));
-        }
+        self.rounds.made()
     }
 
     /// Updates the state by an event. The caller flushes the changes.
     fn process(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
-        if !self.is_within_bounds(now, &event) {
+        let Self { controller, jobs, nodes, comparison, spending, grid, outbox, .. } = self;
+        let turn = &mut Turn { now, controller, outbox };
+        if !bounds::is_within(turn, &event, nodes) {
             return;
         }
         match event {
@@ -382,89 +229,156 @@ impl Placer {
                 }
             }
             Event::Submitted(number, request) => {
-                let reply = self.submitted(now, *request);
-                self.answers.push((number, reply));
+                let complete = nodes.inventory_complete(now, turn.controller.state());
+                let reply = jobs.submit(turn, *request, complete);
+                turn.outbox.reply(number, reply);
             }
             Event::Cancelled(number, request) => {
-                let reply = self.cancelled(now, &request.job);
-                self.answers.push((number, reply));
+                let reply = jobs.cancel(turn, &request.job, nodes);
+                turn.outbox.reply(number, reply);
             }
             Event::BudgetSet(number, request) => {
-                let reply = self.budget_set(now, *request);
-                self.budget_answers.push((number, reply));
+                let provider = grid.carbon_provider();
+                let reply = spending.set(turn, *request, provider, nodes);
+                turn.outbox.reply_budget(number, reply);
             }
             Event::EnergyMetered(entry) => {
-                self.count_job_energy(&entry);
-                self.metered(now, &entry);
+                jobs.count_energy(&entry);
+                spending.metered(turn, &entry, nodes);
             }
             Event::PowerReported(report) => {
                 let node = report.node.clone();
-                self.power_reported(now, report);
-                self.order_raises();
-                self.refresh(now, &node);
-                self.to_reconcile.extend(self.nodes[&node].jobs.iter().cloned());
+                nodes.power_reported(turn, report);
+                // The report may show the reductions for which other caps wait.
+                nodes.order_raises();
+                nodes.refresh(turn, &node, jobs);
+                jobs.reconcile_on(&node);
             }
             Event::LaunchReported(report) => {
                 let node = report.node.clone();
-                self.launch_reported(now, report);
-                self.follow_site(now, &node);
-                self.refresh(now, &node);
-                self.to_reconcile.extend(self.nodes[&node].jobs.iter().cloned());
+                if nodes.launch_reported(turn, report) {
+                    comparison.reported(now, &node, true, jobs, nodes);
+                }
+                // Before the node's free GPUs are counted: the site's scheduler may have taken some.
+                jobs.follow_site(turn, &node, nodes);
+                nodes.refresh(turn, &node, jobs);
+                jobs.reconcile_on(&node);
             }
             Event::SurfaceKnown(surface) => {
                 let job = surface.job.clone();
                 self.surface_known(*surface);
-                self.predict_unpredicted(&job);
-                if self.controller.reads() != crate::Reads::Nothing {
-                    self.plan_soon(now);
+                self.jobs.predict_unpredicted(&job, self.controller.state());
+                self.plan_by_surfaces();
+            }
+            Event::Progressed(message) => {
+                let key = jobs.key(&message.job);
+                if let Some(key) = key.filter(|_| jobs.progressed(now, &message)) {
+                    turn.controller.events().job_progressed(key, Progress::from(&message));
+                    self.plan_by_surfaces();
                 }
             }
-            Event::Progressed(message) => self.progressed(now, &message),
-            Event::JobsNearlyFull => {
-                let kept = self.ended.len() - self.ended.len().div_ceil(ENDED_PARTS);
-                self.forget_ended(kept, out);
+            Event::JobsNearlyFull => jobs.forget_part_of_ended(ENDED_PARTS, out),
+            Event::SubmissionNotStored(job) => jobs.not_stored(&job, turn.controller),
+            Event::WakeAnswered(node, error) => nodes.wake_answered(turn, &node, error),
+            Event::GridRead(signal, result) => {
+                if grid.read(now, signal, result) {
+                    self.use_carbon(now);
+                }
+                self.look_at_grid(now);
             }
-            Event::SubmissionNotStored(job) => self.not_stored(&job),
-            Event::WakeAnswered(node, error) => self.wake_answered(&node, error),
-            Event::GridRead(signal, result) => self.grid_read(now, signal, result),
             Event::StoreIncomplete => self.store_all_again(),
-            Event::BusReturned => self.reports_valid_from = self.reports_valid_from.max(now),
+            Event::BusReturned => nodes.bus_returned(now),
+        }
+    }
+
+    /// Emits the changes of this event in the order that survives a kill.
+    fn flush(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+        let Self { controller, jobs, nodes, outbox, .. } = self;
+        while let Some(job) = jobs.next_to_reconcile() {
+            jobs.reconcile(&mut Turn { now, controller, outbox }, &job, nodes);
+        }
+        jobs.store(now, controller.state(), out);
+        nodes.write_orders(now, jobs, controller, out);
+        // After the sleep states are stored with the orders.
+        nodes.wake(out);
+        // After the compared records are stored.
+        self.comparison.store(out);
+        // The status names the planned budget, so it follows the orders of that plan.
+        self.spending.store(now, nodes, controller, out);
+        self.grid.store(now, self.spending.generation(), out);
+        // A client may rely on all that was stored before its reply.
+        outbox.send_replies(out);
+        jobs.forget_ended(self.config.ended_kept, out);
+        outbox.raise_alarms(now, out);
+        if outbox.take_plan() {
+            self.rounds.soon(now);
+        }
+    }
+
+    /// A job's surface was published.
+    fn surface_known(&mut self, surface: Surface) {
+        if let Some(key) = self.controller.state().job_key(&surface.job) {
+            // The power reserved for its GPUs may rise.
+            self.nodes.outdate_plan();
+            for surface in surface.by_gpu_type() {
+                self.controller.events().surface_known(key, Arc::new(surface));
+            }
+        }
+    }
+
+    /// Plans soon if plans depend on surfaces and progress.
+    fn plan_by_surfaces(&mut self) {
+        if self.controller.reads() != crate::Reads::Nothing {
+            self.outbox.plan_soon();
+        }
+    }
+
+    /// Puts the carbon intensity of the provider in force.
+    fn use_carbon(&mut self, now: Timestamp) {
+        let Self { controller, nodes, outbox, .. } = self;
+        if let Some(series) = self.grid.carbon_series() {
+            self.spending.use_intensity(&mut Turn { now, controller, outbox }, series, nodes);
+        }
+    }
+
+    /// Follows values of the grid that end, where they are due.
+    fn look_at_grid(&mut self, now: Timestamp) {
+        let Self { controller, outbox, .. } = self;
+        if self.grid.look(&mut Turn { now, controller, outbox }) {
+            self.use_carbon(now);
         }
     }
 
     /// Stores every record and the budget again, and renews every order.
     fn store_all_again(&mut self) {
-        self.to_store.extend(self.jobs.keys().cloned());
-        for (node, state) in &mut self.nodes {
-            state.ordered_at = Timestamp::default();
-            self.to_order.insert(node.clone());
-        }
-        (self.store_budget, self.store_status, self.store_aim) = (true, true, true);
+        self.jobs.store_all();
+        self.nodes.renew_all();
+        self.spending.store_again();
         self.grid.store_again();
-        self.alarms.push(format!(
+        self.outbox.alarm(format!(
             "the server has lost acknowledged values: the {} job records, the orders and the budget are stored \
              again; entries of the ledger may be missing",
             self.jobs.len()
         ));
     }
 
+    /// Follows the passing of time: what nodes have not reported, and what was not stored.
     fn tick(&mut self, now: Timestamp) {
+        let Self { controller, jobs, nodes, outbox, .. } = self;
+        let turn = &mut Turn { now, controller, outbox };
         self.tick_at = now + self.config.tick();
-        self.wake_again();
-        self.note_reductions(now);
-        self.order_raises();
-        let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
-        for node in &nodes {
-            self.refresh(now, node);
-            if self.is_lost(now, node) {
-                self.to_reconcile.extend(self.nodes[node].jobs.iter().cloned());
+        nodes.wake_again();
+        nodes.note_reductions(now, turn.controller);
+        nodes.order_raises();
+        let ids: Vec<NodeId> = nodes.ids().cloned().collect();
+        for node in &ids {
+            nodes.refresh(turn, node, jobs);
+            if nodes.is_lost(now, node) {
+                jobs.reconcile_on(node);
             }
         }
-        let due = self.jobs.iter().filter(|(_, tracked)| {
-            tracked.unsaved && now.since(tracked.stored_at) >= self.config.progress_store()
-        });
-        self.to_store.extend(due.map(|(job, _)| job.clone()));
-        self.plan_soon(now);
+        jobs.store_noted(now);
+        turn.outbox.plan_soon();
     }
 }
 
@@ -478,38 +392,41 @@ impl Machine for Placer {
     type Action = Action;
 
     fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
-        self.notice_absence(now);
+        self.nodes.notice_absence(now, &mut self.outbox);
         self.controller.advance_to(now);
         self.process(now, event, out);
         self.flush(now, out);
     }
 
     fn wake(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        self.notice_absence(now);
+        self.nodes.notice_absence(now, &mut self.outbox);
         self.controller.advance_to(now);
         if now >= self.tick_at {
             self.tick(now);
         }
-        if self.adopt_at.is_some_and(|at| now >= at) {
-            self.adopt(now);
+        let Self { controller, jobs, nodes, outbox, .. } = self;
+        if self.comparison.at().is_some_and(|at| now >= at) {
+            self.comparison.compare(&mut Turn { now, controller, outbox }, jobs, nodes);
         }
-        self.renew(now);
+        nodes.renew(now);
         self.look_at_grid(now);
-        self.control_budget(now);
+        let Self { controller, nodes, outbox, .. } = self;
+        self.spending.control(&mut Turn { now, controller, outbox }, nodes);
         // Ended jobs release their GPUs before planning.
         self.flush(now, out);
-        if !self.waits_for_comparison() && self.round_at.is_some_and(|at| now >= at) {
-            self.round_at = None;
+        if !self.comparison.is_awaited() && self.rounds.at().is_some_and(|at| now >= at) {
+            self.rounds.begin();
             self.round(now);
             self.flush(now, out);
         }
     }
 
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
-        let round = self.round_at.filter(|_| !self.waits_for_comparison());
+        let round = self.rounds.at().filter(|_| !self.comparison.is_awaited());
         let round = round.map(|at| (at, "a planning round is due"));
-        let adoption = self.adopt_at.map(|at| (at, "the records are compared with the nodes"));
-        let renewal = self.renewal().map(|at| (at, "a lease renewal is due"));
+        let adoption =
+            self.comparison.at().map(|at| (at, "the records are compared with the nodes"));
+        let renewal = self.nodes.renewal().map(|at| (at, "a lease renewal is due"));
         let control =
             self.controller.control_at().map(|at| (at, "a control step of the budget is due"));
         let grid = self.grid.look_at().map(|at| (at, "a value of the grid ends"));

@@ -1,6 +1,6 @@
 //! Configuration of node sleep: the table `[sleep]` of `deploy/placer.toml`.
 //!
-//! Policies decide which nodes sleep and wake; `live/node_sleep.rs` carries that out.
+//! Policies decide which nodes sleep and wake; `live/nodes/sleep.rs` carries that out.
 
 use std::time::Duration;
 

@@ -3,87 +3,85 @@
 use wattle_common::bounds::{OutOfBounds, check_job};
 use wattle_common::job::{JobPhase, JobSpec, SignalError, check_signal};
 use wattle_common::messages::{JobRecord, Reply, SubmitJob};
-use wattle_common::{JobId, Timestamp, codec, generation, id};
+use wattle_common::{JobId, codec, generation, id};
 
 use crate::JobFacts;
 use crate::controller::admission::NotAdmitted;
+use crate::live::job_records::JobRecords;
 use crate::live::lifecycle::PLACER;
+use crate::live::nodes::Nodes;
 use crate::live::site_jobs::placed_by_site;
-use crate::live::{Placer, Tracked, has_gpus};
+use crate::live::{LiveController, Turn, has_gpus};
 
 /// The largest specification accepted, as JSON: the job's record with its reasons and predictions must
 /// stay below NATS's limit of 1 MiB, and ten thousand records must fit into their bucket.
 pub(super) const SPEC_LEN_MAX: usize = 32 << 10;
 
-impl Placer {
-    pub(super) fn submitted(&mut self, now: Timestamp, request: SubmitJob) -> Reply {
+impl JobRecords {
+    /// A user submits a job. `inventory_complete`: whether every node has reported.
+    pub(super) fn submit(
+        &mut self,
+        turn: &mut Turn<'_>,
+        request: SubmitJob,
+        inventory_complete: bool,
+    ) -> Reply {
         let SubmitJob { mut spec, submission, user_proven } = request;
         let job = spec.job.clone();
         // Normalised as in the stored specification, so that a repeated request is equal to it.
         if let Some(Ok(signal)) = spec.checkpoint_signal.as_deref().map(check_signal) {
             spec.checkpoint_signal = Some(signal.to_owned());
         }
-        if let Some(known) = self.jobs.get(&job) {
+        if let Some(known) = self.get(&job) {
             let is_repeated = if submission.is_some() {
-                submission == known.record.submission && spec.user == known.record.spec.user
+                submission == known.submission && spec.user == known.spec.user
             } else {
-                spec.submitted_at_us = known.record.spec.submitted_at_us;
-                spec == known.record.spec
+                spec.submitted_at_us = known.spec.submitted_at_us;
+                spec == known.spec
             };
             return if is_repeated {
                 // It is stored, or its storing comes before this answer.
-                Reply::Accepted { job, generation: known.record.generation }
+                Reply::Accepted { job, generation: known.generation }
             } else {
-                let phase = known.record.phase;
+                let phase = known.phase;
                 Reply::Refused {
                     error: format!("job `{job}` exists already ({phase}); choose another id"),
                 }
             };
         }
-        spec.submitted_at_us = now;
-        let inventory_complete = self.inventory_complete(now);
-        self.controller.events().inventory_known(inventory_complete);
+        spec.submitted_at_us = turn.now;
+        turn.controller.events().inventory_known(inventory_complete);
         let admitted = check_spec(&spec).and_then(|()| {
             if placed_by_site(&spec) {
                 return Ok(None);
             }
-            let admitted = self.controller.admit(JobFacts::from(&spec));
+            let admitted = turn.controller.admit(JobFacts::from(&spec));
             admitted.map(Some).map_err(SpecError::NotAdmitted)
         });
         let key = match admitted {
             Ok(key) => key,
             Err(error) => return Reply::Refused { error: error.to_string() },
         };
-        let record = JobRecord { submission, user_proven, ..JobRecord::queued(spec, now) };
+        let record = JobRecord { submission, user_proven, ..JobRecord::queued(spec, turn.now) };
         let generation = record.generation;
-        let tracked = Tracked { record, key, stored_at: now, unsaved: false };
-        self.jobs.insert(job.clone(), tracked);
-        self.to_store.insert(job.clone());
-        self.plan_soon(now);
+        self.submitted(turn.now, record, key);
+        turn.outbox.plan_soon();
         Reply::Accepted { job, generation }
     }
 
     /// Forgets a submitted job whose record was not stored; its submission is refused.
-    pub(super) fn not_stored(&mut self, job: &JobId) {
-        let is_new = |tracked: &Tracked| {
-            tracked.record.phase == JobPhase::Queued && tracked.record.attempt == 0
-        };
-        if !self.jobs.get(job).is_some_and(is_new) {
-            return;
+    pub(super) fn not_stored(&mut self, job: &JobId, controller: &mut LiveController) {
+        if let Some(key) = self.remove_submitted(job) {
+            controller.job_ended(key);
         }
-        if let Some(key) = self.jobs.remove(job).and_then(|tracked| tracked.key) {
-            self.controller.job_ended(key);
-        }
-        self.to_store.remove(job);
     }
 
-    pub(super) fn cancelled(&mut self, now: Timestamp, job: &JobId) -> Reply {
-        let Some(tracked) = self.jobs.get_mut(job) else {
+    /// A user cancels a job.
+    pub(super) fn cancel(&mut self, turn: &mut Turn<'_>, job: &JobId, nodes: &mut Nodes) -> Reply {
+        let Some(record) = self.get(job) else {
             return Reply::Refused {
                 error: format!("unknown job `{job}`; `wattle jobs` lists all jobs"),
             };
         };
-        let record = &mut tracked.record;
         let phase = record.phase;
         if phase.is_final() && phase != JobPhase::Cancelled {
             return Reply::Refused { error: format!("job `{job}` has {phase} already") };
@@ -92,24 +90,16 @@ impl Placer {
         if phase == JobPhase::Cancelled || record.next_phase == Some(JobPhase::Cancelled) {
             return Reply::Accepted { job: job.clone(), generation: record.generation };
         }
-        record.generation = generation::next(record.generation);
-        let accepted = Reply::Accepted { job: job.clone(), generation: record.generation };
+        let generation = generation::next(record.generation);
+        self.change(job, |record| record.generation = generation);
         if has_gpus(phase) {
-            self.request_stop(now, job, JobPhase::Cancelled);
+            self.request_stop(turn, job, JobPhase::Cancelled);
         } else {
-            self.end(now, job, JobPhase::Cancelled);
+            self.end(turn, job, JobPhase::Cancelled, nodes);
         }
         let reason = "cancelled on request".to_owned();
-        self.reason(now, job, PLACER, "cancelled".to_owned(), reason);
-        accepted
-    }
-}
-
-impl Placer {
-    /// The owner of a job; `None` for an unknown job.
-    #[must_use]
-    pub fn owner(&self, job: &JobId) -> Option<Option<&str>> {
-        self.jobs.get(job).map(|tracked| tracked.record.spec.user.as_deref())
+        self.reason(turn.now, job, PLACER, "cancelled".to_owned(), reason);
+        Reply::Accepted { job: job.clone(), generation }
     }
 }
 

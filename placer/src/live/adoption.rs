@@ -19,6 +19,7 @@
 pub(super) mod reported;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use wattle_common::bounds::CLOCK_TOLERANCE;
 use wattle_common::job::{GpuRequest, JobPhase, JobSpec, Placement};
@@ -26,8 +27,12 @@ use wattle_common::messages::{JobRecord, LaunchReport, LaunchState, LaunchedJob,
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use self::reported::{End, Newest};
+use crate::config::Config;
+use crate::live::job_records::JobRecords;
 use crate::live::lifecycle::PLACER;
-use crate::live::{Placer, Tracked, has_gpus};
+use crate::live::nodes::Nodes;
+use crate::live::outbox::Outbox;
+use crate::live::{Action, Turn, has_gpus};
 
 /// Most jobs named in an alarm.
 const NAMED_MAX: usize = 5;
@@ -41,142 +46,151 @@ struct Outcome {
     nodes: BTreeSet<NodeId>,
 }
 
-impl Placer {
+/// The comparison of the records with the nodes' reports.
+pub(super) struct StoreComparison {
+    /// When it is due; absent: the store is not older than the nodes.
+    at: Option<Timestamp>,
+    /// The mark of a restored store, until the comparison.
+    restored: Option<StoreRestored>,
+    /// Whether the mark is to be deleted.
+    mark_is_over: bool,
+    /// How long it waits for the reports of the nodes.
+    patience: Duration,
+}
+
+impl StoreComparison {
+    pub(super) fn new(config: &Config) -> Self {
+        Self { at: None, restored: None, mark_is_over: false, patience: config.node_stale_after() }
+    }
+
+    /// When the comparison is due.
+    pub(super) const fn at(&self) -> Option<Timestamp> {
+        self.at
+    }
+
+    /// Whether no job may start, because a restored store was not compared yet.
+    pub(super) const fn is_awaited(&self) -> bool {
+        self.restored.is_some()
+    }
+
     /// Compares the records with all nodes before any order: the store was restored from a backup.
-    pub(super) fn compare_all(&mut self, restored: Option<StoreRestored>, now: Timestamp) {
-        let Some(restored) = restored else { return };
+    pub(super) fn store_was_restored(
+        &mut self,
+        now: Timestamp,
+        restored: StoreRestored,
+        nodes: &mut Nodes,
+    ) {
         self.restored = Some(restored);
-        self.nodes.values_mut().for_each(|state| state.adopts = true);
-        self.adopt_at = Some(now + self.config.node_stale_after());
+        nodes.await_comparison_of_all();
+        self.at = Some(now + self.patience);
     }
 
     /// Notes whether a node's stored report, or its first one since the placer's start, shows that the
     /// store is older than the node's state.
-    pub(super) fn compare_with_store(
+    pub(super) fn reported(
         &mut self,
         now: Timestamp,
-        report: &LaunchReport,
+        node: &NodeId,
         is_new: bool,
+        jobs: &JobRecords,
+        nodes: &mut Nodes,
     ) {
-        let waits = self.restored.is_some();
-        let Some(state) = self.nodes.get_mut(&report.node) else { return };
-        let was_compared = state.is_compared;
-        state.is_compared |= is_new;
-        if was_compared {
+        let Some(report) = nodes.launch_report(node).filter(|_| !nodes.is_compared(node)) else {
             return;
+        };
+        let is_ahead = nodes.ordered_generation(node) < report.observed_generation;
+        let differs = is_ahead && differs(report, jobs);
+        if is_new {
+            nodes.note_comparison(node);
         }
-        if waits {
-            state.adopts = true;
-            return;
-        }
-        let generation = state.desired.as_ref().map_or(0, |desired| desired.generation);
-        if generation >= report.observed_generation || !self.differs(report) {
-            return;
-        }
-        let node = report.node.clone();
-        self.node_mut(&node).adopts = true;
-        self.adopt_at.get_or_insert(now + self.config.node_stale_after());
-    }
-
-    /// Whether a node's report contradicts the records.
-    fn differs(&self, report: &LaunchReport) -> bool {
-        let node = self.nodes.get(&report.node);
-        let mut placed = node.iter().flat_map(|state| &state.jobs);
-        report.jobs.iter().any(|run| self.is_unrecorded(run))
-            || placed.any(|job| {
-                self.jobs.get(job).is_some_and(|tracked| {
-                    let attempt = tracked.record.attempt;
-                    let mut runs = report.jobs.iter();
-                    has_gpus(tracked.record.phase)
-                        && !runs.any(|run| run.job == *job && run.attempt >= attempt)
-                })
-            })
-    }
-
-    /// Whether a run has no record and is live, or is a later attempt than its record.
-    fn is_unrecorded(&self, run: &LaunchedJob) -> bool {
-        match self.jobs.get(&run.job) {
-            None => matches!(run.state, LaunchState::Running),
-            Some(Tracked { record, .. }) => {
-                !record.phase.is_final() && record.attempt < run.attempt
-            }
+        if self.is_awaited() {
+            nodes.await_comparison(node);
+        } else if differs {
+            nodes.await_comparison(node);
+            self.at.get_or_insert(now + self.patience);
         }
     }
 
     /// Compares the records with the nodes that wait for it, and lets them have orders.
-    pub(super) fn adopt(&mut self, now: Timestamp) {
-        self.adopt_at = None;
-        let waiting: Vec<NodeId> =
-            self.nodes.iter().filter(|(_, state)| state.adopts).map(|(id, _)| id.clone()).collect();
+    pub(super) fn compare(
+        &mut self,
+        turn: &mut Turn<'_>,
+        jobs: &mut JobRecords,
+        nodes: &mut Nodes,
+    ) {
+        self.at = None;
+        let waiting: Vec<NodeId> = nodes.awaiting_comparison().cloned().collect();
         // Only those that have reported since the placer's start.
-        let has_reported = |node: &&NodeId| self.nodes.get(node).is_some_and(|n| n.is_compared);
-        let nodes: Vec<NodeId> = waiting.iter().filter(has_reported).cloned().collect();
-        let newest = self.newest_attempts(&nodes);
-        let mut outcome = Outcome { nodes: nodes.iter().cloned().collect(), ..Outcome::default() };
+        let compared: BTreeSet<NodeId> =
+            waiting.iter().filter(|node| nodes.is_compared(node)).cloned().collect();
+        let newest = self.newest_attempts(&compared, jobs, nodes);
+        let vanished = vanished(&compared, &newest, jobs, nodes);
+        let is_cancelled = |job: &&JobId| {
+            let record = jobs.get(job);
+            record.is_some_and(|record| record.next_phase == Some(JobPhase::Cancelled))
+        };
+        let cancelled: BTreeSet<JobId> =
+            newest.keys().chain(&vanished).filter(is_cancelled).cloned().collect();
         // First all GPUs of outdated placements are released, because adopted jobs may hold them.
-        let vanished = self.vanished(&nodes, &newest);
-        let cancelled: BTreeSet<JobId> = newest
-            .keys()
-            .chain(&vanished)
-            .filter(|job| {
-                let record = self.jobs.get(*job).map(|tracked| &tracked.record);
-                record.is_some_and(|record| record.next_phase == Some(JobPhase::Cancelled))
-            })
-            .cloned()
-            .collect();
         for job in newest.keys().chain(&vanished) {
-            self.release(now, job);
+            jobs.release(turn, job);
         }
+        let mut outcome = Outcome { nodes: compared, ..Outcome::default() };
         for job in vanished {
-            self.end_vanished(now, &job, cancelled.contains(&job));
+            jobs.end_vanished(turn, &job, cancelled.contains(&job));
             outcome.unknown.insert(job);
         }
         for (job, newest) in &newest {
             match newest.end() {
                 None => {
-                    let reason =
-                        "its node runs it and the store has no record of this start".to_owned();
-                    self.adopt_job(now, job, newest, reason);
+                    let reason = "its node runs it and the store has no record of this start";
+                    jobs.adopt(turn, job, newest, reason, nodes);
                     outcome.adopted.insert(job.clone());
+                    // The store has a request to cancel the job, which holds for this attempt too.
                     if cancelled.contains(job) {
-                        self.request_stop(now, job, JobPhase::Cancelled);
+                        jobs.request_stop(turn, job, JobPhase::Cancelled);
                     }
                 }
                 Some(end) => {
-                    self.record_end(now, job, newest, end);
+                    jobs.record_end(turn, job, newest, end);
                     outcome.ended.insert(job.clone());
                 }
             }
         }
         for node in waiting {
-            self.node_mut(&node).adopts = false;
-            self.refresh(now, &node);
-            self.to_order.insert(node);
+            nodes.end_comparison(&node);
+            nodes.refresh(turn, &node, jobs);
         }
-        self.alarm_outcome(&outcome);
-        self.store_compared |= self.restored.take().is_some();
-        self.plan_soon(now);
+        self.raise_alarms(&outcome, turn.outbox);
+        self.mark_is_over |= self.restored.take().is_some();
+        turn.outbox.plan_soon();
+    }
+
+    /// Deletes the mark of a restored store after the comparison.
+    pub(super) fn store(&mut self, out: &mut Vec<Action>) {
+        if std::mem::take(&mut self.mark_is_over) {
+            out.push(Action::ForgetRestoration);
+        }
     }
 
     /// The newest attempts that the nodes report and the store does not know.
-    fn newest_attempts(&self, nodes: &[NodeId]) -> BTreeMap<JobId, Newest> {
+    fn newest_attempts(
+        &self,
+        compared: &BTreeSet<NodeId>,
+        jobs: &JobRecords,
+        nodes: &Nodes,
+    ) -> BTreeMap<JobId, Newest> {
         let mut newest: BTreeMap<JobId, Newest> = BTreeMap::new();
-        for node in nodes {
-            let Some((report, _)) = self.nodes.get(node).and_then(|state| state.launch.as_ref())
-            else {
-                continue;
-            };
+        for report in compared.iter().filter_map(|node| nodes.launch_report(node)) {
             for run in report.jobs.iter().filter(|run| {
-                self.is_unrecorded(run) || (!self.jobs.contains_key(&run.job) && self.is_later(run))
+                is_unrecorded(run, jobs) || (!jobs.contains(&run.job) && self.is_later(run))
             }) {
                 let known = newest.entry(run.job.clone()).or_default();
                 known.add(run, report);
             }
         }
         // A job without a record that was preempted cannot be started again.
-        newest.retain(|job, newest| {
-            self.jobs.contains_key(job) || newest.end() != Some(End::Interrupted)
-        });
+        newest.retain(|job, newest| jobs.contains(job) || newest.end() != Some(End::Interrupted));
         newest
     }
 
@@ -185,136 +199,7 @@ impl Placer {
         self.restored.is_some_and(|restored| run.since_us + CLOCK_TOLERANCE > restored.backup_at_us)
     }
 
-    /// Jobs that the store has on nodes which have obeyed newer orders and no longer know them.
-    fn vanished(&self, nodes: &[NodeId], newest: &BTreeMap<JobId, Newest>) -> Vec<JobId> {
-        let is_gone = |node: &NodeId, record: &JobRecord| {
-            let Some(state) = self.nodes.get(node).filter(|_| nodes.contains(node)) else {
-                return false;
-            };
-            let ordered = state.desired.as_ref().map_or(0, |desired| desired.generation);
-            state.launch.as_ref().is_some_and(|(report, _)| {
-                let mut runs = report.jobs.iter();
-                report.has_ended
-                    && ordered < report.observed_generation
-                    && !runs.any(|run| run.job == record.spec.job && run.attempt >= record.attempt)
-            })
-        };
-        self.jobs
-            .iter()
-            .filter(|(job, tracked)| has_gpus(tracked.record.phase) && !newest.contains_key(job))
-            .filter(|(_, tracked)| {
-                let shares = tracked.record.placement.iter().flat_map(|placed| &placed.shares);
-                let mut nodes = shares.map(|share| &share.node).peekable();
-                nodes.peek().is_some() && nodes.all(|node| is_gone(node, &tracked.record))
-            })
-            .map(|(job, _)| job.clone())
-            .collect()
-    }
-
-    /// Releases the GPUs that an outdated record assigns to the job.
-    pub(super) fn release(&mut self, now: Timestamp, job: &JobId) {
-        let Some(tracked) = self.jobs.get_mut(job).filter(|t| has_gpus(t.record.phase)) else {
-            return;
-        };
-        let record = &mut tracked.record;
-        let placement = record.placement.take();
-        (record.phase, record.phase_since_us, record.next_phase) = (JobPhase::Queued, now, None);
-        record.observing = false;
-        if let Some(key) = tracked.key {
-            self.controller.events().job_stopping(key);
-            self.controller.job_stopped(key);
-        }
-        for share in placement.iter().flat_map(|placement| &placement.shares) {
-            self.node_mut(&share.node).jobs.remove(job);
-            self.to_order.insert(share.node.clone());
-        }
-        self.to_store.insert(job.clone());
-    }
-
-    pub(super) fn adopt_job(
-        &mut self,
-        now: Timestamp,
-        job: &JobId,
-        newest: &Newest,
-        reason: String,
-    ) {
-        let shares = newest.runs.iter().map(|run| run.share.clone()).collect();
-        let known = self.jobs.get(job).map(|tracked| tracked.record.clone());
-        let is_known = known.is_some();
-        let record = JobRecord {
-            phase: JobPhase::Running,
-            phase_since_us: newest.since,
-            attempt: newest.attempt,
-            placement: Some(Placement { shares }),
-            started_at_us: Some(newest.since),
-            ..known.unwrap_or_else(|| unrecorded(job, newest))
-        };
-        match self.jobs.get_mut(job).filter(|tracked| is_known && tracked.key.is_some()) {
-            Some(tracked) => tracked.record = record.clone(),
-            None => self.restore_job(&record),
-        }
-        self.restore_placement(&record);
-        let at = record.placement.map(|placement| placement.to_string()).unwrap_or_default();
-        self.reason(now, job, PLACER, format!("adopted on {at}"), reason);
-        self.to_reconcile.insert(job.clone());
-    }
-
-    /// Records the end of an attempt that began after the store was copied.
-    fn record_end(&mut self, now: Timestamp, job: &JobId, newest: &Newest, end: End) {
-        if !self.jobs.contains_key(job) {
-            let record = unrecorded(job, newest);
-            self.restore_job(&record);
-        }
-        let Some(tracked) = self.jobs.get_mut(job) else { return };
-        let record = &mut tracked.record;
-        record.attempt = newest.attempt;
-        record.log_paths = newest.runs.iter().map(|run| run.log_path.clone()).collect();
-        let (phase, what) = match end {
-            End::Finished => (JobPhase::Finished, "finished"),
-            End::Failed { .. } => (JobPhase::Failed, "failed"),
-            End::Interrupted => (JobPhase::Queued, "to be placed again"),
-        };
-        if let End::Failed { code, error } = end {
-            (record.exit_code, record.error) = (code, Some(error));
-        } else if end == End::Finished {
-            record.exit_code = Some(0);
-        }
-        self.to_store.insert(job.clone());
-        if phase.is_final() {
-            self.close(now, job, phase);
-        }
-        let reason = format!(
-            "its node reports the end of attempt {}, which the store does not contain",
-            newest.attempt
-        );
-        self.reason(now, job, PLACER, what.to_owned(), reason);
-    }
-
-    /// Ends a job that its nodes no longer know.
-    fn end_vanished(&mut self, now: Timestamp, job: &JobId, was_cancelled: bool) {
-        let text = "it ended after the store was copied, and its node has no record of the result: check \
-                    its output, and submit it again if necessary";
-        let phase = if was_cancelled { JobPhase::Cancelled } else { JobPhase::Failed };
-        if let Some(tracked) = self.jobs.get_mut(job).filter(|_| !was_cancelled) {
-            tracked.record.error = Some(text.to_owned());
-        }
-        self.close(now, job, phase);
-        self.reason(now, job, PLACER, phase.to_string(), text.to_owned());
-    }
-
-    /// Ends a job that holds no GPUs.
-    fn close(&mut self, now: Timestamp, job: &JobId, phase: JobPhase) {
-        let Some(tracked) = self.jobs.get_mut(job) else { return };
-        (tracked.record.phase, tracked.record.phase_since_us) = (phase, now);
-        tracked.record.ended_at_us = Some(now);
-        self.ended.insert((now, job.clone()));
-        if let Some(key) = tracked.key.take() {
-            self.controller.job_ended(key);
-        }
-        self.to_store.insert(job.clone());
-    }
-
-    fn alarm_outcome(&mut self, outcome: &Outcome) {
+    fn raise_alarms(&self, outcome: &Outcome, outbox: &mut Outbox) {
         let nodes: Vec<&str> = outcome.nodes.iter().map(NodeId::as_str).collect();
         let Outcome { adopted, ended, unknown, .. } = outcome;
         if !adopted.is_empty() {
@@ -325,7 +210,7 @@ impl Placer {
                      the NATS server"
                 }
             };
-            self.alarms.push(format!(
+            outbox.alarm(format!(
                 "the store has lost running jobs of {}: {} ({} in all). They are adopted and continue, but \
                  {advice}; `wattle cancel` stops an adopted job",
                 nodes.join(", "),
@@ -334,7 +219,7 @@ impl Placer {
             ));
         }
         if !ended.is_empty() {
-            self.alarms.push(format!(
+            outbox.alarm(format!(
                 "the store is older than the nodes' states: {} jobs ended meanwhile: {}. Their ends are \
                  recorded from the nodes' reports",
                 ended.len(),
@@ -342,7 +227,7 @@ impl Placer {
             ));
         }
         if !unknown.is_empty() {
-            self.alarms.push(format!(
+            outbox.alarm(format!(
                 "the store is older than the nodes' states: {} jobs ended meanwhile with an unknown \
                  result and count as failed: {}. Check their output",
                 unknown.len(),
@@ -350,10 +235,118 @@ impl Placer {
             ));
         }
     }
+}
 
-    /// Whether no job may start, because a restored store was not compared yet.
-    pub(super) const fn waits_for_comparison(&self) -> bool {
-        self.restored.is_some()
+/// Whether a node's report contradicts the records.
+fn differs(report: &LaunchReport, jobs: &JobRecords) -> bool {
+    report.jobs.iter().any(|run| is_unrecorded(run, jobs))
+        || jobs.on_node(&report.node).any(|job| {
+            let attempt = jobs[job].attempt;
+            !report.jobs.iter().any(|run| run.job == *job && run.attempt >= attempt)
+        })
+}
+
+/// Whether a run has no record and is live, or is a later attempt than its record.
+fn is_unrecorded(run: &LaunchedJob, jobs: &JobRecords) -> bool {
+    match jobs.get(&run.job) {
+        None => matches!(run.state, LaunchState::Running),
+        Some(record) => !record.phase.is_final() && record.attempt < run.attempt,
+    }
+}
+
+/// Jobs that the store has on nodes which have obeyed newer orders and no longer know them.
+fn vanished(
+    compared: &BTreeSet<NodeId>,
+    newest: &BTreeMap<JobId, Newest>,
+    jobs: &JobRecords,
+    nodes: &Nodes,
+) -> Vec<JobId> {
+    let is_gone = |node: &NodeId, record: &JobRecord| {
+        let report = nodes.launch_report(node).filter(|_| compared.contains(node));
+        report.is_some_and(|report| {
+            let mut runs = report.jobs.iter();
+            report.has_ended
+                && nodes.ordered_generation(node) < report.observed_generation
+                && !runs.any(|run| run.job == record.spec.job && run.attempt >= record.attempt)
+        })
+    };
+    jobs.all()
+        .filter(|record| has_gpus(record.phase) && !newest.contains_key(&record.spec.job))
+        .filter(|record| {
+            let shares = record.placement.iter().flat_map(|placed| &placed.shares);
+            let mut nodes = shares.map(|share| &share.node).peekable();
+            nodes.peek().is_some() && nodes.all(|node| is_gone(node, record))
+        })
+        .map(|record| record.spec.job.clone())
+        .collect()
+}
+
+impl JobRecords {
+    /// Records that a job runs where its nodes run it.
+    pub(super) fn adopt(
+        &mut self,
+        turn: &mut Turn<'_>,
+        job: &JobId,
+        newest: &Newest,
+        reason: &str,
+        nodes: &mut Nodes,
+    ) {
+        let shares = newest.runs.iter().map(|run| run.share.clone()).collect();
+        let record = JobRecord {
+            phase: JobPhase::Running,
+            phase_since_us: newest.since,
+            attempt: newest.attempt,
+            placement: Some(Placement { shares }),
+            started_at_us: Some(newest.since),
+            ..self.get(job).cloned().unwrap_or_else(|| unrecorded(job, newest))
+        };
+        self.runs_as(turn, &record);
+        Self::restore_placement(&record, nodes, turn.controller);
+        let at = record.placement.map(|placement| placement.to_string()).unwrap_or_default();
+        self.reason(turn.now, job, PLACER, format!("adopted on {at}"), reason.to_owned());
+    }
+
+    /// Records the end of an attempt that began after the store was copied.
+    fn record_end(&mut self, turn: &mut Turn<'_>, job: &JobId, newest: &Newest, end: End) {
+        if !self.contains(job) {
+            self.restore(&unrecorded(job, newest), turn.controller);
+        }
+        let (phase, what) = match end {
+            End::Finished => (JobPhase::Finished, "finished"),
+            End::Failed { .. } => (JobPhase::Failed, "failed"),
+            End::Interrupted => (JobPhase::Queued, "to be placed again"),
+        };
+        self.change(job, |record| {
+            record.attempt = newest.attempt;
+            record.log_paths = newest.runs.iter().map(|run| run.log_path.clone()).collect();
+            match end {
+                End::Finished => record.exit_code = Some(0),
+                End::Failed { code, error } => {
+                    (record.exit_code, record.error) = (code, Some(error));
+                }
+                End::Interrupted => {}
+            }
+        });
+        if phase.is_final() {
+            self.close(turn, job, phase);
+        }
+        let reason = format!(
+            "its node reports the end of attempt {}, which the store does not contain",
+            newest.attempt
+        );
+        self.reason(turn.now, job, PLACER, what.to_owned(), reason);
+    }
+
+    /// Ends a job that its nodes no longer know.
+    fn end_vanished(&mut self, turn: &mut Turn<'_>, job: &JobId, was_cancelled: bool) {
+        let text = "it ended after the store was copied, and its node has no record of the result: check \
+                    its output, and submit it again if necessary";
+        let phase = if was_cancelled { JobPhase::Cancelled } else { JobPhase::Failed };
+        if !was_cancelled {
+            self.change(job, |record| record.error = Some(text.to_owned()));
+        }
+        self.close(turn, job, phase);
+        self.reason(turn.now, job, PLACER, phase.to_string(), text.to_owned());
     }
 }
 

@@ -1,99 +1,77 @@
 //! Messages with a number outside its limits ([`wattle_common::bounds`]): ignored with an alarm.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use wattle_common::Timestamp;
+use wattle_common::NodeId;
 use wattle_common::bounds::{
     OutOfBounds, check_launch_report, check_ledger_entry, check_power_report, check_progress,
     check_record, check_surface,
 };
-use wattle_common::messages::JobRecord;
+use wattle_common::messages::{JobRecord, LaunchReport, PowerReport, Surface};
 use wattle_common::topology::NODES_MAX;
 
-use crate::live::{Event, Placer};
+use crate::live::nodes::Nodes;
+use crate::live::{Event, Turn};
 
-/// Time after which the same sender and field raise an alarm again.
-const ALARM_AGAIN: Duration = Duration::from_secs(600);
-
-/// Most senders and fields that are remembered; beyond it, none raises a new alarm until the oldest is
-/// forgotten.
-const ALARMS_MAX: usize = 1_000;
-
-/// When each sender and field last raised an alarm.
-pub(super) type Alarms = BTreeMap<(String, &'static str), Timestamp>;
-
-impl Placer {
-    /// Whether the numbers of an event are within their limits. If not, an alarm is raised.
-    pub(super) fn is_within_bounds(&mut self, now: Timestamp, event: &Event) -> bool {
-        let (sender, checked) = match event {
-            Event::EnergyMetered(entry) => (
-                format!("an energy ledger entry of {}", entry.node),
-                check_ledger_entry(entry, now),
-            ),
-            Event::PowerReported(report) => {
-                let known = self.check_node_count(&report.node);
-                let checked = known.and_then(|()| check_power_report(report, now));
-                (format!("a power agent's report of {}", report.node), checked)
-            }
-            Event::LaunchReported(report) => {
-                let known = self.check_node_count(&report.node);
-                let checked = known.and_then(|()| check_launch_report(report, now));
-                (format!("a launcher's report of {}", report.node), checked)
-            }
-            Event::Progressed(message) => {
-                (format!("progress of {}", message.job), check_progress(message, now))
-            }
-            Event::SurfaceKnown(surface) => {
-                (format!("the surface of {}", surface.job), check_surface(surface, now))
-            }
-            _ => return true,
-        };
-        match checked {
-            Ok(()) => true,
-            Err(error) => {
-                self.alarm_out_of_bounds(now, sender, &error);
-                false
-            }
+/// Whether the numbers of an event are within their limits. If not, an alarm is raised.
+pub(super) fn is_within(turn: &mut Turn<'_>, event: &Event, nodes: &Nodes) -> bool {
+    match event {
+        Event::EnergyMetered(entry) => {
+            let sender = format!("an energy ledger entry of {}", entry.node);
+            is_accepted(&check_ledger_entry(entry, turn.now), sender, turn)
         }
+        Event::PowerReported(report) => is_power_report_within(turn, report, nodes),
+        Event::LaunchReported(report) => is_launch_report_within(turn, report, nodes),
+        Event::Progressed(message) => {
+            let sender = format!("progress of {}", message.job);
+            is_accepted(&check_progress(message, turn.now), sender, turn)
+        }
+        Event::SurfaceKnown(surface) => is_surface_within(turn, surface),
+        _ => true,
     }
+}
 
-    /// Whether a stored record can be restored. If not, an alarm is raised: the job is adopted if it runs.
-    pub(super) fn is_restorable(&mut self, now: Timestamp, record: &JobRecord) -> bool {
-        let checked = check_record(record, now);
-        if let Err(error) = &checked {
-            self.alarm_out_of_bounds(now, format!("the record of {}", record.spec.job), error);
-        }
-        checked.is_ok()
-    }
+pub(super) fn is_power_report_within(
+    turn: &mut Turn<'_>,
+    report: &PowerReport,
+    nodes: &Nodes,
+) -> bool {
+    let known = check_node_count(&report.node, nodes);
+    let checked = known.and_then(|()| check_power_report(report, turn.now));
+    is_accepted(&checked, format!("a power agent's report of {}", report.node), turn)
+}
 
-    fn check_node_count(&self, node: &wattle_common::NodeId) -> Result<(), OutOfBounds> {
-        if self.nodes.len() < NODES_MAX || self.nodes.contains_key(node) {
-            return Ok(());
-        }
-        let (field, value) = ("node", node.to_string());
-        Err(OutOfBounds { field, value, expected: format!("at most {NODES_MAX} nodes") })
-    }
+pub(super) fn is_launch_report_within(
+    turn: &mut Turn<'_>,
+    report: &LaunchReport,
+    nodes: &Nodes,
+) -> bool {
+    let known = check_node_count(&report.node, nodes);
+    let checked = known.and_then(|()| check_launch_report(report, turn.now));
+    is_accepted(&checked, format!("a launcher's report of {}", report.node), turn)
+}
 
-    /// Raises an alarm about an ignored message, at most once in ten minutes for each sender and field.
-    pub(super) fn alarm_out_of_bounds(
-        &mut self,
-        now: Timestamp,
-        sender: String,
-        error: &OutOfBounds,
-    ) {
-        let text = format!("{sender} is ignored: {error}");
-        let recent = |at: &Timestamp| *at <= now && now.since(*at) < ALARM_AGAIN;
-        let key = (sender, error.field);
-        if self.bounds_alarms.get(&key).is_some_and(recent) {
-            return;
-        }
-        if self.bounds_alarms.len() >= ALARMS_MAX {
-            self.bounds_alarms.retain(|_, at| recent(at));
-        }
-        if self.bounds_alarms.len() < ALARMS_MAX {
-            self.bounds_alarms.insert(key, now);
-            self.alarms.push(text);
-        }
+pub(super) fn is_surface_within(turn: &mut Turn<'_>, surface: &Surface) -> bool {
+    let sender = format!("the surface of {}", surface.job);
+    is_accepted(&check_surface(surface, turn.now), sender, turn)
+}
+
+/// Whether a stored record can be restored. If not, an alarm is raised: the job is adopted if it runs.
+pub(super) fn is_restorable(turn: &mut Turn<'_>, record: &JobRecord) -> bool {
+    let sender = format!("the record of {}", record.spec.job);
+    is_accepted(&check_record(record, turn.now), sender, turn)
+}
+
+fn is_accepted(checked: &Result<(), OutOfBounds>, sender: String, turn: &mut Turn<'_>) -> bool {
+    if let Err(error) = checked {
+        turn.outbox.alarm_out_of_bounds(turn.now, sender, error);
     }
+    checked.is_ok()
+}
+
+/// No report adds a node beyond the largest number.
+fn check_node_count(node: &NodeId, nodes: &Nodes) -> Result<(), OutOfBounds> {
+    if nodes.len() < NODES_MAX || nodes.contains(node) {
+        return Ok(());
+    }
+    let (field, value) = ("node", node.to_string());
+    Err(OutOfBounds { field, value, expected: format!("at most {NODES_MAX} nodes") })
 }

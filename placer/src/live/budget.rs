@@ -6,11 +6,11 @@
 //! the power of each node's host and of an idle GPU; until both are known, a power limit admits no
 //! new job.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wattle_common::bounds::check_budget;
-use wattle_common::budget::WINDOW_MIN;
+use wattle_common::budget::{Budget, WINDOW_MIN};
 use wattle_common::messages::budget::STEPS_MAX;
 use wattle_common::messages::{
     BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, LedgerEntry, SetBudget,
@@ -18,7 +18,10 @@ use wattle_common::messages::{
 use wattle_common::{Carbon, CarbonIntensity, Energy, NodeId, Power, Timestamp, generation};
 
 use crate::GpuPower;
-use crate::live::{Action, Placer};
+use crate::config::Config;
+use crate::controller::budget::ActiveBudget;
+use crate::live::nodes::Nodes;
+use crate::live::{Action, LiveController, Turn};
 use crate::power::budget::{BudgetController, Grid, Series, SeriesError, Spent};
 use crate::power::model::{expected_power, least_baseline};
 
@@ -29,16 +32,45 @@ const IDLE_SPAN_MIN: Duration = Duration::from_secs(10);
 /// at the entry's begin.
 const IDLE_SHARE: f64 = 0.95;
 
-/// The budget in force, as it is stored.
-pub(super) struct StoredBudget {
-    pub(super) record: BudgetRecord,
+/// The values of the bucket `budget`, in the order in which they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stored {
+    Aim,
+    Budget,
+    Status,
+}
+
+/// The budget in force.
+struct InForce {
+    record: BudgetRecord,
     /// Until when each node's energy is counted.
     counted: BTreeMap<NodeId, Timestamp>,
 }
 
+/// The spending with which a budget continues; by default its window begins.
+#[derive(Default)]
+struct Continued {
+    open: Option<Spent>,
+    /// The position of the price.
+    position: f64,
+    counted: BTreeMap<NodeId, Timestamp>,
+}
+
+/// The budget in force, its spending, and the power of the nodes as the ledger shows it.
+pub(super) struct Spending {
+    in_force: Option<InForce>,
+    /// The generation of the budget for which the last planning round was made.
+    planned: u64,
+    ledger_power: LedgerPower,
+    /// Whether the power of idle GPUs is configured.
+    has_idle_power: bool,
+    /// The values that the event being handled has changed.
+    to_store: BTreeSet<Stored>,
+}
+
 /// The power of nodes as the energy ledger shows it.
 #[derive(Default)]
-pub(super) struct LedgerPower {
+struct LedgerPower {
     /// The last mean power of each node's host.
     hosts: BTreeMap<NodeId, Power>,
     /// The lowest mean power of a GPU of each node, with or without jobs.
@@ -84,7 +116,7 @@ fn series(message: &IntensitySeries) -> Result<Series, BudgetError> {
     Ok(Series::new(message.starts_at_us, steps, us(message.period_s))?)
 }
 
-pub(super) fn grid(record: &BudgetRecord) -> Option<Grid> {
+fn grid(record: &BudgetRecord) -> Option<Grid> {
     let message = record.intensity.as_ref()?;
     let series = series(message).ok()?;
     let known_from = series.starts_at();
@@ -92,72 +124,115 @@ pub(super) fn grid(record: &BudgetRecord) -> Option<Grid> {
     Some(Grid::new(series, forecast, known_from))
 }
 
-impl Placer {
-    /// A user sets a budget; one without limits ends the budget in force.
-    pub(super) fn budget_set(&mut self, now: Timestamp, request: SetBudget) -> BudgetReply {
+impl Spending {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            in_force: None,
+            planned: 0,
+            ledger_power: LedgerPower::default(),
+            has_idle_power: config.sleep.watts().is_some(),
+            to_store: BTreeSet::new(),
+        }
+    }
+
+    /// The record of the budget in force.
+    pub(super) fn record(&self) -> Option<&BudgetRecord> {
+        self.in_force.as_ref().map(|in_force| &in_force.record)
+    }
+
+    /// The generation of the budget in force; 0: none.
+    pub(super) fn generation(&self) -> u64 {
+        self.record().map_or(0, |record| record.generation)
+    }
+
+    /// Stores all values again.
+    pub(super) fn store_again(&mut self) {
+        self.to_store = BTreeSet::from([Stored::Aim, Stored::Budget, Stored::Status]);
+    }
+
+    /// A user sets a budget; one without limits ends the budget in force. `provider` supplies the carbon
+    /// intensity, if one is configured.
+    pub(super) fn set(
+        &mut self,
+        turn: &mut Turn<'_>,
+        request: SetBudget,
+        provider: Option<String>,
+        nodes: &mut Nodes,
+    ) -> BudgetReply {
         let budget = request.budget;
-        match self.replace_budget(now, request) {
+        let replaced = self.replacement(turn.now, request, provider, turn.controller);
+        let replaced = replaced.map(|(record, continued)| {
+            let generation = record.generation;
+            self.put_in_force(turn, record, continued, nodes);
+            // A repeated request is stored again too, before its answer.
+            self.to_store.extend([Stored::Budget, Stored::Status]);
+            generation
+        });
+        match replaced {
             Ok(generation) => BudgetReply::Stored { budget, generation },
             Err(error) => BudgetReply::Refused { error: error.to_string() },
         }
     }
 
-    /// Puts a budget in force, and returns its generation.
-    fn replace_budget(&mut self, now: Timestamp, request: SetBudget) -> Result<u64, BudgetError> {
+    /// The record of a requested budget, and the spending with which it continues.
+    fn replacement(
+        &self,
+        now: Timestamp,
+        request: SetBudget,
+        provider: Option<String>,
+        controller: &LiveController,
+    ) -> Result<(BudgetRecord, Continued), BudgetError> {
         let budget = request.budget;
         if !budget.is_valid() {
             return Err(BudgetError::Invalid);
         }
         request.intensity.as_ref().map(series).transpose()?;
         if request.intensity.is_some()
-            && let Some(provider) = self.grid.carbon_provider()
+            && let Some(provider) = provider
         {
             return Err(BudgetError::Provider(provider));
         }
-        let before = self.budget.take();
-        let known = before.as_ref().and_then(|before| before.record.intensity.clone());
-        let last = before.as_ref().map_or(0, |before| before.record.generation);
-        let is_new = before.as_ref().is_none_or(|before| {
+        let known = self.record().and_then(|before| before.intensity.clone());
+        let last = self.generation();
+        let is_new = self.record().is_none_or(|before| {
             let replaces = request.intensity.is_some() && request.intensity != known;
-            before.record.budget != budget || replaces
+            before.budget != budget || replaces
         });
         // An equal budget, as of a repeated request, is no change.
         let generation = if is_new || last == 0 { generation::next(last) } else { last };
         let intensity = request.intensity.or(known);
         if budget.carbon_ug.is_some() && intensity.is_none() {
-            self.budget = before;
             return Err(BudgetError::NoIntensity);
         }
         // The same budget continues its window.
-        let same = before.filter(|before| before.record.budget == budget);
-        let since_us = same.as_ref().map_or(now, |same| same.record.since_us);
+        let same = self.in_force.as_ref().filter(|before| before.record.budget == budget);
+        let since_us = same.map_or(now, |same| same.record.since_us);
         let record = BudgetRecord { generation, budget, since_us, intensity };
-        let active =
-            self.controller.budget().map(crate::controller::budget::ActiveBudget::controller);
-        let (open, position) = match active.filter(|_| same.is_some()) {
-            Some(controller) => (Some(*controller.ledger().open()), controller.position()),
-            None => (None, 0.0),
-        };
-        let counted = same.map(|same| same.counted).unwrap_or_default();
-        self.put_in_force(now, record, open, position, counted);
-        self.store_budget = true;
-        Ok(generation)
+        let continued = same.map(|same| {
+            let active = controller.budget().map(ActiveBudget::controller);
+            Continued {
+                open: active.map(|active| *active.ledger().open()),
+                position: active.map_or(0.0, BudgetController::position),
+                counted: same.counted.clone(),
+            }
+        });
+        Ok((record, continued.unwrap_or_default()))
     }
 
     /// Restores the budget that was in force before a restart.
-    pub(super) fn restore_budget(
+    pub(super) fn restore(
         &mut self,
-        now: Timestamp,
-        record: Option<BudgetRecord>,
+        turn: &mut Turn<'_>,
+        record: BudgetRecord,
         status: Option<BudgetStatus>,
+        nodes: &mut Nodes,
     ) {
-        let Some(record) = record else { return };
-        let status = match check_budget(&record, status.as_ref(), now) {
+        let status = match check_budget(&record, status.as_ref(), turn.now) {
             Ok(()) => status,
             Err(error) => {
-                self.alarm_out_of_bounds(now, "the stored budget".to_owned(), &error);
+                turn.outbox.alarm_out_of_bounds(turn.now, "the stored budget".to_owned(), &error);
                 // Without its status, the budget begins a new window.
-                if check_budget(&record, None, now).is_err() {
+                if check_budget(&record, None, turn.now).is_err() {
                     return;
                 }
                 None
@@ -165,7 +240,7 @@ impl Placer {
         };
         // The status of a restored store may be newer than its record.
         let planned = status.as_ref().map_or(0, |status| status.observed_generation);
-        self.budget_planned = planned.min(record.generation);
+        self.planned = planned.min(record.generation);
         let status = status.filter(|status| status.window_from_us >= record.since_us);
         let open = status.as_ref().map(|status| Spent {
             from_us: status.window_from_us,
@@ -176,32 +251,59 @@ impl Placer {
         let position =
             status.as_ref().map_or(0.0, |status| status.price_integral.unwrap_or(status.price));
         let counted = status.map(|status| status.counted_until_us).unwrap_or_default();
-        self.put_in_force(now, record, open, position, counted);
+        let continued = Continued { open, position, counted };
+        self.put_in_force(turn, record, continued, nodes);
     }
 
-    pub(super) fn put_in_force(
+    fn put_in_force(
         &mut self,
-        now: Timestamp,
+        turn: &mut Turn<'_>,
         record: BudgetRecord,
-        open: Option<Spent>,
-        position: f64,
-        counted: BTreeMap<NodeId, Timestamp>,
+        continued: Continued,
+        nodes: &mut Nodes,
     ) {
+        let Continued { open, position, counted } = continued;
         let open = open.unwrap_or(Spent {
             from_us: record.since_us,
             until_us: record.since_us,
             ..Spent::default()
         });
-        let controller =
-            BudgetController::resumed(record.budget, grid(&record), open, position, now);
-        self.controller.set_budget(controller, now);
-        self.budget = Some(StoredBudget { record, counted });
-        self.to_order.extend(self.nodes.keys().cloned());
-        self.plan_soon(now);
+        let resumed =
+            BudgetController::resumed(record.budget, grid(&record), open, position, turn.now);
+        turn.controller.set_budget(resumed, turn.now);
+        self.in_force = Some(InForce { record, counted });
+        // The power limit may be another, and the caps with it.
+        nodes.order_all();
+        turn.outbox.plan_soon();
+    }
+
+    /// Puts another carbon intensity in force; window, spending and price of the budget continue.
+    pub(super) fn use_intensity(
+        &mut self,
+        turn: &mut Turn<'_>,
+        series: IntensitySeries,
+        nodes: &mut Nodes,
+    ) {
+        let Some(InForce { record, .. }) = &mut self.in_force else {
+            // A budget without limits carries the intensity.
+            let (budget, intensity) = (Budget::default(), Some(series));
+            let record = BudgetRecord { generation: 1, budget, since_us: turn.now, intensity };
+            self.put_in_force(turn, record, Continued::default(), nodes);
+            self.to_store.extend([Stored::Budget, Stored::Status]);
+            return;
+        };
+        if record.intensity.as_ref() == Some(&series) {
+            return;
+        }
+        record.intensity = Some(series);
+        record.generation = generation::next(record.generation);
+        turn.controller.set_grid(grid(record), turn.now);
+        self.to_store.extend([Stored::Budget, Stored::Status]);
+        self.control(turn, nodes);
     }
 
     /// A node's entry in the energy ledger arrived.
-    pub(super) fn metered(&mut self, now: Timestamp, entry: &LedgerEntry) {
+    pub(super) fn metered(&mut self, turn: &mut Turn<'_>, entry: &LedgerEntry, nodes: &mut Nodes) {
         let span = entry.until_us.since(entry.from_us);
         if span.is_zero() {
             return;
@@ -210,7 +312,9 @@ impl Placer {
         let measured = entry.unknown.iter().all(|unknown| !unknown.unmeasured);
         if let Some(host) = entry.energy_mj_host.mean_power(span).filter(|_| measured) {
             let before = self.ledger_power.hosts.insert(entry.node.clone(), host);
-            self.plan_is_outdated |= before != Some(host);
+            if before != Some(host) {
+                nodes.outdate_plan();
+            }
         }
         if span >= IDLE_SPAN_MIN && measured {
             let gpus = entry.energy_mj_gpus.iter().flatten();
@@ -226,10 +330,10 @@ impl Placer {
                 }
             }
         }
-        let Some(stored) = &mut self.budget else { return };
-        let counted = stored.counted.entry(entry.node.clone()).or_default();
+        let Some(in_force) = &mut self.in_force else { return };
+        let counted = in_force.counted.entry(entry.node.clone()).or_default();
         // Energy from before the budget, or counted already, does not count.
-        let from = entry.from_us.max(*counted).max(stored.record.since_us);
+        let from = entry.from_us.max(*counted).max(in_force.record.since_us);
         if entry.until_us <= from {
             return;
         }
@@ -237,37 +341,41 @@ impl Placer {
         let gpus: Energy = entry.energy_mj_gpus.iter().flatten().copied().sum();
         let share = entry.until_us.since(from).as_secs_f64() / span.as_secs_f64();
         let joules = (gpus + entry.energy_mj_host).as_j() * share;
-        self.controller.metered(from, entry.until_us, joules);
-        self.controller.control_soon(now);
-        self.control_budget(now);
-        self.store_status = true;
+        turn.controller.metered(from, entry.until_us, joules);
+        turn.controller.control_soon(turn.now);
+        self.control(turn, nodes);
+        self.to_store.insert(Stored::Status);
     }
 
     /// A planning round was made for the budget in force; the status that states it follows the round's orders.
-    pub(super) fn note_planned_budget(&mut self) {
-        let generation = self.budget.as_ref().map_or(0, |stored| stored.record.generation);
-        self.store_status |= self.budget_planned != generation;
-        self.budget_planned = generation;
+    pub(super) fn planned(&mut self) {
+        let generation = self.generation();
+        if self.planned != generation {
+            self.planned = generation;
+            self.to_store.insert(Stored::Status);
+        }
     }
 
-    /// Takes the budget's control step, if one is due.
-    pub(super) fn control_budget(&mut self, now: Timestamp) {
-        let gpu_power = self.gpu_power();
-        self.controller.events().gpu_power_known(gpu_power);
-        let aim_before = self.controller.aim_status();
-        let controlled = self.controller.control(now);
-        self.store_aim |= self.controller.aim_status() != aim_before;
-        self.store_status |= controlled.limits_changed;
+    /// Takes the control steps of the budget and of the energy aim that are due.
+    pub(super) fn control(&mut self, turn: &mut Turn<'_>, nodes: &Nodes) {
+        turn.controller.events().gpu_power_known(self.gpu_power(nodes));
+        let aim_before = turn.controller.aim_status();
+        let controlled = turn.controller.control(turn.now);
+        if turn.controller.aim_status() != aim_before {
+            self.to_store.insert(Stored::Aim);
+        }
+        if controlled.limits_changed {
+            self.to_store.insert(Stored::Status);
+        }
         if controlled.plan_again {
-            self.plan_soon(now);
+            turn.outbox.plan_soon();
         }
     }
 
     /// The power of each GPU type, from the nodes' reports and the ledger: the highest of all nodes.
-    fn gpu_power(&self) -> BTreeMap<String, GpuPower> {
+    fn gpu_power(&self, nodes: &Nodes) -> BTreeMap<String, GpuPower> {
         let mut by_type: BTreeMap<String, GpuPower> = BTreeMap::new();
-        for (id, state) in &self.nodes {
-            let Some((report, _)) = &state.power else { continue };
+        for (id, report) in nodes.power_reports() {
             let Some(host) = self.ledger_power.hosts.get(id).copied() else { continue };
             // Until a GPU without jobs was metered, the lowest power of any is an upper bound.
             let metered = self.ledger_power.idle.get(id).or(self.ledger_power.lowest.get(id));
@@ -293,50 +401,64 @@ impl Placer {
     }
 
     /// Whether the idle power of every node is metered or configured.
-    fn is_idle_power_known(&self) -> bool {
-        let configured = self.config.sleep.watts().is_some();
-        configured || self.nodes.keys().all(|node| self.ledger_power.idle.contains_key(node))
+    fn is_idle_power_known(&self, nodes: &Nodes) -> bool {
+        self.has_idle_power || nodes.ids().all(|node| self.ledger_power.idle.contains_key(node))
     }
 
     /// Stores the budget, its status and the state of the energy aim where they have changed.
-    pub(super) fn store_spending(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        if std::mem::take(&mut self.store_aim)
-            && let Some(status) = self.controller.aim_status()
-        {
-            out.push(Action::StoreAimStatus(status));
+    pub(super) fn store(
+        &mut self,
+        now: Timestamp,
+        nodes: &Nodes,
+        controller: &LiveController,
+        out: &mut Vec<Action>,
+    ) {
+        for value in std::mem::take(&mut self.to_store) {
+            match value {
+                Stored::Aim => out.extend(controller.aim_status().map(Action::StoreAimStatus)),
+                Stored::Budget => {
+                    let record = self.record().cloned().map(Box::new);
+                    out.extend(record.map(Action::StoreBudget));
+                }
+                Stored::Status => {
+                    let status = self.status(now, nodes, controller).map(Box::new);
+                    out.extend(status.map(Action::StoreBudgetStatus));
+                }
+            }
         }
-        let (set, changed) =
-            (std::mem::take(&mut self.store_budget), std::mem::take(&mut self.store_status));
-        let (Some(stored), Some(active)) = (&self.budget, self.controller.budget()) else { return };
-        if set {
-            out.push(Action::StoreBudget(Box::new(stored.record.clone())));
-        }
-        if !set && !changed {
-            return;
-        }
-        let (controller, limits) = (active.controller(), self.controller.limits());
-        let (ledger, input) = (controller.ledger(), self.controller.input());
-        let open = ledger.open();
-        let has_grid = stored.record.intensity.is_some();
-        let has_window = stored.record.budget.has_window();
+    }
+
+    /// The status of the budget in force.
+    fn status(
+        &self,
+        now: Timestamp,
+        nodes: &Nodes,
+        controller: &LiveController,
+    ) -> Option<BudgetStatus> {
+        let (in_force, active) = (self.in_force.as_ref()?, controller.budget()?);
+        let (limits, input) = (controller.limits(), controller.input());
+        let budget = active.controller();
+        let (ledger, open) = (budget.ledger(), budget.ledger().open());
+        let has_grid = in_force.record.intensity.is_some();
+        let has_window = in_force.record.budget.has_window();
         let grams = |g: f64| Carbon::from_ug((g * 1e6).round() as u64);
         let intensity = limits.grid.as_ref().map(|grid| grid.now);
-        out.push(Action::StoreBudgetStatus(Box::new(BudgetStatus {
+        Some(BudgetStatus {
             at_us: now,
-            observed_generation: self.budget_planned,
+            observed_generation: self.planned,
             window_from_us: open.from_us,
             window_until_us: ledger.ends(),
             energy_mj: Energy::from_mj((open.energy_j * 1e3).round() as u64),
             carbon_ug: has_grid.then(|| grams(open.carbon_g)),
-            overrun_previous: ledger.closed().last().map(|window| controller.overrun(window)),
+            overrun_previous: ledger.closed().last().map(|window| budget.overrun(window)),
             price: active.position(),
-            price_integral: Some(controller.position()),
+            price_integral: Some(budget.position()),
             policy_price: limits.price,
             power_mw_expected: expected_power(input),
-            power_mw_baseline: least_baseline(input).filter(|_| self.is_idle_power_known()),
-            power_mw_budget_mean: has_window.then(|| Power::from_w_f64(controller.mean_w(now))),
+            power_mw_baseline: least_baseline(input).filter(|_| self.is_idle_power_known(nodes)),
+            power_mw_budget_mean: has_window.then(|| Power::from_w_f64(budget.mean_w(now))),
             intensity_mg_per_kwh: intensity.map(CarbonIntensity::from_g_per_kwh),
-            counted_until_us: stored.counted.clone(),
-        })));
+            counted_until_us: in_force.counted.clone(),
+        })
     }
 }

@@ -7,16 +7,13 @@
 
 use std::time::Duration;
 
-use wattle_common::budget::Budget;
 use wattle_common::messages::budget::STEPS_MAX;
-use wattle_common::messages::{
-    BudgetRecord, GridStatus, IntensitySeries, Origin, PriceSeries, SignalStatus,
-};
-use wattle_common::{CarbonIntensity, Timestamp, generation};
+use wattle_common::messages::{GridStatus, IntensitySeries, Origin, PriceSeries, SignalStatus};
+use wattle_common::{CarbonIntensity, Timestamp};
 use wattle_grid::config::{CarbonProvider, GridConfig};
 use wattle_grid::{Chain, ChainConfig, Interval, Signal, SignalSeries};
 
-use crate::live::{Action, Placer};
+use crate::live::{Action, Turn};
 use crate::power::budget::{ForecastSource, Series};
 
 /// The period of the series: it ends with a constant, which holds for ten years.
@@ -146,13 +143,91 @@ impl GridSignals {
         self.carbon.as_ref().map(|chain| chain.status().provider)
     }
 
-    /// When [`Placer::look_at_grid`] is due.
+    /// When [`Self::look`] is due.
     pub(super) const fn look_at(&self) -> Option<Timestamp> {
         self.look_at
     }
 
     pub(super) fn store_again(&mut self) {
         self.store = self.carbon.is_some() || self.price.is_some();
+    }
+
+    /// Continues with the values that an earlier process has read: of its status, and of the intensity of its
+    /// budget. Prices are in a file, which is read again at once.
+    pub(super) fn restore(
+        &mut self,
+        turn: &mut Turn<'_>,
+        config: &GridConfig,
+        status: Option<&GridStatus>,
+        stored: Option<&IntensitySeries>,
+    ) {
+        let (carbon, _) = chains(config);
+        match carbon {
+            Some(config) => {
+                let before = status.and_then(|status| status.carbon.as_ref());
+                // Values of another provider or zone are not continued.
+                let before = before.filter(|before| before.provider == config.provider);
+                let known = before.and(stored).map(known).unwrap_or_default();
+                let read_at = before.and_then(|before| before.read_at_us).filter(|at| *at <= turn.now);
+                self.carbon = Some(Chain::new(config, known, read_at, turn.now));
+            }
+            None if stored.is_some_and(|series| !series.origins.is_empty()) => turn.outbox.alarm(
+                "the configuration has no [grid.carbon] any more: the last static carbon intensity of its \
+                 provider stays in use; set another with `wattle budget set --carbon FILE`"
+                    .to_owned(),
+            ),
+            None => {}
+        }
+    }
+
+    /// A read of a provider has ended. Returns whether the carbon intensity may differ.
+    pub(super) fn read(
+        &mut self,
+        now: Timestamp,
+        signal: Signal,
+        result: Result<Box<SignalSeries>, String>,
+    ) -> bool {
+        let chain = match signal {
+            Signal::Carbon => &mut self.carbon,
+            Signal::Price => &mut self.price,
+        };
+        let Some(chain) = chain else { return false };
+        chain.read(now, result.map(|series| *series));
+        self.store = true;
+        self.look_at = Some(now);
+        signal == Signal::Carbon
+    }
+
+    /// Follows values that end, and raises alarms, where they are due. Returns whether the carbon intensity
+    /// differs.
+    pub(super) fn look(&mut self, turn: &mut Turn<'_>) -> bool {
+        if self.look_at.is_none_or(|at| turn.now < at) {
+            return false;
+        }
+        let carbon_changed = self.carbon.as_mut().is_some_and(|chain| chain.look(turn.now));
+        let price_changed = self.price.as_mut().is_some_and(|chain| chain.look(turn.now));
+        self.store |= carbon_changed || price_changed;
+        for alarm in self.chains().filter_map(|chain| chain.alarm(turn.now)) {
+            turn.outbox.alarm(alarm);
+        }
+        self.look_at = self.chains().map(|chain| chain.changes_after(turn.now)).min();
+        carbon_changed
+    }
+
+    /// The carbon intensity of the provider as the series of a budget; `None`: no provider is configured.
+    pub(super) fn carbon_series(&self) -> Option<IntensitySeries> {
+        let chain = self.carbon.as_ref()?;
+        Some(series(chain.status().source(), chain))
+    }
+
+    /// Stores the sources of the signals where they have changed, beside the generation of the budget.
+    pub(super) fn store(&mut self, now: Timestamp, generation: u64, out: &mut Vec<Action>) {
+        if std::mem::take(&mut self.store)
+            && let Some(status) = self.status(now)
+        {
+            let status = GridStatus { observed_generation: generation, ..status };
+            out.push(Action::StoreGridStatus(Box::new(status)));
+        }
     }
 
     fn chains(&mut self) -> impl Iterator<Item = &mut Chain> {
@@ -203,106 +278,4 @@ pub struct GridMeasures {
 /// Millionths of a currency.
 fn micros(price: f64) -> i64 {
     (price * 1e6).round() as i64
-}
-
-impl Placer {
-    /// Continues with the values that an earlier process has read, after the budget is restored.
-    pub(super) fn restore_grid(&mut self, now: Timestamp, status: Option<&GridStatus>) {
-        let (carbon, price) = chains(&self.config.grid);
-        let stored = self.budget.as_ref().and_then(|budget| budget.record.intensity.as_ref());
-        match carbon {
-            Some(config) => {
-                let before = status.and_then(|status| status.carbon.as_ref());
-                // Values of another provider or zone are not continued.
-                let before = before.filter(|before| before.provider == config.provider);
-                let known = before.and(stored).map(known).unwrap_or_default();
-                let read_at = before.and_then(|before| before.read_at_us).filter(|at| *at <= now);
-                self.grid.carbon = Some(Chain::new(config, known, read_at, now));
-                self.use_carbon(now);
-            }
-            None if stored.is_some_and(|series| !series.origins.is_empty()) => {
-                self.alarms.push(
-                    "the configuration has no [grid.carbon] any more: the last static carbon intensity of its \
-                     provider stays in use; set another with `wattle budget set --carbon FILE`"
-                        .to_owned(),
-                );
-            }
-            None => {}
-        }
-        // Prices are in a file, which is read again at once.
-        self.grid.price = price.map(|config| Chain::new(config, Vec::new(), None, now));
-        self.look_at_grid(now);
-    }
-
-    /// A read of a provider has ended.
-    pub(super) fn grid_read(
-        &mut self,
-        now: Timestamp,
-        signal: Signal,
-        result: Result<Box<SignalSeries>, String>,
-    ) {
-        let chain = match signal {
-            Signal::Carbon => &mut self.grid.carbon,
-            Signal::Price => &mut self.grid.price,
-        };
-        let Some(chain) = chain else { return };
-        chain.read(now, result.map(|series| *series));
-        self.grid.store = true;
-        if signal == Signal::Carbon {
-            self.use_carbon(now);
-        }
-        self.grid.look_at = Some(now);
-        self.look_at_grid(now);
-    }
-
-    /// Follows values that end, and raises alarms, where they are due.
-    pub(super) fn look_at_grid(&mut self, now: Timestamp) {
-        if self.grid.look_at.is_none_or(|at| now < at) {
-            return;
-        }
-        let carbon_changed = self.grid.carbon.as_mut().is_some_and(|chain| chain.look(now));
-        let price_changed = self.grid.price.as_mut().is_some_and(|chain| chain.look(now));
-        self.grid.store |= carbon_changed || price_changed;
-        if carbon_changed {
-            self.use_carbon(now);
-        }
-        let alarms: Vec<String> = self.grid.chains().filter_map(|chain| chain.alarm(now)).collect();
-        self.alarms.extend(alarms);
-        self.grid.look_at = self.grid.chains().map(|chain| chain.changes_after(now)).min();
-    }
-
-    /// Puts the carbon intensity of the chain in force.
-    fn use_carbon(&mut self, now: Timestamp) {
-        let Some(chain) = &self.grid.carbon else { return };
-        let status = chain.status();
-        let series = series(status.source(), chain);
-        let Some(budget) = &mut self.budget else {
-            let (budget, intensity) = (Budget::default(), Some(series));
-            let record = BudgetRecord { generation: 1, budget, since_us: now, intensity };
-            self.put_in_force(now, record, None, 0.0, std::collections::BTreeMap::new());
-            self.store_budget = true;
-            return;
-        };
-        if budget.record.intensity.as_ref() == Some(&series) {
-            return;
-        }
-        budget.record.intensity = Some(series);
-        budget.record.generation = generation::next(budget.record.generation);
-        let grid = super::budget::grid(&budget.record);
-        self.controller.set_grid(grid, now);
-        self.store_budget = true;
-        self.control_budget(now);
-    }
-
-    /// Stores the sources of the signals where they have changed.
-    pub(super) fn store_grid(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        if std::mem::take(&mut self.grid.store)
-            && let Some(status) = self.grid.status(now)
-        {
-            let observed_generation =
-                self.budget.as_ref().map_or(0, |budget| budget.record.generation);
-            let status = GridStatus { observed_generation, ..status };
-            out.push(Action::StoreGridStatus(Box::new(status)));
-        }
-    }
 }

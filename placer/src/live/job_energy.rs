@@ -5,21 +5,21 @@
 
 use wattle_common::messages::LedgerEntry;
 
-use crate::live::Placer;
+use crate::live::job_records::JobRecords;
 
-impl Placer {
+impl JobRecords {
     /// Adds an entry to the records of its jobs, ended ones included.
-    pub(super) fn count_job_energy(&mut self, entry: &LedgerEntry) {
+    pub(super) fn count_energy(&mut self, entry: &LedgerEntry) {
         for part in &entry.jobs {
-            let Some(tracked) = self.jobs.get_mut(&part.job) else { continue };
-            let record = &mut tracked.record;
-            let counted = record.energy_until_us.entry(entry.node.clone()).or_default();
-            if entry.from_us < *counted {
+            let Some(record) = self.get(&part.job) else { continue };
+            let counted = record.energy_until_us.get(&entry.node);
+            if counted.is_some_and(|until| entry.from_us < *until) {
                 continue;
             }
-            *counted = entry.until_us;
-            *record.energy_mj.get_or_insert_default() += part.energy_mj;
-            self.to_store.insert(part.job.clone());
+            self.change(&part.job, |record| {
+                record.energy_until_us.insert(entry.node.clone(), entry.until_us);
+                *record.energy_mj.get_or_insert_default() += part.energy_mj;
+            });
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Placed jobs: starts, ends, stops and losses, from their nodes' reports.
 
 use wattle_common::job::{JobPhase, NodeShare};
-use wattle_common::messages::{LaunchState, LaunchedJob, Prediction, ReachedLimit};
+use wattle_common::messages::{LaunchState, LaunchedJob, ReachedLimit};
 use wattle_common::{JobId, NodeId, Timestamp};
 
+use crate::ClusterState;
+use crate::live::job_records::JobRecords;
+use crate::live::nodes::Nodes;
 use crate::live::site_jobs::placed_by_site;
-use crate::live::{Placer, has_gpus};
-use crate::prediction;
+use crate::live::{Turn, has_gpus};
 
 /// The name in a record's reasons for decisions that no policy made.
 pub(super) const PLACER: &str = "placer";
@@ -69,299 +71,219 @@ impl UnrequestedEnd {
     }
 }
 
-impl Placer {
+impl JobRecords {
     /// Derives a job's phase from its nodes' reports, and records it.
-    pub(super) fn reconcile(&mut self, now: Timestamp, job: &JobId) {
-        let Some(tracked) = self.jobs.get(job).filter(|t| has_gpus(t.record.phase)) else { return };
-        let record = &tracked.record;
+    pub(super) fn reconcile(&mut self, turn: &mut Turn<'_>, job: &JobId, nodes: &mut Nodes) {
+        let Some(record) = self.get(job).filter(|r| has_gpus(r.phase)) else { return };
         let Some(shares) = record.placement.as_ref().map(|placement| placement.shares.clone())
         else {
             return;
         };
         let reports: Vec<Option<LaunchedJob>> =
-            shares.iter().map(|share| self.report_of(job, record.attempt, &share.node)).collect();
+            shares.iter().map(|share| report_of(job, record.attempt, &share.node, nodes)).collect();
         let ranks: Vec<RankState> = shares
             .iter()
             .zip(&reports)
-            .map(|(share, report)| self.rank_state(now, share, report.as_ref()))
+            .map(|(share, report)| rank_state(turn.now, share, report.as_ref(), nodes))
             .collect();
+        // The paths are complete when every rank was started.
         if let Some(logs) = reports
             .iter()
             .map(|report| report.as_ref().map(|r| r.log_path.clone()).filter(|p| !p.is_empty()))
             .collect::<Option<Vec<String>>>()
             && record.log_paths != logs
         {
-            self.jobs.get_mut(job).expect("found above").record.log_paths = logs;
-            self.to_store.insert(job.clone());
+            self.change(job, |record| record.log_paths = logs);
         }
         let succeeded = ranks
             .iter()
             .all(|rank| matches!(rank, RankState::Ended(LaunchState::Exited { code: 0, .. })));
+        // This holds for a job that was requested to stop, too: its work is done.
         if succeeded {
-            self.end(now, job, JobPhase::Finished);
+            self.end(turn, job, JobPhase::Finished, nodes);
             return;
         }
-        let (phase, next) = (self.jobs[job].record.phase, self.jobs[job].record.next_phase);
+        let (phase, next) = (self[job].phase, self[job].next_phase);
         let logs: Vec<&str> =
             reports.iter().map(|report| report.as_ref().map_or("", |r| &r.log_path)).collect();
         // Whether a program failed by itself or with its GPU is known from the next reading of the GPUs.
-        let awaits_gpus = |(share, report): (&NodeShare, &Option<LaunchedJob>)| {
-            report.as_ref().is_some_and(|run| self.awaits_gpus(now, share, run))
+        let awaits = |(share, report): (&NodeShare, &Option<LaunchedJob>)| {
+            report.as_ref().is_some_and(|run| awaits_gpus(turn.now, share, run, nodes))
         };
-        if phase == JobPhase::Running && shares.iter().zip(&reports).any(awaits_gpus) {
+        if phase == JobPhase::Running && shares.iter().zip(&reports).any(awaits) {
             return;
         }
         // The site's scheduler stops the jobs that it places.
-        let by_site = placed_by_site(&self.jobs[job].record.spec);
+        let by_site = placed_by_site(&self[job].spec);
         let all_over = ranks.iter().all(RankState::is_over);
-        let ended = self.unrequested_end(&shares, &ranks, &logs).filter(|ended| match phase {
+        let ended = unrequested_end(&shares, &ranks, &logs, nodes).filter(|ended| match phase {
             _ if by_site && !all_over => false,
             // It failed before the stop request arrived: starting it again would not help.
             JobPhase::Stopping => next == Some(JobPhase::Queued) && ended.next == JobPhase::Failed,
             _ => true,
         });
         if let Some(ended) = ended {
-            self.stop(now, job, ended);
+            self.stop(turn, job, ended);
         } else if phase == JobPhase::Starting
             && ranks.iter().all(|rank| !matches!(rank, RankState::Unknown))
         {
-            let record = &mut self.jobs.get_mut(job).expect("found above").record;
-            record.phase = JobPhase::Running;
-            record.phase_since_us = now;
-            record.started_at_us = record.started_at_us.or(Some(now));
-            self.to_store.insert(job.clone());
+            self.started(turn.now, job);
         }
-        let record = &self.jobs[job].record;
+        let record = &self[job];
         if record.phase == JobPhase::Stopping && ranks.iter().all(RankState::is_over) {
             let next = record.next_phase.unwrap_or(JobPhase::Queued);
             let lost = shares.iter().zip(&ranks).find(|(_, rank)| rank.is_lost());
             if let (JobPhase::Failed, Some((share, _))) = (next, lost) {
                 // The other ranks end with an error that is not their own, often before this is known.
                 let node = share.node.clone();
-                self.lost_with_a_rank(now, job, &node);
+                self.lost_with_a_rank(turn, job, &node, nodes);
                 return;
             }
-            self.end(now, job, next);
+            self.end(turn, job, next, nodes);
         }
-    }
-
-    /// Whether a program has failed after the last reading of the GPUs of its node, and the next one is
-    /// expected.
-    fn awaits_gpus(&self, now: Timestamp, share: &NodeShare, run: &LaunchedJob) -> bool {
-        let failed = matches!(run.state, LaunchState::Exited { code, .. } if code != 0);
-        let power = self.nodes.get(&share.node).and_then(|node| node.power.as_ref());
-        failed
-            && power.is_some_and(|(report, at)| {
-                // Both times are by the node's clock.
-                report.read_at_us.unwrap_or(report.at_us) <= run.since_us
-                    && now.since(*at) <= self.config.node_stale_after()
-            })
     }
 
     /// A job that failed while the processes of another of its nodes were lost is placed again.
-    fn lost_with_a_rank(&mut self, now: Timestamp, job: &JobId, node: &NodeId) {
-        let tracked = self.jobs.get_mut(job).expect("only called for a known job");
-        (tracked.record.exit_code, tracked.record.error) = (None, None);
+    fn lost_with_a_rank(
+        &mut self,
+        turn: &mut Turn<'_>,
+        job: &JobId,
+        node: &NodeId,
+        nodes: &mut Nodes,
+    ) {
+        self.change(job, |record| (record.exit_code, record.error) = (None, None));
         let reason = format!("its processes on {node} were lost, so the others failed");
-        self.reason(now, job, PLACER, "to be placed again".to_owned(), reason);
-        self.end(now, job, JobPhase::Queued);
-    }
-
-    fn report_of(&self, job: &JobId, attempt: u32, node: &NodeId) -> Option<LaunchedJob> {
-        let (report, _) = self.nodes.get(node)?.launch.as_ref()?;
-        report.jobs.iter().find(|run| run.job == *job && run.attempt == attempt).cloned()
-    }
-
-    fn rank_state(
-        &self,
-        now: Timestamp,
-        share: &NodeShare,
-        report: Option<&LaunchedJob>,
-    ) -> RankState {
-        match report.map(|run| &run.state) {
-            Some(LaunchState::Running | LaunchState::Stopping) | None
-                if self.is_lost(now, &share.node) =>
-            {
-                RankState::NodeLost
-            }
-            None => RankState::Unknown,
-            Some(LaunchState::Running) => RankState::Running,
-            Some(LaunchState::Stopping) => RankState::Stopping,
-            Some(state) => RankState::Ended(state.clone()),
-        }
-    }
-
-    /// Why a job that was not requested to stop cannot continue. Its own failure takes precedence.
-    fn unrequested_end(
-        &self,
-        shares: &[NodeShare],
-        ranks: &[RankState],
-        logs: &[&str],
-    ) -> Option<UnrequestedEnd> {
-        let (mut exited, mut requeue) = (None, None);
-        for ((share, rank), log) in shares.iter().zip(ranks).zip(logs) {
-            let node = &share.node;
-            let gpu_failed = !self.gpus_answer(node, &share.gpus);
-            let requeued = |reason: String| UnrequestedEnd {
-                next: JobPhase::Queued,
-                decision: "to be placed again".to_owned(),
-                reason,
-                exit_code: None,
-                limit: None,
-            };
-            match rank {
-                // A program that loses its GPU ends with an error that is not its own.
-                _ if gpu_failed => {
-                    requeue = Some(requeued(format!("a GPU of {node} does not answer")));
-                }
-                RankState::Ended(LaunchState::Exited { code, limit }) if *code != 0 => {
-                    // The end of one rank ends the others: a reached limit is the cause.
-                    let end = || UnrequestedEnd::exited(*code, *limit, node, log);
-                    match limit {
-                        Some(_) => return Some(end()),
-                        None => exited = exited.or_else(|| Some(end())),
-                    }
-                }
-                RankState::Ended(LaunchState::Refused { error }) => {
-                    return Some(UnrequestedEnd {
-                        next: JobPhase::Failed,
-                        decision: "failed".to_owned(),
-                        reason: format!("it cannot be started on {node}: {error}"),
-                        exit_code: None,
-                        limit: None,
-                    });
-                }
-                RankState::Ended(LaunchState::Lost { error }) => {
-                    requeue = Some(requeued(format!("lost on {node}: {error}")));
-                }
-                RankState::Ended(LaunchState::Stopped) => {
-                    requeue = Some(requeued(format!("the launcher of {node} stopped it")));
-                }
-                RankState::NodeLost => {
-                    let silence = self.config.node_lost_after().as_secs();
-                    requeue = Some(requeued(format!("{node} has not reported for {silence} s")));
-                }
-                RankState::Unknown
-                | RankState::Running
-                | RankState::Stopping
-                | RankState::Ended(_) => {}
-            }
-        }
-        exited.or(requeue)
+        self.reason(turn.now, job, PLACER, "to be placed again".to_owned(), reason);
+        self.end(turn, job, JobPhase::Queued, nodes);
     }
 
     /// Stops a job on all its nodes.
-    fn stop(&mut self, now: Timestamp, job: &JobId, ended: UnrequestedEnd) {
-        self.request_stop(now, job, ended.next);
-        let tracked = self.jobs.get_mut(job).expect("only called for a known job");
-        tracked.record.exit_code = ended.exit_code;
-        tracked.record.limit = ended.limit;
-        if ended.next == JobPhase::Failed {
-            tracked.record.error = Some(ended.reason.clone());
-        }
-        self.reason(now, job, PLACER, ended.decision, ended.reason);
-    }
-
-    /// Records that the job stops, and its phase after that.
-    pub(super) fn request_stop(&mut self, now: Timestamp, job: &JobId, next: JobPhase) {
-        let Some(tracked) = self.jobs.get_mut(job) else { return };
-        let record = &mut tracked.record;
-        if record.phase != JobPhase::Stopping {
-            record.phase = JobPhase::Stopping;
-            record.phase_since_us = now;
-        }
-        record.next_phase = Some(next);
-        record.observing = false;
-        if let Some(key) = tracked.key {
-            self.controller.events().job_stopping(key);
-        }
-        for share in tracked.record.placement.iter().flat_map(|placement| &placement.shares) {
-            self.to_order.insert(share.node.clone());
-        }
-        self.to_store.insert(job.clone());
-        self.to_reconcile.insert(job.clone());
+    fn stop(&mut self, turn: &mut Turn<'_>, job: &JobId, ended: UnrequestedEnd) {
+        self.request_stop(turn, job, ended.next);
+        self.change(job, |record| {
+            record.exit_code = ended.exit_code;
+            record.limit = ended.limit;
+            if ended.next == JobPhase::Failed {
+                record.error = Some(ended.reason.clone());
+            }
+        });
+        self.reason(turn.now, job, PLACER, ended.decision, ended.reason);
     }
 
     /// Records the first prediction of a job that was placed without one, unless measurements of the
     /// job have entered it.
-    pub(super) fn predict_unpredicted(&mut self, job: &JobId) {
-        let Some(tracked) = self.jobs.get(job) else { return };
-        if tracked.record.prediction_placed.is_some() {
+    pub(super) fn predict_unpredicted(&mut self, job: &JobId, state: &ClusterState) {
+        if self.get(job).is_none_or(|record| record.prediction_placed.is_some()) {
             return;
         }
-        let first = self.last_prediction(job).filter(|prediction| prediction.windows == 0);
-        if let (Some(first), Some(tracked)) = (first, self.jobs.get_mut(job)) {
-            tracked.record.prediction_placed = Some(Box::new(first));
-            tracked.unsaved = true;
+        let first = self.last_prediction(job, state);
+        if let Some(first) = first.filter(|prediction| prediction.windows == 0) {
+            self.predicted_late(job, first);
         }
-    }
-
-    /// The prediction for a job on the GPUs that it still holds.
-    fn last_prediction(&self, job: &JobId) -> Option<Prediction> {
-        let tracked = self.jobs.get(job)?;
-        let (key, state) = (tracked.key?, self.controller.state());
-        prediction::on(state, key, state.job(key)?.state.gpus()?, tracked.record.setting)
     }
 
     /// All processes of the job are gone.
-    pub(super) fn end(&mut self, now: Timestamp, job: &JobId, mut phase: JobPhase) {
-        let attempts_max = self.config.attempts_max;
-        let last = self.last_prediction(job);
-        let Some(tracked) = self.jobs.get_mut(job) else { return };
-        let record = &mut tracked.record;
-        if last.is_some() {
-            record.prediction_last = last.map(Box::new);
+    pub(super) fn end(
+        &mut self,
+        turn: &mut Turn<'_>,
+        job: &JobId,
+        phase: JobPhase,
+        nodes: &mut Nodes,
+    ) {
+        for node in self.ended(turn, job, phase) {
+            // A lost node may still run it: its GPUs may have orphans.
+            nodes.refresh(turn, &node, self);
         }
-        let by_site = placed_by_site(&record.spec);
-        if phase == JobPhase::Queued && record.attempt >= attempts_max && !by_site {
-            phase = JobPhase::Failed;
-            record.error = Some(format!(
-                "started {} times without completing: see its reasons, or raise the placer's \
-                 attempts_max",
-                record.attempt
-            ));
+        turn.outbox.plan_soon();
+    }
+}
+
+/// Whether a program has failed after the last reading of the GPUs of its node, and the next one is
+/// expected.
+fn awaits_gpus(now: Timestamp, share: &NodeShare, run: &LaunchedJob, nodes: &Nodes) -> bool {
+    let failed = matches!(run.state, LaunchState::Exited { code, .. } if code != 0);
+    let power = nodes.fresh_power_report(now, &share.node);
+    // Both times are by the node's clock.
+    failed && power.is_some_and(|report| report.read_at_us.unwrap_or(report.at_us) <= run.since_us)
+}
+
+fn report_of(job: &JobId, attempt: u32, node: &NodeId, nodes: &Nodes) -> Option<LaunchedJob> {
+    let report = nodes.launch_report(node)?;
+    report.jobs.iter().find(|run| run.job == *job && run.attempt == attempt).cloned()
+}
+
+fn rank_state(
+    now: Timestamp,
+    share: &NodeShare,
+    report: Option<&LaunchedJob>,
+    nodes: &Nodes,
+) -> RankState {
+    match report.map(|run| &run.state) {
+        Some(LaunchState::Running | LaunchState::Stopping) | None
+            if nodes.is_lost(now, &share.node) =>
+        {
+            RankState::NodeLost
         }
-        let has_program = record.spec.site.is_some() || !record.spec.command.is_empty();
-        if phase == JobPhase::Queued && !has_program {
-            phase = JobPhase::Failed;
-            record.error = Some(
-                "an adopted job cannot be started again, because the store has lost its command: \
-                 submit it again"
-                    .to_owned(),
-            );
-        }
-        let placement = record.placement.take();
-        record.phase = phase;
-        record.phase_since_us = now;
-        record.next_phase = None;
-        record.observing = false;
-        if phase == JobPhase::Finished {
-            record.exit_code = Some(0);
-            record.error = None;
-        }
-        if phase.is_final() {
-            record.ended_at_us = Some(now);
-            self.ended.insert((now, job.clone()));
-            if let Some(key) = tracked.key.take() {
-                if phase == JobPhase::Finished {
-                    record.work_s = self.controller.job_completed(key);
-                } else {
-                    self.controller.job_ended(key);
+        None => RankState::Unknown,
+        Some(LaunchState::Running) => RankState::Running,
+        Some(LaunchState::Stopping) => RankState::Stopping,
+        Some(state) => RankState::Ended(state.clone()),
+    }
+}
+
+/// Why a job that was not requested to stop cannot continue. Its own failure takes precedence.
+fn unrequested_end(
+    shares: &[NodeShare],
+    ranks: &[RankState],
+    logs: &[&str],
+    nodes: &Nodes,
+) -> Option<UnrequestedEnd> {
+    let (mut exited, mut requeue) = (None, None);
+    for ((share, rank), log) in shares.iter().zip(ranks).zip(logs) {
+        let node = &share.node;
+        let gpu_failed = !nodes.gpus_answer(node, &share.gpus);
+        let requeued = |reason: String| UnrequestedEnd {
+            next: JobPhase::Queued,
+            decision: "to be placed again".to_owned(),
+            reason,
+            exit_code: None,
+            limit: None,
+        };
+        match rank {
+            // A program that loses its GPU ends with an error that is not its own.
+            _ if gpu_failed => {
+                requeue = Some(requeued(format!("a GPU of {node} does not answer")));
+            }
+            RankState::Ended(LaunchState::Exited { code, limit }) if *code != 0 => {
+                // The end of one rank ends the others: a reached limit is the cause.
+                let end = || UnrequestedEnd::exited(*code, *limit, node, log);
+                match limit {
+                    Some(_) => return Some(end()),
+                    None => exited = exited.or_else(|| Some(end())),
                 }
             }
-        } else if by_site {
-            // It waits in the queue of the site's scheduler, not in this one.
-            tracked.key.take().into_iter().for_each(|key| self.controller.job_ended(key));
-        } else if let Some(key) = tracked.key {
-            self.controller.job_stopped(key);
+            RankState::Ended(LaunchState::Refused { error }) => {
+                return Some(UnrequestedEnd {
+                    next: JobPhase::Failed,
+                    decision: "failed".to_owned(),
+                    reason: format!("it cannot be started on {node}: {error}"),
+                    exit_code: None,
+                    limit: None,
+                });
+            }
+            RankState::Ended(LaunchState::Lost { error }) => {
+                requeue = Some(requeued(format!("lost on {node}: {error}")));
+            }
+            RankState::Ended(LaunchState::Stopped) => {
+                requeue = Some(requeued(format!("the launcher of {node} stopped it")));
+            }
+            RankState::NodeLost => {
+                let silence = nodes.lost_after().as_secs();
+                requeue = Some(requeued(format!("{node} has not reported for {silence} s")));
+            }
+            RankState::Unknown | RankState::Running | RankState::Stopping | RankState::Ended(_) => {
+            }
         }
-        for share in placement.iter().flat_map(|placement| &placement.shares) {
-            self.node_mut(&share.node).jobs.remove(job);
-            self.to_order.insert(share.node.clone());
-            // A lost node may still run it: its GPUs may have orphans.
-            self.refresh(now, &share.node);
-        }
-        self.to_store.insert(job.clone());
-        self.plan_soon(now);
     }
+    exited.or(requeue)
 }

@@ -1,7 +1,5 @@
 //! Pages of job records, for people.
 
-use std::ops::Bound;
-
 use wattle_common::messages::jobs::PAGE_LEN_MAX;
 use wattle_common::messages::{JobCounts, JobList, JobRecord, JobsReply, ReadJobs};
 use wattle_common::subject::Requester;
@@ -10,22 +8,26 @@ use wattle_common::{JobId, codec};
 use crate::live::Placer;
 
 impl Placer {
+    /// The owner of a job; `None` for an unknown job.
+    #[must_use]
+    pub fn owner(&self, job: &JobId) -> Option<Option<&str>> {
+        self.jobs.get(job).map(|record| record.spec.user.as_deref())
+    }
+
     /// A page of the records that `requester` may see.
     #[must_use]
     pub fn records(&self, requester: &Requester, request: &ReadJobs) -> JobsReply {
         let may_see = |record: &&JobRecord| requester.may_see(record.spec.user.as_deref());
         if let Some(job) = &request.job {
-            let record = self.jobs.get(job).map(|tracked| &tracked.record).filter(may_see);
+            let record = self.jobs.get(job).filter(may_see);
             return page(record.into_iter(), None);
         }
         let Some(list) = request.list else {
-            let from = request.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-            let jobs = self.jobs.range::<JobId, _>((from, Bound::Unbounded));
-            return page(jobs.map(|(_, tracked)| &tracked.record).filter(may_see), None);
+            return page(self.jobs.after(request.after.as_ref()).filter(may_see), None);
         };
-        let seen = || self.jobs.values().map(|tracked| &tracked.record).filter(may_see);
+        let seen = || self.jobs.all().filter(may_see);
         let after = request.after.as_ref().and_then(|job| self.jobs.get(job));
-        let records = in_list_order(seen(), list, after.map(|tracked| &tracked.record));
+        let records = in_list_order(seen(), list, after);
         let counts = request.after.is_none().then(|| counts(seen()));
         page(records.into_iter(), counts)
     }

@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::job::JobPhase;
-use wattle_common::messages::SleepState;
 use wattle_common::{Energy, Power, Timestamp};
 
-use crate::Wakefulness;
 pub use crate::live::grid::GridMeasures;
 
 use crate::live::Placer;
@@ -96,10 +94,10 @@ impl Placer {
         let input = self.controller.input();
         let mut jobs = BTreeMap::new();
         let mut oldest_queued = Duration::ZERO;
-        for tracked in self.jobs.values() {
-            *jobs.entry(tracked.record.phase).or_default() += 1;
-            if tracked.record.phase == JobPhase::Queued {
-                let age = now.since(tracked.record.spec.submitted_at_us);
+        for record in self.jobs.all() {
+            *jobs.entry(record.phase).or_default() += 1;
+            if record.phase == JobPhase::Queued {
+                let age = now.since(record.spec.submitted_at_us);
                 oldest_queued = oldest_queued.max(age);
             }
         }
@@ -108,9 +106,9 @@ impl Placer {
         Measures {
             jobs,
             oldest_queued,
-            nodes: self.node_counts(),
+            nodes: self.nodes.counts(now),
             gpus: self.gpu_counts(),
-            rounds: self.rounds,
+            rounds: self.rounds.made(),
             power_expected: expected_power(input),
             power_baseline: least_baseline(input),
             power_reserved: reserved_power_sum(input).filter(|_| limits.is_power_limited()),
@@ -128,27 +126,6 @@ impl Placer {
         }
     }
 
-    fn node_counts(&self) -> NodeCounts {
-        let mut counts = NodeCounts::default();
-        let now = self.controller.state().now();
-        for (node, state) in &self.nodes {
-            let count = match state.sleep.map(|sleep| sleep.state) {
-                Some(SleepState::EnteringSleep | SleepState::Asleep) => &mut counts.asleep,
-                Some(SleepState::Waking) => &mut counts.waking,
-                None if state.is_asleep_at_site() => match state.wakefulness() {
-                    Wakefulness::Asleep => &mut counts.asleep,
-                    Wakefulness::Awake | Wakefulness::Waking => &mut counts.waking,
-                },
-                None | Some(SleepState::WakeFailed) if self.is_fresh(now, node) => {
-                    &mut counts.ready
-                }
-                None | Some(SleepState::WakeFailed) => &mut counts.silent,
-            };
-            *count += 1;
-        }
-        counts
-    }
-
     fn gpu_counts(&self) -> GpuCounts {
         let mut counts = GpuCounts::default();
         for node in self.controller.state().nodes() {
@@ -161,14 +138,14 @@ impl Placer {
     }
 
     fn window_measures(&self) -> Option<WindowMeasures> {
-        let stored = self.budget.as_ref().filter(|stored| stored.record.budget.has_window())?;
+        let record = self.spending.record().filter(|record| record.budget.has_window())?;
         let ledger = self.controller.budget()?.controller().ledger();
-        let (open, budget) = (ledger.open(), stored.record.budget);
+        let (open, budget) = (ledger.open(), record.budget);
         Some(WindowMeasures {
             energy_limit: budget.energy_mj,
             energy_spent_j: open.energy_j,
             carbon_limit_g: budget.carbon_ug.map(wattle_common::Carbon::as_g),
-            carbon_spent_g: stored.record.intensity.is_some().then_some(open.carbon_g),
+            carbon_spent_g: record.intensity.is_some().then_some(open.carbon_g),
             left: ledger.ends().since(self.controller.state().now()),
         })
     }

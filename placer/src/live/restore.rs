@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use wattle_common::job::JobPhase;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobRecord, LaunchReport, NodeDesired,
     PowerReport, StoreRestored, Surface,
 };
 use wattle_common::{NodeId, Timestamp};
 
-use super::site_jobs::placed_by_site;
-use super::{Event, Placer, Tracked, has_gpus, restarts};
-use crate::JobFacts;
+use super::job_records::JobRecords;
+use super::{Placer, Turn, bounds, restarts};
 
 /// The contents of the buckets when the placer starts.
 #[derive(Clone, Debug, Default)]
@@ -42,114 +40,88 @@ impl Placer {
     /// Restores jobs, nodes, budget and surfaces, in the order of their dependencies.
     pub(super) fn restore(&mut self, persisted: PersistedState, now: Timestamp) {
         self.controller.set_aim(persisted.aim_status.as_ref(), now);
-        self.restore_budget(now, persisted.budget, persisted.budget_status);
-        self.restore_grid(now, persisted.grid.as_ref());
+        let Self { config, controller, nodes, spending, grid, outbox, .. } = self;
+        let turn = &mut Turn { now, controller, outbox };
+        if let Some(record) = persisted.budget {
+            spending.restore(turn, record, persisted.budget_status, nodes);
+        }
+        let intensity = spending.record().and_then(|record| record.intensity.as_ref());
+        grid.restore(turn, &config.grid, persisted.grid.as_ref(), intensity);
+        self.use_carbon(now);
+        self.look_at_grid(now);
+        let Self { controller, nodes, outbox, .. } = self;
+        let turn = &mut Turn { now, controller, outbox };
         for report in persisted.power {
-            let event = Event::PowerReported(report);
-            if !self.is_within_bounds(now, &event) {
-                continue;
+            if bounds::is_power_report_within(turn, &report, nodes) {
+                nodes.power_restored(turn, report);
             }
-            let Event::PowerReported(report) = event else { continue };
-            self.power_restored(now, report);
         }
         for desired in persisted.desired {
-            let node = desired.node.clone();
-            let state = self.node_mut(&node);
-            state.sleep = desired.sleep;
-            // Renewed at once if the clock was ahead when it was written.
-            state.ordered_at =
-                Some(desired.issued_at_us).filter(|at| *at <= now).unwrap_or_default();
-            state.desired = Some(desired);
+            nodes.order_restored(now, desired);
         }
         let mut records = persisted.jobs;
-        records.retain(|record| self.is_restorable(now, record));
-        // In order of arrival. Observed jobs are placed after the co-tenants that they joined.
+        records.retain(|record| bounds::is_restorable(turn, record));
+        // In order of arrival.
         records.sort_by(|a, b| {
             let order = |record: &JobRecord| (record.spec.submitted_at_us, record.spec.job.clone());
             order(a).cmp(&order(b))
         });
-        for record in &records {
-            self.restore_job(record);
+        self.restore_jobs(&records);
+        for surface in persisted.surfaces {
+            let Self { controller, outbox, .. } = self;
+            if bounds::is_surface_within(&mut Turn { now, controller, outbox }, &surface) {
+                self.surface_known(surface);
+            }
+        }
+        let Self { controller, jobs, nodes, comparison, outbox, .. } = self;
+        let turn = &mut Turn { now, controller, outbox };
+        for report in persisted.launch {
+            let node = report.node.clone();
+            if bounds::is_launch_report_within(turn, &report, nodes)
+                && nodes.launch_restored(turn, report)
+            {
+                comparison.reported(now, &node, false, jobs, nodes);
+            }
+        }
+        nodes.restore_sleep(turn);
+        if let Some(restored) = persisted.restored {
+            comparison.store_was_restored(now, restored, nodes);
+        }
+        let ids: Vec<NodeId> = nodes.ids().cloned().collect();
+        for node in &ids {
+            nodes.refresh(turn, node, jobs);
+        }
+        // The first wake completes what a kill interrupted.
+        jobs.reconcile_all();
+        nodes.order_all();
+    }
+
+    /// Restores the jobs, in order of arrival.
+    fn restore_jobs(&mut self, records: &[JobRecord]) {
+        let Self { controller, jobs, nodes, .. } = self;
+        for record in records {
+            jobs.restore(record, controller);
         }
         // The work of completed jobs, in order of completion.
         let mut past: Vec<&JobRecord> = records.iter().filter(|r| r.work_s.is_some()).collect();
         past.sort_by_key(|record| record.ended_at_us);
-        past.iter()
-            .filter_map(|r| r.work_s)
-            .for_each(|work_s| self.controller.events().work_remembered(work_s));
+        for work_s in past.iter().filter_map(|record| record.work_s) {
+            controller.events().work_remembered(work_s);
+        }
+        // Observed jobs are placed after the co-tenants that they joined.
         for observing in [false, true] {
             for record in records.iter().filter(|record| record.observing == observing) {
-                self.restore_placement(record);
+                JobRecords::restore_placement(record, nodes, controller);
             }
         }
-        for record in &records {
-            let Some(key) = self.controller.state().job_key(&record.spec.job) else { continue };
+        for record in records {
+            let Some(key) = controller.state().job_key(&record.spec.job) else { continue };
             let time = |ms: Option<u64>| Duration::from_millis(ms.unwrap_or(0));
-            self.controller.restore_usage(key, time(record.gpu_time_ms), time(record.run_time_ms));
-            restarts::restore(self.controller.events(), key, record);
+            controller.restore_usage(key, time(record.gpu_time_ms), time(record.run_time_ms));
+            restarts::restore(controller.events(), key, record);
         }
-        for record in &records {
-            restarts::restore_costs(self.controller.events(), record);
-        }
-        for surface in persisted.surfaces {
-            let event = Event::SurfaceKnown(Box::new(surface));
-            if !self.is_within_bounds(now, &event) {
-                continue;
-            }
-            let Event::SurfaceKnown(surface) = event else { continue };
-            self.surface_known(*surface);
-        }
-        for report in persisted.launch {
-            let event = Event::LaunchReported(report);
-            if !self.is_within_bounds(now, &event) {
-                continue;
-            }
-            let Event::LaunchReported(report) = event else { continue };
-            self.launch_restored(now, report);
-        }
-        self.restore_sleep(now);
-        self.compare_all(persisted.restored, now);
-        let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
-        for node in &nodes {
-            self.refresh(now, node);
-        }
-        // The first wake completes what a kill interrupted.
-        self.to_reconcile.extend(self.jobs.keys().cloned());
-        self.to_order.extend(nodes);
-    }
-
-    pub(super) fn restore_job(&mut self, record: &JobRecord) {
-        let job = record.spec.job.clone();
-        let is_planned = has_gpus(record.phase) || !placed_by_site(&record.spec);
-        let key = (is_planned && !record.phase.is_final())
-            .then(|| self.controller.restore(JobFacts::from(&record.spec)));
-        if record.phase.is_final() {
-            self.ended.insert((record.ended_at_us.unwrap_or_default(), job.clone()));
-        }
-        let tracked = Tracked {
-            record: record.clone(),
-            key,
-            stored_at: record.phase_since_us,
-            unsaved: false,
-        };
-        self.jobs.insert(job, tracked);
-    }
-
-    pub(super) fn restore_placement(&mut self, record: &JobRecord) {
-        let Some(key) = self.controller.state().job_key(&record.spec.job) else { return };
-        let Some(placement) = record.placement.as_ref().filter(|_| has_gpus(record.phase)) else {
-            return;
-        };
-        for share in &placement.shares {
-            self.ensure_gpu_count(&share.node, share.gpus.iter().max().map_or(0, |gpu| gpu + 1));
-            self.node_mut(&share.node).jobs.insert(record.spec.job.clone());
-        }
-        if let Some(on) = self.controller.state().gpu_set(placement) {
-            let (setting, since) = (record.setting, record.phase_since_us);
-            self.controller.events().job_restored(key, on, setting, since, record.observing);
-            if record.phase == JobPhase::Stopping {
-                self.controller.events().job_stopping(key);
-            }
+        for record in records {
+            restarts::restore_costs(controller.events(), record);
         }
     }
 }

@@ -10,10 +10,12 @@
 use wattle_common::job::{JobPhase, JobSpec, NodeShare};
 use wattle_common::messages::{JobRecord, LaunchState, LaunchedJob, SiteNode};
 use wattle_common::topology::GPUS_PER_NODE_MAX;
-use wattle_common::{JobId, NodeId, Timestamp};
+use wattle_common::{JobId, NodeId};
 
 use crate::live::adoption::reported::Newest;
-use crate::live::{Placer, has_gpus};
+use crate::live::job_records::JobRecords;
+use crate::live::nodes::Nodes;
+use crate::live::{Turn, has_gpus};
 use crate::state::node::HostCapacity;
 
 /// Whether the site's scheduler chooses the start and the GPUs of a job.
@@ -29,28 +31,26 @@ enum Change {
     Moved,
 }
 
-impl Placer {
+impl JobRecords {
     /// Takes over the starts and the GPUs that a node of the site's scheduler reports.
-    pub(super) fn follow_site(&mut self, now: Timestamp, node: &NodeId) {
-        let Some((report, _)) = self.nodes.get(node).and_then(|state| state.launch.as_ref()) else {
-            return;
-        };
+    pub(super) fn follow_site(&mut self, turn: &mut Turn<'_>, node: &NodeId, nodes: &mut Nodes) {
+        let Some(report) = nodes.launch_report(node) else { return };
         if report.site.is_none() {
             return;
         }
         let running = |run: &&LaunchedJob| run.state == LaunchState::Running;
         let runs: Vec<LaunchedJob> = report.jobs.iter().filter(running).cloned().collect();
         for run in runs {
-            let Some(record) = self.jobs.get(&run.job).map(|tracked| &tracked.record) else {
+            let Some(record) = self.get(&run.job) else {
                 continue;
             };
             let Some(site) = record.spec.site.as_ref().filter(|_| !record.phase.is_final()) else {
                 continue;
             };
-            let nodes = site.nodes.unwrap_or(1) as usize;
-            let newest = self.run_of(&run.job, run.attempt);
+            let width = site.nodes.unwrap_or(1) as usize;
+            let newest = run_of(&run.job, run.attempt, nodes);
             // The reports of its other nodes follow.
-            if newest.runs.len() < nodes || newest.end().is_some() {
+            if newest.runs.len() < width || newest.end().is_some() {
                 continue;
             }
             let Some(change) = change(record, &newest) else { continue };
@@ -59,29 +59,26 @@ impl Placer {
                 Change::Started => "the site's scheduler has started it there",
                 Change::Moved => "the site's scheduler has given it these GPUs",
             };
-            self.release(now, &run.job);
-            self.adopt_job(now, &run.job, &newest, reason.to_owned());
-            self.to_store.insert(run.job.clone());
-            self.to_order.extend(newest.runs.iter().map(|run| run.share.node.clone()));
+            self.release(turn, &run.job);
+            self.adopt(turn, &run.job, &newest, reason, nodes);
             if let Some(next) = requested {
-                self.request_stop(now, &run.job, next);
+                self.request_stop(turn, &run.job, next);
             }
-            self.plan_soon(now);
+            turn.outbox.plan_soon();
         }
     }
+}
 
-    /// One attempt of a job, as all nodes report it.
-    fn run_of(&self, job: &JobId, attempt: u32) -> Newest {
-        let mut newest = Newest::default();
-        let reports = self.nodes.values().filter_map(|state| state.launch.as_ref());
-        for (report, _) in reports {
-            let mut runs = report.jobs.iter();
-            if let Some(run) = runs.find(|run| run.job == *job && run.attempt == attempt) {
-                newest.add(run, report);
-            }
+/// One attempt of a job, as all nodes report it.
+fn run_of(job: &JobId, attempt: u32, nodes: &Nodes) -> Newest {
+    let mut newest = Newest::default();
+    for report in nodes.launch_reports() {
+        let mut runs = report.jobs.iter();
+        if let Some(run) = runs.find(|run| run.job == *job && run.attempt == attempt) {
+            newest.add(run, report);
         }
-        newest
     }
+    newest
 }
 
 fn change(record: &JobRecord, newest: &Newest) -> Option<Change> {

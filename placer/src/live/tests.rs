@@ -23,6 +23,8 @@ mod site_jobs;
 mod stages;
 mod world;
 
+use std::time::Duration;
+
 use wattle_common::id::SubmissionId;
 use wattle_common::job::{GpuRequest, JobSpec};
 use wattle_common::messages::{LaunchState, ReachedLimit};

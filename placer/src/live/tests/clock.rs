@@ -47,7 +47,7 @@ fn a_node_gets_jobs_at_once_after_the_placer_was_paused() {
     world.pause_placer(3_600);
     world.submit(spec("c", 1));
     world.wake();
-    assert!(world.placer.is_fresh(world.now, &"n1".parse().unwrap()));
+    assert!(world.placer.nodes.is_fresh(world.now, &"n1".parse().unwrap()));
 }
 
 #[test]

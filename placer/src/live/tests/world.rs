@@ -2,8 +2,8 @@
 //! they get a reply.
 //!
 //! It keeps the contract of the real components and checks these invariants at every step: no attempt
-//! starts twice, no job has two live attempts on reachable nodes, no GPU has too many jobs, and no
-//! exclusive job has a co-tenant.
+//! starts twice, no job has two live attempts on reachable nodes, no GPU has too many jobs, no
+//! exclusive job has a co-tenant, and the records agree with the cluster's state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,6 +18,7 @@ use wattle_common::messages::{
 use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
 
 mod faults;
+mod records;
 
 use crate::Config;
 use crate::accounts::rules::AccountRules;
@@ -270,6 +271,7 @@ impl World {
     pub(super) fn deliver(&mut self, event: Event) {
         let mut out = Vec::new();
         self.placer.handle(self.placer_now(), event, &mut out);
+        records::check(&self.placer);
         self.carry_out(out);
     }
 
@@ -283,6 +285,7 @@ impl World {
             }
             let mut out = Vec::new();
             self.placer.wake(now, &mut out);
+            records::check(&self.placer);
             self.carry_out(out);
         }
     }

@@ -16,9 +16,10 @@ use wattle_common::job::JobPhase;
 use wattle_common::messages::{AppliedGpu, DesiredGpu, DesiredJob, LaunchState, SleepState};
 use wattle_common::{GpuIndex, NodeId, Power, Timestamp};
 
-use crate::live::Placer;
-use crate::live::inventory::NodeState;
+use crate::live::job_records::JobRecords;
+use crate::live::nodes::{NodeState, Nodes};
 use crate::live::site_jobs::placed_by_site;
+use crate::live::{LiveController, Turn};
 use crate::state::node::{FixedCaps, UnconfirmedCaps};
 
 /// Most replaced orders of which the caps are kept separately for each node.
@@ -150,18 +151,18 @@ fn without_raises(
     gpus.into_values().collect()
 }
 
-impl Placer {
+impl Nodes {
     /// Notes which nodes have not reported a reduction yet; called before orders are written.
-    pub(super) fn note_reductions(&mut self, now: Timestamp) {
-        let limits = self.controller.limits();
+    pub(in crate::live) fn note_reductions(&mut self, now: Timestamp, controller: &LiveController) {
+        let limits = controller.limits();
         if !limits.is_power_limited() {
             return;
         }
         let limited: Vec<NodeId> =
-            self.nodes.keys().filter(|node| limits.limits_power_of(node)).cloned().collect();
+            self.states.keys().filter(|node| limits.limits_power_of(node)).cloned().collect();
         for node in limited {
-            let gpus = self.caps_of(&node);
-            let state = self.node_mut(&node);
+            let gpus = self.caps_of(&node, controller);
+            let state = self.state_mut(&node);
             let answers = state.launch.is_some() && state.sleep.is_none();
             let reduces = answers && !advises(state) && has_higher_caps(state, &gpus);
             state.reduces_since = reduces.then(|| state.reduces_since.unwrap_or(now));
@@ -170,15 +171,15 @@ impl Placer {
 
     /// Whether caps under a power limit wait: a node has not reported its reductions, and no plan has counted
     /// it with its caps yet.
-    pub(super) fn raises_wait(&self) -> bool {
+    pub(super) fn raises_wait(&self, controller: &LiveController) -> bool {
         let is_counted = |node: &NodeId| {
-            let state = self.controller.state();
+            let state = controller.state();
             state.node_key(node).is_some_and(|key| state.node(key).unconfirmed.is_some())
         };
-        self.controller.limits().is_power_limited()
+        controller.limits().is_power_limited()
             && (self.plan_is_outdated
                 || self
-                    .nodes
+                    .states
                     .iter()
                     .any(|(node, state)| state.reduces_since.is_some() && !is_counted(node)))
     }
@@ -192,14 +193,16 @@ impl Placer {
         node: &NodeId,
         jobs: Vec<DesiredJob>,
         raises_wait: bool,
+        records: &JobRecords,
+        controller: &LiveController,
     ) -> (Vec<DesiredJob>, bool) {
-        let is_planned = self.is_metered(node) && !self.plan_is_outdated;
-        let limited = self.controller.limits().limits_power_of(node);
-        let state = self.nodes.get(node).filter(|_| limited);
+        let is_planned = is_metered(node, controller) && !self.plan_is_outdated;
+        let limited = controller.limits().limits_power_of(node);
+        let state = self.states.get(node).filter(|_| limited);
         let state = state.filter(|state| !is_planned || (raises_wait && advises(state)));
         let Some(state) = state else { return (jobs, false) };
         let starts = |job: &DesiredJob| {
-            let record = self.jobs.get(&job.job).map(|tracked| &tracked.record);
+            let record = records.get(&job.job);
             let mut ordered = state.desired.iter().flat_map(|last| &last.jobs);
             // The site's scheduler starts the jobs that it places.
             record.is_some_and(|record| {
@@ -218,49 +221,35 @@ impl Placer {
         node: &NodeId,
         gpus: Vec<DesiredGpu>,
         raises_wait: bool,
+        records: &JobRecords,
+        controller: &LiveController,
     ) -> (Vec<DesiredGpu>, bool) {
-        let limited = self.controller.limits().limits_power_of(node);
-        let state = self.nodes.get(node).filter(|state| limited && !advises(state));
+        let limited = controller.limits().limits_power_of(node);
+        let state = self.states.get(node).filter(|state| limited && !advises(state));
         let Some(state) = state else { return (gpus, false) };
-        let waits = raises_wait || state.reduces_since.is_some() || !self.is_metered(node);
-        let stopping = self.stopping_gpus(state);
+        let waits = raises_wait || state.reduces_since.is_some() || !is_metered(node, controller);
+        let stopping = stopping_gpus(state, records);
         let lowered = without_raises(state, &gpus, |gpu| waits || stopping.contains(&gpu));
         let waits = waits && caps(state, &lowered) != caps(state, &gpus);
         (lowered, waits)
     }
 
-    /// Whether the power of the node's GPUs and host is known. After a restart it is not until the ledger's next
-    /// entry; then a plan has no caps.
-    fn is_metered(&self, node: &NodeId) -> bool {
-        let state = self.controller.state();
-        state.node_key(node).is_some_and(|key| {
-            let gpu_type = &state.node(key).facts.gpu_type;
-            state.gpu_power(gpu_type).is_some()
-        })
-    }
-
-    /// The GPUs of the jobs that stop on a node. Plans have no setting of such a job; it keeps its cap until it
-    /// has stopped.
-    fn stopping_gpus(&self, state: &NodeState) -> BTreeSet<GpuIndex> {
-        let ordered = state.desired.iter().flat_map(|last| &last.jobs);
-        let stops = ordered.filter(|job| {
-            let tracked = self.jobs.get(&job.job);
-            tracked.is_some_and(|tracked| tracked.record.phase == JobPhase::Stopping)
-        });
-        stops.flat_map(|job| job.gpus.iter().copied()).collect()
-    }
-
     /// The caps of the GPUs with jobs of a node that does not obey: silent, or with caps above its order.
     /// `None` if it obeys, or no power limit covers it.
-    fn unconfirmed_caps(&self, now: Timestamp, node: &NodeId) -> Option<UnconfirmedCaps> {
-        let state = self.nodes.get(node)?;
-        if !self.controller.limits().limits_power_of(node) {
+    fn unconfirmed_caps(
+        &self,
+        now: Timestamp,
+        node: &NodeId,
+        controller: &LiveController,
+    ) -> Option<UnconfirmedCaps> {
+        let state = self.states.get(node)?;
+        if !controller.limits().limits_power_of(node) {
             return None;
         }
         if let Some(sleep) = state.sleep {
             // It draws the power of a node without jobs until it sleeps.
-            let key = self.controller.state().node_key(node)?;
-            let facts = &self.controller.state().node(key).facts;
+            let key = controller.state().node_key(node)?;
+            let facts = &controller.state().node(key).facts;
             let falls_asleep = sleep.state == SleepState::EnteringSleep;
             let watts = facts.watts.filter(|_| falls_asleep)?;
             let awake = watts.host + (0..facts.gpus).map(|_| watts.gpu_idle).sum::<Power>();
@@ -281,6 +270,7 @@ impl Placer {
             let reported = gpu.cap_mw.or_else(|| default_cap(gpu));
             reported.max(ordered.get(&gpu.gpu).copied()).unwrap_or_default()
         };
+        // The GPUs of the jobs that run, and of those that the node may start before it reports.
         let mut busy: Vec<GpuIndex> = launch
             .jobs
             .iter()
@@ -299,38 +289,59 @@ impl Placer {
     }
 
     /// Counts a node whose power agent only advises with the caps that it has.
-    pub(super) fn count_fixed(&mut self, now: Timestamp, node: &NodeId) {
-        let Some(state) = self.nodes.get(node) else { return };
+    pub(super) fn count_fixed(&mut self, turn: &mut Turn<'_>, node: &NodeId) {
+        let Some(state) = self.states.get(node) else { return };
         let reported = state.power.iter().flat_map(|(report, _)| &report.gpus);
         let cap = |gpu: &AppliedGpu| gpu.cap_mw.or_else(|| default_cap(gpu));
         let caps = advises(state).then(|| FixedCaps { highest: reported.filter_map(cap).max() });
-        let Some(key) = self.controller.state().node_key(node) else { return };
-        if self.controller.state().node(key).fixed_caps != caps {
-            self.controller.events().caps_fixed(key, caps);
-            self.plan_is_outdated = true;
-            self.plan_soon(now);
+        let Some(key) = turn.controller.state().node_key(node) else { return };
+        if turn.controller.state().node(key).fixed_caps != caps {
+            turn.controller.events().caps_fixed(key, caps);
+            self.outdate_plan();
+            turn.outbox.plan_soon();
         }
     }
 
     /// Counts a node that does not obey with the power that its caps permit, and raises an alarm.
-    pub(super) fn count_unconfirmed(&mut self, now: Timestamp, node: &NodeId) {
-        let caps = self.unconfirmed_caps(now, node);
-        let Some(key) = self.controller.state().node_key(node) else { return };
-        if self.controller.state().node(key).unconfirmed == caps {
+    pub(super) fn count_unconfirmed(&mut self, turn: &mut Turn<'_>, node: &NodeId) {
+        let caps = self.unconfirmed_caps(turn.now, node, turn.controller);
+        let Some(key) = turn.controller.state().node_key(node) else { return };
+        if turn.controller.state().node(key).unconfirmed == caps {
             return;
         }
-        let known = self.controller.state().node(key).unconfirmed.is_some_and(|caps| caps.gpus > 0);
-        self.controller.events().power_unconfirmed(key, caps);
-        self.plan_is_outdated = true;
-        self.plan_soon(now);
+        let known = turn.controller.state().node(key).unconfirmed.is_some_and(|caps| caps.gpus > 0);
+        turn.controller.events().power_unconfirmed(key, caps);
+        self.outdate_plan();
+        turn.outbox.plan_soon();
         if let Some(caps) = caps.filter(|caps| !known && caps.gpus > 0) {
-            self.alarms.push(format!(
+            turn.outbox.alarm(format!(
                 "{node} does not confirm its caps: its GPUs with jobs count with {} W in the power limit \
                  until it does; check its network, its power agent and its launcher",
                 caps.power.as_mw() / 1_000
             ));
         }
     }
+}
+
+/// Whether the power of the node's GPUs and host is known. After a restart it is not until the ledger's next
+/// entry; then a plan has no caps.
+fn is_metered(node: &NodeId, controller: &LiveController) -> bool {
+    let state = controller.state();
+    state.node_key(node).is_some_and(|key| {
+        let gpu_type = &state.node(key).facts.gpu_type;
+        state.gpu_power(gpu_type).is_some()
+    })
+}
+
+/// The GPUs of the jobs that stop on a node. Plans have no setting of such a job; it keeps its cap until it
+/// has stopped.
+fn stopping_gpus(state: &NodeState, records: &JobRecords) -> BTreeSet<GpuIndex> {
+    let ordered = state.desired.iter().flat_map(|last| &last.jobs);
+    let stops = ordered.filter(|job| {
+        let record = records.get(&job.job);
+        record.is_some_and(|record| record.phase == JobPhase::Stopping)
+    });
+    stops.flat_map(|job| job.gpus.iter().copied()).collect()
 }
 
 #[cfg(test)]

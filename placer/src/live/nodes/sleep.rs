@@ -32,8 +32,9 @@
 use wattle_common::messages::{LaunchState, NodeSleep, SleepState};
 use wattle_common::{NodeId, Timestamp};
 
-use crate::live::Placer;
-use crate::live::inventory::NodeState;
+use crate::live::job_records::JobRecords;
+use crate::live::nodes::{NodeState, Nodes};
+use crate::live::{Action, Turn};
 use crate::{NodeDecision, Wakefulness};
 
 impl NodeState {
@@ -67,18 +68,19 @@ impl NodeState {
     }
 }
 
-impl Placer {
+impl Nodes {
     /// Whether a decision about a node can be carried out now.
-    pub(super) fn is_possible(
+    pub(in crate::live) fn is_possible(
         &self,
         now: Timestamp,
         node: &NodeId,
         decision: &NodeDecision,
+        jobs: &JobRecords,
     ) -> bool {
         match decision {
-            NodeDecision::Sleep { .. } => self.may_sleep(now, node),
+            NodeDecision::Sleep { .. } => self.may_sleep(now, node, jobs),
             // While the node falls asleep, a wake command would be lost.
-            NodeDecision::Wake { .. } => self.nodes.get(node).is_some_and(|state| {
+            NodeDecision::Wake { .. } => self.states.get(node).is_some_and(|state| {
                 let sleeps_at_site = state.sleep.is_none() && state.is_asleep_at_site();
                 state.is_in(SleepState::Asleep) || sleeps_at_site
             }),
@@ -86,8 +88,8 @@ impl Placer {
     }
 
     /// Whether the node supports sleep, reports, and has no process of any job.
-    fn may_sleep(&self, now: Timestamp, node: &NodeId) -> bool {
-        let Some(state) = self.nodes.get(node) else { return false };
+    fn may_sleep(&self, now: Timestamp, node: &NodeId, jobs: &JobRecords) -> bool {
+        let Some(state) = self.states.get(node) else { return false };
         let can = state.power.as_ref().is_some_and(|(report, _)| report.can_sleep);
         let runs =
             state.launch.iter().flat_map(|(report, _)| &report.jobs).any(|launched| {
@@ -95,44 +97,44 @@ impl Placer {
             });
         // The site's scheduler would count a silent node as failed.
         let is_of_site = state.launch.as_ref().is_some_and(|(report, _)| report.site.is_some());
-        let is_free = !runs && state.jobs.is_empty() && !is_of_site;
+        let is_free = !runs && jobs.on_node(node).next().is_none() && !is_of_site;
         can && is_free && state.sleep.is_none() && self.is_fresh(now, node)
     }
 
     /// Records a decision as the node's sleep state. The cluster's state is changed afterwards.
-    pub(super) fn node_decided(&mut self, now: Timestamp, decision: &NodeDecision) {
-        let node = self.controller.state().node(decision.node()).facts.id.clone();
-        if self.nodes.get(&node).is_some_and(NodeState::is_asleep_at_site) {
-            self.node_mut(&node).woken_by_job_at = Some(now);
-            self.plan_soon(now);
+    pub(in crate::live) fn decided(&mut self, turn: &mut Turn<'_>, decision: &NodeDecision) {
+        let node = turn.controller.state().node(decision.node()).facts.id.clone();
+        if self.states.get(&node).is_some_and(NodeState::is_asleep_at_site) {
+            self.state_mut(&node).woken_by_job_at = Some(turn.now);
+            turn.outbox.plan_soon();
             return;
         }
         let state = match decision {
             NodeDecision::Sleep { .. } => SleepState::EnteringSleep,
             NodeDecision::Wake { .. } => SleepState::Waking,
         };
-        self.set_sleep(now, &node, Some(state));
+        self.set_sleep(turn, &node, Some(state));
     }
 
-    fn set_sleep(&mut self, now: Timestamp, node: &NodeId, state: Option<SleepState>) {
-        self.node_mut(node).sleep = state.map(|state| NodeSleep { state, since_us: now });
-        self.to_order.insert(node.clone());
+    fn set_sleep(&mut self, turn: &mut Turn<'_>, node: &NodeId, state: Option<SleepState>) {
+        self.state_mut(node).sleep = state.map(|state| NodeSleep { state, since_us: turn.now });
+        self.order(node);
         if state == Some(SleepState::Waking) {
             self.to_wake.insert(node.clone());
         }
-        self.count_unconfirmed(now, node);
-        self.plan_soon(now);
+        self.count_unconfirmed(turn, node);
+        turn.outbox.plan_soon();
     }
 
     /// After a restart: runs the wake command of waking nodes again, and wakes sleeping nodes without
     /// a stored report.
-    pub(super) fn restore_sleep(&mut self, now: Timestamp) {
-        let sleeping = self.nodes.iter().filter_map(|(node, state)| {
+    pub(in crate::live) fn restore_sleep(&mut self, turn: &mut Turn<'_>) {
+        let sleeping = self.states.iter().filter_map(|(node, state)| {
             state.sleep.map(|sleep| (node.clone(), sleep.state, state.power.is_some()))
         });
         for (node, is, known) in sleeping.collect::<Vec<_>>() {
             if !self.config.sleep.is_on() && is != SleepState::WakeFailed {
-                self.alarms.push(format!(
+                turn.outbox.alarm(format!(
                     "{node} is {}, and the placer has no sleep.wake_command: wake the node by hand, \
                      or set the command",
                     is.label()
@@ -144,7 +146,7 @@ impl Placer {
                 }
                 // Its report was lost, so policies do not know its GPUs and would not wake it.
                 SleepState::Asleep if !known => {
-                    self.set_sleep(now, &node, Some(SleepState::Waking));
+                    self.set_sleep(turn, &node, Some(SleepState::Waking));
                 }
                 _ => {}
             }
@@ -152,25 +154,25 @@ impl Placer {
     }
 
     /// Ends the wait for a job that wakes a node of the site's scheduler.
-    fn watch_sleep_at_site(&mut self, now: Timestamp, node: &NodeId) {
+    fn watch_sleep_at_site(&mut self, now: Timestamp, node: &NodeId, jobs: &JobRecords) {
         let patience = self.config.sleep.wake_time();
-        let Some(state) = self.nodes.get_mut(node) else { return };
+        let has_jobs = jobs.on_node(node).next().is_some();
+        let Some(state) = self.states.get_mut(node) else { return };
         let is_over = !state.is_asleep_at_site()
-            || (state.jobs.is_empty()
-                && state.woken_by_job_at.is_some_and(|at| now.since(at) >= patience));
+            || (!has_jobs && state.woken_by_job_at.is_some_and(|at| now.since(at) >= patience));
         if is_over {
             state.woken_by_job_at = None;
         }
     }
 
     /// Updates a node's sleep state from its reports and timeouts.
-    pub(super) fn watch_sleep(&mut self, now: Timestamp, node: &NodeId) {
-        self.watch_sleep_at_site(now, node);
-        let Some(state) = self.nodes.get(node) else { return };
+    pub(super) fn watch_sleep(&mut self, turn: &mut Turn<'_>, node: &NodeId, jobs: &JobRecords) {
+        self.watch_sleep_at_site(turn.now, node, jobs);
+        let Some(state) = self.states.get(node) else { return };
         let Some(NodeSleep { state: is, since_us }) = state.sleep else { return };
         // Time during which the bus or the placer was away does not count.
         let from = since_us.max(self.reports_valid_from);
-        let lasts = now.since(from);
+        let lasts = turn.now.since(from);
         let reports = state.power.iter().map(|(_, at)| *at);
         let last_report =
             reports.chain(state.launch.iter().map(|(_, at)| *at)).fold(from, Timestamp::max);
@@ -181,14 +183,14 @@ impl Placer {
         let next = match is {
             SleepState::EnteringSleep => {
                 if let Some(error) = failed {
-                    self.alarms.push(format!(
+                    turn.outbox.alarm(format!(
                         "the sleep command of {node} failed and the node stays awake: {error}"
                     ));
                     None
-                } else if now.since(last_report) > self.config.node_stale_after() {
+                } else if turn.now.since(last_report) > self.config.node_stale_after() {
                     Some(SleepState::Asleep)
                 } else if lasts >= self.config.sleep.sleep_timeout() {
-                    self.alarms.push(format!(
+                    turn.outbox.alarm(format!(
                         "{node} still reports {} s after it was ordered to sleep and counts as awake: \
                          check its sleep_command, or raise the placer's sleep.sleep_timeout_s",
                         lasts.as_secs()
@@ -204,7 +206,7 @@ impl Placer {
                 None
             }
             SleepState::Waking if lasts >= self.config.sleep.wake_timeout() => {
-                self.alarms.push(format!(
+                turn.outbox.alarm(format!(
                     "{node} sent no report within {} s of its wake command and gets no jobs until \
                      it reports; check the node, or raise the placer's sleep.wake_timeout_s",
                     lasts.as_secs()
@@ -213,22 +215,36 @@ impl Placer {
             }
             SleepState::Asleep | SleepState::Waking | SleepState::WakeFailed => return,
         };
-        self.set_sleep(now, node, next);
+        self.set_sleep(turn, node, next);
     }
 
     /// A wake command ended.
-    pub(super) fn wake_answered(&mut self, node: &NodeId, error: Option<String>) {
-        let Some(state) = self.nodes.get_mut(node) else { return };
+    pub(in crate::live) fn wake_answered(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: &NodeId,
+        error: Option<String>,
+    ) {
+        let Some(state) = self.states.get_mut(node) else { return };
         let Some(error) = error.filter(|_| state.is_in(SleepState::Waking)) else { return };
         state.wake_again = true;
-        self.alarms.push(format!("the wake command of {node} failed and is retried: {error}"));
+        turn.outbox.alarm(format!("the wake command of {node} failed and is retried: {error}"));
     }
 
     /// Retries failed wake commands.
-    pub(super) fn wake_again(&mut self) {
-        for (node, state) in &mut self.nodes {
+    pub(in crate::live) fn wake_again(&mut self) {
+        for (node, state) in &mut self.states {
             if std::mem::take(&mut state.wake_again) && state.is_in(SleepState::Waking) {
                 self.to_wake.insert(node.clone());
+            }
+        }
+    }
+
+    /// Runs the wake commands, after the sleep states are stored. A node that has reported meanwhile is awake.
+    pub(in crate::live) fn wake(&mut self, out: &mut Vec<Action>) {
+        for node in std::mem::take(&mut self.to_wake) {
+            if self.states.get(&node).is_some_and(|state| state.is_in(SleepState::Waking)) {
+                out.push(Action::WakeNode(node));
             }
         }
     }

@@ -1,0 +1,330 @@
+//! A plan in the jobs' records: each decision with its reason, and why the first jobs wait.
+
+use wattle_common::job::{JobPhase, Placement};
+use wattle_common::messages::job_record::REASONS_MAX;
+use wattle_common::messages::{JobRecord, Prediction, RecordedReason};
+use wattle_common::{JobId, Timestamp};
+
+use crate::live::LiveController;
+use crate::live::job_records::JobRecords;
+use crate::{
+    Blocked, ClusterState, Decision, JobKey, Plan, Reason, SettingChange, Stage, StageReports,
+    prediction,
+};
+
+/// The decision recorded for a queued job that a stage holds back, and the first one that finds no room.
+const WAITS: &str = "waits";
+/// Beginning of the decision recorded for a job that keeps its GPUs.
+const STAYS: &str = "stays on ";
+/// Most changes of the setting that are kept with a job's reasons.
+const SETTINGS_MAX: usize = 8;
+
+impl JobRecords {
+    /// Carries out a plan: records each decision and why jobs wait, and applies the plan to the cluster's state.
+    pub(in crate::live) fn carry_out(
+        &mut self,
+        now: Timestamp,
+        plan: &Plan,
+        reports: &StageReports,
+        controller: &mut LiveController,
+    ) {
+        for decision in &plan.decisions {
+            self.decided(now, decision, reports, controller);
+        }
+        self.wait(now, plan, reports, controller);
+        self.keep(now, reports, controller);
+        // Last: the records take placements and predictions from the state for which the plan was made.
+        controller.apply(plan);
+    }
+
+    /// Records one decision with its reason.
+    fn decided(
+        &mut self,
+        now: Timestamp,
+        decision: &Decision,
+        reports: &StageReports,
+        controller: &LiveController,
+    ) {
+        let state = controller.state();
+        let Some(job) = id_of(state, decision.job()) else { return };
+        let reason = reason_text(controller, decision, reports);
+        let placement = match decision {
+            Decision::Start { on, .. } => Some(state.placement(on)),
+            _ => None,
+        };
+        let prediction = predicted(state, decision);
+        let text = self.change(&job, |record| {
+            if let Decision::Start { .. } | Decision::Set { .. } = decision {
+                record.prediction_placed = prediction.map(Box::new);
+            }
+            if let Decision::Reject { .. } = decision {
+                record.error = Some(reason.clone());
+            }
+            record_decision(now, record, decision, placement)
+        });
+        let Some(text) = text else { return };
+        match decision {
+            // Its processes may be gone already.
+            Decision::Stop { .. } | Decision::Undo { .. } => {
+                self.to_reconcile.insert(job.clone());
+            }
+            Decision::Reject { .. } => self.forget_key(&job),
+            Decision::Start { .. } | Decision::Set { .. } | Decision::Settle { .. } => {}
+        }
+        let policy = controller.policy().name();
+        self.add_reason(&job, recorded(now, policy, reports.stage_of(decision), text, reason));
+        // A start has the reason of its placement; a stage that set other caps or clocks has its own.
+        if let Decision::Start { job: key, setting, .. } = decision
+            && let Some((stage, change)) = reports.setting_of(*key)
+        {
+            let text = RecordedReason::set_to(*setting);
+            self.add_reason(&job, recorded(now, policy, Some(stage), text, why_set(change)));
+        }
+    }
+
+    /// Records why jobs wait, at most as often as progress is stored: the first queued job, the first of each
+    /// account at its limit, and every other job that a stage holds back.
+    fn wait(
+        &mut self,
+        now: Timestamp,
+        plan: &Plan,
+        reports: &StageReports,
+        controller: &LiveController,
+    ) {
+        let (state, policy) = (controller.state(), controller.policy().name());
+        let why = |job: &JobKey| Some((*job, reports.why_held_back(*job)?));
+        let firsts = reports.accounts.first.iter().filter_map(why);
+        let firsts = firsts.map(|(job, (stage, reason))| (job, Some(stage), reason.to_string()));
+        let blocked = plan.blocked.iter().map(|Blocked { job, reason }| {
+            let stage = reports.why_held_back(*job).map(|(stage, _)| stage);
+            (*job, stage, reason.to_string())
+        });
+        for (job, stage, reason) in firsts.chain(blocked) {
+            let Some(job) = id_of(state, job) else { continue };
+            let reason = recorded(now, policy, stage, WAITS.to_owned(), reason);
+            if self.last_waits(&job) {
+                self.note_wait(&job, reason);
+            } else {
+                self.add_reason(&job, reason);
+            }
+        }
+        for (stage, job) in reports.held_back() {
+            let Some((id, (_, reason))) = id_of(state, job).zip(reports.why_held_back(job)) else {
+                continue;
+            };
+            // Many jobs may be held back, and the numbers of a reason change often: the stage counts. Their
+            // records must not delay the orders of this round.
+            if !self.is_noted(&id, stage, WAITS) {
+                let text = reason.to_string();
+                self.note_wait(&id, recorded(now, policy, Some(stage), WAITS.to_owned(), text));
+            }
+        }
+    }
+
+    /// Notes another reason to wait, in place of the one before.
+    fn note_wait(&mut self, job: &JobId, reason: RecordedReason) {
+        let (waits, last) =
+            (self.last_waits(job), self.get(job).and_then(|job| job.reasons.last()));
+        let is_same =
+            last.is_some_and(|last| (&last.stage, &last.reason) == (&reason.stage, &reason.reason));
+        if waits && is_same {
+            return;
+        }
+        self.note(job, |record| {
+            if waits {
+                record.reasons.pop();
+            }
+            record.reasons.push(reason);
+            trim(&mut record.reasons);
+        });
+    }
+
+    /// Records that jobs keep their GPUs although the policy moves them.
+    fn keep(&mut self, now: Timestamp, reports: &StageReports, controller: &LiveController) {
+        for (&job, until) in &reports.settling {
+            let Some(job) = id_of(controller.state(), job) else { continue };
+            if self.is_noted(&job, Stage::Settling, STAYS) {
+                continue;
+            }
+            let at = self.get(&job).and_then(|record| record.placement.as_ref());
+            let text = format!("{STAYS}{}", at.map(ToString::to_string).unwrap_or_default());
+            let reason = format!("it has not settled yet; it may move from {until} on");
+            let policy = controller.policy().name();
+            self.add_reason(&job, recorded(now, policy, Some(Stage::Settling), text, reason));
+        }
+    }
+
+    /// Whether the last reason of a job is one to wait.
+    fn last_waits(&self, job: &JobId) -> bool {
+        let last = self.get(job).and_then(|record| record.reasons.last());
+        last.is_some_and(|last| last.decision == WAITS)
+    }
+
+    /// Whether the last reason of a job is such a decision of this stage.
+    fn is_noted(&self, job: &JobId, stage: Stage, decision: &str) -> bool {
+        let last = self.get(job).and_then(|record| record.reasons.last());
+        last.is_some_and(|last| {
+            last.stage.as_deref() == Some(stage.name()) && last.decision.starts_with(decision)
+        })
+    }
+
+    /// Adds the reason of a decision outside plans to the job's record.
+    pub(in crate::live) fn reason(
+        &mut self,
+        now: Timestamp,
+        job: &JobId,
+        policy: &str,
+        decision: String,
+        reason: String,
+    ) {
+        self.add_reason(job, recorded(now, policy, None, decision, reason));
+    }
+
+    fn add_reason(&mut self, job: &JobId, reason: RecordedReason) {
+        self.change(job, |record| {
+            record.reasons.push(reason);
+            trim(&mut record.reasons);
+        });
+    }
+}
+
+/// Why a stage has set another cap or clock than planned.
+fn why_set(change: &SettingChange) -> String {
+    format!("{}, in place of {}", change.reason, change.from)
+}
+
+fn recorded(
+    at_us: Timestamp,
+    policy: &str,
+    stage: Option<Stage>,
+    decision: String,
+    reason: String,
+) -> RecordedReason {
+    let stage = stage.map(|stage| stage.name().to_owned());
+    RecordedReason { at_us, policy: policy.to_owned(), stage, decision, reason }
+}
+
+/// Changes the record by a decision, and returns the decision in words.
+fn record_decision(
+    now: Timestamp,
+    record: &mut JobRecord,
+    decision: &Decision,
+    placement: Option<Placement>,
+) -> String {
+    let at = record.placement.as_ref().map(ToString::to_string).unwrap_or_default();
+    match decision {
+        Decision::Start { observe, setting, .. } => {
+            let on = placement.as_ref().map(ToString::to_string).unwrap_or_default();
+            record.placement = placement;
+            record.setting = *setting;
+            record.phase = JobPhase::Starting;
+            record.phase_since_us = now;
+            record.attempt = record.attempt.saturating_add(1);
+            record.observing = *observe;
+            // The end of the attempt before, its output and its speed are not this attempt's.
+            record.exit_code = None;
+            record.limit = None;
+            record.error = None;
+            record.log_paths.clear();
+            record.steps_per_s = None;
+            format!("placed on {on}")
+        }
+        Decision::Set { setting, .. } => {
+            record.setting = *setting;
+            RecordedReason::set_to(*setting)
+        }
+        Decision::Stop { .. } | Decision::Undo { .. } => {
+            record.phase = JobPhase::Stopping;
+            record.phase_since_us = now;
+            record.next_phase = Some(JobPhase::Queued);
+            record.observing = false;
+            format!("taken off {at}")
+        }
+        Decision::Settle { .. } => {
+            record.observing = false;
+            format!("{STAYS}{at}")
+        }
+        Decision::Reject { .. } => {
+            record.phase = JobPhase::Failed;
+            record.phase_since_us = now;
+            record.ended_at_us = Some(now);
+            "rejected".to_owned()
+        }
+    }
+}
+
+fn id_of(state: &ClusterState, key: JobKey) -> Option<JobId> {
+    state.job(key).map(|job| job.facts.id.clone())
+}
+
+/// The reason of a decision. A changed setting follows from the energy price, so its position comes first.
+fn reason_text(controller: &LiveController, decision: &Decision, reports: &StageReports) -> String {
+    let reason = decision.reason();
+    if let Some(planned) = reports.site_rules.moved.get(&decision.job()) {
+        return format!("{reason}, in place of {}", controller.state().placement(planned));
+    }
+    if let Decision::Set { job, .. } = decision
+        && let Some((_, change)) = reports.setting_of(*job)
+    {
+        return why_set(change);
+    }
+    let is_priced = matches!((decision, reason), (Decision::Set { .. }, Reason::Market { .. }));
+    match controller.price_position().filter(|_| is_priced) {
+        Some(position) => format!("energy price {position:.3} of 1; {reason}"),
+        None => reason.to_string(),
+    }
+}
+
+/// The prediction under which a job starts or is set.
+fn predicted(state: &ClusterState, decision: &Decision) -> Option<Prediction> {
+    match decision {
+        Decision::Start { job, on, setting, .. } => prediction::on(state, *job, on, *setting),
+        Decision::Set { job, setting, .. } => {
+            prediction::on(state, *job, state.job(*job)?.state.gpus()?, *setting)
+        }
+        _ => None,
+    }
+}
+
+/// Removes the oldest reasons above the limits. Changes of the setting may be frequent and are removed first,
+/// so that the reasons of the placement are kept.
+fn trim(reasons: &mut Vec<RecordedReason>) {
+    let sets = reasons.iter().filter(|reason| reason.is_of_setting()).count();
+    let mut surplus_sets = sets.saturating_sub(SETTINGS_MAX);
+    reasons.retain(|reason| {
+        let is_removed = surplus_sets > 0 && reason.is_of_setting();
+        surplus_sets -= usize::from(is_removed);
+        !is_removed
+    });
+    let surplus = reasons.len().saturating_sub(REASONS_MAX);
+    reasons.drain(..surplus);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frequent_changes_of_the_setting_do_not_displace_the_placement() {
+        let recorded = |decision: &str, s| RecordedReason {
+            at_us: Timestamp::from_s(s),
+            policy: "wattle".to_owned(),
+            stage: None,
+            decision: decision.to_owned(),
+            reason: "energy price 0.500 of 1".to_owned(),
+        };
+        let mut reasons = vec![recorded("placed on n0:0", 0)];
+        for s in 1..100 {
+            reasons.push(recorded("set to 125 W", s));
+            trim(&mut reasons);
+        }
+        assert_eq!(reasons.len(), 1 + SETTINGS_MAX);
+        assert_eq!(reasons[0].decision, "placed on n0:0");
+        assert_eq!(reasons.last().unwrap().at_us, Timestamp::from_s(99));
+        for s in 100..200 {
+            reasons.push(recorded("taken off n0:0", s));
+            trim(&mut reasons);
+        }
+        assert_eq!(reasons.len(), REASONS_MAX);
+    }
+}
