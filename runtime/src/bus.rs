@@ -10,6 +10,7 @@
 //!   then repeat values.
 //! * All functions work with nats-server 2.9.10, which distributions ship, and with the newest.
 
+mod changes;
 mod claim;
 mod config;
 mod connect;
@@ -46,13 +47,14 @@ use wattle_common::ClusterId;
 use wattle_common::codec::{self, PAYLOAD_LEN_MAX};
 use wattle_common::subject::{RequestTopic, Requester, StreamName, Subject};
 
+pub use changes::{Change, Watch};
 pub(crate) use claim::{Claim, Claimed};
 pub use claim::{claimant, claimant_of};
 pub use config::BusConfig;
 pub use decode::JobChange;
 pub use error::BusError;
 pub use exclusive::{ExclusiveBucket, ExclusiveError, Stored};
-pub use kv::{Change, KvBucket, Watch};
+pub use kv::KvBucket;
 pub use lease::{Candidate, Leadership, LeaseLost};
 pub use newest::NewestMessages;
 pub use pending::PendingWrites;

@@ -14,7 +14,7 @@ use futures_util::stream::{SelectAll, select_all};
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::kv::Item;
+use super::changes::Item;
 use super::{ANSWER_WITHIN, BusError, Change, KvBucket, Watch};
 use crate::shell::chain;
 

@@ -5,27 +5,23 @@
 //! to live (2.9 has none); a value that expires contains its expiry time. A full bucket refuses new
 //! values and keeps the old ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::consumer::{DeliverPolicy, ReplayPolicy, push};
 use async_nats::jetstream::kv::{self, Operation};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType, Stream};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
-use tokio_util::task::AbortOnDropHandle;
 use wattle_common::Timestamp;
 use wattle_common::codec::{self, PAYLOAD_LEN_MAX};
 use wattle_common::subject::Bucket;
 
+use super::changes::Values;
 use super::connect::OPENED_WITHIN;
 use super::{ANSWER_WITHIN, Bus, BusError};
-use crate::shell::chain;
 
 /// Most bytes of a bucket: a job record is a few kB, enough for tens of thousands of jobs; a surface is up
 /// to 75 kB.
@@ -38,9 +34,7 @@ const fn len_max(bucket: Bucket) -> i64 {
 /// Most keys of one listing.
 const KEYS_MAX: usize = 100_000;
 /// The pattern of all keys.
-const ALL_KEYS: &str = ">";
-/// Length of a watch's queue.
-const CHANGES_MAX: usize = 256;
+pub(super) const ALL_KEYS: &str = ">";
 /// The server's errors for a value without room. A bucket over its limit answers with the first.
 pub(super) const FULL: [ErrorCode; 4] = [
     ErrorCode::STREAM_STORE_FAILED,
@@ -48,8 +42,6 @@ pub(super) const FULL: [ErrorCode; 4] = [
     ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
     ErrorCode::INSUFFICIENT_RESOURCES,
 ];
-/// Pause before a failed watch is restarted.
-const PAUSE: Duration = Duration::from_millis(250);
 
 /// One bucket of one cluster.
 #[derive(Clone)]
@@ -230,7 +222,7 @@ impl KvBucket {
         self.bus.check_connected()?;
         let what = format!("list bucket {}", self.name);
         let listed = async {
-            let (mut messages, of) = self.replay(ALL_KEYS, true).await?;
+            let Values { mut messages, keys: of, .. } = self.replay(ALL_KEYS, true).await?;
             // Key, and whether it has a value.
             let mut keys: BTreeMap<String, bool> = BTreeMap::new();
             while keys.len() < of.min(KEYS_MAX) {
@@ -262,28 +254,6 @@ impl KvBucket {
         Ok(if max > 0 { info.state.bytes as f64 / max as f64 } else { 0.0 })
     }
 
-    /// Watches the bucket: every current value, then every change. Waits for the server.
-    ///
-    /// # Errors
-    /// If the server refuses.
-    pub async fn watch(&self) -> Result<Watch, BusError> {
-        self.watch_keys(ALL_KEYS).await
-    }
-
-    /// As [`Self::watch`], for one key or a pattern of keys (`a.>`).
-    ///
-    /// # Errors
-    /// As [`Self::watch`].
-    pub async fn watch_keys(&self, keys: &str) -> Result<Watch, BusError> {
-        let first = self.bus.retry_until_done("watch", || self.replay(keys, false)).await?;
-        let (sender, items) = mpsc::channel(CHANGES_MAX);
-        let (bucket, keys) = (self.clone(), keys.to_owned());
-        let watcher = Watcher { bucket, keys, sender, caught_up: false, received: BTreeSet::new() };
-        let reached = self.bus.shared.reached.clone();
-        let task = tokio::spawn(watcher.run(first, reached));
-        Ok(Watch::new(items, AbortOnDropHandle::new(task)))
-    }
-
     /// Creates the bucket if it is missing.
     pub(super) async fn ensure(&self) -> Result<(), BusError> {
         self.bus.ensure_bucket(&self.name).await
@@ -297,6 +267,10 @@ impl KvBucket {
         &self.store.stream
     }
 
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(super) fn stream_name(&self) -> String {
         format!("KV_{}", self.name)
     }
@@ -306,51 +280,8 @@ impl KvBucket {
         format!("$KV.{}.{keys}", self.name)
     }
 
-    /// A consumer of the last value of each key and later changes, and the number of keys, including
-    /// deleted ones. After that many different keys, all initial values were received: a key's last
-    /// message may be replaced meanwhile but never disappears. The server's count of pending messages
-    /// is wrong in that case (observed with 2.9.10), so it is not used.
-    async fn replay(
-        &self,
-        keys: &str,
-        headers_only: bool,
-    ) -> Result<(push::Ordered, usize), BusError> {
-        self.bus.ensure_bucket(&self.name).await?;
-        let what = format!("watch bucket {}", self.name);
-        let config = push::OrderedConfig {
-            deliver_subject: self.bus.shared.client.new_inbox(),
-            // With a name the request's subject contains the filter, which permissions can restrict.
-            name: Some(self.bus.consumer_name()),
-            description: Some("watch of the bucket".to_owned()),
-            filter_subject: self.subject(keys),
-            replay_policy: ReplayPolicy::Instant,
-            deliver_policy: DeliverPolicy::LastPerSubject,
-            headers_only,
-            ..push::OrderedConfig::default()
-        };
-        let stream = format!("KV_{}", self.name);
-        let jetstream = &self.bus.shared.jetstream;
-        let consumer = jetstream.create_consumer_on_stream(config, stream.clone()).await;
-        let consumer = consumer.map_err(|source| match source.kind() {
-            async_nats::jetstream::stream::ConsumerErrorKind::TimedOut => {
-                BusError::Timeout { what: what.clone() }
-            }
-            _ => self.bus.api_error(what.clone(), source),
-        })?;
-        let stream = jetstream.get_stream(stream).await;
-        let stream = stream.map_err(|source| self.bus.api_error(what.clone(), source))?;
-        let keys = if keys == ALL_KEYS {
-            stream.cached_info().state.subjects_count as usize
-        } else {
-            let found = stream.info_with_subjects(self.subject(keys)).await;
-            found.map_err(|source| self.bus.api_error(what.clone(), source))?.count().await
-        };
-        let messages = consumer.messages().await;
-        Ok((messages.map_err(|source| BusError::refused(what, source))?, keys))
-    }
-
     /// The key of a message in the bucket's stream.
-    fn key_of<'a>(&self, subject: &'a str) -> Option<&'a str> {
+    pub(super) fn key_of<'a>(&self, subject: &'a str) -> Option<&'a str> {
         subject.strip_prefix("$KV.")?.strip_prefix(self.name.as_str())?.strip_prefix('.')
     }
 
@@ -408,173 +339,7 @@ impl KvBucket {
 }
 
 /// Whether a message deletes its key.
-fn is_deleted(message: &async_nats::Message) -> bool {
+pub(super) fn is_deleted(message: &async_nats::Message) -> bool {
     let operation = message.headers.as_ref().and_then(|headers| headers.get("KV-Operation"));
     operation.is_some_and(|operation| operation.as_str() != "PUT")
-}
-
-/// A new value of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// The key.
-    pub key: String,
-    /// Its value; `None` if deleted.
-    pub value: Option<Bytes>,
-    /// Its revision, for [`KvBucket::update`].
-    pub revision: u64,
-    /// Whether all initial values have been returned, including this one.
-    pub initial_done: bool,
-}
-
-/// The values of a bucket and their changes.
-///
-/// After a restart of the server all current values are returned again, so no change is missed and a
-/// value may be repeated. If the server lost its store, the lost keys are not reported as deleted.
-pub struct Watch {
-    items: mpsc::Receiver<Item>,
-    caught_up: bool,
-    _task: AbortOnDropHandle<()>,
-}
-
-pub(super) enum Item {
-    Change(Change),
-    /// All initial values were received; sent for an empty bucket.
-    CaughtUp,
-}
-
-impl Watch {
-    pub(super) const fn new(items: mpsc::Receiver<Item>, task: AbortOnDropHandle<()>) -> Self {
-        Self { items, caught_up: false, _task: task }
-    }
-
-    /// Waits for the next change; `None` after the bus is closed. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Change> {
-        loop {
-            match self.items.recv().await? {
-                Item::CaughtUp => self.caught_up = true,
-                Item::Change(change) => {
-                    self.caught_up |= change.initial_done;
-                    return Some(change);
-                }
-            }
-        }
-    }
-
-    /// Waits for the next change and returns it with those that were received since, at most `limit`;
-    /// `None` after the bus is closed. Cancel-safe.
-    pub async fn next_batch(&mut self, limit: usize) -> Option<Vec<Change>> {
-        let mut batch = vec![self.next().await?];
-        while batch.len() < limit {
-            match self.items.try_recv() {
-                Ok(Item::CaughtUp) => self.caught_up = true,
-                Ok(Item::Change(change)) => batch.push(change),
-                Err(_) => break,
-            }
-        }
-        Some(batch)
-    }
-
-    /// All initial values, without deleted keys. Call it before [`Self::next`], which returns nothing
-    /// for an empty bucket.
-    pub async fn initial(&mut self) -> Vec<Change> {
-        let mut values = Vec::new();
-        while !self.caught_up {
-            match self.items.recv().await {
-                Some(Item::Change(change)) => {
-                    self.caught_up = change.initial_done;
-                    values.extend(Some(change).filter(|change| change.value.is_some()));
-                }
-                Some(Item::CaughtUp) | None => self.caught_up = true,
-            }
-        }
-        values
-    }
-
-    /// Whether all initial values have been returned.
-    #[must_use]
-    pub const fn caught_up(&self) -> bool {
-        self.caught_up
-    }
-}
-
-/// Feeds a [`Watch`]; restarts after each reconnection.
-struct Watcher {
-    bucket: KvBucket,
-    keys: String,
-    sender: mpsc::Sender<Item>,
-    caught_up: bool,
-    /// Keys received so far, until all initial values were received.
-    received: BTreeSet<String>,
-}
-
-impl Watcher {
-    async fn run(mut self, first: (push::Ordered, usize), mut reached: watch::Receiver<u64>) {
-        reached.mark_unchanged();
-        let mut replay = first;
-        loop {
-            let (messages, keys) = &mut replay;
-            self.received.clear();
-            if *keys == 0 && !self.caught_up {
-                self.caught_up = true;
-                if self.sender.send(Item::CaughtUp).await.is_err() {
-                    return;
-                }
-            }
-            if !self.follow(messages, *keys, &mut reached).await {
-                return;
-            }
-            replay = loop {
-                let again = || self.bucket.replay(&self.keys, false);
-                match self.bucket.bus.retry_until_done("watch", again).await {
-                    Ok(replay) => break replay,
-                    Err(error) => {
-                        let error = chain(&error);
-                        tracing::error!(bucket = %self.bucket.name, %error, "cannot watch; retrying");
-                        tokio::time::sleep(PAUSE).await;
-                    }
-                }
-            };
-        }
-    }
-
-    /// Passes changes on until the connection was lost (`true`) or the watch is dropped (`false`).
-    async fn follow(
-        &mut self,
-        messages: &mut push::Ordered,
-        keys: usize,
-        reached: &mut watch::Receiver<u64>,
-    ) -> bool {
-        loop {
-            let message = tokio::select! {
-                message = messages.next() => message,
-                changed = reached.changed() => return changed.is_ok(),
-                () = self.sender.closed() => return false,
-            };
-            let message = match message {
-                Some(Ok(message)) => message,
-                failed => {
-                    let error = failed.map(|failed| failed.err().map(|error| error.to_string()));
-                    tracing::debug!(bucket = %self.bucket.name, ?error, "watch restarts");
-                    tokio::time::sleep(PAUSE).await;
-                    return true;
-                }
-            };
-            let Ok(info) = message.info() else { return true };
-            let revision = info.stream_sequence;
-            let Some(key) = self.bucket.key_of(&message.subject) else { continue };
-            if !self.caught_up {
-                self.received.insert(key.to_owned());
-                self.caught_up = self.received.len() >= keys;
-            }
-            let change = Change {
-                key: key.to_owned(),
-                value: (!is_deleted(&message)).then(|| message.payload.clone()),
-                revision,
-                initial_done: self.caught_up,
-            };
-            if self.sender.send(Item::Change(change)).await.is_err() {
-                return false;
-            }
-        }
-    }
 }

@@ -25,6 +25,16 @@ pub(super) struct Position {
 }
 
 impl Position {
+    /// The sequence number of the last delivered message.
+    pub(super) const fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// The sequence number of the stream's last message.
+    pub(super) const fn end(&self) -> u64 {
+        self.end
+    }
+
     /// Whether messages that were delivered are not in the stream any more.
     pub(super) const fn is_beyond_end(&self) -> bool {
         self.delivered > self.end

@@ -309,7 +309,7 @@ impl Bus {
             return self.no_jetstream();
         }
         if is_unavailable(&reply) {
-            return BusError::Timeout { what };
+            return BusError::Timeout { what: format!("{what}: {reply}") };
         }
         BusError::refused(what, reply)
     }
@@ -326,7 +326,7 @@ impl Bus {
             if let Some(reply) = this.downcast_ref::<jetstream::Error>()
                 && is_unavailable(reply)
             {
-                return BusError::Timeout { what };
+                return BusError::Timeout { what: format!("{what}: {reply}") };
             }
             if let Some(request) = this.downcast_ref::<RequestError>() {
                 match request.kind() {
@@ -360,9 +360,11 @@ fn overlaps(error: &jetstream::context::CreateStreamError) -> bool {
 }
 
 /// Whether the server is starting, has no leader of the stream, or moves its streams: a code of 500 to 599 that
-/// does not state full storage.
+/// does not state full storage, or too few servers for the copies, as while a cluster starts.
 fn is_unavailable(reply: &jetstream::Error) -> bool {
-    (500..600).contains(&reply.code()) && !FULL.contains(&reply.error_code())
+    let code = reply.error_code();
+    ((500..600).contains(&reply.code()) && !FULL.contains(&code))
+        || code == ErrorCode::CLUSTER_NO_PEERS
 }
 
 /// Passes messages on until an error, which it returns, or until the receiver is dropped.

@@ -26,6 +26,8 @@ pub struct NatsServer {
     binary: PathBuf,
     folder: PathBuf,
     port: Port,
+    /// The port for the other servers of its cluster.
+    route_port: Option<Port>,
     jetstream: bool,
     environment: Vec<(&'static str, PathBuf)>,
     _turn: Turn,
@@ -66,6 +68,27 @@ impl NatsServer {
         Self::start_as(false, "").await
     }
 
+    /// Starts three servers that are one cluster.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_cluster() -> [Self; 3] {
+        let ports = [Port::reserve(), Port::reserve(), Port::reserve()];
+        let route = |port: &Port| format!("\"nats://127.0.0.1:{}\"", port.number);
+        let routes = ports.each_ref().map(route).join(", ");
+        let mut servers = Vec::new();
+        for (number, port) in ports.into_iter().enumerate() {
+            let configuration = format!(
+                "server_name: n{number}\ncluster {{ name: test, listen: \"127.0.0.1:{}\", routes: [{routes}] }}\n",
+                port.number
+            );
+            let mut server = Self::start_with(&configuration).await;
+            server.route_port = Some(port);
+            servers.push(server);
+        }
+        servers.try_into().expect("three servers")
+    }
+
     async fn start_as(jetstream: bool, configuration: &str) -> Self {
         Self::start_below(&std::env::temp_dir(), jetstream, configuration, Vec::new()).await
     }
@@ -95,8 +118,16 @@ impl NatsServer {
         std::fs::write(folder.join("nats.conf"), configuration)
             .expect("the folder just made takes a file");
         let port = Port::reserve();
-        let mut server =
-            Self { child: None, binary, folder, port, jetstream, environment, _turn: turn };
+        let mut server = Self {
+            child: None,
+            binary,
+            folder,
+            port,
+            route_port: None,
+            jetstream,
+            environment,
+            _turn: turn,
+        };
         server.launch().await;
         server
     }
@@ -201,6 +232,32 @@ impl NatsServer {
         }
     }
 
+    /// Pauses it, or lets it continue.
+    pub fn pause(&self, paused: bool) {
+        if let Some(child) = &self.child {
+            let signal = if paused { "-STOP" } else { "-CONT" };
+            let _ = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        }
+    }
+
+    /// Copies its store. The server must not run.
+    ///
+    /// # Panics
+    /// If it cannot be copied.
+    pub fn copy_store(&self) {
+        copy(&self.folder.join("store"), &self.folder.join("copy"));
+    }
+
+    /// Replaces its store by the copy, as after a loss of what was stored since. The server must not run.
+    ///
+    /// # Panics
+    /// If it cannot be replaced.
+    pub fn return_to_copy(&self) {
+        let store = self.folder.join("store");
+        std::fs::remove_dir_all(&store).expect("a store");
+        copy(&self.folder.join("copy"), &store);
+    }
+
     fn messages(&self, stream: &str) -> PathBuf {
         self.folder.join("store/jetstream/$G/streams").join(stream).join("msgs")
     }
@@ -263,6 +320,11 @@ impl Drop for NatsServer {
             let _ = std::fs::remove_dir_all(&self.folder);
         }
     }
+}
+
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status();
+    assert!(copied.is_ok_and(|status| status.success()), "{} cannot be copied", from.display());
 }
 
 fn logged(folder: &Path) -> String {

@@ -4,6 +4,7 @@
 mod appender;
 mod bus;
 mod common;
+mod copies;
 mod lease;
 mod service;
 mod storage;
