@@ -18,7 +18,8 @@ pub struct Status {
     pub state: LaunchState,
     /// How its processes are recognised on its nodes while they run.
     pub processes: JobProcesses,
-    /// The GPUs that the job holds on each node; empty: those of its order.
+    /// The GPUs that the job holds on each node, or held until an end that no order follows; empty: those of
+    /// its order.
     pub on: Vec<NodeShare>,
     /// When it entered the state.
     pub since: Timestamp,
@@ -35,8 +36,9 @@ impl Status {
     /// The GPUs of the attempt on a node; `None` if it is not to be reported there. `order`: of this attempt.
     fn gpus_on(&self, node: &NodeId, order: Option<&DesiredJob>) -> Option<Vec<GpuIndex>> {
         // A job whose processes end may hold its node without GPUs.
-        if !self.is_live() || self.on.iter().all(|share| share.gpus.is_empty()) {
-            return order.map(|order| order.gpus.clone());
+        let is_ordered = !self.is_live() || self.on.iter().all(|share| share.gpus.is_empty());
+        if let Some(order) = order.filter(|_| is_ordered) {
+            return Some(order.gpus.clone());
         }
         let share = self.on.iter().find(|share| share.node == *node)?;
         Some(share.gpus.clone()).filter(|gpus| !gpus.is_empty())

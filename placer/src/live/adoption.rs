@@ -152,7 +152,11 @@ impl StoreComparison {
                     }
                 }
                 Some(end) => {
-                    jobs.record_end(turn, job, newest, end);
+                    let reason = format!(
+                        "its node reports the end of attempt {}, which the store does not contain",
+                        newest.attempt
+                    );
+                    jobs.record_end(turn, job, newest, end, reason);
                     outcome.ended.insert(job.clone());
                 }
             }
@@ -306,8 +310,15 @@ impl JobRecords {
         self.reason(turn.now, job, PLACER, format!("adopted on {at}"), reason.to_owned());
     }
 
-    /// Records the end of an attempt that began after the store was copied.
-    fn record_end(&mut self, turn: &mut Turn<'_>, job: &JobId, newest: &Newest, end: End) {
+    /// Records the end of an attempt of which the records do not have the start.
+    pub(super) fn record_end(
+        &mut self,
+        turn: &mut Turn<'_>,
+        job: &JobId,
+        newest: &Newest,
+        end: End,
+        reason: String,
+    ) {
         if !self.contains(job) {
             self.restore(&unrecorded(job, newest), turn.controller);
         }
@@ -330,10 +341,6 @@ impl JobRecords {
         if phase.is_final() {
             self.close(turn, job, phase);
         }
-        let reason = format!(
-            "its node reports the end of attempt {}, which the store does not contain",
-            newest.attempt
-        );
         self.reason(turn.now, job, PLACER, what.to_owned(), reason);
     }
 

@@ -38,8 +38,8 @@ impl JobRecords {
         if report.site.is_none() {
             return;
         }
-        let running = |run: &&LaunchedJob| run.state == LaunchState::Running;
-        let runs: Vec<LaunchedJob> = report.jobs.iter().filter(running).cloned().collect();
+        let followed = |run: &&LaunchedJob| run.state != LaunchState::Stopping;
+        let runs: Vec<LaunchedJob> = report.jobs.iter().filter(followed).cloned().collect();
         for run in runs {
             let Some(record) = self.get(&run.job) else {
                 continue;
@@ -50,7 +50,23 @@ impl JobRecords {
             let width = site.nodes.unwrap_or(1) as usize;
             let newest = run_of(&run.job, run.attempt, nodes);
             // The reports of its other nodes follow.
-            if newest.runs.len() < width || newest.end().is_some() {
+            if newest.runs.len() < width {
+                continue;
+            }
+            if let Some(end) = newest.end() {
+                // A short job, or one that ran while the placer was away. The end of a recorded attempt is read
+                // from the reports of its nodes.
+                let is_unrecorded = site.placed_by_site
+                    && record.phase == JobPhase::Queued
+                    && newest.attempt > record.attempt;
+                if is_unrecorded {
+                    let reason = "it ended before its start was recorded";
+                    self.record_end(turn, &run.job, &newest, end, reason.to_owned());
+                    turn.outbox.plan_soon();
+                }
+                continue;
+            }
+            if run.state != LaunchState::Running {
                 continue;
             }
             let Some(change) = change(record, &newest) else { continue };

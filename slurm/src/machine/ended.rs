@@ -169,9 +169,10 @@ impl SlurmMachine {
             let since = *self.memory.absent_since.entry(id.clone()).or_insert(*now);
             let order = orders.get(&id);
             if let Some(state) = self.end_of_absent(round, &id, &known, since) {
-                let attempt = order.map_or(known.attempt, |order| order.attempt);
+                let (last, on) = self.end_without_order(&id, &known);
+                let attempt = order.map_or(last, |order| order.attempt);
                 let processes = JobProcesses::Slurm { job: slurm_id, uid: 0 };
-                let (on, log_path) = (Vec::new(), String::new());
+                let log_path = String::new();
                 let status = Status { attempt, state, processes, on, since, log_path };
                 round.status.insert(id, status);
             }

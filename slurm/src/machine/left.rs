@@ -1,8 +1,9 @@
 //! Jobs that Slurm places: they are reported as they run.
 
-use wattle_common::job::JobPhase;
+use wattle_common::JobId;
+use wattle_common::job::{JobPhase, NodeShare};
 use wattle_common::messages::LaunchState;
-use wattle_site::Status;
+use wattle_site::{Known, Status};
 
 use super::look::{Case, Round};
 use super::managed::status;
@@ -18,6 +19,9 @@ impl SlurmMachine {
         if !self.owner_agrees(id, job) {
             self.alarm(now, Alarm::Owner { job: id.clone() }, round.out);
             return None;
+        }
+        if job.state == SlurmState::Running {
+            self.memory.ran_on.insert(id.clone(), job.on.clone());
         }
         let Some(known) = self.records.get(id).cloned() else {
             if job.state == SlurmState::Running {
@@ -60,9 +64,20 @@ impl SlurmMachine {
                 Some(Status { on: job.on.clone(), ..status(job, attempt, state) })
             }
             _ => {
-                let attempt = order.map_or(known.attempt, |order| order.attempt);
-                Some(self.end(round, case, &known, attempt))
+                let (last, on) = self.end_without_order(id, &known);
+                let attempt = order.map_or(last, |order| order.attempt);
+                Some(Status { on, ..self.end(round, case, &known, attempt) })
             }
+        }
+    }
+
+    /// The attempt that an end concerns if no order names it, and where this attempt ran: the recorded one on the
+    /// nodes of its order, or the next one, which ended before the placer recorded its start.
+    pub(super) fn end_without_order(&self, id: &JobId, known: &Known) -> (u32, Vec<NodeShare>) {
+        let ran_on = self.memory.ran_on.get(id);
+        match ran_on.filter(|_| known.placed_by_site && !known.has_gpus()) {
+            Some(on) => (known.attempt + 1, on.clone()),
+            None => (known.attempt, Vec::new()),
         }
     }
 }

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use wattle_common::job::NodeShare;
 use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
 use wattle_site::Known;
 
@@ -28,6 +29,9 @@ pub(super) struct Memory {
     pub(super) reasons: BTreeMap<u32, String>,
     /// Jobs whose signal is sent again.
     pub(super) to_signal: BTreeSet<u32>,
+    /// Where jobs that Slurm places ran at the last look that found them running: one that ends before the
+    /// placer has recorded its start has no order.
+    pub(super) ran_on: BTreeMap<JobId, Vec<NodeShare>>,
     pub(super) absent_since: BTreeMap<JobId, Timestamp>,
     /// Ends of jobs that Slurm no longer has, from the accounting database.
     pub(super) ended_absent: BTreeMap<JobId, Timestamp>,
@@ -88,6 +92,7 @@ impl Memory {
         self.reasons.retain(|id, _| is_needed(id));
         self.request_at.retain(|id, _| is_seen(id) || records.contains_key(id));
         self.absent_since.retain(|id, _| records.contains_key(id) && !is_seen(id));
+        self.ran_on.retain(|id, _| is_seen(id) || is_live(id));
         self.ended_absent.retain(|id, _| records.contains_key(id));
     }
 }

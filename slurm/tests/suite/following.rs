@@ -362,6 +362,27 @@ fn a_requeued_job_of_slurm_keeps_its_record_and_a_later_one_with_its_id_gets_its
 }
 
 #[test]
+fn an_end_before_the_recorded_start_is_reported_where_the_job_ran() {
+    let mut machine = machine(Level::Caps);
+    let job = untagged(running(None));
+    let actions = after(&mut machine, Event::Viewed(view(&job)));
+    let queued = record(&actions, JobPhase::Queued, None);
+    let queued = JobRecord { attempt: 0, placement: None, ..queued };
+    after(&mut machine, Event::RecordChanged(Box::new(queued.clone())));
+    let on = job.on.clone();
+    let (state, exit, ended_at) = (SlurmState::Failed, Some((7, 0)), Some(NOW));
+    let ended = SlurmJob { state, exit, ended_at, on: Vec::new(), ..job };
+    let actions = after_at(&mut machine, NOW + MOMENT, Event::Viewed(view(&ended)));
+    assert_eq!(states(&actions), [(queued.spec.job.clone(), 1, LaunchState::exited(7))]);
+    assert_eq!(report(&actions).jobs[0].gpus, on[0].gpus);
+    // The report lasts until the record has the end.
+    let failed = JobRecord { attempt: 1, phase: JobPhase::Failed, ..queued };
+    after(&mut machine, Event::RecordChanged(Box::new(failed)));
+    let actions = after_at(&mut machine, NOW + RETRY, Event::Viewed(view(&ended)));
+    assert_eq!(states(&actions), []);
+}
+
+#[test]
 fn a_job_that_wattle_places_is_not_found_by_its_slurm_id_alone() {
     let mut machine = machine(Level::Caps);
     let actions = after(&mut machine, Event::Viewed(view(&untagged(running(None)))));

@@ -95,6 +95,30 @@ fn a_job_placed_by_the_site_follows_its_scheduler() {
 }
 
 #[test]
+fn a_job_that_ends_before_its_start_is_recorded_has_its_end() {
+    let mut world = world(1);
+    for job_id in ["short", "failing", "requeued"] {
+        assert!(matches!(world.request_submit(job(job_id, 1, true)), Reply::Accepted { .. }));
+    }
+    world.pass(2);
+    world.site_run("n0", "short", 1, &[1], LaunchState::exited(0));
+    world.site_run("n0", "failing", 1, &[2], LaunchState::exited(7));
+    world.site_run("n0", "requeued", 1, &[1], LaunchState::Lost { error: "requeued".to_owned() });
+    world.pass(3);
+    let end = |name: &str| {
+        let record = world.record(name);
+        (record.phase, record.attempt, record.exit_code)
+    };
+    assert_eq!(end("short"), (JobPhase::Finished, 1, Some(0)));
+    assert_eq!(end("failing"), (JobPhase::Failed, 1, Some(7)));
+    assert_eq!(end("requeued"), (JobPhase::Queued, 1, None));
+    // The same report again ends no later attempt.
+    world.site_run("n0", "requeued", 2, &[1], LaunchState::Running);
+    world.pass(3);
+    assert_eq!(placed(&world, "requeued"), (JobPhase::Running, 2, "n0:1".to_owned()));
+}
+
+#[test]
 fn a_placed_job_that_runs_without_an_order_is_adopted() {
     let mut world = world(1);
     world.submit(spec("first", 4));
