@@ -1,6 +1,6 @@
 //! The policy `wattle`: a market for GPU-seconds.
 //!
-#![doc = include_str!("README.md")]
+#![doc = include_str!("wattle/README.md")]
 
 mod allocation_cache;
 mod bidders;
