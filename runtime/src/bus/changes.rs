@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{DeliverPolicy, ReplayPolicy, push};
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -106,7 +106,10 @@ impl KvBucket {
             stream.cached_info().state.subjects_count as usize
         } else {
             let found = stream.info_with_subjects(self.subject(keys)).await;
-            found.map_err(|source| self.bus().api_error(what.clone(), source))?.count().await
+            let found = found.map_err(|source| self.bus().api_error(what.clone(), source))?;
+            // The client's stream of subjects panics if it is read after an error.
+            let count = found.try_fold(0, |count, _| std::future::ready(Ok(count + 1))).await;
+            count.map_err(|source| self.bus().api_error(what.clone(), source))?
         };
         let messages = consumer.messages().await;
         let messages = messages.map_err(|source| BusError::refused(what, source))?;

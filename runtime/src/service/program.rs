@@ -91,6 +91,7 @@ impl Program {
         E: Into<anyhow::Error>,
     {
         start_logging();
+        end_at_panic();
         let file: &PathBuf = matches.get_one("config").expect("a required argument");
         let config = match load(file) {
             Ok(config) => config,
@@ -108,6 +109,17 @@ impl Program {
             }
         }
     }
+}
+
+/// A panic ends the process, in whichever thread or task it is. Otherwise the service would continue without this
+/// task, for example without the bus. It is started again as after a kill.
+fn end_at_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        tracing::error!(%panic, "panic: this process ends; report it with the lines before");
+        std::process::abort();
+    }));
 }
 
 fn run<C, E: Into<anyhow::Error>>(
@@ -135,7 +147,35 @@ fn run<C, E: Into<anyhow::Error>>(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
     use super::*;
+
+    /// Runs in a process of its own, which the test below starts.
+    #[test]
+    #[ignore = "ends its process"]
+    fn service_with_a_task_that_panics() {
+        let program =
+            Program { name: "wattle-example", about: "An example", threads: Threads::One };
+        let matches = program.command().get_matches_from(["wattle-example", "--config", "none"]);
+        let load = |_: &Path| Ok::<_, anyhow::Error>(());
+        let serve = async |(), shutdown: &Shutdown| {
+            tokio::spawn(async { panic!("a task has failed") });
+            shutdown.wait().await;
+            Ok::<_, anyhow::Error>(())
+        };
+        program.start(&matches, load, serve);
+    }
+
+    #[test]
+    fn a_panic_in_a_task_ends_the_process() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--ignored", "--nocapture", "service_with_a_task_that_panics"]);
+        let ended = child.output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.signal(), Some(rustix::process::Signal::ABORT.as_raw()), "{text}");
+        assert!(text.contains("a task has failed") && text.contains("this process ends"), "{text}");
+    }
 
     #[test]
     fn command_line_requires_a_configuration_file() {
