@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use wattle_common::Timestamp;
 use wattle_common::job::JobPhase;
+use wattle_runtime::testing::{Weight, turn};
 use wattle_tests::services::Services;
 use wattle_tests::{program, until};
 
@@ -128,6 +129,7 @@ fn text(output: &std::process::Output) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_follow_a_provider_and_its_fallback_is_shown() {
+    let _turn = turn(Weight::Long);
     let (folder, provider) = (tempfile::tempdir().unwrap(), Provider::start());
     let secret = folder.path().join("credential");
     std::fs::write(&secret, "t0ken\n").unwrap();
