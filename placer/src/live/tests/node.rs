@@ -38,6 +38,8 @@ pub(super) struct Node {
     pub(super) seen: Option<NodeDesired>,
     /// Whether the store has an older order than `seen`.
     pub(super) reads_older_order: bool,
+    /// Whether ends that no order names are reported.
+    pub(super) keeps_ends: bool,
     pub(super) runs: BTreeMap<(JobId, u32), LaunchedJob>,
     pub(super) sleep: SimulatedSleep,
 }
@@ -164,7 +166,9 @@ impl Node {
             jobs: self
                 .runs
                 .values()
-                .filter(|run| is_live(run) || named(run) || self.reads_older_order)
+                .filter(|run| {
+                    is_live(run) || named(run) || self.reads_older_order || self.keeps_ends
+                })
                 .cloned()
                 .collect(),
             has_ended: self.reads_older_order,

@@ -97,6 +97,7 @@ fn a_job_placed_by_the_site_follows_its_scheduler() {
 #[test]
 fn a_job_that_ends_before_its_start_is_recorded_has_its_end() {
     let mut world = world(1);
+    world.keep_ends("n0");
     for job_id in ["short", "failing", "requeued"] {
         assert!(matches!(world.request_submit(job(job_id, 1, true)), Reply::Accepted { .. }));
     }

@@ -141,6 +141,7 @@ impl World {
                     site: None,
                     seen: None,
                     reads_older_order: false,
+                    keeps_ends: false,
                     runs: BTreeMap::new(),
                     sleep: SimulatedSleep::default(),
                 })

@@ -36,6 +36,10 @@ impl World {
         self.node_mut(node).site = Some(site);
         self.report();
     }
+    /// The service of the site's scheduler reports ends without an order until they are recorded.
+    pub(in crate::live::tests) fn keep_ends(&mut self, node: &str) {
+        self.node_mut(node).keeps_ends = true;
+    }
     /// The site's scheduler reports this state of a job on a node.
     pub(in crate::live::tests) fn site_run(
         &mut self,
