@@ -1,7 +1,7 @@
 //! Turns: which tests of one process run at the same time.
 //!
 //! A test that starts servers or services holds a turn of a [`Weight`] until its end. Each processor has several
-//! shares, because such a test mostly waits. Those that need the whole machine get their turns first, while the
+//! shares, because such a test also waits. Those that need the whole machine get their turns first, while the
 //! tests that compute use what they leave; heavy and long ones follow, so that no long test is alone at the end.
 //!
 //! [`super::NatsServer`] and the systems of `wattle-tests` take a light turn by themselves. A test with another
@@ -23,7 +23,8 @@ pub enum Weight {
     Light,
 }
 
-/// Shares of one processor. With two of them four tests at once leave two processors idle for 80 % of the time.
+/// Shares of one processor. The clocks of more systems at once are held longer; which number is fastest is not
+/// measured.
 const SHARES: usize = 5;
 
 impl Weight {

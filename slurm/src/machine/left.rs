@@ -71,8 +71,9 @@ impl SlurmMachine {
         }
     }
 
-    /// The attempt that an end concerns if no order names it, and where this attempt ran: the recorded one on the
-    /// nodes of its order, or the next one, which ended before the placer recorded its start.
+    /// The attempt that has ended if no order names it, and the GPUs on which it ran. It is the attempt after the
+    /// recorded one if the placer has not recorded its start; otherwise it is the recorded one, and its order has
+    /// the GPUs (empty here).
     pub(super) fn end_without_order(&self, id: &JobId, known: &Known) -> (u32, Vec<NodeShare>) {
         let ran_on = self.memory.ran_on.get(id);
         match ran_on.filter(|_| known.placed_by_site && !known.has_gpus()) {
