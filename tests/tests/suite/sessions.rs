@@ -133,23 +133,32 @@ async fn run(page: &str, session: &[documentation::Command]) {
     assert!(started.is_some(), "{page}: a session starts with `wattle up`");
 }
 
-#[test]
-fn sessions_run_as_documented() {
-    let _turn = turn(Weight::Heavy);
+/// The pages with sessions, each with its commands.
+fn sessions() -> BTreeMap<String, Vec<documentation::Command>> {
     let mut sessions: BTreeMap<String, Vec<documentation::Command>> = BTreeMap::new();
     for command in commands().unwrap_or_else(|problems| panic!("{}", problems.join("\n"))) {
         if command.run == Run::Session {
             sessions.entry(command.page.clone()).or_default().push(command);
         }
     }
-    assert!(sessions.len() >= 2, "{:?}", sessions.keys());
-    std::thread::scope(|scope| {
-        for (page, session) in &sessions {
-            scope.spawn(move || {
-                tokio::runtime::Runtime::new().unwrap().block_on(run(page, session));
-            });
-        }
-    });
+    sessions
+}
+
+#[tokio::test]
+async fn the_first_session_runs_as_documented() {
+    let _turn = turn(Weight::Heavy);
+    run("docs/start.md", &sessions()["docs/start.md"]).await;
+}
+
+#[tokio::test]
+#[ignore = "a minute: tests/full commands"]
+async fn further_sessions_run_as_documented() {
+    let further: Vec<_> =
+        sessions().into_iter().filter(|(page, _)| page != "docs/start.md").collect();
+    assert!(!further.is_empty());
+    for (page, session) in further {
+        run(&page, &session).await;
+    }
 }
 
 #[test]

@@ -269,6 +269,7 @@ async fn advice_changes_nothing() {
 
 /// At the level `start` Wattle chooses nodes and numbers of GPUs, and Slurm their indices.
 #[tokio::test]
+#[ignore = "minutes: tests/full slurm"]
 async fn slurm_chooses_the_gpus_of_jobs_that_wattle_starts() {
     let setup = Setup { prefix: "wb", port: 17_900, nodes: 2, gpus: 2, level: "start", ..SETUP };
     let Some((_turn, site)) = site(setup).await else { return };

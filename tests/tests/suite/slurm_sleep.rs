@@ -36,6 +36,7 @@ async fn is_asleep(site: &SlurmSite, node: &str) -> Option<bool> {
 }
 
 #[tokio::test]
+#[ignore = "minutes: tests/full slurm"]
 async fn a_job_wakes_one_of_the_nodes_that_slurm_has_switched_off() {
     let conf = POWER_SAVING;
     let setup = Setup { prefix: "wz", port: 17_800, nodes: 2, gpus: 2, conf, ..SETUP };

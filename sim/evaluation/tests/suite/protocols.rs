@@ -49,6 +49,7 @@ fn make() -> Option<Report> {
 }
 
 #[test]
+#[ignore = "a minute of computing: tests/full ignored"]
 fn every_protocol_has_its_rows() {
     let Some(report) = report() else { return };
     for row in &report.rows {
@@ -119,6 +120,7 @@ const MODELS: [(&str, f64, f64, f64); 3] = [
 ];
 
 #[test]
+#[ignore = "a minute of computing: tests/full ignored"]
 fn pairs_keep_their_accuracy() {
     let Some(report) = report() else { return };
     for (protocol, gpu, quantity, most, inside) in PAIRS {
@@ -133,6 +135,7 @@ fn pairs_keep_their_accuracy() {
 }
 
 #[test]
+#[ignore = "a minute of computing: tests/full ignored"]
 fn unseen_models_keep_their_accuracy() {
     let Some(report) = report() else { return };
     for (protocol, most, inside, worst) in MODELS {
@@ -148,6 +151,7 @@ fn unseen_models_keep_their_accuracy() {
 }
 
 #[test]
+#[ignore = "a minute of computing: tests/full ignored"]
 fn caps_and_clocks_keep_their_accuracy() {
     let Some(report) = report() else { return };
     for (protocol, gpu, quantity, most) in REACHED {
