@@ -19,7 +19,13 @@ use crate::bus::{ANSWER_WITHIN, Bus};
 /// processes depends on the machine, and is not asserted.
 pub const HANG: Duration = Duration::from_secs(600);
 
-const POLL_EVERY: Duration = Duration::from_millis(10);
+/// Shortest pause between two looks at a condition.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Longest pause: 15 s of simulated time at the rate of most tests.
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// A pause is the time waited so far divided by this. A condition is found late by at most that share, and a long
+/// wait leaves the machine to the processes under test.
+const PAUSE_DIVISOR: u32 = 16;
 
 /// States that a test, or a part of it, does not run here. The line is shown although the test passes.
 pub fn skipped(reason: &str) {
@@ -31,12 +37,15 @@ pub fn skipped(reason: &str) {
 ///
 /// The state of other processes can only be polled; this is the only function that polls.
 pub async fn until<T>(patience: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> Option<T> {
+    let mut waited = Duration::ZERO;
     let found = async {
         loop {
             if let Some(found) = look().await {
                 return found;
             }
-            tokio::time::sleep(POLL_EVERY).await;
+            let pause = (waited / PAUSE_DIVISOR).clamp(PAUSE_MIN, PAUSE_MAX);
+            tokio::time::sleep(pause).await;
+            waited += pause;
         }
     };
     tokio::time::timeout(patience, found).await.ok()

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use super::ports::Port;
 use super::turns::{Turn, Weight, turn};
-use super::{HANG, POLL_EVERY};
+use super::{HANG, PAUSE_MIN};
 use crate::server::find;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -301,7 +301,7 @@ impl NatsServer {
                     let log = logged(&self.folder);
                     panic!("nats-server ended with {status}; its log:\n{log}");
                 }
-                tokio::time::sleep(POLL_EVERY).await;
+                tokio::time::sleep(PAUSE_MIN).await;
             }
         };
         if tokio::time::timeout(HANG, ready).await.is_err() {

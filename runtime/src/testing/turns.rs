@@ -9,6 +9,7 @@
 
 use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 /// What a test needs of the machine, in the order in which waiting tests start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +27,10 @@ pub enum Weight {
 /// Shares of one processor. The clocks of more systems at once are held longer; which number is fastest is not
 /// measured.
 const SHARES: usize = 5;
+
+/// Time in which the other tests of the process arrive, so that the first turn is not that of the test which
+/// arrived first.
+const ARRIVAL: Duration = Duration::from_millis(300);
 
 impl Weight {
     fn shares(self, capacity: usize) -> usize {
@@ -116,6 +121,10 @@ pub fn turn(weight: Weight) -> Turn {
     let capacity = SHARES * std::thread::available_parallelism().map_or(1, usize::from);
     let mut queue = queue();
     let place = queue.arrive(weight);
+    queue = match CHANGED.wait_timeout_while(queue, ARRIVAL, |_| true) {
+        Ok((queue, _)) => queue,
+        Err(poisoned) => poisoned.into_inner().0,
+    };
     while queue.next(capacity) != Some(place) {
         queue = CHANGED.wait(queue).unwrap_or_else(PoisonError::into_inner);
     }

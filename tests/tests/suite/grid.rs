@@ -18,7 +18,7 @@ use wattle_tests::services::Services;
 use wattle_tests::{program, until};
 
 /// Length of a step of the intensity, system time.
-const STEP_S: u64 = 600;
+const STEP_S: u64 = 300;
 /// Number of steps with a high intensity, and of all steps of the forecast.
 const HIGH: u64 = 3;
 const STEPS: u64 = 7;

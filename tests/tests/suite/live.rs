@@ -149,19 +149,19 @@ async fn eaco_undoes_a_placement_that_breaks_a_deadline() {
         &["--workload", "eaco-alexnet", "--steps", "600", "--steps-per-epoch", "100"],
     );
     system.until_job(&light, "it is finished", |r| r.phase == JobPhase::Finished).await;
-    // Alone it takes 56 minutes. Beside the impostor it runs at 0.7 of that, and would end after
-    // about 80; beside a light one it would keep its deadline easily. An epoch is long enough for a
+    // Alone it takes 28 minutes. Beside the impostor it runs at 0.7 of that, and would end after
+    // about 40; beside a light one it would keep its deadline easily. An epoch is long enough for a
     // measured speed on a busy machine.
     let tight = system.submit(
         "tight",
-        &["--workload", "eaco-resnet18", "--deadline", "68m", "--estimate", "58m"],
-        &["--workload", "eaco-resnet18", "--steps", "8000", "--steps-per-epoch", "200"],
+        &["--workload", "eaco-resnet18", "--deadline", "34m", "--estimate", "29m"],
+        &["--workload", "eaco-resnet18", "--steps", "4000", "--steps-per-epoch", "100"],
     );
     system.until_job(&tight, "it has begun", |r| r.step.is_some_and(|step| step > 0)).await;
     let impostor = system.submit(
         "impostor",
         &["--workload", "eaco-alexnet"],
-        &["--workload", "resnet50-imagenet-b128", "--steps", "3000", "--steps-per-epoch", "200"],
+        &["--workload", "resnet50-imagenet-b128", "--steps", "1500", "--steps-per-epoch", "100"],
     );
     system.until_job(&impostor, "it is observed beside the other", |r| r.observing).await;
     let undone = system
