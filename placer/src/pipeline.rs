@@ -50,7 +50,7 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Round {
     let input = visible.as_ref().map_or(input, |visible| input.with_state(visible));
     let input = PlanningInput { sizes_max: Some(&accounts.sizes_max), ..input };
 
-    // Ended trials are decided before the policy, which may then give a settled job a co-tenant and leaves the
+    // Ended trials are decided before the policy, which may then give a confirmed job a co-tenant and leaves the
     // GPUs of an undone one alone. A verdict voids what the policy allocated before it.
     let mut trial = colocation_trial::end_trials(capabilities, input);
     let judged = trial.state_after(input.state);

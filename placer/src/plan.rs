@@ -105,7 +105,7 @@ pub enum Decision {
         on: GpuSet,
         /// The cap and clock of its GPUs.
         setting: GpuSetting,
-        /// Observe it and its co-tenants for an epoch each; then settle or undo.
+        /// Observe it and its co-tenants for an epoch each; then confirm or undo.
         observe: bool,
         /// The reason.
         reason: Reason,
@@ -138,7 +138,7 @@ pub enum Decision {
         reason: Reason,
     },
     /// Keep an observed placement.
-    Settle {
+    Confirm {
         /// The job.
         job: JobKey,
         /// The reason.
@@ -167,7 +167,7 @@ impl Decision {
             | Self::Stop { job, .. }
             | Self::Set { job, .. }
             | Self::Undo { job, .. }
-            | Self::Settle { job, .. }
+            | Self::Confirm { job, .. }
             | Self::Reject { job, .. } => *job,
         }
     }
@@ -179,7 +179,7 @@ impl Decision {
             | Self::Stop { reason, .. }
             | Self::Set { reason, .. }
             | Self::Undo { reason, .. }
-            | Self::Settle { reason, .. }
+            | Self::Confirm { reason, .. }
             | Self::Reject { reason, .. } => reason,
         }
     }

@@ -124,11 +124,11 @@ fn value<T: Copy>(names: &[(&str, T)], word: Option<&str>) -> Option<T> {
 pub struct Calibration {
     gpu_types: BTreeMap<String, BTreeMap<Key, Scores>>,
     /// Scores that arrived since their quantiles were computed.
-    unsettled: BTreeSet<(String, Key)>,
+    changed: BTreeSet<(String, Key)>,
 }
 
 impl Calibration {
-    /// Adds a score of a prediction of `job`; [`Calibration::settle`] makes it effective.
+    /// Adds a score of a prediction of `job`; [`Calibration::update_quantiles`] makes it effective.
     pub fn push(
         &mut self,
         gpu_type: &str,
@@ -148,7 +148,7 @@ impl Calibration {
         let key = (quantity, place.aspect, place.horizon);
         let scores = self.gpu_types.entry(gpu_type.to_owned()).or_default().entry(key).or_default();
         scores.push(&place.family, job, score);
-        self.unsettled.insert((gpu_type.to_owned(), key));
+        self.changed.insert((gpu_type.to_owned(), key));
     }
 
     /// Adds all scores of `other`.
@@ -172,10 +172,10 @@ impl Calibration {
     }
 
     /// Computes the quantiles of changed scores again.
-    pub fn settle(&mut self) {
-        for (gpu_type, key) in std::mem::take(&mut self.unsettled) {
+    pub fn update_quantiles(&mut self) {
+        for (gpu_type, key) in std::mem::take(&mut self.changed) {
             if let Some(scores) = self.gpu_types.get_mut(&gpu_type).and_then(|k| k.get_mut(&key)) {
-                scores.settle(claim(key));
+                scores.update_quantiles(claim(key));
             }
         }
     }
@@ -221,7 +221,7 @@ impl Calibration {
         if id::check(gpu_type).is_err() || !stored.is_sane() {
             return false;
         }
-        stored.settle(claim(key));
+        stored.update_quantiles(claim(key));
         self.gpu_types.entry(gpu_type.to_owned()).or_default().insert(key, stored);
         true
     }
@@ -249,7 +249,7 @@ mod tests {
             for _ in 0..30 {
                 calibration.push("v100", Quantity::Speed, &known, &job(i), 3.0);
             }
-            calibration.settle();
+            calibration.update_quantiles();
             let found = calibration.stretch("v100", Quantity::Speed, &known);
             assert!((found - expected).abs() < 1e-9, "{i} {found}");
         }
@@ -265,7 +265,7 @@ mod tests {
                 calibration.push("v100", Quantity::Speed, &place, &job(i % 5), score);
             }
         }
-        calibration.settle();
+        calibration.update_quantiles();
         calibration
     }
 
@@ -327,7 +327,7 @@ mod tests {
             let family = format!("f{}", i % 4);
             calibration.push("v100", Quantity::Speed, &shape(&family, true), &job(i % 12), score);
         }
-        calibration.settle();
+        calibration.update_quantiles();
         let of =
             |unobserved| calibration.stretch("v100", Quantity::Speed, &shape("new", unobserved));
         // Student's t with four degrees of freedom: about 2.13 / 1.645.
@@ -343,7 +343,7 @@ mod tests {
                 calibration.push("v100", Quantity::Power, &place, &job(k % 5), 1.5);
             }
         }
-        calibration.settle();
+        calibration.update_quantiles();
         let changed = calibration.take_changed();
         assert!(changed.len() == 1 && calibration.take_changed().is_empty());
         let (gpu_type, name, scores) = changed[0].clone();

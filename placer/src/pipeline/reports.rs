@@ -25,7 +25,7 @@ pub enum Stage {
     Budget,
     /// Accounts at their limit get no further job.
     Accounts,
-    /// Co-located jobs are observed, then settled or undone.
+    /// Co-located jobs are observed, then confirmed or undone.
     Trial,
     /// Jobs that have not settled keep their GPUs.
     Settling,
@@ -135,7 +135,7 @@ impl StageReports {
                 self.deferral.pausing.contains_key(&job).then_some(Stage::CarbonDeferral)
             }
             Decision::Set { .. } => self.setting_of(job).map(|(stage, _)| stage),
-            Decision::Undo { .. } | Decision::Settle { .. } => {
+            Decision::Undo { .. } | Decision::Confirm { .. } => {
                 let is_judged = self.trial.verdicts.iter().any(|verdict| verdict.job() == job);
                 is_judged.then_some(Stage::Trial)
             }

@@ -31,7 +31,7 @@ impl Plan {
                     count_early_stop(state, *job);
                     state.job_undone(*job);
                 }
-                Decision::Settle { job, .. } => state.observation_ended(*job),
+                Decision::Confirm { job, .. } => state.trial_ended(*job),
                 Decision::Reject { job, .. } => state.job_ended(*job),
             }
         }

@@ -21,11 +21,11 @@ use crate::state::node::Wakefulness;
 pub enum Violation {
     /// Unknown job.
     UnknownJob(JobKey),
-    /// More than one decision about a job, other than settling it and changing its setting.
+    /// More than one decision about a job, other than confirming it and changing its setting.
     Twice(JobKey),
     /// A job that is not queued is started or rejected.
     NotQueued(JobKey),
-    /// A job that is not observed is settled or undone.
+    /// A job that is not observed is confirmed or undone.
     NotObserved(JobKey),
     /// A job that cannot checkpoint is stopped or undone.
     CannotStop(JobKey),
@@ -165,8 +165,8 @@ pub fn check(input: PlanningInput<'_>, plan: &Plan) -> Vec<Violation> {
                     found.push(Violation::NotSettled(key));
                 }
             }
-            Decision::Undo { .. } | Decision::Settle { .. } => {
-                if job.state.observation().is_none() {
+            Decision::Undo { .. } | Decision::Confirm { .. } => {
+                if job.state.trial().is_none() {
                     found.push(Violation::NotObserved(key));
                 }
                 if matches!(decision, Decision::Undo { .. }) && !job.facts.can_stop {
@@ -189,10 +189,10 @@ pub fn check(input: PlanningInput<'_>, plan: &Plan) -> Vec<Violation> {
     found
 }
 
-/// Whether both decisions may concern the same job: only settling it and changing its setting.
+/// Whether both decisions may concern the same job: only confirming it and changing its setting.
 fn are_compatible(one: &Decision, other: &Decision) -> bool {
     let pair = |a: &Decision, b: &Decision| {
-        matches!((a, b), (Decision::Settle { .. }, Decision::Set { .. }))
+        matches!((a, b), (Decision::Confirm { .. }, Decision::Set { .. }))
     };
     pair(one, other) || pair(other, one)
 }

@@ -1,7 +1,7 @@
 //! Co-location trials: a new co-tenant is observed for an epoch and undone if sharing does not pay.
 //!
 //! The idea is EaCO's (arXiv 2412.08294, Algorithm 1); every policy that shares GPUs uses it. A job that
-//! starts on occupied GPUs is observed. Once every job on those GPUs has run an epoch, its placement is settled
+//! starts on occupied GPUs is observed. Once every job on those GPUs has run an epoch, its placement is confirmed
 //! or the job is undone. EaCO checks whether deadlines hold at the measured speeds ([`broken_deadline`]). For
 //! policies with [`has_trials`](crate::policies::Capabilities::has_trials), two conditions must hold:
 //!
@@ -27,7 +27,7 @@ use crate::plan::{Decision, Plan};
 use crate::policies::Capabilities;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::{GpuSet, JobKey};
-use crate::state::job::{Job, Mark, Observation, State};
+use crate::state::job::{Job, Mark, State, Trial};
 use crate::state::job_forecast::{end, measured_end, measured_rate};
 
 /// The number of undos after which a job runs exclusively.
@@ -54,15 +54,15 @@ pub(crate) fn were_parted(a: &Job, b: &Job) -> bool {
     undone(a, b) || undone(b, a)
 }
 
-/// The result of an observation.
+/// The result of an trial.
 pub(crate) enum Verdict {
-    /// The placement is settled.
+    /// The placement is confirmed.
     Holds(Reason),
     /// The job is undone if it can be stopped.
     Broken {
         /// Why it is undone.
         reason: Reason,
-        /// Why it is settled if it cannot be stopped.
+        /// Why it is confirmed if it cannot be stopped.
         otherwise: Reason,
     },
 }
@@ -74,20 +74,20 @@ pub(crate) fn judge(
     key: JobKey,
     job: &Job,
     without_epochs: Duration,
-    verdict: impl FnOnce(&Observation, Duration) -> Verdict,
+    verdict: impl FnOnce(&Trial, Duration) -> Verdict,
 ) -> Option<Decision> {
-    let seen = job.state.observation()?;
+    let seen = job.state.trial()?;
     if seen.marks.iter().all(|mark| mark.job == key) {
-        return Some(Decision::Settle { job: key, reason: Reason::NeighboursGone });
+        return Some(Decision::Confirm { job: key, reason: Reason::NeighboursGone });
     }
     let after = input.now().since(seen.since);
     if !seen.marks.iter().all(|mark| has_run_an_epoch(input, mark, after, without_epochs)) {
         return None;
     }
     Some(match verdict(seen, after) {
-        Verdict::Holds(reason) => Decision::Settle { job: key, reason },
+        Verdict::Holds(reason) => Decision::Confirm { job: key, reason },
         Verdict::Broken { reason, .. } if job.facts.can_stop => Decision::Undo { job: key, reason },
-        Verdict::Broken { otherwise: reason, .. } => Decision::Settle { job: key, reason },
+        Verdict::Broken { otherwise: reason, .. } => Decision::Confirm { job: key, reason },
     })
 }
 
@@ -111,7 +111,7 @@ fn has_run_an_epoch(
 /// The first deadline that breaks at the measured speeds, of the jobs that `at_stake` selects.
 pub(crate) fn broken_deadline(
     input: PlanningInput<'_>,
-    seen: &Observation,
+    seen: &Trial,
     at_stake: impl Fn(&Job, &GpuSet, Timestamp) -> bool,
 ) -> Option<Reason> {
     seen.marks.iter().find_map(|mark| {
@@ -129,9 +129,9 @@ pub(crate) fn broken_deadline(
 /// The trials that end and begin in a round.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrialReport {
-    /// The placements that are settled or undone.
+    /// The placements that are confirmed or undone.
     pub verdicts: Vec<Decision>,
-    /// The jobs that start under observation.
+    /// The jobs that start under trial.
     pub observed: Vec<JobKey>,
     /// The end of an observation of jobs that report no epochs.
     look_at: Option<Timestamp>,
@@ -157,7 +157,7 @@ pub(crate) fn end_trials(policy: Capabilities, input: PlanningInput<'_>) -> Tria
 }
 
 impl TrialReport {
-    /// The cluster after the verdicts; `None` without one. A settled job counts like any other. An undone one
+    /// The cluster after the verdicts; `None` without one. A confirmed job counts like any other. An undone one
     /// holds its GPUs until it has stopped and gets no co-tenant.
     pub(crate) fn state_after(&self, state: &ClusterState) -> Option<ClusterState> {
         if self.verdicts.is_empty() {
@@ -184,7 +184,7 @@ impl TrialReport {
         if self.verdicts.iter().any(|decision| matches!(decision, Decision::Undo { .. })) {
             plan.cache = None;
         }
-        // A job that is stopped is not settled first.
+        // A job that is stopped is not confirmed first.
         let stopped = |key: JobKey| {
             let stops = |d: &Decision| matches!(d, Decision::Stop { job, .. } if *job == key);
             plan.decisions.iter().any(stops)
@@ -197,7 +197,7 @@ impl TrialReport {
 
 /// The end of an observation for jobs that report no epochs, if there are any.
 fn silent_until(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
-    let seen = job.state.observation()?;
+    let seen = job.state.trial()?;
     let silent = |mark: &Mark| {
         let progress = input.state.job(mark.job).and_then(|job| job.progress);
         progress.is_none_or(|progress| progress.steps_per_epoch.is_none())
@@ -207,7 +207,7 @@ fn silent_until(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
 }
 
 /// Whether the observed jobs are no slower than in turns, and deadlines hold.
-fn verdict(input: PlanningInput<'_>, seen: &Observation, after: Duration) -> Verdict {
+fn verdict(input: PlanningInput<'_>, seen: &Trial, after: Duration) -> Verdict {
     let tenants = seen.marks.len() as u32;
     let sum = measured_sum(input, seen);
     let otherwise = Reason::PairHolds { tenants, after, sum };
@@ -226,7 +226,7 @@ fn verdict(input: PlanningInput<'_>, seen: &Observation, after: Duration) -> Ver
 
 /// The sum of the measured speeds, each relative to the job's exclusive speed there; `None` if one is
 /// unknown.
-fn measured_sum(input: PlanningInput<'_>, seen: &Observation) -> Option<f64> {
+fn measured_sum(input: PlanningInput<'_>, seen: &Trial) -> Option<f64> {
     let relative = |mark: &Mark| {
         let job = input.state.job(mark.job)?;
         let State::Running { on, setting, .. } = &job.state else { return None };

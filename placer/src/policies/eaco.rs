@@ -109,7 +109,7 @@ impl Policy for Eaco {
                 None => partial.watch(job),
             }
         }
-        // A job whose placement is settled may get a co-tenant in the same round. One that is undone
+        // A job whose placement is confirmed may get a co-tenant in the same round. One that is undone
         // holds its GPUs until it has stopped and gets none.
         for decision in &plan.decisions {
             if matches!(decision, Decision::Undo { .. }) {
@@ -272,7 +272,7 @@ impl<'a> PartialPlan<'a> {
     }
 
     fn watch(&mut self, job: &Job) {
-        if let Some(seen) = job.state.observation() {
+        if let Some(seen) = job.state.trial() {
             self.watched.extend(seen.marks.iter().map(|mark| mark.job));
         }
     }

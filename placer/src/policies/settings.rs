@@ -48,7 +48,7 @@ pub(crate) fn fix(
             Decision::Stop { job, .. } | Decision::Undo { job, .. } => {
                 leaving.insert(*job);
             }
-            Decision::Set { .. } | Decision::Settle { .. } | Decision::Reject { .. } => {}
+            Decision::Set { .. } | Decision::Confirm { .. } | Decision::Reject { .. } => {}
         }
     }
     for (key, job) in input.state.running() {

@@ -201,7 +201,7 @@ fn latest_start(input: PlanningInput<'_>, pace: Pace, job: &Job) -> Option<Times
 /// Next end of an epoch of a running job: now if an epoch has just ended or the job reports no epochs.
 /// `None` if the job may not pause, because it cannot stop or is nearly done.
 fn epoch_end(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
-    let State::Running { on, since, observation: None, .. } = &job.state else { return None };
+    let State::Running { on, since, trial: None, .. } = &job.state else { return None };
     let started = *since + restart_cost(input, job, on.gpu_count());
     if !job.facts.can_stop || input.now() < started {
         return None;

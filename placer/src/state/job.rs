@@ -135,7 +135,7 @@ pub enum State {
         /// When it got these GPUs.
         since: Timestamp,
         /// The early observation of its placement, after which the placement may be undone.
-        observation: Option<Observation>,
+        trial: Option<Trial>,
     },
     /// It was requested to stop and still holds its GPUs.
     Stopping {
@@ -157,24 +157,24 @@ impl State {
     }
     /// The early observation under way, if any.
     #[must_use]
-    pub fn observation(&self) -> Option<&Observation> {
+    pub fn trial(&self) -> Option<&Trial> {
         match self {
-            Self::Running { observation, .. } => observation.as_ref(),
+            Self::Running { trial, .. } => trial.as_ref(),
             Self::Queued | Self::Stopping { .. } => None,
         }
     }
 }
 
-/// An early observation: the progress of all jobs that share GPUs in a placement.
+/// An early trial: the progress of all jobs that share GPUs in a placement.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Observation {
+pub struct Trial {
     /// When it began.
     pub since: Timestamp,
     /// The observed job and its co-tenants, as long as they run.
     pub marks: Vec<Mark>,
 }
 
-/// The progress of one job at the beginning of an observation.
+/// The progress of one job at the beginning of an trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mark {
     /// The job.

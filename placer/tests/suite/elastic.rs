@@ -63,7 +63,7 @@ fn submit(site: &mut Site, name: &str, request: GpuRequest) -> JobKey {
 const ANY: GpuRequest = GpuRequest { min: 1, max: 16 };
 
 /// Solves and applies until a plan is empty, with immediate stops. Returns the number of plans.
-fn settle(site: &mut Site, policy: &dyn Policy) -> usize {
+fn converge(site: &mut Site, policy: &dyn Policy) -> usize {
     for round in 0..40 {
         let plan: Plan = site.plan(policy);
         let violations = check(site.input(), &plan);
@@ -78,7 +78,7 @@ fn settle(site: &mut Site, policy: &dyn Policy) -> usize {
             }
         }
     }
-    panic!("{} does not settle", policy.name());
+    panic!("{} does not converge", policy.name());
 }
 
 #[test]
@@ -87,13 +87,13 @@ fn gpus_go_to_jobs_that_scale_until_energy_is_costly() {
     let mut site = cluster(2, 0.0);
     let scales = arrive(&mut site, "scales", ANY, 1.9);
     let flat = arrive(&mut site, "flat", ANY, 1.1);
-    settle(&mut site, powerflow.as_ref());
+    converge(&mut site, powerflow.as_ref());
     let (most, little) = (site.size(scales).0, site.size(flat).0);
     assert!(most == 8 && little <= 8, "{most} {little}");
     // A price that no step meets: every job is at its least size and lowest-power clock.
     site.limits.price = 100.0;
     site.pass(SETTLED);
-    settle(&mut site, powerflow.as_ref());
+    converge(&mut site, powerflow.as_ref());
     let lowest = GpuSetting { clock_mhz_max: Some(Frequency::from_mhz(1_080)), cap_mw: None };
     assert_eq!(site.size(scales), (1, lowest));
     assert_eq!(site.size(flat), (1, lowest));
@@ -103,7 +103,7 @@ fn gpus_go_to_jobs_that_scale_until_energy_is_costly() {
 fn equal_jobs_share_equally_at_any_remaining_work() {
     let mut site = cluster(2, 0.0);
     let keys: Vec<JobKey> = (0..4).map(|i| arrive(&mut site, &format!("j{i}"), ANY, 1.8)).collect();
-    settle(&mut site, policy("powerflow").unwrap().as_ref());
+    converge(&mut site, policy("powerflow").unwrap().as_ref());
     assert!(keys.iter().all(|&key| site.size(key).0 == 4));
 }
 
@@ -113,7 +113,7 @@ fn a_rigid_job_keeps_its_size_and_the_last_one_waits() {
     let rigid = arrive(&mut site, "rigid", GpuRequest::exactly(8), 1.9);
     let late = arrive(&mut site, "late", ANY, 1.9);
     let powerflow = policy("powerflow").unwrap();
-    settle(&mut site, powerflow.as_ref());
+    converge(&mut site, powerflow.as_ref());
     assert_eq!((site.size(rigid).0, site.size(late).0), (8, 0));
     let blocked = site.plan(&*powerflow).blocked.unwrap();
     assert_eq!(blocked.job, late);
@@ -125,7 +125,7 @@ fn greenflow_is_powerflow_at_constant_intensity_and_saves_while_the_grid_is_dirt
         let mut site = cluster(2, 1.0);
         site.limits.carbon_ratio = ratio;
         let keys = [arrive(&mut site, "a", ANY, 1.9), arrive(&mut site, "b", ANY, 1.4)];
-        settle(&mut site, policy(name).unwrap().as_ref());
+        converge(&mut site, policy(name).unwrap().as_ref());
         keys.map(|key| site.size(key))
     };
     assert_eq!(plan("greenflow", 1.0), plan("powerflow", 1.0));
@@ -150,12 +150,12 @@ fn a_sleeping_node_is_woken_for_a_queued_job() {
     site.apply(&plan);
     assert!(site.plan(&*powerflow).is_empty(), "one is waking already");
     site.wakefulness_changed(plan.nodes[0].node(), wattle_placer::Wakefulness::Awake);
-    settle(&mut site, powerflow.as_ref());
+    converge(&mut site, powerflow.as_ref());
     assert_eq!(site.size(job).0, 8);
 }
 
 /// Something every ten minutes: a job ends, where it is its turn and any is there, or one arrives; and
-/// each time plans must settle.
+/// each time plans must converge.
 fn arrive_and_leave(
     site: &mut Site,
     policy: &dyn Policy,
@@ -171,14 +171,14 @@ fn arrive_and_leave(
         } else {
             alive.push(arrive(site, i));
         }
-        settle(site, policy);
+        converge(site, policy);
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Jobs arrive and leave in any order; at every instant the plans are valid and settle.
+    /// Jobs arrive and leave in any order; at every instant the plans are valid and converge.
     #[test]
     fn plans_are_valid_and_settle(
         nodes in 1u32..6,
@@ -218,16 +218,16 @@ fn a_job_without_a_measurement_starts_at_the_default_setting() {
             Arc::new(surface)
         };
         site.surface_known(key, measured(0, 1.5));
-        settle(&mut site, policy.as_ref());
+        converge(&mut site, policy.as_ref());
         assert_eq!(site.size(key), (1, GpuSetting::DEFAULT), "{name}, of a guess");
         site.pass(Duration::from_secs(60));
         site.surface_known(key, measured(1, 1.5));
-        settle(&mut site, policy.as_ref());
+        converge(&mut site, policy.as_ref());
         assert_eq!(site.size(key), (1, lowest), "{name}, once measured");
         // What is surely known needs no look.
         let sure = arrive(&mut site, "sure", ANY, 1.9);
         site.surface_known(sure, measured(0, 1.0));
-        settle(&mut site, policy.as_ref());
+        converge(&mut site, policy.as_ref());
         assert_eq!(site.size(sure), (1, lowest), "{name}, of what is sure");
     }
 }
@@ -270,7 +270,7 @@ fn a_gpu_type_goes_to_the_job_that_gains_most_from_it() {
                 let one = GpuRequest::exactly(1);
                 let a = arrive_on_both(&mut site, "a", one, first, 1.0);
                 let b = arrive_on_both(&mut site, "b", one, 4.8 / first, 1.0);
-                settle(&mut site, policy.as_ref());
+                converge(&mut site, policy.as_ref());
                 let (much, slight) = if first > 2.0 { (a, b) } else { (b, a) };
                 let kinds = [kind(&site, much), kind(&site, slight)];
                 assert_eq!(kinds, [Some("v100"), Some("k80")], "{name} at {price}, {first}");
@@ -286,24 +286,24 @@ fn a_running_job_changes_its_gpu_type_only_if_that_pays_for_a_restart() {
         let one = GpuRequest::exactly(1);
         let mut site = mixed(1, 1, 0.0);
         let slight = arrive_on_both(&mut site, "slight", one, 1.2, 1.0);
-        settle(&mut site, policy.as_ref());
+        converge(&mut site, policy.as_ref());
         assert_eq!(kind(&site, slight), Some("v100"), "{name}: no other job needs it");
         // Hardly more is gained by the change than a restart takes of an hour.
         site.pass(Duration::from_secs(600));
         let hardly = arrive_on_both(&mut site, "hardly", one, 1.205, 1.0);
-        settle(&mut site, policy.as_ref());
+        converge(&mut site, policy.as_ref());
         assert_eq!(kind(&site, slight), Some("v100"), "{name}");
         assert_eq!(kind(&site, hardly), Some("k80"), "{name}");
         site.job_ended(hardly);
         site.pass(Duration::from_secs(600));
         let much = arrive_on_both(&mut site, "much", one, 4.0, 1.0);
-        settle(&mut site, policy.as_ref());
+        converge(&mut site, policy.as_ref());
         assert_eq!(kind(&site, much), Some("v100"), "{name}");
         assert_eq!(kind(&site, slight), Some("k80"), "{name}");
         // Free GPUs of a faster type are used, too.
         site.job_ended(much);
         site.pass(Duration::from_secs(600));
-        settle(&mut site, policy.as_ref());
+        converge(&mut site, policy.as_ref());
         assert_eq!(kind(&site, slight), Some("v100"), "{name}");
     }
 }
@@ -314,7 +314,7 @@ fn elastic_jobs_do_not_crowd_onto_the_fast_gpus() {
         let mut site = mixed(1, 8, 0.0);
         let keys: Vec<JobKey> =
             (0..3).map(|i| arrive_on_both(&mut site, &format!("j{i}"), ANY, 1.5, 1.8)).collect();
-        settle(&mut site, policy(name).unwrap().as_ref());
+        converge(&mut site, policy(name).unwrap().as_ref());
         let on_k80 = keys.iter().filter(|&&key| kind(&site, key) == Some("k80")).count();
         assert_eq!(on_k80, 1, "{name}");
         assert_eq!(keys.iter().map(|&key| site.size(key).0).sum::<u32>(), 16, "{name}");
@@ -333,7 +333,7 @@ fn a_job_with_one_surface_does_not_wait_while_another_gpu_type_is_free() {
                 key
             })
             .collect();
-        settle(&mut site, policy(name).unwrap().as_ref());
+        converge(&mut site, policy(name).unwrap().as_ref());
         let on = |wanted| keys.iter().filter(|&&key| kind(&site, key) == Some(wanted)).count();
         assert_eq!((on("v100"), on("k80")), (2, 2), "{name}");
     }

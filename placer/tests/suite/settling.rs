@@ -48,7 +48,7 @@ fn round(site: &mut Site, policy: &dyn Policy) -> Vec<Decision> {
             return made;
         }
     }
-    panic!("{} does not settle", policy.name());
+    panic!("{} does not converge", policy.name());
 }
 
 const UP_TO_FOUR: GpuRequest = GpuRequest { min: 1, max: 4 };

@@ -94,7 +94,7 @@ fn progress(site: &mut Site, key: JobKey, step: u64, steps_total: Option<u64>) {
 
 /// Solves, checks and applies until nothing is left; stops take effect at once. Each plan, once
 /// applied, must leave nothing to do but what waits for a stop.
-fn settle(site: &mut Site) -> Vec<Plan> {
+fn converge(site: &mut Site) -> Vec<Plan> {
     let wattle = policy("wattle").unwrap();
     let mut plans = Vec::new();
     loop {
@@ -110,7 +110,7 @@ fn settle(site: &mut Site) -> Vec<Plan> {
         assert!(again.is_empty(), "{plan:?}\nleft to do: {again:?}");
         site.complete_stops();
         plans.push(plan);
-        assert!(plans.len() < 20, "it does not settle: {plans:?}");
+        assert!(plans.len() < 20, "it does not converge: {plans:?}");
     }
 }
 
@@ -124,7 +124,7 @@ fn a_single_job_gets_the_gpus_that_pay() {
     for (peak, expected) in [(64, 16), (8, 8), (1, 1)] {
         let mut site = cluster(&[8, 8]);
         let job = arrive(&mut site, facts("j", 1, 64), Kind { peak, ..ROOT }, Some(9_000));
-        let plans = settle(&mut site);
+        let plans = converge(&mut site);
         assert_eq!(plans.len(), 1);
         // Energy is free: the fastest clock.
         assert_eq!(site.size(job), (expected, GpuSetting::DEFAULT));
@@ -135,11 +135,11 @@ fn a_single_job_gets_the_gpus_that_pay() {
 fn equal_jobs_get_equal_sizes_in_one_transition() {
     let mut site = cluster(&[8, 8]);
     let one = arrive(&mut site, facts("one", 1, 64), ROOT, Some(90_000));
-    settle(&mut site);
+    converge(&mut site);
     assert_eq!(gpus(&site, one), 16);
     site.pass(SETTLED);
     let two = arrive(&mut site, facts("two", 1, 64), ROOT, Some(90_000));
-    let plans = settle(&mut site);
+    let plans = converge(&mut site);
     assert_eq!([gpus(&site, one), gpus(&site, two)], [8, 8]);
     // Stopped to be moved to eight, then both start.
     assert!(
@@ -160,7 +160,7 @@ fn costly_energy_leads_to_few_gpus_and_low_clocks() {
         let mut site = cluster(&[8, 8]);
         site.limits.price = price;
         let job = arrive(&mut site, facts("j", 1, 64), ROOT, Some(9_000));
-        settle(&mut site);
+        converge(&mut site);
         let (gpus, setting) = site.size(job);
         let clock = setting.clock_mhz_max.map(Frequency::as_mhz);
         let watts = f64::from(gpus) * (ROOT.point(gpus, clock, false).gpu_power_w.mean - IDLE_W);
@@ -176,7 +176,7 @@ fn short_jobs_go_first_when_gpus_are_short() {
     let mut site = cluster(&[1]);
     let long = arrive(&mut site, facts("long", 1, 1), ROOT, Some(900_000));
     let short = arrive(&mut site, facts("short", 1, 1), ROOT, Some(900));
-    let plan = settle(&mut site).remove(0);
+    let plan = converge(&mut site).remove(0);
     assert_eq!([gpus(&site, long), gpus(&site, short)], [0, 1]);
     assert_eq!(plan.blocked.unwrap().job, long);
     assert!(plan.again_at.is_some());
@@ -189,7 +189,7 @@ fn many_departures_lead_to_a_full_round_at_once() {
     let jobs: Vec<JobKey> = (0..60)
         .map(|i| arrive(&mut site, facts(&format!("j{i:02}"), 1, 1), ROOT, Some(90_000)))
         .collect();
-    settle(&mut site);
+    converge(&mut site);
     let running = |site: &Site| {
         let held = |key: &&JobKey| site.job(**key).is_some_and(|job| job.state.gpus().is_some());
         jobs.iter().filter(held).copied().collect::<Vec<_>>()
@@ -199,12 +199,12 @@ fn many_departures_lead_to_a_full_round_at_once() {
     for &key in &first[..4] {
         site.job_ended(key);
     }
-    settle(&mut site);
+    converge(&mut site);
     assert_eq!(running(&site).len(), 36, "the last allocation is in force");
     for &key in &first[4..12] {
         site.job_ended(key);
     }
-    settle(&mut site);
+    converge(&mut site);
     assert_eq!(running(&site).len(), 40);
 }
 
@@ -218,7 +218,7 @@ fn young_jobs_go_first_when_lengths_are_unknown() {
         site.work_remembered(f64::from(hours) * 3_600.0);
     }
     let young = arrive(&mut site, facts("young", 1, 1), ROOT, None);
-    let plan = settle(&mut site).remove(0);
+    let plan = converge(&mut site).remove(0);
     assert_eq!([gpus(&site, old), gpus(&site, young)], [0, 1]);
     assert_eq!(plan.again_at, Some(Timestamp::from_s(1_800)));
 }
@@ -239,7 +239,7 @@ fn age_counts_less_for_a_job_of_unknown_length() {
         }
         let young = JobFacts { submitted_at: site.now(), ..facts("young", 1, 1) };
         let young = arrive(&mut site, young, ROOT, stated(hours(20)));
-        settle(&mut site);
+        converge(&mut site);
         assert_eq!([gpus(&site, old), gpus(&site, young)], first, "known: {known}");
     }
 }
@@ -249,15 +249,15 @@ fn a_small_gain_is_not_worth_a_restart() {
     let mut site = cluster(&[8, 8]);
     let jobs =
         ["a", "b", "c"].map(|name| arrive(&mut site, facts(name, 1, 64), ROOT, Some(50_000)));
-    settle(&mut site);
+    converge(&mut site);
     // One is nearly done: no job is moved for its last seconds.
     progress(&mut site, jobs[2], 49_990, Some(50_000));
     let before = jobs.map(|job| gpus(&site, job));
-    settle(&mut site);
+    converge(&mut site);
     assert_eq!(jobs.map(|job| gpus(&site, job)), before);
     site.job_finished(jobs[2]);
     site.pass(SETTLED);
-    settle(&mut site);
+    converge(&mut site);
     assert_eq!([gpus(&site, jobs[0]), gpus(&site, jobs[1])], [8, 8]);
 }
 
@@ -271,16 +271,16 @@ fn deadlines_are_met_and_long_waits_end() {
     let deadline = |s: u64| Some(Timestamp::from_s(s));
     let tight = JobFacts { deadline: deadline(4_000), ..facts("tight", 1, 8) };
     let tight = arrive(&mut site, tight, ROOT, Some(10_000));
-    settle(&mut site);
+    converge(&mut site);
     assert_eq!(gpus(&site, tight), 8);
     site.job_ended(tight);
 
     // Nine hours of work, and it has waited for four times that and an hour.
     let old = arrive(&mut site, facts("old", 1, 1), ROOT, Some(32_400));
-    settle(&mut site);
+    converge(&mut site);
     assert_eq!(gpus(&site, old), 0);
     site.advance_to(Timestamp::from_s(4 * 32_400 + 3_700));
-    settle(&mut site);
+    converge(&mut site);
     assert_eq!(gpus(&site, old), 1);
 }
 
@@ -289,7 +289,7 @@ fn a_job_without_a_surface_gets_its_minimum() {
     let mut site = cluster(&[8]);
     let known = arrive(&mut site, facts("known", 1, 8), ROOT, Some(9_000));
     let stranger = site.job_arrived(facts("stranger", 2, 8));
-    settle(&mut site);
+    converge(&mut site);
     assert_eq!([gpus(&site, known), gpus(&site, stranger)], [4, 2]);
 }
 
@@ -313,12 +313,12 @@ fn pairs_are_formed_only_where_they_gain() {
             // The first is the shortest, so that it runs in any case.
             keys.push(arrive(&mut site, facts, kind, Some(3_000 * (i as u64 + 1))));
         }
-        settle(&mut site);
+        converge(&mut site);
         let there = keys.iter().filter(|&&key| gpus(&site, key) > 0).count();
         assert_eq!(there, running, "{kinds:?} {exclusive} {tenants_max}");
         // Co-tenants stay together while nothing changes.
         site.advance_to(Timestamp::from_s(60));
-        assert!(settle(&mut site).is_empty());
+        assert!(converge(&mut site).is_empty());
     }
 }
 
@@ -334,7 +334,7 @@ fn no_more_pairs_are_formed_than_gpus_are_short() {
                 arrive(&mut site, facts(&format!("j{i}"), 1, 1), light, Some(steps))
             })
             .collect();
-        settle(&mut site);
+        converge(&mut site);
         assert!(keys.iter().all(|&key| gpus(&site, key) == 1), "{jobs} {alike}");
         assert_eq!(used(&site, &keys), 4, "{jobs} {alike}");
         // Nor do they stay shared each other once there is room again.
@@ -342,7 +342,7 @@ fn no_more_pairs_are_formed_than_gpus_are_short() {
             site.job_finished(key);
         }
         site.pass(SETTLED);
-        settle(&mut site);
+        converge(&mut site);
         assert_eq!(used(&site, &keys[..4]), 4, "{jobs} {alike}");
     }
 }
@@ -449,7 +449,7 @@ proptest! {
                     }
                 }
             }
-            settle(&mut site);
+            converge(&mut site);
             if tenants_max == 1 {
                 let given: u32 = site.running().map(|(key, _)| gpus(&site, key)).sum();
                 prop_assert!(given <= room);
@@ -467,7 +467,7 @@ proptest! {
             let mut site = cluster(&[8, 8]);
             site.limits.price = price;
             let job = arrive(&mut site, facts("j", 1, 64), kind, Some(100));
-            settle(&mut site);
+            converge(&mut site);
             let (gpus, setting) = site.size(job);
             let point = kind.point(gpus, setting.clock_mhz_max.map(Frequency::as_mhz), false);
             let watts = f64::from(gpus) * (point.gpu_power_w.mean - IDLE_W).max(1.0);

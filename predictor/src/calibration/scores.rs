@@ -31,7 +31,7 @@ const GROUP_MIN: usize = 3;
 /// Up to this many scores the quantile over all jobs is computed with each one.
 const PROMPT_MAX: usize = 512;
 /// Beyond, once one in this many scores is new.
-const SETTLED_BY: usize = 64;
+const NEW_SHARE_DIVISOR: usize = 64;
 /// Fewer values have no 90 % quantile: rank `0.9 (n + 1)` is beyond them.
 const NINE: usize = 9;
 
@@ -47,22 +47,23 @@ pub struct Scores {
     pub(super) news: usize,
     /// Scores since the quantile over all jobs was computed.
     #[serde(skip)]
-    unsettled: usize,
+    since_update: usize,
     #[serde(skip)]
-    order: Order,
+    sorted: Sorted,
 }
 
-/// Sorted scores, kept between calls. Empty until the first [`Scores::settle`].
+/// Sorted scores, kept between calls. Empty until the first [`Scores::update_quantiles`].
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Order {
-    settled: bool,
+struct Sorted {
+    /// Whether all scores are in `all`.
+    is_complete: bool,
     /// All scores in ascending order.
     all: Vec<f32>,
-    /// Families whose scores changed since they were settled.
+    /// Families whose scores changed since the last update.
     changed: BTreeSet<String>,
 }
 
-impl Order {
+impl Sorted {
     fn add(&mut self, score: f32) {
         let at = self.all.partition_point(|s| s.total_cmp(&score).is_le());
         self.all.insert(at, score);
@@ -133,54 +134,54 @@ impl Scores {
             let fewest = self.families.iter().min_by_key(|(_, s)| s.len());
             if let Some(name) = fewest.map(|(name, _)| name.clone()) {
                 let gone = self.families.remove(&name).unwrap_or_default();
-                gone.iter().for_each(|(_, score)| self.order.remove(*score));
-                self.order.changed.insert(name);
+                gone.iter().for_each(|(_, score)| self.sorted.remove(*score));
+                self.sorted.changed.insert(name);
             }
         }
         let ring = self.families.entry(family.to_owned()).or_default();
         if ring.len() >= SCORES_MAX {
             let gone = ring.pop_front();
-            gone.iter().for_each(|(_, score)| self.order.remove(*score));
+            gone.iter().for_each(|(_, score)| self.sorted.remove(*score));
         }
         // Finer than the quantile's own error.
         let score = ((score * 1e3).round() / 1e3) as f32;
         ring.push_back((job, score));
-        if self.order.settled {
-            self.order.add(score);
-            if !self.order.changed.contains(family) {
-                self.order.changed.insert(family.to_owned());
+        if self.sorted.is_complete {
+            self.sorted.add(score);
+            if !self.sorted.changed.contains(family) {
+                self.sorted.changed.insert(family.to_owned());
             }
         }
         self.news += 1;
-        self.unsettled += 1;
+        self.since_update += 1;
     }
 
     /// Computes the quantiles again after new scores; `claim`: whether the models' own intervals count in that
     /// of an unseen family.
-    pub(super) fn settle(&mut self, claim: Claim) {
-        if !self.order.settled {
-            self.order.settled = true;
-            self.order.all = self.families.values().flatten().map(|(_, score)| *score).collect();
-            self.order.all.sort_unstable_by(f32::total_cmp);
-            self.order.changed = self.families.keys().cloned().collect();
+    pub(super) fn update_quantiles(&mut self, claim: Claim) {
+        if !self.sorted.is_complete {
+            self.sorted.is_complete = true;
+            self.sorted.all = self.families.values().flatten().map(|(_, score)| *score).collect();
+            self.sorted.all.sort_unstable_by(f32::total_cmp);
+            self.sorted.changed = self.families.keys().cloned().collect();
         }
-        for name in std::mem::take(&mut self.order.changed) {
+        for name in std::mem::take(&mut self.sorted.changed) {
             self.settle_family(&name);
         }
         // Among thousands of scores a few new ones have no effect, and sorting costs.
-        let total = self.order.all.len();
-        if total < PROMPT_MAX || self.unsettled * SETTLED_BY >= total {
+        let total = self.sorted.all.len();
+        if total < PROMPT_MAX || self.since_update * NEW_SHARE_DIVISOR >= total {
             let ring = |ring: &VecDeque<(u32, f32)>| ring.iter().map(|(_, score)| *score).collect();
             let groups: Vec<Vec<f32>> =
                 self.families.values().filter(|r| r.len() >= GROUP_MIN).map(ring).collect();
             self.quantiles.new = of_new_family(&groups, COVERED, claim);
             let tagged: Vec<(u32, f32)> = self.families.values().flatten().copied().collect();
             self.quantiles.jobs = quantile_of_jobs(&tagged);
-            self.unsettled = 0;
+            self.since_update = 0;
         }
         let all_jobs = self.families.values().flatten().map(|(job, _)| *job);
         let counts = total >= NINE && enough(all_jobs);
-        let pooled = conformal_index(total, COVERED).map(|at| f64::from(self.order.all[at]));
+        let pooled = conformal_index(total, COVERED).map(|at| f64::from(self.sorted.all[at]));
         self.quantiles.pooled = pooled.filter(|_| counts);
     }
 
@@ -267,23 +268,23 @@ mod tests {
             let family = format!("f{}", rng.below(2) * rng.below(80));
             scores.push(&family, rng.below(9) as u32, rng.normal().abs());
             if rng.below(3) == 0 {
-                scores.settle(Claim::Counted);
+                scores.update_quantiles(Claim::Counted);
             }
             if i % 400 == 399 {
-                scores.settle(Claim::Counted);
+                scores.update_quantiles(Claim::Counted);
                 let families = scores.families.clone();
                 let mut computed = Scores { families, ..Scores::default() };
-                computed.settle(Claim::Counted);
+                computed.update_quantiles(Claim::Counted);
                 // Computed less often.
                 computed.quantiles.jobs = scores.quantiles.jobs;
                 computed.quantiles.new = scores.quantiles.new;
                 assert_eq!(
-                    (&computed.quantiles, &computed.order),
-                    (&scores.quantiles, &scores.order)
+                    (&computed.quantiles, &computed.sorted),
+                    (&scores.quantiles, &scores.sorted)
                 );
             }
         }
-        assert!(scores.families.len() == FAMILIES_MAX && scores.order.all.len() > PROMPT_MAX);
+        assert!(scores.families.len() == FAMILIES_MAX && scores.sorted.all.len() > PROMPT_MAX);
     }
 
     #[test]

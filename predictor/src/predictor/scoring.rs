@@ -83,7 +83,7 @@ impl Predictor {
         for (gpu_type, quantity, place, job, score) in found {
             self.calibration.push(&gpu_type, quantity, &place, &job, score);
         }
-        self.calibration.settle();
+        self.calibration.update_quantiles();
     }
 
     /// `points` of `wanted` with calibrated intervals.
@@ -155,7 +155,7 @@ impl Predictor {
     /// Replaces the scores.
     pub fn calibrate(&mut self, calibration: Calibration) {
         self.calibration = calibration;
-        self.calibration.settle();
+        self.calibration.update_quantiles();
     }
 
     /// Scores to be stored: GPU type, name, scores.

@@ -69,7 +69,7 @@ impl JobRecords {
                 self.to_reconcile.insert(job.clone());
             }
             Decision::Reject { .. } => self.forget_key(&job),
-            Decision::Start { .. } | Decision::Set { .. } | Decision::Settle { .. } => {}
+            Decision::Start { .. } | Decision::Set { .. } | Decision::Confirm { .. } => {}
         }
         let policy = controller.policy().name();
         self.add_reason(&job, recorded(now, policy, reports.stage_of(decision), text, reason));
@@ -240,7 +240,7 @@ fn record_decision(
             record.observing = false;
             format!("taken off {at}")
         }
-        Decision::Settle { .. } => {
+        Decision::Confirm { .. } => {
             record.observing = false;
             format!("{STAYS}{at}")
         }

@@ -146,7 +146,7 @@ fn jobs_are_preempted_if_the_budget_does_not_sustain_them() {
     assert_eq!(outputs.position, 1.0);
     assert_eq!(outputs.preemption_limit, Some(Power::from_w(900)));
     assert!(outputs.admission_limit.unwrap() < Power::from_w(750));
-    // Sustainable jobs continue. A small excess has a quarter of an hour to settle.
+    // Sustainable jobs continue. A small excess has a quarter of an hour to end.
     assert_eq!(controller.steer(half, Power::from_w(740).into()).preemption_limit, None);
     assert_eq!(controller.steer(half, Power::from_w(800).into()).preemption_limit, None);
     let soon = Timestamp::from_s(DAY_S / 2 + 901);
@@ -162,15 +162,15 @@ fn jobs_are_preempted_if_the_budget_does_not_sustain_them() {
 
 /// The predictions of jobs that have just started have wide intervals.
 #[test]
-fn an_excess_by_the_upper_bound_alone_has_time_to_settle() {
+fn an_excess_by_the_upper_bound_alone_has_time_to_end() {
     let mut controller = BudgetController::new(energy(24.0), None, Timestamp::EPOCH);
     let minimum = MinimumPower { upper: Power::from_w(2_200), lower: Power::from_w(900) };
     assert_eq!(controller.steer(Timestamp::EPOCH, minimum).preemption_limit, None);
     let certain = MinimumPower { lower: Power::from_w(1_300), ..minimum };
     assert!(controller.clone().steer(Timestamp::EPOCH, certain).preemption_limit.is_some());
-    let settled = Timestamp::from_s(DAY_S / 96);
-    controller.spent(Timestamp::EPOCH, settled, 1.9 * 0.25 * KWH_J);
-    let limit = controller.steer(settled, minimum).preemption_limit.unwrap();
+    let later = Timestamp::from_s(DAY_S / 96);
+    controller.spent(Timestamp::EPOCH, later, 1.9 * 0.25 * KWH_J);
+    let limit = controller.steer(later, minimum).preemption_limit.unwrap();
     // The draw is 1.9 kW of at most 2.2 kW; the rest of the budget sustains 0.99 kW.
     let sustained_w = (24.0 - 1.9 * 0.25) / (24.0 - 0.25) * 1e3;
     let expected_w = sustained_w * 2.2 / 1.9;

@@ -9,7 +9,7 @@ use wattle_common::messages::Surface;
 
 use crate::state::cluster::{ClusterState, UNDONE_SETS_MAX, one_of};
 use crate::state::gpu_set::{GpuSet, JobKey, bits};
-use crate::state::job::{Job, JobFacts, Mark, Observation, Progress, State};
+use crate::state::job::{Job, JobFacts, Mark, Progress, State, Trial};
 use crate::state::operating_points::OperatingPoints;
 use crate::state::restarts::{LeftSize, MeasuredRestart};
 
@@ -117,13 +117,13 @@ impl ClusterState {
             Arc::make_mut(&mut self.restart_costs).add(workload, &measured);
         }
         for &watched in &self.observed {
-            let Some(Job { state: State::Running { observation: Some(observation), .. }, .. }) =
+            let Some(Job { state: State::Running { trial: Some(trial), .. }, .. }) =
                 one_of(&mut self.jobs, watched)
             else {
                 continue;
             };
-            let since = observation.since;
-            for mark in observation.marks.iter_mut().filter(|mark| mark.job == key) {
+            let since = trial.since;
+            for mark in trial.marks.iter_mut().filter(|mark| mark.job == key) {
                 // Until its first step the job is still starting.
                 let starting = mark.from.is_none_or(|(_, step)| progress.step <= step);
                 if starting && progress.at >= since {
@@ -159,7 +159,7 @@ impl ClusterState {
         }
     }
 
-    /// A queued job was given these GPUs, with or without early observation.
+    /// A queued job was given these GPUs, with or without early trial.
     pub fn job_placed(&mut self, key: JobKey, on: GpuSet, setting: GpuSetting, observing: bool) {
         self.hold(key, on, setting, self.now, observing);
     }
@@ -234,26 +234,24 @@ impl ClusterState {
     }
 
     /// The observation of a job's placement ended, and the placement holds.
-    pub fn observation_ended(&mut self, key: JobKey) {
+    pub fn trial_ended(&mut self, key: JobKey) {
         self.observed.remove(&key);
-        if let Some(Job { state: State::Running { observation, .. }, .. }) =
-            one_of(&mut self.jobs, key)
-        {
-            *observation = None;
+        if let Some(Job { state: State::Running { trial, .. }, .. }) = one_of(&mut self.jobs, key) {
+            *trial = None;
         }
     }
 
     /// Restarts the observations in which `key` takes part: their measurements are of other settings.
     fn restart_observations_with(&mut self, key: JobKey) {
         for &watched in &self.observed {
-            let Some(Job { state: State::Running { observation: Some(observation), .. }, .. }) =
+            let Some(Job { state: State::Running { trial: Some(trial), .. }, .. }) =
                 one_of(&mut self.jobs, watched)
             else {
                 continue;
             };
-            if observation.marks.iter().any(|mark| mark.job == key) {
-                observation.since = self.now;
-                observation.marks.iter_mut().for_each(|mark| mark.from = None);
+            if trial.marks.iter().any(|mark| mark.job == key) {
+                trial.since = self.now;
+                trial.marks.iter_mut().for_each(|mark| mark.from = None);
             }
         }
     }
@@ -297,11 +295,11 @@ impl ClusterState {
                 tenants.push(key);
             }
         }
-        let observation = observing.then(|| {
+        let trial = observing.then(|| {
             marks.push(Mark { job: key, from: None });
             marks.sort_by_key(|mark| mark.job);
             marks.dedup_by_key(|mark| mark.job);
-            Observation { since, marks }
+            Trial { since, marks }
         });
         self.has_settings |= !setting.is_default();
         let step = job.progress.map_or(0, |progress| progress.step);
@@ -312,7 +310,7 @@ impl ClusterState {
         {
             job.use_gpu_type(&self.nodes[part.node.index()].facts.gpu_type);
         }
-        job.state = State::Running { on, setting, since, observation };
+        job.state = State::Running { on, setting, since, trial };
         self.running.insert(key);
         if observing {
             self.observed.insert(key);
@@ -337,11 +335,10 @@ impl ClusterState {
         self.running.remove(&key);
         self.observed.remove(&key);
         for &watched in &self.observed {
-            if let Some(Job {
-                state: State::Running { observation: Some(observation), .. }, ..
-            }) = one_of(&mut self.jobs, watched)
+            if let Some(Job { state: State::Running { trial: Some(trial), .. }, .. }) =
+                one_of(&mut self.jobs, watched)
             {
-                observation.marks.retain(|mark| mark.job != key);
+                trial.marks.retain(|mark| mark.job != key);
             }
         }
     }

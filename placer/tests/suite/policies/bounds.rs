@@ -49,7 +49,7 @@ fn rest(site: &mut Site, policy: &dyn Policy) -> Power {
             return most;
         }
     }
-    panic!("{} does not settle", policy.name());
+    panic!("{} does not converge", policy.name());
 }
 
 fn setting(site: &Site, key: JobKey) -> Option<GpuSetting> {
@@ -315,7 +315,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     /// The minimum power of the running jobs stays within the preemption limit unless they cannot stop,
-    /// and plans settle.
+    /// and plans converge.
     #[test]
     fn running_jobs_are_paused_down_to_the_limit(
         sizes in prop::collection::vec(1u32..9, 1..4),

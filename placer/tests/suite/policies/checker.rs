@@ -50,7 +50,7 @@ fn the_checker_reports_every_violation() {
             "NothingToObserve",
         ),
         (vec![Decision::Undo { job: heavy, reason: reason.clone() }], "NotObserved"),
-        (vec![Decision::Settle { job: heavy, reason: reason.clone() }], "NotObserved"),
+        (vec![Decision::Confirm { job: heavy, reason: reason.clone() }], "NotObserved"),
         (vec![Decision::Reject { job: heavy, reason }], "WronglyRejected"),
     ];
     for (decisions, expected) in cases {

@@ -40,7 +40,7 @@ fn step(site: &mut Site, policy: &str) -> Option<Timestamp> {
             return plan.again_at;
         }
     }
-    panic!("{} does not settle", policy.name());
+    panic!("{} does not converge", policy.name());
 }
 
 fn runs(site: &Site, key: JobKey) -> bool {

@@ -138,7 +138,7 @@ fn eaco_settles_when_deadlines_hold_or_the_co_tenant_has_left() {
             site.job_ended(old);
         }
         let plan = decide(&mut site, &*eaco);
-        let [Decision::Settle { job, reason }] = &plan.decisions[..] else { panic!("{plan:?}") };
+        let [Decision::Confirm { job, reason }] = &plan.decisions[..] else { panic!("{plan:?}") };
         assert_eq!(*job, new);
         assert_eq!(*reason == Reason::NeighboursGone, neighbour_ends);
     }

@@ -39,7 +39,7 @@ fn group(nodes: &[usize], limit_w: u64) -> PowerBound {
     }))
 }
 
-fn settle(site: &mut Site, policy: &dyn Policy) -> Vec<Plan> {
+fn converge(site: &mut Site, policy: &dyn Policy) -> Vec<Plan> {
     let mut plans = Vec::new();
     for _ in 0..60 {
         let plan = site.plan(policy);
@@ -52,7 +52,7 @@ fn settle(site: &mut Site, policy: &dyn Policy) -> Vec<Plan> {
             return plans;
         }
     }
-    panic!("{} does not settle", policy.name());
+    panic!("{} does not converge", policy.name());
 }
 
 /// The caps of a node's GPUs: of all, and of those with jobs.
@@ -78,7 +78,7 @@ fn a_group_limit_affects_only_its_nodes() {
     // n0: a host and two GPUs; 200 W above idle GPUs are left for its jobs.
     let mut site = limited(&[2, 2], vec![group(&[0], HOST_W + 2 * 120)]);
     let keys = ["a", "b", "c", "d"].map(|name| arrive(&mut site, facts(name, 1), Some(2)));
-    settle(&mut site, &*fifo);
+    converge(&mut site, &*fifo);
     assert!(node_w(&site, 0) <= HOST_W + 2 * 120, "{}", node_w(&site, 0));
     let on = |site: &Site, node: usize| {
         (0..2).filter(|gpu| !site.node(NodeKey::at(node)).tenants(*gpu).is_empty()).count()
@@ -88,7 +88,7 @@ fn a_group_limit_affects_only_its_nodes() {
     assert_eq!(default, 2, "the jobs on n1 have no cap");
     // A limit below the lowest caps stops the last job of the group only.
     site.limits.power_bounds = Arc::new(vec![group(&[0], HOST_W + LEAST_W + IDLE_W)]);
-    let plans = settle(&mut site, &*fifo);
+    let plans = converge(&mut site, &*fifo);
     let stopped: Vec<&Reason> = plans
         .iter()
         .flat_map(|plan| &plan.decisions)
@@ -115,7 +115,7 @@ fn caps_are_entire_watts_within_the_limit() {
     };
     let caps = |site: &Site| [0, 1].map(|gpu| enforced_cap(site.input(), NodeKey::at(0), gpu));
     learn(&mut site, 133.7);
-    settle(&mut site, &*fifo);
+    converge(&mut site, &*fifo);
     assert_eq!(caps(&site), [None, None], "no limit, no cap");
     site.limits.power_max = Some(Power::from_w(HOST_W + 2 * 134));
     assert_eq!(caps(&site), [Some(Power::from_w(133)); 2], "rounded down");
@@ -186,7 +186,7 @@ proptest! {
         for (i, (gpus, times, class)) in jobs.into_iter().enumerate() {
             let request = GpuRequest { min: gpus, max: gpus * times };
             arrive(&mut site, job_facts(&format!("j{i}"), request), class);
-            settle(&mut site, &*policy);
+            converge(&mut site, &*policy);
             let gpus_of = |nodes: &[usize]| nodes.iter().map(|i| u64::from(sizes[*i])).sum::<u64>();
             for (nodes, limit_w) in limits.values().flatten() {
                 let power: u64 = nodes.iter().map(|node| node_w(&site, *node)).sum();

@@ -125,7 +125,7 @@ pub(crate) fn decide_until_empty(site: &mut Site, policy: &dyn Policy) {
 
 /// Decides, with immediate stops, until a plan is empty.
 /// The plans as text.
-pub(crate) fn settle(site: &mut Site, policy: &dyn Policy) -> String {
+pub(crate) fn converge(site: &mut Site, policy: &dyn Policy) -> String {
     let mut text = String::new();
     for _ in 0..10 {
         let before = site.clone();
@@ -137,7 +137,7 @@ pub(crate) fn settle(site: &mut Site, policy: &dyn Policy) -> String {
         }
         text += &show(&before, &Plan { blocked: None, ..plan });
     }
-    panic!("{} does not settle: {text}", policy.name());
+    panic!("{} does not converge: {text}", policy.name());
 }
 
 /// Completes all wake-ups.
@@ -171,7 +171,7 @@ pub(crate) fn show(site: &Site, plan: &Plan) -> String {
             Decision::Stop { next_gpus: None, .. } => "stopped".to_owned(),
             Decision::Stop { next_gpus: Some(gpus), .. } => format!("stopped for {gpus}"),
             Decision::Set { setting, .. } => format!("set to {setting}"),
-            Decision::Settle { .. } => "settled".to_owned(),
+            Decision::Confirm { .. } => "confirmed".to_owned(),
             Decision::Reject { .. } => "rejected".to_owned(),
         };
         text += &format!("{} {what}: {}\n", name(decision.job()), decision.reason());

@@ -5,7 +5,7 @@ use wattle_baselines::policy;
 use wattle_common::job::GpuRequest;
 use wattle_placer::{JobFacts, JobKey, NodeDecision, NodeFacts, NodeKey, State, Wakefulness};
 
-use crate::policies::helpers::{arrive, cluster, decide, facts, node, settle, surface, wake};
+use crate::policies::helpers::{arrive, cluster, converge, decide, facts, node, surface, wake};
 
 /// Nodes of these GPU types with four GPUs each.
 fn of_types(types: &[&str]) -> Site {
@@ -114,7 +114,7 @@ fn a_job_that_names_a_gpu_type_gets_no_other() {
         let any: Vec<JobKey> =
             (0..4).map(|i| arrive(&mut site, facts(&format!("any{i}"), 1), Some(2))).collect();
         keys.extend(&any);
-        settle(&mut site, &*policy(name).unwrap());
+        converge(&mut site, &*policy(name).unwrap());
         let running = keys.iter().filter(|&&key| runs(&site, key)).count();
         assert_eq!(running, 8, "{name}");
         assert!(any.iter().all(|&key| runs(&site, key)), "{name}");

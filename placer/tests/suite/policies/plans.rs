@@ -187,7 +187,7 @@ proptest! {
                 if stopping.is_empty() {
                     break;
                 }
-                prop_assert!(round < 20, "{name} does not settle");
+                prop_assert!(round < 20, "{name} does not converge");
                 for key in stopping {
                     site.job_stopped(key);
                     decide_until_empty(&mut site, &*policy);

@@ -7,7 +7,7 @@ use wattle_common::Timestamp;
 use wattle_placer::{NodeFacts, NodeKey, Wakefulness};
 
 use crate::policies::helpers::{
-    arrive, cluster, decide, decide_until_empty, facts, node, settle, show, wake,
+    arrive, cluster, converge, decide, decide_until_empty, facts, node, show, wake,
 };
 
 #[test]
@@ -104,7 +104,7 @@ fn an_infeasible_job_neither_wakes_nodes_nor_keeps_them_awake() {
     expect_test::expect![[r#"
         large on n0:0,1,2,3 n1:0,1,2,3: head of the queue; first 2 free nodes
     "#]]
-    .assert_eq(&settle(&mut site, &*fifo));
+    .assert_eq(&converge(&mut site, &*fifo));
 }
 
 #[test]

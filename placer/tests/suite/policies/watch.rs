@@ -96,7 +96,7 @@ fn a_pair_faster_than_time_sharing_is_kept() {
         pass(&mut site, 90);
         report(&mut site, &[old, new], 54);
         let plan = decide(&mut site, &*packer);
-        let [Decision::Settle { job, reason: Reason::PairHolds { sum: Some(sum), .. } }] =
+        let [Decision::Confirm { job, reason: Reason::PairHolds { sum: Some(sum), .. } }] =
             plan.decisions[..]
         else {
             panic!("{name}: {plan:?}")

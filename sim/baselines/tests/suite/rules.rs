@@ -8,7 +8,7 @@ use wattle_common::Timestamp;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_placer::{Decision, GpuSet, JobFacts, JobKey, NodeKey};
 
-use crate::helpers::{arrive, cluster, decide, facts, learn, report, settle};
+use crate::helpers::{arrive, cluster, converge, decide, facts, learn, report};
 
 fn lasting(name: &str, gpus: u32, s: u64) -> JobFacts {
     JobFacts { duration_alone: Some(Duration::from_secs(s)), ..facts(name, gpus) }
@@ -32,7 +32,7 @@ fn srtf_stops_the_longest_job_and_fills_gaps() {
         long on n0:0,1,2: its share of the GPUs: 3 GPUs
         unknown on n0:3: its share of the GPUs: 1 GPU
     "#]]
-    .assert_eq(&settle(&mut site, &*srtf));
+    .assert_eq(&converge(&mut site, &*srtf));
     // The long job has 900 s left and does not fit with the short one; a longer one does.
     pass(&mut site, 100);
     report(&mut site, long, 10, 100);
@@ -45,7 +45,7 @@ fn srtf_stops_the_longest_job_and_fills_gaps() {
         nearly on n0:2,3: its share of the GPUs: 2 GPUs
         long waits: 1 job has precedence
     "#]]
-    .assert_eq(&settle(&mut site, &*srtf));
+    .assert_eq(&converge(&mut site, &*srtf));
     // Completed work counts: 900 s are less than 950 s.
     site.end("short");
     expect_test::expect![[r#"
@@ -54,7 +54,7 @@ fn srtf_stops_the_longest_job_and_fills_gaps() {
         long on n0:1,2,3: its share of the GPUs: 3 GPUs
         nearly waits: 1 job has precedence
     "#]]
-    .assert_eq(&settle(&mut site, &*srtf));
+    .assert_eq(&converge(&mut site, &*srtf));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn tiresias_stops_jobs_at_their_threshold_and_requests_a_round_then() {
         third on n0:2,3: its share of the GPUs: 2 GPUs
         first waits: 2 jobs have precedence
     "#]]
-    .assert_eq(&settle(&mut site, &*tiresias));
+    .assert_eq(&converge(&mut site, &*tiresias));
     // Both others have attained as much now: running jobs continue until they complete.
     pass(&mut site, 2_000);
     assert!(decide(&mut site, &*tiresias).is_empty());
@@ -89,7 +89,7 @@ fn tiresias_stops_jobs_at_their_threshold_and_requests_a_round_then() {
     expect_test::expect![[r#"
         first on n0:0,1,2,3: its share of the GPUs: 4 GPUs
     "#]]
-    .assert_eq(&settle(&mut site, &*tiresias));
+    .assert_eq(&converge(&mut site, &*tiresias));
 }
 
 /// Also without arrivals and completions.
@@ -106,7 +106,7 @@ fn tiresias_separates_co_tenants_of_another_policy() {
         other stopped for 2: its share of the GPUs: 2 GPUs
         other on n0:2,3: its share of the GPUs: 2 GPUs
     "#]]
-    .assert_eq(&settle(&mut site, &*policy("tiresias").unwrap()));
+    .assert_eq(&converge(&mut site, &*policy("tiresias").unwrap()));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn gandiva_pairs_only_if_demand_exceeds_the_gpus() {
         a on n0:0: its share of the GPUs: 1 GPU
         b on n0:1: its share of the GPUs: 1 GPU
     "#]]
-    .assert_eq(&settle(&mut site, &*gandiva));
+    .assert_eq(&converge(&mut site, &*gandiva));
     // Speeds of two heavy jobs sum to 0.76: they are not paired, nor are jobs of unequal size.
     for (name, gpus, class) in
         [("heavy", 1, Some(2)), ("heavier", 1, Some(2)), ("wide", 2, Some(0)), ("unknown", 1, None)]
@@ -140,7 +140,7 @@ fn gandiva_pairs_only_if_demand_exceeds_the_gpus() {
         heavy on n0:0, observed: demand exceeds the GPUs; normalised speeds with a sum to 1.60, threshold 1
         heavier on n0:1, observed: demand exceeds the GPUs; normalised speeds with b sum to 1.60, threshold 1
         wide waits: 2 jobs have precedence
-    "#]].assert_eq(&settle(&mut site, &*gandiva));
+    "#]].assert_eq(&converge(&mut site, &*gandiva));
     // A pair whose new prediction is below the threshold is separated.
     let a = site.job_key(&"a".parse().unwrap()).unwrap();
     learn(&mut site, a, 2);
@@ -149,7 +149,7 @@ fn gandiva_pairs_only_if_demand_exceeds_the_gpus() {
         heavy stopped: 2 jobs have precedence
         heavy waits: 2 jobs have precedence
     "#]]
-    .assert_eq(&settle(&mut site, &*gandiva));
+    .assert_eq(&converge(&mut site, &*gandiva));
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn gandiva_separates_pairs_once_all_jobs_fit() {
     for name in ["a", "b", "c"] {
         arrive(&mut site, facts(name, 1), Some(0));
     }
-    settle(&mut site, &*gandiva);
+    converge(&mut site, &*gandiva);
     let of = |site: &Site, name: &str| site.job_key(&name.parse().unwrap()).unwrap();
     // The exclusive job completes.
     let alone: Vec<JobKey> = ["a", "b", "c"]
@@ -173,7 +173,7 @@ fn gandiva_separates_pairs_once_all_jobs_fit() {
     let [alone] = alone[..] else { panic!("two of three share: {alone:?}") };
     site.job_ended(alone);
     site.pass(SETTLED);
-    let plans = settle(&mut site, &*gandiva);
+    let plans = converge(&mut site, &*gandiva);
     assert!(plans.contains("stopped for 1"), "{plans}");
     assert!(site.nodes().iter().all(|node| node.tenants(0).len() == 1), "{plans}");
 }
@@ -189,7 +189,7 @@ fn afs_doubles_the_job_that_gains_most_per_gpu_and_shrinks_it_for_new_jobs() {
         light on n0:0,1,2,3: its share of the GPUs: 4 GPUs
         heavy on n0:4,5,6,7: its share of the GPUs: 4 GPUs
     "#]]
-    .assert_eq(&settle(&mut site, &*afs));
+    .assert_eq(&converge(&mut site, &*afs));
     site.pass(SETTLED);
     for name in ["x", "y"] {
         arrive(&mut site, ranging(name, 2, 2), Some(1));
@@ -202,7 +202,7 @@ fn afs_doubles_the_job_that_gains_most_per_gpu_and_shrinks_it_for_new_jobs() {
         x on n0:4,5: its share of the GPUs: 2 GPUs
         y on n0:6,7: its share of the GPUs: 2 GPUs
     "#]]
-    .assert_eq(&settle(&mut site, &*afs));
+    .assert_eq(&converge(&mut site, &*afs));
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn one_clock_applies_to_all_jobs_and_zeus_chooses_for_each() {
     expect_test::expect![[r#"
         a on n0:0 at 1080 MHz: head of the queue; first fit in node order
     "#]]
-    .assert_eq(&settle(&mut site, &*policy("fifo@1080").unwrap()));
+    .assert_eq(&converge(&mut site, &*policy("fifo@1080").unwrap()));
     // Zeus: (160 + 200) / 2 / 0.95 = 189 joules per step at 1200 MHz, 200 by default, 194 at 1080 MHz.
     arrive(&mut site, facts("b", 1), Some(1));
     arrive(&mut site, facts("c", 1), None);
@@ -233,7 +233,7 @@ fn one_clock_applies_to_all_jobs_and_zeus_chooses_for_each() {
         b on n0:0 at 1200 MHz: head of the queue; first fit in node order
         c on n0:1: head of the queue; first fit in node order
     "#]]
-    .assert_eq(&settle(&mut site, &*policy("fifo+zeus").unwrap()));
+    .assert_eq(&converge(&mut site, &*policy("fifo+zeus").unwrap()));
     let c = site.job_key(&"c".parse().unwrap()).unwrap();
     learn(&mut site, c, 0);
     let plan = decide(&mut site, &*policy("fifo+zeus").unwrap());

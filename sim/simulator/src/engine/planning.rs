@@ -135,7 +135,7 @@ impl Engine<'_> {
                     self.totals.undone += 1;
                     undone = true;
                 }
-                Decision::Settle { .. } | Decision::Reject { .. } => {}
+                Decision::Confirm { .. } | Decision::Reject { .. } => {}
             }
         }
         self.apply_node_decisions(plan);

@@ -311,7 +311,7 @@ impl Engine<'_> {
                     recorder.ended(job, now_us, Some(reason.clone()));
                 }
                 Decision::Set { .. } => recorder.recording.jobs[job as usize].resets += 1,
-                Decision::Settle { .. } | Decision::Reject { .. } => {}
+                Decision::Confirm { .. } | Decision::Reject { .. } => {}
             }
         }
         for decision in &plan.nodes {

@@ -253,8 +253,8 @@ impl Engine<'_> {
     /// jobs that is observed. `jobs` is sorted.
     pub(super) fn schedule_epochs(&mut self, jobs: &[u32]) {
         for (_, observed) in self.controller.state().observed() {
-            let Some(observation) = observed.state.observation() else { continue };
-            for mark in &observation.marks {
+            let Some(trial) = observed.state.trial() else { continue };
+            for mark in &trial.marks {
                 let job = self.jobs.of(mark.job);
                 let Some((_, step)) = mark.from else { continue };
                 if jobs.binary_search(&job).is_err() {
@@ -262,7 +262,7 @@ impl Engine<'_> {
                 }
                 let running = &self.jobs[job];
                 if running.resume_us > self.now_us {
-                    // The restart time does not count as observation.
+                    // The restart time does not count as trial.
                     let version = running.version;
                     self.events.schedule(running.resume_us, Event::Resumed, job, version);
                     continue;

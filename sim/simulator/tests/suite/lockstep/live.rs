@@ -118,7 +118,7 @@ pub(super) fn replay(
             live.wake(now);
         }
         if now.as_us() < last {
-            live.settle(now);
+            live.converge(now);
         }
     }
     (live.made, observed.rounds())
@@ -239,7 +239,7 @@ impl<'r> Live<'r> {
     }
 
     /// Wakes the placer until nothing is due at `now`, with reports in between.
-    fn settle(&mut self, now: Timestamp) {
+    fn converge(&mut self, now: Timestamp) {
         for _ in 0..20 {
             let acts = self.wake(now);
             self.report(now);
@@ -247,7 +247,7 @@ impl<'r> Live<'r> {
                 return;
             }
         }
-        panic!("the placer does not settle at {now}");
+        panic!("the placer does not converge at {now}");
     }
 
     fn next_wake(&self) -> Option<Timestamp> {
@@ -258,7 +258,7 @@ impl<'r> Live<'r> {
     fn pass(&mut self, until: Timestamp) {
         while let Some(at) = self.next_wake().filter(|at| *at < until) {
             self.meter(at);
-            self.settle(at);
+            self.converge(at);
         }
     }
 

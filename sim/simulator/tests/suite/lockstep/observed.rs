@@ -36,7 +36,7 @@ impl Round {
         let jobs = state.running().chain(state.queue());
         let seen = |job: &Job| {
             let others = job.other_surfaces.iter().map(|known| &known.surface);
-            let marks = job.state.observation().into_iter().flat_map(|seen| &seen.marks);
+            let marks = job.state.trial().into_iter().flat_map(|seen| &seen.marks);
             JobSeen {
                 surfaces: job.surface.iter().chain(others).cloned().collect(),
                 progress: job.progress,
