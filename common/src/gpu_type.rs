@@ -5,33 +5,38 @@
 //! of a generic resource from NVML's name (`nvidia_a100-sxm4-80gb`, slurm.schedmd.com/gres.html);
 //! sites also configure short names of their own.
 
+/// Product lines, whose first words name no product: the model number, or a word of a Titan, follows.
+const FAMILIES: [&str; 5] = ["rtx", "gtx", "gt", "cmp", "titan"];
+/// Words anywhere behind the model number that name another product: `RTX 4000` and `RTX 4000 SFF Ada` are
+/// two cards.
+const SUFFIXES: [&str; 6] = ["ti", "super", "sff", "ada", "laptop", "maxq"];
+
 /// The words of a product name in lower case, without the vendor and the product line.
 fn words(name: &str) -> Vec<String> {
-    name.split([' ', '-', '_'])
-        .map(|word| {
-            word.chars()
-                .filter(char::is_ascii_alphanumeric)
-                .collect::<String>()
-                .to_ascii_lowercase()
-        })
+    name.to_ascii_lowercase()
+        .replace("max-q", "maxq")
+        .split([' ', '-', '_'])
+        .map(|word| word.chars().filter(char::is_ascii_alphanumeric).collect::<String>())
         .filter(|word| !word.is_empty())
-        .filter(|word| !matches!(word.as_str(), "nvidia" | "tesla" | "quadro" | "geforce"))
+        .filter(|word| !matches!(word.as_str(), "nvidia" | "tesla" | "quadro" | "geforce" | "grid"))
         .collect()
 }
 
 /// The type and the remaining words of a product name.
 fn split(name: &str) -> (String, Vec<String>) {
-    let mut words = words(name).into_iter().peekable();
+    let mut words = words(name).into_iter();
     let mut gpu_type = words.next().unwrap_or_default();
-    // A product family is only a type together with the model number.
-    if matches!(gpu_type.as_str(), "rtx" | "gtx" | "titan") {
-        gpu_type.push_str(&words.next().unwrap_or_default());
+    if FAMILIES.contains(&gpu_type.as_str()) {
+        // `RTX PRO 6000`, `TITAN V`, `GTX TITAN X`.
+        let mut more = if gpu_type == "titan" { 1 } else { 2 };
+        while more > 0 && !gpu_type.contains(|c: char| c.is_ascii_digit()) {
+            gpu_type.push_str(&words.next().unwrap_or_default());
+            more -= 1;
+        }
     }
-    // The RTX 6000 of the Ada generation is another product than the Quadro RTX 6000.
-    let is_suffix = |word: &String| matches!(word.as_str(), "ti" | "super" | "ada");
-    if let Some(suffix) = words.next_if(is_suffix) {
-        gpu_type.push_str(&suffix);
-    }
+    let (suffixes, words): (Vec<String>, Vec<String>) =
+        words.partition(|word| SUFFIXES.contains(&word.as_str()));
+    gpu_type.extend(suffixes);
     let gpu_type = match gpu_type.as_str() {
         "" => "unknown",
         // Short names that sites configure; `l` marks the larger memory.
@@ -41,7 +46,7 @@ fn split(name: &str) -> (String, Vec<String>) {
         "a100l" => "a100",
         other => other,
     };
-    (gpu_type.to_owned(), words.collect())
+    (gpu_type.to_owned(), words)
 }
 
 /// The type of the GPU named `name`: lower-case letters and digits.
@@ -74,8 +79,24 @@ pub fn variants_of(name: &str) -> Vec<String> {
     variants.chain([gpu_type.clone()]).collect()
 }
 
+/// Whether a GPU of this type shares its module with a CPU: Grace Hopper and Grace Blackwell, which NVIDIA
+/// names `GH` or `GB` with a number.
+///
+/// ```
+/// use wattle_common::gpu_type::is_superchip;
+///
+/// assert!(is_superchip("gh200") && is_superchip("gb200"));
+/// assert!(!is_superchip("h200") && !is_superchip("b200"));
+/// ```
+#[must_use]
+pub fn is_superchip(gpu_type: &str) -> bool {
+    let number = gpu_type.strip_prefix("gh").or_else(|| gpu_type.strip_prefix("gb"));
+    number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit()))
+}
+
 /// Whether `name` is a part of a GPU by NVIDIA's Multi-Instance GPU (MIG), as `a100_3g.20gb` or
-/// `1g.5gb`: a number of compute slices and the memory (NVIDIA MIG User Guide).
+/// `1g.5gb`: a number of compute slices and the memory (NVIDIA MIG User Guide). Sites that name slices themselves
+/// mostly keep the word: `mig-small`, `a100_mig20`.
 ///
 /// ```
 /// use wattle_common::gpu_type::is_slice;
@@ -86,8 +107,9 @@ pub fn variants_of(name: &str) -> Vec<String> {
 #[must_use]
 pub fn is_slice(name: &str) -> bool {
     name.to_ascii_lowercase().split(['_', ' ', '-', '.', '+', ':']).any(|word| {
+        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         let slices = word.strip_suffix('g').unwrap_or_default();
-        !slices.is_empty() && slices.bytes().all(|byte| byte.is_ascii_digit())
+        (!slices.is_empty() && is_number(slices)) || word.strip_prefix("mig").is_some_and(is_number)
     })
 }
 
@@ -117,6 +139,21 @@ mod tests {
             ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"),
             ("NVIDIA RTX A6000", "rtxa6000"),
             ("NVIDIA TITAN V", "titanv"),
+            ("NVIDIA TITAN RTX", "titanrtx"),
+            ("GeForce GTX TITAN X", "gtxtitanx"),
+            ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtxpro6000"),
+            ("NVIDIA RTX PRO 4500 Blackwell", "rtxpro4500"),
+            ("Quadro RTX 4000", "rtx4000"),
+            ("NVIDIA RTX 4000 Ada Generation", "rtx4000ada"),
+            ("NVIDIA RTX 4000 SFF Ada Generation", "rtx4000sffada"),
+            ("NVIDIA RTX 2000 Ada Generation Laptop GPU", "rtx2000adalaptop"),
+            ("NVIDIA GeForce RTX 4070 Ti", "rtx4070ti"),
+            ("NVIDIA GeForce RTX 4070 Ti SUPER", "rtx4070tisuper"),
+            ("NVIDIA GeForce RTX 2080 Super with Max-Q Design", "rtx2080supermaxq"),
+            ("NVIDIA GeForce GT 1030", "gt1030"),
+            ("NVIDIA CMP 170HX", "cmp170hx"),
+            ("GRID A100-40C", "a100"),
+            ("NVIDIA GB10", "gb10"),
             ("", "unknown"),
             ("NVIDIA", "unknown"),
             ("Tesla  ü-K80", "k80"),
@@ -148,10 +185,19 @@ mod tests {
 
     #[test]
     fn slices_are_recognised() {
-        for name in ["1g.5gb", "a100_3g.20gb", "nvidia_h100_80gb_hbm3_1g.10gb", "1g.10gb+me"] {
+        for name in [
+            "1g.5gb",
+            "a100_3g.20gb",
+            "nvidia_h100_80gb_hbm3_1g.10gb",
+            "1g.10gb+me",
+            "mig-small",
+            "a100_mig20",
+        ] {
             assert!(is_slice(name), "{name}");
         }
-        for name in ["a100", "nvidia_a100-sxm4-80gb", "gb200", "rtx_a6000", "", "g"] {
+        for name in
+            ["a100", "nvidia_a100-sxm4-80gb", "gb200", "rtx_a6000", "", "g", "migraine", "small"]
+        {
             assert!(!is_slice(name), "{name}");
         }
     }

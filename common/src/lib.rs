@@ -28,6 +28,7 @@ pub mod rng;
 pub mod subject;
 pub mod time;
 pub mod topology;
+pub mod total;
 pub mod units;
 
 pub use aim::Aim;

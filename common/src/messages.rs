@@ -47,7 +47,7 @@ pub use reply::Reply;
 pub use request::{CancelJob, SubmitJob};
 pub use service_lease::{LeaseHolder, ServiceLease};
 pub use store_restored::StoreRestored;
-pub use summary::{GpuSummary, JobSummary, NodeSummary, ReadSummary};
+pub use summary::{GpuSummary, JobSummary, Meter, NodeSummary, ReadSummary};
 pub use surface::{Estimate, Surface, SurfacePoint};
 pub use telemetry::{GpuSample, TelemetryBatch, TenantSample};
 pub use window::{JobWindow, Neighbour};

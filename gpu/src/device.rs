@@ -19,7 +19,7 @@ pub trait Driver: Send {
     /// Properties of a GPU. They are constant while the service runs.
     ///
     /// # Errors
-    /// If the GPU does not respond, or does not report its name, UUID or memory size.
+    /// If the GPU does not respond, or does not report its name or UUID.
     fn info(&self, gpu: GpuIndex) -> Result<GpuInfo, GpuError>;
 
     /// Current readings of a GPU. A quantity that cannot be read is `None`.
@@ -64,8 +64,8 @@ pub struct GpuInfo {
     pub name: String,
     /// GPU type derived from the name by [`crate::gpu_type_of`], e.g. `v100`.
     pub gpu_type: String,
-    /// Device memory, MiB.
-    pub memory_mib: u64,
+    /// Device memory, MiB; absent if the GPU does not report it.
+    pub memory_mib: Option<u64>,
     /// Default power cap; absent if the GPU has no power cap.
     pub cap_default: Option<Power>,
     /// Lowest settable power cap.
@@ -82,18 +82,31 @@ pub struct GpuReading {
     /// Power draw. NVML averages it over one second on Ampere, except GA100 (A100, A30), and later; on
     /// other GPUs it is instantaneous.
     pub power: Option<Power>,
-    /// Energy since the driver was loaded. See [`crate::EnergyCounter`] for differences.
+    /// Power draw at this instant, where [`Self::power`] may be a mean and the driver has both (NVML's field
+    /// `NVML_FI_DEV_POWER_INSTANT`, drivers of 2023 and later).
+    pub power_instant: Option<Power>,
+    /// Energy of the GPU since the driver was loaded. See [`crate::EnergyCounter`] for differences.
     pub energy_total: Option<Energy>,
+    /// Energy of the module that the GPU is a part of, since the driver was loaded. On a GPU that shares its
+    /// module with a CPU, NVML's counter covers the module (ml-energy/zeus, pull request 172, for GH200), so
+    /// it is no energy of the GPU.
+    pub energy_module: Option<Energy>,
+    /// Whether the driver states that the GPU supports no reading of its power and none of its energy.
+    pub has_no_meter: bool,
     /// Share of time in which a kernel ran, percent.
     pub utilization_gpu_percent: Option<u8>,
     /// Share of time in which device memory was read or written, percent.
     pub utilization_memory_percent: Option<u8>,
     /// Device memory in use, MiB.
     pub memory_used_mib: Option<u64>,
+    /// Free device memory, MiB. The driver's own memory is neither in use nor free.
+    pub memory_free_mib: Option<u64>,
     /// SM clock.
     pub clock: Option<Frequency>,
     /// Power cap in force.
     pub cap: Option<Power>,
+    /// The lowest of all limits on its power, of which the cap is one.
+    pub cap_enforced: Option<Power>,
     /// Temperature, degrees Celsius.
     pub temperature_c: Option<u16>,
     /// NVML's throttle reasons, a bit set.

@@ -67,7 +67,7 @@ impl FakeDriver {
                     uuid: format!("GPU-fake-{index}"),
                     name: "Tesla V100-SXM2-16GB".to_owned(),
                     gpu_type: "v100".to_owned(),
-                    memory_mib: 16_384,
+                    memory_mib: Some(16_384),
                     cap_default: Some(Power::from_w(300)),
                     cap_min: Some(Power::from_w(100)),
                     cap_max: Some(Power::from_w(300)),

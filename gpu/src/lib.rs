@@ -24,7 +24,7 @@ pub use device::{Driver, GpuInfo, GpuReading, ProcessReading};
 pub use error::GpuError;
 pub use health::{GpuHealth, Slowdown};
 pub use read_only::ReadOnlyDriver;
-pub use wattle_common::gpu_type::gpu_type_of;
+pub use wattle_common::gpu_type::{gpu_type_of, is_superchip};
 
 /// Environment variable with the path of the NVML library to load instead of the system's.
 pub const LIBRARY_ENV: &str = "WATTLE_NVML_LIBRARY";

@@ -2,8 +2,8 @@
 //!
 //! The library is loaded when a driver is opened, so services build and start without one. The
 //! caller selects the library: the system's, or one that simulates a node. NVML's return codes map
-//! to the variants of [`GpuError`]. A single failed reading becomes `None`; only a lost GPU or an
-//! absent driver fails a complete [`Driver::read`].
+//! to the variants of [`GpuError`]. A single failed reading becomes `None`: a GPU without one works. Only a
+//! lost GPU or an absent driver fails a complete [`Driver::read`].
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::FieldValueSample;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::{
-    NVML_FI_DEV_REMAPPED_FAILURE, NVML_FI_DEV_REMAPPED_PENDING,
+    NVML_FI_DEV_POWER_INSTANT, NVML_FI_DEV_REMAPPED_FAILURE, NVML_FI_DEV_REMAPPED_PENDING,
 };
 use nvml_wrapper::{Device, Nvml};
 use wattle_common::messages::MemoryRepair;
@@ -24,6 +24,7 @@ use wattle_common::{Frequency, GpuIndex, Power};
 
 use crate::{
     Driver, GpuError, GpuHealth, GpuInfo, GpuReading, ProcessReading, Slowdown, gpu_type_of,
+    is_superchip,
 };
 
 /// Default library: the name that every NVIDIA driver installs.
@@ -37,6 +38,17 @@ pub struct NvmlDriver {
     library: PathBuf,
     /// Driver timestamp of the newest process sample already read, per GPU.
     newest_sample_us: BTreeMap<GpuIndex, u64>,
+    /// What is known of a GPU for its readings.
+    traits: BTreeMap<GpuIndex, Traits>,
+}
+
+/// Constant properties of a GPU that decide how it is read.
+#[derive(Clone, Copy, Debug)]
+struct Traits {
+    /// Whether its energy counter covers its module.
+    counts_module: bool,
+    /// Whether the driver has its power at an instant beside a mean.
+    has_power_instant: bool,
 }
 
 /// The error of the dynamic loader or the driver without the library's name, which its message has already.
@@ -59,7 +71,7 @@ impl NvmlDriver {
         let nvml = Nvml::builder().lib_path(OsStr::new(&library)).init().map_err(|error| {
             GpuError::DriverAbsent { library: library.clone(), detail: cause(&error, &library) }
         })?;
-        Ok(Self { nvml, library, newest_sample_us: BTreeMap::new() })
+        Ok(Self { nvml, library, newest_sample_us: BTreeMap::new(), traits: BTreeMap::new() })
     }
 
     fn device(&self, gpu: GpuIndex, operation: &'static str) -> Result<Device<'_>, GpuError> {
@@ -79,9 +91,7 @@ impl NvmlDriver {
             NvmlError::GpuLost | NvmlError::ResetRequired | NvmlError::IrqIssue => {
                 GpuError::Lost { gpu, operation }
             }
-            NvmlError::NotSupported
-            | NvmlError::FailedToLoadSymbol(_)
-            | NvmlError::FunctionNotFound => GpuError::Unsupported { gpu, operation },
+            unsupported if is_unsupported(&unsupported) => GpuError::Unsupported { gpu, operation },
             NvmlError::NoPermission => GpuError::Refused {
                 gpu,
                 operation,
@@ -106,6 +116,36 @@ impl NvmlDriver {
         }
     }
 
+    /// A quantity that a GPU may lack. Only a lost GPU and an absent driver are errors.
+    fn optional<T>(
+        &self,
+        gpu: GpuIndex,
+        operation: &'static str,
+        result: Result<T, NvmlError>,
+    ) -> Result<Option<T>, GpuError> {
+        match result.map_err(|error| self.error(gpu, operation, error)) {
+            Ok(value) => Ok(Some(value)),
+            Err(fatal @ (GpuError::Lost { .. } | GpuError::DriverAbsent { .. })) => Err(fatal),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// How a GPU is read.
+    fn traits(&mut self, gpu: GpuIndex) -> Result<Traits, GpuError> {
+        if let Some(known) = self.traits.get(&gpu) {
+            return Ok(*known);
+        }
+        let operation = "read the device properties";
+        let device = self.device(gpu, operation)?;
+        let name = device.name().map_err(|error| self.error(gpu, operation, error))?;
+        let traits = Traits {
+            counts_module: is_superchip(&gpu_type_of(&name)),
+            has_power_instant: power_instant(&device).is_some(),
+        };
+        self.traits.insert(gpu, traits);
+        Ok(traits)
+    }
+
     /// Mean GPU share of each process since the sample at `since_us`, and the time of the newest
     /// sample.
     fn process_shares(device: &Device<'_>, since_us: u64) -> (BTreeMap<u32, u8>, u64) {
@@ -125,6 +165,24 @@ impl NvmlDriver {
             .filter_map(|(pid, (sum, count))| Some((pid, u8::try_from(sum / count).ok()?)))
             .collect();
         (shares, newest)
+    }
+}
+
+/// Whether the GPU or its driver has no such function.
+const fn is_unsupported(error: &NvmlError) -> bool {
+    matches!(
+        error,
+        NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound
+    )
+}
+
+/// Power at this instant, of the GPU alone.
+fn power_instant(device: &Device<'_>) -> Option<Power> {
+    let samples = device.field_values_for(&[FieldId(NVML_FI_DEV_POWER_INSTANT)]).ok()?;
+    match samples.into_iter().next()?.ok()?.value.ok()? {
+        SampleValue::U32(milliwatts) => Some(Power::from_mw(u64::from(milliwatts))),
+        SampleValue::U64(milliwatts) => Some(Power::from_mw(milliwatts)),
+        SampleValue::F64(_) | SampleValue::I64(_) => None,
     }
 }
 
@@ -179,7 +237,9 @@ impl Driver for NvmlDriver {
             uuid: device.uuid().map_err(fail)?,
             gpu_type: gpu_type_of(&name),
             name,
-            memory_mib: device.memory_info().map_err(fail)?.total / MIB,
+            memory_mib: self
+                .optional(gpu, operation, device.memory_info())?
+                .map(|memory| memory.total / MIB),
             cap_default: device.power_management_limit_default().ok().map(watts),
             cap_min: limits.as_ref().map(|limits| watts(limits.min_limit)),
             cap_max: limits.as_ref().map(|limits| watts(limits.max_limit)),
@@ -189,19 +249,17 @@ impl Driver for NvmlDriver {
 
     fn read(&mut self, gpu: GpuIndex) -> Result<GpuReading, GpuError> {
         let operation = "read the sensors";
+        let Traits { counts_module, has_power_instant } = self.traits(gpu)?;
         let device = self.device(gpu, operation)?;
-        // Every GPU reports power, so this call detects a lost GPU or driver. Any other failure
-        // only makes the reading absent.
-        let power = match device.power_usage() {
-            Ok(milliwatts) => Some(Power::from_mw(u64::from(milliwatts))),
-            Err(error) => match self.error(gpu, operation, error) {
-                fatal @ (GpuError::Lost { .. } | GpuError::DriverAbsent { .. }) => {
-                    return Err(fatal);
-                }
-                _ => None,
-            },
-        };
-        let utilization = device.utilization_rates().ok();
+        // A lost GPU fails each of these calls; one that lacks a quantity fails its own.
+        let power = device.power_usage();
+        let energy = device.total_energy_consumption();
+        let has_no_meter = power.as_ref().is_err_and(is_unsupported)
+            && (counts_module || energy.as_ref().is_err_and(is_unsupported));
+        let power = self.optional(gpu, operation, power)?;
+        let energy = self.optional(gpu, operation, energy)?.map(Energy::from_mj);
+        let utilization = self.optional(gpu, operation, device.utilization_rates())?;
+        let memory = self.optional(gpu, operation, device.memory_info())?;
         let running = device.running_compute_processes().ok();
         let since_us = self.newest_sample_us.get(&gpu).copied().unwrap_or(0);
         let (shares, newest_us) = match &running {
@@ -224,13 +282,21 @@ impl Driver for NvmlDriver {
             processes
         });
         let reading = GpuReading {
-            power,
-            energy_total: device.total_energy_consumption().ok().map(Energy::from_mj),
+            power: power.map(|milliwatts| Power::from_mw(u64::from(milliwatts))),
+            power_instant: if has_power_instant { power_instant(&device) } else { None },
+            energy_total: energy.filter(|_| !counts_module),
+            energy_module: energy.filter(|_| counts_module),
+            has_no_meter,
             utilization_gpu_percent: utilization.as_ref().and_then(|u| percent(u.gpu)),
             utilization_memory_percent: utilization.as_ref().and_then(|u| percent(u.memory)),
-            memory_used_mib: device.memory_info().ok().map(|memory| memory.used / MIB),
+            memory_used_mib: memory.as_ref().map(|memory| memory.used / MIB),
+            memory_free_mib: memory.as_ref().map(|memory| memory.free / MIB),
             clock: device.clock_info(Clock::SM).ok().map(Frequency::from_mhz),
             cap: device.power_management_limit().ok().map(|mw| Power::from_mw(u64::from(mw))),
+            cap_enforced: device
+                .enforced_power_limit()
+                .ok()
+                .map(|mw| Power::from_mw(u64::from(mw))),
             temperature_c: device
                 .temperature(TemperatureSensor::Gpu)
                 .ok()

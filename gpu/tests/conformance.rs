@@ -17,7 +17,8 @@ use wattle_common::messages::MemoryRepair;
 use wattle_common::{Frequency, GpuIndex, Power, env, units::Energy};
 use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{
-    Driver, EnergyCounter, EnergyStep, GpuError, GpuHealth, LIBRARY_ENV, Slowdown, gpu_type_of,
+    Driver, EnergyCounter, EnergyStep, GpuError, GpuHealth, GpuReading, LIBRARY_ENV, Slowdown,
+    gpu_type_of,
 };
 
 const CHILD_STATE: &str = "WATTLE_TEST_STATE";
@@ -44,7 +45,7 @@ fn check_readings(driver: &mut dyn Driver) {
         let info = driver.info(gpu).unwrap();
         assert!(info.uuid.starts_with("GPU-"), "{}", info.uuid);
         assert_eq!(info.gpu_type, gpu_type_of(&info.name));
-        assert!(info.memory_mib > 1_000, "{} MiB", info.memory_mib);
+        assert!(info.memory_mib.is_none_or(|mib| mib > 1_000), "{:?} MiB", info.memory_mib);
         assert!(info.clocks.is_sorted(), "{:?}", info.clocks);
         let (Some(default), Some(min), Some(max)) = (info.cap_default, info.cap_min, info.cap_max)
         else {
@@ -56,7 +57,8 @@ fn check_readings(driver: &mut dyn Driver) {
         let power = reading.power.expect("data-centre GPUs report power");
         assert!(power > Power::from_w(5) && power < max.scale(1.5), "{power}");
         assert!(reading.utilization_gpu_percent.is_some_and(|percent| percent <= 100));
-        assert!(reading.memory_used_mib.is_some_and(|used| used <= info.memory_mib));
+        let used = reading.memory_used_mib.zip(info.memory_mib);
+        assert!(used.is_none_or(|(used, total)| used <= total), "{used:?}");
         assert!(reading.temperature_c.is_some_and(|celsius| (5..120).contains(&celsius)));
         let clock = reading.clock.expect("data-centre GPUs report the clock");
         assert!(info.clocks.last().is_none_or(|highest| clock <= *highest), "{clock}");
@@ -174,10 +176,52 @@ fn check_faults(driver: &mut dyn Driver, fault: impl Fn(&[&str])) {
     assert!(refused.to_string().contains("root"), "{refused}");
     fault(&["--gpu", "0", "clear"]);
 
-    fault(&["--gpu", "0", "unsupported:temperature"]);
-    let reading = driver.read(0).unwrap();
-    assert_eq!(reading.temperature_c, None, "an unsupported reading is absent, not zero");
-    assert!(reading.power.is_some());
+    check_lacking(driver, &fault);
+}
+
+/// A reading that a GPU lacks costs that reading only: it is absent, not zero, and the GPU works.
+fn check_lacking(driver: &mut dyn Driver, fault: impl Fn(&[&str])) {
+    let (info, all) = (driver.info(0).unwrap(), driver.read(0).unwrap());
+    assert!(all.power_instant.is_some() && all.energy_module.is_none() && !all.has_no_meter);
+    type Absent = fn(&GpuReading) -> bool;
+    let lacks: [(&str, Absent); 8] = [
+        ("memory", |read| read.memory_used_mib.is_none() && read.memory_free_mib.is_none()),
+        ("energy", |read| read.energy_total.is_none()),
+        ("power", |read| read.power.is_none() && read.power_instant.is_none()),
+        ("utilization", |read| read.utilization_gpu_percent.is_none()),
+        ("cap", |read| read.cap.is_none() && read.cap_enforced.is_none()),
+        ("clock", |read| read.clock.is_none()),
+        ("temperature", |read| read.temperature_c.is_none()),
+        ("processes", |read| read.processes.is_none()),
+    ];
+    let absent = |read: &GpuReading| lacks.map(|(_, is_absent)| is_absent(read));
+    assert_eq!(absent(&all), [false; 8]);
+    for (index, (name, _)) in lacks.iter().enumerate() {
+        fault(&["--gpu", "0", &format!("unsupported:{name}")]);
+        let read = driver.read(0).unwrap();
+        let expected: [bool; 8] = std::array::from_fn(|other| other == index);
+        assert_eq!(absent(&read), expected, "{name}: only this reading is absent");
+        assert!(!read.has_no_meter, "{name}: one meter is left");
+        let lacking = driver.info(0).unwrap();
+        assert_eq!(lacking.memory_mib, info.memory_mib.filter(|_| *name != "memory"));
+        assert_eq!(lacking.cap_max, info.cap_max.filter(|_| *name != "cap"));
+        assert_eq!(lacking.clocks.is_empty(), *name == "clock");
+        assert!(driver.health(0).is_ok(), "{name}");
+        fault(&["--gpu", "0", "clear"]);
+    }
+    fault(&["--gpu", "0", "unsupported:power"]);
+    fault(&["--gpu", "0", "unsupported:energy"]);
+    let read = driver.read(0).unwrap();
+    assert!(read.has_no_meter && read.power.is_none() && read.energy_total.is_none());
+    assert!(driver.health(0).is_ok());
+    fault(&["--gpu", "0", "lost"]);
+    let lost = driver.read(0).unwrap_err();
+    assert!(matches!(lost, GpuError::Lost { gpu: 0, .. }), "without a meter too: {lost:?}");
+    fault(&["--gpu", "0", "clear"]);
+    fault(&["--gpu", "0", "unsupported:cap-setting"]);
+    let refused = driver.set_cap(0, info.cap_min.unwrap()).unwrap_err();
+    assert!(matches!(refused, GpuError::Unsupported { .. }), "{refused:?}");
+    assert!(driver.cap(0).is_ok());
     fault(&["--gpu", "0", "clear"]);
 }
 

@@ -20,7 +20,7 @@ fn test_cluster(sizes: &[u32]) -> crate::state::cluster::ClusterState {
             id: format!("n{i}").parse().expect("an id"),
             gpu_type: "v100".to_owned(),
             gpus,
-            memory_mib: 16_384,
+            memory_mib: Some(16_384),
             healthy: u64::MAX,
             watts: None,
             host: None,

@@ -17,8 +17,8 @@ pub struct GpuFacts {
     pub uuid: String,
     /// Its type, such as `v100`.
     pub gpu_type: String,
-    /// Device memory in MiB.
-    pub memory_mib: u64,
+    /// Device memory in MiB; absent: it does not report it.
+    pub memory_mib: Option<u64>,
     /// Its default cap.
     pub cap_default: Option<Power>,
     /// The lowest and the highest cap it supports; absent if it supports none.
@@ -38,6 +38,8 @@ pub struct GpuStatus {
     pub clock: Option<Frequency>,
     /// Its energy counter, which restarts with the driver and with a reset of the GPU.
     pub energy_total: Option<Energy>,
+    /// Whether it supports neither power nor energy readings.
+    pub no_meter: bool,
     /// Its modes and faults.
     pub health: GpuHealth,
 }
@@ -143,6 +145,8 @@ pub(crate) struct GpuState {
     pub(crate) healthy: bool,
     pub(crate) conditions: Conditions,
     pub(crate) energy: EnergyCounter,
+    /// Whether it supports neither power nor energy readings.
+    pub(crate) no_meter: bool,
     /// The actual cap, as last read or set; absent: not known at present.
     pub(crate) cap: Option<Power>,
     /// The last known cap.
@@ -154,6 +158,14 @@ pub(crate) struct GpuState {
     /// The cap by the order or the safe state, before the node's limit.
     pub(crate) requested_cap: Option<Power>,
     pub(crate) target: Target,
+    /// The desired cap and clock, where it supports none: nothing is set.
+    pub(crate) advised: Target,
+    /// Whether the driver stated that it cannot set a cap, though it states limits for one.
+    pub(crate) cap_unsupported: bool,
+    /// Whether the driver stated that it cannot lock the clock, though it lists clocks.
+    pub(crate) clock_unsupported: bool,
+    /// Whether it is in the log that it supports no cap, and no lock of its clock.
+    pub(crate) noted: (bool, bool),
     /// Why the desired cap or clock is not the target.
     pub(crate) rejected: Option<String>,
     /// Why the driver did not set the cap, until it does.
@@ -179,12 +191,17 @@ impl GpuState {
             healthy: true,
             conditions: Conditions::default(),
             energy: EnergyCounter::default(),
+            no_meter: false,
             cap: None,
             cap_last: None,
             clock: None,
             clock_unverified: false,
             requested_cap: None,
             target: Target { cap: None, clock: None },
+            advised: Target { cap: None, clock: None },
+            cap_unsupported: false,
+            clock_unsupported: false,
+            noted: (false, false),
             rejected: None,
             cap_error: None,
             clock_error: None,
@@ -200,14 +217,44 @@ impl GpuState {
     pub(crate) fn set_safe_target(&mut self, cap: Option<Power>) {
         self.requested_cap = cap;
         self.target = Target { cap, clock: None };
+        self.advised = Target::default();
         self.rejected = None;
     }
 
+    /// The facts without the settings that the driver has refused as not supported.
+    pub(crate) fn supported(&self, facts: GpuFacts) -> GpuFacts {
+        GpuFacts {
+            cap_range: facts.cap_range.filter(|_| !self.cap_unsupported),
+            clock_range: facts.clock_range.filter(|_| !self.clock_unsupported),
+            ..facts
+        }
+    }
+
+    /// Whether the GPU was read and supports no cap.
+    pub(crate) fn has_no_cap(&self) -> bool {
+        !self.facts.uuid.is_empty() && self.facts.cap_range.is_none()
+    }
+
+    /// Whether the GPU was read and its clock cannot be locked.
+    pub(crate) fn has_no_lock(&self) -> bool {
+        !self.facts.uuid.is_empty() && self.facts.clock_range.is_none()
+    }
+
     /// Makes the desired cap and clock the target. A value that the GPU does not support is reported and
-    /// leaves the previous one in force; under a power limit the nearest supported cap is set.
+    /// leaves the previous one in force; under a power limit the nearest supported cap is set. Where the GPU
+    /// supports no setting at all, the desired one is advice.
     pub(crate) fn set_target(&mut self, desired: Option<&DesiredGpu>, power_limited: bool) {
         let mut rejected = Vec::new();
+        let (no_cap, no_lock) = (self.has_no_cap(), self.has_no_lock());
+        self.advised = Target {
+            cap: desired.and_then(|gpu| gpu.cap_mw).filter(|_| no_cap),
+            clock: desired.and_then(|gpu| gpu.clock_mhz_max).filter(|_| no_lock),
+        };
+        if no_cap {
+            self.requested_cap = None;
+        }
         match desired.and_then(|gpu| gpu.cap_mw) {
+            Some(_) if no_cap => {}
             Some(cap) => match self.facts.check_cap(cap) {
                 Ok(()) => self.requested_cap = Some(cap),
                 Err(error) => {
@@ -228,6 +275,7 @@ impl GpuState {
         }
         self.target.cap = self.requested_cap;
         match desired.and_then(|gpu| gpu.clock_mhz_max) {
+            Some(_) if no_lock => self.target.clock = None,
             Some(clock) => match self.facts.check_clock(clock) {
                 Ok(()) => self.target.clock = Some(clock),
                 Err(error) => rejected.push(error.to_string()),
@@ -247,8 +295,11 @@ impl GpuState {
         self.healthy && !self.is_mig()
     }
 
-    /// Forgets cap and clock, which are not known at present, and the energy counter.
+    /// Forgets cap and clock, which are not known at present, and the energy counter. Another driver may support
+    /// what the last one refused.
     pub(crate) fn forget_settings(&mut self) {
+        self.cap_unsupported = false;
+        self.clock_unsupported = false;
         self.energy.clear();
         self.cap = None;
         self.clock = None;
@@ -323,7 +374,7 @@ pub(crate) fn v100() -> GpuFacts {
     GpuFacts {
         uuid: "GPU-0".into(),
         gpu_type: "v100".into(),
-        memory_mib: 16_384,
+        memory_mib: Some(16_384),
         cap_default: Some(Power::from_w(300)),
         cap_range: Some((Power::from_w(100), Power::from_w(300))),
         clock_range: Some((Frequency::from_mhz(135), Frequency::from_mhz(1_530))),

@@ -279,6 +279,10 @@ impl PowerMachine {
                 }
                 state.cap_error = None;
             }
+            Err(error) if error.unsupported => {
+                state.cap_unsupported = true;
+                self.unsupported(gpu, out);
+            }
             Err(error) => {
                 state.cap_blocked = true;
                 store_error(&mut state.cap_error, gpu, error.message, out);
@@ -301,12 +305,25 @@ impl PowerMachine {
                 state.clock_error = None;
             }
             // A clock that cannot be locked is unlocked.
-            Err(error) if error.unsupported && clock.is_none() => state.clock = Some(None),
+            Err(error) if error.unsupported => {
+                state.clock = Some(None);
+                state.clock_unsupported = true;
+                self.unsupported(gpu, out);
+            }
             Err(error) => {
                 state.clock_blocked = true;
                 store_error(&mut state.clock_error, gpu, error.message, out);
             }
         }
+    }
+
+    /// The driver does not support a setting of this GPU: from now on it is advice.
+    fn unsupported(&mut self, gpu: GpuIndex, out: &mut Vec<Action>) {
+        let safe = Safe { settings: &self.settings, caps: &self.caps, stopping: self.stopping };
+        let Some(state) = self.gpus.get_mut(&gpu) else { return };
+        state.facts = state.supported(state.facts.clone());
+        set_target(state, gpu, self.lease.as_ref(), safe, out);
+        readings::note_unsupported(gpu, state, out);
     }
 
     fn report(&mut self, now: Timestamp, heartbeat: bool, out: &mut Vec<Action>) {
@@ -328,9 +345,12 @@ impl PowerMachine {
             clock_mhz_max: state.clock.flatten(),
             clock_mhz_supported_min: state.facts.clock_range.map(|(lowest, _)| lowest),
             clock_mhz_supported_max: state.facts.clock_range.map(|(_, highest)| highest),
-            cap_mw_advised: state.target.cap.filter(|_| advises),
-            clock_mhz_max_advised: state.target.clock.filter(|_| advises),
+            cap_mw_advised: state.target.cap.filter(|_| advises).or(state.advised.cap),
+            clock_mhz_max_advised: state.target.clock.filter(|_| advises).or(state.advised.clock),
             last_error: state.last_error(),
+            no_meter: state.no_meter,
+            cap_unsupported: state.has_no_cap(),
+            clock_unsupported: state.has_no_lock(),
             health: Some(state.conditions.report()),
         });
         let report = PowerReport {

@@ -48,6 +48,16 @@ pub enum Note {
         /// The cause.
         error: String,
     },
+    /// A GPU supports no power cap.
+    NoCap {
+        /// The GPU.
+        gpu: GpuIndex,
+    },
+    /// A GPU's clock cannot be locked.
+    NoLock {
+        /// The GPU.
+        gpu: GpuIndex,
+    },
     /// Another program changed a GPU's cap; it is set again.
     CapChanged {
         /// The GPU.
@@ -149,6 +159,14 @@ impl fmt::Display for Note {
                  {lowest}: correct node_limit_w, or find the GPU that refuses its cap"
             ),
             Self::NotApplied { gpu, error } => write!(f, "GPU {gpu}: not set: {error}"),
+            Self::NoCap { gpu } => write!(
+                f,
+                "GPU {gpu} supports no power cap: it is advised only, and its node counts with the power that \
+                 the GPU can draw"
+            ),
+            Self::NoLock { gpu } => {
+                write!(f, "GPU {gpu}: its clock cannot be locked: clocks are advised only")
+            }
             Self::CapChanged { gpu, set, found: Some(found) } => {
                 write!(f, "GPU {gpu}: cap was set to {set} and is {found}: set again")
             }

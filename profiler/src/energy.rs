@@ -1,6 +1,7 @@
 //! The energy of a GPU since its last reading.
 //!
-//! It comes from the GPU's energy counter if there is one, otherwise from integrating power. Three
+//! It comes from the GPU's energy counter if there is one, otherwise from integrating power. The counter of a
+//! whole module, with its CPU, is not the GPU's. A GPU may support neither reading. Three
 //! faults occur in practice and are distinguished: a counter that restarts (the driver was
 //! reloaded), one that does not advance under load (power is integrated until it does), and a gap
 //! too long to integrate over. Energy that was not measured completely is marked with its cause
@@ -9,7 +10,7 @@
 use std::time::Duration;
 
 use wattle_common::bounds::{GPU_POWER_W_MAX, METER_GRACE};
-use wattle_common::messages::UnknownCause;
+use wattle_common::messages::{Meter, UnknownCause};
 use wattle_common::units::{Energy, EnergyMeter};
 use wattle_common::{Power, Timestamp};
 use wattle_gpu::{EnergyCounter, EnergyStep, GpuReading};
@@ -142,6 +143,20 @@ impl EnergyMeasure {
         self.restarted
     }
 
+    /// How the energy is measured by this reading; `None`: not known, because nothing was read this time.
+    #[must_use]
+    pub const fn meter(&self, reading: &GpuReading) -> Option<Meter> {
+        if reading.has_no_meter {
+            Some(Meter::None)
+        } else if reading.energy_total.is_some() && !self.stuck {
+            Some(Meter::Counter)
+        } else if reading.power.is_some() {
+            Some(Meter::Power)
+        } else {
+            None
+        }
+    }
+
     /// Whether the counter is considered stuck.
     #[must_use]
     pub const fn stuck(&self) -> bool {
@@ -152,6 +167,11 @@ impl EnergyMeasure {
     /// one without energy and power, which the next reading covers.
     pub fn read(&mut self, now: Timestamp, reading: &GpuReading) -> Option<Measured> {
         let span = self.at.map(|at| now.since(at));
+        if reading.has_no_meter {
+            *self = Self { at: Some(now), ..Self::new(self.gap_max) };
+            let (energy, unmeasured) = (Energy::ZERO, Some(UnknownCause::NoMeter));
+            return Some(Measured { energy, span: span?, unmeasured, may_have_restarted: false });
+        }
         let integrated = span.and_then(|span| self.integrate(span, reading.power));
         let counted = match reading.energy_total {
             Some(total) => self.count(now, total, integrated, span),

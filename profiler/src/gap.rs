@@ -129,6 +129,7 @@ impl OpenGap {
             energy_mj: self.energy_mj,
             unmeasured: self.unmeasured,
             estimate_mj: None,
+            jobs: Vec::new(),
         }
     }
 }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::bounds::{GPU_POWER_W_MAX, MEMORY_MIB_MAX};
-use wattle_common::messages::{GpuSample, GpuSummary, TenantSample, UnknownCause, UnknownEnergy};
+use wattle_common::messages::{
+    GpuSample, GpuSummary, Meter, TenantSample, UnknownCause, UnknownEnergy,
+};
 use wattle_common::units::Energy;
 use wattle_common::{Frequency, GpuIndex, JobId, Power, Timestamp};
 use wattle_gpu::{GpuReading, ProcessReading};
@@ -64,6 +66,7 @@ pub(crate) struct Tenant {
 #[derive(Clone, Debug)]
 pub(crate) struct AttributedSample {
     pub(crate) power: Option<Power>,
+    pub(crate) power_instant: Option<Power>,
     pub(crate) energy: Option<Energy>,
     /// The energy that was attributed to its tenants, or that is idle energy.
     pub(crate) owned: Option<EnergySpent>,
@@ -93,6 +96,8 @@ pub(crate) struct GpuTracker {
     /// The tenants at the last reading.
     keys: Vec<TenantKey>,
     energy: Option<Energy>,
+    /// How its energy is measured, as far as that is known.
+    pub(crate) meter: Option<Meter>,
     last: Option<GpuReading>,
     power: Mean,
     busy: Mean,
@@ -112,6 +117,7 @@ impl GpuTracker {
             gap: None,
             keys: Vec::new(),
             energy: None,
+            meter: None,
             last: None,
             power: Mean::default(),
             busy: Mean::default(),
@@ -230,7 +236,10 @@ impl GpuTracker {
         let most = Power::from_w(GPU_POWER_W_MAX);
         reading.power = reading.power.filter(|power| *power <= most);
         reading.cap = reading.cap.filter(|cap| *cap <= most);
+        reading.cap_enforced = reading.cap_enforced.filter(|cap| *cap <= most);
+        reading.power_instant = reading.power_instant.filter(|power| *power <= most);
         reading.memory_used_mib = reading.memory_used_mib.filter(|mib| *mib <= MEMORY_MIB_MAX);
+        reading.memory_free_mib = reading.memory_free_mib.filter(|mib| *mib <= MEMORY_MIB_MAX);
         let processes = reading.processes.as_deref().unwrap_or_default();
         let owners: Vec<Option<JobId>> =
             (0..processes.len()).map(|at| table.owner(origins.get(at)?).cloned()).collect();
@@ -260,7 +269,9 @@ impl GpuTracker {
             Vec::new()
         };
         let owner = measured.as_ref().and_then(|measured| {
-            *self.energy.get_or_insert_default() += measured.energy;
+            if is_measured(measured) {
+                *self.energy.get_or_insert_default() += measured.energy;
+            }
             self.decide(now, gpu, (keys, power_before), measured, (table, settings, reading.power))
         });
         let (owned, mut unknown) = match owner {
@@ -271,7 +282,13 @@ impl GpuTracker {
                 (None, Some(UnknownEnergy { energy_mj, unmeasured: false, ..unknown }))
             }
             Some(Owner::Tenants(owned)) => (Some(owned), None),
-            Some(Owner::Unknown(unknown)) => (None, Some(unknown)),
+            Some(Owner::Unknown(mut unknown)) => {
+                if unknown.cause == UnknownCause::NoMeter {
+                    // Who draws it is known.
+                    unknown.jobs = tenants.iter().filter_map(|tenant| tenant.job.clone()).collect();
+                }
+                (None, Some(unknown))
+            }
             None => (None, None),
         };
         if let Some(owned) = owned {
@@ -289,9 +306,8 @@ impl GpuTracker {
                 unknown = Some(UnknownEnergy { energy_mj: other, unmeasured: false, ..of_process });
             }
         }
-        let complete =
-            |measured: &Measured| measured.unmeasured.is_none() || measured.energy > Energy::ZERO;
-        let energy = measured.filter(complete).map(|measured| measured.energy);
+        self.meter = self.measure.meter(&reading).or(self.meter);
+        let energy = measured.filter(is_measured).map(|measured| measured.energy);
         self.power.add(reading.power.map(Power::as_mw));
         self.busy.add(reading.utilization_gpu_percent.map(u64::from));
         self.jobs.clear();
@@ -321,6 +337,7 @@ impl GpuTracker {
         };
         let tracker = AttributedSample {
             power: reading.power,
+            power_instant: reading.power_instant,
             energy,
             owned,
             unknown,
@@ -386,10 +403,13 @@ impl GpuTracker {
             gpu,
             power_mw_mean: std::mem::take(&mut self.power).rounded().map(Power::from_mw),
             energy_mj_total: self.energy,
+            meter: self.meter,
             utilization_gpu_percent_mean: percent.and_then(|p| u8::try_from(p).ok()),
             memory_used_mib: last.and_then(|l| l.memory_used_mib),
+            memory_free_mib: last.and_then(|l| l.memory_free_mib),
             clock_mhz: last.and_then(|l| l.clock),
             cap_mw: last.and_then(|l| l.cap),
+            cap_mw_enforced: last.and_then(|l| l.cap_enforced),
             temperature_c: last.and_then(|l| l.temperature_c),
             throttle_reasons: last.and_then(|l| l.throttle_reasons),
             jobs: self.jobs.clone(),
@@ -406,7 +426,13 @@ pub(crate) const fn unmeasured(
     until_us: Timestamp,
 ) -> UnknownEnergy {
     let (energy_mj, unmeasured, estimate_mj) = (Energy::ZERO, true, None);
-    UnknownEnergy { gpu, cause, from_us, until_us, energy_mj, unmeasured, estimate_mj }
+    let jobs = Vec::new();
+    UnknownEnergy { gpu, cause, from_us, until_us, energy_mj, unmeasured, estimate_mj, jobs }
+}
+
+/// Whether any energy was measured: an energy of zero with a cause is no reading.
+fn is_measured(measured: &Measured) -> bool {
+    measured.unmeasured.is_none() || measured.energy > Energy::ZERO
 }
 
 fn keys(tenants: &[Tenant], table: &JobTable) -> Vec<TenantKey> {

@@ -118,15 +118,22 @@ impl Ledger {
     /// last one of the same GPU and cause extends it.
     pub(crate) fn add_unknown(&mut self, new: UnknownEnergy) {
         let same = |old: &UnknownEnergy| (old.gpu, old.cause) == (new.gpu, new.cause);
+        let same_jobs = |old: &UnknownEnergy| old.jobs == new.jobs;
         let of_gpu = self.unknown.iter().filter(|old| old.gpu == new.gpu).count();
         let full = of_gpu >= UNKNOWN_PER_GPU;
         let continued = self.unknown.iter_mut().rev().find(|old| {
             let joins = old.until_us == new.from_us && old.unmeasured == new.unmeasured;
-            same(old) && (full || (joins && old.estimate_mj.is_none() && new.estimate_mj.is_none()))
+            let joins = joins && old.estimate_mj.is_none() && new.estimate_mj.is_none();
+            same(old) && (full || (joins && same_jobs(old)))
         });
         let Some(old) = continued else { return self.unknown.push(new) };
         old.from_us = old.from_us.min(new.from_us);
         old.until_us = old.until_us.max(new.until_us);
+        for job in new.jobs {
+            if !old.jobs.contains(&job) {
+                old.jobs.push(job);
+            }
+        }
         old.energy_mj += new.energy_mj;
         old.unmeasured |= new.unmeasured;
         old.estimate_mj = [old.estimate_mj, new.estimate_mj]
@@ -135,14 +142,20 @@ impl Ledger {
             .reduce(|all, estimate| all + estimate);
     }
 
-    /// The jobs with energy in the open interval.
+    /// The jobs with energy, or with time without a meter, in the open interval.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = &JobId> {
-        self.jobs.keys()
+        self.jobs.keys().chain(self.unknown.iter().flat_map(|unknown| &unknown.jobs))
     }
 
-    /// Energy attributed to a job in the open interval.
-    pub(crate) fn attributed(&self, job: &JobId) -> Energy {
-        self.jobs.get(job).map_or(Energy::ZERO, |share| share.energy)
+    /// Energy attributed to a job in the open interval; `None`: none was measured.
+    pub(crate) fn attributed(&self, job: &JobId) -> Option<Energy> {
+        self.jobs.get(job).map(|share| share.energy)
+    }
+
+    /// Time of a job's GPUs without a meter in the open interval, milliseconds.
+    pub(crate) fn unmetered_ms(&self, job: &JobId) -> u64 {
+        let of_job = self.unknown.iter().filter(|unknown| unknown.jobs.contains(job));
+        of_job.map(UnknownEnergy::length_ms).sum()
     }
 
     /// The open interval as it is now; `None` before the first reading.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::messages::{
     AppliedGpu, GpuSample, JobProgressed, JobRecord, JobSummary, JobWindow, LaunchReport,
-    LedgerEntry, Neighbour, NodeSummary, PowerReport, TelemetryBatch, UnknownCause,
+    LedgerEntry, Meter, Neighbour, NodeSummary, PowerReport, TelemetryBatch, UnknownCause,
 };
 use wattle_common::progress::Progress;
 use wattle_common::{Frequency, GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
@@ -183,6 +183,7 @@ impl ProfilerMachine {
                 }
             };
             let (was_lost, was_stuck) = (tracker.error.is_some(), tracker.measure.stuck());
+            let meter_before = tracker.meter;
             let origins = &sample.origins;
             let (attributed, telemetry) =
                 tracker.read(now, sample.gpu, reading, origins, &self.jobs, &self.settings);
@@ -191,6 +192,9 @@ impl ProfilerMachine {
             }
             if tracker.measure.stuck() && !was_stuck {
                 out.push(Action::Log(Note::CounterStuck(sample.gpu)));
+            }
+            if let Some(note) = Note::of_meter(sample.gpu, meter_before, tracker.meter) {
+                out.push(Action::Log(note));
             }
             self.account(sample.gpu, &attributed);
             if self.batch.len() < BATCH_SAMPLES_MAX {
@@ -296,7 +300,9 @@ impl ProfilerMachine {
         let ids: BTreeSet<&JobId> = self.jobs.local.keys().chain(self.ledger.jobs()).collect();
         let is_read = |id: &JobId| {
             let gpus = self.jobs.local.get(id).map(|job| job.gpus.as_slice()).unwrap_or_default();
-            gpus.iter().all(|gpu| self.gpus.get(gpu).is_some_and(|known| known.error.is_none()))
+            let is_read =
+                |known: &GpuTracker| known.error.is_none() && known.meter != Some(Meter::None);
+            gpus.iter().all(|gpu| self.gpus.get(gpu).is_some_and(is_read))
         };
         ids.into_iter()
             .map(|id| JobSummary {
@@ -306,6 +312,7 @@ impl ProfilerMachine {
                     .filter(|_| is_read(id))
                     .and_then(|gpus| gpus.values().map(EnergySpent::mean_power).sum()),
                 energy_mj_open: self.ledger.attributed(id),
+                unmetered_ms_open: self.ledger.unmetered_ms(id),
             })
             .collect()
     }

@@ -84,6 +84,8 @@ impl Mean {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct JobGpuSample {
     pub(crate) power: Option<Power>,
+    /// Power at the instant, where `power` may be a mean.
+    pub(crate) power_instant: Option<Power>,
     /// Energy since the instant before, of all tenants.
     pub(crate) energy: Option<Energy>,
     /// The job's part of it.
@@ -166,7 +168,8 @@ impl OpenWindow {
         let mean = |total: f32| total / parts.len().max(1) as f32;
         self.series.push(Sample {
             at_s: now.since(self.from).as_secs_f64(),
-            power_w: sum(|p| p.power.map(Power::as_w)),
+            // A mean over a second hides a shorter step.
+            power_w: sum(|p| p.power_instant.or(p.power).map(Power::as_w)),
             spent_w: sum(|p| p.energy.map(Energy::as_j)).map(|j| (f64::from(j) / span_s) as f32),
             busy_percent: sum(busy).map(mean),
             memory_percent: sum(|p| p.memory_busy.map(f64::from)).map(mean).filter(|_| exclusive),

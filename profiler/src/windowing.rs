@@ -98,6 +98,7 @@ fn part(id: &JobId, tracker: Option<&AttributedSample>) -> JobGpuSample {
     let mine = tracker.tenants.iter().find(|tenant| tenant.job.as_ref() == Some(id));
     JobGpuSample {
         power: tracker.power,
+        power_instant: tracker.power_instant,
         energy: tracker.energy,
         energy_job: mine.and_then(|tenant| tenant.energy),
         busy: tracker.busy,

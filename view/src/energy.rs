@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::emissions::{Emissions, Rates};
-use wattle_common::messages::{LedgerEntry, UnknownCause};
+use wattle_common::messages::{LedgerEntry, UnknownCause, UnknownEnergy};
+use wattle_common::total::Total;
 use wattle_common::{Energy, GpuIndex, JobId, NodeId, Timestamp};
 
 /// Microseconds of a day.
@@ -53,11 +54,26 @@ struct Interval {
     estimate: Energy,
 }
 
+/// The energy of a user's or a project's jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnerEnergy {
+    /// The measured energy; absent: none was measured.
+    pub energy: Option<Energy>,
+    /// Number of jobs.
+    pub jobs: usize,
+    /// Time of their GPUs without a meter, milliseconds.
+    pub unmetered_ms: u64,
+}
+
 /// The sums over the ledger.
 #[derive(Clone, Debug, Default)]
 pub struct Accounts {
     /// Energy attributed to each job.
     pub jobs: BTreeMap<JobId, Energy>,
+    /// Time of the GPUs of each job without a meter, milliseconds: their energy is in no sum.
+    pub unmetered_ms: BTreeMap<JobId, u64>,
+    /// The GPUs of the entries, and whether each had no meter at some time.
+    pub gpus: BTreeMap<(NodeId, GpuIndex), bool>,
     /// The user of each job whose entries name one.
     pub users: BTreeMap<JobId, String>,
     /// The project of each job whose entries name one.
@@ -121,6 +137,16 @@ impl Accounts {
                 self.projects.entry(job.job.clone()).or_insert_with(|| project.to_string());
             }
         }
+        for gpu in (0..).take(entry.energy_mj_gpus.len()) {
+            let has_no_meter = |unknown: &UnknownEnergy| {
+                unknown.gpu == gpu && unknown.cause == UnknownCause::NoMeter
+            };
+            *self.gpus.entry((entry.node.clone(), gpu)).or_default() |=
+                entry.unknown.iter().any(has_no_meter);
+        }
+        for job in entry.unknown.iter().flat_map(|unknown| &unknown.jobs).collect::<BTreeSet<_>>() {
+            *self.unmetered_ms.entry(job.clone()).or_default() += entry.unmetered_ms(job);
+        }
         for unknown in &entry.unknown {
             *self.causes.entry(unknown.cause).or_default() +=
                 part(entry, unknown.energy_mj, from, entry.until_us);
@@ -154,16 +180,27 @@ impl Accounts {
         true
     }
 
+    /// The GPUs without a meter in words, such as `1 of 8 GPUs has no reading`; `None`: each has one.
+    #[must_use]
+    pub fn missing_gpus(&self) -> Option<String> {
+        let parts = self.gpus.values().map(|has_no_meter| (!has_no_meter).then_some(Energy::ZERO));
+        parts.collect::<Total<Energy>>().missing("GPU")
+    }
+
     /// Energy and number of jobs of each owner; `owner_of` names the owner of a job.
     pub fn by_owner(
         &self,
         owner_of: impl Fn(&JobId) -> Option<String>,
-    ) -> BTreeMap<Option<String>, (Energy, usize)> {
-        let mut owners: BTreeMap<Option<String>, (Energy, usize)> = BTreeMap::new();
-        for (job, energy) in &self.jobs {
+    ) -> BTreeMap<Option<String>, OwnerEnergy> {
+        let mut owners: BTreeMap<Option<String>, OwnerEnergy> = BTreeMap::new();
+        let jobs: BTreeSet<&JobId> = self.jobs.keys().chain(self.unmetered_ms.keys()).collect();
+        for job in jobs {
             let sum = owners.entry(owner_of(job)).or_default();
-            sum.0 += *energy;
-            sum.1 += 1;
+            sum.jobs += 1;
+            if let Some(energy) = self.jobs.get(job) {
+                *sum.energy.get_or_insert_default() += *energy;
+            }
+            sum.unmetered_ms += self.unmetered_ms.get(job).copied().unwrap_or(0);
         }
         owners
     }
@@ -276,7 +313,10 @@ mod tests {
         let recorded = |job: &JobId| (job.as_str() == "b").then(|| "ada".to_owned());
         let owner = |job: &JobId| accounts.users.get(job).cloned().or_else(|| recorded(job));
         let users = accounts.by_owner(owner);
-        let of = |user: Option<&str>| users[&user.map(str::to_owned)];
+        let of = |user: Option<&str>| {
+            let of = users[&user.map(str::to_owned)];
+            (of.energy.unwrap(), of.jobs)
+        };
         assert_eq!(of(Some("ada")), (Energy::from_mj(90), 2));
         assert_eq!(of(None), (Energy::from_mj(10), 1));
     }
@@ -291,6 +331,7 @@ mod tests {
             energy_mj: Energy::from_mj(mj),
             unmeasured,
             estimate_mj: unmeasured.then_some(Energy::from_mj(9)),
+            jobs: Vec::new(),
         };
         let mut accounts = Accounts::default();
         let mut lost = entry("n0", 0, 60, &[None], &[]);

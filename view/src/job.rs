@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use wattle_common::job::{GpuRequest, JobPhase};
-use wattle_common::messages::{JobRecord, NodeSummary, ReachedLimit};
+use wattle_common::messages::{JobRecord, JobSummary, NodeSummary, ReachedLimit};
 use wattle_common::{Energy, NodeId, Power, Timestamp};
 
 use crate::Summaries;
@@ -19,6 +19,9 @@ pub struct JobView {
     pub power_mw: Option<Power>,
     /// Energy so far: the ledger, and the open interval of the nodes that answer.
     pub energy_mj_total: Option<Energy>,
+    /// Time of its GPUs without a meter so far, summed over GPUs, milliseconds: their energy is not known.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unmetered_ms_total: u64,
     /// Completed share of its work, 0 to 1.
     pub done: Option<f64>,
     /// Remaining run time without waiting, milliseconds.
@@ -39,10 +42,31 @@ impl JobView {
         Self {
             power_mw: power(&record, summaries),
             energy_mj_total: energy(&record, summaries),
+            unmetered_ms_total: unmetered_ms(&record, summaries),
             done: done(&record, now),
             rest_ms: rest,
             record,
         }
+    }
+
+    /// Its energy so far in words: `at least ...` or `not known` where a GPU has no meter; `None`: no reading yet.
+    pub fn energy_stated(&self, format: impl FnOnce(Energy) -> String) -> Option<String> {
+        match (self.energy_mj_total, self.unmetered_ms_total) {
+            (Some(energy), 0) => Some(format(energy)),
+            (Some(energy), _) => Some(format!("at least {}", format(energy))),
+            (None, 0) => None,
+            (None, _) => Some("not known".to_owned()),
+        }
+    }
+
+    /// Why its energy is not known, or only in part.
+    pub fn energy_missing(&self) -> Option<&'static str> {
+        let of = match (self.energy_mj_total, self.unmetered_ms_total) {
+            (_, 0) => return None,
+            (Some(_), _) => "power and energy are not supported by some of its GPUs",
+            (None, _) => "power and energy are not supported",
+        };
+        Some(of)
     }
 
     /// Remaining run time without waiting.
@@ -98,6 +122,11 @@ impl JobView {
     }
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
 /// Whether a job of this phase holds GPUs.
 const fn runs(phase: JobPhase) -> bool {
     matches!(phase, JobPhase::Starting | JobPhase::Running | JobPhase::Stopping)
@@ -115,18 +144,28 @@ fn power(record: &JobRecord, summaries: &[&NodeSummary]) -> Option<Power> {
 
 /// The energy in the ledger, plus that of the open intervals that follow the counted entries.
 fn energy(record: &JobRecord, summaries: &[&NodeSummary]) -> Option<Energy> {
-    let open = summaries.iter().filter_map(|summary| {
+    let open = open_intervals(record, summaries).filter_map(|job| job.energy_mj_open);
+    record.energy_mj.into_iter().chain(open).reduce(|sum, part| sum + part)
+}
+
+/// The GPU time without a meter in the ledger, plus that of the open intervals.
+fn unmetered_ms(record: &JobRecord, summaries: &[&NodeSummary]) -> u64 {
+    let open = open_intervals(record, summaries).map(|job| job.unmetered_ms_open);
+    open.fold(record.unmetered_ms, u64::saturating_add)
+}
+
+/// The job in the open intervals that follow the counted entries.
+fn open_intervals<'s>(
+    record: &'s JobRecord,
+    summaries: &'s [&NodeSummary],
+) -> impl Iterator<Item = &'s JobSummary> {
+    summaries.iter().filter_map(|summary| {
         let node = &summary.node;
         let counted = record.energy_until_us.get(node).copied().unwrap_or_default();
         // A summary from before the last counted entry holds energy that is counted already.
         let job = summary.jobs.iter().find(|job| job.job == record.spec.job)?;
-        (summary.ledger_from_us? >= counted).then_some(job.energy_mj_open)
-    });
-    let open: Option<Energy> = open.fold(None, |sum, part| Some(sum.unwrap_or_default() + part));
-    match (record.energy_mj, open) {
-        (Some(stored), Some(open)) => Some(stored + open),
-        (one, other) => one.or(other),
-    }
+        (summary.ledger_from_us? >= counted).then_some(job)
+    })
 }
 
 /// Completed steps at `now`, continued from the last report at its rate while the job runs.
@@ -206,7 +245,8 @@ mod tests {
             jobs: vec![JobSummary {
                 job: testkit::job("a"),
                 power_mw_mean: watts.map(Power::from_w),
-                energy_mj_open: Energy::from_j(40),
+                energy_mj_open: Some(Energy::from_j(40)),
+                unmetered_ms_open: 0,
             }],
             power_mw_host: None,
             ledger_from_us: Some(at(from)),
@@ -249,6 +289,28 @@ mod tests {
         let stale = summaries([summary("n0", 0, None), summary("n1", 60, None)]);
         let view = JobView::new(running(), &stale, at(100));
         assert_eq!(view.energy_mj_total, Some(Energy::from_j(540)));
+    }
+
+    #[test]
+    fn energy_without_a_meter_is_not_zero() {
+        let stated = |stored: Option<u64>, open: Option<u64>, unmetered| {
+            let mut one = summary("n0", 60, None);
+            one.jobs[0].energy_mj_open = open.map(Energy::from_j);
+            one.jobs[0].unmetered_ms_open = unmetered;
+            let record = JobRecord { energy_mj: stored.map(Energy::from_j), ..running() };
+            let summaries = [(one.node.clone(), one)].into_iter().collect();
+            let view = JobView::new(record, &summaries, at(100));
+            let text = view.energy_stated(|energy| format!("{} J", energy.as_j()));
+            (text, view.energy_missing())
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(stated(None, None, 0), (None, None), "no reading yet");
+        assert_eq!(stated(Some(500), Some(40), 0), (text("540 J"), None));
+        let all = "power and energy are not supported";
+        assert_eq!(stated(None, None, 5_000), (text("not known"), Some(all)));
+        let some = "power and energy are not supported by some of its GPUs";
+        assert_eq!(stated(None, Some(40), 5_000), (text("at least 40 J"), Some(some)));
+        assert_eq!(stated(Some(500), None, 5_000), (text("at least 500 J"), Some(some)));
     }
 
     #[test]

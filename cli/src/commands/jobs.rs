@@ -10,6 +10,7 @@ use std::str::FromStr;
 use clap::Args;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{JobCounts, JobRecord};
+use wattle_common::total::Total;
 use wattle_common::{Energy, NodeId, Power, Timestamp};
 use wattle_runtime::bus::Bus;
 
@@ -112,14 +113,28 @@ pub(crate) fn verdict(views: &[JobView]) -> (String, [Option<String>; 2]) {
 
 /// Power and energy of jobs. `complete`: every running job is among them.
 fn consumption(views: &[JobView], complete: bool) -> [Option<String>; 2] {
-    let drawn: Vec<Power> = views.iter().filter_map(|view| view.power_mw).collect();
-    let spent: Energy = views.iter().filter_map(|view| view.energy_mj_total).sum();
+    let running = views.iter().filter(|view| view.is_running());
+    let drawn: Total<Power> = running.clone().map(|view| view.power_mw).collect();
+    let mut spent = Total::<Energy>::default();
+    for view in views {
+        match (view.energy_mj_total, view.unmetered_ms_total) {
+            (None, 0) => {}
+            (energy, 0) => spent.add(energy),
+            (energy, _) => spent.add_at_least(energy),
+        }
+    }
     let which = if complete { "running" } else { "listed" };
-    let verb = if drawn.len() == 1 { "job draws" } else { "jobs draw" };
-    let draw =
-        (!drawn.is_empty()).then(|| format!("{which} {verb} {}", power(drawn.into_iter().sum())));
-    let used = (spent > Energy::ZERO).then(|| format!("listed jobs used {}", energy(spent)));
-    [draw, used]
+    let verb = if running.count() == 1 { "job draws" } else { "jobs draw" };
+    let with = |text: String, missing: Option<String>| match missing {
+        Some(missing) => format!("{text} ({missing})"),
+        None => text,
+    };
+    let draw = drawn.stated(power).map(|power| format!("{which} {verb} {power}"));
+    let used = spent.stated(energy).map(|energy| format!("listed jobs used {energy}"));
+    [
+        draw.map(|text| with(text, drawn.missing("job"))),
+        used.map(|text| with(text, spent.missing("job"))),
+    ]
 }
 
 /// The table of jobs; the column of names fits into `width` unless `wide`.
@@ -159,7 +174,7 @@ pub(crate) fn table(views: &[JobView], now: Timestamp, wide: bool, width: usize)
             view.phase(),
             view.gpus(),
             view.power_mw.map(watts).unwrap_or_default(),
-            view.energy_mj_total.map(|energy| unit.number(energy)).unwrap_or_default(),
+            energy_cell(view, unit),
             view.done.map(percent).unwrap_or_default(),
             view.rest().map(clock).unwrap_or_default(),
         ];
@@ -182,6 +197,23 @@ pub(crate) fn table(views: &[JobView], now: Timestamp, wide: bool, width: usize)
         table.row(row);
     }
     if wide { table } else { table.fit(0, width) }
+}
+
+/// The energy of a job: `≥` before a lower bound.
+fn energy_cell(view: &JobView, unit: EnergyUnit) -> String {
+    match (view.energy_mj_total, view.unmetered_ms_total) {
+        (Some(energy), 0) => unit.number(energy),
+        (Some(energy), _) => format!("≥ {}", unit.number(energy)),
+        (None, 0) => String::new(),
+        (None, _) => "not known".to_owned(),
+    }
+}
+
+/// Why the energy of jobs is not known, or only in part; one line each.
+fn missing_energy(views: &[JobView]) -> impl Iterator<Item = String> {
+    views.iter().filter_map(|view| {
+        Some(format!("energy of {}: {}", view.record.spec.job, view.energy_missing()?))
+    })
 }
 
 /// The owner, with a `?` if no key has proven its identity.
@@ -222,6 +254,7 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
         if !views.is_empty() {
             print("")?;
             table(&views, now, command.wide, terminal_width()).print()?;
+            missing_energy(&views).for_each(|line| note(&line));
         }
         if hidden > 0 {
             let shown = views.len();
@@ -304,7 +337,8 @@ pub(crate) mod tests {
         let job = |job: &str, watts, joules| JobSummary {
             job: testkit::job(job),
             power_mw_mean: Some(Power::from_w(watts)),
-            energy_mj_open: Energy::from_j(joules),
+            energy_mj_open: Some(Energy::from_j(joules)),
+            unmetered_ms_open: 0,
         };
         let summary = |node: &str, job| NodeSummary {
             node: testkit::node(node),
@@ -342,6 +376,31 @@ pub(crate) mod tests {
             t-4                   failed (137)          1                 3.3
         "#]]
         .assert_eq(&shown);
+    }
+
+    #[test]
+    fn energy_without_a_meter_is_never_zero() {
+        let mut summaries = last_summaries();
+        let unmetered = &mut summaries.get_mut(&testkit::node("n1")).unwrap().jobs[0];
+        (unmetered.power_mw_mean, unmetered.energy_mj_open) = (None, None);
+        unmetered.unmetered_ms_open = 60_000;
+        let mut records = records();
+        records[3].unmetered_ms = 5_000;
+        let views = views(records, &summaries, at(4_200));
+        let table = table(&views, at(4_200), false, 80).render(false);
+        let cells = |row: usize| table.lines().nth(row).unwrap().to_owned();
+        assert!(cells(2).contains("not known") && !table.contains("0.0"), "{table}");
+        assert!(cells(4).contains("≥ 3.3"), "{table}");
+        let (_, [draw, used]) = verdict(&views);
+        let draw = draw.unwrap();
+        assert_eq!(draw, "running jobs draw at least 371 W (1 of 2 jobs has no reading)");
+        assert_eq!(used.unwrap(), "listed jobs used at least 459 Wh (2 of 3 jobs have no reading)");
+        let lines: Vec<String> = missing_energy(&views).collect();
+        let expected = [
+            "energy of t-2: power and energy are not supported",
+            "energy of t-4: power and energy are not supported by some of its GPUs",
+        ];
+        assert_eq!(lines, expected);
     }
 
     #[test]

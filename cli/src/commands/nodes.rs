@@ -13,6 +13,7 @@ use std::time::Duration;
 use clap::Args;
 use wattle_common::messages::AppliedGpu;
 use wattle_common::subject::Bucket;
+use wattle_common::total::Total;
 use wattle_common::{JobId, NodeId, Power, Timestamp};
 use wattle_runtime::bus::Bus;
 use wattle_view::node::{Node, cap_when_read, desired, reported, summarize};
@@ -68,19 +69,25 @@ pub(crate) fn verdict(nodes: &[Node]) -> String {
     let count = all().count();
     let s = |count: usize| if count == 1 { "" } else { "s" };
     let mut text = format!("{} node{}, {count} GPU{}", nodes.len(), s(nodes.len()), s(count));
-    let drawn: Vec<Power> = all().filter_map(|(_, (_, reading))| reading?.power_mw_mean).collect();
-    if !drawn.is_empty() {
-        let caps: Power = all().filter_map(|(_, (gpu, read))| cap_when_read(gpu, read)).sum();
-        text.push_str(&format!(": GPUs draw {}", power(drawn.into_iter().sum())));
-        if caps > Power::ZERO {
+    // A sleeping node has no readings and draws none of this power.
+    let awake = || all().filter(|(node, _)| node.sleep.is_none());
+    let drawn: Total<Power> =
+        awake().map(|(_, (_, reading))| reading.and_then(|read| read.power_mw_mean)).collect();
+    if let Some(sum) = drawn.stated(power) {
+        let caps: Total<Power> = all().map(|(_, (gpu, read))| cap_when_read(gpu, read)).collect();
+        text.push_str(&format!(": GPUs draw {sum}"));
+        // The caps of some GPUs bound nothing.
+        if let Some(caps) = caps.known().filter(|_| caps.is_complete()) {
             text.push_str(&format!(" of {} allowed by caps", power(caps)));
+        }
+        if let Some(missing) = drawn.missing("GPU") {
+            text.push_str(&format!(" ({missing})"));
         }
         let hosts: Power = nodes.iter().filter_map(Node::host_power).sum();
         if hosts > Power::ZERO {
             text.push_str(&format!(", hosts {}", power(hosts)));
         }
     }
-    let awake = || all().filter(|(node, _)| node.sleep.is_none());
     let has_jobs = |node: &Node, gpu: &AppliedGpu| !node.jobs_on(gpu.gpu).is_empty();
     let answering = || awake().filter(|(_, (gpu, _))| gpu.healthy);
     let busy = answering().filter(|(node, (gpu, _))| has_jobs(node, gpu)).count();
@@ -140,11 +147,12 @@ pub(crate) fn table(nodes: &[Node], now: Timestamp, wide: bool, width: usize) ->
     for node in nodes {
         let Some(report) = &node.power else { continue };
         for (gpu, reading) in node.gpus() {
-            let total = gpu.memory_mib as f64 / 1_024.0;
-            let used = reading.and_then(|r| r.memory_used_mib).map(|mib| mib as f64 / 1_024.0);
-            let memory = match used {
-                Some(used) => format!("{used:.1}/{total:.0}"),
-                None => format!("{total:.0}"),
+            let gib = |mib: u64| mib as f64 / 1_024.0;
+            let memory = match (reading.and_then(|r| r.memory_used_mib), gpu.memory_mib) {
+                (Some(used), Some(total)) => format!("{:.1}/{:.0}", gib(used), gib(total)),
+                (None, Some(total)) => format!("{:.0}", gib(total)),
+                (Some(used), None) => format!("{:.1}/?", gib(used)),
+                (None, None) => "?".to_owned(),
             };
             let cap = cap_when_read(gpu, reading);
             let number = |value: Option<u64>| value.map(|v| v.to_string()).unwrap_or_default();
@@ -226,6 +234,7 @@ fn faults(node: &Node, now: Timestamp, rate: u32) -> Vec<String> {
         ));
     }
     faults.extend(conditions::faults(node, now));
+    faults.extend(lacks(node));
     for (gpu, reading) in node.gpus() {
         if let Some(error) = reading.and_then(|reading| reading.error.as_ref()) {
             faults.push(format!("{id} GPU {}: {error}", gpu.gpu));
@@ -235,6 +244,30 @@ fn faults(node: &Node, now: Timestamp, rate: u32) -> Vec<String> {
         }
     }
     faults
+}
+
+/// What GPUs of a node do not support, where that has a consequence: one line for each.
+fn lacks(node: &Node) -> Vec<String> {
+    let gpus = |has: fn(&AppliedGpu) -> bool| {
+        let gpus = node.gpus().filter(|(gpu, _)| has(gpu)).map(|(gpu, _)| gpu.gpu.to_string());
+        let gpus: Vec<String> = gpus.collect();
+        (!gpus.is_empty()).then(|| {
+            format!(
+                "{} GPU{} {}",
+                node.node,
+                if gpus.len() == 1 { "" } else { "s" },
+                gpus.join(", ")
+            )
+        })
+    };
+    let no_meter = gpus(|gpu| gpu.no_meter);
+    let no_cap = gpus(|gpu| gpu.cap_unsupported);
+    let no_meter = no_meter
+        .map(|gpus| format!("{gpus}: energy is not known: power and energy are not supported"));
+    let no_cap = no_cap.map(|gpus| {
+        format!("{gpus}: power caps are not supported: advised only; the node counts with its highest power")
+    });
+    no_meter.into_iter().chain(no_cap).collect()
 }
 
 /// Runs the command.
@@ -286,7 +319,10 @@ pub(crate) mod tests {
             power_mw_mean: Some(Power::from_w(watts)),
             energy_mj_total: None,
             utilization_gpu_percent_mean: Some(busy),
+            meter: None,
             memory_used_mib: Some(9_123),
+            memory_free_mib: None,
+            cap_mw_enforced: None,
             clock_mhz: Some(Frequency::from_mhz(1_380)),
             cap_mw: Some(Power::from_w(250)),
             temperature_c: Some(61),
@@ -359,6 +395,29 @@ pub(crate) mod tests {
             n1      0  v100  asleep             250                  32
         "#]]
         .assert_eq(&shown);
+    }
+
+    #[test]
+    fn a_reading_that_a_gpu_lacks_is_absent_and_stated() {
+        let mut nodes = two_nodes();
+        let gpus = &mut nodes[0].summary.as_mut().unwrap().gpus;
+        (gpus[0].power_mw_mean, gpus[0].memory_used_mib) = (None, None);
+        let applied = &mut nodes[0].power.as_mut().unwrap().gpus;
+        (applied[0].memory_mib, applied[0].no_meter) = (None, true);
+        (applied[0].cap_unsupported, applied[1].cap_unsupported) = (true, true);
+        let first = verdict(&nodes).lines().next().unwrap().to_owned();
+        let expected = "2 nodes, 4 GPUs: GPUs draw at least 41 W of 1000 W allowed by caps \
+                        (1 of 3 GPUs has no reading)";
+        assert_eq!(first, expected);
+        let table = table(&nodes, at(100), false, 80).render(false);
+        let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(row[..7], ["n0", "0", "v100", "ok", "250", "97", "?"], "{table}");
+        let shown = faults(&nodes[0], at(100), 1);
+        let lines = [
+            "n0 GPU 0: energy is not known: power and energy are not supported",
+            "n0 GPUs 0, 1: power caps are not supported: advised only; the node counts with its highest power",
+        ];
+        assert!(lines.iter().all(|line| shown.contains(&(*line).to_owned())), "{shown:?}");
     }
 
     #[test]

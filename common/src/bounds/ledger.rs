@@ -72,6 +72,7 @@ pub fn check_ledger_entry(entry: &LedgerEntry, now: Timestamp) -> Result<(), Out
     at_most("number of unknown intervals", entry.unknown.len(), UNKNOWN_MAX)?;
     for unknown in &entry.unknown {
         check_interval(unknown, entry)?;
+        at_most("number of jobs", unknown.jobs.len(), JOBS_PER_NODE_MAX)?;
         let span = unknown.until_us.since(unknown.from_us);
         check("unknown.energy_mj", unknown.energy_mj, most(GPU_POWER_W_MAX, span))?;
         let estimate = unknown.estimate_mj.unwrap_or_default();
@@ -136,6 +137,7 @@ mod tests {
     fn unreadable_for_a_day() -> UnknownEnergy {
         let day = Duration::from_secs(86_400);
         UnknownEnergy {
+            jobs: Vec::new(),
             gpu: 0,
             cause: UnknownCause::GpuLost,
             from_us: NOW - day,

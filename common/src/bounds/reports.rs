@@ -31,7 +31,7 @@ fn check_health(health: &GpuHealth) -> Result<(), OutOfBounds> {
 
 fn check_gpu(gpu: &AppliedGpu) -> Result<(), OutOfBounds> {
     at_most("gpu", gpu.gpu, GPUS_PER_NODE_MAX - 1)?;
-    at_most("memory_mib", gpu.memory_mib, MEMORY_MIB_MAX)?;
+    gpu.memory_mib.map_or(Ok(()), |mib| at_most("memory_mib", mib, MEMORY_MIB_MAX))?;
     let caps = [gpu.cap_mw, gpu.cap_mw_default, gpu.cap_mw_min, gpu.cap_mw_max];
     for cap in caps.into_iter().flatten() {
         if cap > Power::from_w(GPU_POWER_W_MAX) {

@@ -237,8 +237,9 @@ pub struct AppliedGpu {
     pub uuid: String,
     /// GPU type in lower case, as in the catalog if it is there: `v100`.
     pub gpu_type: String,
-    /// Device memory, MiB.
-    pub memory_mib: u64,
+    /// Device memory, MiB; absent: the GPU does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
     /// Whether it responds; a GPU that does not gets no jobs.
     pub healthy: bool,
     /// The cap in force.
@@ -271,6 +272,15 @@ pub struct AppliedGpu {
     /// The last setting that was not applied, and why.
     #[serde(default)]
     pub last_error: Option<String>,
+    /// Whether it supports neither power nor energy readings: its energy is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_meter: bool,
+    /// Whether it supports no cap: orders of a cap are advice for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cap_unsupported: bool,
+    /// Whether its clock cannot be locked: orders of a clock are advice for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub clock_unsupported: bool,
     /// Its health; absent: not reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<GpuHealth>,
@@ -281,6 +291,12 @@ impl AppliedGpu {
     #[must_use]
     pub fn accepts_jobs(&self) -> bool {
         self.healthy && !self.health.as_ref().is_some_and(|health| health.no_new_jobs)
+    }
+
+    /// Whether ordered caps are set on it: it is managed and supports them.
+    #[must_use]
+    pub fn sets_caps(&self) -> bool {
+        self.is_managed() && !self.cap_unsupported
     }
 
     /// Whether the power agent sets its cap and clock: it responds and is not in MIG mode.

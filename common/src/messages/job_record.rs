@@ -89,6 +89,9 @@ pub struct JobRecord {
     /// Energy attributed to it in the energy ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_mj: Option<Energy>,
+    /// Time of its GPUs without a meter, summed over GPUs, milliseconds: their energy is not in `energy_mj`.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub unmetered_ms: u64,
     /// End of the last ledger entry of each node that `energy_mj` counts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub energy_until_us: BTreeMap<NodeId, Timestamp>,
@@ -179,6 +182,7 @@ impl JobRecord {
             step_at_us: None,
             steps_per_s: None,
             energy_mj: None,
+            unmetered_ms: 0,
             energy_until_us: BTreeMap::new(),
             work_s: None,
             epoch: None,
@@ -199,6 +203,11 @@ impl JobRecord {
     pub const fn restart_count(&self) -> u32 {
         self.attempt.saturating_sub(1)
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_no_time(ms: &u64) -> bool {
+    *ms == 0
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

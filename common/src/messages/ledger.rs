@@ -39,7 +39,7 @@ pub struct LedgerEntry {
 }
 
 impl LedgerEntry {
-    /// Energy of its GPUs.
+    /// Measured energy of its GPUs: a lower bound where one has no reading, which `unknown` states.
     #[must_use]
     pub fn gpus(&self) -> Energy {
         self.energy_mj_gpus.iter().flatten().copied().sum()
@@ -55,6 +55,13 @@ impl LedgerEntry {
     #[must_use]
     pub fn unknown(&self) -> Energy {
         self.unknown.iter().map(|unknown| unknown.energy_mj).sum()
+    }
+
+    /// Time in which this job's GPUs had no meter, summed over GPUs, milliseconds. Their energy is in no sum.
+    #[must_use]
+    pub fn unmetered_ms(&self, job: &JobId) -> u64 {
+        let of_job = self.unknown.iter().filter(|unknown| unknown.jobs.contains(job));
+        of_job.map(UnknownEnergy::length_ms).fold(0, u64::saturating_add)
     }
 
     /// Energy of GPUs without a job and without a process.
@@ -98,6 +105,17 @@ pub struct UnknownEnergy {
     /// Estimate of the energy that was not measured; part of no sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate_mj: Option<Energy>,
+    /// The jobs on the GPU, where it has no meter: of their energy only the amount is unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<JobId>,
+}
+
+impl UnknownEnergy {
+    /// Length of the interval, milliseconds.
+    #[must_use]
+    pub fn length_ms(&self) -> u64 {
+        self.until_us.since(self.from_us).as_millis().try_into().unwrap_or(u64::MAX)
+    }
 }
 
 /// Why the owner of energy, or the energy of an interval, is unknown.
@@ -122,6 +140,8 @@ pub enum UnknownCause {
     CounterInvalid,
     /// The GPU has no energy counter, and power was not read often enough to integrate it.
     NoCounter,
+    /// The GPU supports neither power nor energy readings.
+    NoMeter,
     /// The launcher had not reported the jobs yet.
     JobsNotReported,
     /// A process that belongs to no job used the GPU.
@@ -130,7 +150,7 @@ pub enum UnknownCause {
 
 impl UnknownCause {
     /// All causes.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::ProfilerAway,
         Self::NodeRestarted,
         Self::ClockSet,
@@ -140,6 +160,7 @@ impl UnknownCause {
         Self::CounterReset,
         Self::CounterInvalid,
         Self::NoCounter,
+        Self::NoMeter,
         Self::JobsNotReported,
         Self::OtherProcess,
     ];
@@ -157,6 +178,7 @@ impl UnknownCause {
             Self::CounterReset => "counter_reset",
             Self::CounterInvalid => "counter_invalid",
             Self::NoCounter => "no_counter",
+            Self::NoMeter => "no_meter",
             Self::JobsNotReported => "jobs_not_reported",
             Self::OtherProcess => "other_process",
         }
@@ -175,6 +197,7 @@ impl fmt::Display for UnknownCause {
             Self::CounterReset => "energy counter reset",
             Self::CounterInvalid => "energy counter invalid",
             Self::NoCounter => "no energy counter",
+            Self::NoMeter => "power and energy not supported",
             Self::JobsNotReported => "jobs not reported",
             Self::OtherProcess => "process of no job",
         })

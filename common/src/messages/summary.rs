@@ -15,6 +15,11 @@ use crate::id::{GpuIndex, JobId, NodeId};
 use crate::time::Timestamp;
 use crate::units::{Energy, Frequency, Power};
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
 /// One second of a node's readings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSummary {
@@ -54,8 +59,28 @@ pub struct JobSummary {
     /// Mean power attributed to it; absent: no reading.
     #[serde(default)]
     pub power_mw_mean: Option<Power>,
-    /// Energy attributed to it in the open interval of the ledger.
-    pub energy_mj_open: Energy,
+    /// Energy attributed to it in the open interval of the ledger; absent: none was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_mj_open: Option<Energy>,
+    /// Time of its GPUs without a meter in the open interval, summed over GPUs, milliseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unmetered_ms_open: u64,
+}
+
+/// How the energy of a GPU is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Meter {
+    /// By its energy counter.
+    Counter,
+    /// By its power, integrated over time. It has no energy counter, or one that also counts the other parts
+    /// of its module.
+    Power,
+    /// Not at all: it supports neither power nor energy readings.
+    None,
+    /// In a way that this release does not know.
+    #[serde(other)]
+    Other,
 }
 
 /// One second of a GPU's readings. A reading that failed is absent.
@@ -72,15 +97,24 @@ pub struct GpuSummary {
     /// Mean busy share, per cent.
     #[serde(default)]
     pub utilization_gpu_percent_mean: Option<u8>,
+    /// How its energy is measured; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meter: Option<Meter>,
     /// Device memory in use, MiB.
     #[serde(default)]
     pub memory_used_mib: Option<u64>,
+    /// Device memory that is free, MiB. The driver's own memory is neither in use nor free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_free_mib: Option<u64>,
     /// SM clock.
     #[serde(default)]
     pub clock_mhz: Option<Frequency>,
     /// The power cap in force.
     #[serde(default)]
     pub cap_mw: Option<Power>,
+    /// The lowest of all limits on its power, of which the cap is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_mw_enforced: Option<Power>,
     /// Temperature, degrees Celsius.
     #[serde(default)]
     pub temperature_c: Option<u16>,

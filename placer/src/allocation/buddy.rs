@@ -38,7 +38,7 @@ pub(crate) struct BlockRequest<'a> {
 impl BlockRequest<'_> {
     fn suits(&self, class: &NodeClass<'_>) -> bool {
         self.gpu_type.is_none_or(|gpu_type| class.gpu_type == gpu_type)
-            && class.memory_mib >= self.memory_mib
+            && class.memory_mib.is_none_or(|memory| memory >= self.memory_mib)
     }
 }
 

@@ -55,8 +55,8 @@ pub(crate) struct NodeClass<'a> {
     pub(crate) gpus: u32,
     /// GPUs of each of its boards.
     pub(crate) board: Option<u32>,
-    /// Device memory of each GPU, MiB.
-    pub(crate) memory_mib: u64,
+    /// Device memory of each GPU, MiB, if known.
+    pub(crate) memory_mib: Option<u64>,
     /// Its free GPUs: bit i is GPU i.
     pub(crate) free: u64,
     /// Whether some of its GPUs are unhealthy.

@@ -11,7 +11,7 @@ use crate::state::node::{Node, NodeFacts};
 /// Whether the node has the GPU type and the device memory that the job requests.
 #[must_use]
 pub fn suits(node: &NodeFacts, job: &Job) -> bool {
-    job.facts.memory_mib_max.is_none_or(|needed| needed <= node.memory_mib)
+    job.facts.memory_mib_max.is_none_or(|needed| node.may_hold(needed))
         && job.facts.gpu_type.as_deref().is_none_or(|gpu_type| gpu_type == node.gpu_type)
 }
 
@@ -55,7 +55,7 @@ pub fn infeasible(state: &ClusterState, job: &Job) -> Option<Reason> {
         return Some(Reason::NoSuchGpuType { gpu_type: kind.clone(), available: there });
     }
     if let Some(requested_mib) = job.facts.memory_mib_max
-        && !nodes.iter().filter(has_type).any(|node| node.facts.memory_mib >= requested_mib)
+        && !nodes.iter().filter(has_type).any(|node| node.facts.may_hold(requested_mib))
     {
         return Some(Reason::TooMuchMemory { memory_mib: requested_mib, gpu_type: kind });
     }

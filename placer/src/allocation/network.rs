@@ -77,7 +77,7 @@ mod tests {
                 id: format!("n{i}").parse().unwrap(),
                 gpu_type: "v100".to_owned(),
                 gpus: 8,
-                memory_mib: 16_384,
+                memory_mib: Some(16_384),
                 healthy: u64::MAX,
                 watts: None,
                 host: None,

@@ -310,7 +310,7 @@ impl<'a> Transition<'a> {
         self.input.state.keyed_nodes().filter(move |(_, node)| {
             request.is_some_and(|request| {
                 request.gpu_type.is_none_or(|gpu_type| node.facts.gpu_type == gpu_type)
-                    && node.facts.memory_mib >= request.memory_mib
+                    && node.facts.may_hold(request.memory_mib)
             })
         })
     }

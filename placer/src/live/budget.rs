@@ -338,9 +338,8 @@ impl Spending {
             return;
         }
         *counted = entry.until_us;
-        let gpus: Energy = entry.energy_mj_gpus.iter().flatten().copied().sum();
         let share = entry.until_us.since(from).as_secs_f64() / span.as_secs_f64();
-        let joules = (gpus + entry.energy_mj_host).as_j() * share;
+        let joules = (entry.gpus() + entry.energy_mj_host).as_j() * share;
         turn.controller.metered(from, entry.until_us, joules);
         turn.controller.control_soon(turn.now);
         self.control(turn, nodes);

@@ -293,7 +293,8 @@ fn check_start(
         // exclude a job from every GPU. On a shared GPU the memory of every job must be known.
         let needed = if others == 0 { job.facts.memory_mib_max } else { job.memory_mib_max() };
         let fits = match memory.zip(needed) {
-            Some((there, more)) => there + more <= node.facts.memory_mib,
+            Some((_, alone)) if others == 0 => node.facts.may_hold(alone),
+            Some((there, more)) => node.facts.holds(there + more),
             None => others == 0,
         };
         if !fits {
@@ -308,7 +309,7 @@ fn check_start(
 
 /// Whether all nodes of one GPU type and size could hold the job if they were free.
 fn could_ever_hold(input: PlanningInput<'_>, job: &Job) -> bool {
-    let mut by_class: BTreeMap<(&str, u32, u64), u32> = BTreeMap::new();
+    let mut by_class: BTreeMap<(&str, u32, Option<u64>), u32> = BTreeMap::new();
     for node in input.state.nodes() {
         let facts = &node.facts;
         let class = (facts.gpu_type.as_str(), facts.gpus, facts.memory_mib);
@@ -317,6 +318,6 @@ fn could_ever_hold(input: PlanningInput<'_>, job: &Job) -> bool {
     by_class.iter().any(|(&(gpu_type, _, memory), &gpus)| {
         job.facts.gpu_type.as_deref().is_none_or(|requested| requested == gpu_type)
             && gpus >= job.facts.request.min
-            && job.facts.memory_mib_max.is_none_or(|mib| mib <= memory)
+            && job.facts.memory_mib_max.is_none_or(|mib| memory.is_none_or(|memory| mib <= memory))
     })
 }

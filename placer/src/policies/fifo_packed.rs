@@ -144,7 +144,7 @@ impl FifoPacked {
             let facts = &input.state.node(spot.node).facts;
             let (a, b) = (profile(a, &facts.gpu_type)?, profile(b, &facts.gpu_type)?);
             // An unhealthy GPU accepts no further job.
-            if a.memory_mib + b.memory_mib > facts.memory_mib || spot.gpus & !facts.healthy != 0 {
+            if !facts.holds(a.memory_mib + b.memory_mib) || spot.gpus & !facts.healthy != 0 {
                 return None;
             }
         }

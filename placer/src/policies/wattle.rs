@@ -179,8 +179,8 @@ struct Supply<'a> {
     free: u32,
     nodes: NodeCounts,
     charge: Charge,
-    /// Device memory of each GPU, MiB.
-    memory_mib: u64,
+    /// Least device memory of a GPU, MiB; absent: not known of every node.
+    memory_mib: Option<u64>,
     /// GPUs of jobs that take no part in the market.
     fixed: u32,
     /// The cost of unused GPUs, where nodes sleep and all have one size.
@@ -204,7 +204,7 @@ impl<'a> Supply<'a> {
             free: sizing.free.of_type(gpu_type),
             nodes: counts,
             charge,
-            memory_mib: nodes().map(|node| node.facts.memory_mib).min().unwrap_or(0),
+            memory_mib: nodes().map(|node| node.facts.memory_mib).min().flatten(),
             fixed: fixed().sum(),
             unused: unused.map(|node_gpus| UnusedGpuCost { node_gpus, taken: 0, per_gpu }),
         }

@@ -47,6 +47,8 @@ pub struct ClusterState {
     surface_revision: u64,
     has_settings: bool,
     sharing: Sharing,
+    /// GPU types whose clock cannot be locked on some node.
+    without_locks: Arc<BTreeSet<String>>,
 }
 
 impl ClusterState {
@@ -241,6 +243,14 @@ impl ClusterState {
     pub fn gpu_power_known(&mut self, gpu_power: BTreeMap<String, GpuPower>) {
         if *self.gpu_power != gpu_power {
             self.gpu_power = Arc::new(gpu_power);
+        }
+    }
+
+    /// The clock of a GPU of this type cannot be locked: points with a clock are left out of surfaces that arrive
+    /// from now on.
+    pub fn locks_unsupported(&mut self, gpu_type: &str) {
+        if !self.without_locks.contains(gpu_type) {
+            Arc::make_mut(&mut self.without_locks).insert(gpu_type.to_owned());
         }
     }
 

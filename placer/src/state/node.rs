@@ -17,8 +17,8 @@ pub struct NodeFacts {
     pub gpu_type: String,
     /// Number of GPUs, at most [`wattle_common::topology::GPUS_PER_NODE_MAX`].
     pub gpus: u32,
-    /// Device memory of each GPU, MiB.
-    pub memory_mib: u64,
+    /// Device memory of each GPU, MiB; absent: the GPUs do not report it.
+    pub memory_mib: Option<u64>,
     /// The healthy GPUs: bit i is GPU i.
     pub healthy: u64,
     /// Its power without jobs, if known.
@@ -47,6 +47,19 @@ impl HostCapacity {
 }
 
 impl NodeFacts {
+    /// Whether a job that needs this much device memory, MiB, may have a GPU for itself. Unknown memory
+    /// keeps no job away: its request cannot be checked.
+    #[must_use]
+    pub fn may_hold(&self, needed_mib: u64) -> bool {
+        self.memory_mib.is_none_or(|memory| needed_mib <= memory)
+    }
+
+    /// Whether jobs that need this much device memory together, MiB, are known to fit on one GPU.
+    #[must_use]
+    pub fn holds(&self, needed_mib: u64) -> bool {
+        self.memory_mib.is_some_and(|memory| needed_mib <= memory)
+    }
+
     /// Whether some of its GPUs are unhealthy.
     #[must_use]
     pub fn is_damaged(&self) -> bool {

@@ -133,6 +133,11 @@ impl OperatingPoints {
             .retain(|point| least(point, &all).is_none_or(|least| point.steps_per_s >= least));
     }
 
+    /// Removes the points with a locked clock.
+    pub fn remove_clocks(&mut self) {
+        self.points.retain(|point| point.setting.clock_mhz_max.is_none());
+    }
+
     /// All points, sorted by GPUs, then by setting.
     #[must_use]
     pub fn points(&self) -> &[OperatingPoint] {

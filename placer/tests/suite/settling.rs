@@ -196,3 +196,22 @@ fn learned_restart_costs_delay_the_next_move() {
     round(&mut site, &*afs);
     assert_eq!((site.size(job).0, settled_as_before), (1, now), "320 s are no longer enough");
 }
+
+#[test]
+fn a_clock_that_cannot_be_locked_is_no_operating_point() {
+    let locked = |mhz: u32| wattle_common::messages::SurfacePoint {
+        clock_mhz_max: Some(wattle_common::Frequency::from_mhz(mhz)),
+        ..wattle_testkit::point(1, 0.9, 150.0)
+    };
+    let points = || vec![wattle_testkit::point(1, 1.0, 200.0), locked(900), locked(1_200)];
+    let settings = |unsupported: Option<&str>| {
+        let mut site = cluster(2);
+        if let Some(gpu_type) = unsupported {
+            site.locks_unsupported(gpu_type);
+        }
+        let key = site.job_arrived(job_facts("a", GpuRequest::exactly(1)));
+        site.surface_known(key, Arc::new(wattle_testkit::surface("a", "v100", points())));
+        site.input().state.job(key).unwrap().operating_points_on("v100").unwrap().points().len()
+    };
+    assert_eq!((settings(None), settings(Some("p100")), settings(Some("v100"))), (3, 3, 1));
+}

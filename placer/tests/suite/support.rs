@@ -106,7 +106,7 @@ pub(crate) fn node_facts(id: &str, gpu_type: &str, gpus: u32, memory_mib: u64) -
         id: id.parse().unwrap(),
         gpu_type: gpu_type.to_owned(),
         gpus,
-        memory_mib,
+        memory_mib: Some(memory_mib),
         healthy: u64::MAX,
         watts: None,
         host: None,

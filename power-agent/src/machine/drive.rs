@@ -159,7 +159,9 @@ fn drive_cap(
 }
 
 fn drive_clock(gpu: GpuIndex, state: &mut GpuState, out: &mut Vec<Action>) {
-    let reached = state.clock == Some(state.target.clock) && !state.clock_unverified;
+    // What cannot be locked cannot be locked by another program either.
+    let is_verified = !state.clock_unverified || state.clock_unsupported;
+    let reached = state.clock == Some(state.target.clock) && is_verified;
     if reached {
         state.clock_error = None;
     }

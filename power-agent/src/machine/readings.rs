@@ -80,10 +80,13 @@ impl PowerMachine {
             state
         });
         // Of a GPU that could not be read at the service's start only the index is known.
-        if state.facts != read.facts {
-            state.facts = read.facts;
+        let facts = state.supported(read.facts);
+        if state.facts != facts {
+            state.facts = facts;
             set_target(state, gpu, lease, safe, out);
         }
+        note_unsupported(gpu, state, out);
+        state.no_meter = read.no_meter;
         if !state.healthy {
             state.healthy = true;
             state.cap = None;
@@ -121,7 +124,7 @@ impl PowerMachine {
         let unknown = || GpuFacts {
             uuid: String::new(),
             gpu_type: String::new(),
-            memory_mib: 0,
+            memory_mib: None,
             cap_default: None,
             cap_range: None,
             clock_range: None,
@@ -140,6 +143,18 @@ impl PowerMachine {
     pub(super) fn schedule_read(&mut self, now: Timestamp) {
         self.last_read = self.reading_since.take().or(self.last_read);
         self.read_at = now + self.settings.heartbeat;
+    }
+}
+
+/// Logs, once, which settings a GPU does not support.
+pub(super) fn note_unsupported(gpu: GpuIndex, state: &mut GpuState, out: &mut Vec<Action>) {
+    let (no_cap, no_lock) = (state.has_no_cap(), state.has_no_lock());
+    let (cap_noted, lock_noted) = std::mem::replace(&mut state.noted, (no_cap, no_lock));
+    if no_cap && !cap_noted {
+        out.push(Action::Log(Note::NoCap { gpu }));
+    }
+    if no_lock && !lock_noted {
+        out.push(Action::Log(Note::NoLock { gpu }));
     }
 }
 

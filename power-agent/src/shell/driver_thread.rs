@@ -135,10 +135,15 @@ fn read_gpu(
         None => facts(driver, gpu)?,
     };
     let reading = driver.read(gpu)?;
-    known.insert(gpu, facts.clone());
+    // A property that the GPU lacks may only have failed this time.
+    if facts.memory_mib.is_some() && facts.cap_range.is_some() && facts.clock_range.is_some() {
+        known.insert(gpu, facts.clone());
+    }
     let health = driver.health(gpu)?;
-    let (cap, clock, energy_total) = (reading.cap, reading.clock, reading.energy_total);
-    Ok(GpuStatus { facts, cap, clock, energy_total, health })
+    let (cap, clock) = (reading.cap, reading.clock);
+    let energy_total = reading.energy_total.or(reading.energy_module);
+    let no_meter = reading.has_no_meter;
+    Ok(GpuStatus { facts, cap, clock, energy_total, no_meter, health })
 }
 
 pub(super) fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<GpuFacts, GpuError> {
@@ -148,7 +153,7 @@ pub(super) fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<GpuFacts, GpuE
         gpu_type: info.gpu_type,
         memory_mib: info.memory_mib,
         cap_default: info.cap_default,
-        cap_range: info.cap_min.zip(info.cap_max),
+        cap_range: info.cap_min.zip(info.cap_max).filter(|(min, max)| min <= max),
         clock_range: info.clocks.first().copied().zip(info.clocks.last().copied()),
     })
 }

@@ -11,3 +11,4 @@ mod properties;
 mod sleep;
 mod stop;
 mod topology;
+mod unsupported;

@@ -116,7 +116,7 @@ pub(crate) fn facts() -> GpuFacts {
     GpuFacts {
         uuid: "GPU-x".into(),
         gpu_type: "v100".into(),
-        memory_mib: 16_384,
+        memory_mib: Some(16_384),
         cap_default: Some(Power::from_w(300)),
         cap_range: Some((Power::from_w(100), Power::from_w(300))),
         clock_range: Some((Frequency::from_mhz(135), Frequency::from_mhz(1_530))),
@@ -279,6 +279,7 @@ impl Node {
                         cap: Some(model.cap),
                         clock: model.clock,
                         energy_total: None,
+                        no_meter: false,
                         health: model.health(),
                     };
                     (gpu, Ok(status))

@@ -7,13 +7,14 @@ fn state() -> GpuStatus {
     let facts = GpuFacts {
         uuid: "GPU-x".into(),
         gpu_type: "v100".into(),
-        memory_mib: 16_384,
+        memory_mib: Some(16_384),
         cap_default: Some(Power::from_w(300)),
         cap_range: Some((Power::from_w(100), Power::from_w(300))),
         clock_range: None,
     };
     let health = wattle_gpu::GpuHealth::default();
-    GpuStatus { facts, cap: Some(Power::from_w(300)), clock: None, energy_total: None, health }
+    let cap = Some(Power::from_w(300));
+    GpuStatus { facts, cap, clock: None, energy_total: None, no_meter: false, health }
 }
 
 #[test]

@@ -91,7 +91,9 @@ impl ProfilerMachine {
             }
         }
         if let Some(unknown) = &sample.unknown {
-            if sample.owned.is_none() {
+            // Of a GPU without a reading the entry has no energy, not even none.
+            let is_measured = unknown.energy_mj > Energy::ZERO || !unknown.unmeasured;
+            if sample.owned.is_none() && is_measured {
                 self.ledger.spend(gpu, unknown.energy_mj);
             }
             self.ledger.add_unknown(unknown.clone());

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wattle_common::messages::{GpuSummary, NodeSummary};
+use wattle_common::messages::{GpuSummary, Meter, NodeSummary};
 use wattle_common::{GpuIndex, Power};
 use wattle_gpu::GpuInfo;
 use wattle_runtime::instance;
@@ -49,7 +49,7 @@ pub struct ProfilerMetrics {
 type Value = fn(&GpuSummary) -> Option<f64>;
 
 /// Name, help and value of each gauge of a GPU.
-const GPU_GAUGES: [(&str, &str, Value); 8] = [
+const GPU_GAUGES: [(&str, &str, Value); 9] = [
     ("wattle_gpu_power_watts", "Mean power of the GPU over the last second, watts", |gpu| {
         gpu.power_mw_mean.map(Power::as_w)
     }),
@@ -69,11 +69,14 @@ const GPU_GAUGES: [(&str, &str, Value); 8] = [
     ("wattle_gpu_readable", "Whether the GPU can be read: 1 or 0", |gpu| {
         Some(f64::from(u8::from(gpu.error.is_none())))
     }),
+    ("wattle_gpu_metered", "Whether the energy of the GPU is measured: 1 or 0", |gpu| {
+        Some(f64::from(u8::from(gpu.meter? != Meter::None)))
+    }),
     ("wattle_gpu_jobs", "Number of jobs on the GPU", |gpu| Some(gpu.jobs.len() as f64)),
 ];
 
 /// As [`GPU_GAUGES`], under the names and in the units of dcgm-exporter.
-const DCGM_GAUGES: [(&str, &str, Value); 6] = [
+const DCGM_GAUGES: [(&str, &str, Value); 9] = [
     ("DCGM_FI_DEV_POWER_USAGE", "Power draw (in W)", |gpu| gpu.power_mw_mean.map(Power::as_w)),
     // A gauge here: promtool requires the suffix _total of counters, and queries ignore the type.
     (
@@ -89,6 +92,16 @@ const DCGM_GAUGES: [(&str, &str, Value); 6] = [
     }),
     ("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB)", |gpu| {
         gpu.memory_used_mib.map(|mib| mib as f64)
+    }),
+    // Without the driver's own memory, as NVIDIA's.
+    ("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB)", |gpu| {
+        gpu.memory_free_mib.map(|mib| mib as f64)
+    }),
+    ("DCGM_FI_DEV_POWER_MGMT_LIMIT", "Power cap that is set (in W)", |gpu| {
+        gpu.cap_mw.map(Power::as_w)
+    }),
+    ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "Power cap in force after all limits (in W)", |gpu| {
+        gpu.cap_mw_enforced.map(Power::as_w)
     }),
     ("DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C)", |gpu| gpu.temperature_c.map(f64::from)),
 ];
@@ -245,9 +258,12 @@ mod tests {
             power_mw_mean: power,
             energy_mj_total: Some(Energy::from_mj(5_000)),
             utilization_gpu_percent_mean: Some(75),
+            meter: Some(Meter::Counter),
             memory_used_mib: Some(2),
+            memory_free_mib: Some(5),
             clock_mhz: None,
             cap_mw: None,
+            cap_mw_enforced: None,
             temperature_c: None,
             throttle_reasons: None,
             jobs: Vec::new(),
@@ -274,7 +290,7 @@ mod tests {
             uuid: "GPU-1".to_owned(),
             name: "Tesla V100-SXM2-16GB".to_owned(),
             gpu_type: "v100".to_owned(),
-            memory_mib: 16_384,
+            memory_mib: Some(16_384),
             cap_default: None,
             cap_min: None,
             cap_max: None,

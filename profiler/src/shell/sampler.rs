@@ -95,6 +95,17 @@ fn jittered(at: Timestamp, every: Duration, unit: f64) -> Timestamp {
     Timestamp::from_us(early) + scaled(quarter, 2.0 * unit)
 }
 
+/// What is known of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// It has not been read.
+    New,
+    /// Its properties could not be read, which is in the log.
+    Failed,
+    /// It has been announced.
+    Announced,
+}
+
 /// The receiver of events has ended.
 struct Ended;
 
@@ -102,8 +113,8 @@ struct SamplerThread {
     library: Option<PathBuf>,
     driver: Option<Box<dyn Driver>>,
     gpus: u32,
-    /// Whether each GPU has been announced.
-    known: Vec<bool>,
+    /// What is known of each GPU.
+    known: Vec<Known>,
     origins: OriginReader,
     found: Found,
 }
@@ -130,7 +141,7 @@ impl SamplerThread {
             none => {
                 let driver = NvmlDriver::open(self.library.as_deref())?;
                 self.gpus = driver.count()?;
-                self.known = vec![false; self.gpus as usize];
+                self.known = vec![Known::New; self.gpus as usize];
                 none.insert(Box::new(driver))
             }
         };
@@ -161,20 +172,28 @@ impl SamplerThread {
 /// Announces the GPUs that have not been: all at first, later those that could not be read then.
 fn announce(
     driver: &dyn Driver,
-    known: &mut [bool],
+    known: &mut [Known],
     events: &mpsc::Sender<Event>,
     on_found: &Found,
 ) {
     let mut found = Vec::new();
-    for (gpu, known) in (0..).zip(known.iter_mut()).filter(|(_, known)| !**known) {
-        if let Ok(info) = driver.info(gpu) {
-            on_found(gpu, &info);
-            found.push(GpuIdentity { gpu, uuid: info.uuid, gpu_type: info.gpu_type });
-            *known = true;
+    for (gpu, known) in (0..).zip(known.iter_mut()).filter(|(_, known)| **known != Known::Announced)
+    {
+        match driver.info(gpu) {
+            Ok(info) => {
+                on_found(gpu, &info);
+                found.push(GpuIdentity { gpu, uuid: info.uuid, gpu_type: info.gpu_type });
+                *known = Known::Announced;
+            }
+            Err(error) => {
+                if std::mem::replace(known, Known::Failed) == Known::New {
+                    tracing::warn!(gpu, %error, "GPU without a type: its properties cannot be read");
+                }
+            }
         }
     }
     if !found.is_empty() && events.try_send(Event::GpusFound(found)).is_err() {
-        known.fill(false);
+        known.fill(Known::New);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The profiler's machine on a node in memory: windows, ledger, progress and faults.
 
 mod histories;
+mod lacking;
 mod node;
 
 use std::time::Duration;
@@ -64,7 +65,7 @@ fn the_energy_of_two_tenants_is_split() {
     assert_eq!(powers, [(id("a"), Power::from_w(170)), (id("b"), Power::from_w(70))]);
     // The open interval of the ledger, from its start to the summary.
     let open = last.at_us.since(last.ledger_from_us.unwrap()).as_secs_f64();
-    let a = last.jobs[0].energy_mj_open.as_j();
+    let a = last.jobs[0].energy_mj_open.unwrap().as_j();
     assert!(a > 0.0 && a <= 170.0 * open, "{a} J in {open} s");
 }
 

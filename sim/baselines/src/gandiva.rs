@@ -263,7 +263,7 @@ impl<'a> Round<'a> {
         if self.free.of_type(gpu_type) < gpus {
             return None;
         }
-        let memory = least_memory(self.input, gpu_type)?;
+        let memory = Some(least_memory(self.input, gpu_type)?);
         let nodes = fewest_nodes(self.input, gpu_type, job, gpus);
         let mut candidates: Vec<_> = others
             .filter(|(_, other)| other.facts.request.min == gpus)
@@ -330,9 +330,16 @@ struct Partner {
 
 /// The sum of both jobs' normalised speeds when co-located: 0 if their memory does not fit, `None` if
 /// unknown.
-fn sum(a: &Job, b: &Job, gpu_type: &str, memory_mib: u64, gpus: u32, nodes: u32) -> Option<f64> {
+fn sum(
+    a: &Job,
+    b: &Job,
+    gpu_type: &str,
+    memory_mib: Option<u64>,
+    gpus: u32,
+    nodes: u32,
+) -> Option<f64> {
     let needed = profile(a, gpu_type)?.memory_mib + profile(b, gpu_type)?.memory_mib;
-    if needed > memory_mib {
+    if needed > memory_mib? {
         return Some(0.0);
     }
     Some(
@@ -344,7 +351,7 @@ fn sum(a: &Job, b: &Job, gpu_type: &str, memory_mib: u64, gpus: u32, nodes: u32)
 /// The least device memory of the GPUs of a type, MiB.
 fn least_memory(input: PlanningInput<'_>, gpu_type: &str) -> Option<u64> {
     let nodes = input.state.nodes().iter().filter(|node| node.facts.gpu_type == gpu_type);
-    nodes.map(|node| node.facts.memory_mib).min()
+    nodes.map(|node| node.facts.memory_mib).min().flatten()
 }
 
 /// The fewest nodes of a type on which a job can have this many GPUs.

@@ -38,10 +38,12 @@ pub enum Feature {
     Ecc,
     /// Page retirement and row remapping.
     MemoryRepair,
+    /// Setting the power cap, which can still be read.
+    CapSetting,
 }
 
 /// Every [`Feature`] with its name on the command line.
-pub const FEATURES: [(Feature, &str); 15] = [
+pub const FEATURES: [(Feature, &str); 16] = [
     (Feature::Power, "power"),
     (Feature::Energy, "energy"),
     (Feature::Utilization, "utilization"),
@@ -57,6 +59,7 @@ pub const FEATURES: [(Feature, &str); 15] = [
     (Feature::Persistence, "persistence"),
     (Feature::Ecc, "ecc"),
     (Feature::MemoryRepair, "memory-repair"),
+    (Feature::CapSetting, "cap-setting"),
 ];
 
 impl Feature {

@@ -242,6 +242,7 @@ impl NodeState {
         cap: Power,
     ) -> Result<(), StateError> {
         let model = hardware.model;
+        self.gpu(index, Some(Feature::CapSetting))?;
         if self.gpu(index, Some(Feature::Cap))?.no_permission {
             return Err(StateError::NoPermission(index));
         }

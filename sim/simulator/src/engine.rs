@@ -166,7 +166,7 @@ impl<'s> Engine<'s> {
                 id: node_id(i),
                 gpu_type: gpu_type.to_owned(),
                 gpus,
-                memory_mib: world.gpu(gpu_type).map_or(0, |gpu| gpu.memory_mib),
+                memory_mib: world.gpu(gpu_type).map(|gpu| gpu.memory_mib),
                 healthy: u64::MAX,
                 watts: world.gpu(gpu_type).map(|gpu| watts(world, gpu, gpus)),
                 host: None,

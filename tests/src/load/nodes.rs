@@ -293,7 +293,7 @@ fn gpus_read(applied: &Applied) -> power_agent::Event {
         let facts = power_agent::GpuFacts {
             uuid: format!("GPU-{gpu}"),
             gpu_type: "v100".to_owned(),
-            memory_mib: 32_768,
+            memory_mib: Some(32_768),
             cap_default: Some(CAP_DEFAULT),
             cap_range: Some((CAP_MIN, CAP_DEFAULT)),
             clock_range: None,
@@ -303,6 +303,7 @@ fn gpus_read(applied: &Applied) -> power_agent::Event {
             cap: Some(*cap),
             clock: None,
             energy_total: None,
+            no_meter: false,
             health: wattle_gpu::GpuHealth::default(),
         };
         (*gpu, Ok(status))

@@ -15,7 +15,7 @@ pub fn applied_gpu(gpu: GpuIndex, gpu_type: &str) -> AppliedGpu {
         gpu,
         uuid: format!("GPU-{gpu}"),
         gpu_type: gpu_type.to_owned(),
-        memory_mib: 32_768,
+        memory_mib: Some(32_768),
         healthy: true,
         cap_mw: None,
         cap_mw_default: None,
@@ -27,6 +27,9 @@ pub fn applied_gpu(gpu: GpuIndex, gpu_type: &str) -> AppliedGpu {
         cap_mw_advised: None,
         clock_mhz_max_advised: None,
         last_error: None,
+        no_meter: false,
+        cap_unsupported: false,
+        clock_unsupported: false,
         health: None,
     }
 }

@@ -217,6 +217,45 @@ fn check_endpoint(name: &str, address: &str, exported: &BTreeMap<String, Vec<Fam
     assert!(complaints.is_empty(), "{name}: {complaints:?}");
 }
 
+/// The queries of the panels of NVIDIA's dashboard 12239 whose metrics NVML has, of
+/// <https://github.com/NVIDIA/dcgm-exporter/blob/main/grafana/dcgm-exporter-dashboard.json>. Its two others
+/// need the profiling counters of DCGM.
+const DASHBOARD_12239: [&str; 6] = [
+    r#"max(DCGM_FI_DEV_GPU_TEMP{Hostname=~"$Hostname", gpu=~"$gpu"}) by (Hostname, gpu, uuid)"#,
+    r#"avg(DCGM_FI_DEV_GPU_TEMP{Hostname=~"$Hostname", gpu=~"$gpu"})"#,
+    r#"max(DCGM_FI_DEV_POWER_USAGE{Hostname=~"$Hostname", gpu=~"$gpu"}) by (Hostname, gpu, uuid)"#,
+    r#"sum(max(DCGM_FI_DEV_POWER_USAGE{Hostname=~"$Hostname", gpu=~"$gpu"}) by (gpu))"#,
+    r#"max(DCGM_FI_DEV_SM_CLOCK{Hostname=~"$Hostname", gpu=~"$gpu"} * 1000000) by (Hostname, UUID, gpu)"#,
+    r#"max(DCGM_FI_DEV_FB_USED{Hostname=~"$Hostname", gpu=~"$gpu"}) by (Hostname, gpu, GPU_I_ID, GPU_I_PROFILE)"#,
+];
+/// The power limits of dcgm-exporter since version 4.8.
+const POWER_LIMITS: [&str; 2] =
+    ["DCGM_FI_DEV_POWER_MGMT_LIMIT", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"];
+
+/// The value of a variable of the dashboard when all are selected, as Grafana inserts it: `(0|1)`.
+fn variable(prometheus: &Prometheus, query: &str, label: &str) -> Option<String> {
+    let samples = prometheus.query(query)?;
+    let values: BTreeSet<&str> =
+        samples.iter().filter_map(|sample| sample["metric"][label].as_str()).collect();
+    let values: Vec<&str> = values.into_iter().collect();
+    (!values.is_empty()).then(|| format!("({})", values.join("|")))
+}
+
+/// Selects all hosts and GPUs of dashboard 12239, as its variables do, and returns the queries without data.
+fn nvidias_queries_without_data(prometheus: &Prometheus, gpus: usize) -> Option<Vec<String>> {
+    let host = variable(prometheus, "DCGM_FI_DEV_FB_FREE", "Hostname")?;
+    let of_host = format!("DCGM_FI_DEV_FB_FREE{{Hostname=~\"{host}\"}}");
+    let gpu = variable(prometheus, &of_host, "gpu")?;
+    let has_data = |query: &str| {
+        let query = query.replace("$Hostname", &host).replace("$gpu", &gpu);
+        let samples = prometheus.query(&query).unwrap_or_default();
+        samples.len() == if query.contains(" by (Hostname") { gpus } else { 1 }
+    };
+    let limits = POWER_LIMITS.map(|name| format!("max({name}) by (Hostname, gpu)"));
+    let all = DASHBOARD_12239.into_iter().map(str::to_owned).chain(limits);
+    Some(all.filter(|query| !has_data(query)).collect())
+}
+
 /// The queries that have had no data yet.
 fn without_data(prometheus: &Prometheus, left: Vec<(String, String)>) -> Vec<(String, String)> {
     left.into_iter()
@@ -274,6 +313,11 @@ async fn every_service_has_an_endpoint_and_every_panel_has_data() {
         skipped("prometheus is not installed: the panels are not compared with data");
         return;
     };
+    let shown = testing::until(PATIENCE, async || {
+        nvidias_queries_without_data(&prometheus, 4).filter(Vec::is_empty)
+    });
+    let left = || nvidias_queries_without_data(&prometheus, 4);
+    assert!(shown.await.is_some(), "dashboard 12239 has no data for {:?}", left());
     // The slowdown is estimated until a budget with a window sets the price.
     let slowdown: fn(&(String, String)) -> bool = |(title, _)| title.starts_with("Slowdown");
     let (grid, all): (Vec<_>, Vec<_>) =

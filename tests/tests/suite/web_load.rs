@@ -110,9 +110,12 @@ fn summary(node: u64, running: u64, second: u64) -> NodeSummary {
         power_mw_mean: Some(Power::from_w(watts(node, gpu, second))),
         energy_mj_total: Some(Energy::from_j(second * 200)),
         utilization_gpu_percent_mean: Some((second % 100) as u8),
+        meter: None,
         memory_used_mib: Some(20_000 + second),
+        memory_free_mib: None,
         clock_mhz: Some(Frequency::from_mhz(1_410)),
         cap_mw: Some(Power::from_w(300)),
+        cap_mw_enforced: None,
         temperature_c: Some(60),
         throttle_reasons: Some(0),
         jobs: jobs_of(node, running)
@@ -124,7 +127,8 @@ fn summary(node: u64, running: u64, second: u64) -> NodeSummary {
     let job = |(number, gpu): (u64, u32)| JobSummary {
         job: testkit::job(&job_id(number)),
         power_mw_mean: Some(Power::from_w(watts(node, gpu, second))),
-        energy_mj_open: Energy::from_j(second % 60 * 200),
+        energy_mj_open: Some(Energy::from_j(second % 60 * 200)),
+        unmetered_ms_open: 0,
     };
     NodeSummary {
         node: testkit::node(&format!("n{node:04}")),

@@ -18,7 +18,7 @@ const COLUMNS = [
   { title: "Power of cap", class: "power", cell: (gpu) => h("span", { class: "progress" }, gauge({ share: gpu.cap_w ? (gpu.w ?? 0) / gpu.cap_w : 0 }), h("span", null, `${f.watts(gpu.w)} / ${f.watts(gpu.cap_w)} W`)) },
   { title: "Clock MHz", class: "number wide", cell: (gpu) => (gpu.clock_mhz ?? "–") + (gpu.clock_max_mhz ? ` (at most ${gpu.clock_max_mhz})` : "") },
   { title: "Busy", class: "number", cell: (gpu) => (gpu.busy === undefined ? "–" : `${gpu.busy} %`) },
-  { title: "Memory GiB", class: "number medium", cell: (gpu) => `${gpu.memory_gib ?? "–"} / ${gpu.memory_total_gib}` },
+  { title: "Memory GiB", class: "number medium", cell: (gpu) => `${gpu.memory_gib ?? "–"} / ${gpu.memory_total_gib ?? "–"}` },
   { title: "Temp.", class: "number wide", cell: (gpu) => (gpu.temperature_c === undefined ? "–" : `${gpu.temperature_c} °C`) },
   { title: "Jobs", cell: (gpu) => (gpu.jobs.length ? gpu.jobs.map((job, index) => [index ? ", " : "", jobLink(job)]) : "–") },
 ];

@@ -45,6 +45,7 @@ pub(super) fn row(record: &JobRecord, model: &Model, now: Now) -> Value {
         "setting": (!record.setting.is_default()).then(|| record.setting.to_string()),
         "w": view.power_mw.map(watts),
         "wh": view.energy_mj_total.map(watt_hours),
+        "energy_missing": view.energy_missing(),
         "done": view.done.map(|done| rounded(done, 3)),
         "end_s": end,
         "rest_s": view.rest().filter(|_| !view.is_running()).map(|rest| rounded(rest.as_secs_f64(), 0)),

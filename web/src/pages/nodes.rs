@@ -27,7 +27,7 @@ fn gpu(node: &Node, index: usize) -> Option<Value> {
         "memory_gib": reading
             .and_then(|reading| reading.memory_used_mib)
             .map(|mib| rounded(mib as f64 / 1_024.0, 1)),
-        "memory_total_gib": rounded(gpu.memory_mib as f64 / 1_024.0, 0),
+        "memory_total_gib": gpu.memory_mib.map(|mib| rounded(mib as f64 / 1_024.0, 0)),
         "temperature_c": reading.and_then(|reading| reading.temperature_c),
         "jobs": jobs,
         "error": gpu.last_error,

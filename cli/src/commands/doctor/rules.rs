@@ -226,6 +226,23 @@ impl Rules<'_> {
                 let severity = if kind.is_fault() { Kind::Problem } else { Kind::Advice };
                 self.add(severity, "node", finding, kind.remedy());
             }
+            if gpu.no_meter {
+                self.advice(
+                    "node",
+                    format!(
+                        "the energy of {place} is not known: power and energy are not supported"
+                    ),
+                    "budgets, reports and sums lack it; a newer driver may support the readings",
+                );
+            }
+            if gpu.cap_unsupported {
+                self.advice(
+                    "node",
+                    format!("{place} supports no power cap: it is advised only"),
+                    "a power limit counts the node with the highest power of its GPUs; a driver or a \
+                     board that permits caps lets Wattle set them",
+                );
+            }
             if let Some(error) = &gpu.last_error {
                 self.problem(
                     "node",
@@ -392,6 +409,24 @@ mod tests {
             gpus: Some(Err("no driver".to_owned())),
             ..Facts::default()
         }
+    }
+
+    #[test]
+    fn what_a_gpu_does_not_support_is_stated() {
+        let gpu = wattle_common::messages::AppliedGpu {
+            no_meter: true,
+            cap_unsupported: true,
+            memory_mib: None,
+            ..wattle_testkit::applied_gpu(0, "gb10")
+        };
+        let at = wattle_common::Timestamp::from_s(1);
+        let report = wattle_testkit::power_report("n0", at, [gpu]);
+        let found = findings(|facts| facts.nodes[0].power = Some(report));
+        let energy = "the energy of GPU 0 of n0 is not known: power and energy are not supported";
+        assert!(found.iter().any(|line| line.contains(energy)), "{found:?}");
+        let cap = "GPU 0 of n0 supports no power cap: it is advised only";
+        assert!(found.iter().any(|line| line.contains(cap)), "{found:?}");
+        assert!(!found.iter().any(|line| line.contains("does not respond")), "{found:?}");
     }
 
     fn findings(change: impl FnOnce(&mut Facts)) -> Vec<String> {

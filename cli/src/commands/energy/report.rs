@@ -14,7 +14,7 @@ use crate::budget::tidy;
 use crate::output::{Align, Table};
 use crate::quantity::{EnergyUnit, energy, percent};
 use wattle_view::emissions::Rates;
-use wattle_view::energy::{Accounts, Uses};
+use wattle_view::energy::{Accounts, OwnerEnergy, Uses};
 
 /// Energy by use, in both units of the report.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -44,8 +44,12 @@ struct Row {
     /// Number of jobs of a user or a project.
     #[serde(skip_serializing_if = "Option::is_none")]
     jobs: Option<usize>,
+    /// Absent: none was measured.
     #[serde(flatten)]
-    energy: Amount,
+    energy: Option<Amount>,
+    /// Time of its GPUs without a meter, summed over GPUs, seconds: their energy is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unmetered_gpu_s: Option<f64>,
     /// The uses of a node's or a day's energy.
     #[serde(skip_serializing_if = "Option::is_none")]
     uses: Option<Sums>,
@@ -90,6 +94,9 @@ pub(crate) struct Report {
     from_us: Option<Timestamp>,
     until_us: Option<Timestamp>,
     total: Amount,
+    /// The GPUs without a meter, whose energy no sum has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<String>,
     uses: Sums,
     rows: Vec<Row>,
     /// Energy without a known owner, and energy that was not measured.
@@ -138,7 +145,8 @@ impl Report {
             user: None,
             project: None,
             jobs: None,
-            energy: energy.into(),
+            energy: Some(energy.into()),
+            unmetered_gpu_s: None,
             uses: None,
             unmeasured: None,
         };
@@ -148,18 +156,26 @@ impl Report {
         };
         let (by, mut rows): (_, Vec<Row>) = match by {
             By::Job => {
-                let of = |(job, energy): (&JobId, &Energy)| Row {
+                let jobs = accounts.jobs.keys().chain(accounts.unmetered_ms.keys());
+                let of = |job: &JobId| Row {
                     user: user(job),
                     project: project(job),
-                    ..row(Some(job.to_string()), *energy)
+                    energy: accounts.jobs.get(job).copied().map(Amount::from),
+                    unmetered_gpu_s: unmetered_s(accounts.unmetered_ms.get(job)),
+                    ..row(Some(job.to_string()), Energy::ZERO)
                 };
-                ("job", accounts.jobs.iter().map(of).collect())
+                ("job", jobs.collect::<BTreeSet<_>>().into_iter().map(of).collect())
             }
             By::User | By::Project => {
                 let is_user = by == By::User;
                 let owners =
                     if is_user { accounts.by_owner(user) } else { accounts.by_owner(project) };
-                let of = |(owner, (energy, jobs))| Row { jobs: Some(jobs), ..row(owner, energy) };
+                let of = |(owner, sum): (Option<String>, OwnerEnergy)| Row {
+                    jobs: Some(sum.jobs),
+                    energy: sum.energy.map(Amount::from),
+                    unmetered_gpu_s: unmetered_s(Some(&sum.unmetered_ms)),
+                    ..row(owner, Energy::ZERO)
+                };
                 (if is_user { "user" } else { "project" }, owners.into_iter().map(of).collect())
             }
             By::Cause => ("cause", causes(accounts)),
@@ -173,13 +189,14 @@ impl Report {
             }
         };
         if matches!(by, "job" | "user" | "project") {
-            rows.sort_by_key(|row| std::cmp::Reverse(row.energy.energy_mj));
+            rows.sort_by_key(|row| std::cmp::Reverse(row.known()));
         }
         Self {
             by,
             from_us: accounts.from,
             until_us: accounts.until,
             total: accounts.all.total().into(),
+            missing: accounts.missing_gpus(),
             uses: accounts.all.into(),
             rows,
             causes: causes(accounts),
@@ -240,8 +257,12 @@ impl Report {
             let share = percent(amount.energy_mj.ratio(total));
             format!("{} {} ({share})", unit.number(amount.energy_mj), unit.name())
         };
+        let (at_least, missing) = match &self.missing {
+            Some(missing) => ("at least ", format!(":\n{missing}")),
+            None => ("", String::new()),
+        };
         let mut text = format!(
-            "{} from {} to {} UTC\njobs {}, idle GPUs {}, hosts {}",
+            "{at_least}{} from {} to {} UTC{missing}\njobs {}, idle GPUs {}, hosts {}",
             energy(total),
             minute(from),
             minute(until),
@@ -256,8 +277,9 @@ impl Report {
             let cause = cause.cause().map(|cause| cause.to_string()).unwrap_or_default();
             format!("\n  {cause}: {what}")
         };
-        for cause in self.causes.iter().filter(|row| row.energy.energy_mj > Energy::ZERO) {
-            text += &line(cause, &part(cause.energy));
+        let known = |row: &Row| row.energy.filter(|amount| amount.energy_mj > Energy::ZERO);
+        for (cause, amount) in self.causes.iter().filter_map(|row| Some((row, known(row)?))) {
+            text += &line(cause, &part(amount));
         }
         let unmeasured = self.causes.iter().filter_map(|row| Some((row, row.unmeasured?)));
         let unmeasured: Vec<_> = unmeasured.filter(|(_, lost)| lost.gpu_s > 0.0).collect();
@@ -309,7 +331,7 @@ impl Report {
             };
             for one in &self.rows {
                 let (Some(name), Some(uses)) = (&one.name, one.uses) else { continue };
-                row(name, uses, one.energy);
+                row(name, uses, uses.sum());
             }
             row("all", self.uses, self.total);
             return table.fit(0, width);
@@ -327,7 +349,8 @@ impl Report {
             for row in &self.rows {
                 let name = row.cause().map(|cause| cause.to_string()).unwrap_or_default();
                 let lost = unit.format(row.unmeasured.unwrap_or_default().gpu_s);
-                table.row(vec![name, number(row.energy), share(row.energy), lost]);
+                let amount = row.energy.unwrap_or(Amount::from(Energy::ZERO));
+                table.row(vec![name, number(amount), share(amount), lost]);
             }
             return table.fit(0, width);
         }
@@ -350,7 +373,12 @@ impl Report {
             let name = row.name.clone().unwrap_or_else(|| {
                 if self.by == "project" { "(none)" } else { "(not known)" }.to_owned()
             });
-            table.row(vec![name, second, number(row.energy), share(row.energy)]);
+            let (amount, part) = match (row.energy, row.unmetered_gpu_s) {
+                (None, _) => ("not known".to_owned(), String::new()),
+                (Some(amount), None) => (number(amount), share(amount)),
+                (Some(amount), Some(_)) => (format!("≥ {}", number(amount)), share(amount)),
+            };
+            table.row(vec![name, second, amount, part]);
         }
         for (name, amount) in [
             ("(idle GPUs)", self.uses.idle_gpus),
@@ -388,7 +416,24 @@ impl Report {
     }
 }
 
+impl Sums {
+    fn sum(self) -> Amount {
+        let uses = [self.jobs, self.idle_gpus, self.unknown, self.hosts];
+        uses.into_iter().map(|amount| amount.energy_mj).sum::<Energy>().into()
+    }
+}
+
+/// GPU time without a meter in seconds; `None`: each GPU had one.
+fn unmetered_s(ms: Option<&u64>) -> Option<f64> {
+    ms.copied().filter(|ms| *ms > 0).map(|ms| ms as f64 / 1e3)
+}
+
 impl Row {
+    /// The measured energy.
+    fn known(&self) -> Option<Energy> {
+        self.energy.map(|amount| amount.energy_mj)
+    }
+
     /// The cause of a row by cause.
     fn cause(&self) -> Option<UnknownCause> {
         UnknownCause::ALL.into_iter().find(|cause| Some(cause.name()) == self.name.as_deref())
@@ -404,7 +449,9 @@ fn causes(accounts: &Accounts) -> Vec<Row> {
         user: None,
         project: None,
         jobs: None,
-        energy: accounts.causes.get(cause).copied().unwrap_or_default().into(),
+        // A cause of lost time only has no energy without an owner.
+        energy: Some(accounts.causes.get(cause).copied().unwrap_or_default().into()),
+        unmetered_gpu_s: None,
         uses: None,
         unmeasured: Some(unmeasured.get(cause).map_or(Unmeasured::default(), |lost| Unmeasured {
             gpu_s: lost.0.as_secs_f64(),
@@ -412,7 +459,7 @@ fn causes(accounts: &Accounts) -> Vec<Row> {
         })),
     };
     let mut rows: Vec<Row> = known.into_iter().map(row).collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.energy.energy_mj));
+    rows.sort_by_key(|row| std::cmp::Reverse(row.known()));
     rows
 }
 

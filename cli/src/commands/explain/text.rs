@@ -25,7 +25,9 @@ pub(super) fn describe(
     now: Timestamp,
 ) -> String {
     let record = &view.record;
-    let mut lines = vec![state(record), consumption(view, now), request(record)];
+    let mut lines = vec![state(record), consumption(view, now)];
+    lines.extend(view.energy_missing().map(|missing| format!("energy not measured: {missing}")));
+    lines.push(request(record));
     lines.push(basis(record, surface, prediction));
     lines.extend(other_gpu_types(record, surface));
     lines.extend(restarts(record));
@@ -110,9 +112,14 @@ fn consumption(view: &JobView, now: Timestamp) -> String {
     if let Some(drawn) = view.power_mw {
         parts.push(format!("draws {}", power(drawn)));
     }
-    if let Some(used) = view.energy_mj_total {
+    if let Some(used) = view.energy_stated(energy) {
         let so_far = if record.phase.is_final() { "" } else { " so far" };
-        parts.push(format!("used {}{so_far}", energy(used)));
+        let is_known = view.energy_mj_total.is_some();
+        parts.push(if is_known {
+            format!("used {used}{so_far}")
+        } else {
+            format!("energy {used}")
+        });
     }
     if let (Some(done), false) = (view.done, record.phase.is_final()) {
         parts.push(format!("{} done", percent(done)));
@@ -266,6 +273,20 @@ mod tests {
         record.prediction_placed = current(&record, Some(&surface())).map(Box::new);
         record.phase = phase;
         record
+    }
+
+    #[test]
+    fn energy_without_a_meter_is_not_known() {
+        let record =
+            JobRecord { energy_mj: None, unmetered_ms: 60_000, ..record(JobPhase::Running) };
+        let text = shown(record, None);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].starts_with("energy not known, "), "{text}");
+        assert_eq!(lines[2], "energy not measured: power and energy are not supported");
+        let partly = JobRecord { unmetered_ms: 60_000, ..super::tests::record(JobPhase::Running) };
+        let text = shown(partly, None);
+        assert!(text.contains("used at least 58.3 Wh so far"), "{text}");
+        assert!(text.contains("not supported by some of its GPUs"), "{text}");
     }
 
     fn window(from: u64) -> JobWindow {

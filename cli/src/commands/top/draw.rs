@@ -8,6 +8,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Wrap};
 use wattle_common::Power;
 use wattle_common::duration::span;
+use wattle_common::total::Total;
 
 use super::model::{Model, View};
 use crate::budget::tidy;
@@ -95,11 +96,14 @@ fn budget(model: &Model, view: &View) -> Vec<(Level, String)> {
         Some(limit) => (Some(limit), "power limit"),
         None => (view.power_max(), "allowed by caps"),
     };
+    let missing = view.power_missing();
+    let at_least = if missing.is_some() { "at least " } else { "" };
+    let missing = missing.map(|missing| format!("; {missing}")).unwrap_or_default();
     match (view.power(), most) {
         (Some(drawn), Some(most)) if most > Power::ZERO => {
             let share = drawn.ratio(most);
             let text = format!(
-                "power   {} {} of {} {of} ({})",
+                "power   {} {at_least}{} of {} {of} ({}){missing}",
                 bar(share),
                 power(drawn),
                 power(most),
@@ -109,7 +113,9 @@ fn budget(model: &Model, view: &View) -> Vec<(Level, String)> {
             let level = if limit.is_some() { level(share) } else { Level::Ok };
             lines.push((level, text));
         }
-        (Some(drawn), _) => lines.push((Level::Ok, format!("power   {}", power(drawn)))),
+        (Some(drawn), _) => {
+            lines.push((Level::Ok, format!("power   {at_least}{}{missing}", power(drawn))));
+        }
         (None, _) => lines.push((Level::Warning, "power   no reading".to_owned())),
     }
     let (Some(record), Some(status)) = (&model.budget, &model.status) else { return lines };
@@ -155,15 +161,18 @@ fn nodes(nodes: &[Node]) -> Table {
     for node in nodes {
         let gpus: Vec<_> = node.gpus().collect();
         let readings = || gpus.iter().filter_map(|(_, reading)| *reading);
-        let drawn: Vec<Power> = readings().filter_map(|reading| reading.power_mw_mean).collect();
+        let drawn: Total<Power> =
+            gpus.iter().map(|(_, reading)| reading.and_then(|read| read.power_mw_mean)).collect();
         let busy: Vec<f64> = readings()
             .filter_map(|reading| reading.utilization_gpu_percent_mean)
             .map(f64::from)
             .collect();
         let caps: Power = gpus.iter().filter_map(|(gpu, read)| cap_when_read(gpu, *read)).sum();
         let gib = |mib: u64| mib as f64 / 1_024.0;
-        let used: u64 = readings().filter_map(|reading| reading.memory_used_mib).sum();
-        let total: u64 = gpus.iter().map(|(gpu, _)| gpu.memory_mib).sum();
+        let used: Option<u64> =
+            gpus.iter().map(|(_, reading)| reading.as_ref()?.memory_used_mib).sum();
+        let total: Option<u64> = gpus.iter().map(|(gpu, _)| gpu.memory_mib).sum();
+        let shown = |mib: Option<u64>| mib.map_or("?".to_owned(), |mib| format!("{:.0}", gib(mib)));
         let hottest = readings().filter_map(|reading| reading.temperature_c).max();
         let lost = gpus.iter().filter(|(gpu, _)| !gpu.healthy).count();
         let closed = gpus.iter().filter(|(gpu, _)| !gpu.accepts_jobs()).count();
@@ -182,11 +191,15 @@ fn nodes(nodes: &[Node]) -> Table {
             node.node.to_string(),
             state,
             gpus.len().to_string(),
-            if drawn.is_empty() { String::new() } else { watts(drawn.into_iter().sum()) },
+            match drawn.known() {
+                Some(sum) if drawn.is_complete() => watts(sum),
+                Some(sum) => format!("≥ {}", watts(sum)),
+                None => String::new(),
+            },
             watts(caps),
             if busy.is_empty() { String::new() } else { format!("{mean:.0}") },
             if readings().next().is_some() {
-                format!("{:.0}/{:.0}", gib(used), gib(total))
+                format!("{}/{}", shown(used), shown(total))
             } else {
                 format!("{:.0}", gib(total))
             },

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use wattle_common::messages::{BudgetRecord, BudgetStatus, JobRecord, NodeSummary};
 use wattle_common::subject::{BUDGET_SET, BUDGET_STATUS};
+use wattle_common::total::Total;
 use wattle_common::{JobId, NodeId, Power, Timestamp, codec};
 
 use wattle_view::Summaries;
@@ -138,13 +139,22 @@ impl Model {
 }
 
 impl View {
+    /// Measured power of the GPUs of all nodes that are awake.
+    fn drawn(&self) -> Total<Power> {
+        let awake = self.nodes.iter().filter(|node| node.sleep.is_none());
+        let readings = awake.flat_map(Node::gpus);
+        readings.map(|(_, reading)| reading.and_then(|read| read.power_mw_mean)).collect()
+    }
+
     /// Measured power of all GPUs and configured power of the hosts.
     pub(crate) fn power(&self) -> Option<Power> {
-        let readings = self.nodes.iter().flat_map(Node::gpus);
-        let drawn: Vec<Power> =
-            readings.filter_map(|(_, reading)| reading?.power_mw_mean).collect();
         let hosts: Power = self.nodes.iter().filter_map(Node::host_power).sum();
-        (!drawn.is_empty()).then(|| drawn.into_iter().sum::<Power>() + hosts)
+        self.drawn().known().map(|gpus| gpus + hosts)
+    }
+
+    /// The GPUs that the power lacks, in words.
+    pub(crate) fn power_missing(&self) -> Option<String> {
+        self.drawn().missing("GPU")
     }
 
     /// The sum of the caps and the power of the hosts.

@@ -8,6 +8,7 @@ use wattle_common::duration::span;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{JobRecord, NodeSummary};
 use wattle_common::subject::{Bucket, Topic};
+use wattle_common::total::Total;
 use wattle_common::{JobId, NodeId, Power};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
@@ -22,15 +23,15 @@ pub(crate) async fn show(bus: Bus, expected: Option<usize>) -> anyhow::Result<()
     let mut summaries = bus.subscribe(&Topic::NodeSummarized.pattern(bus.cluster())).await?;
     let bucket = bus.bucket(Bucket::Jobs).await?;
     let mut changes = bucket.watch().await?;
-    let mut power: BTreeMap<NodeId, Power> = BTreeMap::new();
+    let mut power: BTreeMap<NodeId, Vec<Option<Power>>> = BTreeMap::new();
     let mut phases: BTreeMap<JobId, JobPhase> = BTreeMap::new();
     let mut tick = tokio::time::interval(update_interval(live));
     loop {
         tokio::select! {
             Some(delivery) = summaries.next() => {
                 if let Ok(summary) = codec::decode_json::<NodeSummary>(&delivery.payload) {
-                    let sum = summary.gpus.iter().filter_map(|gpu| gpu.power_mw_mean).sum();
-                    power.insert(summary.node, sum);
+                    let gpus = summary.gpus.iter().map(|gpu| gpu.power_mw_mean).collect();
+                    power.insert(summary.node, gpus);
                 }
             }
             Some(change) = changes.next() => {
@@ -41,7 +42,8 @@ pub(crate) async fn show(bus: Bus, expected: Option<usize>) -> anyhow::Result<()
             }
             // Before the first readings the power would be shown as 0 W.
             _ = tick.tick(), if !power.is_empty() => {
-                let line = line(&phases, power.values().copied().sum(), expected);
+                let drawn = power.values().flatten().copied().collect();
+                let line = line(&phases, drawn, expected);
                 let line = at(clock::now().since(began).as_secs_f64(), &line);
                 if live {
                     replace_line(&line);
@@ -68,15 +70,23 @@ fn at(seconds: f64, line: &str) -> String {
 /// The power comes first: a terminal cuts the end of a line that it cannot hold.
 ///
 /// With at most two digits per count, or without failed and cancelled jobs, the line fits 80 columns.
-fn line(phases: &BTreeMap<JobId, JobPhase>, power: Power, expected: Option<usize>) -> String {
+fn line(
+    phases: &BTreeMap<JobId, JobPhase>,
+    power: Total<Power>,
+    expected: Option<usize>,
+) -> String {
     let count = |wanted: &[JobPhase]| phases.values().filter(|p| wanted.contains(p)).count();
     let queued = count(&[JobPhase::Queued]);
     let running = count(&[JobPhase::Starting, JobPhase::Running, JobPhase::Stopping]);
     let finished = count(&[JobPhase::Finished]);
     let of = expected.map(|expected| format!("/{expected}")).unwrap_or_default();
-    let watts = power.as_w();
+    let watts = match power.known() {
+        Some(sum) if power.is_complete() => format!("{:>5.0}", sum.as_w()),
+        Some(sum) => format!("≥{:>4.0}", sum.as_w()),
+        None => "    ?".to_owned(),
+    };
     let mut text = format!(
-        "GPUs {watts:>5.0} W {queued:>2} queued {running:>2} running {finished:>2}{of} finished"
+        "GPUs {watts} W {queued:>2} queued {running:>2} running {finished:>2}{of} finished"
     );
     for (phase, label) in [(JobPhase::Failed, "failed"), (JobPhase::Cancelled, "cancelled")] {
         let jobs = count(&[phase]);
@@ -98,7 +108,10 @@ mod tests {
 
     #[test]
     fn status_line_fits_80_columns_and_labels_every_number() {
-        let power = Power::from_w(99_999);
+        let drawn = |watts: &[Option<u64>]| -> Total<Power> {
+            watts.iter().map(|watts| watts.map(Power::from_w)).collect()
+        };
+        let power = drawn(&[Some(99_999)]);
         let many = [
             (JobPhase::Queued, 300),
             (JobPhase::Running, 100),
@@ -118,7 +131,11 @@ mod tests {
             assert!(line.contains("GPUs 99999 W"), "{line}");
         }
         let few = [(JobPhase::Finished, 2), (JobPhase::Failed, 1)];
-        let text = line(&phases(&few), Power::from_w(839), Some(24));
+        let text = line(&phases(&few), drawn(&[Some(839)]), Some(24));
         assert_eq!(text, "GPUs   839 W  0 queued  0 running  2/24 finished  1 failed");
+        let text = line(&phases(&few), drawn(&[Some(839), None]), Some(24));
+        assert!(text.starts_with("GPUs ≥ 839 W"), "a GPU without a reading: {text}");
+        let text = line(&phases(&few), drawn(&[None]), Some(24));
+        assert!(text.starts_with("GPUs     ? W"), "{text}");
     }
 }

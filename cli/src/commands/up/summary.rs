@@ -61,8 +61,7 @@ fn within(
 ) -> (Energy, Timestamp, Timestamp) {
     let (start, end) = (entry.from_us.max(from), entry.until_us.min(until));
     let whole = entry.until_us.since(entry.from_us).as_secs_f64();
-    let gpus: Energy = entry.energy_mj_gpus.iter().flatten().copied().sum();
-    let all = gpus + entry.energy_mj_host;
+    let all = entry.gpus() + entry.energy_mj_host;
     let share = if whole > 0.0 { end.since(start).as_secs_f64() / whole } else { 0.0 };
     (all.scale(share), start, end)
 }

@@ -100,6 +100,7 @@ fn requests_and_job_records() {
     check("job-record-generation", &JobRecord { generation: 2, ..record.clone() });
     check_read("job-record-probed", &record);
     let (gpu_time_ms, run_time_ms) = (Some(7_200_000), Some(3_600_000));
+    check("job-record-unmetered", &JobRecord { unmetered_ms: 60_000, ..record.clone() });
     check("job-record-ran", &JobRecord { gpu_time_ms, run_time_ms, ..record.clone() });
     let failed = JobRecord {
         phase: JobPhase::Failed,

@@ -80,7 +80,27 @@ fn job_measurements() {
         energy_mj: Energy::from_j(400),
         unmeasured: true,
         estimate_mj: Some(Energy::from_j(2_600)),
+        jobs: vec![],
     };
+    let no_meter = UnknownEnergy {
+        cause: UnknownCause::NoMeter,
+        energy_mj: Energy::ZERO,
+        estimate_mj: None,
+        jobs: vec![job("train-7")],
+        ..unknown.clone()
+    };
+    check(
+        "ledger-entry-no-meter",
+        &LedgerEntry {
+            node: node(),
+            from_us: at(60),
+            until_us: at(120),
+            energy_mj_gpus: vec![None],
+            energy_mj_host: Energy::from_j(4_320),
+            jobs: vec![],
+            unknown: vec![no_meter],
+        },
+    );
     let part = JobEnergy {
         job: job("train-7"),
         energy_mj,
@@ -128,9 +148,12 @@ fn node_readings() {
                 power_mw_mean: Some(Power::from_w(190)),
                 energy_mj_total: Some(Energy::from_j(190_000)),
                 utilization_gpu_percent_mean: Some(97),
+                meter: None,
                 memory_used_mib: Some(9_000),
+                memory_free_mib: None,
                 clock_mhz: Some(Frequency::from_mhz(1_180)),
                 cap_mw: Some(Power::from_w(200)),
+                cap_mw_enforced: None,
                 temperature_c: Some(61),
                 throttle_reasons: Some(4),
                 jobs: vec![job("train-7")],
@@ -151,12 +174,38 @@ fn node_readings() {
         jobs: vec![JobSummary {
             job: job("train-7"),
             power_mw_mean: Some(Power::from_w(180)),
-            energy_mj_open: Energy::from_j(900),
+            energy_mj_open: Some(Energy::from_j(900)),
+            unmetered_ms_open: 0,
         }],
         power_mw_host: Some(Power::from_w(72)),
         ledger_from_us: Some(at(0)),
     };
     check("node-summary-jobs", &with_jobs);
+    let no_meter = GpuSummary {
+        gpu: 0,
+        power_mw_mean: None,
+        energy_mj_total: None,
+        meter: Some(Meter::None),
+        utilization_gpu_percent_mean: Some(97),
+        memory_used_mib: Some(9_000),
+        memory_free_mib: Some(7_100),
+        clock_mhz: None,
+        cap_mw: Some(Power::from_w(250)),
+        cap_mw_enforced: Some(Power::from_w(200)),
+        temperature_c: None,
+        throttle_reasons: None,
+        jobs: vec![job("train-7")],
+        error: None,
+    };
+    let unmetered = JobSummary {
+        job: job("train-7"),
+        power_mw_mean: None,
+        energy_mj_open: None,
+        unmetered_ms_open: 5_000,
+    };
+    let unmetered =
+        NodeSummary { gpus: vec![no_meter], jobs: vec![unmetered], ..with_jobs.clone() };
+    check("node-summary-no-meter", &unmetered);
     check("node-summary-generation", &NodeSummary { observed_generation: 12, ..with_jobs });
     check("read-summary", &ReadSummary {});
     let lease = ServiceLease {

@@ -70,7 +70,7 @@ fn actual() {
             gpu: 0,
             uuid: "GPU-0a".into(),
             gpu_type: "v100".into(),
-            memory_mib: 16_384,
+            memory_mib: Some(16_384),
             healthy: true,
             cap_mw: Some(Power::from_w(200)),
             cap_mw_default: Some(Power::from_w(250)),
@@ -82,6 +82,9 @@ fn actual() {
             cap_mw_advised: None,
             clock_mhz_max_advised: None,
             last_error: Some("cap of 90 W is below the GPU's 100 W".into()),
+            no_meter: false,
+            cap_unsupported: false,
+            clock_unsupported: false,
             health: None,
         }],
         can_sleep: false,
@@ -94,6 +97,11 @@ fn actual() {
         read_at_us: None,
     };
     check("power-report", &report);
+    let mut lacking = report.clone();
+    let gpu = &mut lacking.gpus[0];
+    (gpu.memory_mib, gpu.cap_mw_min, gpu.cap_mw_max, gpu.last_error) = (None, None, None, None);
+    (gpu.no_meter, gpu.cap_unsupported, gpu.clock_unsupported) = (true, true, true);
+    check("power-report-unsupported", &lacking);
     let mut advised = report.clone();
     advised.advise_only = true;
     let gpu = &mut advised.gpus[0];

@@ -157,7 +157,7 @@ impl Nodes {
             id: node.clone(),
             gpu_type: String::new(),
             gpus: 0,
-            memory_mib: 0,
+            memory_mib: None,
             healthy: 0,
         });
         if facts.gpus < gpus {
@@ -179,6 +179,10 @@ impl Nodes {
         }
         let Some(facts) = self.facts(turn.now, node, jobs, turn.controller.state()) else { return };
         let Some((power, _)) = &state.power else { return };
+        let unlocked = power.gpus.iter().filter(|gpu| gpu.clock_unsupported);
+        for gpu in unlocked {
+            turn.controller.events().locks_unsupported(&gpu.gpu_type);
+        }
         let (switch, board, limit) =
             (power.switch.clone(), power.gpus_per_board, power.node_limit_mw);
         let key = turn.controller.state().node_key(node);
@@ -232,8 +236,9 @@ impl Nodes {
         let untyped = power.gpus.iter().filter(|gpu| gpu.gpu_type.is_empty());
         let reported = typed.clone().chain(untyped.filter(|gpu| gpu.gpu < GPUS_PER_NODE_MAX));
         let count = reported.map(|gpu| gpu.gpu + 1).max().unwrap_or(0);
-        let memory = typed.clone().map(|gpu| gpu.memory_mib).min();
-        let memory = memory.or(before.map(|facts| facts.memory_mib)).unwrap_or(0);
+        // GPUs of one type: one that does not report its memory counts as the others.
+        let memory = typed.clone().filter_map(|gpu| gpu.memory_mib).min();
+        let memory = memory.or_else(|| before?.memory_mib);
         let mut healthy =
             typed.filter(|gpu| gpu.accepts_jobs()).fold(0u64, |bits, gpu| bits | 1 << gpu.gpu);
         healthy &= !self.gpus_with_orphans(node, jobs);

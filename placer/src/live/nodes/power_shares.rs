@@ -112,8 +112,8 @@ fn has_higher_caps(state: &NodeState, gpus: &[DesiredGpu]) -> bool {
     }
     let ordered = highest_ordered(state);
     let reported = state.power.iter().flat_map(|(report, _)| &report.gpus);
-    // The caps of GPUs in MIG mode are not Wattle's.
-    reported.filter(|gpu| gpu.is_managed()).any(|gpu| {
+    // Caps of GPUs in MIG mode are not Wattle's, and a GPU without caps cannot lower one.
+    reported.filter(|gpu| gpu.sets_caps()).any(|gpu| {
         let at_most =
             gpu.cap_mw.map(|cap| ordered.get(&gpu.gpu).map_or(cap, |other| cap.max(*other)));
         at_most.zip(caps.get(&gpu.gpu)).is_some_and(|(at_most, next)| at_most > *next)
@@ -288,12 +288,14 @@ impl Nodes {
         Some(UnconfirmedCaps { gpus: gpus.count() as u32, power })
     }
 
-    /// Counts a node whose power agent only advises with the caps that it has.
+    /// Counts a node on which a cap is not set with the caps that it has: its power agent only advises, or one of
+    /// its GPUs supports no cap.
     pub(super) fn count_fixed(&mut self, turn: &mut Turn<'_>, node: &NodeId) {
         let Some(state) = self.states.get(node) else { return };
         let reported = state.power.iter().flat_map(|(report, _)| &report.gpus);
         let cap = |gpu: &AppliedGpu| gpu.cap_mw.or_else(|| default_cap(gpu));
-        let caps = advises(state).then(|| FixedCaps { highest: reported.filter_map(cap).max() });
+        let is_fixed = advises(state) || reported.clone().any(|gpu| gpu.cap_unsupported);
+        let caps = is_fixed.then(|| FixedCaps { highest: reported.filter_map(cap).max() });
         let Some(key) = turn.controller.state().node_key(node) else { return };
         if turn.controller.state().node(key).fixed_caps != caps {
             turn.controller.events().caps_fixed(key, caps);

@@ -68,7 +68,7 @@ fn event(world: &World, kind: u8, n: &[u64; 5], count: usize) -> Event {
             (power.at_us, power.observed_generation) = (at(n[0]), n[1]);
             power.gpus_per_board = Some(small(n[2]));
             let mut gpu = power.gpus[0].clone();
-            (gpu.gpu, gpu.memory_mib) = (small(n[3]), n[4]);
+            (gpu.gpu, gpu.memory_mib) = (small(n[3]), Some(n[4]));
             gpu.cap_mw_default = Some(Power::from_mw(n[2]));
             gpu.cap_mw_min = Some(Power::from_mw(n[3]));
             gpu.clock_mhz_supported_max = Some(Frequency::from_mhz(small(n[2])));

@@ -1,7 +1,7 @@
 //! The energy of a job in its record.
 
 use wattle_common::Energy;
-use wattle_common::messages::JobEnergy;
+use wattle_common::messages::{JobEnergy, UnknownCause, UnknownEnergy};
 
 use super::*;
 
@@ -38,4 +38,46 @@ fn each_ledger_entry_counts_once_also_after_the_end_of_the_job() {
     assert_eq!(metered(&mut world, &second), Some(570));
     let node = NodeId::new("n0").unwrap();
     assert_eq!(world.record("a").energy_until_us[&node], second.until_us);
+}
+
+#[test]
+fn gpu_time_without_a_meter_is_recorded_once_and_is_no_energy() {
+    let mut world = World::new(1, 2);
+    world.pass(1);
+    world.submit(spec("a", 2));
+    world.pass(2);
+    let from = world.now;
+    let until = from + Duration::from_secs(60);
+    let no_meter = UnknownEnergy {
+        gpu: 0,
+        cause: UnknownCause::NoMeter,
+        from_us: from,
+        until_us: until,
+        energy_mj: Energy::ZERO,
+        unmeasured: true,
+        estimate_mj: None,
+        jobs: vec![job_id("a")],
+    };
+    let unmetered = LedgerEntry {
+        jobs: Vec::new(),
+        unknown: vec![no_meter.clone()],
+        energy_mj_gpus: vec![None, None],
+        ..entry(from, 60, 0)
+    };
+    for _ in 0..2 {
+        world.deliver(Event::EnergyMetered(Box::new(unmetered.clone())));
+        let record = world.record("a");
+        assert_eq!((record.energy_mj, record.unmetered_ms), (None, 60_000), "also if repeated");
+    }
+    // One of two GPUs has a meter.
+    let no_meter =
+        UnknownEnergy { from_us: until, until_us: until + Duration::from_secs(60), ..no_meter };
+    let partly = LedgerEntry {
+        unknown: vec![no_meter],
+        energy_mj_gpus: vec![None, Some(Energy::from_j(500))],
+        ..entry(until, 60, 500)
+    };
+    world.deliver(Event::EnergyMetered(Box::new(partly)));
+    let record = world.record("a");
+    assert_eq!((record.energy_mj, record.unmetered_ms), (Some(Energy::from_j(500)), 120_000));
 }

@@ -33,6 +33,8 @@ pub(super) struct Node {
     pub(super) limit: Option<Power>,
     /// Whether its agent sets no caps.
     pub(super) advises: bool,
+    /// GPUs that support no cap.
+    pub(super) without_cap: BTreeSet<GpuIndex>,
     /// The node in the site's scheduler. Runs that no order names continue there.
     pub(super) site: Option<SiteNode>,
     pub(super) seen: Option<NodeDesired>,
@@ -126,13 +128,14 @@ impl Node {
     fn gpu(&self, gpu: GpuIndex) -> AppliedGpu {
         let default = Power::from_w(250);
         let ordered = self.seen.iter().flat_map(|seen| &seen.gpus).find(|known| known.gpu == gpu);
-        let sets = self.refuses.is_none() && !self.advises;
+        let cap_unsupported = self.without_cap.contains(&gpu);
+        let sets = self.refuses.is_none() && !self.advises && !cap_unsupported;
         let cap = ordered.filter(|_| sets).and_then(|gpu| gpu.cap_mw);
         let applied = AppliedGpu {
             gpu,
             uuid: format!("GPU-{gpu}"),
             gpu_type: self.gpu_type.to_owned(),
-            memory_mib: 32_768,
+            memory_mib: Some(32_768),
             healthy: !self.unhealthy.contains(&gpu),
             cap_mw: Some(cap.unwrap_or(default)),
             cap_mw_default: Some(default),
@@ -144,13 +147,16 @@ impl Node {
             cap_mw_advised: ordered.filter(|_| self.advises).and_then(|gpu| gpu.cap_mw),
             clock_mhz_max_advised: None,
             last_error: self.refuses.clone(),
+            no_meter: false,
+            cap_unsupported,
+            clock_unsupported: false,
             health: self.health(gpu),
         };
         if !self.unread.contains(&gpu) {
             return applied;
         }
         let (uuid, gpu_type) = (String::new(), String::new());
-        AppliedGpu { uuid, gpu_type, memory_mib: 0, healthy: false, last_error: None, ..applied }
+        AppliedGpu { uuid, gpu_type, memory_mib: None, healthy: false, last_error: None, ..applied }
     }
 
     pub(super) fn launch(&self, now: Timestamp) -> LaunchReport {

@@ -138,6 +138,7 @@ impl World {
                     refuses: None,
                     limit: None,
                     advises: false,
+                    without_cap: BTreeSet::new(),
                     site: None,
                     seen: None,
                     reads_older_order: false,

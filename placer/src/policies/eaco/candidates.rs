@@ -86,11 +86,11 @@ impl Eaco {
             tenants += 1;
         }
         let tenants_max = partial.input.limits.tenants_max;
-        let memory_mib_limit = facts.memory_mib as f64 * self.config.memory_percent_max / 100.0;
+        let memory_mib_limit = facts.memory_mib? as f64 * self.config.memory_percent_max / 100.0;
         let accepts = tenants < tenants_max
             && utilization_percent <= self.config.utilization_percent_max
             && memory_mib as f64 <= memory_mib_limit
-            && memory_mib + newcomer.memory_mib <= facts.memory_mib;
+            && facts.holds(memory_mib + newcomer.memory_mib);
         accepts.then_some(utilization_percent)
     }
 

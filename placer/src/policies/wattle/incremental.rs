@@ -193,7 +193,7 @@ fn memory_fits(input: PlanningInput<'_>, target: &Target) -> bool {
     let jobs = target.jobs.iter().filter_map(|&key| input.state.job(key));
     let needed: Option<u64> = jobs.map(Job::memory_mib_max).sum();
     let nodes = input.state.nodes().iter().filter(|node| node.facts.gpu_type == target.gpu_type);
-    let least = nodes.map(|node| node.facts.memory_mib).min();
+    let least = nodes.map(|node| node.facts.memory_mib).min().flatten();
     needed.zip(least).is_some_and(|(needed, least)| needed <= least)
 }
 

@@ -153,7 +153,7 @@ impl Evaluation<'_, '_> {
             return None;
         }
         let memory_mib = one.job.memory_mib_max()? + two.job.memory_mib_max()?;
-        if memory_mib > self.supply.memory_mib {
+        if self.supply.memory_mib.is_none_or(|least| memory_mib > least) {
             return None;
         }
         let curve = self.joint_curve(a, b)?;

@@ -136,7 +136,11 @@ impl ClusterState {
     /// A predictor's surface for a job arrived.
     pub fn surface_known(&mut self, key: JobKey, surface: Arc<Surface>) {
         if let Some(job) = self.job(key) {
-            let operating_points = Arc::new(OperatingPoints::of_job(&surface, &job.facts));
+            let mut operating_points = OperatingPoints::of_job(&surface, &job.facts);
+            if self.without_locks.contains(&surface.gpu_type) {
+                operating_points.remove_clocks();
+            }
+            let operating_points = Arc::new(operating_points);
             self.surface_with_points_known(key, surface, operating_points);
         }
     }

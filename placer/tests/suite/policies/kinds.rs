@@ -60,7 +60,7 @@ fn a_job_that_names_a_gpu_type_wakes_nodes_of_that_type() {
 fn a_job_that_needs_memory_wakes_nodes_that_have_it() {
     for name in ["fifo", "srtf", "gandiva", "fifo-packed", "powerflow", "afs", "wattle"] {
         let mut site = cluster(&[4, 4, 4]);
-        site.node_known(NodeFacts { memory_mib: 32_768, ..node(2, 4) });
+        site.node_known(NodeFacts { memory_mib: Some(32_768), ..node(2, 4) });
         asleep(&mut site, &[1, 2]);
         let memory_mib_max = Some(20_000);
         let large = JobFacts { memory_mib_max, ..facts("large", 4) };
@@ -69,6 +69,22 @@ fn a_job_that_needs_memory_wakes_nodes_that_have_it() {
         wake(&mut site);
         decide(&mut site, &*policy(name).unwrap());
         assert!(runs(&site, key), "{name}");
+    }
+}
+
+#[test]
+fn a_gpu_of_unknown_memory_is_used_and_not_shared() {
+    for name in
+        ["fifo", "srtf", "gandiva", "fifo-packed", "eaco", "powerflow", "afs", "tiresias", "wattle"]
+    {
+        let mut site = cluster(&[1]);
+        site.node_known(NodeFacts { memory_mib: None, ..node(0, 1) });
+        let memory_mib_max = Some(20_000);
+        let first = arrive(&mut site, JobFacts { memory_mib_max, ..facts("first", 1) }, Some(0));
+        let second = arrive(&mut site, JobFacts { memory_mib_max, ..facts("second", 1) }, Some(0));
+        decide(&mut site, &*policy(name).unwrap());
+        let running = [first, second].map(|key| runs(&site, key));
+        assert_eq!(running.iter().filter(|runs| **runs).count(), 1, "{name}: {running:?}");
     }
 }
 

@@ -15,7 +15,8 @@ use wattle_common::{GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
 use wattle_gpu::fake::FakeDriver;
 use wattle_gpu::{Driver, ProcessReading};
 use wattle_profiler::{
-    Action, Event, GpuIdentity, ProcessOrigin, ProfilerMachine, SampledGpu, Sender, Settings, State,
+    Action, Event, GpuIdentity, Note, ProcessOrigin, ProfilerMachine, SampledGpu, Sender, Settings,
+    State,
 };
 use wattle_testkit as kit;
 
@@ -59,6 +60,7 @@ pub(super) struct Node {
     pub(super) launches: u64,
     pub(super) batches: Vec<wattle_common::messages::TelemetryBatch>,
     pub(super) progress: Vec<wattle_common::messages::JobProgressed>,
+    pub(super) notes: Vec<Note>,
 }
 
 impl Node {
@@ -82,6 +84,7 @@ impl Node {
             launches: 0,
             batches: Vec::new(),
             progress: Vec::new(),
+            notes: Vec::new(),
         };
         node.find();
         node.launch();
@@ -128,7 +131,7 @@ impl Node {
                 Action::PublishSummary(summary) => self.summaries.push(summary),
                 Action::PublishBatch(batch) => self.batches.push(batch),
                 Action::PublishProgress(progress) => self.progress.push(progress),
-                Action::Log(_) => {}
+                Action::Log(note) => self.notes.push(note),
             }
         }
     }
@@ -210,7 +213,9 @@ impl Node {
     pub(super) fn sampled(&mut self, span: Duration) {
         self.now = self.now + span;
         for (fake, draw) in self.driver.gpus.iter_mut().zip(&self.draws) {
-            fake.reading.power = Some(*draw);
+            if !fake.reading.has_no_meter {
+                fake.reading.power = Some(*draw);
+            }
             if let Some(total) = &mut fake.reading.energy_total {
                 *total += draw.over(span);
             }

@@ -1,15 +1,18 @@
-//! Modes and faults of a GPU: MIG, persistence mode, memory errors and repairs.
+//! Modes and faults of a GPU: MIG, persistence mode, memory errors and repairs; fields, which clients read
+//! by number.
 #![allow(non_snake_case, reason = "NVML's names")]
 
 use std::ffi::{c_int, c_longlong, c_uint, c_ulonglong};
 
 use super::code::Code;
-use super::device::require;
+use super::device::{mw, require};
 use super::export::{call, nvml, return_value};
 use super::{Device, GpuView};
 use crate::fault::Feature;
 use crate::health::{Health, has_mig, remaps_rows};
 
+/// `NVML_FI_DEV_POWER_INSTANT`.
+const POWER_INSTANT: c_uint = 186;
 /// `NVML_FI_DEV_REMAPPED_PENDING`.
 const REMAPPED_PENDING: c_uint = 144;
 /// `NVML_FI_DEV_REMAPPED_FAILURE`.
@@ -49,6 +52,16 @@ fn mig_mode(device: Device) -> Result<c_uint, Code> {
     let (view, health) = health(device, Feature::Mig)?;
     require(has_mig(view.model()))?;
     Ok(c_uint::from(health.mig))
+}
+
+/// The value of a field.
+fn field(device: Device, field: c_uint) -> Result<c_ulonglong, Code> {
+    match field {
+        POWER_INSTANT => {
+            Ok(mw(GpuView::observe(device, Some(Feature::Power))?.state().power).into())
+        }
+        _ => remapped(device, field).map(c_ulonglong::from),
+    }
 }
 
 fn remapped(device: Device, field: c_uint) -> Result<bool, Code> {
@@ -104,7 +117,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(
     unsafe { return_value(pending, || mig_mode(device)) }
 }
 
-/// Values of fields; only those of row remapping are simulated.
+/// Values of fields; only power and those of row remapping are simulated.
 ///
 /// # Safety
 /// `values` is null or valid for reads and writes of `count` items.
@@ -125,16 +138,16 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
             let item = unsafe { values.add(index) };
             // SAFETY: as above.
             let requested = unsafe { item.read() };
-            let (result, value) = match remapped(device, requested.field_id) {
+            let (result, value) = match field(device, requested.field_id) {
                 Ok(value) => (Code::SUCCESS, value),
-                Err(code) => (code, false),
+                Err(code) => (code, 0),
             };
             let filled = FieldValue {
                 timestamp: c_longlong::try_from(at_us).unwrap_or(c_longlong::MAX),
                 latency_us: 0,
                 value_type: UNSIGNED_INT,
                 result: result.0,
-                value: c_ulonglong::from(value),
+                value,
                 ..requested
             };
             // SAFETY: as above.

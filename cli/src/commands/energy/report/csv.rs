@@ -3,13 +3,14 @@
 use super::{Amount, Report};
 
 impl Report {
-    /// The rows as CSV. Idle GPUs, unknown and hosts are rows of their own, so that the column
-    /// `energy_mj` sums to the total; by cause, to the unknown energy.
+    /// The rows as CSV; energy that was not measured is an empty cell. Idle GPUs, unknown and hosts are rows of
+    /// their own, so that the column `energy_mj` sums to the total; by cause, to the unknown energy.
     pub(crate) fn csv(&self) -> anyhow::Result<String> {
         let mut csv = ::csv::Writer::from_writer(Vec::new());
         let text = |amount: Amount| {
             [amount.energy_mj.as_mj().to_string(), format!("{:.6}", amount.energy_kwh)]
         };
+        let cells = |amount: Option<Amount>| amount.map_or_else(Default::default, text);
         if matches!(self.by, "node" | "day") {
             csv.write_record([
                 self.by,
@@ -25,7 +26,7 @@ impl Report {
                 let uses = [uses.jobs, uses.idle_gpus, uses.unknown, uses.hosts]
                     .map(|amount| text(amount)[0].clone());
                 let name = row.name.clone().unwrap_or_default();
-                csv.write_record([name].into_iter().chain(uses).chain(text(row.energy)))?;
+                csv.write_record([name].into_iter().chain(uses).chain(cells(row.energy)))?;
             }
         } else if self.by == "cause" {
             csv.write_record([
@@ -39,7 +40,7 @@ impl Report {
                 let lost = row.unmeasured.unwrap_or_default();
                 let lost = [format!("{:.3}", lost.gpu_s), lost.estimate_mj.as_mj().to_string()];
                 let name = [row.name.clone().unwrap_or_default()];
-                csv.write_record(name.into_iter().chain(text(row.energy)).chain(lost))?;
+                csv.write_record(name.into_iter().chain(cells(row.energy)).chain(lost))?;
             }
         } else {
             let by_job = self.by == "job";
@@ -48,24 +49,24 @@ impl Report {
             head.extend(["energy_mj", "energy_kwh"]);
             csv.write_record(&head)?;
             for row in &self.rows {
-                let mut cells = vec!["job".to_owned(), row.name.clone().unwrap_or_default()];
+                let mut named = vec!["job".to_owned(), row.name.clone().unwrap_or_default()];
                 if by_job {
-                    cells.extend(
+                    named.extend(
                         [&row.user, &row.project].map(|name| name.clone().unwrap_or_default()),
                     );
                 } else {
-                    cells.push(row.jobs.map(|jobs| jobs.to_string()).unwrap_or_default());
+                    named.push(row.jobs.map(|jobs| jobs.to_string()).unwrap_or_default());
                 }
-                csv.write_record(cells.into_iter().chain(text(row.energy)))?;
+                csv.write_record(named.into_iter().chain(cells(row.energy)))?;
             }
             for (name, amount) in [
                 ("idle-gpus", self.uses.idle_gpus),
                 ("unknown", self.uses.unknown),
                 ("hosts", self.uses.hosts),
             ] {
-                let mut cells = vec![name.to_owned()];
-                cells.resize(head.len() - 2, String::new());
-                csv.write_record(cells.into_iter().chain(text(amount)))?;
+                let mut named = vec![name.to_owned()];
+                named.resize(head.len() - 2, String::new());
+                csv.write_record(named.into_iter().chain(text(amount)))?;
             }
         }
         Ok(String::from_utf8(csv.into_inner().map_err(::csv::IntoInnerError::into_error)?)?)

@@ -33,6 +33,7 @@ fn accounts() -> Accounts {
         energy_mj,
         unmeasured,
         estimate_mj: unmeasured.then_some(j(36_000)),
+        jobs: Vec::new(),
     };
     first.unknown = vec![
         lost(0, UnknownCause::ProfilerAway, j(72_000), false),
@@ -205,4 +206,48 @@ fn csv_sums_to_the_total() {
         hosts,,,10800000000,3.000000
     "#]]
     .assert_eq(&report.csv().unwrap());
+}
+
+#[test]
+fn a_gpu_without_a_meter_is_in_no_sum_without_a_word() {
+    let at = |s: u64| Timestamp::from_s(1_790_000_000 + s);
+    let no_meter = UnknownEnergy {
+        gpu: 0,
+        cause: UnknownCause::NoMeter,
+        from_us: at(72_000),
+        until_us: at(108_000),
+        energy_mj: Energy::ZERO,
+        unmeasured: true,
+        estimate_mj: None,
+        jobs: vec![testkit::job("g0"), testkit::job("t-3")],
+    };
+    let mut accounts = accounts();
+    let host = Energy::from_j(5_400_000);
+    let entry = LedgerEntry {
+        energy_mj_gpus: vec![None, Some(Energy::from_j(1_440_000))],
+        unknown: vec![no_meter],
+        ..testkit::ledger_entry("n1", at(72_000), at(108_000), host)
+    };
+    accounts.count(&entry, Timestamp::EPOCH);
+    assert_eq!(accounts.incomplete, 0, "its cause is stated");
+    let report = Report::new(By::Job, &accounts, |_| (None, None));
+    let verdict = report.verdict();
+    let lines: Vec<&str> = verdict.lines().collect();
+    assert!(lines[0].starts_with("at least 8.60 kWh from "), "{verdict}");
+    assert_eq!(lines[1], "1 of 4 GPUs has no reading");
+    assert!(verdict.contains("power and energy not supported: 10.0 h of GPU time"), "{verdict}");
+    let table = report.table(80).render(false);
+    let row = |job: &str| table.lines().find(|line| line.starts_with(job)).unwrap().to_owned();
+    assert!(row("g0").trim_end().ends_with("not known"), "{table}");
+    assert!(row("t-3").contains("≥ 1.000"), "{table}");
+    let json = serde_json::to_value(&report).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let g0 = rows.iter().find(|row| row["name"] == "g0").unwrap();
+    assert_eq!((g0.get("energy_mj"), &g0["unmetered_gpu_s"]), (None, &36_000.0.into()));
+    let csv = report.csv().unwrap();
+    assert!(csv.contains("job,g0,,,,\n"), "{csv}");
+    let users = Report::new(By::User, &accounts, |_| (Some("eve".to_owned()), None));
+    let table = users.table(80).render(false);
+    let eve = table.lines().find(|line| line.starts_with("eve")).unwrap();
+    assert!(eve.contains("≥ 0.225"), "t-2 is measured, g0 is not: {table}");
 }

@@ -93,6 +93,9 @@ impl World {
     pub(in crate::live::tests) fn advises_only(&mut self, node: &str, advises: bool) {
         self.node_mut(node).advises = advises;
     }
+    pub(in crate::live::tests) fn supports_no_cap(&mut self, node: &str, gpu: GpuIndex) {
+        self.node_mut(node).without_cap.insert(gpu);
+    }
     pub(in crate::live::tests) fn set_node_limit(
         &mut self,
         node: &str,

@@ -156,7 +156,7 @@ impl<'r> Live<'r> {
             let mut gpus: Vec<_> =
                 (0..node.gpus).map(|gpu| testkit::applied_gpu(gpu, &node.gpu_type)).collect();
             for gpu in &mut gpus {
-                gpu.memory_mib = live.gpu.memory_mib;
+                gpu.memory_mib = Some(live.gpu.memory_mib);
                 gpu.cap_mw_default = Some(live.gpu.cap_default);
                 gpu.cap_mw_min = Some(live.gpu.cap_min);
                 gpu.cap_mw_max = Some(live.gpu.cap_default);
