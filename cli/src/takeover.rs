@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wattle_common::subject::RequestTopic;
-use wattle_runtime::bus::Bus;
+use wattle_runtime::bus::{Bus, BusError};
 
 use crate::output::note;
 
@@ -37,7 +36,21 @@ pub(crate) async fn request<T: Serialize, R: DeserializeOwned>(
     match reply.await {
         Ok(reply) => Ok(reply),
         Err(error) if error.is_busy() => Err(error.into()),
-        Err(error) => Err(error)
-            .context(format!("the {service} did not answer; is wattle-{service} running?")),
+        Err(error) => Err(unanswered(error, service)),
     }
+}
+
+/// The error of a request that was not answered, or not sent.
+pub(crate) fn unanswered(error: BusError, service: &str) -> anyhow::Error {
+    let is_unsent = error.is_value_refused();
+    let error = anyhow::Error::new(error);
+    if is_unsent {
+        return error;
+    }
+    error.context(format!("the {service} did not answer; is wattle-{service} running?"))
+}
+
+/// Whether a request was certainly not sent: the message is too large.
+pub(crate) fn is_unsent(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<BusError>().is_some_and(BusError::is_value_refused)
 }

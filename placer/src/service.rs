@@ -4,8 +4,8 @@
 //! carried out in their order ([`actions`]). While the bus is away, actions wait; afterwards
 //! [`Event::BusReturned`] excuses missing heartbeats.
 //!
-//! A placer on standby answers no request, writes nothing and reads nothing but the lease
-//! ([`LeaseMode::Fenced`]). An entry of the energy ledger is acknowledged after its effect is stored, so the
+//! A placer on standby answers no request and writes nothing ([`LeaseMode::Fenced`]). It reads the lease, and keeps a
+//! copy of the buckets that the active one writes: when it takes over, it stores again what the server has lost. An entry of the energy ledger is acknowledged after its effect is stored, so the
 //! next placer counts it or has read it.
 
 mod access;
@@ -261,6 +261,12 @@ impl Service for PlacerService {
         setup.metrics.is_active(active);
     }
 
+    const COPIED: &'static [Bucket] = &[Bucket::Jobs, Bucket::Desired, Bucket::Budget];
+
+    fn buckets(&mut self) -> Vec<&mut ExclusiveBucket> {
+        vec![&mut self.jobs, &mut self.orders, &mut self.budget]
+    }
+
     fn machine(&mut self) -> &mut Placer {
         &mut self.placer
     }
@@ -323,8 +329,8 @@ impl Service for PlacerService {
         loop {
             let stored = self.carry_out(out, &shutdown).await?;
             self.is_stored(stored)?;
-            let buckets = [&mut self.jobs, &mut self.orders, &mut self.budget];
-            if !buckets.map(ExclusiveBucket::take_lost).contains(&true) {
+            let lost = self.buckets().into_iter().map(ExclusiveBucket::take_lost);
+            if !lost.fold(false, |any, lost| any | lost) {
                 break;
             }
             self.placer.handle(clock::now(), Event::StoreIncomplete, out);

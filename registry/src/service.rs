@@ -183,6 +183,13 @@ impl Service for RegistryService {
         metrics.is_active(active);
     }
 
+    // Surfaces are made again by the predictors.
+    const COPIED: &'static [Bucket] = &[Bucket::Predictors];
+
+    fn buckets(&mut self) -> Vec<&mut ExclusiveBucket> {
+        vec![&mut self.surfaces, &mut self.predictors]
+    }
+
     fn machine(&mut self) -> &mut Registry {
         &mut self.registry
     }

@@ -1,7 +1,8 @@
 //! The bus: Wattle's interface to NATS. The only module that names `async_nats`.
 //!
 //! Guarantees:
-//! * Every call has a time limit in wall time, unless its documentation states that it waits.
+//! * Every call has a time limit in wall time (`bounded`), unless its documentation states that it waits. A
+//!   process that holds a lease gives it up when such a wait lasts ([`crate::service`]).
 //! * While the server is away, sending returns [`BusError::Disconnected`] at once. (The client library
 //!   would accept the message and deliver it after it reconnects, when it may be out of date.) The
 //!   connection may break after the check, so a receiver judges a message by the time in it, not by its
@@ -10,10 +11,12 @@
 //!   then repeat values.
 //! * All functions work with nats-server 2.9.10, which distributions ship, and with the newest.
 
+mod bounded;
 mod changes;
 mod claim;
 mod config;
 mod connect;
+mod copies;
 mod credentials;
 mod decode;
 mod error;
@@ -22,6 +25,7 @@ mod follow;
 mod kv;
 mod latest;
 mod lease;
+mod limits;
 mod newest;
 mod pending;
 mod position;
@@ -38,6 +42,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_nats::jetstream;
+use bounded::{Answers, Bounded};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use serde::Serialize;
@@ -56,6 +61,7 @@ pub use error::BusError;
 pub use exclusive::{ExclusiveBucket, ExclusiveError, Stored};
 pub use kv::KvBucket;
 pub use lease::{Candidate, Leadership, LeaseLost};
+pub use limits::{Limit, ServerLimits};
 pub use newest::NewestMessages;
 pub use pending::PendingWrites;
 pub use replay::Replay;
@@ -77,8 +83,9 @@ pub struct Bus {
 }
 
 struct Shared {
-    client: async_nats::Client,
-    jetstream: jetstream::Context,
+    client: Bounded<async_nats::Client>,
+    jetstream: Bounded<jetstream::Context>,
+    answers: Arc<Answers>,
     cluster: ClusterId,
     url: String,
     requester: Requester,
@@ -125,8 +132,9 @@ impl Subscription {
 }
 
 impl Bus {
-    pub(crate) fn client(&self) -> &async_nats::Client {
-        &self.shared.client
+    /// The client library, for tests of what the bus does not permit.
+    pub(crate) fn client(&self) -> async_nats::Client {
+        self.shared.client.now(Clone::clone)
     }
 
     /// The cluster.
@@ -144,7 +152,7 @@ impl Bus {
     /// Whether the server has checked the key of this process, and so proves identities.
     #[must_use]
     pub fn has_key(&self) -> bool {
-        self.shared.has_key && self.shared.client.server_info().auth_required
+        self.shared.has_key && self.shared.client.now(|client| client.server_info().auth_required)
     }
 
     /// The subject of this process's request to the placer or registry.
@@ -162,7 +170,8 @@ impl Bus {
     /// Whether the server is connected; a silently broken connection is detected within seconds.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.shared.client.connection_state() == async_nats::connection::State::Connected
+        self.shared.client.now(async_nats::Client::connection_state)
+            == async_nats::connection::State::Connected
     }
 
     /// Number of connections to the server so far; each after the first is a reconnection.
@@ -190,12 +199,10 @@ impl Bus {
     pub async fn publish_bytes(&self, subject: &Subject, payload: Vec<u8>) -> Result<(), BusError> {
         let subject = subject.to_string();
         self.check(&subject, payload.len())?;
-        let sent = self.shared.client.publish(subject, payload.into());
-        match tokio::time::timeout(ANSWER_WITHIN, sent).await {
-            Ok(sent) => sent.map_err(|source| BusError::refused("publish", source)),
-            // The client's queue is full: the server accepts nothing.
-            Err(_) => Err(BusError::Busy),
-        }
+        // While the client's queue is full the server accepts nothing.
+        let sent =
+            self.shared.client.send(|client| client.publish(subject, payload.into())).await?;
+        sent.map_err(|source| BusError::refused("publish", source))
     }
 
     /// Sends a request and waits for the reply for at most two seconds of wall time.
@@ -211,8 +218,9 @@ impl Bus {
     ) -> Result<R, BusError> {
         let (subject, payload) = (subject.to_string(), codec::encode_json(message));
         self.check(&subject, payload.len())?;
-        let reply = self.shared.client.request(subject.clone(), payload.into());
-        let reply = match tokio::time::timeout(ANSWER_WITHIN, reply).await {
+        let reply =
+            self.shared.client.send(|client| client.request(subject.clone(), payload.into())).await;
+        let reply = match reply {
             Err(_) => return Err(BusError::Timeout { what: format!("request {subject}") }),
             Ok(reply) => reply.map_err(|source| match source.kind() {
                 async_nats::RequestErrorKind::NoResponders => BusError::NoResponder { subject },
@@ -234,29 +242,38 @@ impl Bus {
     /// # Errors
     /// If the pattern is invalid.
     pub async fn subscribe(&self, pattern: &str) -> Result<Subscription, BusError> {
-        let subscriber = self.shared.client.subscribe(pattern.to_owned()).await;
-        let subscriber = subscriber.map_err(|source| BusError::refused("subscribe", source))?;
+        let subscriber = self.subscriber(pattern.to_owned()).await?;
         // Subscribing queues the command; after a flush it precedes later messages.
-        let _ = tokio::time::timeout(ANSWER_WITHIN, self.shared.client.flush()).await;
+        self.flush().await;
         Ok(Subscription(subscriber))
+    }
+
+    async fn subscriber(&self, subject: String) -> Result<async_nats::Subscriber, BusError> {
+        let subscribed = self.shared.client.send(|client| client.subscribe(subject)).await?;
+        subscribed.map_err(|source| BusError::refused("subscribe", source))
     }
 
     /// Writes queued messages to the connection. It does not prove their delivery.
     pub async fn flush(&self) {
-        if tokio::time::timeout(ANSWER_WITHIN, self.shared.client.flush()).await.is_err() {
+        if self.shared.client.send(async_nats::Client::flush).await.is_err() {
             tracing::debug!("queued messages not written");
         }
     }
 
     /// A new name of a consumer, which no other process can guess.
     fn consumer_name(&self) -> String {
-        let inbox = self.shared.client.new_inbox();
+        let inbox = self.new_inbox();
         inbox.rsplit('.').next().unwrap_or(&inbox).to_owned()
     }
 
+    fn new_inbox(&self) -> String {
+        self.shared.client.now(async_nats::Client::new_inbox)
+    }
+
     fn check(&self, subject: &str, len: usize) -> Result<(), BusError> {
-        if len > PAYLOAD_LEN_MAX.min(self.shared.client.max_payload()) {
-            return Err(BusError::TooLarge { subject: subject.to_owned(), len });
+        let server_max = self.shared.client.now(async_nats::Client::max_payload);
+        if len > PAYLOAD_LEN_MAX.min(server_max) {
+            return Err(self.too_large(subject, len, server_max));
         }
         self.check_connected()
     }

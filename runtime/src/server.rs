@@ -18,13 +18,14 @@ pub enum ServerError {
     NotAProgram(PathBuf),
     /// The program is in none of the searched folders.
     #[error(
-        "nats-server is not on PATH: install it (apt-get install nats-server), or set {SERVER_ENV} \
-         to its path"
+        "nats-server is not on PATH: install it (deploy/ensure-nats-server of the sources, or apt-get \
+         install nats-server), or set {SERVER_ENV} to its path"
     )]
     NotFound,
 }
 
-/// The path of nats-server: from the environment, on `PATH`, or where Debian installs it.
+/// The path of nats-server: from the environment, on `PATH`, or where deploy/ensure-nats-server or Debian installs
+/// it.
 ///
 /// # Errors
 /// [`ServerError`] with the remedy.
@@ -34,7 +35,8 @@ pub fn find() -> Result<PathBuf, ServerError> {
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
-        .chain(["/usr/sbin", "/usr/local/bin"].map(PathBuf::from))
+        .chain(std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/bin")))
+        .chain(["/usr/local/bin", "/usr/sbin"].map(PathBuf::from))
         .map(|folder| folder.join("nats-server"))
         .find(|file| is_program(file))
         .ok_or(ServerError::NotFound)

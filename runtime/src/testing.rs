@@ -56,12 +56,14 @@ pub async fn until<T>(patience: Duration, mut look: impl AsyncFnMut() -> Option<
 /// # Errors
 /// If the connection cannot take the message.
 pub async fn publish(bus: &Bus, subject: &str, payload: Vec<u8>) -> io::Result<()> {
-    bus.client().publish(subject.to_owned(), payload.into()).await.map_err(io::Error::other)
+    let client = bus.client();
+    client.publish(subject.to_owned(), payload.into()).await.map_err(io::Error::other)
 }
 
 /// Sends a request to any subject; `None` without an answer.
 pub async fn request(bus: &Bus, subject: &str, payload: Vec<u8>) -> Option<Vec<u8>> {
-    let reply = bus.client().request(subject.to_owned(), payload.into());
+    let client = bus.client();
+    let reply = client.request(subject.to_owned(), payload.into());
     let reply = tokio::time::timeout(ANSWER_WITHIN, reply).await.ok()?.ok()?;
     // A service's error has no payload; without a responder there is only a status.
     Some(reply.payload.to_vec()).filter(|payload| !payload.is_empty())

@@ -133,11 +133,8 @@ impl Submit {
 /// Submits a job; on success it is stored.
 pub(crate) async fn submit(bus: &Bus, request: &SubmitJob) -> anyhow::Result<JobId> {
     let subject = bus.request_subject(RequestTopic::JobSubmitted);
-    let reply: Reply = bus
-        .request(&subject, request)
-        .await
-        .context("the placer did not answer; is wattle-placer running?")?;
-    match reply {
+    let reply: Result<Reply, _> = bus.request(&subject, request).await;
+    match reply.map_err(|error| takeover::unanswered(error, "placer"))? {
         Reply::Accepted { job, .. } => Ok(job),
         Reply::Refused { error } => Err(usage(error)),
     }
@@ -151,7 +148,14 @@ async fn submit_with_retries(bus: &Bus, spec: JobSpec) -> anyhow::Result<Reply> 
     let submission = SubmissionId::new(&unique).context("the id of the submission")?;
     let request = SubmitJob { spec, submission: Some(submission), user_proven: false };
     let reply = takeover::request(bus, RequestTopic::JobSubmitted, "placer", &request).await;
-    reply.with_context(|| format!("it is unknown whether {job} was accepted; check `wattle jobs`"))
+    reply.map_err(|error| {
+        let outcome = if takeover::is_unsent(&error) {
+            format!("{job} is not submitted")
+        } else {
+            format!("it is unknown whether {job} was accepted; check `wattle jobs`")
+        };
+        error.context(outcome)
+    })
 }
 
 /// Notes other jobs of the same name that have not ended: a second submission may be a mistake. The job

@@ -236,3 +236,25 @@ async fn paused_leader_orders_nothing_after_another_led() {
     let order = site.order("b and c are ordered", |order| order.jobs.len() == 2).await;
     assert!(order.generation > empty.generation);
 }
+
+/// The server loses its whole store while no placer is active: the one on standby stores the records again from the
+/// copy that it has kept, also those of jobs that no node knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn queued_jobs_survive_a_lost_store_while_one_placer_lives() {
+    let mut site = Site::new().await;
+    let jobs: Vec<String> = (0..15).map(|number| format!("q{number}")).collect();
+    for job in &jobs {
+        assert_eq!(site.submit(spec(job, 1)).await, accepted(job));
+    }
+    let second = Second(site.spawn_placer_as("second"));
+    site.until_state(&second.0, "standby").await;
+    site.server.kill();
+    site.kill_placer();
+    site.server.restart_empty().await;
+    site.until_state(&second.0, "active").await;
+    for job in &jobs {
+        let record = site.record(job, |_| true).await;
+        assert_eq!((record.phase, record.attempt), (JobPhase::Queued, 0), "{record:#?}");
+    }
+    assert_eq!(site.submit(spec("next", 1)).await, accepted("next"));
+}

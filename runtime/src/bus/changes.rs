@@ -7,6 +7,7 @@
 //! silent watch compares the two, and reads all values again by another consumer.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{DeliverPolicy, ReplayPolicy, push};
@@ -15,6 +16,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::bounded::{self, Answers, CALL_WITHIN};
 use super::kv::{ALL_KEYS, is_deleted};
 use super::{BusError, KvBucket};
 use crate::shell::chain;
@@ -70,7 +72,7 @@ impl KvBucket {
         let watcher = Watcher { bucket, keys, silent, sender, caught_up: false, received };
         let reached = self.bus().shared.reached.clone();
         let task = tokio::spawn(watcher.run(first, reached));
-        Ok(Watch::new(items, AbortOnDropHandle::new(task)))
+        Ok(Watch::new(self, items, AbortOnDropHandle::new(task)))
     }
 
     /// A consumer of the last value of each key and later changes. After as many different keys as there are,
@@ -82,7 +84,7 @@ impl KvBucket {
         let what = format!("watch bucket {}", self.name());
         let name = self.bus().consumer_name();
         let config = push::OrderedConfig {
-            deliver_subject: shared.client.new_inbox(),
+            deliver_subject: self.bus().new_inbox(),
             // With a name the request's subject contains the filter, which permissions can restrict.
             name: Some(name.clone()),
             description: Some("watch of the bucket".to_owned()),
@@ -93,25 +95,32 @@ impl KvBucket {
             ..push::OrderedConfig::default()
         };
         let (stream, jetstream) = (self.stream_name(), &shared.jetstream);
-        let consumer = jetstream.create_consumer_on_stream(config, stream.clone()).await;
-        let consumer = consumer.map_err(|source| match source.kind() {
+        let consumer = jetstream.call("watch", self.object(), |context| {
+            context.create_consumer_on_stream(config, stream.clone())
+        });
+        let consumer = consumer.await?.map_err(|source| match source.kind() {
             async_nats::jetstream::stream::ConsumerErrorKind::TimedOut => {
                 BusError::Timeout { what: what.clone() }
             }
             _ => self.bus().api_error(what.clone(), source),
         })?;
-        let stream = jetstream.get_stream(stream).await;
-        let stream = stream.map_err(|source| self.bus().api_error(what.clone(), source))?;
         let keys = if keys == ALL_KEYS {
-            stream.cached_info().state.subjects_count as usize
+            self.info(what.clone()).await?.state.subjects_count as usize
         } else {
-            let found = stream.info_with_subjects(self.subject(keys)).await;
-            let found = found.map_err(|source| self.bus().api_error(what.clone(), source))?;
-            // The client's stream of subjects panics if it is read after an error.
-            let count = found.try_fold(0, |count, _| std::future::ready(Ok(count + 1))).await;
-            count.map_err(|source| self.bus().api_error(what.clone(), source))?
+            let subjects = self.subject(keys);
+            let what = &what;
+            let count = jetstream.call("count", self.object(), |context| async move {
+                let stream = context.get_stream_no_info(stream).await;
+                let stream = stream.map_err(|error| self.bus().api_error(what.clone(), error))?;
+                let found = stream.info_with_subjects(subjects).await;
+                let found = found.map_err(|error| self.bus().api_error(what.clone(), error))?;
+                // The client's stream of subjects panics if it is read after an error.
+                let count = found.try_fold(0, |count, _| std::future::ready(Ok(count + 1))).await;
+                count.map_err(|error| self.bus().api_error(what.clone(), error))
+            });
+            count.await??
         };
-        let messages = consumer.messages().await;
+        let messages = bounded::sent(consumer.messages()).await?;
         let messages = messages.map_err(|source| BusError::refused(what, source))?;
         Ok(Values { messages, keys, consumer: name })
     }
@@ -128,6 +137,8 @@ pub struct Change {
     pub revision: u64,
     /// Whether all initial values have been returned, including this one.
     pub initial_done: bool,
+    /// When the server stored it, by its own clock, nanoseconds since 1970.
+    pub stored_at: i128,
 }
 
 /// The values of a bucket and their changes.
@@ -137,6 +148,9 @@ pub struct Change {
 pub struct Watch {
     items: mpsc::Receiver<Item>,
     caught_up: bool,
+    /// The name of the bucket in alarms.
+    object: String,
+    answers: Arc<Answers>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -147,8 +161,13 @@ pub(super) enum Item {
 }
 
 impl Watch {
-    pub(super) const fn new(items: mpsc::Receiver<Item>, task: AbortOnDropHandle<()>) -> Self {
-        Self { items, caught_up: false, _task: task }
+    pub(super) fn new(
+        bucket: &KvBucket,
+        items: mpsc::Receiver<Item>,
+        task: AbortOnDropHandle<()>,
+    ) -> Self {
+        let answers = Arc::clone(&bucket.bus().shared.answers);
+        Self { items, caught_up: false, object: bucket.object().to_owned(), answers, _task: task }
     }
 
     /// Waits for the next change; `None` after the bus is closed. Cancel-safe.
@@ -183,7 +202,10 @@ impl Watch {
     pub async fn initial(&mut self) -> Vec<Change> {
         let mut values = Vec::new();
         while !self.caught_up {
-            match self.items.recv().await {
+            let received = tokio::time::timeout(CALL_WITHIN, self.items.recv()).await;
+            self.answers.received(&self.object, received.is_ok());
+            let Ok(received) = received else { continue };
+            match received {
                 Some(Item::Change(change)) => {
                     self.caught_up = change.initial_done;
                     values.extend(Some(change).filter(|change| change.value.is_some()));
@@ -267,7 +289,8 @@ impl Watcher {
                 }
             };
             let Ok(info) = message.info() else { return true };
-            let revision = info.stream_sequence;
+            let (revision, stored_at) =
+                (info.stream_sequence, info.published.unix_timestamp_nanos());
             let Some(key) = self.bucket.key_of(&message.subject) else { continue };
             if !self.caught_up {
                 self.received.insert(key.to_owned());
@@ -278,6 +301,7 @@ impl Watcher {
                 value: (!is_deleted(&message)).then(|| message.payload.clone()),
                 revision,
                 initial_done: self.caught_up,
+                stored_at,
             };
             if self.sender.send(Item::Change(change)).await.is_err() {
                 return false;

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use wattle_common::ClusterId;
 use wattle_common::subject::StreamName;
 
+use super::bounded::{Answers, Bounded};
 use super::credentials::{self, Credentials};
 use super::{ANSWER_WITHIN, Bus, BusConfig, BusError, Shared};
 use crate::shell::chain;
@@ -150,6 +151,9 @@ impl Bus {
             .ack_timeout(ANSWER_WITHIN)
             .max_ack_inflight(ACKS_MAX)
             .build(client.clone());
+        let answers = Arc::new(Answers::default());
+        let client = Bounded::new(client, Arc::clone(&answers));
+        let jetstream = client.with(jetstream);
         let streams_ready = [const { AtomicBool::new(false) }; StreamName::ALL.len()];
         let has_key = credentials.is_some();
         let requester = credentials
@@ -159,6 +163,7 @@ impl Bus {
             shared: Arc::new(Shared {
                 client,
                 jetstream,
+                answers,
                 cluster,
                 url,
                 requester,

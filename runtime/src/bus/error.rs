@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use async_nats::jetstream::ErrorCode;
 use wattle_common::ClusterId;
 use wattle_common::codec::{CodecError, PAYLOAD_LEN_MAX};
 
-use super::SERVICE_BUSY;
+use super::{Limit, SERVICE_BUSY};
 
 /// An error of the client library.
 pub(super) type Source = Box<dyn std::error::Error + Send + Sync>;
@@ -50,15 +51,38 @@ pub enum BusError {
         /// The error text.
         message: String,
     },
-    /// The message is too large to send.
+    /// The message is too large; nothing was sent.
     #[error(
-        "a message of {len} bytes to {subject} is too large; at most {PAYLOAD_LEN_MAX} are sent"
+        "a message of {len} bytes to {subject} was not sent: it is larger than {PAYLOAD_LEN_MAX} bytes"
     )]
     TooLarge {
         /// Its subject.
         subject: String,
         /// Its size.
         len: usize,
+    },
+    /// The message is too large for the server; nothing was sent.
+    #[error(
+        "a message of {len} bytes to {subject} was not sent: the nats server at {url} is limited, {limit}: {}",
+        limit.remedy()
+    )]
+    TooLargeForServer {
+        /// Its subject.
+        subject: String,
+        /// Its size.
+        len: usize,
+        /// The server's address.
+        url: String,
+        /// The limit.
+        limit: Limit,
+    },
+    /// A limit of the server is below what Wattle needs.
+    #[error("the nats server at {url} cannot be used: {limit}: {}", limit.remedy())]
+    Limit {
+        /// Its address.
+        url: String,
+        /// The limit.
+        limit: Limit,
     },
     /// The server has no room for the value: a full bucket, stream, account or disk.
     #[error("cannot {what}: the server's storage for it is full")]
@@ -72,13 +96,14 @@ pub enum BusError {
     /// The payload cannot be decoded.
     #[error("received payload cannot be decoded")]
     Codec(#[from] CodecError),
-    /// The server has no JetStream; a starting server accepts connections before JetStream is ready.
-    #[error(
-        "nats server at {url} has no JetStream; start it with -js, or with a jetstream block in its configuration"
-    )]
+    /// The server or the account has no JetStream; a starting server accepts connections before JetStream is
+    /// ready.
+    #[error("the nats server at {url} cannot store anything: {limit}: {}", limit.remedy())]
     NoJetStream {
         /// Its address.
         url: String,
+        /// Which of the two.
+        limit: Limit,
     },
     /// The cluster's buckets cannot be opened in time: no placer has created them, or this key may not read
     /// them.
@@ -165,7 +190,30 @@ impl BusError {
     /// Whether the server or the client does not store this value, although others may be stored.
     #[must_use]
     pub const fn is_value_refused(&self) -> bool {
-        matches!(self, Self::Full { .. } | Self::TooLarge { .. })
+        matches!(self, Self::Full { .. } | Self::TooLarge { .. } | Self::TooLargeForServer { .. })
+    }
+
+    /// The limit of the server that causes it.
+    #[must_use]
+    pub const fn limit(&self) -> Option<&Limit> {
+        match self {
+            Self::Limit { limit, .. }
+            | Self::NoJetStream { limit, .. }
+            | Self::TooLargeForServer { limit, .. } => Some(limit),
+            _ => None,
+        }
+    }
+
+    /// Whether the server has no such stream.
+    pub(super) fn is_not_found(&self) -> bool {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(this) = cause {
+            if let Some(reply) = this.downcast_ref::<async_nats::jetstream::Error>() {
+                return reply.error_code() == ErrorCode::STREAM_NOT_FOUND;
+            }
+            cause = this.source();
+        }
+        false
     }
 
     /// Whether the same call may succeed later without intervention.

@@ -10,7 +10,9 @@
 //! A refused write has one of three causes. Another process holds the lease: [`ExclusiveError::Lost`].
 //! An earlier attempt timed out and was stored: it is recognised by its value. Another client wrote to the
 //! bucket, or the server lost its store: the mark is written again, the lease is confirmed, and the write
-//! is repeated. If the server lost acknowledged messages, [`ExclusiveBucket::take_lost`] reports it.
+//! is repeated. If the server lost acknowledged messages, which [`ExclusiveBucket::check`] also finds without a
+//! write, [`ExclusiveBucket::take_lost`] reports it, and values of this process's copy ([`super::copies`]) are
+//! stored again.
 //!
 //! The mark is a deleted key, so readers of values do not see it. Writes are ordered: each is acknowledged
 //! before the call returns. While the server is away [`ExclusiveBucket::put`] retries until the value is
@@ -45,6 +47,8 @@ pub struct ExclusiveBucket {
     keys: BTreeSet<String>,
     /// Whether the server has lost acknowledged values.
     lost: bool,
+    /// Where the bucket's stream ended after a loss, until the copies are compared with it.
+    unrepaired: Option<u64>,
 }
 
 /// Outcome of a write.
@@ -114,10 +118,89 @@ impl ExclusiveBucket {
     ) -> Result<(Self, Vec<Change>), ExclusiveError> {
         let mut this = Self::exclusive(bus, which, leadership).await?;
         let mut watch = this.bucket.watch().await.map_err(|error| this.error(error))?;
-        let changes = watch.initial().await;
+        let mut changes = watch.initial().await;
         // Includes values that cannot be decoded.
         this.keys = changes.iter().map(|change| change.key.clone()).collect();
+        this.restore(this.last.saturating_sub(1), &mut changes).await?;
         Ok((this, changes))
+    }
+
+    /// Stores again what the server has lost and this process has a copy of. The stream ended at `present`, and
+    /// `changes` are its values.
+    async fn restore(
+        &mut self,
+        present: u64,
+        changes: &mut Vec<Change>,
+    ) -> Result<(), ExclusiveError> {
+        let lost = self.leadership.copies().missing_in(self.which, present, changes);
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let (bucket, values) = (self.which.token(), lost.len());
+        tracing::error!(
+            bucket,
+            present,
+            values,
+            "the server has lost acknowledged messages of the bucket: values of which this process has a \
+             copy are stored again; check the server's disk and its log"
+        );
+        let writes: Vec<_> =
+            lost.iter().map(|copy| (copy.key.clone(), copy.value.clone())).collect();
+        for writes in writes.chunks(SENT_MAX) {
+            // The caller ends the wait at a shutdown.
+            for stored in self.write_together(writes.to_vec(), &Shutdown::default()).await {
+                let _ = stored?;
+            }
+        }
+        for copy in lost {
+            changes.retain(|change| change.key != copy.key);
+            changes.push(Change { revision: self.last, ..copy });
+        }
+        Ok(())
+    }
+
+    /// Compares the end of the bucket's stream with the last acknowledged message. If the server has lost
+    /// messages, values of which this process has a copy are stored again, and [`Self::take_lost`] reports it.
+    /// While the server does not answer, nothing is known.
+    ///
+    /// # Errors
+    /// If another process holds the lease, or the server refuses.
+    pub async fn check(&mut self) -> Result<(), ExclusiveError> {
+        match self.find_loss().await {
+            // The next check or write finds it again.
+            Err(ExclusiveError::Bus { source, .. }) if source.is_transient() => Ok(()),
+            checked => checked,
+        }
+    }
+
+    async fn find_loss(&mut self) -> Result<(), ExclusiveError> {
+        let before = self.last;
+        let is_short = match self.bucket.last_sequence().await {
+            Ok(present) => present < before,
+            Err(error) => error.is_not_found(),
+        };
+        if is_short {
+            // The mark creates a stream that is gone.
+            self.exclude_others().await?;
+            self.note_lost(before);
+        }
+        if let Some(present) = self.unrepaired {
+            let mut watch = self.bucket.watch().await.map_err(|error| self.error(error))?;
+            self.restore(present, &mut watch.initial().await).await?;
+            self.unrepaired = None;
+        }
+        Ok(())
+    }
+
+    fn note_lost(&mut self, acknowledged: u64) {
+        let present = self.last.saturating_sub(1);
+        (self.lost, self.unrepaired) = (true, Some(present));
+        tracing::error!(
+            bucket = self.which.token(),
+            acknowledged,
+            present,
+            "the server has lost acknowledged messages of the bucket: check its disk and its log"
+        );
     }
 
     /// As [`Self::open`], but reads only the keys: the values of a large bucket need not fit into memory.
@@ -157,7 +240,8 @@ impl ExclusiveBucket {
         let error = |source| ExclusiveError::Bus { bucket: which.token(), source };
         let bucket = bus.bucket(which).await.map_err(error)?;
         let (leadership, keys) = (leadership.clone(), BTreeSet::new());
-        let mut this = Self { which, bucket, leadership, last: 0, keys, lost: false };
+        let mut this =
+            Self { which, bucket, leadership, last: 0, keys, lost: false, unrepaired: None };
         while let Err(error) = this.exclude_others().await {
             match error {
                 ExclusiveError::Bus { source, .. } if source.is_transient() => {
@@ -331,19 +415,12 @@ impl ExclusiveBucket {
         }
         let before = self.last;
         self.exclude_others().await?;
-        let bucket = self.which.token();
         // The mark follows all messages that the server still has.
         if self.last <= before {
-            self.lost = true;
-            tracing::error!(
-                bucket,
-                acknowledged = before,
-                present = self.last - 1,
-                "the server has lost acknowledged messages of the bucket: check its disk and its log"
-            );
+            self.note_lost(before);
         } else {
             tracing::warn!(
-                bucket,
+                bucket = self.which.token(),
                 sequence = before,
                 "the bucket was written by another client; this service holds the lease and writes its \
                  values again as they change"

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::changes::Item;
-use super::{ANSWER_WITHIN, BusError, Change, KvBucket, Watch};
+use super::{BusError, Change, KvBucket, Watch};
 use crate::shell::chain;
 
 /// Interval of reading without a signal, wall time.
@@ -30,19 +30,16 @@ impl KvBucket {
     /// # Errors
     /// If the server refuses.
     pub async fn follow(&self, keys: Vec<String>) -> Result<Watch, BusError> {
-        let client = &self.bus().shared.client;
         let mut signals = Vec::new();
         for key in &keys {
-            let subscribed = client.subscribe(self.subject(key)).await;
-            let subscribed = subscribed.map_err(|error| BusError::refused("subscribe", error))?;
-            signals.push(subscribed.boxed());
+            signals.push(self.bus().subscriber(self.subject(key)).await?.boxed());
         }
         let (sender, items) = mpsc::channel(keys.len().max(1) * 2);
         let known = vec![0; keys.len()];
         let follower = Follower { bucket: self.clone(), keys, known, sender };
         let reached = self.bus().shared.reached.clone();
         let task = tokio::spawn(follower.run(select_all(signals), reached));
-        Ok(Watch::new(items, AbortOnDropHandle::new(task)))
+        Ok(Watch::new(self, items, AbortOnDropHandle::new(task)))
     }
 
     /// The value and the revision of a key that this process may also write.
@@ -59,14 +56,15 @@ impl KvBucket {
         self.bus().check_connected()?;
         let what = self.what("read", key);
         let subject = self.subject(key);
-        let read = self.stream().get_last_raw_message_by_subject(&subject);
-        let message = match tokio::time::timeout(ANSWER_WITHIN * 2, read).await {
-            Err(_) => return Err(BusError::Timeout { what }),
-            Ok(Err(error)) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
+        let read = self.store().call("read", self.object(), |store| {
+            store.stream.get_last_raw_message_by_subject(&subject)
+        });
+        let message = match read.await? {
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
                 return Ok(None);
             }
-            Ok(Err(error)) => return Err(self.bus().api_error(what, error)),
-            Ok(Ok(message)) => message,
+            Err(error) => return Err(self.bus().api_error(what, error)),
+            Ok(message) => message,
         };
         let deleted = message.headers.get("KV-Operation").is_some_and(|op| op.as_str() != "PUT");
         Ok(Some(Change {
@@ -74,6 +72,7 @@ impl KvBucket {
             value: (!deleted).then_some(message.payload),
             revision: message.sequence,
             initial_done: true,
+            stored_at: message.time.unix_timestamp_nanos(),
         }))
     }
 }

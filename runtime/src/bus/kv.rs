@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::context::GetStreamError;
 use async_nats::jetstream::kv::{self, Operation};
-use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType, Stream};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, StorageType};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use serde::Serialize;
@@ -19,13 +20,14 @@ use wattle_common::Timestamp;
 use wattle_common::codec::{self, PAYLOAD_LEN_MAX};
 use wattle_common::subject::Bucket;
 
+use super::bounded::{Bounded, CALL_WITHIN};
 use super::changes::Values;
 use super::connect::OPENED_WITHIN;
-use super::{ANSWER_WITHIN, Bus, BusError};
+use super::{Bus, BusError};
 
 /// Most bytes of a bucket: a job record is a few kB, enough for tens of thousands of jobs; a surface is up
 /// to 75 kB.
-const fn len_max(bucket: Bucket) -> i64 {
+pub(super) const fn len_max(bucket: Bucket) -> i64 {
     match bucket {
         Bucket::Surfaces => 1 << 30,
         _ => 128 << 20,
@@ -48,7 +50,9 @@ pub(super) const FULL: [ErrorCode; 4] = [
 pub struct KvBucket {
     bus: Bus,
     name: String,
-    store: kv::Store,
+    /// The name in alarms: `bucket NAME`.
+    object: String,
+    store: Bounded<kv::Store>,
 }
 
 impl Bus {
@@ -72,12 +76,18 @@ impl Bus {
         } else {
             opened.await?
         };
-        Ok(KvBucket { bus: self.clone(), name, store })
+        let (object, store) = (format!("bucket {name}"), self.shared.client.with(store));
+        Ok(KvBucket { bus: self.clone(), name, object, store })
     }
 
     async fn open_bucket(&self, name: &str) -> Result<kv::Store, BusError> {
         self.ensure_bucket(name).await?;
-        let opened = self.shared.jetstream.get_key_value(name).await;
+        let object = format!("bucket {name}");
+        let opened = self
+            .shared
+            .jetstream
+            .call("open", &object, |context| context.get_key_value(name))
+            .await?;
         opened.map_err(|source| self.api_error(format!("open bucket {name}"), source))
     }
 
@@ -123,14 +133,11 @@ impl KvBucket {
     pub async fn get_bytes(&self, key: &str) -> Result<Option<(Bytes, u64)>, BusError> {
         self.bus.check_connected()?;
         let what = self.what("read", key);
-        let entry = tokio::time::timeout(ANSWER_WITHIN * 2, self.store.entry(key)).await;
-        let entry =
-            entry.map_err(|_| BusError::Timeout { what: what.clone() })?.map_err(|source| {
-                match source.kind() {
-                    kv::EntryErrorKind::TimedOut => BusError::Timeout { what },
-                    _ => self.bus.api_error(what, source),
-                }
-            })?;
+        let entry = self.store.call("read", &self.object, |store| store.entry(key)).await?;
+        let entry = entry.map_err(|source| match source.kind() {
+            kv::EntryErrorKind::TimedOut => BusError::Timeout { what },
+            _ => self.bus.api_error(what, source),
+        })?;
         Ok(entry.and_then(|entry| match entry.operation {
             Operation::Put => Some((entry.value, entry.revision)),
             Operation::Delete | Operation::Purge => None,
@@ -145,10 +152,8 @@ impl KvBucket {
     pub async fn stored_at(&self, key: &str) -> Result<Option<(u64, Timestamp)>, BusError> {
         self.bus.check_connected()?;
         let what = self.what("read", key);
-        let entry = tokio::time::timeout(ANSWER_WITHIN * 2, self.store.entry(key)).await;
-        let entry = entry
-            .map_err(|_| BusError::Timeout { what: what.clone() })?
-            .map_err(|source| self.bus.api_error(what, source))?;
+        let entry = self.store.call("read", &self.object, |store| store.entry(key)).await?;
+        let entry = entry.map_err(|source| self.bus.api_error(what, source))?;
         Ok(entry.map(|entry| {
             let us = entry.created.unix_timestamp_nanos() / 1_000;
             (entry.revision, Timestamp::from_us(u64::try_from(us).unwrap_or_default()))
@@ -161,11 +166,10 @@ impl KvBucket {
     /// After [`BusError::Timeout`] the value may have been written.
     pub async fn put<T: Serialize>(&self, key: &str, value: &T) -> Result<u64, BusError> {
         let (payload, what) = (self.payload(key, value)?, self.what("write", key));
-        self.done(&what, self.store.put(key, payload)).await?.map_err(|source| {
-            match source.kind() {
-                kv::PutErrorKind::Ack => self.publish_error(what, source),
-                _ => BusError::refused(what, source),
-            }
+        let put = self.store.call("write", &self.object, |store| store.put(key, payload)).await?;
+        put.map_err(|source| match source.kind() {
+            kv::PutErrorKind::Ack => self.publish_error(what, source),
+            _ => BusError::refused(what, source),
         })
     }
 
@@ -175,11 +179,10 @@ impl KvBucket {
     /// [`BusError::Conflict`] if there is one. As [`Self::put`].
     pub async fn create<T: Serialize>(&self, key: &str, value: &T) -> Result<u64, BusError> {
         let (payload, what) = (self.payload(key, value)?, self.what("create", key));
-        self.done(&what, self.store.create(key, payload)).await?.map_err(|source| {
-            match source.kind() {
-                kv::CreateErrorKind::AlreadyExists => self.conflict(key),
-                _ => self.publish_error(what, source),
-            }
+        let created = self.store.call("write", &self.object, |store| store.create(key, payload));
+        created.await?.map_err(|source| match source.kind() {
+            kv::CreateErrorKind::AlreadyExists => self.conflict(key),
+            _ => self.publish_error(what, source),
         })
     }
 
@@ -195,8 +198,9 @@ impl KvBucket {
         revision: u64,
     ) -> Result<u64, BusError> {
         let (payload, what) = (self.payload(key, value)?, self.what("update", key));
-        let updated = self.done(&what, self.store.update(key, payload, revision)).await?;
-        updated.map_err(|source| match source.kind() {
+        let updated =
+            self.store.call("write", &self.object, |store| store.update(key, payload, revision));
+        updated.await?.map_err(|source| match source.kind() {
             kv::UpdateErrorKind::WrongLastRevision => self.conflict(key),
             kv::UpdateErrorKind::TimedOut => BusError::Timeout { what },
             _ => self.publish_error(what, source),
@@ -210,7 +214,7 @@ impl KvBucket {
     pub async fn delete(&self, key: &str) -> Result<(), BusError> {
         self.bus.check_connected()?;
         let what = self.what("delete", key);
-        let deleted = self.done(&what, self.store.delete(key)).await?;
+        let deleted = self.store.call("write", &self.object, |store| store.delete(key)).await?;
         deleted.map_err(|source| self.publish_error(what, source))
     }
 
@@ -234,7 +238,7 @@ impl KvBucket {
             }
             Ok(keys.into_iter().filter(|(_, has_value)| *has_value).map(|(key, _)| key).collect())
         };
-        tokio::time::timeout(ANSWER_WITHIN * 2, listed)
+        tokio::time::timeout(CALL_WITHIN, listed)
             .await
             .map_err(|_| BusError::Timeout { what: what.clone() })?
     }
@@ -246,12 +250,20 @@ impl KvBucket {
     pub async fn fill(&self) -> Result<f64, BusError> {
         self.bus.check_connected()?;
         let what = format!("read the size of bucket {}", self.name);
-        let stream = self.bus.shared.jetstream.get_stream(format!("KV_{}", self.name));
-        let stream = self.done(&what, stream).await?;
-        let stream = stream.map_err(|source| self.bus.api_error(what, source))?;
-        let info = stream.cached_info();
+        let info = self.info(what).await?;
         let max = info.config.max_bytes;
         Ok(if max > 0 { info.state.bytes as f64 / max as f64 } else { 0.0 })
+    }
+
+    /// The state and the configuration of the bucket's stream.
+    pub(super) async fn info(&self, what: String) -> Result<Info, BusError> {
+        self.bus.check_connected()?;
+        let name = self.stream_name();
+        let found = self.bus.shared.jetstream.call("find", &self.object, |context| {
+            let stream = context.get_stream(name);
+            async { Ok::<_, GetStreamError>(stream.await?.cached_info().clone()) }
+        });
+        found.await?.map_err(|source| self.bus.api_error(what, source))
     }
 
     /// Creates the bucket if it is missing.
@@ -263,8 +275,14 @@ impl KvBucket {
         &self.bus
     }
 
-    pub(super) const fn stream(&self) -> &Stream {
-        &self.store.stream
+    /// The bucket through the client library.
+    pub(super) const fn store(&self) -> &Bounded<kv::Store> {
+        &self.store
+    }
+
+    /// The name of the bucket in alarms.
+    pub(super) fn object(&self) -> &str {
+        &self.object
     }
 
     pub(super) fn name(&self) -> &str {
@@ -289,17 +307,6 @@ impl KvBucket {
         let payload = codec::encode_json(value);
         self.bus.check(&format!("{}.{key}", self.name), payload.len())?;
         Ok(payload.into())
-    }
-
-    pub(super) async fn done<T>(
-        &self,
-        what: &str,
-        work: impl Future<Output = T>,
-    ) -> Result<T, BusError> {
-        // The client waits for the acknowledgement; this limit also covers a full queue.
-        tokio::time::timeout(ANSWER_WITHIN * 2, work)
-            .await
-            .map_err(|_| BusError::Timeout { what: what.to_owned() })
     }
 
     /// The error of a failed write; the client's errors have the kind in one of their sources.

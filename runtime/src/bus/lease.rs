@@ -17,6 +17,7 @@ use wattle_common::lease::{Holding, Refusal, Standby, Step, StoredLease};
 use wattle_common::messages::{LeaseHolder, ServiceLease};
 use wattle_common::subject::{Bucket, LeaseKey};
 
+use super::copies::Copies;
 use super::{ANSWER_WITHIN, Bus, BusError, KvBucket};
 use crate::shell::chain;
 use crate::{clock, instance};
@@ -35,6 +36,8 @@ pub struct Candidate {
     key: LeaseKey,
     own: LeaseHolder,
     length: Duration,
+    copies: Copies,
+    _following: Arc<Vec<AbortOnDropHandle<()>>>,
 }
 
 /// Why the lease cannot be confirmed.
@@ -53,8 +56,30 @@ impl Candidate {
     /// # Errors
     /// As [`Bus::bucket`].
     pub async fn new(bus: &Bus, key: LeaseKey, length: Duration) -> Result<Self, BusError> {
+        Self::with_copies(bus, key, length, &[]).await
+    }
+
+    /// As [`Self::new`], with copies of the buckets that the holder writes: it stores them again if the server
+    /// has lost them.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub async fn with_copies(
+        bus: &Bus,
+        key: LeaseKey,
+        length: Duration,
+        buckets: &[Bucket],
+    ) -> Result<Self, BusError> {
         let bucket = bus.bucket(Bucket::Leases).await?;
-        Ok(Self { bucket, key, own: instance::holder(), length })
+        let copies = Copies::default();
+        let following = Arc::new(copies.follow(bus, buckets).await);
+        Ok(Self { bucket, key, own: instance::holder(), length, copies, _following: following })
+    }
+
+    /// The number of values in the copy of `bucket`.
+    #[must_use]
+    pub fn copied(&self, bucket: Bucket) -> usize {
+        self.copies.len(bucket)
     }
 
     /// Waits until this process holds the lease. `on_standby` is called with the lease of each other
@@ -64,7 +89,7 @@ impl Candidate {
         let mut reported: Option<LeaseHolder> = None;
         let subject = self.bucket.subject(&self.key.to_string());
         // Without signals, the regular reads suffice.
-        let mut signals = match self.bucket.bus().shared.client.subscribe(subject).await {
+        let mut signals = match self.bucket.bus().subscriber(subject).await {
             Ok(signals) => signals.boxed(),
             Err(_) => futures_util::stream::pending().boxed(),
         };
@@ -135,6 +160,7 @@ struct Inner {
     key: LeaseKey,
     status: watch::Receiver<Status>,
     commands: mpsc::Sender<Command>,
+    copies: Copies,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -153,10 +179,15 @@ impl Leadership {
     fn start(candidate: &Candidate, holding: Holding, lease: ServiceLease) -> Self {
         let (sender, status) = watch::channel(status_of(&holding));
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
-        let key = candidate.key.clone();
+        let (key, copies) = (candidate.key.clone(), candidate.copies.clone());
         let keeper = Keeper { candidate: candidate.clone(), holding, lease, status: sender };
         let task = AbortOnDropHandle::new(tokio::spawn(keeper.run(received)));
-        Self(Arc::new(Inner { key, status, commands, _task: task }))
+        Self(Arc::new(Inner { key, status, commands, copies, _task: task }))
+    }
+
+    /// The copies of this process.
+    pub(super) fn copies(&self) -> &Copies {
+        &self.0.copies
     }
 
     /// Whether the lease has not ended, by this process's own clock.

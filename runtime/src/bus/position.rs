@@ -8,7 +8,7 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::context::ConsumerInfoErrorKind;
 use async_nats::jetstream::stream::Stream;
 
-use super::{Bus, BusError};
+use super::{Bus, BusError, bounded};
 use crate::shell::chain;
 
 /// Messages before the end of the stream that are delivered again after a loss: new ones may have arrived
@@ -53,18 +53,22 @@ impl Bus {
     ) -> Result<Option<Position>, BusError> {
         let away =
             || BusError::Timeout { what: format!("find consumer {durable} of stream {stream}") };
-        let found = self.shared.jetstream.get_stream_no_info(stream).await;
-        let stream = found.map_err(|_| away())?;
-        let consumer = match stream.consumer_info(durable).await {
-            Ok(consumer) => consumer,
-            Err(error) if error.kind() == ConsumerInfoErrorKind::NotFound => return Ok(None),
-            Err(_) => return Err(away()),
-        };
-        let (delivered, start) =
-            (consumer.delivered.stream_sequence, consumer.config.deliver_policy);
-        // Read after the position, which may advance meanwhile.
-        let end = stream.get_info().await.map_err(|_| away())?.state.last_sequence;
-        Ok(Some(Position { stream, delivered, end, start }))
+        let object = format!("stream {stream}");
+        let found = self.shared.jetstream.call("find", &object, |context| async move {
+            let found = context.get_stream_no_info(stream).await;
+            let stream = found.map_err(|_| away())?;
+            let consumer = match stream.consumer_info(durable).await {
+                Ok(consumer) => consumer,
+                Err(error) if error.kind() == ConsumerInfoErrorKind::NotFound => return Ok(None),
+                Err(_) => return Err(away()),
+            };
+            let (delivered, start) =
+                (consumer.delivered.stream_sequence, consumer.config.deliver_policy);
+            // Read after the position, which may advance meanwhile.
+            let end = stream.get_info().await.map_err(|_| away())?.state.last_sequence;
+            Ok(Some(Position { stream, delivered, end, start }))
+        });
+        found.await?
     }
 
     /// From where the consumer `durable` of a stream is to be created. An existing one whose position is
@@ -84,7 +88,7 @@ impl Bus {
             return Ok(position.start);
         }
         let Position { delivered, end, start, .. } = position;
-        match position.stream.delete_consumer(durable).await {
+        match bounded::sent(position.stream.delete_consumer(durable)).await? {
             Ok(_) => {
                 tracing::error!(
                     stream,

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use wattle_common::subject::StreamName;
 
+use super::bounded;
 use super::{ANSWER_WITHIN, Bus, BusError, Delivery};
 
 /// The messages that a stream contained when the replay began, in order.
@@ -39,7 +40,7 @@ impl Bus {
         let name = stream.name(self.cluster());
         let what = format!("read stream {name}");
         let config = push::OrderedConfig {
-            deliver_subject: self.shared.client.new_inbox(),
+            deliver_subject: self.new_inbox(),
             name: Some(self.consumer_name()),
             description: Some("replay of the stream".to_owned()),
             filter_subject: filter
@@ -48,15 +49,19 @@ impl Bus {
             deliver_policy: DeliverPolicy::All,
             ..push::OrderedConfig::default()
         };
-        let consumer = self.shared.jetstream.create_consumer_on_stream(config, name).await;
-        let consumer = consumer.map_err(|source| match source.kind() {
+        let object = format!("stream {name}");
+        let consumer = self
+            .shared
+            .jetstream
+            .call("consume", &object, |context| context.create_consumer_on_stream(config, name));
+        let consumer = consumer.await?.map_err(|source| match source.kind() {
             async_nats::jetstream::stream::ConsumerErrorKind::TimedOut => {
                 BusError::Timeout { what: what.clone() }
             }
             _ => self.api_error(what.clone(), source),
         })?;
         let left = consumer.cached_info().num_pending;
-        let messages = consumer.messages().await;
+        let messages = bounded::sent(consumer.messages()).await?;
         let messages = messages.map_err(|source| BusError::refused(what.clone(), source))?;
         Ok(Replay { messages, left, what })
     }

@@ -59,9 +59,10 @@ impl KvBucket {
             }
         };
         let what = self.what("write", key);
-        let sent = self.bus().shared.jetstream.send_publish(self.subject(key), message);
-        let acknowledged =
-            self.done(&what, sent).await?.map_err(|error| self.publish_error(what, error))?;
+        let subject = self.subject(key);
+        let sent =
+            self.bus().shared.jetstream.send(|context| context.send_publish(subject, message));
+        let acknowledged = sent.await?.map_err(|error| self.publish_error(what, error))?;
         Ok(SentWrite { key: key.to_owned(), acknowledged })
     }
 
@@ -72,7 +73,8 @@ impl KvBucket {
     pub(super) async fn acknowledged(&self, sent: SentWrite) -> Result<u64, BusError> {
         let SentWrite { key, acknowledged } = sent;
         let what = self.what("write", &key);
-        match self.done(&what, acknowledged.into_future()).await? {
+        let answer = self.store().call("write", self.object(), |_| acknowledged.into_future());
+        match answer.await? {
             Ok(ack) => Ok(ack.sequence),
             Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
                 Err(self.conflict(&key))
@@ -97,12 +99,8 @@ impl KvBucket {
 
     /// The sequence number of the last message in the bucket's stream.
     pub(super) async fn last_sequence(&self) -> Result<u64, BusError> {
-        self.bus().check_connected()?;
         let what = self.what("count", "*");
-        let stream = self.bus().shared.jetstream.get_stream(self.stream_name());
-        let stream = self.done(&what, stream).await?;
-        let stream = stream.map_err(|source| self.bus().api_error(what, source))?;
-        Ok(stream.cached_info().state.last_sequence)
+        Ok(self.info(what).await?.state.last_sequence)
     }
 
     async fn publish(
@@ -112,11 +110,12 @@ impl KvBucket {
         message: PublishMessage,
     ) -> Result<u64, BusError> {
         let what = self.what(verb, key);
-        let stored = async {
-            let sent = self.bus().shared.jetstream.send_publish(self.subject(key), message).await?;
-            sent.await
-        };
-        match self.done(&what, stored).await? {
+        let subject = self.subject(key);
+        let stored =
+            self.bus().shared.jetstream.call("write", self.object(), |context| async move {
+                context.send_publish(subject, message).await?.await
+            });
+        match stored.await? {
             Ok(ack) => Ok(ack.sequence),
             Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
                 Err(self.conflict(key))

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use wattle_common::codec::{self, CodecError};
 use wattle_common::subject::{Requester, Subject};
 
-use super::{ANSWER_WITHIN, Bus, BusError};
+use super::{ANSWER_WITHIN, Bus, BusError, bounded};
 use crate::{clock, instance, log_count};
 
 /// Most services of one discovery.
@@ -176,15 +176,16 @@ impl Bus {
         let service = self
             .shared
             .client
-            .service_builder()
+            .now(ServiceExt::service_builder)
             .stats_handler(statistics)
             .description(description)
             .metadata(metadata)
             // Every process receives all requests: of two processes, only the one that holds the lease
             // answers, and none is lost because it was sent to the other.
             .queue_group(self.consumer_name())
-            .start(name, env!("CARGO_PKG_VERSION"))
-            .await
+            .start(name, env!("CARGO_PKG_VERSION"));
+        let service = bounded::sent(service)
+            .await?
             .map_err(|source| BusError::refused(format!("register {name}"), source))?;
         self.flush().await;
         Ok(Service { bus: self.clone(), service: Some(service) })
@@ -270,12 +271,13 @@ impl Bus {
             None => format!("$SRV.{verb}"),
         };
         let what = || format!("discover services by {subject}");
-        let client = &self.shared.client;
-        let inbox = client.new_inbox();
-        let answers = client.subscribe(inbox.clone()).await;
-        let mut answers = answers.map_err(|source| BusError::refused(what(), source))?;
-        let sent = client.publish_with_reply(subject.clone(), inbox, Bytes::new());
-        sent.await.map_err(|source| BusError::refused(what(), source))?;
+        let inbox = self.new_inbox();
+        let mut answers = self.subscriber(inbox.clone()).await?;
+        let sent = self
+            .shared
+            .client
+            .send(|client| client.publish_with_reply(subject.clone(), inbox, Bytes::new()));
+        sent.await?.map_err(|source| BusError::refused(what(), source))?;
         let mut found = Vec::new();
         let gather = async {
             while let Some(answer) = answers.next().await {
@@ -301,11 +303,9 @@ impl Service {
         let subject = subject.to_string();
         let service = self.service.as_ref();
         let service = service.ok_or_else(|| BusError::refused("serve", "the service has ended"))?;
-        let endpoint = service
-            .endpoint_builder()
-            .name(endpoint_name(&subject))
-            .add(&subject)
-            .await
+        let endpoint = service.endpoint_builder().name(endpoint_name(&subject)).add(&subject);
+        let endpoint = bounded::sent(endpoint)
+            .await?
             .map_err(|source| BusError::refused(format!("serve {subject}"), source))?;
         self.bus.flush().await;
         Ok(Requests(endpoint))

@@ -57,7 +57,7 @@ impl Bus {
     /// The version of the NATS server.
     #[must_use]
     pub fn server_version(&self) -> String {
-        self.shared.client.server_info().version
+        self.shared.client.now(|client| client.server_info().version)
     }
 
     /// The description of a stream, as NATS tools show it; `None`: it has none.
@@ -66,11 +66,12 @@ impl Bus {
     /// If the server is away, or has no such stream.
     pub async fn stream_description(&self, stream: &str) -> Result<Option<String>, BusError> {
         let what = format!("read stream {stream}");
-        let read = self.shared.jetstream.get_stream(stream);
-        match tokio::time::timeout(super::ANSWER_WITHIN, read).await {
-            Err(_) => Err(BusError::Timeout { what }),
-            Ok(Err(source)) => Err(self.api_error(what, source)),
-            Ok(Ok(stream)) => Ok(stream.cached_info().config.description.clone()),
+        let object = format!("stream {stream}");
+        let read =
+            self.shared.jetstream.call("find", &object, |context| context.get_stream(stream));
+        match read.await? {
+            Err(source) => Err(self.api_error(what, source)),
+            Ok(stream) => Ok(stream.cached_info().config.description.clone()),
         }
     }
 
@@ -80,7 +81,10 @@ impl Bus {
     /// If the server is away or refuses the request.
     pub async fn stream_messages(&self, stream: &str) -> Result<Option<u64>, BusError> {
         self.check_connected()?;
-        match self.shared.jetstream.get_stream(stream).await {
+        let object = format!("stream {stream}");
+        let found =
+            self.shared.jetstream.call("find", &object, |context| context.get_stream(stream));
+        match found.await? {
             Ok(found) => Ok(Some(found.cached_info().state.messages)),
             Err(error) => match error.kind() {
                 GetStreamErrorKind::JetStream(reply)
@@ -99,8 +103,11 @@ impl Bus {
     /// If the server is away or refuses the request.
     pub async fn delete_stream(&self, stream: &str) -> Result<(), BusError> {
         self.check_connected()?;
-        let deleted = self.shared.jetstream.delete_stream(stream).await;
+        let object = format!("stream {stream}");
+        let deleted =
+            self.shared.jetstream.call("delete", &object, |context| context.delete_stream(stream));
         deleted
+            .await?
             .map(drop)
             .map_err(|source| self.api_error(format!("delete stream {stream}"), source))
     }
@@ -115,10 +122,8 @@ impl Bus {
         file: &mut impl io::Write,
     ) -> Result<Option<StreamDescription>, BusError> {
         let what = || format!("copy stream {stream}");
-        let client = &self.shared.client;
-        let inbox = client.new_inbox();
-        let chunks = client.subscribe(inbox.clone()).await;
-        let mut chunks = chunks.map_err(|source| BusError::refused(what(), source))?;
+        let inbox = self.new_inbox();
+        let mut chunks = self.subscriber(inbox.clone()).await?;
         let request = json!({ "deliver_subject": inbox, "chunk_size": CHUNK_LEN, "jsck": true });
         let answer = self.api(&format!("SNAPSHOT.{stream}"), what(), &request).await?;
         if answer.error.as_ref().and_then(|error| error.err_code)
@@ -143,7 +148,8 @@ impl Bus {
             file.write_all(&chunk.payload).map_err(|source| BusError::refused(what(), source))?;
             if let Some(reply) = chunk.reply {
                 // Without this the server pauses after some MiB.
-                let sent = client.publish(reply, Bytes::new()).await;
+                let sent =
+                    self.shared.client.send(|client| client.publish(reply, Bytes::new())).await?;
                 sent.map_err(|source| BusError::refused(what(), source))?;
             }
         }
@@ -203,7 +209,14 @@ impl Bus {
     ) -> Result<Bytes, BusError> {
         self.check(&subject, payload.len())?;
         let request = async_nats::Request::new().payload(payload).timeout(Some(ANSWER_WITHIN));
-        match self.shared.client.send_request(subject, request).await {
+        // The client keeps the limit; the rest is for its queue.
+        let answer = self.shared.client.now(|client| {
+            let client = client.clone();
+            async move { client.send_request(subject, request).await }
+        });
+        let answer = tokio::time::timeout(ANSWER_WITHIN * 2, answer).await;
+        let answer = answer.map_err(|_| BusError::Timeout { what: what.clone() })?;
+        match answer {
             Ok(answer) => Ok(answer.payload),
             Err(error) => match error.kind() {
                 async_nats::RequestErrorKind::NoResponders => Err(self.no_jetstream()),

@@ -14,7 +14,7 @@ use serde::Serialize;
 use wattle_common::codec;
 use wattle_common::subject::{StreamName, Subject};
 
-use super::{ANSWER_WITHIN, Bus, BusError};
+use super::{Bus, BusError};
 
 /// Most times that messages are stored again in one call.
 const REPETITIONS_MAX: usize = 2;
@@ -66,14 +66,12 @@ impl Bus {
             headers.insert("Nats-Expected-Last-Subject-Sequence", last.to_string());
         }
         let what = || format!("store {subject}");
-        let stored = async {
-            self.shared
-                .jetstream
-                .publish_with_headers(subject.clone(), headers, payload.into())
-                .await?
-                .await
-        };
-        match tokio::time::timeout(ANSWER_WITHIN * 2, stored).await {
+        let object = format!("stream {}", stream.name(self.cluster()));
+        let to = subject.clone();
+        let stored = self.shared.jetstream.call("store", &object, |context| async move {
+            context.publish_with_headers(to, headers, payload.into()).await?.await
+        });
+        match stored.await {
             Ok(Ok(ack)) => Ok(Written::Stored(ack.sequence)),
             Ok(Err(error)) if error.kind() == PublishErrorKind::WrongLastSequence => {
                 Ok(Written::Refused(actual_last(&error)))

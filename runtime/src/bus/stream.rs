@@ -19,7 +19,7 @@ use wattle_common::codec::PAYLOAD_LEN_MAX;
 use wattle_common::subject::{Bucket, StreamName};
 
 use super::kv::FULL;
-use super::{ANSWER_WITHIN, Bus, BusError};
+use super::{ANSWER_WITHIN, Bus, BusError, bounded};
 use crate::shell::chain;
 
 /// Retention of windows: predictors do not need those of jobs that ended over a month ago.
@@ -35,6 +35,14 @@ const LEDGER_LEN_MAX: i64 = 512 << 20;
 const ORDERS_AGE_MAX: Duration = LEDGER_AGE_MAX;
 /// Most bytes of the records of orders: 250,000 records of about 250 bytes.
 const ORDERS_LEN_MAX: i64 = 64 << 20;
+/// Most bytes of a stream.
+pub(super) const fn len_max(stream: StreamName) -> i64 {
+    match stream {
+        StreamName::Windows => WINDOWS_LEN_MAX,
+        StreamName::Ledger => LEDGER_LEN_MAX,
+        StreamName::Orders => ORDERS_LEN_MAX,
+    }
+}
 /// Interval within which the server detects a repeated message id.
 const DUPLICATES_WITHIN: Duration = Duration::from_secs(120);
 /// Time after which an unacknowledged message is delivered again, wall time.
@@ -167,33 +175,32 @@ impl Bus {
             ..pull::Config::default()
         };
         let what = || format!("consume stream {name} as {durable}");
-        let consumer =
-            self.shared.jetstream.create_consumer_on_stream(config, &name).await.map_err(
-                |source| match source.kind() {
-                    jetstream::stream::ConsumerErrorKind::TimedOut => {
-                        BusError::Timeout { what: what() }
-                    }
-                    _ => BusError::refused(what(), source),
-                },
-            )?;
-        consumer
+        let object = format!("stream {name}");
+        let consumer = self
+            .shared
+            .jetstream
+            .call("consume", &object, |context| context.create_consumer_on_stream(config, &name));
+        let consumer = consumer.await?.map_err(|source| match source.kind() {
+            jetstream::stream::ConsumerErrorKind::TimedOut => BusError::Timeout { what: what() },
+            _ => self.api_error(what(), source),
+        })?;
+        let messages = consumer
             .stream()
             .max_messages_per_batch(BATCH)
             .expires(REQUEST)
             .heartbeat(Duration::from_secs(2))
-            .messages()
-            .await
-            .map_err(|source| BusError::refused(what(), source))
+            .messages();
+        bounded::sent(messages).await?.map_err(|source| BusError::refused(what(), source))
     }
 
     /// Makes sure that `stream` is there, once.
     pub(super) async fn ready(&self, stream: StreamName) -> Result<(), BusError> {
         let flag = self.flag(stream);
         if !flag.load(Ordering::Relaxed) {
-            let (max_age, max_bytes) = match stream {
-                StreamName::Windows => (WINDOWS_AGE_MAX, WINDOWS_LEN_MAX),
-                StreamName::Ledger => (LEDGER_AGE_MAX, LEDGER_LEN_MAX),
-                StreamName::Orders => (ORDERS_AGE_MAX, ORDERS_LEN_MAX),
+            let max_age = match stream {
+                StreamName::Windows => WINDOWS_AGE_MAX,
+                StreamName::Ledger => LEDGER_AGE_MAX,
+                StreamName::Orders => ORDERS_AGE_MAX,
             };
             self.ensure(Config {
                 name: stream.name(self.cluster()),
@@ -206,7 +213,7 @@ impl Bus {
                 max_messages: -1,
                 max_messages_per_subject: -1,
                 max_message_size: PAYLOAD_LEN_MAX as i32,
-                max_bytes,
+                max_bytes: len_max(stream),
                 max_age,
                 duplicate_window: DUPLICATES_WITHIN,
                 ..Config::default()
@@ -221,8 +228,10 @@ impl Bus {
     /// create any on a server with permissions. Waits for the server.
     ///
     /// # Errors
-    /// [`BusError::NoJetStream`], [`BusError::Foreign`], or if the server refuses.
+    /// [`BusError::NoJetStream`], [`BusError::Foreign`], [`BusError::Limit`], or if the server refuses.
     pub async fn create_storage(&self) -> Result<(), BusError> {
+        self.wait_connected().await;
+        self.check_version()?;
         for bucket in Bucket::ALL {
             self.bucket(bucket).await?;
         }
@@ -241,20 +250,27 @@ impl Bus {
         self.check_connected()?;
         let name = config.name.clone();
         let what = || format!("find stream {name}");
-        let found = match self.shared.jetstream.get_stream(&name).await {
+        let object = format!("stream {name}");
+        let found =
+            self.shared.jetstream.call("find", &object, |context| context.get_stream(&name));
+        let found = match found.await? {
             Ok(stream) => stream.cached_info().config.clone(),
             Err(error) => match error.kind() {
                 GetStreamErrorKind::JetStream(reply)
                     if reply.error_code() == ErrorCode::STREAM_NOT_FOUND =>
                 {
-                    match self.shared.jetstream.create_stream(config.clone()).await {
+                    let created = self
+                        .shared
+                        .jetstream
+                        .call("create", &object, |context| context.create_stream(config.clone()));
+                    match created.await? {
                         Ok(stream) => stream.cached_info().config.clone(),
                         Err(error) if overlaps(&error) && self.exists_soon(&name).await => {
                             return Err(BusError::Timeout {
                                 what: format!("create stream {name}"),
                             });
                         }
-                        Err(error) => return Err(self.create_error(&name, error)),
+                        Err(error) => return Err(self.create_error(&config.name, error)),
                     }
                 }
                 GetStreamErrorKind::JetStream(reply) => {
@@ -267,8 +283,11 @@ impl Bus {
         match self.shared.replicas {
             Some(replicas) if replicas != found.num_replicas => {
                 let changed = Config { num_replicas: replicas, ..found };
-                let changed = self.shared.jetstream.update_stream(changed).await;
-                changed.map_err(|error| self.create_error(&name, error)).map(drop)
+                let updated = self
+                    .shared
+                    .jetstream
+                    .call("update", &object, |context| context.update_stream(changed.clone()));
+                updated.await?.map_err(|error| self.create_error(&changed.name, error)).map(drop)
             }
             _ => Ok(()),
         }
@@ -279,7 +298,10 @@ impl Bus {
     async fn exists_soon(&self, name: &str) -> bool {
         for _ in 0..5 {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            if self.shared.jetstream.get_stream(name).await.is_ok() {
+            let object = format!("stream {name}");
+            let found =
+                self.shared.jetstream.call("find", &object, |context| context.get_stream(name));
+            if found.await.is_ok_and(|found| found.is_ok()) {
                 return true;
             }
         }
@@ -297,7 +319,9 @@ impl Bus {
             {
                 BusError::Timeout { what }
             }
-            CreateStreamErrorKind::JetStream(reply) => self.jetstream_error(what, reply),
+            CreateStreamErrorKind::JetStream(reply) => {
+                self.storage_limit(&reply).unwrap_or_else(|| self.jetstream_error(what, reply))
+            }
             _ => BusError::refused(what, error),
         }
     }
@@ -347,10 +371,6 @@ impl Bus {
         }
         BusError::refused(what, error)
     }
-
-    pub(super) fn no_jetstream(&self) -> BusError {
-        BusError::NoJetStream { url: self.url().to_owned() }
-    }
 }
 
 /// Whether another stream has the subjects.
@@ -361,7 +381,7 @@ fn overlaps(error: &jetstream::context::CreateStreamError) -> bool {
 
 /// Whether the server is starting, has no leader of the stream, or moves its streams: a code of 500 to 599 that
 /// does not state full storage, or too few servers for the copies, as while a cluster starts.
-fn is_unavailable(reply: &jetstream::Error) -> bool {
+pub(super) fn is_unavailable(reply: &jetstream::Error) -> bool {
     let code = reply.error_code();
     ((500..600).contains(&reply.code()) && !FULL.contains(&code))
         || code == ErrorCode::CLUSTER_NO_PEERS

@@ -1,12 +1,26 @@
 //! A service that works only while its process is active.
+//!
+//! An active process is responsible for its service, so no wait of it is without an end: when the server renews the
+//! lease and leaves one bucket or stream without an answer for [`UNANSWERED_MAX`], the lease is released, an alarm
+//! names the bucket or stream, and another process may take over. While no lease can be renewed there is nothing to
+//! give up.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
 use wattle_common::Machine;
+use wattle_common::subject::Bucket;
 
-use super::shell::other_is_active;
+use super::shell::{UNANSWERED_MAX, other_is_active};
 use super::{LeaseMode, Shell};
-use crate::bus::{self, Bus, BusError, Candidate, ExclusiveError, Leadership, LeaseLost};
+use crate::bus::{
+    self, Bus, BusError, Candidate, ExclusiveBucket, ExclusiveError, Leadership, LeaseLost,
+};
 use crate::shell::Shutdown;
 use crate::{clock, driver};
+
+/// Interval in which the buckets of an active process are checked, wall time.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// The actions of a service's machine.
 pub type Actions<S> = Vec<<<S as Service>::Machine as Machine>::Action>;
@@ -48,6 +62,15 @@ pub trait Service: Sized {
     /// away.
     fn was_away(&mut self) {}
 
+    /// Buckets of which each process keeps a copy in memory, also on standby: those with values that no other
+    /// service can make again.
+    const COPIED: &'static [Bucket] = &[];
+
+    /// The buckets that only this service writes, which are checked regularly for values that the server has lost.
+    fn buckets(&mut self) -> Vec<&mut ExclusiveBucket> {
+        Vec::new()
+    }
+
     /// The machine.
     fn machine(&mut self) -> &mut Self::Machine;
 
@@ -87,6 +110,8 @@ pub enum End<E> {
     Stopped,
     /// Another process holds the lease.
     Lost(LeaseLost),
+    /// The server does not answer calls about a bucket or stream, which are named here.
+    Unanswered(String),
     /// The service cannot continue.
     Failed(E),
 }
@@ -151,8 +176,16 @@ impl Shell {
         let (key, length) = mode.lease().expect("a mode with a lease");
         let connect = async {
             let bus = self.connect().await?;
-            S::prepare(&bus).await?;
-            let candidate = Candidate::new(&bus, key.clone(), length).await?;
+            let prepared = tokio::select! {
+                prepared = S::prepare(&bus) => prepared,
+                // The process is of use on standby, and prepares again when it is active.
+                calls = bus.unanswered(self.unanswered_max(), || bus.is_connected()) => {
+                    self.log_unanswered(&calls, "this process is on standby meanwhile");
+                    Ok(())
+                }
+            };
+            prepared?;
+            let candidate = Candidate::with_copies(&bus, key.clone(), length, S::COPIED).await?;
             Ok::<_, S::Failure>((bus, candidate))
         };
         let Some(connected) = shutdown.or(connect).await else { return Ok(()) };
@@ -167,7 +200,13 @@ impl Shell {
             let Some(lease) = lease else { return Ok(()) };
             let lease = lease?;
             S::set_active(&setup, true);
-            let end = self.serve::<S>(&setup, &bus, &lease, shutdown).await;
+            let end = tokio::select! {
+                end = self.serve::<S>(&setup, &bus, &lease, shutdown) => end,
+                // What it does is dropped, as if it were killed.
+                calls = bus.unanswered(self.unanswered_max(), || lease.is_valid()) => {
+                    End::Unanswered(calls)
+                }
+            };
             S::set_active(&setup, false);
             if let End::Lost(lost) = &end {
                 self.log_lost(key, lost);
@@ -175,10 +214,18 @@ impl Shell {
             }
             lease.release().await;
             bus.flush().await;
-            return match end {
-                End::Failed(error) => Err(error),
-                End::Stopped | End::Lost(_) => Ok(()),
-            };
+            match end {
+                End::Unanswered(calls) => {
+                    let what = "the lease is released, and another process may take over";
+                    self.log_unanswered(&calls, what);
+                    // Time for the others.
+                    if shutdown.or(tokio::time::sleep(length)).await.is_none() {
+                        return Ok(());
+                    }
+                }
+                End::Failed(error) => return Err(error),
+                End::Stopped | End::Lost(_) => return Ok(()),
+            }
         }
     }
 
@@ -209,6 +256,7 @@ impl Shell {
 /// ends with the client of the bus only.
 async fn drive<S: Service>(service: &mut S, lease: &Leadership, shutdown: &Shutdown) -> Step<S> {
     let mut actions = Vec::new();
+    let mut check_at = Instant::now() + CHECK_EVERY;
     loop {
         service.act(&mut actions).await?;
         let wake = service.machine().next_wake();
@@ -216,6 +264,7 @@ async fn drive<S: Service>(service: &mut S, lease: &Leadership, shutdown: &Shutd
         let turn = async {
             tokio::select! {
                 () = driver::wake_at(wake) => Turn::Woken,
+                () = tokio::time::sleep_until(check_at) => Turn::Check,
                 input = service.next() => input.map_or(Turn::Ended, Turn::Input),
             }
         };
@@ -226,14 +275,38 @@ async fn drive<S: Service>(service: &mut S, lease: &Leadership, shutdown: &Shutd
             turn = turn => turn,
         };
         if !lease.is_valid() {
-            let Some(confirmed) = shutdown.or(lease.confirm()).await else { return Ok(()) };
+            let Some(confirmed) = shutdown.or(confirm(lease)).await else { return Ok(()) };
             confirmed?;
             service.was_away();
         }
         match turn {
             Turn::Woken => service.wake(&mut actions).await,
+            Turn::Check => {
+                for bucket in service.buckets() {
+                    match bucket.check().await {
+                        Ok(()) => {}
+                        Err(ExclusiveError::Lost(lost)) => return Err(End::Lost(lost)),
+                        Err(ExclusiveError::Bus { source, .. }) => return Err(source.into()),
+                    }
+                }
+                check_at = Instant::now() + CHECK_EVERY;
+            }
             Turn::Input(input) => service.handle(input, &mut actions).await?,
             Turn::Ended => return Ok(()),
+        }
+    }
+}
+
+/// Confirms a lease that has ended. Another process may acquire it meanwhile, so this wait blocks nothing.
+async fn confirm(lease: &Leadership) -> Result<(), LeaseLost> {
+    loop {
+        match tokio::time::timeout(UNANSWERED_MAX, lease.confirm()).await {
+            Ok(confirmed) => return confirmed,
+            Err(_) => tracing::error!(
+                bucket = Bucket::Leases.token(),
+                "the lease cannot be renewed, so nothing is decided: the nats server is away, or does not \
+                 answer calls about the bucket"
+            ),
         }
     }
 }
@@ -241,6 +314,8 @@ async fn drive<S: Service>(service: &mut S, lease: &Leadership, shutdown: &Shutd
 /// What a turn begins with.
 enum Turn<I> {
     Woken,
+    /// The buckets are to be checked.
+    Check,
     Input(I),
     Ended,
 }

@@ -87,9 +87,17 @@ impl Shell {
                 let state = mode.lease().map(|_| "active");
                 link.work(self.register(&bus, state).await?).await
             };
+            let is_responsible = || match &held {
+                Held::Lease { lease, .. } => lease.is_valid(),
+                Held::Report(_) => bus.is_connected(),
+            };
             let worked = tokio::select! {
                 worked = work => worked,
                 () = self.lost(&held) => continue,
+                calls = bus.unanswered(self.unanswered_max(), is_responsible) => {
+                    self.log_unanswered(&calls, "everything is opened again");
+                    Err(BusError::Timeout { what: calls })
+                }
             };
             // Also after an error: the next candidate is another holder.
             if let Held::Lease { lease, .. } = &held {

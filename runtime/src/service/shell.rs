@@ -1,11 +1,17 @@
 //! A process of a service: its names, its connection, its registration and its metrics.
 
+use std::time::Duration;
+
 use wattle_common::config::MetricsConfig;
 use wattle_common::subject::LeaseKey;
 use wattle_common::{ClusterId, NodeId};
 
 use crate::bus::{self, Bus, BusConfig, BusError, Candidate, Leadership, LeaseLost};
 use crate::metrics::Metrics;
+
+/// Longest time in which a process that holds a lease waits for answers about one bucket or stream, wall time: an
+/// election of a leader takes up to about 10 s.
+pub(super) const UNANSWERED_MAX: Duration = Duration::from_secs(15);
 
 /// The names of a process.
 #[derive(Clone, Debug)]
@@ -42,6 +48,7 @@ pub struct Shell {
     identity: Identity,
     nats: BusConfig,
     metrics: Metrics,
+    unanswered_max: Duration,
 }
 
 impl Shell {
@@ -51,7 +58,29 @@ impl Shell {
         let service = identity.service.trim_start_matches("wattle-");
         let node = identity.node.as_ref();
         let metrics = Metrics::start(metrics, service, &identity.cluster, node);
-        Self { identity, nats: nats.clone(), metrics }
+        Self { identity, nats: nats.clone(), metrics, unanswered_max: UNANSWERED_MAX }
+    }
+
+    /// This shell with another longest wait for answers about one bucket or stream, wall time; 15 s otherwise.
+    #[must_use]
+    pub const fn waiting_at_most(mut self, unanswered_max: Duration) -> Self {
+        self.unanswered_max = unanswered_max;
+        self
+    }
+
+    pub(super) const fn unanswered_max(&self) -> Duration {
+        self.unanswered_max
+    }
+
+    /// Logs that the server leaves calls without an answer, and what follows.
+    pub(super) fn log_unanswered(&self, calls: &str, effect: &str) {
+        tracing::error!(
+            cluster = %self.identity.cluster,
+            calls,
+            seconds = self.unanswered_max.as_secs(),
+            "the nats server does not answer calls about a bucket or stream: {effect}; check the state and \
+             the logs of the servers (nats stream report)"
+        );
     }
 
     /// The metrics, to which the service adds its own.
@@ -69,6 +98,7 @@ impl Shell {
         };
         let bus = Bus::connect(&self.nats, cluster.clone(), &name).await?;
         self.metrics.follow_bus(&bus);
+        bus.log_limits();
         Ok(bus)
     }
 

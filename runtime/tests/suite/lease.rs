@@ -204,3 +204,98 @@ async fn values_sent_together_are_all_stored() {
     assert!(jobs.contains("c") && !jobs.contains("b"));
     assert_eq!(reader.get::<String>("c").await.unwrap().unwrap().0, short);
 }
+
+/// A process that takes over after the server has lost everything stores again what the holder had stored: from the
+/// copy that it has kept on standby.
+#[tokio::test]
+async fn values_that_the_server_has_lost_are_stored_again_at_a_takeover() {
+    let mut server = NatsServer::start().await;
+    let (bus, other) = (connect(&server, "main").await, connect(&server, "main").await);
+    let start = async |bus: &Bus| {
+        let length = Duration::from_secs(5);
+        let copied = [Bucket::Jobs];
+        Candidate::with_copies(bus, LeaseKey::Placer, length, &copied).await.unwrap()
+    };
+    let (first, second) = (start(&bus).await, start(&other).await);
+    let lease = first.acquire(|_| ()).await;
+    let (mut jobs, _) = ExclusiveBucket::open(&bus, Bucket::Jobs, &lease).await.unwrap();
+    let shutdown = Shutdown::default();
+    let keys: Vec<String> = (0..15).map(|number| format!("queued-{number:02}")).collect();
+    let texts: Vec<(&str, &String)> = keys.iter().map(|key| (key.as_str(), key)).collect();
+    let stored = jobs.put_all(&texts, &shutdown).await;
+    assert!(stored.iter().all(Result::is_ok));
+    let _ = jobs.put("ended", &1_u64, &shutdown).await.unwrap();
+    let _ = jobs.delete("ended", &shutdown).await.unwrap();
+    let _ = jobs.put("queued-00", &"changed", &shutdown).await.unwrap();
+    // Only after all changes there are 17 values.
+    let _ = jobs.put("x", &1_u64, &shutdown).await.unwrap();
+    let _ = jobs.put("y", &1_u64, &shutdown).await.unwrap();
+    let is_copied = async || second.copied(Bucket::Jobs) == 17;
+    until("the values are copied", is_copied).await;
+    server.kill();
+    drop((jobs, lease, first));
+    server.restart_empty().await;
+    let lease = within("the second leads", second.acquire(|_| ())).await;
+    let opened = within("opened", ExclusiveBucket::open(&other, Bucket::Jobs, &lease)).await;
+    let (mut jobs, values) = opened.unwrap();
+    let mut found: Vec<&str> = values.iter().map(|change| change.key.as_str()).collect();
+    found.sort_unstable();
+    assert_eq!(found[..15], keys);
+    assert_eq!(found[15..], ["x", "y"]);
+    let reader = other.bucket(Bucket::Jobs).await.unwrap();
+    assert_eq!(reader.get::<String>("queued-00").await.unwrap().unwrap().0, "changed");
+    // The fence continues after the values.
+    assert_eq!(jobs.put("next", &2_u64, &shutdown).await.unwrap(), Stored::Immediately);
+    assert_eq!(reader.keys().await.unwrap().len(), 18);
+}
+
+/// The holder notices a lost bucket, and one that ends earlier than before, without a write of its own.
+#[tokio::test]
+async fn a_lost_bucket_is_noticed_without_a_write() {
+    let mut server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let copied = [Bucket::Budget];
+    let length = Duration::from_secs(5);
+    let candidate = Candidate::with_copies(&bus, LeaseKey::Placer, length, &copied).await.unwrap();
+    let lease = candidate.acquire(|_| ()).await;
+    let (mut budget, _) = ExclusiveBucket::open(&bus, Bucket::Budget, &lease).await.unwrap();
+    let shutdown = Shutdown::default();
+    let reader = bus.bucket(Bucket::Budget).await.unwrap();
+    for round in 1..=3_u64 {
+        // The last key is new in each round, so that the number of copied values shows that it has arrived.
+        for key in ["set", "status", &format!("round-{round}")] {
+            let _ = budget.put(key, &round, &shutdown).await.unwrap();
+        }
+        let values = 2 + usize::try_from(round).unwrap();
+        until("the values are copied", async || candidate.copied(Bucket::Budget) == values).await;
+        budget.check().await.unwrap();
+        assert!(!budget.take_lost(), "nothing is lost");
+        match round {
+            1 => server.restart_empty().await,
+            2 => bus.delete_stream("KV_wattle-v1-main-budget").await.unwrap(),
+            _ => {
+                server.stop();
+                let shorter = server.copy_messages("KV_wattle-v1-main-budget");
+                server.restart().await;
+                for _ in 0..5 {
+                    let _ = budget.put("status", &round, &shutdown).await.unwrap();
+                }
+                server.stop();
+                server.replace_messages("KV_wattle-v1-main-budget", shorter);
+                server.restart().await;
+            }
+        }
+        until("the loss is noticed", async || {
+            budget.check().await.unwrap();
+            budget.take_lost()
+        })
+        .await;
+        until("the values are there", async || {
+            budget.check().await.unwrap();
+            let value = async |key: &str| reader.get::<u64>(key).await.ok().flatten();
+            let values = (value("set").await, value("status").await);
+            values.0.is_some_and(|it| it.0 == round) && values.1.is_some_and(|it| it.0 == round)
+        })
+        .await;
+    }
+}

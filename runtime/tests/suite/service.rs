@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use wattle_common::config::MetricsConfig;
 use wattle_common::id::NodeId;
-use wattle_common::subject::LeaseKey;
+use wattle_common::subject::{Bucket, LeaseKey};
 use wattle_common::{Machine, Timestamp};
 use wattle_runtime::bus::{self, Bus, BusConfig, BusError};
 use wattle_runtime::service::{End, Identity, LeaseMode, Link, Phase, Service, Shell};
@@ -46,6 +46,8 @@ struct Setup {
     name: &'static str,
     log: Log,
     inputs: Mutex<Option<mpsc::Receiver<u32>>>,
+    /// A bucket that it opens.
+    needed: Option<Bucket>,
 }
 
 impl Setup {
@@ -70,6 +72,9 @@ impl Service for EchoService {
 
     async fn open(setup: &Setup, phase: Phase<'_>) -> Result<Self, End<BusError>> {
         setup.note("opens");
+        if let Some(needed) = setup.needed {
+            phase.bus.bucket(needed).await?;
+        }
         let inputs = setup.inputs.lock().unwrap().take().expect("one phase");
         let registered = phase.register().await?;
         let (name, log) = (setup.name, setup.log.clone());
@@ -126,7 +131,8 @@ async fn one_process_of_a_service_works_at_a_time() {
         let identity = Identity::of_cluster("wattle-example", "repeats numbers", bus.cluster());
         let nats = BusConfig::at(&server.url());
         let shell = Shell::start(identity, &MetricsConfig::default(), &nats);
-        let setup = Setup { name, log: log.clone(), inputs: Mutex::new(Some(inputs)) };
+        let setup =
+            Setup { name, log: log.clone(), inputs: Mutex::new(Some(inputs)), needed: None };
         let shutdown = Shutdown::default();
         let stop = shutdown.clone();
         let mode = LeaseMode::Checked { key: LeaseKey::Slurm, length: LENGTH };
@@ -152,6 +158,41 @@ async fn one_process_of_a_service_works_at_a_time() {
             .map(|word| format!("{name} {word}"))
     };
     assert_eq!(*log.lock().unwrap(), [lines("a", 7), lines("b", 8)].concat());
+}
+
+/// The server answers calls about the leases and none about the bucket that the first process needs, as when the
+/// bucket has no leader: the process gives its lease up, and the next one works.
+#[tokio::test]
+async fn a_process_without_an_answer_about_a_bucket_gives_its_lease_up() {
+    let server = NatsServer::start_with(
+        "authorization: { users: [ { user: u, password: p, permissions: { publish: { deny: \
+         \"$JS.API.STREAM.INFO.KV_wattle-v1-main-actual\" } } } ] }\nno_auth_user: u\n",
+    )
+    .await;
+    let log = Log::default();
+    let stop = Shutdown::default();
+    let start = |name: &'static str, needed| {
+        let (sender, inputs) = mpsc::channel(4);
+        let identity = Identity::of_cluster("wattle-example", "repeats numbers", &cluster("main"));
+        let nats = BusConfig::at(&server.url());
+        let shell = Shell::start(identity, &MetricsConfig::default(), &nats);
+        let shell = shell.waiting_at_most(Duration::from_secs(1));
+        let setup = Setup { name, log: log.clone(), inputs: Mutex::new(Some(inputs)), needed };
+        let mode = LeaseMode::Checked { key: LeaseKey::Slurm, length: LENGTH };
+        let stop = stop.clone();
+        (sender, tokio::spawn(async move { shell.run::<EchoService>(mode, setup, &stop).await }))
+    };
+    let has = async |text: &str| log.lock().unwrap().iter().any(|line| line == text);
+    let (_a, task_a) = start("a", Some(Bucket::Actual));
+    until("a opens", async || has("a opens").await).await;
+    let (_b, task_b) = start("b", None);
+    until("b opens", async || has("b opens").await).await;
+    let lines = ["a is active", "a opens", "a is not active", "b is active", "b opens"];
+    assert_eq!(*log.lock().unwrap(), lines);
+    stop.request();
+    for task in [task_a, task_b] {
+        within("it ends", task).await.unwrap().unwrap();
+    }
 }
 
 /// A link that works until its machine has ended.

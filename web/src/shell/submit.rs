@@ -97,6 +97,8 @@ pub(super) async fn submit(
             answer(StatusCode::OK, &json!({ "job": job }))
         }
         Ok(Reply::Refused { error }) => refuse(StatusCode::CONFLICT, error),
+        // It is too large: it was not sent.
+        Err(error) if error.is_value_refused() => refuse(StatusCode::BAD_REQUEST, chain(&error)),
         Err(error) => {
             let cause = match &error {
                 BusError::Disconnected { .. } => "the NATS server cannot be reached".to_owned(),

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use toml::Table;
 use wattle_common::messages::{GridStatus, PowerReport};
-use wattle_common::subject::{Bucket, GRID_STATUS, Reporter};
+use wattle_common::subject::{Bucket, GRID_STATUS, Reporter, StreamName};
 use wattle_common::{NodeId, Timestamp};
 use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver as _, GpuError};
-use wattle_runtime::bus::Bus;
+use wattle_runtime::bus::{Bus, BusError, Limit, ServerLimits};
 use wattle_runtime::clock;
 use wattle_slurm::Level;
 use wattle_slurm::check::{Report as SlurmReport, check};
@@ -59,10 +59,12 @@ pub(crate) struct Facts {
 pub(crate) struct Server {
     /// Its address.
     pub(crate) url: String,
-    /// Its version.
-    pub(crate) version: String,
-    /// Why the cluster's storage is not readable.
-    pub(crate) storage_error: Option<String>,
+    /// What it states about itself.
+    pub(crate) limits: ServerLimits,
+    /// Why the cluster's storage is not readable, and the remedy if a limit of the server is the cause.
+    pub(crate) storage_error: Option<(String, Option<String>)>,
+    /// Streams that the server does not have.
+    pub(crate) missing: Vec<String>,
     /// Seconds by which this host's clock is ahead of the server's; absent: not known.
     pub(crate) ahead_s: Option<f64>,
     /// Shares of the buckets that are in use.
@@ -149,12 +151,15 @@ pub(crate) async fn facts(connection: &Connection, config_dir: &Path) -> anyhow:
 
 async fn cluster(bus: &Bus, facts: &mut Facts) {
     let mut server =
-        Server { url: bus.url().to_owned(), version: bus.server_version(), ..Server::default() };
+        Server { url: bus.url().to_owned(), limits: bus.server_limits(), ..Server::default() };
     facts.processes = processes(bus).await.unwrap_or_default();
-    if let Err(error) = job_records::require_storage(bus, "doctor") {
-        server.storage_error = Some(format!("{error:#}"));
-    } else if let Err(error) = stored(bus, &mut server, facts).await {
-        server.storage_error = Some(format!("{error:#}"));
+    let read = async {
+        job_records::require_storage(bus, "doctor")?;
+        stored(bus, &mut server, facts).await
+    };
+    if let Err(error) = read.await {
+        let limit = error.downcast_ref::<BusError>().and_then(BusError::limit);
+        server.storage_error = Some((format!("{error:#}"), limit.map(Limit::remedy)));
     }
     facts.server = Some(Ok(server));
 }
@@ -175,10 +180,19 @@ async fn stored(bus: &Bus, server: &mut Server, facts: &mut Facts) -> anyhow::Re
     facts.grid = grid.ok().flatten().map(|(status, _)| (status, clock::now()));
     for bucket in Bucket::ALL {
         // A key may not permit all of them.
-        if let Ok(bucket_of) = bus.bucket(bucket).await
-            && let Ok(share) = bucket_of.fill().await
-        {
-            server.fill.push((bucket.token(), share));
+        match bus.bucket(bucket).await {
+            Err(error) if error.limit().is_some() => return Err(error.into()),
+            Err(_) => {}
+            Ok(bucket_of) => {
+                let share = bucket_of.fill().await.ok();
+                server.fill.extend(share.map(|share| (bucket.token(), share)));
+            }
+        }
+    }
+    for stream in StreamName::ALL {
+        let name = stream.name(bus.cluster());
+        if matches!(bus.stream_messages(&name).await, Ok(None)) {
+            server.missing.push(name);
         }
     }
     let rate = f64::from(clock::scale().rate);

@@ -6,8 +6,6 @@ use super::facts::{Facts, NodeFacts, Server, slurm_level};
 use super::grid;
 use super::report::{Finding, Kind, Report};
 
-/// The oldest NATS server that is tested.
-const SERVER_MIN: (u32, u32) = (2, 9);
 /// Largest difference of two clocks, seconds: as in the placer's alarm, with room for a late report.
 const AHEAD_MAX_S: f64 = 5.0;
 /// Shares of free disk below which there is advice, and a problem.
@@ -46,12 +44,6 @@ struct Rules<'a> {
     facts: &'a Facts,
     findings: Vec<Finding>,
     checked: Vec<String>,
-}
-
-/// Major and minor version of `2.9.11`.
-fn version(text: &str) -> Option<(u32, u32)> {
-    let mut parts = text.split('.').map(|part| part.parse().ok());
-    Some((parts.next()??, parts.next()??))
 }
 
 fn count(number: usize, one: &str) -> String {
@@ -101,24 +93,26 @@ impl Rules<'_> {
                 return;
             }
         };
-        let Server { url, version: text, ahead_s, .. } = server;
+        let Server { url, limits, ahead_s, .. } = server;
         let clock = ahead_s
             .map_or("clock not compared: no report within 6 s".to_owned(), |ahead| {
                 format!("clock of this host {ahead:+.1} s")
             });
-        self.checked.push(format!("NATS server {text} at {url}; {clock}"));
-        if version(text).is_none_or(|version| version < SERVER_MIN) {
-            let finding =
-                format!("nats-server {text} is older than 2.9 or its version is not known");
-            self.problem("server", finding, "upgrade nats-server to 2.9 or later");
+        let version = &limits.version;
+        self.checked.push(format!("NATS server {version} at {url}; {clock}"));
+        for limit in limits.too_low() {
+            self.problem("server", format!("the NATS server is limited: {limit}"), limit.remedy());
         }
-        if let Some(error) = &server.storage_error {
-            self.problem(
-                "server",
-                format!("the cluster's storage cannot be read: {error}"),
-                "start the placer once, which creates it; check the cluster's name (--cluster), and \
-                 that your key is an operator's or a monitor's",
-            );
+        if let Some((error, remedy)) = &server.storage_error {
+            let finding = format!("the cluster's storage cannot be read: {error}");
+            let otherwise = "start the placer once, which creates it; check the cluster's name \
+                             (--cluster), and that your key is an operator's or a monitor's";
+            self.problem("server", finding, remedy.as_deref().unwrap_or(otherwise));
+        }
+        for stream in &server.missing {
+            let remedy = "restart the placer, which creates it; if its log names a limit of the NATS \
+                          server, change the line that it names";
+            self.problem("server", format!("stream {stream} is missing"), remedy);
         }
         for (bucket, share) in server.fill.iter().filter(|(_, share)| *share > FILL_ADVICE) {
             let finding = format!("bucket {bucket} is {:.0} % full", share * 100.0);
@@ -365,6 +359,8 @@ impl Rules<'_> {
 mod tests {
     use std::path::PathBuf;
 
+    use wattle_runtime::bus::ServerLimits;
+
     use super::super::facts::{Configured, Disk};
     use super::*;
     use crate::commands::services::Process;
@@ -387,7 +383,11 @@ mod tests {
     fn fine() -> Facts {
         let server = Server {
             url: "nats://127.0.0.1:4222".to_owned(),
-            version: "2.9.10".to_owned(),
+            limits: ServerLimits {
+                version: "2.9.10".to_owned(),
+                is_clustered: false,
+                max_payload: 1 << 20,
+            },
             ahead_s: Some(0.01),
             ..Server::default()
         };
@@ -458,9 +458,28 @@ mod tests {
     #[test]
     fn each_fault_is_one_finding() {
         type Change = fn(&mut Facts);
-        let cases: [(Change, &str); 11] = [
+        let cases: [(Change, &str); 15] = [
             (|f| f.server = Some(Err("no server".to_owned())), "Problem server: no server"),
-            (|f| server(f).version = "2.8.4".to_owned(), "Problem server: nats-server 2.8.4"),
+            (
+                |f| server(f).limits.version = "2.8.4".to_owned(),
+                "Problem server: the NATS server is limited: it is version 2.8.4, and 2.9 or later",
+            ),
+            (
+                |f| server(f).limits.is_clustered = true,
+                "Problem server: the NATS server is limited: it is version 2.9.10 and belongs to a",
+            ),
+            (
+                |f| server(f).limits.max_payload = 8_192,
+                "Problem server: the NATS server is limited: it accepts messages of at most 8192",
+            ),
+            (
+                |f| server(f).storage_error = Some(("no room".to_owned(), None)),
+                "Problem server: the cluster's storage cannot be read: no room",
+            ),
+            (
+                |f| server(f).missing = vec!["ledger".to_owned()],
+                "Problem server: stream ledger is missing",
+            ),
             (
                 |f| server(f).ahead_s = Some(-7.0),
                 "Problem clock: the clock of this host is 7.0 s behind",
