@@ -345,9 +345,43 @@ pub fn check_signal(name: &str) -> Result<&'static str, SignalError> {
         .ok_or_else(|| SignalError(name.to_owned()))
 }
 
+/// Names and numbers of the signals that end jobs, on Linux for x86, Arm, Power and RISC-V.
+const SIGNAL_NUMBERS: [(&str, i32); 9] = [
+    ("SIGHUP", 1),
+    ("SIGINT", 2),
+    ("SIGABRT", 6),
+    ("SIGKILL", 9),
+    ("SIGUSR1", 10),
+    ("SIGSEGV", 11),
+    ("SIGUSR2", 12),
+    ("SIGTERM", 15),
+    ("SIGCONT", 18),
+];
+
+/// The number of a signal by its full name; `None` if it is not one that ends jobs.
+#[must_use]
+pub fn signal_number(name: &str) -> Option<i32> {
+    SIGNAL_NUMBERS.into_iter().find(|(known, _)| *known == name).map(|(_, number)| number)
+}
+
+/// The name of a signal: `SIGUSR1`, or `signal 34` for one without a name here.
+#[must_use]
+pub fn signal_name(number: i32) -> String {
+    let known = SIGNAL_NUMBERS.into_iter().find(|(_, known)| *known == number);
+    known.map_or_else(|| format!("signal {number}"), |(name, _)| name.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_checkpoint_signal_has_a_number() {
+        for name in CHECKPOINT_SIGNALS {
+            assert_eq!(signal_number(name).map(signal_name).as_deref(), Some(name));
+        }
+        assert_eq!((signal_number("USR1"), signal_name(34).as_str()), (None, "signal 34"));
+    }
 
     #[test]
     fn gpu_requests_parse() {

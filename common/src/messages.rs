@@ -13,6 +13,7 @@ pub mod grid;
 pub mod job_record;
 pub mod jobs;
 pub mod ledger;
+pub mod node_fault;
 pub mod order;
 pub mod output;
 pub mod predictor;
@@ -38,6 +39,7 @@ pub use grid::{Accounting, GridStatus, InUse, Origin, PriceSeries, SignalStatus}
 pub use job_record::{JobRecord, LeftSizeRecord, Prediction, RecordedReason, RestartRecord};
 pub use jobs::{JobCounts, JobList, JobsReply, ReadJobs};
 pub use ledger::{JobEnergy, LedgerEntry, UnknownCause, UnknownEnergy};
+pub use node_fault::{NodeFault, NodeFaultKind};
 pub use order::{Order, OrderRecord};
 pub use output::{OutputReply, ReadOutput};
 pub use predictor::{Champion, Latency, PredictorState, PredictorStatus, Score, Scores};

@@ -11,7 +11,7 @@ pub mod local;
 
 use tokio::sync::mpsc;
 
-use crate::{Event, Found, Run, RunSpec, Status, StopStage};
+use crate::{Event, Fault, Found, Run, RunSpec, Status, StopStage};
 
 /// Starts, signals and observes the processes of jobs, on one node or on many.
 ///
@@ -19,7 +19,8 @@ use crate::{Event, Found, Run, RunSpec, Status, StopStage};
 /// * **A run starts at most once**, whatever is killed in between. [`Engine::start`] stores the
 ///   spec before anything starts and has no effect for a run that was started before.
 /// * **Every start ends.** Each run reports [`Status::Running`] at most once and then
-///   [`Status::Ended`] once; a run that cannot be started ends as [`crate::Outcome::Refused`].
+///   [`Status::Ended`] once; a run that cannot be started ends as [`crate::Outcome::Refused`] if the job
+///   is the cause, and as [`crate::Outcome::Prevented`] if the node is.
 /// * **Ended means free.** `Ended` is reported when no process of the run holds its GPUs.
 /// * **A stop is stored before it is carried out**, so that [`Engine::resume`] returns it: a run
 ///   that exits after a stop was requested has not failed.
@@ -46,6 +47,9 @@ pub trait Engine: Send {
     /// that is unknown or has ended.
     fn stop(&mut self, run: &Run, stage: StopStage);
 
+    /// Tests whether the node can start runs, and reports the result by [`StatusSender::tested`].
+    fn test(&mut self);
+
     /// Removes everything that is stored of `run`. A run that has not started never starts.
     fn forget(&mut self, run: &Run);
 }
@@ -68,5 +72,10 @@ impl StatusSender {
         }
         // A launcher that has ended reads the status again when it resumes.
         let _ = self.0.send(Event::StatusChanged(run, status)).await;
+    }
+
+    /// Reports the result of a test of the node.
+    pub async fn tested(&self, result: Result<(), Fault>) {
+        let _ = self.0.send(Event::Tested(result)).await;
     }
 }

@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use wattle_common::messages::NodeFaultKind;
 use wattle_runtime::files::{self, Access};
+
+use crate::fault::{StartFault, kind_of};
 
 /// A file of the state folder cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +28,12 @@ pub struct StateError {
 impl StateError {
     pub(crate) fn new(path: &Path, operation: &'static str, source: io::Error) -> Self {
         Self { path: path.to_owned(), operation, source }
+    }
+}
+
+impl StartFault for StateError {
+    fn node_fault(&self) -> Option<NodeFaultKind> {
+        Some(kind_of(&self.source))
     }
 }
 

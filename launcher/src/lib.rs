@@ -19,6 +19,8 @@ pub mod run_spec;
 #[cfg(feature = "service")]
 pub mod engine;
 #[cfg(feature = "service")]
+mod fault;
+#[cfg(feature = "service")]
 mod json_file;
 #[cfg(feature = "service")]
 pub mod output;
@@ -29,5 +31,5 @@ pub mod state;
 
 pub use config::Config;
 pub use machine::{Action, Event, Launcher, PersistedState};
-pub use run::{Found, Handle, Outcome, Run, Status, StopStage};
+pub use run::{Fault, Found, Handle, Outcome, Run, Status, StopStage};
 pub use run_spec::RunSpec;

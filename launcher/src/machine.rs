@@ -8,19 +8,26 @@
 //! * A desired state older than the last one obeyed, or with a number outside its limits, is ignored
 //!   ([`wattle_common::bounds::check_order`]). An expired lease stops nothing.
 //! * Without a desired state (bus away, nothing stored yet) every run continues.
+//! * A start that fails because of the node shows a fault of the node. It is reported, and tested until it
+//!   is gone; the placer sends no jobs meanwhile.
 //!
 //! State that must survive a restart is stored by actions ([`Action::StoreObeyed`] and the
 //! engine's records of each start and stop) and comes back in [`PersistedState`].
+
+mod entry;
+mod health;
 
 use std::collections::BTreeMap;
 
 use wattle_common::bounds::{OrderRefused, OrderVersion, check_order};
 use wattle_common::messages::{
-    DesiredJob, LaunchReport, LaunchState, LaunchedJob, NodeDesired, ReachedLimit,
+    DesiredJob, LaunchReport, LaunchState, LaunchedJob, NodeDesired, NodeFault,
 };
 use wattle_common::{Machine, NodeId, Timestamp};
 
-use crate::{Config, Found, Handle, Outcome, Run, RunSpec, Status, StopStage};
+use self::entry::{Entry, State, launched};
+use self::health::Health;
+use crate::{Config, Fault, Found, Outcome, Run, RunSpec, Status, StopStage};
 
 /// Most ended runs in a report to an older store: about 300 kB.
 const ENDED_REPORTED_MAX: usize = 1_000;
@@ -32,6 +39,8 @@ pub enum Event {
     DesiredChanged(NodeDesired),
     /// The engine reports a change of a run.
     StatusChanged(Run, Status),
+    /// The result of a test whether this node can start jobs.
+    Tested(Result<(), Fault>),
     /// The launcher is shutting down and must stop its runs.
     Retired,
 }
@@ -51,6 +60,12 @@ pub enum Action {
     Report(LaunchReport),
     /// Report to the operator that a desired state was refused.
     Alarm(OrderRefused),
+    /// Test whether this node can start jobs, and return [`Event::Tested`].
+    Test,
+    /// Report to the operator that this node cannot start jobs.
+    FaultAlarm(NodeFault),
+    /// Report to the operator that this node can start jobs again.
+    FaultEnded,
 }
 
 /// The state that outlives a launcher.
@@ -60,76 +75,6 @@ pub struct PersistedState {
     pub obeyed: Option<OrderVersion>,
     /// The runs that the engine knows.
     pub runs: Vec<Found>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum State {
-    /// Stored by the engine before a restart; nothing has begun to start it.
-    Stored,
-    /// Given to the engine in this life of the launcher.
-    Starting,
-    Running,
-    Stopping(StopStage),
-    Stopped,
-    Exited(i32, Option<ReachedLimit>),
-    Refused(String),
-    Lost(String),
-}
-
-impl State {
-    const fn is_live(&self) -> bool {
-        matches!(self, Self::Stored | Self::Starting | Self::Running | Self::Stopping(_))
-    }
-
-    /// The state of an ended run. A run that exits after a stop was requested has stopped,
-    /// whatever its exit code.
-    fn ended(outcome: Outcome, stop_requested: bool) -> Self {
-        match outcome {
-            Outcome::Refused(error) => Self::Refused(error),
-            Outcome::Code(_) | Outcome::Limited { .. } | Outcome::Lost(_) if stop_requested => {
-                Self::Stopped
-            }
-            Outcome::Code(code) => Self::Exited(code, None),
-            Outcome::Limited { code, limit } => Self::Exited(code, Some(limit)),
-            Outcome::Lost(error) => Self::Lost(error),
-        }
-    }
-}
-
-struct Entry {
-    spec: RunSpec,
-    state: State,
-    /// The engine's handle, while the run's processes run.
-    handle: Option<Handle>,
-    log_path: String,
-    since: Timestamp,
-}
-
-impl Entry {
-    fn starting(spec: RunSpec, now: Timestamp) -> Self {
-        let log_path = spec.log_path.clone();
-        Self { spec, state: State::Starting, handle: None, log_path, since: now }
-    }
-
-    fn found(found: Found) -> Self {
-        let Found { spec, status, stop, since } = found;
-        let log_path = spec.log_path.clone();
-        let mut entry = Self { spec, state: State::Stored, handle: None, log_path, since };
-        match status {
-            None => {}
-            Some(Status::Running(handle)) => {
-                entry.run_by(handle);
-                entry.state = stop.map_or(State::Running, State::Stopping);
-            }
-            Some(Status::Ended(outcome)) => entry.state = State::ended(outcome, stop.is_some()),
-        }
-        entry
-    }
-
-    fn run_by(&mut self, handle: Handle) {
-        self.log_path.clone_from(&handle.log_path);
-        self.handle = Some(handle);
-    }
 }
 
 /// The launcher of one node.
@@ -148,7 +93,8 @@ pub struct Launcher {
     retired: bool,
     /// Whether an older desired state than the one obeyed was read last: the store is older.
     store_is_older: bool,
-    reported: Option<(Vec<LaunchedJob>, bool)>,
+    health: Health,
+    reported: Option<(Vec<LaunchedJob>, bool, Option<NodeFault>)>,
     report_at: Timestamp,
 }
 
@@ -168,6 +114,7 @@ impl Launcher {
             unstarted: BTreeMap::new(),
             retired: false,
             store_is_older: false,
+            health: Health::default(),
             reported: None,
             report_at: Timestamp::EPOCH,
         }
@@ -222,6 +169,7 @@ impl Launcher {
             self.start_desired(now, out);
         }
         self.escalate(now, out);
+        self.health.test_if_due(now, out);
         self.prune(out);
         self.report(now, out);
     }
@@ -274,14 +222,12 @@ impl Launcher {
             let attempts = || self.runs.iter().filter(|(known, _)| known.job == run.job);
             let newest = attempts().map(|(known, _)| known.attempt).max();
             let state = if let Some(newest) = newest.filter(|newest| *newest > run.attempt) {
-                LaunchState::Refused {
-                    error: format!(
-                        "attempt {} is older than attempt {newest}, which was started here before",
-                        run.attempt
-                    ),
-                }
+                LaunchState::refused(format!(
+                    "attempt {} is older than attempt {newest}, which was started here before",
+                    run.attempt
+                ))
             } else if job.stop {
-                LaunchState::Stopped
+                LaunchState::STOPPED
             } else if attempts().any(|(_, entry)| entry.state.is_live()) {
                 continue;
             } else {
@@ -291,7 +237,7 @@ impl Launcher {
                         self.runs.insert(run, Entry::starting(spec, now));
                         continue;
                     }
-                    Err(error) => LaunchState::Refused { error: error.to_string() },
+                    Err(error) => LaunchState::refused(error.to_string()),
                 }
             };
             let launched = LaunchedJob {
@@ -308,7 +254,7 @@ impl Launcher {
         self.unstarted = unstarted;
     }
 
-    fn status_changed(&mut self, now: Timestamp, run: &Run, status: Status) {
+    fn status_changed(&mut self, now: Timestamp, run: &Run, status: Status, out: &mut Vec<Action>) {
         let Some(entry) = self.runs.get_mut(run) else { return };
         match status {
             Status::Running(handle) => {
@@ -319,12 +265,19 @@ impl Launcher {
                 }
             }
             Status::Ended(outcome) => {
-                if entry.state.is_live() {
-                    let stop_requested = matches!(entry.state, State::Stopping(_));
-                    entry.state = State::ended(outcome, stop_requested);
-                    entry.handle = None;
-                    entry.since = now;
+                if !entry.state.is_live() {
+                    return;
                 }
+                if let Outcome::Prevented(fault) = &outcome {
+                    self.health.failed(now, fault.clone(), out);
+                }
+                let stop = match entry.state {
+                    State::Stopping(stage) => Some(stage),
+                    _ => None,
+                };
+                entry.state = State::ended(outcome, stop, &entry.spec);
+                entry.handle = None;
+                entry.since = now;
             }
         }
     }
@@ -388,7 +341,7 @@ impl Launcher {
             })
             .chain(self.unstarted.values().cloned())
             .collect();
-        let content = (jobs, self.store_is_older);
+        let content = (jobs, self.store_is_older, self.health.fault().cloned());
         if self.reported.as_ref() == Some(&content) && now < self.report_at {
             return;
         }
@@ -399,34 +352,12 @@ impl Launcher {
             observed_generation: self.obeyed.map_or(0, |obeyed| obeyed.generation),
             jobs: content.0.clone(),
             has_ended: content.1,
+            fault: content.2.clone(),
             site: None,
         }));
         self.reported = Some(content);
         self.report_at = now + self.config.heartbeat();
     }
-}
-
-/// The report of a run; `None` while it starts.
-fn launched(entry: &Entry, desired: bool) -> Option<LaunchedJob> {
-    Some(LaunchedJob {
-        job: entry.spec.job.clone(),
-        attempt: entry.spec.attempt,
-        gpus: entry.spec.gpus.clone(),
-        state: match &entry.state {
-            // It may hold its GPUs already, and is stopped once it is reported as running.
-            State::Starting if !desired => LaunchState::Stopping,
-            State::Stored | State::Starting => return None,
-            State::Running => LaunchState::Running,
-            State::Stopping(_) => LaunchState::Stopping,
-            State::Stopped => LaunchState::Stopped,
-            State::Exited(code, limit) => LaunchState::Exited { code: *code, limit: *limit },
-            State::Refused(error) => LaunchState::Refused { error: error.clone() },
-            State::Lost(error) => LaunchState::Lost { error: error.clone() },
-        },
-        processes: entry.handle.as_ref().map(|handle| handle.processes.clone()),
-        since_us: entry.since,
-        log_path: entry.log_path.clone(),
-    })
 }
 
 const fn grace(config: &Config, stage: StopStage) -> std::time::Duration {
@@ -462,7 +393,8 @@ impl Machine for Launcher {
                     self.report_at = now;
                 }
             }
-            Event::StatusChanged(run, status) => self.status_changed(now, &run, status),
+            Event::StatusChanged(run, status) => self.status_changed(now, &run, status, out),
+            Event::Tested(result) => self.health.tested(now, result, out),
             Event::Retired => self.retired = true,
         }
         self.reconcile(now, out);
@@ -479,6 +411,7 @@ impl Machine for Launcher {
             }
             _ => None,
         });
-        escalation.chain([(self.report_at, "heartbeat")]).min_by_key(|(at, _)| *at)
+        let test = self.health.test_at().map(|at| (at, "a test of the node is due"));
+        escalation.chain(test).chain([(self.report_at, "heartbeat")]).min_by_key(|(at, _)| *at)
     }
 }

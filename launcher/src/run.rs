@@ -1,7 +1,7 @@
 //! Runs and their states, as launcher and engines speak of them.
 
 use serde::{Deserialize, Serialize};
-use wattle_common::messages::{JobProcesses, ReachedLimit};
+use wattle_common::messages::{JobProcesses, NodeFaultKind, ReachedLimit};
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::RunSpec;
@@ -42,19 +42,32 @@ pub enum Status {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// The program's exit code; 128 + the signal's number if a signal ended it.
+    /// The program's exit code.
     Code(i32),
+    /// The signal of this number ended the program.
+    Killed(i32),
     /// It failed after it had reached a limit.
     Limited {
-        /// As [`Outcome::Code`], not 0.
+        /// The exit code, not 0; 128 + the signal's number if a signal ended it.
         code: i32,
         /// The limit.
         limit: ReachedLimit,
     },
-    /// It could not be started: the reason and the remedy.
+    /// It could not be started because of the job itself: the reason and the remedy.
     Refused(String),
+    /// It could not be started because of the node.
+    Prevented(Fault),
     /// Its exit code is unknown, because the node or the engine failed: a description.
     Lost(String),
+}
+
+/// Why the node cannot start a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Its kind.
+    pub kind: NodeFaultKind,
+    /// The cause: what failed, and the system's error.
+    pub error: String,
 }
 
 /// How far the stop of a run has escalated.

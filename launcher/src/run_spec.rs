@@ -197,6 +197,19 @@ impl RunSpec {
     }
 }
 
+/// The variables by which the processes of a run differ from those of every other run.
+const OF_RUN: [&str; 4] = [env::JOB, env::ATTEMPT, env::CHECKPOINT_DIR, "NODE_RANK"];
+
+impl RunSpec {
+    /// The variables that only processes of this run have, as `KEY=VALUE`.
+    #[must_use]
+    pub fn variables(&self) -> Vec<String> {
+        let of_run = |(key, _): &&(String, String)| OF_RUN.contains(&key.as_str());
+        let own = self.environment.iter().filter(of_run);
+        own.map(|(key, value)| format!("{key}={value}")).collect()
+    }
+}
+
 /// The port at which a job's processes meet, which every node derives from the job's id.
 ///
 /// Two jobs may get the same port. They collide only if their first node is the same.

@@ -24,7 +24,7 @@ use wattle_runtime::shell::{Shutdown, chain};
 
 use self::metrics::LauncherMetrics;
 use self::specs::Specs;
-use crate::config::JobUser;
+use crate::config::{JobLimits, JobUser};
 use crate::engine::local::LocalEngine;
 use crate::engine::local::cgroup::{CgroupError, Cgroups};
 use crate::engine::{Engine, StatusSender};
@@ -66,20 +66,36 @@ pub enum ShellError {
 ///
 /// # Errors
 /// Where the state folder or the launcher's own program cannot be used.
-pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> {
+pub async fn run(mut config: Config, shutdown: &Shutdown) -> Result<(), ShellError> {
     if config.job_user != JobUser::Service && !rustix::process::geteuid().is_root() {
         return Err(ShellError::NotRoot);
     }
-    if let Some(spec) = CgroupSpec::new(&config.job_limits, format!("{}.check", config.node), 1) {
-        Cgroups::system()?.of(&spec).check()?;
-    }
+    check_cgroups(&mut config)?;
     let program: PathBuf = std::env::current_exe().map_err(ShellError::Program)?;
-    let state_dir = config.state_dir.clone();
-    let (node, limits) = (config.node.clone(), config.job_limits.clone());
+    let of = config.clone();
     let engine = move |changes| {
-        LocalEngine::new(state_dir, program, changes).removing_cgroups(&node, &limits)
+        LocalEngine::new(of.state_dir.clone(), program, changes)
+            .testing(&of)
+            .removing_cgroups(&of.node, &of.job_limits)
     };
     run_with(config, engine, shutdown).await
+}
+
+/// Checks that jobs can be limited. Without configured limits, each attempt gets a cgroup without limits where
+/// that is possible: the kernel then ends all its processes at once.
+fn check_cgroups(config: &mut Config) -> Result<(), CgroupError> {
+    let check = |limits: &JobLimits| {
+        let spec = CgroupSpec::new(limits, format!("{}.check", config.node), 1);
+        spec.map_or(Ok(()), |spec| Cgroups::system()?.of(&spec).check())
+    };
+    check(&config.job_limits)?;
+    if !config.job_limits.uses_cgroups() {
+        let delegated = config.job_limits.in_delegated_cgroup();
+        if check(&delegated).is_ok() {
+            config.job_limits = delegated;
+        }
+    }
+    Ok(())
 }
 
 /// Runs jobs by an engine until shutdown.
@@ -96,6 +112,7 @@ pub async fn run_with<E: Engine>(
     let (reports, newest) = watch::channel(None);
     let mut engine = engine(StatusSender::new(sender.clone()));
     let state = restore(&config, &mut engine).await?;
+    engine.test();
     let mut launcher =
         Launcher::new(config.clone(), state).instance(claimant_of(&config.state_dir));
     let about = "starts and stops jobs on a node";
@@ -187,6 +204,13 @@ impl<E: Engine> Executor<E> {
                 self.engine.stop(&run, stage);
             }
             Action::Forget(run) => self.engine.forget(&run),
+            Action::Test => self.engine.test(),
+            Action::FaultAlarm(fault) => tracing::error!(
+                error = fault.error,
+                remedy = fault.kind.remedy(),
+                "this node cannot start jobs and gets none until it can"
+            ),
+            Action::FaultEnded => tracing::info!("this node can start jobs again"),
             Action::Alarm(refused) => {
                 tracing::error!(error = %refused, "desired state refused; jobs continue");
             }
@@ -197,6 +221,8 @@ impl<E: Engine> Executor<E> {
                         error = chain(&error),
                         "generation not stored: after a restart an older one could be obeyed"
                     );
+                    // A start would fail too.
+                    self.engine.test();
                 }
             }
             Action::Report(report) => {

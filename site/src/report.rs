@@ -81,7 +81,7 @@ pub fn refused(order: &DesiredJob, error: &str) -> LaunchedJob {
         job: order.job.clone(),
         attempt: order.attempt,
         gpus: order.gpus.clone(),
-        state: LaunchState::Refused { error: error.to_owned() },
+        state: LaunchState::refused(error.to_owned()),
         processes: None,
         since_us: Timestamp::EPOCH,
         log_path: String::new(),
@@ -150,6 +150,7 @@ impl Reports {
                     observed_generation,
                     jobs: jobs.clone(),
                     has_ended: false,
+                    fault: None,
                     site: Some(site.clone()),
                 });
                 Reported { jobs, site, due_at: now + self.heartbeat }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use wattle_common::messages::{
-    AppliedGpu, GpuConditionKind, GpuSummary, LaunchReport, LaunchState, NodeDesired, NodeSleep,
-    NodeSummary, PowerReport, SleepState,
+    AppliedGpu, GpuConditionKind, GpuSummary, LaunchReport, LaunchState, NodeDesired, NodeFault,
+    NodeSleep, NodeSummary, PowerReport, SleepState,
 };
 use wattle_common::subject::Reporter;
 use wattle_common::{JobId, NodeId, Power, codec};
@@ -75,7 +75,23 @@ impl Node {
 
     /// The state of a GPU in one or two words.
     pub fn state(&self, gpu: &AppliedGpu) -> &'static str {
-        self.sleep.map_or_else(|| condition(gpu), |sleep| sleep.state.label())
+        match (self.sleep, condition(gpu)) {
+            (Some(sleep), _) => sleep.state.label(),
+            (None, "ok") if self.fault().is_some() => "fault",
+            (None, condition) => condition,
+        }
+    }
+
+    /// Whether new jobs may be placed on a GPU of the node.
+    #[must_use]
+    pub fn accepts_jobs(&self, gpu: &AppliedGpu) -> bool {
+        gpu.accepts_jobs() && self.fault().is_none()
+    }
+
+    /// The fault that keeps the node from starting jobs.
+    #[must_use]
+    pub fn fault(&self) -> Option<&NodeFault> {
+        self.launcher.as_ref().and_then(|report| report.fault.as_ref())
     }
 }
 

@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
-use wattle_common::messages::AppliedGpu;
+use wattle_common::duration::span;
+use wattle_common::messages::{AppliedGpu, NodeFault};
 use wattle_common::subject::Bucket;
 use wattle_common::total::Total;
 use wattle_common::{JobId, NodeId, Power, Timestamp};
@@ -29,8 +30,8 @@ use crate::summaries;
 #[command(
     after_help = "POWER is the mean of the last second, CAP the power limit in force, BUSY the utilisation,\n\
         MEMORY the used and the total device memory. STATE is ok, lost (the GPU does not respond),\n\
-        a condition of the GPU, whose remedy stands below the table, or the sleep state of the\n\
-        node.\n\n\
+        a condition of the GPU or fault of the node (it cannot start jobs), whose remedy stands\n\
+        below the table, or the sleep state of the node.\n\n\
         Examples:\n  wattle nodes\n  wattle nodes --wide\n  wattle nodes --json"
 )]
 pub(crate) struct Nodes {
@@ -91,8 +92,9 @@ pub(crate) fn verdict(nodes: &[Node]) -> String {
     let has_jobs = |node: &Node, gpu: &AppliedGpu| !node.jobs_on(gpu.gpu).is_empty();
     let answering = || awake().filter(|(_, (gpu, _))| gpu.healthy);
     let busy = answering().filter(|(node, (gpu, _))| has_jobs(node, gpu)).count();
-    let idle =
-        answering().filter(|(node, (gpu, _))| gpu.accepts_jobs() && !has_jobs(node, gpu)).count();
+    let idle = answering()
+        .filter(|(node, (gpu, _))| node.accepts_jobs(gpu) && !has_jobs(node, gpu))
+        .count();
     let closed = answering().count() - busy - idle;
     let (lost, asleep) = (awake().count() - answering().count(), count - awake().count());
     text.push_str(&format!("\n{busy} with jobs, {idle} idle"));
@@ -233,6 +235,11 @@ fn faults(node: &Node, now: Timestamp, rate: u32) -> Vec<String> {
             limit.as_mw() / 1_000
         ));
     }
+    if let Some(NodeFault { kind, error, since_us }) = node.fault() {
+        let age = span(now.since(*since_us).as_secs_f64());
+        let remedy = kind.remedy();
+        faults.push(format!("{id}: it cannot start jobs for {age}: {error}: {remedy}"));
+    }
     faults.extend(conditions::faults(node, now));
     faults.extend(lacks(node));
     for (gpu, reading) in node.gpus() {
@@ -303,7 +310,7 @@ pub(crate) mod tests {
     use wattle_common::Frequency;
     use wattle_common::id::SwitchId;
     use wattle_common::messages::{
-        GpuSummary, LaunchState, NodeSleep, NodeSummary, PowerReport, SleepState,
+        GpuSummary, LaunchState, NodeFaultKind, NodeSleep, NodeSummary, PowerReport, SleepState,
     };
     use wattle_testkit as testkit;
 
@@ -436,6 +443,20 @@ pub(crate) mod tests {
         let nodes = two_nodes();
         let shown: Vec<String> = nodes.iter().flat_map(|node| faults(node, at(100), 1)).collect();
         assert_eq!(shown, ["n0 GPU 2: GPU is lost"]);
+        let mut faulty = nodes[0].clone();
+        let error = "cannot write to /var/lib/wattle: no space left on device".to_owned();
+        let fault = NodeFault { kind: NodeFaultKind::Disk, error, since_us: at(40) };
+        faulty.launcher.as_mut().unwrap().fault = Some(fault);
+        let shown = faults(&faulty, at(100), 1);
+        assert!(
+            shown[0].starts_with("n0: it cannot start jobs for 1:00: cannot write to"),
+            "{shown:?}"
+        );
+        assert!(shown[0].contains("free the disk"), "{shown:?}");
+        let verdict = verdict(&[faulty.clone()]);
+        assert!(verdict.ends_with("1 with jobs, 0 idle, 1 without new jobs, 1 lost"), "{verdict}");
+        let shown = table(&[faulty], at(100), false, 80).render(false);
+        assert!(shown.contains("fault"), "{shown}");
         let silent = Node { summary: None, launcher: None, ..nodes[0].clone() };
         let shown = faults(&silent, at(100), 1);
         assert_eq!(shown[0], "n0: its launcher has not reported");

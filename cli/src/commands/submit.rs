@@ -73,7 +73,8 @@ pub(crate) struct Submit {
     /// Priority from 0 to 100, higher first; equal priorities in order of submission
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_priority)]
     priority: u8,
-    /// Signal on which the job writes a checkpoint and exits with 0; without it the job is never moved
+    /// Signal on which the job writes a checkpoint and exits with 0; without it the job is never moved. Only
+    /// its first process receives it: a shell script must start the program with `exec`
     #[arg(long, value_name = "SIGNAL", value_parser = check_signal)]
     checkpoint_signal: Option<&'static str>,
     /// Environment variable of the job (repeatable)

@@ -51,6 +51,7 @@ fn check_gpu(gpu: &AppliedGpu) -> Result<(), OutOfBounds> {
 pub fn check_launch_report(report: &LaunchReport, now: Timestamp) -> Result<(), OutOfBounds> {
     not_ahead("at_us", report.at_us, now, DATE_TOLERANCE)?;
     at_most("number of jobs", report.jobs.len(), JOBS_PER_NODE_MAX)?;
+    report.fault.iter().try_for_each(|fault| check_text("fault", &fault.error))?;
     report.jobs.iter().try_for_each(check_run)
 }
 
@@ -59,10 +60,12 @@ fn check_run(run: &LaunchedJob) -> Result<(), OutOfBounds> {
     at_most("attempt", run.attempt, ATTEMPT_MAX)?;
     check_text("log_path", &run.log_path)?;
     match &run.state {
-        LaunchState::Lost { error } | LaunchState::Refused { error } => check_text("error", error),
+        LaunchState::Lost { error } | LaunchState::Refused { error, .. } => {
+            check_text("error", error)
+        }
         LaunchState::Running
         | LaunchState::Stopping
-        | LaunchState::Stopped
+        | LaunchState::Stopped { .. }
         | LaunchState::Exited { .. } => Ok(()),
     }
 }

@@ -15,7 +15,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{GpuIndex, JobId, NodeId, SwitchId};
-use crate::messages::{GpuConditionKind, GpuHealth};
+use crate::messages::{GpuConditionKind, GpuHealth, NodeFault, NodeFaultKind};
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
 
@@ -40,6 +40,9 @@ pub struct LaunchReport {
     /// The node in the site's scheduler, which runs its jobs; absent: a launcher runs them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<SiteNode>,
+    /// Why the launcher can start no jobs now; absent: it can. Jobs that run continue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<NodeFault>,
 }
 
 /// A node in the site's scheduler, such as Slurm.
@@ -114,7 +117,12 @@ pub enum LaunchState {
     /// The checkpoint signal was sent; the processes still run.
     Stopping,
     /// The processes stopped on request; the job may be started again elsewhere.
-    Stopped,
+    Stopped {
+        /// The signal that ended the program after a checkpoint was requested: its work since its last
+        /// checkpoint is lost. Absent: the program exited by itself, or was not requested to write one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        killed_by: Option<i32>,
+    },
     /// The program ended by itself.
     Exited {
         /// Its exit code; 128 plus the signal number if a signal ended it.
@@ -133,10 +141,23 @@ pub enum LaunchState {
     Refused {
         /// The cause and the remedy.
         error: String,
+        /// The kind of the node's fault that caused it: the job may be started elsewhere. Absent: the job
+        /// itself is the cause.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        node_fault: Option<NodeFaultKind>,
     },
 }
 
 impl LaunchState {
+    /// The end of a program that exited by itself after it was requested to stop.
+    pub const STOPPED: Self = Self::Stopped { killed_by: None };
+
+    /// A start that failed because of the job itself.
+    #[must_use]
+    pub const fn refused(error: String) -> Self {
+        Self::Refused { error, node_fault: None }
+    }
+
     /// The end of a program that reached no limit.
     #[must_use]
     pub const fn exited(code: i32) -> Self {

@@ -43,6 +43,9 @@ pub struct JobRecord {
     pub phase_since_us: Timestamp,
     /// Number of starts; 0 before the first.
     pub attempt: u32,
+    /// Number of starts that a fault of a node prevented. They do not count against the job.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempts_prevented: u32,
     /// Its GPUs, while some are assigned.
     #[serde(default)]
     pub placement: Option<Placement>,
@@ -167,6 +170,7 @@ impl JobRecord {
             phase: JobPhase::Queued,
             phase_since_us: now,
             attempt: 0,
+            attempts_prevented: 0,
             placement: None,
             setting: GpuSetting::DEFAULT,
             started_at_us: None,
@@ -198,10 +202,16 @@ impl JobRecord {
         }
     }
 
+    /// Number of starts that no fault of a node prevented.
+    #[must_use]
+    pub const fn start_count(&self) -> u32 {
+        self.attempt.saturating_sub(self.attempts_prevented)
+    }
+
     /// Number of restarts: starts after the first.
     #[must_use]
     pub const fn restart_count(&self) -> u32 {
-        self.attempt.saturating_sub(1)
+        self.start_count().saturating_sub(1)
     }
 }
 

@@ -43,6 +43,12 @@ impl JobLimits {
             || self.processes_max.is_some()
     }
 
+    /// These limits, with a cgroup for each attempt below the delegated one.
+    #[must_use]
+    pub fn in_delegated_cgroup(&self) -> Self {
+        Self { cgroup: Some(self.parent().to_owned()), ..self.clone() }
+    }
+
     /// The cgroup below which each attempt gets one.
     #[must_use]
     pub fn parent(&self) -> &str {

@@ -6,10 +6,13 @@
 
 mod account;
 pub mod cgroup;
+mod ending;
 mod job_output;
+mod node_test;
 pub mod process;
 pub mod program;
 pub mod run_folder;
+mod shared_memory;
 pub mod supervisor;
 
 use std::path::{Path, PathBuf};
@@ -19,18 +22,20 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, Command};
 use wattle_common::NodeId;
-use wattle_common::messages::JobProcesses;
+use wattle_common::messages::{JobProcesses, NodeFaultKind};
 use wattle_runtime::clock;
 use wattle_runtime::shell::chain;
 
 use self::cgroup::{Cgroup, Cgroups};
+use self::node_test::NodeTest;
 use self::process::Signal;
 use self::run_folder::{Claim, End, RunFolder, StopRecord};
 use super::{Engine, StatusSender};
 use crate::config::JobLimits;
+use crate::fault::{StartFault, kind_of};
 use crate::run_spec::CgroupSpec;
 use crate::state::StateError;
-use crate::{Found, Handle, Outcome, Run, RunSpec, Status, StopStage};
+use crate::{Config, Found, Handle, Outcome, Run, RunSpec, Status, StopStage};
 
 /// Interval at which a run's folder is read until its program runs: wall time. The supervisor
 /// writes within a few milliseconds.
@@ -44,6 +49,8 @@ pub struct LocalEngine {
     state_dir: PathBuf,
     program: PathBuf,
     changes: StatusSender,
+    /// The test of the node; without one it succeeds.
+    test: Option<NodeTest>,
     /// The cgroup below which runs have theirs, and the prefix of their names.
     cgroups: Option<(String, String)>,
 }
@@ -52,7 +59,14 @@ impl LocalEngine {
     /// An engine that stores runs below `state_dir` and runs `program supervise` for each.
     #[must_use]
     pub const fn new(state_dir: PathBuf, program: PathBuf, changes: StatusSender) -> Self {
-        Self { state_dir, program, changes, cgroups: None }
+        Self { state_dir, program, changes, test: None, cgroups: None }
+    }
+
+    /// Tests all that a start by `config` needs.
+    #[must_use]
+    pub fn testing(mut self, config: &Config) -> Self {
+        self.test = Some(NodeTest::new(config, self.program.clone()));
+        self
     }
 
     /// Removes cgroups that earlier runs of `node` left below the cgroup of `limits`.
@@ -95,6 +109,7 @@ impl LocalEngine {
 
     fn spawn_supervisor(&self, folder: &RunFolder, spec: &RunSpec) -> Result<Child, StartError> {
         folder.write_spec(spec)?;
+        folder.reserve_end()?;
         let mut supervisor = Command::new(&self.program);
         supervisor
             .arg(supervisor::COMMAND)
@@ -119,6 +134,16 @@ enum StartError {
          free memory of the node"
     )]
     SupervisorEnded,
+}
+
+impl StartFault for StartError {
+    fn node_fault(&self) -> Option<NodeFaultKind> {
+        Some(match self {
+            Self::State(error) => return error.node_fault(),
+            Self::Spawn(source) => kind_of(source),
+            Self::SupervisorEnded => NodeFaultKind::Other,
+        })
+    }
 }
 
 /// The folder after `command` in the command line of this process.
@@ -178,6 +203,17 @@ impl Engine for LocalEngine {
         if let Err(error) = signal(&folder, stage) {
             tracing::error!(error = chain(&error), job = %run.job, "job cannot be signalled");
         }
+    }
+
+    fn test(&mut self) {
+        let (test, changes) = (self.test.clone(), self.changes.clone());
+        tokio::spawn(async move {
+            let run = move || test.map_or(Ok(()), |test| test.run());
+            match tokio::task::spawn_blocking(run).await {
+                Ok(result) => changes.tested(result).await,
+                Err(error) => tracing::error!(error = chain(&error), "test of the node failed"),
+            }
+        });
     }
 
     fn forget(&mut self, run: &Run) {
@@ -246,7 +282,7 @@ async fn remove(cgroup: Cgroup) {
 
 /// Ends a run that no supervisor has claimed.
 async fn refuse(run: Run, folder: &RunFolder, error: &StartError, changes: &StatusSender) {
-    let outcome = Outcome::Refused(chain(error));
+    let outcome = error.outcome();
     // If this cannot be stored either, a restart finds the spec alone and starts it again.
     let _ = folder.write_end(&End { outcome: outcome.clone(), at_us: clock::now() });
     changes.send(run, Status::Ended(outcome)).await;

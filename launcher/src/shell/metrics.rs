@@ -12,7 +12,8 @@ use crate::Action;
 /// The states of a job's processes, as in a launch report.
 const STATES: [&str; 6] = ["running", "stopping", "stopped", "exited", "lost", "refused"];
 /// The results of an attempt.
-const RESULTS: [&str; 5] = ["completed", "failed", "stopped", "lost", "refused"];
+const RESULTS: [&str; 7] =
+    ["completed", "failed", "stopped", "unsaved", "lost", "refused", "prevented"];
 
 /// Attempts of jobs.
 type Runs = BTreeSet<(JobId, u32)>;
@@ -25,6 +26,7 @@ pub struct LauncherMetrics {
     starts: Counters<1>,
     stops: Counter,
     ends: Counters<1>,
+    fault: Gauge,
     orders_refused: Counter,
     /// The ended attempts of the last report; absent before the first.
     ended: Arc<Mutex<Option<Runs>>>,
@@ -34,7 +36,7 @@ fn state(state: &LaunchState) -> &'static str {
     match state {
         LaunchState::Running => "running",
         LaunchState::Stopping => "stopping",
-        LaunchState::Stopped => "stopped",
+        LaunchState::Stopped { .. } => "stopped",
         LaunchState::Exited { .. } => "exited",
         LaunchState::Lost { .. } => "lost",
         LaunchState::Refused { .. } => "refused",
@@ -45,11 +47,13 @@ fn state(state: &LaunchState) -> &'static str {
 fn result(state: &LaunchState) -> Option<&'static str> {
     match state {
         LaunchState::Running | LaunchState::Stopping => None,
-        LaunchState::Stopped => Some("stopped"),
+        LaunchState::Stopped { killed_by: None } => Some("stopped"),
+        LaunchState::Stopped { killed_by: Some(_) } => Some("unsaved"),
         LaunchState::Exited { code: 0, .. } => Some("completed"),
         LaunchState::Exited { .. } => Some("failed"),
         LaunchState::Lost { .. } => Some("lost"),
-        LaunchState::Refused { .. } => Some("refused"),
+        LaunchState::Refused { node_fault: None, .. } => Some("refused"),
+        LaunchState::Refused { node_fault: Some(_), .. } => Some("prevented"),
     }
 }
 
@@ -65,7 +69,8 @@ impl LauncherMetrics {
         starts.begin([["first"], ["restart"]]);
         let ends = metrics.counters(
             "wattle_launcher_ends_total",
-            "Ended attempts on this node: completed, failed, stopped on request, lost or refused",
+            "Ended attempts on this node: completed, failed, stopped on request, unsaved (stopped without \
+             a checkpoint), lost, refused or prevented by the node",
             ["result"],
         );
         ends.begin(RESULTS.map(|result| [result]));
@@ -85,6 +90,10 @@ impl LauncherMetrics {
                 "Signals to stop an attempt: checkpoint, terminate or kill",
             ),
             ends,
+            fault: metrics.gauge(
+                "wattle_launcher_fault",
+                "Whether a fault of the node keeps it from starting jobs: 1, else 0",
+            ),
             orders_refused: metrics.counter(
                 "wattle_launcher_orders_refused_total",
                 "Desired states that were refused: an impossible number",
@@ -102,7 +111,11 @@ impl LauncherMetrics {
             Action::Stop(..) => self.stops.increment([]),
             Action::Alarm(_) => self.orders_refused.increment([]),
             Action::Report(report) => self.reported(report),
-            Action::Forget(_) | Action::StoreObeyed(_) => {}
+            Action::Forget(_)
+            | Action::StoreObeyed(_)
+            | Action::Test
+            | Action::FaultAlarm(_)
+            | Action::FaultEnded => {}
         }
     }
 
@@ -115,6 +128,7 @@ impl LauncherMetrics {
             self.jobs.set([state], Some(f64::from(count)));
         }
         self.generation.set([], Some(report.observed_generation as f64));
+        self.fault.set([], Some(f64::from(u8::from(report.fault.is_some()))));
         let ended: Vec<_> = report
             .jobs
             .iter()
@@ -155,6 +169,7 @@ mod tests {
             observed_generation: 7,
             jobs: states.iter().enumerate().map(job).collect(),
             has_ended: false,
+            fault: None,
             site: None,
         })
     }

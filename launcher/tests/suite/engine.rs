@@ -231,7 +231,7 @@ async fn the_service_runs_by_any_engine() {
     let mut job = desired_job("a", 1);
     job.stop = true;
     bucket.put("n0", &desired(2, vec![job])).await.unwrap();
-    assert_eq!(state(LaunchState::Stopped).await.processes, None);
+    assert_eq!(state(LaunchState::STOPPED).await.processes, None);
     assert!(cluster.live().is_empty());
     shutdown.request();
     service.await.unwrap().unwrap();

@@ -10,7 +10,7 @@ use wattle_common::messages::{LaunchState, ReachedLimit};
 use wattle_launcher::config::JobLimits;
 use wattle_launcher::engine::local::{LocalEngine, process};
 use wattle_launcher::engine::{Engine as _, StatusSender};
-use wattle_launcher::{Config, Event, Outcome, Run, RunSpec, Status, StopStage};
+use wattle_launcher::{Config, Event, Fault, Outcome, Run, RunSpec, Status, StopStage};
 use wattle_runtime::testing::{skipped, until};
 
 use crate::service::{Site, job};
@@ -108,26 +108,49 @@ impl Drop for Delegated {
 }
 
 /// Runs jobs on one node.
-struct Node {
-    folder: tempfile::TempDir,
-    config: Config,
-    engine: LocalEngine,
+pub(crate) struct Node {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) config: Config,
+    pub(crate) engine: LocalEngine,
     changes: mpsc::Receiver<Event>,
 }
 
 impl Node {
-    fn new(limits: JobLimits) -> Self {
+    pub(crate) fn new(limits: JobLimits) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = Config { job_limits: limits, ..config(folder.path()) };
+        Self::with(folder, config, env!("CARGO_BIN_EXE_wattle-launcher"))
+    }
+
+    /// A node whose supervisors run `program`.
+    pub(crate) fn with(folder: tempfile::TempDir, config: Config, program: &str) -> Self {
         let (sender, changes) = mpsc::channel(16);
-        let program = PathBuf::from(env!("CARGO_BIN_EXE_wattle-launcher"));
-        let state_dir = config.state_dir.clone();
+        let (state_dir, program) = (config.state_dir.clone(), PathBuf::from(program));
         let engine = LocalEngine::new(state_dir, program, StatusSender::new(sender));
+        let engine = engine.testing(&config);
         Self { folder, config, engine, changes }
     }
 
+    /// As a restart of the launcher: another engine takes over.
+    pub(crate) async fn restart(self) -> Self {
+        let mut node = Self::with(self.folder, self.config, env!("CARGO_BIN_EXE_wattle-launcher"));
+        node.engine.resume().await.unwrap();
+        node
+    }
+
+    /// The result of a test of the node.
+    pub(crate) async fn tested(&mut self) -> Result<(), Fault> {
+        self.engine.test();
+        loop {
+            let change = tokio::time::timeout(DEADLINE, self.changes.recv()).await;
+            if let Some(Event::Tested(result)) = change.expect("it is tested in time") {
+                return result;
+            }
+        }
+    }
+
     /// Starts a shell script as a job of `gpus` GPUs.
-    fn start(&mut self, name: &str, gpus: u32, script: &str) -> RunSpec {
+    pub(crate) fn start(&mut self, name: &str, gpus: u32, script: &str) -> RunSpec {
         let mut desired = desired_job(name, 1);
         desired.gpus = (0..gpus).collect();
         desired.command = ["sh", "-c", script].map(str::to_owned).to_vec();
@@ -136,7 +159,7 @@ impl Node {
         spec
     }
 
-    async fn end(&mut self, run: &Run) -> Outcome {
+    pub(crate) async fn end(&mut self, run: &Run) -> Outcome {
         loop {
             let change = tokio::time::timeout(DEADLINE, self.changes.recv()).await;
             match change.expect("it ends in time") {
@@ -150,7 +173,7 @@ impl Node {
     }
 
     /// The pid that a job writes to a file of its folder.
-    async fn pid(&self, job: &str, file: &str) -> u32 {
+    pub(crate) async fn pid(&self, job: &str, file: &str) -> u32 {
         let path = self.folder.path().join("c").join(job).join(file);
         let read = async || fs::read_to_string(&path).ok()?.strip_suffix('\n')?.parse().ok();
         until(DEADLINE, read).await.unwrap_or_else(|| panic!("{}", path.display()))
@@ -187,7 +210,7 @@ async fn a_job_beyond_its_memory_limit_is_ended_and_others_continue() {
     let own = delegated.read("memory", "n0.other.1", file);
     assert_eq!(own.trim(), (2u64 << 30).to_string(), "two GPUs");
     node.engine.stop(&other.run(), StopStage::Kill);
-    assert_eq!(node.end(&other.run()).await, Outcome::Code(137), "it reached no limit");
+    assert_eq!(node.end(&other.run()).await, Outcome::Killed(9), "it reached no limit");
     delegated.until_removed("n0.other.1").await;
 }
 
@@ -247,7 +270,7 @@ async fn cpu_time_is_limited() {
     eprintln!("used {share:.3} CPUs of 0.2, cgroups of version {}", 1 + u32::from(delegated.is_v2));
     assert!(share < 0.3, "{share} CPUs");
     node.engine.stop(&spin.run(), StopStage::Kill);
-    assert_eq!(node.end(&spin.run()).await, Outcome::Code(137));
+    assert_eq!(node.end(&spin.run()).await, Outcome::Killed(9));
     delegated.until_removed("n0.spin.1").await;
 }
 

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use wattle_common::bounds::OrderVersion;
-use wattle_common::messages::{DesiredJob, JobProcesses, LaunchState};
+use wattle_common::messages::{DesiredJob, JobProcesses, LaunchState, NodeFaultKind, ReachedLimit};
 use wattle_common::{Machine, NodeId, Timestamp};
 use wattle_launcher::{
-    Action, Event, Found, Handle, Launcher, Outcome, PersistedState, RunSpec, Status, StopStage,
+    Action, Event, Fault, Found, Handle, Launcher, Outcome, PersistedState, RunSpec, Status,
+    StopStage,
 };
 
 use crate::support::{at, config, desired, desired_job, node, run, stopping};
@@ -76,13 +77,25 @@ fn text(out: &[Action]) -> String {
         Action::Forget(run) => format!("forget {}.{}", run.job, run.attempt),
         Action::StoreObeyed(version) => format!("obeyed {}", version.generation),
         Action::Alarm(refused) => format!("alarm {refused}"),
+        Action::Test => "test".to_owned(),
+        Action::FaultAlarm(fault) => format!("fault {:?}: {}", fault.kind, fault.error),
+        Action::FaultEnded => "fault ended".to_owned(),
         Action::Report(report) => {
             let jobs: Vec<String> = report
                 .jobs
                 .iter()
                 .map(|job| {
                     let state = match &job.state {
-                        LaunchState::Refused { error } => format!("Refused: {error}"),
+                        LaunchState::Refused { error, node_fault: None } => {
+                            format!("Refused: {error}")
+                        }
+                        LaunchState::Refused { error, node_fault: Some(kind) } => {
+                            format!("{kind:?} prevents: {error}")
+                        }
+                        LaunchState::Stopped { killed_by: None } => "Stopped".to_owned(),
+                        LaunchState::Stopped { killed_by: Some(signal) } => {
+                            format!("Stopped by signal {signal}")
+                        }
                         LaunchState::Lost { error } => format!("Lost: {error}"),
                         state => format!("{state:?}"),
                     };
@@ -90,7 +103,9 @@ fn text(out: &[Action]) -> String {
                 })
                 .collect();
             let ended = if report.has_ended { " with ended" } else { "" };
-            format!("report {} [{}]{ended}", report.observed_generation, jobs.join(", "))
+            let fault = report.fault.as_ref().map(|fault| format!(" {:?} fault", fault.kind));
+            let fault = fault.unwrap_or_default();
+            format!("report {} [{}]{ended}{fault}", report.observed_generation, jobs.join(", "))
         }
     });
     each.collect::<Vec<_>>().join("; ")
@@ -135,7 +150,10 @@ fn a_stop_escalates_after_each_grace() {
     assert_eq!(launcher.advance(5), "Kill a.1");
     assert_eq!(launcher.advance(5), "Kill a.1", "repeated until it has ended");
     let ended = launcher.handle(ended("a", 1, Outcome::Code(137)));
-    assert_eq!(ended, "report 3 [a.1 Stopped]", "a job that was requested to stop has not failed");
+    assert_eq!(
+        ended, "report 3 [a.1 Stopped by signal 9]",
+        "a job that was requested to stop has not failed"
+    );
 }
 
 #[test]
@@ -293,4 +311,107 @@ fn an_older_store_receives_the_ended_jobs() {
     let both = "report 2 [a.1 Exited { code: 0, limit: None }, b.1 Running] with ended";
     assert_eq!(launcher.desire(1, older), both);
     assert_eq!(launcher.desire(3, vec![desired_job("b", 1)]), "obeyed 3; report 3 [b.1 Running]");
+}
+
+fn full() -> Fault {
+    Fault { kind: NodeFaultKind::Disk, error: "no space".to_owned() }
+}
+
+#[test]
+fn a_start_that_the_node_prevents_shows_a_fault_until_a_test_succeeds() {
+    let mut launcher = Harness::new(PersistedState::default());
+    launcher.desire(1, vec![desired_job("a", 1), desired_job("b", 1)]);
+    let prevented = launcher.handle(ended("a", 1, Outcome::Prevented(full())));
+    assert_eq!(
+        prevented,
+        "fault Disk: no space; report 1 [a.1 Disk prevents: no space] Disk fault"
+    );
+    // Another start fails for the same cause: one alarm.
+    let prevented = launcher.handle(ended("b", 1, Outcome::Prevented(full())));
+    assert_eq!(
+        prevented,
+        "report 1 [a.1 Disk prevents: no space, b.1 Disk prevents: no space] Disk fault"
+    );
+    assert_eq!(launcher.advance(9), "");
+    assert_eq!(launcher.advance(1), "test");
+    assert_eq!(launcher.advance(60), "", "one test at a time");
+    assert_eq!(launcher.handle(Event::Tested(Err(full()))), "");
+    assert_eq!(launcher.advance(10), "test");
+    assert_eq!(launcher.desire(2, vec![]), "obeyed 2; report 2 [] Disk fault");
+    assert_eq!(launcher.handle(Event::Tested(Ok(()))), "fault ended; report 2 []");
+    assert_eq!(launcher.advance(60), "", "a node without a fault is not tested");
+    // The job's own fault closes no node.
+    launcher.desire(3, vec![desired_job("c", 1)]);
+    let refused = launcher.handle(ended("c", 1, Outcome::Refused("no such program".to_owned())));
+    assert_eq!(refused, "report 3 [c.1 Refused: no such program]");
+}
+
+#[test]
+fn a_fault_that_the_test_does_not_show_prevents_few_starts() {
+    let mut launcher = Harness::new(PersistedState::default());
+    let (mut prevented, mut generation) = (0, 0);
+    // The placer sends a job whenever the node reports no fault.
+    let until = at(3_600);
+    while launcher.now < until {
+        generation += 1;
+        launcher.desire(generation, vec![desired_job(&format!("j{prevented}"), 1)]);
+        launcher.handle(ended(&format!("j{prevented}"), 1, Outcome::Prevented(full())));
+        prevented += 1;
+        while launcher.advance(1) != "test" {}
+        launcher.handle(Event::Tested(Ok(())));
+    }
+    assert!((8..=12).contains(&prevented), "{prevented} starts in an hour");
+}
+
+#[test]
+fn a_fault_found_by_a_test_alone_is_reported() {
+    let mut launcher = Harness::new(PersistedState::default());
+    let text = launcher.handle(Event::Tested(Err(full())));
+    assert_eq!(text, "fault Disk: no space; report 0 [] Disk fault");
+    let other = Fault { kind: NodeFaultKind::Missing, error: "no folder".to_owned() };
+    let text = launcher.handle(Event::Tested(Err(other)));
+    assert_eq!(text, "fault Missing: no folder; report 0 [] Missing fault");
+    assert_eq!(launcher.advance(10), "test");
+}
+
+#[test]
+fn a_stop_that_a_signal_ends_differs_from_a_checkpoint() {
+    const TERM: StopStage = StopStage::Terminate;
+    let end = |signal: &str, stage: StopStage, outcome: Outcome| {
+        let mut job = found("a", Some(Status::Ended(outcome)), Some(stage));
+        job.spec.checkpoint_signal = Some(signal.to_owned()).filter(|signal| !signal.is_empty());
+        let mut launcher = Harness::new(PersistedState { obeyed: version(1, 0), runs: vec![job] });
+        let text = launcher.desire(2, vec![desired_job("a", 1)]);
+        text.trim_start_matches("obeyed 2; report 2 [a.1 ").trim_end_matches(']').to_owned()
+    };
+    let (usr1, checkpoint) = ("SIGUSR1", StopStage::Checkpoint);
+    let killed = |signal| format!("Stopped by signal {signal}");
+    for (signal, stage, outcome, expected) in [
+        // It wrote its checkpoint, whatever it exits with.
+        (usr1, checkpoint, Outcome::Code(0), "Stopped".to_owned()),
+        (usr1, checkpoint, Outcome::Code(1), "Stopped".to_owned()),
+        (usr1, checkpoint, Outcome::Code(143), "Stopped".to_owned()),
+        (usr1, TERM, Outcome::Code(0), "Stopped".to_owned()),
+        ("SIGTERM", checkpoint, Outcome::Code(143), "Stopped".to_owned()),
+        // No handler, or a shell in between.
+        (usr1, checkpoint, Outcome::Killed(10), killed(10)),
+        (usr1, checkpoint, Outcome::Code(138), killed(10)),
+        ("SIGTERM", checkpoint, Outcome::Killed(15), killed(15)),
+        // A fault in its handler, and the memory limit.
+        (usr1, checkpoint, Outcome::Killed(11), killed(11)),
+        (
+            usr1,
+            checkpoint,
+            Outcome::Limited { code: 137, limit: ReachedLimit::MemoryMib(1) },
+            killed(9),
+        ),
+        // The grace has passed.
+        (usr1, TERM, Outcome::Killed(15), killed(15)),
+        (usr1, TERM, Outcome::Code(143), killed(15)),
+        (usr1, StopStage::Kill, Outcome::Killed(9), killed(9)),
+        // It writes no checkpoints.
+        ("", TERM, Outcome::Killed(15), "Stopped".to_owned()),
+    ] {
+        assert_eq!(end(signal, stage, outcome.clone()), expected, "{signal} {stage:?} {outcome:?}");
+    }
 }

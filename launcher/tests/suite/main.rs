@@ -3,7 +3,9 @@
 
 mod account;
 mod bounds;
+mod ends;
 mod engine;
+mod faults;
 mod limits;
 mod machine;
 mod memory_engine;

@@ -277,11 +277,11 @@ async fn a_job_runs_to_its_end_and_its_output_is_kept() {
     let refused = site.until_state("a", |state| matches!(state, LaunchState::Refused { .. })).await;
     assert_eq!(
         refused.state,
-        LaunchState::Refused {
-            error: "the program `/no/such/program` is not on this node: give its full path, or \
-                    install it there"
+        LaunchState::refused(
+            "the program `/no/such/program` is not on this node: give its full path, or install it \
+             there"
                 .to_owned()
-        }
+        )
     );
     assert!(fs::read_to_string(&ended.log_path).unwrap().contains("attempt 2"));
     let answer = ping_services(site.server.port(), "wattle-launcher").await;
@@ -297,7 +297,7 @@ async fn a_stopped_job_writes_a_checkpoint() {
     let starts = site.path("checkpoints/a/starts");
     site.until_file(&starts, |text| text == "started 1\n").await;
     site.desire(vec![stopping(job("a", 1, TRAIN))]).await;
-    site.until_state("a", |state| *state == LaunchState::Stopped).await;
+    site.until_state("a", |state| *state == LaunchState::STOPPED).await;
     assert_eq!(fs::read_to_string(site.path("checkpoints/a/state")).unwrap(), "saved\n");
     // The next attempt starts once too.
     site.desire(vec![job("a", 2, TRAIN)]).await;
@@ -356,7 +356,7 @@ async fn no_job_is_lost_or_doubled_by_a_restart() {
     site.until_file(&site.path("state/jobs/long/1/stop.json"), |text| !text.is_empty()).await;
     site.kill_launcher();
     site.start_launcher();
-    site.until_state("long", |state| *state == LaunchState::Stopped).await;
+    site.until_state("long", |state| *state == LaunchState::STOPPED).await;
     assert_eq!(fs::read_to_string(&starts).unwrap(), "started 1\n", "started once");
 }
 
@@ -510,7 +510,7 @@ async fn shutdown_leaves_or_stops_jobs_as_configured() {
     assert!(!alive(session(&running)));
     assert_eq!(fs::read_to_string(site.path("checkpoints/a/state")).unwrap(), "saved\n");
     let last = site.report().await.unwrap();
-    assert_eq!(last.jobs[0].state, LaunchState::Stopped, "the last report is stored");
+    assert_eq!(last.jobs[0].state, LaunchState::STOPPED, "the last report is stored");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Placed jobs: starts, ends, stops and losses, from their nodes' reports.
 
-use wattle_common::job::{JobPhase, NodeShare};
+use wattle_common::job::{JobPhase, NodeShare, signal_name};
 use wattle_common::messages::{LaunchState, LaunchedJob, ReachedLimit};
 use wattle_common::{JobId, NodeId, Timestamp};
 
@@ -32,6 +32,20 @@ impl RankState {
 
     const fn is_lost(&self) -> bool {
         matches!(self, Self::Ended(LaunchState::Lost { .. }) | Self::NodeLost)
+            || self.is_prevented()
+    }
+
+    /// Whether a fault of the node prevented its start.
+    const fn is_prevented(&self) -> bool {
+        matches!(self, Self::Ended(LaunchState::Refused { node_fault: Some(_), .. }))
+    }
+
+    /// The signal that ended it after a checkpoint was requested.
+    const fn killed_by(&self) -> Option<i32> {
+        match self {
+            Self::Ended(LaunchState::Stopped { killed_by }) => *killed_by,
+            _ => None,
+        }
     }
 }
 
@@ -132,6 +146,17 @@ impl JobRecords {
         let record = &self[job];
         if record.phase == JobPhase::Stopping && ranks.iter().all(RankState::is_over) {
             let next = record.next_phase.unwrap_or(JobPhase::Queued);
+            if ranks.iter().any(RankState::is_prevented) {
+                self.change(job, |record| record.attempts_prevented += 1);
+            }
+            let killed = || {
+                shares.iter().zip(&ranks).find_map(|(share, rank)| Some((share, rank.killed_by()?)))
+            };
+            if next == JobPhase::Queued
+                && let Some((share, signal)) = killed()
+            {
+                self.stopped_unsaved(turn, job, &share.node, signal);
+            }
             let lost = shares.iter().zip(&ranks).find(|(_, rank)| rank.is_lost());
             if let (JobPhase::Failed, Some((share, _))) = (next, lost) {
                 // The other ranks end with an error that is not their own, often before this is known.
@@ -152,9 +177,21 @@ impl JobRecords {
         nodes: &mut Nodes,
     ) {
         self.change(job, |record| (record.exit_code, record.error) = (None, None));
-        let reason = format!("its processes on {node} were lost, so the others failed");
+        let reason = format!("it was lost or not started on {node}, so its other processes failed");
         self.reason(turn.now, job, PLACER, "to be placed again".to_owned(), reason);
         self.end(turn, job, JobPhase::Queued, nodes);
+    }
+
+    /// A job that is to continue elsewhere was killed after it was requested to write a checkpoint.
+    fn stopped_unsaved(&mut self, turn: &mut Turn<'_>, job: &JobId, node: &NodeId, signal: i32) {
+        let signal = signal_name(signal);
+        let reason = format!(
+            "{signal} ended its program on {node} after the request for a checkpoint: its work since its last \
+             checkpoint is lost. A program must handle its checkpoint signal, write a checkpoint and exit in \
+             time; a shell script must start it with `exec`"
+        );
+        turn.outbox.alarm(format!("{job} was stopped without a checkpoint: {reason}"));
+        self.reason(turn.now, job, PLACER, "stopped without a checkpoint".to_owned(), reason);
     }
 
     /// Stops a job on all its nodes.
@@ -262,7 +299,10 @@ fn unrequested_end(
                     None => exited = exited.or_else(|| Some(end())),
                 }
             }
-            RankState::Ended(LaunchState::Refused { error }) => {
+            RankState::Ended(LaunchState::Refused { error, node_fault: Some(_) }) => {
+                requeue = Some(requeued(format!("{node} could not start it: {error}")));
+            }
+            RankState::Ended(LaunchState::Refused { error, node_fault: None }) => {
                 return Some(UnrequestedEnd {
                     next: JobPhase::Failed,
                     decision: "failed".to_owned(),
@@ -274,7 +314,7 @@ fn unrequested_end(
             RankState::Ended(LaunchState::Lost { error }) => {
                 requeue = Some(requeued(format!("lost on {node}: {error}")));
             }
-            RankState::Ended(LaunchState::Stopped) => {
+            RankState::Ended(LaunchState::Stopped { .. }) => {
                 requeue = Some(requeued(format!("the launcher of {node} stopped it")));
             }
             RankState::NodeLost => {

@@ -18,7 +18,7 @@ pub struct Measures {
     pub jobs: BTreeMap<JobPhase, usize>,
     /// Age of the oldest submission that is queued.
     pub oldest_queued: Duration,
-    /// Number of nodes that accept jobs, are silent, asleep, or about to wake.
+    /// Number of nodes that accept jobs, cannot start them, are silent, asleep, or about to wake.
     pub nodes: NodeCounts,
     /// Number of GPUs by use.
     pub gpus: GpuCounts,
@@ -51,6 +51,8 @@ pub struct Measures {
 pub struct NodeCounts {
     /// Both services have reported recently.
     pub ready: usize,
+    /// Both have, and a fault keeps it from starting jobs.
+    pub faulty: usize,
     /// A service is silent, and the node is not asleep.
     pub silent: usize,
     /// Asleep or entering sleep.

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::id::SwitchId;
-use wattle_common::messages::{LaunchReport, NodeDesired, NodeSleep, PowerReport, SleepState};
+use wattle_common::messages::{
+    LaunchReport, NodeDesired, NodeFault, NodeSleep, PowerReport, SleepState,
+};
 use wattle_common::{NodeId, Timestamp};
 
 use crate::config::Config;
@@ -58,6 +60,13 @@ struct NodeState {
     woken_by_job_at: Option<Timestamp>,
     /// The leaf switch in the cluster's state.
     switch: Option<SwitchId>,
+}
+
+impl NodeState {
+    /// The fault that keeps the node from starting jobs.
+    fn fault(&self) -> Option<&NodeFault> {
+        self.launch.as_ref().and_then(|(report, _)| report.fault.as_ref())
+    }
 }
 
 /// All nodes, and what the event being handled has changed of them.
@@ -119,6 +128,22 @@ impl Nodes {
     /// The last reports of all launchers.
     pub(super) fn launch_reports(&self) -> impl Iterator<Item = &LaunchReport> {
         self.states.values().filter_map(|state| state.launch.as_ref()).map(|(report, _)| report)
+    }
+
+    /// The nodes whose faults keep them from starting jobs, with the first cause; `None` if there is none.
+    pub(super) fn faults(&self) -> Option<String> {
+        let faulty = self.states.iter().filter_map(|(id, state)| Some((id, state.fault()?)));
+        let faulty: Vec<(&NodeId, &NodeFault)> = faulty.collect();
+        let (first, fault) = faulty.first()?;
+        Some(match faulty.len() - 1 {
+            0 => format!("{first} cannot start jobs: {}", fault.error),
+            others => {
+                format!(
+                    "{first} and {others} more cannot start jobs ({}; wattle nodes)",
+                    fault.error
+                )
+            }
+        })
     }
 
     /// The last reports of all power agents.
@@ -257,7 +282,7 @@ impl Nodes {
         desired.map_or(0, |desired| desired.generation)
     }
 
-    /// The nodes by whether they accept jobs, are silent or asleep.
+    /// The nodes by whether they accept jobs, cannot start them, are silent or asleep.
     pub(super) fn counts(&self, now: Timestamp) -> NodeCounts {
         let mut counts = NodeCounts::default();
         for (node, state) in &self.states {
@@ -269,7 +294,7 @@ impl Nodes {
                     Wakefulness::Awake | Wakefulness::Waking => &mut counts.waking,
                 },
                 None | Some(SleepState::WakeFailed) if self.is_fresh(now, node) => {
-                    &mut counts.ready
+                    if state.fault().is_some() { &mut counts.faulty } else { &mut counts.ready }
                 }
                 None | Some(SleepState::WakeFailed) => &mut counts.silent,
             };

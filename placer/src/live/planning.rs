@@ -73,7 +73,8 @@ impl Placer {
         for decision in &plan.nodes {
             nodes.decided(turn, decision);
         }
-        jobs.carry_out(now, &plan, &reports, turn.controller);
+        let faults = nodes.faults();
+        jobs.carry_out(now, &plan, &reports, faults.as_deref(), turn.controller);
         if let Some(at) = plan.again_at {
             self.rounds.by(now, at);
         }

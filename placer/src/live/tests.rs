@@ -16,6 +16,7 @@ mod limits_under_faults;
 mod listing;
 mod measures;
 mod node;
+mod node_faults;
 mod node_sleep;
 mod power_shares;
 mod settling;

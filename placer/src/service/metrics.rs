@@ -165,7 +165,7 @@ impl PlacerMetrics {
             ended,
             nodes: metrics.gauges(
                 "wattle_placer_nodes",
-                "Nodes by state: ready, silent, asleep or waking",
+                "Nodes by state: ready, faulty (cannot start jobs), silent, asleep or waking",
                 ["state"],
             ),
             gpus: metrics.gauges(
@@ -305,6 +305,7 @@ impl PlacerMetrics {
         let nodes = measures.nodes;
         for (state, count) in [
             ("ready", nodes.ready),
+            ("faulty", nodes.faulty),
             ("silent", nodes.silent),
             ("asleep", nodes.asleep),
             ("waking", nodes.waking),

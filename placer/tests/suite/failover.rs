@@ -202,7 +202,7 @@ async fn paused_leader_orders_nothing_after_another_led() {
     let cancel = CancelJob { job: JobId::new("a").unwrap() };
     assert_eq!(site.request(RequestTopic::JobCancelled, &cancel).await, cancelled("a"));
     let stop = site.order("a is to stop", |order| order.jobs.iter().all(|job| job.stop)).await;
-    site.launch(stop.generation, &[("a", 1, LaunchState::Stopped)]).await;
+    site.launch(stop.generation, &[("a", 1, LaunchState::STOPPED)]).await;
     site.record("a", |record| record.phase == JobPhase::Cancelled).await;
     let empty = site.order("nothing is ordered", |order| order.jobs.is_empty()).await;
     site.power(2).await;

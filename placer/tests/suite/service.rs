@@ -44,7 +44,7 @@ async fn the_placer_resumes_after_a_kill_at_every_stage() {
     let stop = site.order("a is to stop", |next| next.jobs.iter().all(|job| job.stop)).await;
     assert!(stop.generation > order.generation);
     site.kill_placer();
-    site.launch(stop.generation, &[("a", 1, LaunchState::Stopped)]).await;
+    site.launch(stop.generation, &[("a", 1, LaunchState::STOPPED)]).await;
     site.start_placer();
     site.record("a", |record| record.phase == JobPhase::Cancelled).await;
     site.order("no orders are left", |next| next.jobs.is_empty()).await;

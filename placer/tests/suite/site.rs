@@ -167,6 +167,7 @@ impl Site {
             at_us: clock::now(),
             observed_generation: seen,
             has_ended: false,
+            fault: None,
             site: None,
             jobs: jobs
                 .iter()

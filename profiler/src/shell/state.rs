@@ -44,17 +44,15 @@ impl StateFile {
     }
 
     fn read(&self) -> Option<State> {
+        let read = match std::fs::read(&self.path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            read => read.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?)),
+        };
         let path = self.path.display();
-        match std::fs::read(&self.path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .inspect_err(|error| tracing::warn!(%path, %error, "state unreadable; ignored"))
-                .ok(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => {
-                tracing::warn!(%path, %error, "state unreadable; ignored");
-                None
-            }
-        }
+        let unreadable = |error: &std::io::Error| {
+            tracing::error!(%path, %error, "state unreadable: energy since it was written is not in the ledger");
+        };
+        read.inspect_err(unreadable).ok()
     }
 
     pub(super) fn save(&self, state: &State) {

@@ -196,6 +196,7 @@ mod tests {
             observed_generation: 1,
             jobs: jobs.iter().map(run).collect(),
             has_ended: false,
+            fault: None,
             site: None,
         }
     }

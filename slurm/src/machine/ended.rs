@@ -64,13 +64,13 @@ fn end_of(state: SlurmState, exit: Option<(i32, i32)>, limits: Limits) -> Launch
         }
         SlurmState::NodeFailed => {
             let error = "its node failed, and the job does not permit a requeue";
-            LaunchState::Refused { error: error.to_owned() }
+            LaunchState::refused(error.to_owned())
         }
         SlurmState::Cancelled
         | SlurmState::Pending
         | SlurmState::Configuring
         | SlurmState::Running
-        | SlurmState::Completing => LaunchState::Stopped,
+        | SlurmState::Completing => LaunchState::STOPPED,
     }
 }
 
@@ -149,7 +149,7 @@ impl SlurmMachine {
         if !is_accepted {
             self.cancel_record(round, id);
         }
-        if stops { LaunchState::Stopped } else { LaunchState::Stopping }
+        if stops { LaunchState::STOPPED } else { LaunchState::Stopping }
     }
 
     /// The jobs with live records that Slurm does not have.

@@ -91,7 +91,7 @@ impl SlurmMachine {
         }
         let order = order?;
         if order.stop {
-            return Some(status(job, order.attempt, LaunchState::Stopped));
+            return Some(status(job, order.attempt, LaunchState::STOPPED));
         }
         if !order.complete || known.attempt > order.attempt {
             return None;
@@ -119,7 +119,7 @@ impl SlurmMachine {
             return Some(LaunchState::exited(0));
         }
         if case.stops() {
-            return Some(LaunchState::Stopped);
+            return Some(LaunchState::STOPPED);
         }
         let has_not_run = released.is_some_and(|released| released.restarts >= job.restarts);
         let error = if has_not_run {
@@ -168,7 +168,7 @@ impl SlurmMachine {
         let gres = match gres::text(self.settings.level, &order.shares, &held) {
             Ok(gres) => gres,
             Err(error) => {
-                let refused = LaunchState::Refused { error: error.to_string() };
+                let refused = LaunchState::refused(error.to_string());
                 return Some(status(job, order.attempt, refused));
             }
         };

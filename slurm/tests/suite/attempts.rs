@@ -146,7 +146,7 @@ fn a_job_that_waits_again_has_lost_its_run_completed_or_stopped() {
         lost(waiting(&job, 0, false, requeued())),
         "Slurm put it back into the queue: BeginTime"
     );
-    assert_eq!(waiting(&job, 0, true, requeued()), Some(LaunchState::Stopped));
+    assert_eq!(waiting(&job, 0, true, requeued()), Some(LaunchState::STOPPED));
     let completed = vec![past(PastState::Job(SlurmState::Completed), (0, 0))];
     assert_eq!(waiting(&job, 0, false, completed.clone()), Some(LaunchState::exited(0)));
     assert_eq!(waiting(&job, 0, true, completed), Some(LaunchState::exited(0)));

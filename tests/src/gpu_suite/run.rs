@@ -176,6 +176,7 @@ fn report(profiler: &Profiler, plan: &Plan, trainings: &[Training]) -> LaunchRep
         at_us: now,
         observed_generation: 1,
         has_ended: false,
+        fault: None,
         site: None,
         jobs: trainings.iter().map(launched).collect(),
     }

@@ -395,6 +395,9 @@ async fn launcher(
         launcher::Action::Report(report) => drop(reports.send_replace(Some(report))),
         launcher::Action::Forget(_)
         | launcher::Action::StoreObeyed(_)
+        | launcher::Action::Test
+        | launcher::Action::FaultAlarm(_)
+        | launcher::Action::FaultEnded
         | launcher::Action::Alarm(_) => {}
     })
     .await;

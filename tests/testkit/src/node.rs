@@ -73,6 +73,7 @@ pub fn launch_report(
         at_us: at,
         observed_generation: generation,
         has_ended: false,
+        fault: None,
         site: None,
         jobs: jobs.into_iter().collect(),
     }

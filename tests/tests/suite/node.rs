@@ -271,6 +271,7 @@ impl Node {
             at_us: self.now(),
             observed_generation: 1,
             has_ended: false,
+            fault: None,
             site: None,
             jobs: vec![LaunchedJob {
                 job: job.clone(),

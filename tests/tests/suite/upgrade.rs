@@ -24,7 +24,7 @@ const SERVICES: [(&str, &str); 6] = [
 ];
 
 /// The fields that the previous schema lacks, in any message.
-const NEW_FIELDS: [&str; 15] = [
+const NEW_FIELDS: [&str; 19] = [
     "project",
     "instance",
     "node_limit_mw",
@@ -40,6 +40,10 @@ const NEW_FIELDS: [&str; 15] = [
     "health",
     "driver_error",
     "read_at_us",
+    "fault",
+    "node_fault",
+    "killed_by",
+    "attempts_prevented",
 ];
 
 /// Fields of orders and reports that are new in records and statuses.

@@ -70,7 +70,7 @@ fn tile(model: &Model, node: &Node, gpus: &mut Gpus, detailed: bool, now: Now) -
             gpus.busy += 1;
             busy_here += 1;
             "busy"
-        } else if gpu.accepts_jobs() {
+        } else if node.accepts_jobs(gpu) {
             gpus.idle += 1;
             "idle"
         } else {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::Table;
-use wattle_common::messages::{GridStatus, PowerReport};
+use wattle_common::messages::{GridStatus, NodeFault, PowerReport};
 use wattle_common::subject::{Bucket, GRID_STATUS, Reporter, StreamName};
 use wattle_common::{NodeId, Timestamp};
 use wattle_gpu::nvml::NvmlDriver;
@@ -80,6 +80,8 @@ pub(crate) struct NodeFacts {
     pub(crate) power: Option<PowerReport>,
     /// Whether its launcher has reported.
     pub(crate) has_launcher: bool,
+    /// The fault that keeps its launcher from starting jobs.
+    pub(crate) fault: Option<NodeFault>,
     /// Whether it is asleep or about to be.
     pub(crate) sleeps: bool,
     /// Wall seconds by which its clock is ahead of the server's.
@@ -208,6 +210,7 @@ async fn stored(bus: &Bus, server: &mut Server, facts: &mut Facts) -> anyhow::Re
             stored_at.map(|stored_at| (at.as_us() as f64 - stored_at.as_us() as f64) / 1e6 / rate);
         facts.nodes.push(NodeFacts {
             has_launcher: node.launcher.is_some(),
+            fault: node.fault().cloned(),
             sleeps: node.sleep.is_some(),
             node: node.node,
             power: node.power,

@@ -206,6 +206,10 @@ impl Rules<'_> {
         if let Some(ahead_s) = ahead_s {
             self.clock(name.as_str(), *ahead_s);
         }
+        if let Some(fault) = &node.fault {
+            let finding = format!("{name} cannot start jobs: {}", fault.error);
+            self.problem("node", finding, fault.kind.remedy());
+        }
         let Some(power) = power else { return };
         if let Some(error) = &power.driver_error {
             let finding = format!("no GPU of {name} can be read: {error}");
@@ -359,6 +363,7 @@ impl Rules<'_> {
 mod tests {
     use std::path::PathBuf;
 
+    use wattle_common::messages::{NodeFault, NodeFaultKind};
     use wattle_runtime::bus::ServerLimits;
 
     use super::super::facts::{Configured, Disk};
@@ -402,6 +407,7 @@ mod tests {
                 node: wattle_common::NodeId::new("n0").unwrap(),
                 power: None,
                 has_launcher: true,
+                fault: None,
                 sleeps: false,
                 ahead_s: Some(-0.2),
             }],
@@ -458,7 +464,7 @@ mod tests {
     #[test]
     fn each_fault_is_one_finding() {
         type Change = fn(&mut Facts);
-        let cases: [(Change, &str); 15] = [
+        let cases: [(Change, &str); 17] = [
             (|f| f.server = Some(Err("no server".to_owned())), "Problem server: no server"),
             (
                 |f| server(f).limits.version = "2.8.4".to_owned(),
@@ -493,6 +499,14 @@ mod tests {
             ),
             (|f| drop(f.processes.pop()), "Problem node: the launcher of n0"),
             (|f| f.nodes[0].ahead_s = Some(60.0), "Problem clock: the clock of n0 is 60.0 s ahead"),
+            (
+                |f| {
+                    let (kind, error) = (NodeFaultKind::Disk, "cannot write to /s".to_owned());
+                    let since_us = wattle_common::Timestamp::from_s(1);
+                    f.nodes[0].fault = Some(NodeFault { kind, error, since_us });
+                },
+                "Problem node: n0 cannot start jobs: cannot write to /s",
+            ),
             (|f| f.disks[0].free = 1, "Problem disk: little free disk: /"),
             (|f| f.disks[0].free = 15, "Advice disk: little free disk: /"),
         ];

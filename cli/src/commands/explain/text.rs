@@ -131,8 +131,8 @@ fn consumption(view: &JobView, now: Timestamp) -> String {
     if record.phase.is_final() {
         parts
             .extend(view.ran(now).map(|ran| format!("ended {} after its first start", clock(ran))));
-        if record.attempt > 1 {
-            parts.push(format!("started {} times", record.attempt));
+        if record.start_count() > 1 {
+            parts.push(format!("started {} times", record.start_count()));
         }
     }
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }

@@ -52,9 +52,9 @@ fn verdict(model: &Model, view: &View) -> (Level, String) {
         return (Level::Warning, "WAITING: no node has reported".to_owned());
     }
     let gpus = || view.nodes.iter().flat_map(|node| node.gpus().map(move |gpu| (node, gpu)));
-    let awake = || gpus().filter(|(node, _)| node.sleep.is_none()).map(|(_, (gpu, _))| gpu);
-    let lost = awake().filter(|gpu| !gpu.healthy).count();
-    let closed = awake().filter(|gpu| gpu.healthy && !gpu.accepts_jobs()).count();
+    let awake = || gpus().filter(|(node, _)| node.sleep.is_none());
+    let lost = awake().filter(|(_, (gpu, _))| !gpu.healthy).count();
+    let closed = awake().filter(|(node, (gpu, _))| gpu.healthy && !node.accepts_jobs(gpu)).count();
     let silent = view.nodes.iter().filter(|node| node.summary.is_none() && node.sleep.is_none());
     let silent: Vec<&str> = silent.map(|node| node.node.as_str()).collect();
     let (counts, [draw, _]) = jobs::verdict(&view.jobs);
@@ -175,7 +175,7 @@ fn nodes(nodes: &[Node]) -> Table {
         let shown = |mib: Option<u64>| mib.map_or("?".to_owned(), |mib| format!("{:.0}", gib(mib)));
         let hottest = readings().filter_map(|reading| reading.temperature_c).max();
         let lost = gpus.iter().filter(|(gpu, _)| !gpu.healthy).count();
-        let closed = gpus.iter().filter(|(gpu, _)| !gpu.accepts_jobs()).count();
+        let closed = gpus.iter().filter(|(gpu, _)| !node.accepts_jobs(gpu)).count();
         let state = match (node.sleep, node.summary.is_some()) {
             (Some(sleep), _) => sleep.state.label().to_owned(),
             (None, _) if lost > 0 => format!("{lost} lost"),

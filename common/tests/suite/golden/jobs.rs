@@ -62,6 +62,7 @@ fn requests_and_job_records() {
         phase: JobPhase::Running,
         phase_since_us: at(2),
         attempt: 1,
+        attempts_prevented: 0,
         placement: Some(Placement { shares: vec![share()] }),
         setting: GpuSetting::DEFAULT,
         started_at_us: Some(at(2)),
@@ -98,6 +99,7 @@ fn requests_and_job_records() {
     };
     check("job-record", &record);
     check("job-record-generation", &JobRecord { generation: 2, ..record.clone() });
+    check("job-record-prevented", &JobRecord { attempts_prevented: 1, ..record.clone() });
     check_read("job-record-probed", &record);
     let (gpu_time_ms, run_time_ms) = (Some(7_200_000), Some(3_600_000));
     check("job-record-unmetered", &JobRecord { unmetered_ms: 60_000, ..record.clone() });

@@ -19,15 +19,16 @@ fn actual() {
         at_us: at(3),
         observed_generation: 12,
         has_ended: false,
+        fault: None,
         site: None,
         jobs,
     };
     let jobs = vec![
         launched("a", LaunchState::Running),
         launched("b", LaunchState::Stopping),
-        launched("c", LaunchState::Stopped),
+        launched("c", LaunchState::STOPPED),
         launched("d", LaunchState::exited(137)),
-        launched("e", LaunchState::Refused { error: "python4: no such program".into() }),
+        launched("e", LaunchState::refused("python4: no such program".into())),
     ];
     check("launch-report", &report(jobs));
     let limited = |limit| LaunchState::Exited { code: 137, limit: Some(limit) };
@@ -38,6 +39,13 @@ fn actual() {
     check("launch-report-limits", &report(jobs));
     let jobs = vec![launched("a", limited(ReachedLimit::Seconds(7_200)))];
     check("launch-report-time-limit", &report(jobs));
+    let error = "cannot write spec.json: no space left on device".to_owned();
+    let refused =
+        LaunchState::Refused { error: error.clone(), node_fault: Some(NodeFaultKind::Disk) };
+    let killed = LaunchState::Stopped { killed_by: Some(10) };
+    let fault = NodeFault { kind: NodeFaultKind::Disk, error, since_us: at(2) };
+    let jobs = vec![launched("a", refused), launched("b", killed)];
+    check("launch-report-fault", &LaunchReport { fault: Some(fault), ..report(jobs) });
     check(
         "launch-report-site",
         &LaunchReport {
@@ -46,6 +54,7 @@ fn actual() {
             at_us: at(3),
             observed_generation: 12,
             has_ended: false,
+            fault: None,
             site: Some(SiteNode {
                 unavailable: Some("drained: bad DIMM".into()),
                 asleep: false,

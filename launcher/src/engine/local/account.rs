@@ -7,9 +7,13 @@ use std::ffi::CString;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::unistd::{Gid, Uid, User, initgroups, setresgid, setresuid};
 
+use wattle_common::messages::NodeFaultKind;
+
 use crate::RunSpec;
+use crate::fault::{StartFault, kind_of};
 use crate::run_spec::AccountSpec;
 
 /// An account of this node.
@@ -38,6 +42,23 @@ pub(super) enum AccountError {
     Change(String, #[source] io::Error),
 }
 
+impl StartFault for AccountError {
+    fn node_fault(&self) -> Option<NodeFaultKind> {
+        match self {
+            Self::Unknown(_) | Self::Reserved { .. } => None,
+            // By getpwnam(3), some name services answer so for an unknown name.
+            Self::Lookup(_, source)
+                if [Errno::ENOENT, Errno::ESRCH, Errno::EBADF, Errno::EPERM]
+                    .iter()
+                    .any(|errno| source.raw_os_error() == Some(*errno as i32)) =>
+            {
+                None
+            }
+            Self::Lookup(_, source) | Self::Change(_, source) => Some(kind_of(source)),
+        }
+    }
+}
+
 impl Account {
     /// The account of a run; `None` for a run under the launcher's own account.
     pub(super) fn of(spec: &RunSpec) -> Result<Option<Self>, AccountError> {
@@ -51,6 +72,11 @@ impl Account {
         }
         let User { uid, gid, dir: home, shell, .. } = found;
         Ok(Some(Self { name: name.clone(), uid, gid, home, shell }))
+    }
+
+    /// Its user id.
+    pub(super) const fn uid(&self) -> u32 {
+        self.uid.as_raw()
     }
 
     /// Gives a file or folder to the account.

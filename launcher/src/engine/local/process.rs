@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 
 pub use rustix::process::Signal;
 
+/// Rounds of killing processes, which may start others meanwhile.
+const KILL_ROUNDS: u32 = 200;
+
 /// An identity of a process that is never reused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
@@ -135,6 +138,36 @@ pub fn kill_session(leader: &Identity) {
                 &Identity { pid, start_ticks: stat.start_ticks, boot: leader.boot.clone() },
                 Signal::KILL,
             );
+        }
+    }
+}
+
+/// Kills the processes whose environment has all these variables (`KEY=VALUE`), and which started after a
+/// process that has ended. The environments of other users' processes are not readable to every launcher.
+pub fn kill_with_variables(since: &Identity, variables: &[String]) {
+    if variables.is_empty() || !same_boot(since) {
+        return;
+    }
+    let has_all = |pid: u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let known: BTreeSet<&[u8]> = environment.split(|byte| *byte == 0).collect();
+        variables.iter().all(|variable| known.contains(variable.as_bytes()))
+    };
+    for _ in 0..KILL_ROUNDS {
+        let all = snapshot().into_iter().filter(|(_, stat)| stat.start_ticks >= since.start_ticks);
+        let live = all.filter(|(pid, stat)| !has_ended(stat.state) && has_all(*pid));
+        let left: Vec<Identity> = live
+            .map(|(pid, stat)| Identity {
+                pid,
+                start_ticks: stat.start_ticks,
+                boot: since.boot.clone(),
+            })
+            .collect();
+        if left.is_empty() {
+            return;
+        }
+        for process in left {
+            signal(&process, Signal::KILL);
         }
     }
 }

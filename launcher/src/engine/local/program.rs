@@ -2,8 +2,8 @@
 //! environment and then executes the program.
 //!
 //! It is the launcher's binary (`wattle-launcher execute DIR`), started by the supervisor. Its stdin is a
-//! pipe to the supervisor, on which it reports why the program cannot be executed; the pipe closes without
-//! a report once the program runs.
+//! pipe to the supervisor, on which it reports the end of a run whose program cannot be executed, as JSON;
+//! the pipe closes without a report once the program runs.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,12 +13,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use wattle_runtime::shell::chain;
+use wattle_common::codec;
+use wattle_common::messages::NodeFaultKind;
 
 use super::account::{Account, AccountError};
 use super::cgroup::{CgroupError, Cgroups};
 use super::run_folder::RunFolder;
 use crate::RunSpec;
+use crate::fault::StartFault;
 use crate::state::StateError;
 
 /// First argument of the launcher's binary for this step; the run's folder follows.
@@ -50,6 +52,21 @@ enum ProgramError {
     Execute { program: String, source: io::Error },
 }
 
+impl StartFault for ProgramError {
+    fn node_fault(&self) -> Option<NodeFaultKind> {
+        match self {
+            Self::State(error) => error.node_fault(),
+            Self::Account(error) => error.node_fault(),
+            Self::Cgroup(error) => error.node_fault(),
+            Self::WorkingDir { .. }
+            | Self::EmptyCommand
+            | Self::NotFound(_)
+            | Self::NotExecutable(_)
+            | Self::Execute { .. } => None,
+        }
+    }
+}
+
 /// The run's folder, if the command line of this process requests this step.
 #[must_use]
 pub fn requested_folder() -> Option<PathBuf> {
@@ -67,7 +84,7 @@ pub fn run(dir: PathBuf) -> ExitCode {
         Ok(never) => match never {},
     };
     if let Ok(report) = report {
-        let _ = File::from(report).write_all(chain(&error).as_bytes());
+        let _ = File::from(report).write_all(&codec::encode_json(&error.outcome()));
     }
     ExitCode::FAILURE
 }

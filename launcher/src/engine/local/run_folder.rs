@@ -6,6 +6,7 @@
 //! | file | written by | meaning |
 //! |---|---|---|
 //! | `spec.json` | launcher, before anything is started | the run is to be started |
+//! | `end.room` | launcher | room for `end.json`, so that a full disk prevents a start and not an end |
 //! | `claim.json` | the first supervisor; a second one finds it and exits | this supervisor starts the run |
 //! | `started.json` | supervisor, once the program runs | the job's first process |
 //! | `stop.json` | launcher, before each signal | the last stop requested |
@@ -14,11 +15,14 @@
 //! A kill between any two writes leaves a state that [`RunFolder::find`] can read.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use wattle_common::{JobId, Timestamp};
+use wattle_runtime::files::{self, Access};
 
 use super::cgroup::Cgroups;
 use super::process::{self, Identity};
@@ -31,6 +35,9 @@ const CLAIM: &str = "claim.json";
 const STARTED: &str = "started.json";
 const STOP: &str = "stop.json";
 const END: &str = "end.json";
+const END_ROOM: &str = "end.room";
+/// Size of [`END_ROOM`]: ends are below 1 kB.
+const END_ROOM_BYTES: usize = 4_096;
 
 /// The supervisor that starts the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,12 +159,29 @@ impl RunFolder {
     pub fn stop(&self) -> Result<Option<StopRecord>, StateError> {
         self.read(STOP)
     }
-    /// Stores the end, unless one is stored already.
+    /// Reserves the room for the end on the disk.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn reserve_end(&self) -> Result<(), StateError> {
+        let path = self.0.join(END_ROOM);
+        let reserved = files::replace(&path, &[b' '; END_ROOM_BYTES], Access::Owner);
+        reserved.map_err(|source| StateError::new(&path, "write", source))
+    }
+    /// Stores the end, unless one is stored already. On a full disk it uses the reserved room.
     ///
     /// # Errors
     /// Where it cannot be written.
     pub fn write_end(&self, end: &End) -> Result<bool, StateError> {
-        json_file::write(&self.0, END, end, Mode::CreateNew)
+        let room = self.0.join(END_ROOM);
+        let written = match json_file::write(&self.0, END, end, Mode::CreateNew) {
+            Err(error) => write_in_place(&room, &self.0.join(END), end).map_err(|_| error),
+            written => written,
+        };
+        if written.is_ok() {
+            let _ = fs::remove_file(room);
+        }
+        written
     }
     /// The end.
     ///
@@ -224,16 +248,18 @@ impl RunFolder {
         if let Some(end) = self.end()? {
             return Ok(end);
         }
+        let spec = self.spec()?;
         // The cgroup also has the processes in other sessions.
-        if let Some(cgroup) = self.spec()?.cgroup.filter(|_| process::same_boot(&claim.supervisor))
+        if let Some(cgroup) = spec.cgroup.as_ref().filter(|_| process::same_boot(&claim.supervisor))
             && let Ok(cgroups) = Cgroups::system()
         {
-            cgroups.of(&cgroup).kill();
+            cgroups.of(cgroup).kill();
         }
         process::kill_session(&claim.supervisor);
         if let Some(started) = self.started()? {
             process::signal(&started.process, process::Signal::KILL);
         }
+        process::kill_with_variables(&claim.supervisor, &spec.variables());
         let error = if process::same_boot(&claim.supervisor) {
             format!("its supervisor (process {}) was killed", claim.supervisor.pid)
         } else {
@@ -242,6 +268,21 @@ impl RunFolder {
         let end = End { outcome: Outcome::Lost(error), at_us: now };
         self.write_end(&end)?;
         Ok(end)
+    }
+}
+
+/// Writes `end` over the blanks of the file `room`, and gives it the name `path` unless there is such a file.
+fn write_in_place(room: &Path, path: &Path, end: &End) -> io::Result<bool> {
+    let content = wattle_common::codec::encode_json(end);
+    if content.len() > END_ROOM_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let mut file = fs::OpenOptions::new().write(true).open(room)?;
+    file.write_all(&content)?;
+    file.sync_all()?;
+    match renameat_with(CWD, room, CWD, path, RenameFlags::NOREPLACE) {
+        Err(Errno::EXIST) => Ok(false),
+        renamed => Ok(renamed.map(|()| true)?),
     }
 }
 

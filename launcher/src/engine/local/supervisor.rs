@@ -15,23 +15,27 @@ use std::process::{Child, Command, ExitStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
-use wattle_common::Timestamp;
+use wattle_common::messages::NodeFaultKind;
+use wattle_common::{Timestamp, codec};
 use wattle_runtime::clock;
 use wattle_runtime::shell::chain;
 
 use super::account::{Account, AccountError};
 use super::cgroup::{Cgroup, CgroupError, Cgroups};
+use super::ending::kill_descendants;
 use super::job_output::{self, Copying, JobOutput};
 use super::process::{self, Identity, Signal};
 use super::program;
 use super::run_folder::{Claim, End, RunFolder, Started};
+use super::shared_memory;
+use crate::fault::{StartFault, kind_of, kind_of_jobs_file};
 use crate::state::StateError;
-use crate::{Outcome, RunSpec, StopStage, log};
+use crate::{Fault, Outcome, RunSpec, StopStage, log};
 
 /// How long to wait for one killed process to end: wall seconds. A process that takes longer hangs
 /// in the kernel (a driver, a network disk).
 const KILL_WAIT_S: i64 = 2;
-/// Number of kill rounds after which the job counts as ended.
+/// Number of kill rounds after which a cgroup with a process is left to the launcher.
 const KILL_ROUNDS: u32 = 30;
 
 /// Interval at which the memory limit is checked under cgroups v1: wall seconds.
@@ -57,7 +61,8 @@ pub fn run(dir: PathBuf) -> Result<(), StateError> {
     let me = rustix::process::getpid();
     let spec = folder.spec()?;
     let Some(supervisor) = process::identity(me.as_raw_nonzero().get().unsigned_abs()) else {
-        let outcome = Outcome::Refused("cannot read /proc: mount it".to_owned());
+        let error = "cannot read /proc: mount it".to_owned();
+        let outcome = Outcome::Prevented(Fault { kind: NodeFaultKind::Missing, error });
         return folder.write_end(&End { outcome, at_us: clock::now() }).map(|_| ());
     };
     if !folder.claim(&Claim { supervisor: supervisor.clone(), at_us: clock::now() })? {
@@ -71,24 +76,39 @@ pub fn run(dir: PathBuf) -> Result<(), StateError> {
         Err(error) => (None, Err(StartError::Cgroup(error))),
     };
     let (outcome, copying) = match started {
-        Err(error) => (Outcome::Refused(chain(&error)), None),
-        Ok((child, copying)) => {
-            let process = process::identity(child.id());
-            if let Some(process) = process.clone() {
-                folder.write_started(&Started { process: process.clone(), at_us: clock::now() })?;
-                checkpoint_if_requested(&folder, &spec, &process);
-            }
-            (wait(&child, process, cgroup.as_ref()), Some(copying))
-        }
+        Err(error) => (error.outcome(), None),
+        Ok((child, copying)) => (follow(&folder, &spec, &child, cgroup.as_ref()), Some(copying)),
     };
-    end_processes(supervisor.pid, cgroup.as_ref());
+    let are_ended = end_processes(cgroup.as_ref());
     if let Some(copying) = copying {
         copying.finish();
+    }
+    if let Ok(Some(account)) = Account::of(&spec) {
+        shared_memory::remove_unused(account.uid());
     }
     if let Outcome::Limited { limit, .. } = &outcome {
         let _ = job_output::append(Path::new(&spec.log_path), &log::note(limit));
     }
+    if !are_ended {
+        let note =
+            "some of its processes do not end: they hang in the kernel, or are another user's";
+        let _ = job_output::append(Path::new(&spec.log_path), &log::note(&note));
+    }
     folder.write_end(&End { outcome, at_us: clock::now() }).map(|_| ())
+}
+
+/// Stores the job's first process and waits for its end.
+fn follow(folder: &RunFolder, spec: &RunSpec, child: &Child, cgroup: Option<&Cgroup>) -> Outcome {
+    let process = process::identity(child.id());
+    if let Some(process) = process.clone() {
+        let started = Started { process: process.clone(), at_us: clock::now() };
+        if let Err(error) = folder.write_started(&started) {
+            // No launcher would find it.
+            return error.outcome();
+        }
+        checkpoint_if_requested(folder, spec, &process);
+    }
+    wait(child, process, cgroup)
 }
 
 /// Sends the checkpoint signal if it was requested before the process was stored: the launcher did not know
@@ -122,27 +142,30 @@ fn wait(child: &Child, process: Option<Identity>, cgroup: Option<&Cgroup>) -> Ou
     };
     match (code(status), cgroup.and_then(Cgroup::reached)) {
         (code, Some(limit)) if code != 0 => Outcome::Limited { code, limit },
-        (code, _) => Outcome::Code(code),
+        (code, _) => status.signal().map_or(Outcome::Code(code), Outcome::Killed),
     }
 }
 
 /// Kills the job's processes that are left, and removes its cgroup. A cgroup with a process that hangs in
-/// the kernel is left to the launcher.
-fn end_processes(supervisor: u32, cgroup: Option<&Cgroup>) {
+/// the kernel is left to the launcher. Returns `false` if some processes do not end.
+fn end_processes(cgroup: Option<&Cgroup>) -> bool {
+    if let Some(cgroup) = cgroup {
+        // First, because none of its processes can start another one then.
+        cgroup.kill();
+    }
+    let are_ended = kill_descendants();
+    let Some(cgroup) = cgroup else { return are_ended };
     for _ in 0..KILL_ROUNDS {
-        let mut left = process::descendants(supervisor);
-        if let Some(cgroup) = cgroup {
-            cgroup.kill();
-            left.extend(cgroup.members());
+        if cgroup.remove().is_ok() {
+            return are_ended;
         }
-        if left.is_empty() && cgroup.is_none_or(|cgroup| cgroup.remove().is_ok()) {
-            return;
-        }
-        for process in left {
+        cgroup.kill();
+        for process in cgroup.members() {
             process::signal(&process, Signal::KILL);
             has_ended_within(&process, KILL_WAIT_S);
         }
     }
+    false
 }
 
 /// Waits for the end of a process, at most `seconds` of wall time.
@@ -170,8 +193,32 @@ enum StartError {
     Log { path: String, source: io::Error },
     #[error("cannot start a process for it")]
     Spawn(#[source] io::Error),
-    #[error("{0}")]
-    Program(String),
+    /// The end that the program's own process reports.
+    #[error("{0:?}")]
+    Program(Outcome),
+}
+
+impl StartFault for StartError {
+    fn node_fault(&self) -> Option<NodeFaultKind> {
+        match self {
+            Self::Account(error) => error.node_fault(),
+            Self::Cgroup(error) => error.node_fault(),
+            Self::CheckpointDir { source, .. } | Self::Log { source, .. } => {
+                kind_of_jobs_file(source)
+            }
+            Self::Spawn(source) => Some(kind_of(source)),
+            Self::Program(Outcome::Prevented(fault)) => Some(fault.kind),
+            Self::Program(_) => None,
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        match (self, self.node_fault()) {
+            (Self::Program(outcome), _) => outcome.clone(),
+            (error, Some(kind)) => Outcome::Prevented(Fault { kind, error: chain(error) }),
+            (error, None) => Outcome::Refused(chain(error)),
+        }
+    }
 }
 
 /// Starts the job's program and the copy of its output to the log.
@@ -205,12 +252,16 @@ fn start(
     let mut child = command.spawn().map_err(StartError::Spawn)?;
     // Closes this process's ends of the pipes.
     drop(command);
-    let mut refused = String::new();
+    let mut ended = Vec::new();
     // The end of the pipe means that the program runs.
-    let _ = reported.read_to_string(&mut refused);
-    if !refused.is_empty() {
+    let _ = reported.read_to_end(&mut ended);
+    if !ended.is_empty() {
         let _ = child.wait();
-        return Err(StartError::Program(refused));
+        let ended = codec::decode_json(&ended);
+        return Err(ended.map_or_else(
+            |error| StartError::Spawn(io::Error::other(error.to_string())),
+            StartError::Program,
+        ));
     }
     Ok((child, output.copy_from(written)))
 }

@@ -67,8 +67,10 @@ impl Newest {
         for run in &self.runs {
             match &run.state {
                 LaunchState::Running | LaunchState::Stopping => return None,
-                LaunchState::Stopped | LaunchState::Lost { .. } => interrupted = true,
-                LaunchState::Exited { .. } | LaunchState::Refused { .. } => {}
+                LaunchState::Stopped { .. }
+                | LaunchState::Lost { .. }
+                | LaunchState::Refused { node_fault: Some(_), .. } => interrupted = true,
+                LaunchState::Exited { .. } | LaunchState::Refused { node_fault: None, .. } => {}
             }
         }
         let failed = self.runs.iter().find_map(|run| match &run.state {
@@ -76,7 +78,7 @@ impl Newest {
                 code: Some(*code),
                 error: exit_reason(*code, *limit, &run.share.node, &run.log_path),
             }),
-            LaunchState::Refused { error } => Some(End::Failed {
+            LaunchState::Refused { error, node_fault: None } => Some(End::Failed {
                 code: None,
                 error: format!("it cannot be started on {}: {error}", run.share.node),
             }),

@@ -21,17 +21,19 @@ const SETTINGS_MAX: usize = 8;
 
 impl JobRecords {
     /// Carries out a plan: records each decision and why jobs wait, and applies the plan to the cluster's state.
+    /// `faults`: the nodes that cannot start jobs.
     pub(in crate::live) fn carry_out(
         &mut self,
         now: Timestamp,
         plan: &Plan,
         reports: &StageReports,
+        faults: Option<&str>,
         controller: &mut LiveController,
     ) {
         for decision in &plan.decisions {
             self.decided(now, decision, reports, controller);
         }
-        self.wait(now, plan, reports, controller);
+        self.wait(now, plan, reports, faults, controller);
         self.keep(now, reports, controller);
         // Last: the records take placements and predictions from the state for which the plan was made.
         controller.apply(plan);
@@ -89,6 +91,7 @@ impl JobRecords {
         now: Timestamp,
         plan: &Plan,
         reports: &StageReports,
+        faults: Option<&str>,
         controller: &LiveController,
     ) {
         let (state, policy) = (controller.state(), controller.policy().name());
@@ -97,7 +100,9 @@ impl JobRecords {
         let firsts = firsts.map(|(job, (stage, reason))| (job, Some(stage), reason.to_string()));
         let blocked = plan.blocked.iter().map(|Blocked { job, reason }| {
             let stage = reports.why_held_back(*job).map(|(stage, _)| stage);
-            (*job, stage, reason.to_string())
+            // Their GPUs are missing, whatever the policy states.
+            let faults = faults.filter(|_| stage.is_none()).map(|faults| format!("; {faults}"));
+            (*job, stage, format!("{reason}{}", faults.unwrap_or_default()))
         });
         for (job, stage, reason) in firsts.chain(blocked) {
             let Some(job) = id_of(state, job) else { continue };

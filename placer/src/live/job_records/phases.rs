@@ -191,11 +191,11 @@ impl JobRecords {
 /// Why a stopped job cannot be started again.
 fn obstacle(record: &JobRecord, attempts_max: u32) -> Option<String> {
     // The site's scheduler limits the starts of the jobs that it places, and has the program of all its jobs.
-    if record.attempt >= attempts_max && !placed_by_site(&record.spec) {
+    if record.start_count() >= attempts_max && !placed_by_site(&record.spec) {
         return Some(format!(
             "started {} times without completing: see its reasons, or raise the placer's \
              attempts_max",
-            record.attempt
+            record.start_count()
         ));
     }
     (record.spec.command.is_empty() && record.spec.site.is_none()).then(|| {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use wattle_common::bounds::orders::is_in_sequence;
 use wattle_common::id::SwitchId;
 use wattle_common::messages::{
-    AppliedGpu, LaunchReport, LaunchState, NodeDesired, PowerReport, SleepState,
+    AppliedGpu, LaunchReport, LaunchState, NodeDesired, NodeFault, PowerReport, SleepState,
 };
 use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::{NodeId, Timestamp};
@@ -130,6 +130,13 @@ impl Nodes {
         }
         let seen = report.observed_generation;
         let id = report.node.clone();
+        if let Some(fault) = &report.fault {
+            let NodeFault { kind, error, .. } = fault;
+            turn.outbox.alarm(format!(
+                "{id} cannot start jobs and gets none until it can: {error}: {}",
+                kind.remedy()
+            ));
+        }
         let node = self.state_mut(&id);
         node.launch = Some((report, received_at));
         // The bucket of orders was lost or restored from an older copy. The next order must be
@@ -247,7 +254,9 @@ impl Nodes {
         let not_woken = state.sleep.is_some_and(|sleep| sleep.state == SleepState::WakeFailed);
         // A sleeping node is silent and healthy.
         let awake = state.wakefulness() == Wakefulness::Awake && !state.is_asleep_at_site();
-        if not_woken || (awake && !self.is_fresh(now, node)) {
+        // The jobs that run there continue.
+        let has_fault = state.fault().is_some();
+        if has_fault || not_woken || (awake && !self.is_fresh(now, node)) {
             healthy = 0;
         }
         let sleeps = power.can_sleep || state.is_asleep_at_site();

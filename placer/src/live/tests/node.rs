@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wattle_common::messages::{
     AppliedGpu, GpuCondition, GpuConditionKind, GpuHealth, LaunchReport, LaunchState, LaunchedJob,
-    NodeDesired, PowerReport, SiteNode, SleepResult, SleepState,
+    NodeDesired, NodeFault, NodeFaultKind, PowerReport, SiteNode, SleepResult, SleepState,
 };
 use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
 
@@ -25,6 +25,9 @@ pub(super) struct Node {
     /// GPUs that have never been read.
     pub(super) unread: BTreeSet<GpuIndex>,
     pub(super) cut_off: bool,
+    /// Whether it can start no jobs, and the fault that its launcher has noticed.
+    pub(super) is_broken: bool,
+    pub(super) fault: Option<NodeFault>,
     /// Whether it is reachable again and has not read its orders yet.
     pub(super) reconnected: bool,
     /// Error with which it refuses caps.
@@ -68,6 +71,14 @@ pub(super) struct SimulatedSleep {
 impl Node {
     pub(super) fn is_silent(&self) -> bool {
         self.cut_off || self.sleep.asleep
+    }
+
+    /// The state of a start that a fault of the node prevents, as its launcher reports it.
+    pub(super) fn prevent(&mut self, now: Timestamp) -> LaunchState {
+        let (kind, error) = (NodeFaultKind::Disk, "no space left on device".to_owned());
+        let since_us = self.fault.as_ref().map_or(now, |fault| fault.since_us);
+        self.fault = Some(NodeFault { kind, error: error.clone(), since_us });
+        LaunchState::Refused { error, node_fault: Some(kind) }
     }
 
     /// The node's reports in the bucket `actual`.
@@ -178,6 +189,7 @@ impl Node {
                 .cloned()
                 .collect(),
             has_ended: self.reads_older_order,
+            fault: self.fault.clone(),
             site: self.site.clone(),
         }
     }

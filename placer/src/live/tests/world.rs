@@ -56,6 +56,8 @@ pub(super) struct World {
     pub(super) log: Vec<String>,
     /// Jobs whose program no node has.
     pub(super) refuse: BTreeSet<JobId>,
+    /// The signal that ends jobs which are requested to stop.
+    pub(super) killed_by: Option<i32>,
     /// Largest number of jobs on one GPU, including attempts that are still stopping.
     pub(super) tenants_max: usize,
     /// Whether jobs never complete.
@@ -134,6 +136,8 @@ impl World {
                     conditions: BTreeMap::new(),
                     unread: BTreeSet::new(),
                     cut_off: false,
+                    is_broken: false,
+                    fault: None,
                     reconnected: false,
                     refuses: None,
                     limit: None,
@@ -155,6 +159,7 @@ impl World {
             kill_at: None,
             log: Vec::new(),
             refuse: BTreeSet::new(),
+            killed_by: None,
             tenants_max: 2,
             long: false,
             slow_stop: false,
@@ -463,7 +468,9 @@ impl World {
                     // Writing the checkpoint takes one second, or several with transport faults.
                     let writes = self.faults.as_mut().is_some_and(Faults::is_slow);
                     run.state = match run.state {
-                        LaunchState::Stopping if !self.slow_stop && !writes => LaunchState::Stopped,
+                        LaunchState::Stopping if !self.slow_stop && !writes => {
+                            LaunchState::Stopped { killed_by: self.killed_by }
+                        }
                         _ => LaunchState::Stopping,
                     };
                 }
@@ -477,9 +484,11 @@ impl World {
                     continue;
                 }
                 let state = if job.stop {
-                    LaunchState::Stopped
+                    LaunchState::STOPPED
                 } else if self.refuse.contains(&job.job) {
-                    LaunchState::Refused { error: "no such program".to_owned() }
+                    LaunchState::refused("no such program".to_owned())
+                } else if node.is_broken {
+                    node.prevent(self.now)
                 } else {
                     let first =
                         self.started.insert((job.job.clone(), job.attempt, node.id.clone()));

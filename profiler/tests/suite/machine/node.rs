@@ -172,6 +172,7 @@ impl Node {
             at_us: self.now,
             observed_generation: self.launches,
             has_ended: false,
+            fault: None,
             site: None,
             jobs: jobs.collect(),
         };

@@ -3,6 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
+use wattle_common::messages::NodeFaultKind;
+
+use crate::fault::StartFault;
+
 /// Why a cgroup cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
@@ -39,4 +43,10 @@ pub enum CgroupError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+impl StartFault for CgroupError {
+    fn node_fault(&self) -> Option<NodeFaultKind> {
+        Some(NodeFaultKind::Cgroup)
+    }
 }

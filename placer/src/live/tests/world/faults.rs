@@ -103,6 +103,14 @@ impl World {
     ) {
         self.node_mut(node).limit = Some(limit);
     }
+    /// The disk of a node's launcher is full, or works again.
+    pub(in crate::live::tests) fn set_broken(&mut self, node: &str, is_broken: bool) {
+        let node = self.node_mut(node);
+        node.is_broken = is_broken;
+        if !is_broken {
+            node.fault = None;
+        }
+    }
     /// Reboots a node: its running jobs are lost.
     pub(in crate::live::tests) fn reboot(&mut self, node: &str) {
         for run in self.node_mut(node).runs.values_mut().filter(|run| is_live(run)) {

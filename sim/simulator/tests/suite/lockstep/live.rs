@@ -204,7 +204,7 @@ impl<'r> Live<'r> {
                     runs.retain(|job, _| ordered.contains(job));
                     for job in &desired.jobs {
                         let state = match (job.stop, runs.get(&job.job)) {
-                            (true, _) => LaunchState::Stopped,
+                            (true, _) => LaunchState::STOPPED,
                             (false, Some(run)) if run.attempt == job.attempt => continue,
                             (false, _) => LaunchState::Running,
                         };
