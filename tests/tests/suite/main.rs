@@ -2,6 +2,7 @@
 //! simulated driver.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod authority;
 mod backup;
 mod bad_input;
 mod book;
