@@ -26,6 +26,7 @@ mod kinds;
 mod live;
 mod messages;
 mod metrics;
+mod nats_cli;
 mod node;
 mod operating;
 mod overload;
