@@ -14,6 +14,7 @@ pub(crate) mod keys;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod nodes;
+pub(crate) mod page;
 pub(crate) mod predictors;
 pub(crate) mod restore;
 pub(crate) mod saving;

@@ -1,8 +1,8 @@
 //! Address of the bus and name of the cluster.
 //!
 //! The address is taken from `--nats`, `WATTLE_NATS_URL`, a running `wattle up` on this machine or
-//! NATS's default port, in this order. `wattle up` writes a small file with its address and the file of
-//! the system's clock.
+//! NATS's default port, in this order. `wattle up` writes a small file with its address, the path of its key
+//! and the file of the system's clock.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use wattle_common::subject::Rank;
 use wattle_common::{ClusterId, env};
 use wattle_runtime::bus::{Bus, BusConfig, BusError};
+use wattle_runtime::files::{self, Access};
 
 use crate::output::{usage, usage_chain};
 
@@ -71,6 +72,12 @@ pub(crate) struct Running {
     pub(crate) pid: u32,
     /// The file with the clock's scale, if the clock is not the wall clock.
     pub(crate) clock: Option<PathBuf>,
+    /// The file with its key; `None`: it uses another server.
+    #[serde(default)]
+    pub(crate) credentials: Option<PathBuf>,
+    /// The file with the address that signs in at its web page.
+    #[serde(default)]
+    pub(crate) page: Option<PathBuf>,
 }
 
 impl Running {
@@ -100,38 +107,61 @@ impl Running {
     }
 
     /// Publishes the contact data of this system; a file of an earlier system is kept.
-    pub(crate) fn publish(&self) -> RunFile {
+    /// `context` is that of NATS's command line, which is written beside it: `nats.json`.
+    pub(crate) fn publish(&self, context: Option<&str>) -> RunFiles {
         let path = Self::path().map(|first| match Self::read(&first) {
             None => first,
             Some(_) => first.with_file_name(format!("running-{}.json", self.pid)),
         });
         let written = path.filter(|path| {
             let folder = path.parent().unwrap_or(Path::new("/"));
-            std::fs::create_dir_all(folder).is_ok()
-                && serde_json::to_vec_pretty(self)
-                    .is_ok_and(|bytes| std::fs::write(path, bytes).is_ok())
+            let write =
+                |path: &Path, text: &[u8]| files::replace(path, text, Access::Owner).is_ok();
+            let is_written = std::fs::create_dir_all(folder).is_ok()
+                && serde_json::to_vec_pretty(self).is_ok_and(|bytes| write(path, &bytes));
+            if let Some(context) = context.filter(|_| is_written) {
+                let _ = write(&RunFiles::context_of(path), context.as_bytes());
+            }
+            is_written
         });
-        RunFile(written)
+        RunFiles(written)
     }
 }
 
-/// The file written by [`Running::publish`]; dropping this removes it.
-pub(crate) struct RunFile(Option<PathBuf>);
+/// The files written by [`Running::publish`]; dropping this removes them.
+pub(crate) struct RunFiles(Option<PathBuf>);
 
-impl Drop for RunFile {
+impl RunFiles {
+    /// `nats.json` of `running.json`, `nats-17.json` of `running-17.json`.
+    fn context_of(path: &Path) -> PathBuf {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        path.with_file_name(name.replacen("running", "nats", 1))
+    }
+}
+
+impl Drop for RunFiles {
     fn drop(&mut self) {
         let Some(path) = &self.0 else { return };
         if Running::read(path).is_some_and(|running| running.pid == std::process::id()) {
             let _ = std::fs::remove_file(path);
+            let _ = std::fs::remove_file(Self::context_of(path));
         }
     }
 }
 
 impl Connection {
+    /// The system of `wattle up` that these options name.
+    pub(crate) fn running(&self) -> Option<Running> {
+        match &self.nats {
+            Some(url) => Running::at(url),
+            None => Running::find(),
+        }
+    }
+
     /// Connects as a person; an error names the address and the remedy.
     pub(crate) async fn open(&self) -> anyhow::Result<Bus> {
         let bus = self.open_with_any_key().await?;
-        if bus.has_key() && bus.requester().rank == Rank::Local {
+        if bus.has_key() && bus.requester().rank == Rank::Local && !self.is_system_key(&bus).await {
             return Err(usage(
                 "the key is not one of a person: its file has no line `# role: user NAME`, as \
                  `wattle keys add user NAME` writes it",
@@ -140,12 +170,15 @@ impl Connection {
         Ok(bus)
     }
 
+    /// Whether the key, which is no person's, is that of a whole system of `wattle up`.
+    async fn is_system_key(&self, bus: &Bus) -> bool {
+        let is_found = || self.running().is_some_and(|running| running.credentials.is_some());
+        !bus.has_own_key() && (is_found() || bus.has_proven_requester().await.unwrap_or(true))
+    }
+
     /// As [`Self::open`], also with the key of a service.
     pub(crate) async fn open_with_any_key(&self) -> anyhow::Result<Bus> {
-        let running = match &self.nats {
-            Some(url) => Running::at(url),
-            None => Running::find(),
-        };
+        let running = self.running();
         if let Some(clock) = running.as_ref().and_then(|running| running.clock.as_ref()) {
             wattle_runtime::clock::use_file(clock)
                 .with_context(|| format!("cannot read the clock in {}", clock.display()))?;
@@ -155,20 +188,22 @@ impl Connection {
             (None, Some(running)) => running.url.clone(),
             (None, None) => DEFAULT_URL.to_owned(),
         };
-        let cluster = match (&self.cluster, running) {
+        let cluster = match (&self.cluster, &running) {
             (Some(cluster), _) => cluster.clone(),
-            (None, Some(running)) => running.cluster,
+            (None, Some(running)) => running.cluster.clone(),
             (None, None) => ClusterId::new(DEFAULT_CLUSTER).expect("the constant is an id"),
         };
         if !url.contains("://") {
             // Not shown: it may contain a password.
             return Err(usage("invalid --nats: write it as nats://HOST:PORT"));
         }
-        let config = BusConfig {
-            credentials_file: self.credentials.clone(),
-            ca_file: self.ca.clone(),
-            ..BusConfig::at(&url)
+        // The key of a running system belongs to its address.
+        let (credentials_file, ca_file) = match running.and_then(|running| running.credentials) {
+            Some(key) => (Some(key), None),
+            None => (self.credentials.clone(), self.ca.clone()),
         };
+        // The options have the values of the environment.
+        let config = BusConfig { credentials_file, ca_file, exact: true, ..BusConfig::at(&url) };
         let remedy = "start one with `wattle up`, or name it with --nats";
         if url == DEFAULT_URL && self.nats.is_none() && !accepts(&url).await {
             return Err(anyhow::anyhow!("no NATS server answers at {url}; {remedy}"));

@@ -18,6 +18,7 @@ mod inputs;
 mod job_end;
 mod job_name;
 mod job_records;
+mod nats_context;
 pub mod output;
 mod policies;
 mod progress;
@@ -77,6 +78,8 @@ enum Command {
     Logs(commands::logs::Logs),
     /// Show power, nodes and jobs in the terminal, updated every second.
     Top(commands::top::Top),
+    /// Print an address of the web page that signs one browser in.
+    Page(commands::page::Page),
     /// Print the measured history of workloads as CSV.
     History(commands::history::History),
     /// Create, rotate, revoke and list the keys of services and people.
@@ -162,6 +165,7 @@ pub fn run() -> ExitCode {
         Command::Energy(command) => commands::energy::run(&command),
         Command::Logs(command) => commands::logs::run(&command),
         Command::Top(command) => commands::top::run(&command),
+        Command::Page(command) => commands::page::run(&command),
         Command::History(command) => commands::history::run(command),
         Command::Keys(command) => commands::keys::run(command),
         Command::Audit(command) => commands::audit::run(&command),

@@ -4,6 +4,7 @@
 //! `.<predictor>.<job>`, and a request of a person has `.<requester>.<user>` ([`Requester`]). Subjects are built and parsed only here. Each contains its cluster, so
 //! clusters on one server are separate.
 
+mod payloads;
 mod requester;
 pub mod roles;
 mod storage;

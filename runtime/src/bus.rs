@@ -22,6 +22,7 @@ mod decode;
 mod error;
 mod exclusive;
 mod follow;
+mod identity;
 mod kv;
 mod latest;
 mod lease;
@@ -91,8 +92,12 @@ struct Shared {
     requester: Requester,
     /// Whether this process presents a key.
     has_key: bool,
+    /// Whether the key's file names an identity of the role table.
+    has_role: bool,
     /// Whether the server refused the last connection because of the identity.
     refused: Arc<AtomicBool>,
+    /// Whether the server has refused a message of this process.
+    forbidden: Arc<AtomicBool>,
     /// Number of connections so far.
     reached: watch::Receiver<u64>,
     /// Streams known to exist, in the order of [`StreamName::ALL`].
@@ -141,18 +146,6 @@ impl Bus {
     #[must_use]
     pub fn cluster(&self) -> &ClusterId {
         &self.shared.cluster
-    }
-
-    /// The person on whose behalf this process sends requests.
-    #[must_use]
-    pub fn requester(&self) -> &Requester {
-        &self.shared.requester
-    }
-
-    /// Whether the server has checked the key of this process, and so proves identities.
-    #[must_use]
-    pub fn has_key(&self) -> bool {
-        self.shared.has_key && self.shared.client.now(|client| client.server_info().auth_required)
     }
 
     /// The subject of this process's request to the placer or registry.

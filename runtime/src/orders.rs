@@ -39,7 +39,7 @@ impl OrderLog {
         let (records, waiting) = mpsc::channel(WAITING_MAX);
         let task = tokio::spawn(store(bus.clone(), waiting));
         Self {
-            proven: bus.has_key(),
+            proven: bus.has_own_key(),
             records,
             count: AtomicU64::new(0),
             // Unique over restarts: message ids remove duplicates.
@@ -97,12 +97,12 @@ fn error_is_passing(bus: &Bus, error: &crate::bus::BusError) -> bool {
 ///
 /// # Errors
 /// Why the request is refused: without a requester, or with an identity that the server has not proven
-/// although the service has a key.
+/// although the service has a key of the role table.
 pub fn requester_of(bus: &Bus, request: &Request) -> Result<Requester, String> {
     let requester = request
         .requester()
         .ok_or_else(|| format!("subject {} names no requester", request.subject))?;
-    if requester.rank == Rank::Local && bus.has_key() {
+    if requester.rank == Rank::Local && bus.has_own_key() {
         return Err(
             "this cluster accepts orders with a key only: name yours with --credentials or \
                     WATTLE_CREDENTIALS"

@@ -25,6 +25,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 use tempfile::TempDir;
 use wattle_common::messages::JobRecord;
@@ -78,6 +80,11 @@ where
     }
 }
 
+/// The key of the `wattle up` with this state folder.
+fn key_of(folder: &Path) -> PathBuf {
+    folder.join("keys/bus.nk")
+}
+
 /// Starts `wattle up` and waits until it is ready.
 async fn start(
     folder: &Path,
@@ -104,7 +111,8 @@ async fn start(
     let url = line.trim().to_owned();
     let error = || std::fs::read_to_string(&log).unwrap_or_default();
     assert!(url.starts_with("nats://"), "first line `{url}`; {}", error());
-    let bus = Bus::connect_within(&BusConfig::at(&url), cluster.clone(), "test", PATIENCE)
+    let config = BusConfig { credentials_file: Some(key_of(folder)), ..BusConfig::at(&url) };
+    let bus = Bus::connect_within(&config, cluster.clone(), "test", PATIENCE)
         .await
         .expect("the bus answers");
     until_up(&mut up, &log).await;
@@ -184,6 +192,22 @@ impl System {
         self.bus.url()
     }
 
+    /// The file with its key.
+    #[must_use]
+    pub fn key(&self) -> PathBuf {
+        key_of(self.folder())
+    }
+
+    /// The environment in which the commands of its user find it and its key.
+    #[must_use]
+    pub fn environment(&self) -> [(&'static str, &OsStr); 3] {
+        [
+            ("WATTLE_NATS_URL", self.url().as_ref()),
+            ("WATTLE_CLUSTER", self.cluster.as_str().as_ref()),
+            ("XDG_STATE_HOME", self.folder().as_os_str()),
+        ]
+    }
+
     /// The state folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
@@ -200,9 +224,7 @@ impl System {
     pub fn wattle<S: AsRef<OsStr>>(&self, args: &[S]) -> Output {
         Command::new(program("wattle"))
             .args(args)
-            .env("WATTLE_NATS_URL", self.url())
-            .env("WATTLE_CLUSTER", self.cluster.as_str())
-            .env("XDG_STATE_HOME", self.folder.path())
+            .envs(self.environment())
             .envs(self.clock_environment())
             .output()
             .expect("wattle runs")
@@ -392,12 +414,28 @@ pub fn kill_if_running(pid: u32, signal: &str) -> bool {
 pub struct Raw(tokio::sync::Mutex<tokio::net::TcpStream>);
 
 impl Raw {
-    /// Connects to the server at `url`.
-    pub async fn connect(url: &str) -> Self {
-        use tokio::io::AsyncWriteExt as _;
+    /// Connects to the server at `url`, with the seed in `key` where there is one.
+    pub async fn connect(url: &str, key: Option<&Path>) -> Self {
+        use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
         let address = url.trim_start_matches("nats://");
-        let mut stream = tokio::net::TcpStream::connect(address).await.expect("the server listens");
-        stream.write_all(b"CONNECT {\"verbose\":false}\r\n").await.expect("the server reads");
+        let stream = tokio::net::TcpStream::connect(address).await.expect("the server listens");
+        let mut stream = tokio::io::BufReader::new(stream);
+        let mut greeting = String::new();
+        stream.read_line(&mut greeting).await.expect("the server greets");
+        let mut hello = serde_json::json!({ "verbose": false });
+        if let Some(key) = key {
+            let greeting = greeting.strip_prefix("INFO ").expect("the greeting of a server");
+            let greeting: Value = serde_json::from_str(greeting).expect("it is JSON");
+            let seed = std::fs::read_to_string(key).expect("the key is readable");
+            let pair = nkeys::KeyPair::from_seed(&seed).expect("a seed");
+            let nonce = greeting["nonce"].as_str().expect("a server with keys sends a nonce");
+            let signed = pair.sign(nonce.as_bytes()).expect("it has a seed");
+            hello["nkey"] = pair.public_key().into();
+            hello["sig"] = URL_SAFE_NO_PAD.encode(signed).into();
+        }
+        let mut stream = stream.into_inner();
+        let hello = format!("CONNECT {hello}\r\n");
+        stream.write_all(hello.as_bytes()).await.expect("the server reads");
         Self(tokio::sync::Mutex::new(stream))
     }
 

@@ -101,6 +101,7 @@ function drawNav() {
 }
 
 function connection(content) {
+  if (session.locks) return ["waiting", "Not signed in", ""];
   if (stream.lost) {
     return ["lost", `Server lost ${span(stream.silence())} ago, reconnecting`, "The server of this page is lost. The figures are old."];
   }
@@ -121,6 +122,10 @@ function draw() {
     announced = kind;
   }
   session.draw(place("person"));
+  if (session.locks) {
+    show(place("main"), h("h1", null, "Sign in"), session.keys ? h("p", null, "This page is shown to people with a key.") : session.address());
+    return;
+  }
   if (!content) return;
   place("cluster").textContent = content.cluster ?? "";
   const shown = page.draw(content.page, ctx);

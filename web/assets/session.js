@@ -19,16 +19,18 @@ export class Session {
   constructor(onChange) {
     this.onChange = onChange;
     this.person = null;
+    /** Whether people have keys; otherwise the address of the page signs in. */
     this.keys = true;
+    /** Whether pages are shown to a signed-in person only. */
+    this.required = false;
     /** Whether it is known which person has signed in. */
     this.isRead = false;
   }
 
   async read() {
     try {
-      const { person, keys } = await send("GET", "/api/session");
-      this.person = person;
-      this.keys = keys;
+      const { person, keys, required } = await send("GET", "/api/session");
+      Object.assign(this, { person, keys, required });
     } catch {
       // The stream shows a lost server.
     }
@@ -38,14 +40,23 @@ export class Session {
 
   /** Shows the person of the session. */
   draw(place) {
-    if (this.person && !this.keys) {
-      show(place, h("span", { class: "muted", title: "The server has no keys: every user of this machine may act" }, "no keys"));
-    } else if (this.person) {
+    if (this.person) {
       show(place, h("span", null, `${this.person.name} (${this.person.rank})`),
         h("button", { type: "button", class: "quiet", onclick: () => this.signOut() }, "Sign out"));
     } else {
       show(place, h("button", { type: "button", class: "quiet", onclick: () => this.ask() }, "Sign in"));
     }
+  }
+
+  /** Whether nothing is shown before signing in. */
+  get locks() {
+    return this.isRead && this.required && !this.person;
+  }
+
+  /** How a person signs in where people have no keys. */
+  address() {
+    return h("p", null, "Run ", h("code", null, "wattle page"), " as the user of ", h("code", null, "wattle up"),
+      ", and open the address that it prints.");
   }
 
   async signOut() {
@@ -56,6 +67,12 @@ export class Session {
 
   ask() {
     const dialog = document.getElementById("sign-in");
+    if (!this.keys) {
+      dialog.replaceChildren(h("h2", { id: "sign-in-title" }, "Sign in"), this.address(),
+        h("div", { class: "actions" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
+      dialog.showModal();
+      return;
+    }
     const message = h("p", { class: "error", role: "alert" });
     const field = h("textarea", { id: "key", rows: "5", autocomplete: "off", spellcheck: "false", required: true });
     const submit = async (event) => {

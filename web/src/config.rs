@@ -1,6 +1,7 @@
 //! The configuration of the service.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use wattle_common::ClusterId;
@@ -24,6 +25,9 @@ pub struct Config {
     /// Shows pages only after signing in.
     #[serde(default)]
     pub require_sign_in: bool,
+    /// File with the address that signs one browser in, with the rights of this service's connection.
+    #[serde(default)]
+    pub sign_in_file: Option<PathBuf>,
     /// Most viewers at a time.
     #[serde(deserialize_with = "non_zero")]
     pub viewers_max: u64,

@@ -8,6 +8,7 @@ mod follow;
 mod guard;
 mod http;
 mod hub;
+mod links;
 pub mod metrics;
 mod sessions;
 mod submit;
@@ -25,6 +26,7 @@ use wattle_runtime::metrics::Metrics;
 use wattle_runtime::shell::{Shutdown, chain};
 
 use self::hub::Hub;
+use self::links::Links;
 use self::metrics::WebMetrics;
 use self::sessions::Sessions;
 use crate::config::Config;
@@ -50,6 +52,8 @@ struct Shared {
     model: Mutex<Model>,
     hub: Mutex<Hub>,
     sessions: Sessions,
+    /// `None`: a person signs in with a key only.
+    links: Option<Links>,
 }
 
 impl Shared {
@@ -83,11 +87,14 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> anyhow::Result<()> {
     let bus = bus?;
     metrics.follow_bus(&bus);
     let metrics = WebMetrics::new(&metrics);
+    let links =
+        config.sign_in_file.as_deref().map(|file| Links::open(file, address)).transpose()?;
     let service = bus.register(NAME, "serves the web page of the cluster", &[]).await?;
     let shared = Arc::new(Shared {
         model: Mutex::new(Model::new(config.cluster.as_str())),
         hub: Mutex::new(Hub::new(config.viewers_max as usize)),
         sessions: Sessions::default(),
+        links,
         bus,
         config,
     });

@@ -22,8 +22,8 @@ const FOLDER: &str = "keys";
 /// Create, rotate, revoke and list the keys of services and people.
 ///
 /// The folder has the seeds (seeds/ROLE.nk, one for each service or person), the part of the NATS
-/// server (server/) and the key of the certificate authority (ca.key). Keep it on one protected
-/// machine, and copy to others only what they need.
+/// server (server/), contexts of people for `nats` (contexts/) and the key of the certificate authority
+/// (ca.key). Keep it on one protected machine, and copy to others only what they need.
 #[derive(Args)]
 #[command(
     after_help = "Roles: placer, registry, slurm, predictor NAME, node NAME, user NAME, operator NAME, monitor NAME\n\n\
@@ -150,6 +150,7 @@ fn init(command: &Init) -> anyhow::Result<()> {
         &command.at.folder,
         command.cluster.clone(),
         command.server_path.as_deref(),
+        &command.host[0],
     )?;
     certificates::create(&folder, &command.host)?;
     for role in [Role::Placer, Role::Registry] {
@@ -213,7 +214,7 @@ fn revoke(command: &Revoke) -> anyhow::Result<()> {
 }
 
 fn list(command: &List) -> anyhow::Result<()> {
-    let folder = Folder::open(&command.at.folder)?;
+    let folder = Folder::read(&command.at.folder)?;
     if command.json {
         return print_json(&folder.keys());
     }
@@ -239,8 +240,10 @@ pub(crate) fn run(command: Keys) -> anyhow::Result<()> {
         Action::Revoke(command) => revoke(&command),
         Action::List(command) => list(&command),
         Action::Certificate(command) => {
-            let folder = Folder::open(&command.at.folder)?;
+            let mut folder = Folder::open(&command.at.folder)?;
             certificates::issue(&folder, &command.host)?;
+            folder.set_host(&command.host[0]);
+            folder.save()?;
             print(&format!("{} is replaced", folder.server().join("server.pem").display()))?;
             note_reload(&folder);
             Ok(())

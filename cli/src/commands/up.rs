@@ -9,6 +9,7 @@ mod child;
 mod configs;
 mod folder;
 mod hardware;
+mod keys;
 mod processes;
 mod progress;
 mod replay;
@@ -30,11 +31,13 @@ use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
 
 pub(crate) use self::child::{CHILD, Child, become_child};
-use self::folder::Folder;
+use self::folder::{Folder, NATS};
 use self::hardware::Hardware;
+use self::keys::Keys;
 use self::processes::Processes;
 pub(crate) use self::simulated_sleep::{SIMULATED_SLEEP, SimulatedSleep, set_simulated_sleep};
 use super::budget::{intensities, set as set_budget};
+use super::page;
 use crate::aim::{AimOptions, percent};
 use crate::budget::BudgetOptions;
 use crate::connection::{DEFAULT_CLUSTER, Running, block_on};
@@ -96,7 +99,7 @@ pub(crate) struct Up {
     /// are cancelled at the end, and only their output and checkpoints are kept
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Use this NATS server instead of starting one
+    /// Use this NATS server instead of starting one, with the key in WATTLE_CREDENTIALS
     #[arg(long, value_name = "URL")]
     nats: Option<String>,
     /// Port of the web page [default: a free one]
@@ -180,19 +183,22 @@ impl Up {
         shutdown: &Shutdown,
         processes: &mut Processes,
     ) -> anyhow::Result<()> {
-        let url = match &self.nats {
-            Some(url) => url.clone(),
-            None => bus::start(processes, &folder.path.join("nats"), hardware.clock_env())?,
+        let keys = Keys::create(&folder.path)?;
+        let config = match &self.nats {
+            Some(url) => bus::named(url),
+            None => bus::start(processes, &folder.path.join(NATS), &keys, hardware.clock_env())?,
         };
+        let url = &config.url;
         if let Some(clock) = hardware.clock_program()? {
             processes.start(clock)?;
         }
         let mut failure = Box::pin(processes.failure());
         let bus = tokio::select! {
-            bus = bus::connect(&url, &self.cluster) => bus?,
+            bus = bus::connect(&config, &self.cluster) => bus?,
             error = &mut failure => return Err(error),
             () = shutdown.wait() => return Ok(()),
         };
+        bus::check_authority(&bus)?;
         print(bus.url())?;
         if let Some(other) = Running::find() {
             note(&format!(
@@ -206,12 +212,16 @@ impl Up {
             cluster: self.cluster.clone(),
             pid: std::process::id(),
             clock: hardware.clock.clone(),
+            credentials: self.nats.is_none().then(|| keys.seed()),
+            page: Some(keys.page()),
         };
-        let _run_file = running.publish();
+        let context = self.nats.is_none().then(|| keys.nats_context(self.cluster.as_str(), url));
+        let _run_files = running.publish(context.as_deref());
         let port = self.port.map_or_else(bus::free_port, Ok)?;
         let site = services::Site {
             cluster: &self.cluster,
-            url: &url,
+            bus: &config,
+            keys: &keys,
             policy: &self.policy,
             max_slowdown: self.max_slowdown()?,
             gpu_cap: self.gpu_cap_w.map(Power::from_w),
@@ -241,7 +251,7 @@ impl Up {
             self.aim_text()?,
             folder.path.join("logs").display()
         ));
-        note(&format!("web page: http://127.0.0.1:{port}"));
+        note(&format!("web page: {}", page::address(&keys.page())?));
         // From now on a failed start is a note, and the program is started again.
         drop(failure);
         let run = self.watch(&bus, hardware, trace, shutdown).await;

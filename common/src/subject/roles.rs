@@ -464,6 +464,11 @@ impl Grant<'_> {
             let name = stream.name(self.cluster);
             self.find(&name);
             self.read(&name, &stream.topic().pattern(self.cluster));
+            self.publish(format!("$JS.API.STREAM.MSG.GET.{name}"));
+        }
+        // NATS's own tools list everything, also the storage of other clusters.
+        for verb in ["INFO", "STREAM.LIST", "STREAM.NAMES"] {
+            self.publish(format!("$JS.API.{verb}"));
         }
         self.publish(self.topic(Topic::SummaryRequested, ".*"));
         self.publish("$SRV.>");

@@ -35,7 +35,7 @@ impl PlacerService {
                 return None;
             }
         };
-        let sender = Sender { requester, proven: self.bus.has_key() };
+        let sender = Sender { requester, proven: self.bus.has_own_key() };
         let (order, error, body) = match request.decode::<T>() {
             Ok(mut body) => {
                 let (order, permitted) = permit(&self.placer, &sender, &mut body);

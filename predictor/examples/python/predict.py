@@ -92,13 +92,14 @@ class Job:
 async def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--nats", default="nats://127.0.0.1:4222", help="the NATS server")
+    options.add_argument("--key", help="the file with the seed of its key; needs the package nkeys")
     options.add_argument("--cluster", default="main")
     options.add_argument("--name", default="python-mean", help="this predictor's name")
     options = options.parse_args()
     root, cluster, name = f"wattle.v1.{options.cluster}", options.cluster, options.name
     jobs = {}
 
-    bus = await nats.connect(options.nats, name=name, max_reconnect_attempts=-1)
+    bus = await nats.connect(options.nats, name=name, nkeys_seed=options.key, max_reconnect_attempts=-1)
     await nats.micro.add_service(
         bus,
         name="wattle-predictor",

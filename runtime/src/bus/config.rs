@@ -32,6 +32,9 @@ pub struct BusConfig {
     /// ones. Absent: 1 for new buckets and streams, existing ones unchanged.
     #[serde(default, deserialize_with = "replicas")]
     pub replicas: Option<usize>,
+    /// Whether the environment overrides nothing, because address and files belong together.
+    #[serde(skip)]
+    pub exact: bool,
 }
 
 fn replicas<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
@@ -54,12 +57,16 @@ impl BusConfig {
             certificate_key_file: None,
             permit_insecure: false,
             replicas: None,
+            exact: false,
         }
     }
 
     /// This configuration with the addresses and files that the environment names.
     #[must_use]
     pub fn in_force(&self) -> Self {
+        if self.exact {
+            return self.clone();
+        }
         let file =
             |key: &str| std::env::var_os(key).filter(|path| !path.is_empty()).map(PathBuf::from);
         Self {

@@ -107,7 +107,8 @@ impl Bus {
              the server"
         } else {
             "it requires a key: name the key file with --credentials, WATTLE_CREDENTIALS or \
-             credentials_file"
+             credentials_file; a server of `wattle up` accepts the user that started it, and root with \
+             the key in its state folder"
         };
         BusError::Unauthorized { url, reason }
     }
@@ -137,7 +138,14 @@ impl Bus {
         credentials::check(config, &addresses, &url, credentials.is_some())?;
         let (sender, reached) = watch::channel(0);
         let refused = Arc::new(AtomicBool::new(false));
-        let options = Self::options(config, client_name, &url, sender, &refused)?;
+        let forbidden = Arc::new(AtomicBool::new(false));
+        let noted = Noted {
+            url: url.clone(),
+            reached: sender,
+            refused: Arc::clone(&refused),
+            forbidden: Arc::clone(&forbidden),
+        };
+        let options = Self::options(config, client_name, noted)?;
         let options = match &credentials {
             Some(credentials) => credentials.apply(options),
             None => options,
@@ -156,6 +164,7 @@ impl Bus {
         let jetstream = client.with(jetstream);
         let streams_ready = [const { AtomicBool::new(false) }; StreamName::ALL.len()];
         let has_key = credentials.is_some();
+        let has_role = credentials.as_ref().is_some_and(Credentials::has_role);
         let requester = credentials
             .and_then(|credentials| credentials.requester())
             .unwrap_or_else(credentials::local_requester);
@@ -168,7 +177,9 @@ impl Bus {
                 url,
                 requester,
                 has_key,
+                has_role,
                 refused,
+                forbidden,
                 reached,
                 streams_ready,
                 replicas: config.replicas,
@@ -180,11 +191,9 @@ impl Bus {
     fn options(
         config: &BusConfig,
         client_name: &str,
-        url: &str,
-        reached: watch::Sender<u64>,
-        refused: &Arc<AtomicBool>,
+        noted: Noted,
     ) -> Result<ConnectOptions, BusError> {
-        let (url, reached, refused) = (url.to_owned(), Arc::new(reached), Arc::clone(refused));
+        let noted = Arc::new(noted);
         let mut options = ConnectOptions::new()
             .name(client_name)
             .retry_on_initial_connect()
@@ -199,7 +208,7 @@ impl Bus {
                 Duration::from_millis(10 << exponent).min(RETRY_EVERY_MAX)
             })
             .event_callback(move |event| {
-                note(&url, &reached, &refused, &event);
+                noted.note(&event);
                 std::future::ready(())
             });
         // The client reads the files when it connects, and does not report an error.
@@ -278,27 +287,42 @@ fn shown(url: &str) -> String {
     url.split(',').map(|one| address(one.trim())).collect::<Vec<_>>().join(",")
 }
 
-fn note(url: &str, reached: &watch::Sender<u64>, refused: &AtomicBool, event: &Event) {
-    // The client has no event of its own for a refused connection.
-    if matches!(event, Event::ServerError(_) | Event::ClientError(_))
-        && event.to_string().to_lowercase().contains("authorization")
-    {
-        refused.store(true, Ordering::Relaxed);
-    }
-    match event {
-        Event::Connected => {
-            refused.store(false, Ordering::Relaxed);
-            reached.send_modify(|count| *count += 1);
-            tracing::info!(url, "connected to nats server");
+/// What is noted of the events of a connection.
+struct Noted {
+    url: String,
+    reached: watch::Sender<u64>,
+    refused: Arc<AtomicBool>,
+    forbidden: Arc<AtomicBool>,
+}
+
+impl Noted {
+    fn note(&self, event: &Event) {
+        let url = &self.url;
+        // The client has no events of its own for a refused connection and a refused message.
+        if matches!(event, Event::ServerError(_) | Event::ClientError(_)) {
+            let text = event.to_string().to_lowercase();
+            if text.contains("authorization") {
+                self.refused.store(true, Ordering::Relaxed);
+            }
+            if text.contains("permissions violation for publish") {
+                self.forbidden.store(true, Ordering::Relaxed);
+            }
         }
-        Event::Disconnected => tracing::warn!(url, "disconnected from nats server; retrying"),
-        Event::LameDuckMode => tracing::warn!(url, "nats server will stop"),
-        Event::SlowConsumer(subscription) => {
-            tracing::warn!(subscription, "messages dropped: this service is too slow");
+        match event {
+            Event::Connected => {
+                self.refused.store(false, Ordering::Relaxed);
+                self.reached.send_modify(|count| *count += 1);
+                tracing::info!(url, "connected to nats server");
+            }
+            Event::Disconnected => tracing::warn!(url, "disconnected from nats server; retrying"),
+            Event::LameDuckMode => tracing::warn!(url, "nats server will stop"),
+            Event::SlowConsumer(subscription) => {
+                tracing::warn!(subscription, "messages dropped: this service is too slow");
+            }
+            Event::ServerError(error) => tracing::warn!(url, %error, "nats server error"),
+            Event::ClientError(error) => tracing::warn!(url, %error, "nats client error"),
+            Event::Draining | Event::Closed => tracing::debug!(url, %event, "nats client"),
         }
-        Event::ServerError(error) => tracing::warn!(url, %error, "nats server error"),
-        Event::ClientError(error) => tracing::warn!(url, %error, "nats client error"),
-        Event::Draining | Event::Closed => tracing::debug!(url, %event, "nats client"),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Credentials of a connection: an nkey from a file, and TLS.
 //!
 //! The file has the seed on a line of its own. Lines that begin with `#` are comments; `# role: user ada`
-//! names the identity, which a person's commands need. Nothing here prints a seed.
+//! names the identity, which a person's commands need. The name is a claim of the file: the server's
+//! permissions prove it ([`super::Bus::has_proven_requester`]). Nothing here prints a seed.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -85,9 +86,14 @@ impl Credentials {
     pub(super) fn requester(&self) -> Option<Requester> {
         self.role.as_ref().and_then(Role::requester)
     }
+
+    /// Whether the file names an identity of the role table.
+    pub(super) const fn has_role(&self) -> bool {
+        self.role.is_some()
+    }
 }
 
-/// The person behind a process without a key: its user at the operating system, as declared.
+/// The person behind a process without a key of its own: its user at the operating system, as declared.
 pub(super) fn local_requester() -> Requester {
     Requester { rank: Rank::Local, user: UserId::of_local(&local_user()) }
 }

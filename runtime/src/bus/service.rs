@@ -18,7 +18,7 @@ use futures_util::{FutureExt as _, StreamExt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wattle_common::codec::{self, CodecError};
-use wattle_common::subject::{Requester, Subject};
+use wattle_common::subject::{Requester, Subject, Topic};
 
 use super::{ANSWER_WITHIN, Bus, BusError, bounded};
 use crate::{clock, instance, log_count};
@@ -294,16 +294,25 @@ impl Bus {
 }
 
 impl Service {
-    /// Serves the requests to `subject` (a `Subject`, or a pattern). Every process that serves a subject
+    /// Serves the requests to `subject` (a `Subject`, or a pattern); its metadata name the payloads. Every process that serves a subject
     /// receives all its requests.
     ///
     /// # Errors
     /// If the subject is invalid.
+    #[expect(clippy::disallowed_types, reason = "async_nats takes metadata as a HashMap")]
     pub async fn endpoint(&self, subject: impl fmt::Display) -> Result<Requests, BusError> {
         let subject = subject.to_string();
         let service = self.service.as_ref();
         let service = service.ok_or_else(|| BusError::refused("serve", "the service has ended"))?;
-        let endpoint = service.endpoint_builder().name(endpoint_name(&subject)).add(&subject);
+        let payloads = Topic::of_pattern(&subject).and_then(Topic::payloads);
+        let metadata = payloads.map_or_else(HashMap::new, |(request, reply)| {
+            HashMap::from(
+                [("request", request), ("reply", reply)]
+                    .map(|(key, value)| (key.to_owned(), value.to_owned())),
+            )
+        });
+        let endpoint = service.endpoint_builder().metadata(metadata);
+        let endpoint = endpoint.name(endpoint_name(&subject)).add(&subject);
         let endpoint = bounded::sent(endpoint)
             .await?
             .map_err(|source| BusError::refused(format!("serve {subject}"), source))?;

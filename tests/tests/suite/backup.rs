@@ -70,9 +70,7 @@ async fn jobs_survive_the_loss_of_the_storage() {
     let backup = Command::new(program("wattle"))
         .arg("backup")
         .arg(&folder)
-        .env("WATTLE_NATS_URL", system.url())
-        .env("WATTLE_CLUSTER", "test")
-        .env("XDG_STATE_HOME", system.folder())
+        .envs(system.environment())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

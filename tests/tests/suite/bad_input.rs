@@ -183,7 +183,7 @@ async fn services_survive_corrupt_messages_and_a_lost_gpu() {
     let cluster = system.bus.cluster().clone();
     let mut lines = system.bus.subscribe(&Topic::NodeSummarized.pattern(&cluster)).await.unwrap();
     let invalid: [&[u8]; 4] = [b"", b"{", b"{\"node\":\"n0\"}", &[0xE5, 1, 1, 0, 255, 255, 255]];
-    let raw = wattle_tests::Raw::connect(system.url()).await;
+    let raw = wattle_tests::Raw::connect(system.url(), Some(&system.key())).await;
     for payload in invalid {
         for topic in Topic::ALL {
             let subject = topic.pattern(&cluster).replace('*', "n0");

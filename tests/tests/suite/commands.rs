@@ -57,6 +57,7 @@ const LIVE: &[&str] = &[
     "budget",
     "predictors",
     "history",
+    "page",
     "tap",
     "cancel",
 ];
@@ -266,7 +267,7 @@ const FIRST_LINE: std::time::Duration = wattle_runtime::testing::HANG;
 async fn first_line(workplace: &Workplace, text: &str, server: Option<&System>) -> String {
     let mut shell = workplace.shell(&format!("exec {text}"));
     if let Some(system) = server {
-        shell.env("WATTLE_NATS_URL", system.url()).env("WATTLE_CLUSTER", "test");
+        shell.envs(system.environment());
     }
     let mut child = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -334,12 +335,7 @@ async fn live_commands_run_in_order() {
             "top" => format!("(sleep 0.5; printf q) | script -qec '{text}' /dev/null"),
             _ => text.clone(),
         };
-        let output = workplace
-            .shell(&run)
-            .env("WATTLE_NATS_URL", system.url())
-            .env("WATTLE_CLUSTER", "test")
-            .output()
-            .unwrap();
+        let output = workplace.shell(&run).envs(system.environment()).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         // Its verdict is also about this machine, such as its disks.
         let is_verdict = words[1] == "doctor" && stdout(&output).contains("\nchecked:\n");

@@ -112,7 +112,7 @@ async fn every_example_starts_its_service_on_its_own() {
     let cluster = ClusterId::new("any").unwrap();
     let config = BusConfig::at(&server.url());
     let bus = Bus::connect_within(&config, cluster, "test", PATIENCE).await.unwrap();
-    let raw = Raw::connect(&server.url()).await;
+    let raw = Raw::connect(&server.url(), None).await;
     let mut found = BTreeSet::new();
     let mut wanted: BTreeSet<String> = SERVICES.map(|service| format!("wattle-{service}")).into();
     // The predictors are one program; each reports its name.

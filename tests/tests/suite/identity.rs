@@ -1,7 +1,7 @@
 //! Keys, permissions and TLS, as `wattle keys` generates them, on a real nats-server.
 
 mod matrix;
-mod secured;
+pub(crate) mod secured;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,14 +11,14 @@ use wattle_runtime::testing::NatsServer;
 use wattle_tests::program;
 
 /// A folder of keys for the cluster `main`, and a server that knows them.
-struct Site {
-    folder: TempDir,
-    server: NatsServer,
+pub(crate) struct Site {
+    pub(crate) folder: TempDir,
+    pub(crate) server: NatsServer,
 }
 
 impl Site {
     /// Creates keys for two nodes, two users, an operator, a monitor and a predictor.
-    async fn new(tls: bool) -> Self {
+    pub(crate) async fn new(tls: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let keys = folder.path().join("keys");
         let run = |args: &[&str]| {
@@ -52,7 +52,7 @@ impl Site {
     }
 
     /// Runs `wattle` as a person.
-    fn wattle_as(&self, role: &str, args: &[&str]) -> Output {
+    pub(crate) fn wattle_as(&self, role: &str, args: &[&str]) -> Output {
         command(args)
             .env("WATTLE_CREDENTIALS", self.seed(role))
             .env("WATTLE_CA", self.authority())
@@ -74,7 +74,7 @@ fn wattle(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-fn error_of(output: &Output) -> String {
+pub(crate) fn error_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod absent_readings;
+mod authority;
 mod backup;
 mod bad_input;
 mod book;
@@ -26,6 +27,7 @@ mod kinds;
 mod live;
 mod messages;
 mod metrics;
+mod nats_cli;
 mod node;
 mod operating;
 mod overload;

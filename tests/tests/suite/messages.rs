@@ -41,6 +41,7 @@ async fn python_line_of_each_subject_runs() {
     let output = Command::new(python)
         .arg(repository("tests/messages/try"))
         .arg(system.url())
+        .arg(system.key())
         .arg(page)
         .output();
     let output = output.unwrap();

@@ -34,7 +34,8 @@ async fn predictor_in_python_serves_a_running_job() {
         System::up(&["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo"]).await;
     let example = Command::new(python)
         .arg(repository("predictor/examples/python/predict.py"))
-        .args(["--nats", system.url(), "--cluster", "test"])
+        .args(["--nats", system.url(), "--cluster", "test", "--key"])
+        .arg(system.key())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn();

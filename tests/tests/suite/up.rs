@@ -105,6 +105,7 @@ async fn output_of_jobs_outlives_an_interrupted_up() {
         let output = Command::new(program("wattle"))
             .args(["submit", "--nats", url.trim(), "--cluster", "local", "--job", job, "--"])
             .args(["sh", "-c", script])
+            .env("XDG_STATE_HOME", folder.path().join("state"))
             .output()
             .unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())

@@ -25,11 +25,13 @@ pub(crate) const WIDTHS: [u32; 2] = [1_400, 390];
 /// WebDriver's code of the key Tab.
 const TAB: &str = "\u{e004}";
 
-/// The page's address, which `wattle up` prints.
-pub(crate) fn address(system: &System) -> String {
+/// Signs in with the address that `wattle up` prints; returns that of the page.
+pub(crate) async fn sign_in(browser: &Browser, system: &System) -> String {
     let error = system.stderr();
     let line = error.lines().find_map(|line| line.strip_prefix("web page: "));
-    line.unwrap_or_else(|| panic!("no address in {error}")).trim().to_owned()
+    let address = line.unwrap_or_else(|| panic!("no address in {error}")).trim();
+    browser.open(address).await;
+    address.split("/sign-in").next().unwrap_or_default().to_owned()
 }
 
 /// The rules of axe-core, if they are installed; otherwise a note is printed.
@@ -129,8 +131,8 @@ async fn page_is_driven_in_a_browser() {
     }
     let mut system = System::up(&["--simulated", "2x4:v100", "--rate", "60"]).await;
     let browser = Browser::start().await;
-    let address = address(&system);
-    browser.open(&address).await;
+    let address = sign_in(&browser, &system).await;
+    assert_eq!(browser.run("return location.pathname + location.search").await, "/");
     browser.until_text("main h1", "0 running, 0 queued").await;
     browser.until_text("#connection", "Live").await;
 
@@ -171,7 +173,7 @@ async fn page_is_driven_in_a_browser() {
         "search?q=z"
     );
 
-    // On a server without keys every user of this machine may act.
+    // The session of the user who started the system may act.
     browser.open(&format!("{address}/jobs/{job}")).await;
     browser.click("Cancel").await;
     browser.click("Cancel the job").await;

@@ -7,7 +7,7 @@ use wattle_runtime::testing::{Weight, turn};
 use wattle_tests::System;
 use wattle_tests::browser::{self, Browser};
 
-use crate::web::{THEMES, WIDTHS, accessibility_rules, address, check_accessibility, theme};
+use crate::web::{THEMES, WIDTHS, accessibility_rules, check_accessibility, sign_in, theme};
 
 /// WebDriver's codes of the keys Tab, Space and Enter.
 const TAB: &str = "\u{e004}";
@@ -134,7 +134,8 @@ async fn a_job_is_submitted_on_the_page_and_followed_to_its_end() {
     }
     let mut system = System::up(&["--simulated", "2x4:v100", "--rate", "60"]).await;
     let browser = Browser::start().await;
-    browser.open(&format!("{}/jobs", address(&system))).await;
+    let address = sign_in(&browser, &system).await;
+    browser.open(&format!("{address}/jobs")).await;
     browser.click("Submit a job").await;
     browser.until_text("main h1", "Submit a job").await;
     browser.until_text(".verdict-line", "The job will belong to").await;

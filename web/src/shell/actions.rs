@@ -1,11 +1,10 @@
 //! What a person may do: sign in, read a log, cancel a job, set the budget.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{ConnectInfo, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -18,8 +17,6 @@ use wattle_runtime::bus::{Bus, BusError};
 use wattle_runtime::shell::chain;
 
 use super::{Shared, guard};
-
-type Peer = ConnectInfo<SocketAddr>;
 
 pub(super) fn answer(status: StatusCode, value: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
@@ -55,18 +52,14 @@ fn described(bus: &Bus) -> Value {
     })
 }
 
-/// `GET /api/session`: the person of the session.
-pub(super) async fn session(
-    State(shared): State<Arc<Shared>>,
-    peer: Peer,
-    headers: HeaderMap,
-) -> Response {
-    let person = guard::actor(&shared, &headers, peer).map(|bus| described(&bus));
-    let keys = shared.bus.has_key();
-    answer(StatusCode::OK, &json!({ "person": person, "keys": keys }))
+/// `GET /api/session`: the person of the session, whether people have keys, and whether pages need a session.
+pub(super) async fn session(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+    let person = guard::person(&shared, &headers).map(|bus| described(&bus));
+    let (keys, required) = (shared.bus.has_own_key(), shared.config.require_sign_in);
+    answer(StatusCode::OK, &json!({ "person": person, "keys": keys, "required": required }))
 }
 
-fn cookie(value: &str, age_s: u32, is_secure: bool) -> HeaderValue {
+pub(super) fn cookie(value: &str, age_s: u32, is_secure: bool) -> HeaderValue {
     let secure = if is_secure { "; Secure" } else { "" };
     let text = format!(
         "{}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_s}{secure}",
@@ -75,7 +68,7 @@ fn cookie(value: &str, age_s: u32, is_secure: bool) -> HeaderValue {
     HeaderValue::from_str(&text).expect("ASCII")
 }
 
-fn is_https(headers: &HeaderMap) -> bool {
+pub(super) fn is_https(headers: &HeaderMap) -> bool {
     let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
     origin.is_some_and(|origin| origin.starts_with("https://"))
 }
@@ -102,6 +95,9 @@ pub(super) async fn sign_in(
 pub(super) async fn sign_out(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     if let Some(token) = guard::token(&headers) {
         shared.sessions.end(token);
+        if let Some(links) = &shared.links {
+            links.end(token);
+        }
     }
     let mut response = answer(StatusCode::OK, &json!({}));
     response.headers_mut().insert(header::SET_COOKIE, cookie("", 0, is_https(&headers)));
@@ -111,11 +107,10 @@ pub(super) async fn sign_out(State(shared): State<Arc<Shared>>, headers: HeaderM
 /// `GET /api/log`: the output of a job on a node from a byte on.
 pub(super) async fn log(
     State(shared): State<Arc<Shared>>,
-    peer: Peer,
     headers: HeaderMap,
     Query(parameters): Query<BTreeMap<String, String>>,
 ) -> Response {
-    let Some(bus) = guard::actor(&shared, &headers, peer) else { return not_signed_in() };
+    let Some(bus) = guard::person(&shared, &headers) else { return not_signed_in() };
     let get = |key: &str| parameters.get(key).map(String::as_str).unwrap_or_default();
     let (Ok(job), Ok(node)) = (JobId::new(get("job")), NodeId::new(get("node"))) else {
         return refuse(StatusCode::BAD_REQUEST, "name a job and a node");
@@ -143,11 +138,10 @@ struct Cancel {
 /// `POST /api/cancel`: cancels a job.
 pub(super) async fn cancel(
     State(shared): State<Arc<Shared>>,
-    peer: Peer,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let Some(bus) = guard::actor(&shared, &headers, peer) else { return not_signed_in() };
+    let Some(bus) = guard::person(&shared, &headers) else { return not_signed_in() };
     if bus.requester().rank == Rank::Monitor {
         return refuse(StatusCode::FORBIDDEN, "a monitor changes nothing");
     }
@@ -175,11 +169,10 @@ struct Limits {
 /// `POST /api/budget`: sets the budget.
 pub(super) async fn budget(
     State(shared): State<Arc<Shared>>,
-    peer: Peer,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let Some(bus) = guard::actor(&shared, &headers, peer) else { return not_signed_in() };
+    let Some(bus) = guard::person(&shared, &headers) else { return not_signed_in() };
     // The NATS server refuses it too, without an answer.
     if !bus.requester().may_operate() {
         return refuse(StatusCode::FORBIDDEN, "only operators set the budget");

@@ -1,9 +1,9 @@
 //! Protects the page: permitted host names, requests that change something, and their senders.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -16,8 +16,6 @@ use crate::config::Config;
 pub(super) const COOKIE: &str = "wattle_session";
 /// The header of requests that change something. Another site's page cannot set it.
 const CHANGE: HeaderName = HeaderName::from_static("x-wattle");
-/// Headers that a proxy adds.
-const FORWARDED: [&str; 3] = ["forwarded", "x-forwarded-for", "x-real-ip"];
 
 /// No content but the page's own, no script in it, and no other site around it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
@@ -100,25 +98,11 @@ pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
         .map(|c| c.1)
 }
 
-/// The connection of the signed-in person.
+/// The connection of the session's person, with which the request acts.
 pub(super) fn person(shared: &Shared, headers: &HeaderMap) -> Option<Bus> {
-    shared.sessions.get(token(headers)?)
-}
-
-/// The connection with which a request acts: the person's, or on a server without keys that of the
-/// service for requests from this machine.
-pub(super) fn actor(
-    shared: &Shared,
-    headers: &HeaderMap,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-) -> Option<Bus> {
-    if let Some(bus) = person(shared, headers) {
-        return Some(bus);
-    }
-    let host = text(headers, header::HOST).unwrap_or_default();
-    let is_direct = FORWARDED.iter().all(|name| !headers.contains_key(*name));
-    let is_local = peer.ip().is_loopback() && is_loopback(host) && is_direct;
-    (is_local && !shared.bus.has_key()).then(|| shared.bus.clone())
+    let token = token(headers)?;
+    let has_link = || shared.links.as_ref().is_some_and(|links| links.knows(token));
+    shared.sessions.get(token).or_else(|| has_link().then(|| shared.bus.clone()))
 }
 
 #[cfg(test)]
@@ -136,6 +120,7 @@ mod tests {
             hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
             permit_insecure: false,
             require_sign_in: false,
+            sign_in_file: None,
             viewers_max: 1,
             metrics: MetricsConfig::default(),
             nats: BusConfig::at("nats://127.0.0.1:4222"),

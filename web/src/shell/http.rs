@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use tokio::net::TcpListener;
 use wattle_runtime::shell::Shutdown;
 
-use super::{Shared, actions, assets, events, guard, submit};
+use super::{Shared, actions, assets, events, guard, links, submit};
 
 /// Most bytes of a request's body.
 const BODY_LEN_MAX: usize = 16 << 10;
@@ -29,6 +29,7 @@ pub(super) async fn serve(
         .route("/events", get(events::follow))
         .route("/api/content", get(events::once))
         .route("/api/session", session)
+        .route(links::PATH, get(links::sign_in))
         .route("/api/log", get(actions::log))
         .route("/api/cancel", post(actions::cancel))
         .route("/api/submit", post(submit::submit).layer(long()))

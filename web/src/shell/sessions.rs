@@ -1,6 +1,7 @@
 //! Sessions: the connection of each signed-in person to the bus, under the own key of that person.
 //!
-//! What a person may do is enforced by the NATS server. Sessions are in memory only: they end with the
+//! What a person may do is enforced by the NATS server, which also proves whose key it is: the file only
+//! claims it. Sessions are in memory only: they end with the
 //! service, after a time without use, and when the person signs out.
 
 use std::collections::BTreeMap;
@@ -44,7 +45,7 @@ impl Default for Sessions {
 }
 
 /// A token from the random source of the system.
-fn token() -> std::io::Result<String> {
+pub(super) fn random_token() -> std::io::Result<String> {
     let mut bytes = [0_u8; TOKEN_LEN];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -89,7 +90,21 @@ impl Sessions {
                     .to_owned(),
             );
         }
-        let token = token().map_err(|error| format!("no random numbers: {error}"))?;
+        match bus.has_proven_requester().await {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(
+                    "the line `# role:` of the file is not that of its key: the NATS server does \
+                            not accept the key for this person"
+                        .to_owned(),
+                );
+            }
+            Err(error) => {
+                let error = wattle_runtime::shell::chain(&error);
+                return Err(format!("it is not known whose key this is: {error}; try again"));
+            }
+        }
+        let token = random_token().map_err(|error| format!("no random numbers: {error}"))?;
         let used = clock::monotonic();
         let mut open = self.open();
         if open.len() >= SESSIONS_MAX

@@ -1,11 +1,10 @@
 //! Submits a job in the name of the signed-in person, and reviews a form that is being filled in.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{ConnectInfo, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::json;
@@ -27,12 +26,8 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The connection of the person, if it may submit jobs.
-fn submitter(
-    shared: &Shared,
-    headers: &HeaderMap,
-    peer: ConnectInfo<SocketAddr>,
-) -> Result<Bus, Box<Response>> {
-    let Some(bus) = guard::actor(shared, headers, peer) else {
+fn submitter(shared: &Shared, headers: &HeaderMap) -> Result<Bus, Box<Response>> {
+    let Some(bus) = guard::person(shared, headers) else {
         return Err(Box::new(not_signed_in()));
     };
     if bus.requester().rank == Rank::Monitor {
@@ -50,11 +45,10 @@ fn wrong(errors: &Errors) -> Response {
 /// `POST /api/submit/review` with a form: its errors and the command that it runs. Nothing is submitted.
 pub(super) async fn review(
     State(shared): State<Arc<Shared>>,
-    peer: ConnectInfo<SocketAddr>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    if let Err(refusal) = submitter(&shared, &headers, peer) {
+    if let Err(refusal) = submitter(&shared, &headers) {
         return *refusal;
     }
     match serde_json::from_slice::<Form>(&body) {
@@ -66,11 +60,10 @@ pub(super) async fn review(
 /// `POST /api/submit` with a form and the number of the submission: submits a job, once for each number.
 pub(super) async fn submit(
     State(shared): State<Arc<Shared>>,
-    peer: ConnectInfo<SocketAddr>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let bus = match submitter(&shared, &headers, peer) {
+    let bus = match submitter(&shared, &headers) {
         Ok(bus) => bus,
         Err(refusal) => return *refusal,
     };
@@ -85,7 +78,7 @@ pub(super) async fn submit(
             format!("you are signed in as {person} now; check the form, and submit it again");
         return refuse(StatusCode::CONFLICT, error);
     }
-    // Without keys a person is declared, as by `wattle submit`.
+    // Without a key of its own a person is declared, as by `wattle submit`.
     let user = (bus.requester().rank == Rank::Local).then(local_user);
     let request = match submission.request(user, clock::now()) {
         Ok(request) => request,
@@ -136,16 +129,16 @@ mod tests {
     use wattle_runtime::testing::NatsServer;
     use wattle_testkit as testkit;
 
+    use super::super::links::Links;
     use super::*;
     use crate::config::Config;
     use crate::model::Model;
 
-    const LOCAL: &str = "127.0.0.1:4000";
-    const OTHER: &str = "10.0.0.5:4000";
-
-    /// A page without sessions on a server without keys, and a placer that keeps what it receives.
+    /// A page with one session on a server without keys, and a placer that keeps what it receives.
     struct Page {
         shared: Arc<Shared>,
+        session: String,
+        _folder: tempfile::TempDir,
         received: Arc<Mutex<Vec<SubmitJob>>>,
         _server: NatsServer,
     }
@@ -177,11 +170,18 @@ mod tests {
                 hosts: Vec::new(),
                 permit_insecure: false,
                 require_sign_in: false,
+                sign_in_file: None,
                 viewers_max: 1,
                 metrics: MetricsConfig::default(),
                 nats,
             };
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("page.json");
+            let links = Links::open(&file, config.listen).unwrap();
+            let stored: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+            let session = links.begin(stored["token"].as_str().unwrap()).unwrap().unwrap();
             let shared = Arc::new(Shared {
+                links: Some(links),
                 model: Mutex::new(Model::new("main")),
                 hub: Mutex::new(super::super::hub::Hub::new(1)),
                 sessions: super::super::sessions::Sessions::default(),
@@ -191,28 +191,32 @@ mod tests {
             // The page waits for the record of a submitted job.
             let record = testkit::job_record(testkit::job_spec("sh-1f", 1), JobPhase::Queued);
             shared.model().job("sh-1f", Some(&serde_json::to_vec(&record).unwrap()));
-            Self { shared, received, _server: server }
+            Self { shared, session, _folder: folder, received, _server: server }
         }
 
-        async fn submit(&self, peer: &str, body: &str) -> (StatusCode, Value) {
-            let peer = ConnectInfo(peer.parse().unwrap());
+        /// The headers of a request from this machine with this session.
+        fn headers(session: &str) -> HeaderMap {
+            let mut headers = HeaderMap::new();
+            headers.insert("host", "127.0.0.1:8620".parse().unwrap());
+            headers.insert("cookie", format!("{}={session}", guard::COOKIE).parse().unwrap());
+            headers
+        }
+
+        async fn submit_with(&self, session: &str, body: &str) -> (StatusCode, Value) {
             let state = State(Arc::clone(&self.shared));
             let body = Bytes::copy_from_slice(body.as_bytes());
-            read(submit(state, peer, local_headers(), body).await).await
+            read(submit(state, Self::headers(session), body).await).await
         }
 
-        async fn review(&self, peer: &str, body: &str) -> (StatusCode, Value) {
-            let peer = ConnectInfo(peer.parse().unwrap());
+        async fn submit(&self, body: &str) -> (StatusCode, Value) {
+            self.submit_with(&self.session, body).await
+        }
+
+        async fn review_with(&self, session: &str, body: &str) -> (StatusCode, Value) {
             let state = State(Arc::clone(&self.shared));
             let body = Bytes::copy_from_slice(body.as_bytes());
-            read(review(state, peer, local_headers(), body).await).await
+            read(review(state, Self::headers(session), body).await).await
         }
-    }
-
-    fn local_headers() -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        headers.insert("host", "127.0.0.1:8620".parse().unwrap());
-        headers
     }
 
     async fn read(response: Response) -> (StatusCode, Value) {
@@ -230,8 +234,8 @@ mod tests {
     #[tokio::test]
     async fn without_a_session_nothing_is_submitted() {
         let page = Page::start(accepted).await;
-        assert_eq!(page.submit(OTHER, SLEEP).await.0, StatusCode::UNAUTHORIZED);
-        assert_eq!(page.review(OTHER, "{}").await.0, StatusCode::UNAUTHORIZED);
+        assert_eq!(page.submit_with("", SLEEP).await.0, StatusCode::UNAUTHORIZED);
+        assert_eq!(page.review_with("17", "{}").await.0, StatusCode::UNAUTHORIZED);
         assert!(page.received.lock().unwrap().is_empty());
     }
 
@@ -239,16 +243,17 @@ mod tests {
     async fn invalid_forms_name_the_fields_and_are_not_sent() {
         let page = Page::start(accepted).await;
         let body = r#"{"form":{"command":"a","gpus":"0","deadline":"soon"},"number":"1f"}"#;
-        let (status, value) = page.submit(LOCAL, body).await;
+        let (status, value) = page.submit(body).await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
         let expected = "invalid number of GPUs `0`: expected a number or a range, as in 4 or 1..8";
         assert_eq!(value["errors"]["gpus"], expected);
         let expected = "invalid duration `soon`: expected 90s, 45m, 12h or 3d";
         assert_eq!(value["errors"]["deadline"], expected);
         for body in ["", "[]", r#"{"form":{"user":"olga"},"number":"1f"}"#, r#"{"form":{}}"#] {
-            assert_eq!(page.submit(LOCAL, body).await.0, StatusCode::BAD_REQUEST, "{body}");
+            assert_eq!(page.submit(body).await.0, StatusCode::BAD_REQUEST, "{body}");
         }
-        let (status, value) = page.review(LOCAL, r#"{"command":"a 'b c'","gpus":"0"}"#).await;
+        let (status, value) =
+            page.review_with(&page.session, r#"{"command":"a 'b c'","gpus":"0"}"#).await;
         assert_eq!((status, &value["words"]), (StatusCode::OK, &json!(["a", "b c"])));
         assert!(value["errors"]["gpus"].is_string());
         assert!(page.received.lock().unwrap().is_empty());
@@ -261,17 +266,17 @@ mod tests {
             let form = json!({ "command": "sleep 1", "shell": true });
             json!({ "form": form, "number": "1f", "person": person }).to_string()
         };
-        let (status, value) = page.submit(LOCAL, &by("olga")).await;
+        let (status, value) = page.submit(&by("olga")).await;
         assert_eq!(status, StatusCode::CONFLICT, "{value}");
         assert!(page.received.lock().unwrap().is_empty());
         let person = page.shared.bus.requester().user.to_string();
-        assert_eq!(page.submit(LOCAL, &by(&person)).await.0, StatusCode::OK);
+        assert_eq!(page.submit(&by(&person)).await.0, StatusCode::OK);
     }
 
     #[tokio::test]
     async fn a_repetition_has_the_same_job_and_submission() {
         let page = Page::start(accepted).await;
-        let replies = tokio::join!(page.submit(LOCAL, SLEEP), page.submit(LOCAL, SLEEP));
+        let replies = tokio::join!(page.submit(SLEEP), page.submit(SLEEP));
         for (status, value) in [replies.0, replies.1] {
             assert_eq!((status, value), (StatusCode::OK, json!({ "job": "sh-1f" })));
         }
@@ -286,7 +291,7 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_has_the_words_of_the_placer() {
         let page = Page::start(|_| Reply::Refused { error: "no GPU is free".to_owned() }).await;
-        let (status, value) = page.submit(LOCAL, SLEEP).await;
+        let (status, value) = page.submit(SLEEP).await;
         assert_eq!((status, value), (StatusCode::CONFLICT, json!({ "error": "no GPU is free" })));
     }
 }

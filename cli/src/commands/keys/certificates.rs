@@ -16,8 +16,6 @@ const AUTHORITY_YEARS: i32 = 10;
 /// Validity of the server's certificate, years.
 const SERVER_YEARS: i32 = 2;
 
-/// The authority's certificate: clients name it as `ca_file`.
-const AUTHORITY: &str = "ca.pem";
 /// The authority's private key; it never leaves the folder.
 const AUTHORITY_KEY: &str = "ca.key";
 
@@ -52,7 +50,7 @@ pub(super) fn create(folder: &Folder, hosts: &[String]) -> anyhow::Result<()> {
     let key = KeyPair::generate().context("cannot create a key")?;
     let certificate = params.self_signed(&key).context("cannot create the authority")?;
     write_private(&folder.path().join(AUTHORITY_KEY), &key.serialize_pem())?;
-    write_public(&folder.server().join(AUTHORITY), &certificate.pem())?;
+    write_public(&folder.authority(), &certificate.pem())?;
     issue(folder, hosts)
 }
 

@@ -13,10 +13,10 @@ fn list(subjects: &[String]) -> String {
 }
 
 /// The text of `auth.conf` for these roles with their public keys.
-pub(super) fn configuration(
+pub(super) fn configuration<'k>(
     cluster: &ClusterId,
     server_path: &Path,
-    users: &[(Role, String)],
+    users: impl Iterator<Item = (&'k Role, &'k str)>,
 ) -> String {
     let at = |file: &str| server_path.join(file).display().to_string();
     let mut text = format!(

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use toml::{Table, Value};
+use wattle_runtime::files::{self, Access};
 
 /// The example files, by service.
 const EXAMPLES: [(&str, &str); 8] = [
@@ -43,7 +44,8 @@ pub(crate) fn write(
         put(&mut table, key, value);
     }
     let file = folder.join(format!("{name}.toml"));
-    std::fs::write(&file, toml::to_string(&table).context("cannot write TOML")?)
+    let text = toml::to_string(&table).context("cannot write TOML")?;
+    files::replace(&file, text.as_bytes(), Access::Owner)
         .with_context(|| format!("cannot write {}", file.display()))?;
     Ok(file)
 }

@@ -3,9 +3,13 @@
 //! A temporary folder is removed at the end, except the output and checkpoints of jobs, which the
 //! owners of the jobs may need. If `wattle up` fails after its services have started, the folder is
 //! kept with the logs.
+//!
+//! Write access to the folder is the right to command the system, and read access gives its key: its parts
+//! are this user's only, and a folder that another user owns or may write to is refused.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{BufRead as _, BufReader, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -14,9 +18,16 @@ use wattle_launcher::log;
 
 use crate::output::{note, usage};
 
-/// Subfolders: logs of services, their configuration, output and checkpoints of jobs, the state of services,
-/// and the addresses of their metrics.
-const PARTS: [&str; 6] = ["logs", "config", JOBS, CHECKPOINTS, "state", METRICS];
+/// Subfolders that only this user can read: the configuration of services, their state, the key, and the store
+/// of the NATS server.
+const PRIVATE: [&str; 4] = ["config", "state", KEYS, NATS];
+/// Subfolders that only this user can read unless it has permitted others: logs of services, and output and
+/// checkpoints of jobs.
+const OUTPUT: [&str; 3] = ["logs", JOBS, CHECKPOINTS];
+/// The key and what only its user may read.
+pub(crate) const KEYS: &str = "keys";
+/// The store of the NATS server.
+pub(crate) const NATS: &str = "nats";
 /// Addresses of the metrics: a file for each service, for Prometheus's `file_sd_configs`.
 pub(crate) const METRICS: &str = "metrics";
 /// Output of jobs: files `JOB.NODE.log`.
@@ -45,9 +56,18 @@ impl Folder {
             None => make_temporary(&std::env::temp_dir())?,
         };
         let cannot = |path: &Path| format!("cannot make {}", path.display());
-        for part in PARTS {
+        fs::create_dir_all(path.join(METRICS)).with_context(|| cannot(&path))?;
+        check_owner(&path)?;
+        for part in PRIVATE.into_iter().chain(OUTPUT) {
             let folder = path.join(part);
-            fs::create_dir_all(&folder).with_context(|| cannot(&folder))?;
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+            made.with_context(|| cannot(&folder))?;
+        }
+        for part in PRIVATE {
+            // An earlier version has made it readable.
+            let folder = path.join(part);
+            fs::set_permissions(&folder, Permissions::from_mode(0o700))
+                .with_context(|| format!("cannot protect {}", folder.display()))?;
         }
         let file = path.join("lock");
         let lock = File::create(&file).with_context(|| cannot(&file))?;
@@ -100,13 +120,33 @@ impl Drop for Folder {
     }
 }
 
+/// Refuses a folder that another user than this one and root can change: from its files the services take
+/// their orders and the jobs that they resume.
+fn check_owner(path: &Path) -> anyhow::Result<()> {
+    let found = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let (own, owner) = (rustix::process::geteuid().as_raw(), found.uid());
+    let shown = path.display();
+    if owner != own && owner != 0 {
+        return Err(usage(format!(
+            "{shown} belongs to the user {owner}, who could change what runs here as the user {own}: \
+             choose another --dir, or chown it"
+        )));
+    }
+    if found.mode() & 0o002 != 0 {
+        return Err(usage(format!(
+            "every user may write to {shown}: choose another --dir, or chmod o-w {shown}"
+        )));
+    }
+    Ok(())
+}
+
 /// Makes a folder with a name that no earlier `wattle up` has left.
 fn make_temporary(parent: &Path) -> anyhow::Result<PathBuf> {
     let process = std::process::id();
     for number in 0_u32.. {
         let suffix = if number == 0 { String::new() } else { format!("-{number}") };
         let path = parent.join(format!("wattle-up-{process}{suffix}"));
-        match fs::create_dir(&path) {
+        match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => {
@@ -189,6 +229,35 @@ mod tests {
         assert_eq!(entries(&root).len(), 2);
         let all = ["a", "t-1"].map(|job| JobId::new(job).unwrap());
         assert!(remove_state(&root, &all).is_empty(), "nothing is left to keep");
+    }
+
+    #[test]
+    fn only_its_user_reads_and_changes_a_folder() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("site");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        // As an earlier version has left it.
+        for part in ["config", JOBS] {
+            fs::create_dir_all(path.join(part)).unwrap();
+            fs::set_permissions(path.join(part), Permissions::from_mode(0o755)).unwrap();
+        }
+        let folder = Folder::open(Some(&path)).unwrap();
+        for part in PRIVATE.into_iter().chain(["logs", CHECKPOINTS]) {
+            assert_eq!(mode(&path.join(part)), 0o700, "{part}");
+        }
+        assert_eq!(mode(&path.join(JOBS)), 0o755, "its user may have permitted it");
+        drop(folder);
+        fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
+        let error = Folder::open(Some(&path)).err().unwrap().to_string();
+        assert!(error.contains("every user may write"), "{error}");
+        if rustix::process::geteuid().is_root() {
+            fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+            std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+            let error = Folder::open(Some(&path)).err().unwrap().to_string();
+            assert!(error.contains("belongs to the user 65534"), "{error}");
+        }
+        let temporary = Folder::open(None).unwrap();
+        assert_eq!(mode(&temporary.path), 0o700);
     }
 
     #[test]

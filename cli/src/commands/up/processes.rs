@@ -14,6 +14,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use wattle_common::env;
 use wattle_runtime::clock::wall_now;
 
 use super::{child, simulated_sleep};
@@ -85,6 +86,10 @@ impl Program {
         let child = Command::new(me)
             .args(child::arguments(std::process::id(), self.path.clone().into_os_string()))
             .args(&self.args)
+            // Their configuration has the address and the key.
+            .env_remove(env::NATS_URL)
+            .env_remove(env::CREDENTIALS)
+            .env_remove(env::CA)
             .envs(self.env.iter().map(|(key, value)| (key, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("cannot share a log file")?)

@@ -11,12 +11,13 @@ use wattle_common::messages::Reply;
 use wattle_common::subject::Topic;
 use wattle_common::{ClusterId, NodeId, Power};
 use wattle_launcher::engine::local::kill_all;
-use wattle_runtime::bus::Bus;
+use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::clock;
 
 use super::configs::{self, Overrides};
 use super::folder::METRICS;
 use super::hardware::{Hardware, Node};
+use super::keys::Keys;
 use super::processes::{Processes, Program, READY_WITHIN, find_own};
 use super::simulated_sleep::{self, Transition};
 use crate::commands::cancel::cancel;
@@ -46,8 +47,10 @@ const WALL_HEARTBEAT: Duration = Duration::from_millis(500);
 pub(crate) struct Site<'a> {
     /// The cluster.
     pub(crate) cluster: &'a ClusterId,
-    /// The bus's address.
-    pub(crate) url: &'a str,
+    /// How to reach the bus.
+    pub(crate) bus: &'a BusConfig,
+    /// The key and the files of the page.
+    pub(super) keys: &'a Keys,
     /// The policy.
     pub(crate) policy: &'a str,
     /// The bound of the energy aim; `None`: the time aim, or a budget.
@@ -84,13 +87,20 @@ impl Site<'_> {
     /// The overrides of every service; `name` is that of its configuration and log.
     fn common(&self, name: &str) -> Overrides {
         let targets = self.folder.join(METRICS).join(format!("{name}.json"));
-        vec![
+        let mut overrides = vec![
             ("cluster", Value::from(self.cluster.as_str())),
-            ("nats.url", Value::from(self.url)),
+            ("nats.url", Value::from(self.bus.url.as_str())),
             // A free port, so that several clusters run on one machine.
             ("metrics.listen", Value::from("127.0.0.1:0")),
             ("metrics.targets_file", configs::path(&targets)),
-        ]
+        ];
+        let files = [
+            ("nats.credentials_file", &self.bus.credentials_file),
+            ("nats.ca_file", &self.bus.ca_file),
+        ];
+        let files = files.into_iter().filter_map(|(key, file)| Some((key, file.as_ref()?)));
+        overrides.extend(files.map(|(key, file)| (key, configs::path(file))));
+        overrides
     }
 
     fn of_node(&self, service: &str, node: &Node) -> Overrides {
@@ -157,7 +167,11 @@ pub(crate) fn start(
         ("registry.prior_after_ms", site.ms(600_000, 2 * WALL_SILENCE)),
     ]);
     let mut web = site.common("web");
-    web.push(("listen", Value::from(format!("127.0.0.1:{}", site.port))));
+    web.extend([
+        ("listen", Value::from(format!("127.0.0.1:{}", site.port))),
+        ("require_sign_in", Value::from(true)),
+        ("sign_in_file", configs::path(&site.keys.page())),
+    ]);
     let mut services =
         vec![("placer", "placer", placer), ("registry", "registry", registry), ("web", "web", web)];
     for name in PREDICTORS {
@@ -222,7 +236,7 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
         ("checkpoint_grace_ms", site.ms(120_000, Duration::from_secs(5))),
         ("terminate_grace_ms", site.ms(10_000, Duration::from_secs(2))),
         ("stop_jobs_at_exit", Value::from(true)),
-        // All services are this user's.
+        // All services are this user's, and only this user submits.
         ("job_user", Value::from("service")),
     ]);
     let agent_state = state.join(format!("power-agent-{}", node.id));

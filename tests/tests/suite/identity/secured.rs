@@ -27,7 +27,7 @@ const SERVICES: [(&str, &str, &str); 7] = [
     ("web", "web", "web"),
 ];
 
-struct Services {
+pub(crate) struct Services {
     children: BTreeMap<&'static str, Child>,
     folder: PathBuf,
     _clock: SimulatedClock,
@@ -67,7 +67,7 @@ fn configuration(site: &Site, name: &str, key: &str, folder: &Path) -> String {
     table.to_string()
 }
 
-fn start(site: &Site) -> Services {
+pub(crate) fn start(site: &Site) -> Services {
     let folder = site.folder.path().join("services");
     std::fs::create_dir_all(&folder).unwrap();
     let state = folder.join("n0.state");
@@ -200,7 +200,10 @@ async fn job_runs_under_permissions_and_belongs_to_its_owner() {
     // No process has violated a permission; services that start before the placer try to create storage.
     let log = site.server.log();
     let violations: Vec<&str> = log.lines().filter(|line| line.contains("Violation")).collect();
-    let expected = |line: &str| line.contains("STREAM.CREATE");
+    let forged = ["operator.olga", "user.bob", "monitor.mona"];
+    let is_forged =
+        |line: &str| forged.iter().any(|person| line.contains(&format!("job.requested.{person}")));
+    let expected = |line: &str| line.contains("STREAM.CREATE") || is_forged(line);
     assert!(violations.iter().all(|line| expected(line)), "{violations:#?}");
     for child in services.children.values() {
         kill(child.id(), "TERM");
@@ -245,6 +248,17 @@ async fn check_page(site: &Site, services: &Services) {
     let service = std::fs::read_to_string(site.seed("placer")).unwrap();
     let refused = http(port, "POST", "/api/session", &own, &service).await.unwrap();
     assert!(refused.status == 403 && refused.body.contains("not one of a person"), "{refused:?}");
+
+    // What a file claims is neither accepted nor logged.
+    let own_key = std::fs::read_to_string(site.seed("user-ada")).unwrap();
+    for claim in ["operator olga", "user bob", "monitor mona"] {
+        let forged = own_key.replace("# role: user ada", &format!("# role: {claim}"));
+        let refused = http(port, "POST", "/api/session", &own, &forged).await.unwrap();
+        let is_refused = refused.status == 403 && refused.body.contains("is not that of its key");
+        assert!(is_refused, "{claim}: {refused:?}");
+    }
+    let log = std::fs::read_to_string(services.folder.join("web.log")).unwrap();
+    assert!(!log.contains("signed in"), "{log}");
 
     let sign_in = async |person: &str| {
         let key = std::fs::read_to_string(site.seed(person)).unwrap();
