@@ -181,9 +181,9 @@ fn check_faults(driver: &mut dyn Driver, fault: impl Fn(&[&str])) {
 
 /// A reading that a GPU lacks costs that reading only: it is absent, not zero, and the GPU works.
 fn check_lacking(driver: &mut dyn Driver, fault: impl Fn(&[&str])) {
+    type Absent = fn(&GpuReading) -> bool;
     let (info, all) = (driver.info(0).unwrap(), driver.read(0).unwrap());
     assert!(all.power_instant.is_some() && all.energy_module.is_none() && !all.has_no_meter);
-    type Absent = fn(&GpuReading) -> bool;
     let lacks: [(&str, Absent); 8] = [
         ("memory", |read| read.memory_used_mib.is_none() && read.memory_free_mib.is_none()),
         ("energy", |read| read.energy_total.is_none()),
