@@ -25,6 +25,7 @@ mod quantity;
 mod sacct;
 mod summaries;
 mod takeover;
+mod verdict;
 mod wait;
 
 use std::process::ExitCode;

@@ -12,6 +12,7 @@
 
 mod changes;
 mod claim;
+mod clusters;
 mod config;
 mod connect;
 mod credentials;

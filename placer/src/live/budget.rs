@@ -429,7 +429,7 @@ impl Spending {
     }
 
     /// The status of the budget in force.
-    fn status(
+    pub(super) fn status(
         &self,
         now: Timestamp,
         nodes: &Nodes,

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use wattle_common::ClusterId;
-use wattle_runtime::bus::{Bus, BusConfig};
+use wattle_runtime::bus::{Bus, BusConfig, BusError};
 
 use super::processes::{Processes, Program, READY_WITHIN};
-use crate::output::usage;
+use crate::output::{usage, usage_chain};
 
 /// Starts a server with its streams in `store` and this additional environment; returns its address.
 pub(crate) fn start(
@@ -24,9 +24,25 @@ pub(crate) fn start(
 
 /// Connects to the server at `url`, waiting for it to answer.
 pub(crate) async fn connect(url: &str, cluster: &ClusterId) -> anyhow::Result<Bus> {
-    Bus::connect_within(&BusConfig::at(url), cluster.clone(), "wattle-up", READY_WITHIN)
-        .await
-        .with_context(|| format!("no NATS server answers at {url}"))
+    let connected =
+        Bus::connect_within(&BusConfig::at(url), cluster.clone(), "wattle-up", READY_WITHIN).await;
+    match connected {
+        // These errors have their own remedy.
+        Err(error @ (BusError::Address { .. } | BusError::PasswordInAddress { .. })) => {
+            Err(usage_chain(error))
+        }
+        connected => connected.with_context(|| format!("no NATS server answers at {url}")),
+    }
+}
+
+/// An error if another program listens on the port of the web page.
+pub(super) fn require_free(port: u16) -> anyhow::Result<()> {
+    match std::net::TcpListener::bind(("127.0.0.1", port)) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(usage(format!(
+            "--port {port} cannot be used: {error}; give another port, or omit --port for a free one"
+        ))),
+    }
 }
 
 /// A free port. It is chosen once, so that a restarted server has the same address.
