@@ -8,18 +8,19 @@ use wattle_common::duration::span;
 use wattle_common::{Budget, Power};
 
 use crate::output::usage;
+use crate::quantity::number;
 
 /// The budget options.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct BudgetOptions {
     /// Energy budget per window, whole nodes
-    #[arg(long, value_name = "KWH")]
+    #[arg(long, value_name = "KWH", value_parser = |text: &str| number::<f64>(text, "kWh"))]
     pub energy_kwh: Option<f64>,
     /// Carbon budget per window; needs a carbon intensity series
-    #[arg(long, value_name = "KG")]
+    #[arg(long, value_name = "KG", value_parser = |text: &str| number::<f64>(text, "kg"))]
     pub carbon_kg: Option<f64>,
     /// Power limit at every instant, whole nodes
-    #[arg(long, value_name = "KW")]
+    #[arg(long, value_name = "KW", value_parser = |text: &str| number::<f64>(text, "kW"))]
     pub power_kw: Option<f64>,
     /// Length of a window: 90m, 24h, 7d [default: 24h]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]

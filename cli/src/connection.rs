@@ -167,6 +167,7 @@ impl Connection {
                  `wattle keys add user NAME` writes it",
             ));
         }
+        require_cluster(&bus).await?;
         Ok(bus)
     }
 
@@ -219,7 +220,8 @@ impl Connection {
             }
             // These errors have their own remedy.
             Err(
-                error @ (BusError::PasswordInAddress { .. }
+                error @ (BusError::Address { .. }
+                | BusError::PasswordInAddress { .. }
                 | BusError::Insecure { .. }
                 | BusError::File { .. }),
             ) => Err(usage_chain(error)),
@@ -227,6 +229,26 @@ impl Connection {
             Err(error) => Err(error).context(format!("no connection; {remedy}")),
         }
     }
+}
+
+/// An error if the server has other clusters and not this one. A key has the permissions of one cluster and lists
+/// none.
+pub(crate) async fn require_cluster(bus: &Bus) -> anyhow::Result<()> {
+    if bus.has_key() {
+        return Ok(());
+    }
+    // Without an answer the command itself has the error.
+    let Ok(known) = bus.clusters().await else { return Ok(()) };
+    if known.is_empty() || known.contains(bus.cluster()) {
+        return Ok(());
+    }
+    let known: Vec<&str> = known.iter().map(ClusterId::as_str).collect();
+    Err(usage(format!(
+        "no cluster `{}` on the NATS server at {}; it has {}: name one with --cluster or WATTLE_CLUSTER",
+        bus.cluster(),
+        bus.url(),
+        known.join(", ")
+    )))
 }
 
 /// Whether a process listens at an address `nats://HOST:PORT`.

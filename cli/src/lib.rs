@@ -26,6 +26,7 @@ mod quantity;
 mod sacct;
 mod summaries;
 mod takeover;
+mod verdict;
 mod wait;
 
 use std::process::ExitCode;

@@ -3,11 +3,12 @@
 //! Data goes to stdout, notes and errors to stderr. Colour is used only on a terminal without
 //! `NO_COLOR`, and never carries information by itself.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
+pub use wattle_common::text::shown;
+use wattle_common::text::{shown_but, shown_json};
 use wattle_runtime::shell::chain;
 
 use crate::quantity::{WIDTH, shorten};
@@ -45,43 +46,17 @@ impl fmt::Display for Exit {
 }
 impl std::error::Error for Exit {}
 
-/// The colours of this command's own output.
-const COLOURS: [&str; 4] = ["\x1b[0m", "\x1b[1m", "\x1b[31m", "\x1b[36m"];
-
-/// The text with control characters escaped: names, commands and messages of jobs and nodes may contain
-/// them, and a terminal would obey them. Line breaks, tabs and [`COLOURS`] stay.
-fn visible(text: &str) -> Cow<'_, str> {
-    let is_hidden = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    if !text.contains(is_hidden) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
-        let colour = COLOURS.into_iter().find(|colour| rest.starts_with(colour));
-        let length = match colour {
-            Some(colour) => {
-                shown.push_str(colour);
-                colour.len()
-            }
-            None if is_hidden(c) => {
-                shown.extend(c.escape_debug());
-                c.len_utf8()
-            }
-            None => {
-                shown.push(c);
-                c.len_utf8()
-            }
-        };
-        rest = &rest[length..];
-    }
-    Cow::Owned(shown)
+/// Prints text to stdout; what a terminal would obey is shown ([`wattle_common::text`]). A closed pipe is an error
+/// for the caller to pass on.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    print_styled(&shown(text))
 }
 
-/// Prints text to stdout. A closed pipe is an error for the caller to pass on.
-pub fn print(text: &str) -> anyhow::Result<()> {
+/// Prints text with colours of this program to stdout. The caller has applied [`wattle_common::text`] to the text of
+/// others in it, as [`Table`] does to its cells.
+pub fn print_styled(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(visible(text).as_bytes())?;
+    out.write_all(text.as_bytes())?;
     if !text.ends_with('\n') {
         out.write_all(b"\n")?;
     }
@@ -91,20 +66,25 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 
 /// Prints one JSON document.
 pub fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    print(&serde_json::to_string_pretty(value)?)
+    print_styled(&shown_json(&serde_json::to_string_pretty(value)?))
 }
 
 /// Prints a note to stderr.
 pub fn note(text: &str) {
+    note_after("", text);
+}
+
+/// Prints a note to stderr after a styled word of this program.
+fn note_after(styled: &str, text: &str) {
     // A closed stderr is no reason to stop.
-    let _ = writeln!(io::stderr().lock(), "{}", visible(text));
+    let _ = writeln!(io::stderr().lock(), "{styled}{}", shown(text));
 }
 
 /// Replaces the current line of the terminal on stderr. Text beyond the terminal's width is cut, not
 /// wrapped.
 pub fn replace_line(text: &str) {
     let mut err = io::stderr().lock();
-    let _ = write!(err, "\r\x1b[K\x1b[?7l{text}\x1b[?7h");
+    let _ = write!(err, "\r\x1b[K\x1b[?7l{}\x1b[?7h", shown(text));
     let _ = err.flush();
 }
 
@@ -112,7 +92,7 @@ pub fn replace_line(text: &str) {
 pub fn print_error(error: &anyhow::Error) {
     let red = if colour(&io::stderr()) { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
     let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
-    note(&format!("{}error:{} {}", red.0, red.1, chain.join(": ")));
+    note_after(&format!("{}error:{} ", red.0, red.1), &chain.join(": "));
 }
 
 /// Whether the error is a closed pipe on stdout (`wattle jobs | head -1`).
@@ -146,10 +126,38 @@ impl Table {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row with one cell per column.
+    /// Adds a row with one cell per column. Text of others in a cell is shown and not obeyed.
     pub fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(cells);
+        let safe = |cell: String| shown_but(&cell, |_| false).into_owned();
+        self.rows.push(cells.into_iter().map(safe).collect());
+    }
+
+    /// The width of a line.
+    fn width(&self) -> usize {
+        let widths = self.widths();
+        widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)
+    }
+
+    /// Without the columns after the first `kept` that have no content, and without the last ones while a line is
+    /// wider than `width`.
+    pub fn narrowed(mut self, kept: usize, width: usize) -> Self {
+        let is_empty =
+            |rows: &[Vec<String>], column: usize| rows.iter().all(|row| row[column].is_empty());
+        for column in (kept..self.columns.len()).rev() {
+            if is_empty(&self.rows, column) {
+                self.remove(column);
+            }
+        }
+        while self.columns.len() > kept && self.width() > width {
+            self.remove(self.columns.len() - 1);
+        }
+        self
+    }
+
+    fn remove(&mut self, column: usize) {
+        self.columns.remove(column);
+        self.rows.iter_mut().for_each(|row| drop(row.remove(column)));
     }
 
     /// The width of each column.
@@ -167,8 +175,7 @@ impl Table {
     /// eight.
     pub fn fit(mut self, column: usize, width: usize) -> Self {
         let widths = self.widths();
-        let line = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
-        let limit = widths[column].saturating_sub(line.saturating_sub(width)).max(8);
+        let limit = widths[column].saturating_sub(self.width().saturating_sub(width)).max(8);
         for row in &mut self.rows {
             row[column] = shorten(&row[column], limit);
         }
@@ -204,7 +211,7 @@ impl Table {
 
     /// Prints the table to stdout.
     pub fn print(&self) -> anyhow::Result<()> {
-        print(&self.render(colour(&io::stdout())))
+        print_styled(&self.render(colour(&io::stdout())))
     }
 }
 
@@ -221,13 +228,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_are_shown_and_not_obeyed() {
-        let plain = "a\tb\nc: 250 W \u{e9}";
-        assert_eq!(visible(plain), plain);
-        let table = "\x1b[1mJOB\x1b[0m\nx";
-        assert_eq!(visible(table), table);
-        let hostile = "n\x1b]0;title\x07\x1b[2J\r\u{9b}31m";
-        assert_eq!(visible(hostile), "n\\u{1b}]0;title\\u{7}\\u{1b}[2J\\r\\u{9b}31m");
+    fn cells_show_what_a_terminal_would_obey() {
+        let mut table = Table::new(&[("job", Align::Left), ("program", Align::Left)]);
+        table.row(vec!["a".into(), "sh \x1b[31mred\x1b[0m\nnext\u{9b}2J\u{202e}gpj".into()]);
+        let plain = table.render(false);
+        assert!(!plain.contains(|c: char| c.is_control() && c != '\n'), "{plain:?}");
+        assert_eq!(plain.lines().count(), 2, "{plain}");
+        let styled = table.render(true);
+        assert_eq!(styled.matches('\x1b').count(), 2, "only the heading is styled: {styled:?}");
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_are_left_out() {
+        let columns = ["job", "a", "b", "c"].map(|name| (name, Align::Left));
+        let mut table = Table::new(&columns);
+        table.row(["name", "1234567890", "", "12345"].map(str::to_owned).to_vec());
+        let first = |table: Table| table.render(false).lines().next().unwrap().to_owned();
+        let at = |width| {
+            let mut same = Table::new(&columns);
+            same.rows.clone_from(&table.rows);
+            first(same.narrowed(1, width))
+        };
+        assert_eq!(at(23), "job   a           c", "b has no content");
+        assert_eq!((at(22).as_str(), at(16).as_str()), ("job   a", "job   a"));
+        assert_eq!((at(15).as_str(), at(2).as_str()), ("job", "job"));
     }
 
     #[test]

@@ -78,6 +78,19 @@ pub(crate) fn clock(span: Duration) -> String {
     }
 }
 
+/// Parses a number whose unit is in the name of its option, for `value_parser`.
+///
+/// # Errors
+/// For a text that is not a number; one with a unit is named as such.
+pub(crate) fn number<T: std::str::FromStr>(text: &str, unit: &str) -> Result<T, String> {
+    text.parse().map_err(|_| {
+        let digits = text.trim_end_matches(|c: char| c.is_alphabetic() || c.is_whitespace());
+        let has_unit = digits.len() < text.len() && digits.parse::<f64>().is_ok();
+        let example = if has_unit { digits } else { "120" };
+        format!("expected a number of {unit} without a unit, as in {example}")
+    })
+}
+
 /// The first `width` characters of a text; a cut is marked by `…`.
 pub(crate) fn shorten(text: &str, width: usize) -> String {
     if text.chars().count() <= width {

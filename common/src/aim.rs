@@ -51,16 +51,14 @@ pub enum AimError {
     #[error("no aim `{0}`: give time, energy or budget")]
     Name(String),
     /// A bound that is not a share.
-    #[error(
-        "invalid slowdown `{0}`: give a percentage or a share from 0 to 1000 %, as in 5% or 0.05"
-    )]
+    #[error("invalid slowdown `{0}`: give 0% to 100%, or a share from 0 to 1, as in 5% or 0.05")]
     Slowdown(String),
 }
 
 /// A bound on the increase of completion time, as a share: `5%` and `0.05` are both 0.05.
 ///
 /// # Errors
-/// [`AimError::Slowdown`] if the text is not a number from 0 to 10, or from 0 to 1000 with a per cent sign.
+/// [`AimError::Slowdown`] if the text is not a number from 0 to 1, or from 0 to 100 with a per cent sign.
 pub fn parse_slowdown(text: &str) -> Result<f64, AimError> {
     let invalid = || AimError::Slowdown(text.to_owned());
     let (number, unit) = match text.trim().strip_suffix('%') {
@@ -68,7 +66,7 @@ pub fn parse_slowdown(text: &str) -> Result<f64, AimError> {
         None => (text, 1.0),
     };
     let share = number.trim().parse::<f64>().map_err(|_| invalid())? / unit;
-    if (0.0..=10.0).contains(&share) { Ok(share) } else { Err(invalid()) }
+    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(invalid()) }
 }
 
 #[cfg(test)]
@@ -81,7 +79,8 @@ mod tests {
         assert_eq!(parse_slowdown("5%").unwrap(), 0.05);
         assert_eq!(parse_slowdown("0.05").unwrap(), 0.05);
         assert_eq!(parse_slowdown(" 0 % ").unwrap(), 0.0);
-        for text in ["", "%", "-1%", "5 percent", "nan", "inf", "50"] {
+        assert_eq!(parse_slowdown("100%").unwrap(), 1.0);
+        for text in ["", "%", "-1%", "5 percent", "nan", "inf", "50", "150%", "1.5"] {
             let error = parse_slowdown(text).unwrap_err().to_string();
             assert!(error.contains(&format!("`{text}`")), "{error}");
         }

@@ -71,21 +71,30 @@ pub fn span(seconds: f64) -> String {
 
 /// Why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid duration `{0}`: expected 90s, 45m, 12h or 3d")]
-pub struct SpanError(String);
+pub enum SpanError {
+    /// A number alone: its unit would be a guess.
+    #[error("duration `{0}` has no unit: give {0}s, {0}m, {0}h or {0}d")]
+    NoUnit(String),
+    /// Another text.
+    #[error("invalid duration `{0}`: expected 90s, 45m, 12h or 3d")]
+    Invalid(String),
+}
 
-/// Parses `90s`, `45m`, `12h`, `3d`, or plain seconds.
+/// Parses `90s`, `45m`, `12h` or `3d`.
 ///
 /// # Errors
 /// If the text is not a duration that is positive and shorter than 10^10 seconds.
 pub fn parse_span(text: &str) -> Result<Duration, SpanError> {
-    let wrong = || SpanError(text.to_owned());
+    let wrong = || SpanError::Invalid(text.to_owned());
     let (number, seconds) = match text.char_indices().last() {
         Some((at, 's')) => (&text[..at], 1.0),
         Some((at, 'm')) => (&text[..at], 60.0),
         Some((at, 'h')) => (&text[..at], 3_600.0),
         Some((at, 'd')) => (&text[..at], 86_400.0),
-        _ => (text, 1.0),
+        _ if text.parse::<f64>().is_ok_and(|number| number > 0.0 && number.is_finite()) => {
+            return Err(SpanError::NoUnit(text.to_owned()));
+        }
+        _ => return Err(wrong()),
     };
     let number: f64 = number.parse().map_err(|_| wrong())?;
     if !(number > 0.0 && number * seconds < 1e10) {
@@ -102,8 +111,11 @@ mod tests {
     fn durations_are_parsed() {
         assert_eq!(parse_span("90s"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_span("1.5h"), Ok(Duration::from_secs(5_400)));
-        assert_eq!(parse_span("30"), Ok(Duration::from_secs(30)));
-        for wrong in ["", "h", "-3h", "0s", "soon", "nan", "1e300d"] {
+        for bare in ["30", "10", "1.5", "86400"] {
+            let error = parse_span(bare).unwrap_err().to_string();
+            assert!(error.contains("no unit") && error.contains(&format!("{bare}m")), "{error}");
+        }
+        for wrong in ["", "h", "-3h", "0s", "soon", "nan", "1e300d", "-10", "inf"] {
             assert!(parse_span(wrong).is_err(), "{wrong}");
         }
     }

@@ -308,6 +308,12 @@ impl JobPhase {
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Finished | Self::Failed | Self::Cancelled)
     }
+
+    /// Whether the job holds GPUs.
+    #[must_use]
+    pub const fn has_gpus(self) -> bool {
+        matches!(self, Self::Starting | Self::Running | Self::Stopping)
+    }
 }
 
 impl fmt::Display for JobPhase {

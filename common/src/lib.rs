@@ -26,10 +26,12 @@ pub mod progress;
 pub mod raised_alarms;
 pub mod rng;
 pub mod subject;
+pub mod text;
 pub mod time;
 pub mod topology;
 pub mod total;
 pub mod units;
+pub mod verdict;
 
 pub use aim::Aim;
 pub use budget::Budget;

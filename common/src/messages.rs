@@ -36,7 +36,7 @@ pub use budget::{AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySe
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use gpu_health::{GpuCondition, GpuConditionKind, GpuHealth, MemoryRepair};
 pub use grid::{Accounting, GridStatus, InUse, Origin, PriceSeries, SignalStatus};
-pub use job_record::{JobRecord, LeftSizeRecord, Prediction, RecordedReason, RestartRecord};
+pub use job_record::{JobRecord, Late, LeftSizeRecord, Prediction, RecordedReason, RestartRecord};
 pub use jobs::{JobCounts, JobList, JobsReply, ReadJobs};
 pub use ledger::{JobEnergy, LedgerEntry, UnknownCause, UnknownEnergy};
 pub use node_fault::{NodeFault, NodeFaultKind};

@@ -23,7 +23,7 @@ use wattle_common::bounds::{OrderRefused, OrderVersion, check_order};
 use wattle_common::messages::{
     DesiredJob, LaunchReport, LaunchState, LaunchedJob, NodeDesired, NodeFault,
 };
-use wattle_common::{Machine, NodeId, Timestamp};
+use wattle_common::{Machine, NodeId, RaisedAlarms, Timestamp};
 
 use self::entry::{Entry, State, launched};
 use self::health::Health;
@@ -31,6 +31,9 @@ use crate::{Config, Fault, Found, Outcome, Run, RunSpec, Status, StopStage};
 
 /// Most ended runs in a report to an older store: about 300 kB.
 const ENDED_REPORTED_MAX: usize = 1_000;
+
+/// Most refused orders that are remembered, so that each raises one alarm.
+const REFUSED_MAX: usize = 64;
 
 /// An input of the launcher.
 #[derive(Clone, Debug)]
@@ -84,8 +87,8 @@ pub struct Launcher {
     instance: String,
     config: Config,
     obeyed: Option<OrderVersion>,
-    /// The last refused generation, so that a repeated one raises one alarm.
-    refused: Option<u64>,
+    /// The generations refused lately, so that repeated ones raise one alarm each.
+    refused: RaisedAlarms<u64>,
     desired: Option<NodeDesired>,
     runs: BTreeMap<Run, Entry>,
     /// Desired jobs that were not given to the engine, and their reports.
@@ -109,7 +112,7 @@ impl Launcher {
             instance: String::new(),
             config,
             obeyed: state.obeyed,
-            refused: None,
+            refused: RaisedAlarms::new(REFUSED_MAX),
             desired: None,
             unstarted: BTreeMap::new(),
             retired: false,
@@ -154,7 +157,7 @@ impl Launcher {
             matches!(refused, OrderRefused::Outdated { generation, .. } if generation < obeyed.generation)
         });
         if matches!(refused, OrderRefused::OutOfBounds(_))
-            && self.refused.replace(desired.generation) != Some(desired.generation)
+            && self.refused.is_new(now, &desired.generation)
         {
             out.push(Action::Alarm(refused));
         }

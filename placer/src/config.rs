@@ -173,9 +173,9 @@ impl Config {
                 return Err(format!("{key} must be greater than 0"));
             }
         }
-        if !(0.0..=10.0).contains(&self.max_slowdown) {
+        if !(0.0..=1.0).contains(&self.max_slowdown) {
             return Err(format!(
-                "max_slowdown = {}: give a share from 0 to 10, as in 0.05 for 5 %",
+                "max_slowdown = {}: give a share from 0 to 1, as in 0.05 for 5 %",
                 self.max_slowdown
             ));
         }

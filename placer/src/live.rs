@@ -59,10 +59,10 @@ mod planning;
 mod restarts;
 mod restore;
 mod site_jobs;
+mod verdict;
 
 use std::sync::Arc;
 
-use wattle_common::job::JobPhase;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, GridStatus, JobProgressed,
     JobRecord, LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SubmitJob,
@@ -82,6 +82,7 @@ use job_records::JobRecords;
 use nodes::Nodes;
 use outbox::Outbox;
 use planning::Rounds;
+use verdict::{Seen, Verdict};
 
 pub use restore::PersistedState;
 
@@ -178,6 +179,7 @@ pub struct Placer {
     spending: Spending,
     grid: GridSignals,
     rounds: Rounds,
+    verdict: Verdict,
     outbox: Outbox,
     tick_at: Timestamp,
 }
@@ -200,6 +202,7 @@ impl Placer {
             spending: Spending::new(&config),
             grid: GridSignals::new(&config.grid, now),
             rounds: Rounds::new(config.round_delay(), now),
+            verdict: Verdict::default(),
             outbox: Outbox::new(),
             tick_at: now,
             config,
@@ -379,12 +382,11 @@ impl Placer {
         }
         jobs.store_noted(now);
         turn.outbox.plan_soon();
+        let Self { controller, jobs, nodes, spending, verdict, outbox, .. } = self;
+        let (status, aim) = (spending.status(now, nodes, controller), controller.aim_status());
+        let (budget, status, aim) = (spending.record(), status.as_ref(), aim.as_ref());
+        verdict.look(jobs.all(), Seen { now, budget, status, aim }, outbox);
     }
-}
-
-/// Whether a job of this phase holds GPUs.
-const fn has_gpus(phase: JobPhase) -> bool {
-    matches!(phase, JobPhase::Starting | JobPhase::Running | JobPhase::Stopping)
 }
 
 impl Machine for Placer {

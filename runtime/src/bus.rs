@@ -14,6 +14,7 @@
 mod bounded;
 mod changes;
 mod claim;
+mod clusters;
 mod config;
 mod connect;
 mod copies;

@@ -12,6 +12,7 @@ pub mod files;
 pub mod instance;
 mod log_count;
 mod log_limit;
+mod log_lines;
 pub mod metrics;
 pub mod orders;
 pub mod server;

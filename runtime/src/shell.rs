@@ -25,11 +25,13 @@ pub fn start_logging() {
         Ok(filter) => (filter, None),
         Err(error) => (EnvFilter::new(LOG_DEFAULT), Some(error)),
     };
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let terminal = std::io::stderr().is_terminal();
+    let lines = crate::log_lines::LogLines::new(std::io::stderr, !terminal);
+    let lines = tracing_subscriber::fmt::layer().with_writer(lines);
     let limit = crate::log_limit::limit();
     let registry = tracing_subscriber::registry().with(filter).with(crate::log_count::CountLines);
-    let started = if std::io::stderr().is_terminal() {
-        registry.with(lines.with_target(false).with_filter(limit)).try_init()
+    let started = if terminal {
+        registry.with(lines.with_target(false).with_ansi(false).with_filter(limit)).try_init()
     } else {
         registry.with(lines.json().flatten_event(true).with_filter(limit)).try_init()
     };

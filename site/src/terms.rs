@@ -112,7 +112,7 @@ impl Terms {
             "workload" | "project" => "1 to 64 letters, digits, - and _",
             "deadline" => "a time as 2026-12-01T08:00, 2026-12-01T08:00Z or 2026-12-01T08:00+01:00",
             "slack" => "a number with s, m, h or d, as slack=4h",
-            "max-slowdown" => "a percentage, as max-slowdown=5%",
+            "max-slowdown" => "a percentage from 0 to 100, as max-slowdown=5%",
             _ => "no value",
         };
         let wrong = || wrong(form(key));
@@ -154,7 +154,7 @@ fn milliseconds(text: &str) -> Option<u64> {
 /// `5%`, at most a thousand times as slow.
 fn permille(text: &str) -> Option<u32> {
     let percent = decimal(text.strip_suffix('%')?)?;
-    (percent <= 100_000.0).then_some((percent * 10.0).round() as u32)
+    (percent <= 100.0).then_some((percent * 10.0).round() as u32)
 }
 
 /// A decimal number without sign and exponent.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use wattle_common::job::{GpuRequest, JobPhase};
-use wattle_common::messages::{JobRecord, JobSummary, NodeSummary, ReachedLimit};
+use wattle_common::messages::{JobCounts, JobRecord, JobSummary, Late, NodeSummary, ReachedLimit};
 use wattle_common::{Energy, NodeId, Power, Timestamp};
 
 use crate::Summaries;
@@ -26,6 +26,13 @@ pub struct JobView {
     pub done: Option<f64>,
     /// Remaining run time without waiting, milliseconds.
     pub rest_ms: Option<u64>,
+    /// Time with GPUs until now or its end, milliseconds.
+    pub ran_ms: Option<u64>,
+    /// Time without GPUs from its submission until now or its end, milliseconds.
+    pub waited_ms: Option<u64>,
+    /// How late it is.
+    #[serde(skip)]
+    pub late: Option<Late>,
 }
 
 impl JobView {
@@ -38,13 +45,16 @@ impl JobView {
     /// As [`Self::new`], with the summaries of those nodes only that may have energy of the job.
     #[must_use]
     pub fn on(record: JobRecord, summaries: &[&NodeSummary], now: Timestamp) -> Self {
-        let rest = rest(&record, now).map(|rest| rest.as_millis() as u64);
+        let ms = |span: Duration| span.as_millis() as u64;
         Self {
             power_mw: power(&record, summaries),
             energy_mj_total: energy(&record, summaries),
             unmetered_ms_total: unmetered_ms(&record, summaries),
-            done: done(&record, now),
-            rest_ms: rest,
+            done: record.done(now),
+            rest_ms: record.rest(now).map(ms),
+            ran_ms: record.ran(now).map(ms),
+            waited_ms: record.waited(now).map(ms),
+            late: record.late(now),
             record,
         }
     }
@@ -104,21 +114,29 @@ impl JobView {
         }
     }
 
-    /// Time since its first start, until its end.
-    pub fn ran(&self, now: Timestamp) -> Option<Duration> {
-        let end = self.record.ended_at_us.unwrap_or(now);
-        self.record.started_at_us.map(|start| end.since(start))
+    /// Time with GPUs, summed over its starts; `None`: it has not held any.
+    pub fn ran(&self) -> Option<Duration> {
+        self.ran_ms.map(Duration::from_millis)
     }
 
-    /// Time from its submission to its first start.
-    pub fn waited(&self, now: Timestamp) -> Duration {
-        let end = self.record.ended_at_us.unwrap_or(now);
-        self.record.started_at_us.unwrap_or(end).since(self.record.spec.submitted_at_us)
+    /// Time without GPUs from its submission to its end; `None`: not known.
+    pub fn waited(&self) -> Option<Duration> {
+        self.waited_ms.map(Duration::from_millis)
+    }
+
+    /// The time to its deadline, or how late it is: `2:00:00`, `late 0:45`; `time` formats a duration.
+    pub fn deadline(&self, now: Timestamp, time: impl Fn(Duration) -> String) -> Option<String> {
+        let deadline = self.record.spec.deadline_at_us?;
+        match self.late {
+            Some(Late::Passed(by)) => Some(format!("late {}", time(by))),
+            Some(Late::Predicted(_)) => Some(format!("{} (missed)", time(deadline.since(now)))),
+            None => (!self.record.phase.is_final()).then(|| time(deadline.since(now))),
+        }
     }
 
     /// Whether its processes may draw power.
     pub fn is_running(&self) -> bool {
-        runs(self.record.phase)
+        self.record.phase.has_gpus()
     }
 }
 
@@ -127,14 +145,30 @@ const fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-/// Whether a job of this phase holds GPUs.
-const fn runs(phase: JobPhase) -> bool {
-    matches!(phase, JobPhase::Starting | JobPhase::Running | JobPhase::Stopping)
+/// The number of jobs in each phase, in one line: `3 running, 1 starting, 1 queued`. Running and queued jobs are
+/// named also where there are none.
+#[must_use]
+pub fn counts(counts: &JobCounts) -> String {
+    let always = [JobPhase::Running, JobPhase::Queued];
+    let words = [
+        JobPhase::Running,
+        JobPhase::Starting,
+        JobPhase::Stopping,
+        JobPhase::Queued,
+        JobPhase::Finished,
+        JobPhase::Failed,
+        JobPhase::Cancelled,
+    ]
+    .into_iter()
+    .map(|phase| (phase, counts.get(&phase).copied().unwrap_or(0)))
+    .filter(|(phase, jobs)| *jobs > 0 || always.contains(phase))
+    .map(|(phase, jobs)| format!("{jobs} {phase}"));
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// The attributed power of a running job over its nodes; `None` unless each of them has a reading.
 fn power(record: &JobRecord, summaries: &[&NodeSummary]) -> Option<Power> {
-    let placement = record.placement.as_ref().filter(|_| runs(record.phase))?;
+    let placement = record.placement.as_ref().filter(|_| record.phase.has_gpus())?;
     let on = |node: &NodeId| {
         let jobs = &summaries.iter().find(|summary| summary.node == *node)?.jobs;
         jobs.iter().find(|job| job.job == record.spec.job)?.power_mw_mean
@@ -166,47 +200,6 @@ fn open_intervals<'s>(
         let job = summary.jobs.iter().find(|job| job.job == record.spec.job)?;
         (summary.ledger_from_us? >= counted).then_some(job)
     })
-}
-
-/// Completed steps at `now`, continued from the last report at its rate while the job runs.
-fn steps(record: &JobRecord, now: Timestamp) -> Option<f64> {
-    let step = record.step? as f64;
-    let (Some(at), Some(rate)) = (record.step_at_us, record.steps_per_s) else { return Some(step) };
-    let since = if record.phase == JobPhase::Running { now.since(at).as_secs_f64() } else { 0.0 };
-    let steps = step + since * rate;
-    Some(record.steps_total.map_or(steps, |total| steps.min(total as f64)))
-}
-
-/// The completed share of a job's work.
-fn done(record: &JobRecord, now: Timestamp) -> Option<f64> {
-    let total = record.steps_total.filter(|total| *total > 0)?;
-    // The last progress report may arrive after the end of the job.
-    if record.phase == JobPhase::Finished {
-        return Some(1.0);
-    }
-    Some(steps(record, now)? / total as f64)
-}
-
-/// The remaining run time: the remaining steps at the measured rate, else at the predicted rate of the
-/// placement; without steps, the owner's estimate less the run time.
-fn rest(record: &JobRecord, now: Timestamp) -> Option<Duration> {
-    if record.phase.is_final() {
-        return None;
-    }
-    if let Some(total) = record.steps_total {
-        let predicted = record.prediction_placed.as_ref().and_then(|p| p.placed.as_ref());
-        let predicted = predicted.and_then(|point| point.steps_per_s).map(|rate| rate.mean);
-        let rate = record.steps_per_s.or(predicted).filter(|rate| *rate > 0.0)?;
-        let left = total as f64 - steps(record, now).unwrap_or(0.0);
-        return Duration::try_from_secs_f64((left / rate).max(0.0)).ok();
-    }
-    let estimate = Duration::from_millis(record.spec.duration_ms_estimate?);
-    let before = Duration::from_millis(record.run_time_ms.unwrap_or(0));
-    let here = match record.phase {
-        JobPhase::Running => now.since(record.phase_since_us),
-        _ => Duration::ZERO,
-    };
-    Some(estimate.saturating_sub(before + here))
 }
 
 #[cfg(test)]
@@ -258,6 +251,16 @@ mod tests {
     }
 
     #[test]
+    fn every_phase_is_counted_as_itself() {
+        let of = |all: &[(JobPhase, u64)]| counts(&all.iter().copied().collect());
+        assert_eq!(of(&[]), "0 running, 0 queued");
+        assert_eq!(
+            of(&[(JobPhase::Starting, 1), (JobPhase::Stopping, 2), (JobPhase::Failed, 3)]),
+            "0 running, 1 starting, 2 stopping, 0 queued, 3 failed"
+        );
+    }
+
+    #[test]
     fn power_needs_a_reading_of_every_node() {
         let both = summaries([summary("n0", 60, Some(150)), summary("n1", 60, Some(50))]);
         let view = JobView::new(running(), &both, at(100));
@@ -278,6 +281,35 @@ mod tests {
         assert_eq!(phase(None), "failed (137)");
         assert_eq!(phase(Some(ReachedLimit::MemoryMib(1_024))), "failed (memory)");
         assert_eq!(phase(Some(ReachedLimit::Processes(64))), "failed (processes)");
+    }
+
+    /// Run for 78 min in two starts, and queued again since 5 h after the submission.
+    #[test]
+    fn run_time_and_waits_are_sums_over_the_starts() {
+        let (minute, hour) = (60, 3_600);
+        let mut record = JobRecord {
+            attempt: 2,
+            phase: JobPhase::Queued,
+            phase_since_us: at(5 * hour),
+            run_time_ms: Some(78 * minute * 1_000),
+            placement: None,
+            ..running()
+        };
+        record.spec.submitted_at_us = at(0);
+        let times = |record: &JobRecord, now| {
+            let view = JobView::new(record.clone(), &Summaries::new(), at(now));
+            (view.ran().map(|ran| ran.as_secs()), view.waited())
+        };
+        let of = |ran_min: u64, waited_min: u64| {
+            (Some(ran_min * minute), Some(Duration::from_secs(waited_min * minute)))
+        };
+        assert_eq!(times(&record, 8 * hour), of(78, 8 * 60 - 78), "no run time while queued");
+        record.phase = JobPhase::Running;
+        assert_eq!(times(&record, 6 * hour), of(78 + 60, 6 * 60 - 78 - 60), "it runs for an hour");
+        record.phase = JobPhase::Failed;
+        record.run_time_ms = Some(90 * minute * 1_000);
+        record.ended_at_us = Some(at(6 * hour));
+        assert_eq!(times(&record, 9 * hour), of(90, 6 * 60 - 90), "an ended job keeps both");
     }
 
     #[test]
@@ -328,7 +360,14 @@ mod tests {
         let mut estimated = JobRecord { steps_total: None, step: None, ..running() };
         estimated.spec.duration_ms_estimate = Some(600_000);
         estimated.phase_since_us = at(10);
-        assert_eq!(view(estimated, 70).rest(), Some(Duration::from_secs(540)));
+        estimated.spec.deadline_at_us = Some(at(100));
+        assert_eq!(view(estimated.clone(), 70).rest(), Some(Duration::from_secs(540)));
+        let deadline = |now| {
+            let seconds = |span: Duration| format!("{} s", span.as_secs());
+            view(estimated.clone(), now).deadline(at(now), seconds)
+        };
+        assert_eq!(deadline(70).as_deref(), Some("30 s (missed)"));
+        assert_eq!(deadline(160).as_deref(), Some("late 60 s"));
         // Without a measured rate the prediction of the placement is used.
         let prediction = wattle_common::messages::Prediction {
             at_us: at(1),

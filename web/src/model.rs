@@ -429,13 +429,13 @@ pub(crate) mod tests {
     #[test]
     fn a_lease_that_is_not_renewed_is_not_active() {
         let mut model = example();
-        let lease = testkit_lease();
-        model.lease("placer", Some(&json(&lease)), now(100));
+        let value = lease();
+        model.lease("placer", Some(&json(&value)), now(100));
         let known = &model.leases["placer"];
         assert!(known.is_active(now(110).steady) && !known.is_active(now(111).steady));
     }
 
-    fn testkit_lease() -> ServiceLease {
+    pub(crate) fn lease() -> ServiceLease {
         ServiceLease {
             holder: wattle_common::messages::LeaseHolder {
                 instance: "host-1".to_owned(),

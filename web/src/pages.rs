@@ -13,6 +13,8 @@ mod overview;
 mod predictors;
 mod saving;
 mod services;
+#[cfg(test)]
+mod states;
 mod submit;
 
 use serde_json::{Value, json};
@@ -92,11 +94,6 @@ const fn seconds(at: Timestamp) -> u64 {
     at.as_us() / 1_000_000
 }
 
-/// One number of a text: `1 job`, `2 jobs`.
-fn count(number: u64, singular: &str) -> String {
-    format!("{number} {singular}{}", if number == 1 { "" } else { "s" })
-}
-
 /// A power in a sentence: `840 W`, `12.40 kW`, `1.98 MW`.
 fn power_text(power: Power) -> String {
     let watts = power.as_w();
@@ -114,10 +111,11 @@ mod tests {
     use std::collections::BTreeMap;
 
     use wattle_common::codec;
+    use wattle_common::job::JobPhase;
     use wattle_common::messages::{GridStatus, PriceSeries};
 
     use super::*;
-    use crate::model::tests::{example, now, summary};
+    use crate::model::tests::{example, lease, now, summary};
 
     fn of(parameters: &[(&str, &str)]) -> Value {
         let text = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
@@ -158,10 +156,42 @@ mod tests {
     fn overview_begins_with_a_verdict() {
         let page = of(&[("topic", "overview")]);
         let verdict = page["verdict"].as_str().unwrap();
-        assert!(verdict.starts_with("680 W of 1.20 kW, 1 running, 1 queued"), "{verdict}");
+        assert!(verdict.ends_with("680 W of 1.20 kW, 1 running, 1 queued"), "{verdict}");
         assert_eq!(page["nodes"]["n0"]["w"], json!(240));
         assert_eq!(page["gpus"]["busy"], json!(1));
         assert_eq!(page["level"], json!("fault"), "no placer: {page}");
+    }
+
+    /// The verdict and the level of the overview.
+    fn verdict(model: &Model) -> (String, Value) {
+        let parameters = [("topic".to_owned(), "overview".to_owned())];
+        let mut page = content(&Topic::parse(&parameters.into()).unwrap(), model, now(100));
+        let page = page["page"].take();
+        (page["verdict"].as_str().unwrap().to_owned(), page["level"].clone())
+    }
+
+    #[test]
+    fn the_verdict_names_the_cause() {
+        let mut model = example();
+        let late = |job: &str, deadline_s| {
+            let mut record =
+                wattle_testkit::job_record(wattle_testkit::job_spec(job, 1), JobPhase::Running);
+            record.spec.deadline_at_us = Some(Timestamp::from_s(deadline_s));
+            codec::encode_json(&record)
+        };
+        let (text, level) = verdict(&model);
+        assert!(text.starts_with("no placer is active: no job starts (and 1 more); "), "{text}");
+        assert_eq!(level, "fault");
+        for service in ["placer", "registry"] {
+            let lease = codec::encode_json(&lease());
+            model.lease(service, Some(&lease), now(100));
+        }
+        let (text, level) = verdict(&model);
+        assert_eq!((text.as_str(), level), ("680 W of 1.20 kW, 1 running, 1 queued", json!("ok")));
+        model.job("t-7", Some(&late("t-7", 40)));
+        let (text, level) = verdict(&model);
+        assert!(text.starts_with("t-7 is 60 s past its deadline; 680 W"), "{text}");
+        assert_eq!(level, "warning");
     }
 
     #[test]

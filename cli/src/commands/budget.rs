@@ -17,6 +17,7 @@ use wattle_common::messages::{
 use wattle_common::subject::{
     AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, GRID_STATUS, RequestTopic,
 };
+use wattle_common::verdict::below_idle;
 use wattle_common::{Budget, Timestamp};
 use wattle_runtime::bus::{Bus, BusError};
 use wattle_runtime::clock;
@@ -186,23 +187,6 @@ fn energy_aim(aim: &AimStatus) -> String {
     )
 }
 
-/// Why no job can start: the idle cluster alone exceeds the budget.
-fn infeasible(budget: &Budget, status: &BudgetStatus) -> Option<String> {
-    let empty = status.power_mw_baseline?;
-    let limit = budget.power_mw.map(|limit| (limit, "the limit is", ""));
-    let fed = status.power_mw_budget_mean.map(|fed| (fed, "the budget allows", " on average"));
-    let too_little = [limit, fed].into_iter().flatten().filter(|(power, ..)| *power < empty);
-    let limits: Vec<String> =
-        too_little.map(|(power, what, how)| format!("{what} {} kW{how}", kw(power))).collect();
-    (!limits.is_empty()).then(|| {
-        format!(
-            "the idle cluster draws {} kW, but {}: no job can start",
-            kw(empty),
-            limits.join(", ")
-        )
-    })
-}
-
 #[derive(Serialize)]
 struct Shown {
     set: Option<BudgetRecord>,
@@ -270,8 +254,8 @@ async fn show(command: Show) -> anyhow::Result<()> {
         let price = fallback("electricity price", grid.price.as_ref());
         carbon.iter().chain(&price).for_each(|text| note(&format!("note: {text}")));
     }
-    if let Some(infeasible) = infeasible(&set.budget, &status) {
-        note(&format!("note: {infeasible}"));
+    if let Some(finding) = below_idle(&set.budget, &status) {
+        note(&format!("note: {}", finding.text));
     }
     Ok(())
 }
@@ -331,8 +315,8 @@ async fn change(
         until_reflected(&bus, *generation, change.timeout).await?;
     }
     let status: Option<BudgetStatus> = read(&bus, BUDGET_STATUS).await?;
-    if let Some(infeasible) = status.and_then(|status| infeasible(budget, &status)) {
-        note(&format!("note: {infeasible}"));
+    if let Some(finding) = status.and_then(|status| below_idle(budget, &status)) {
+        note(&format!("note: {}", finding.text));
     }
     Ok(())
 }
@@ -358,10 +342,6 @@ pub(crate) fn run(command: BudgetCommand) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use wattle_common::{Energy, Power};
-
     use super::*;
 
     fn budget(energy_kwh: Option<f64>, power_kw: Option<f64>) -> Budget {
@@ -385,43 +365,6 @@ mod tests {
             !starts_windows(None, &since(budget(None, Some(9.0)), 60)),
             "a budget without windows"
         );
-    }
-
-    #[test]
-    fn budget_below_idle_draw_is_reported() {
-        let status = |empty: Option<u64>, fed: Option<u64>| BudgetStatus {
-            at_us: Timestamp::EPOCH,
-            observed_generation: 0,
-            window_from_us: Timestamp::EPOCH,
-            window_until_us: Timestamp::EPOCH,
-            energy_mj: Energy::ZERO,
-            carbon_ug: None,
-            overrun_previous: None,
-            price: 0.0,
-            price_integral: None,
-            policy_price: 0.0,
-            power_mw_expected: Power::ZERO,
-            power_mw_baseline: empty.map(Power::from_w),
-            power_mw_budget_mean: fed.map(Power::from_w),
-            intensity_mg_per_kwh: None,
-            counted_until_us: BTreeMap::new(),
-        };
-        let both = budget(Some(5.0), Some(0.1));
-        let text = |budget: &Budget, empty, fed| {
-            infeasible(budget, &status(empty, fed)).unwrap_or_default()
-        };
-        assert_eq!(
-            text(&both, Some(450), Some(207)),
-            "the idle cluster draws 0.45 kW, but the limit is 0.1 kW, the budget allows 0.207 kW on \
-             average: no job can start"
-        );
-        assert_eq!(
-            text(&budget(Some(5.0), None), Some(450), Some(207)),
-            "the idle cluster draws 0.45 kW, but the budget allows 0.207 kW on average: no job can \
-             start"
-        );
-        assert_eq!(text(&both, None, Some(207)), "", "idle draw not measured yet");
-        assert_eq!(text(&budget(Some(50.0), Some(9.0)), Some(450), Some(2_073)), "");
     }
 
     #[test]

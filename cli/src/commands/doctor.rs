@@ -7,6 +7,8 @@ mod facts;
 mod grid;
 mod report;
 mod rules;
+#[cfg(test)]
+mod states;
 
 use std::path::PathBuf;
 

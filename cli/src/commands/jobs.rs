@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use clap::Args;
-use wattle_common::job::JobPhase;
 use wattle_common::messages::{JobCounts, JobRecord};
 use wattle_common::total::Total;
 use wattle_common::{Energy, NodeId, Power, Timestamp};
@@ -19,14 +18,16 @@ use crate::job_records::{self, Listed};
 use crate::output::{Align, Table, note, print, print_json, terminal_width};
 use crate::quantity::{EnergyUnit, clock, energy, percent, power, watts};
 use crate::summaries;
+use crate::verdict::BudgetValues;
 use wattle_view::Summaries;
-use wattle_view::job::JobView;
+use wattle_view::job::{self, JobView};
 
 /// List the jobs with power, energy, progress and predicted rest.
 #[derive(Args)]
 #[command(
     after_help = "POWER is the power attributed to the job, ENERGY its energy so far, both of its GPUs.\n\
         REST is the predicted run time that remains, without waiting, as [days-][hours:]minutes:seconds.\n\
+        RAN is the time with GPUs, WAITED the time without, summed over all starts. DEADLINE is the time left.\n\
         A `?` behind a USER: no key has proven the identity.\n\
         An observed job runs under early observation: its placement may still be undone.\n\
         Jobs with GPUs are first, then queued, then ended ones; the newest first.\n\n\
@@ -82,25 +83,6 @@ pub(crate) fn sort(records: &mut [JobRecord]) {
     });
 }
 
-/// The number of jobs in each phase, in one line: `3 running, 1 queued`.
-fn counts_text(counts: &JobCounts) -> String {
-    let count =
-        |phases: &[JobPhase]| -> u64 { phases.iter().filter_map(|phase| counts.get(phase)).sum() };
-    let running = count(&[JobPhase::Starting, JobPhase::Running, JobPhase::Stopping]);
-    let mut text = format!("{running} running, {} queued", count(&[JobPhase::Queued]));
-    for (phase, word) in [
-        (JobPhase::Finished, "finished"),
-        (JobPhase::Failed, "failed"),
-        (JobPhase::Cancelled, "cancelled"),
-    ] {
-        let jobs = count(&[phase]);
-        if jobs > 0 {
-            text.push_str(&format!(", {jobs} {word}"));
-        }
-    }
-    text
-}
-
 /// The numbers of jobs, their power and their energy, if known: `3 running, 1 queued`, `running jobs draw
 /// 840 W` and `listed jobs used 2.31 kWh`.
 pub(crate) fn verdict(views: &[JobView]) -> (String, [Option<String>; 2]) {
@@ -108,7 +90,7 @@ pub(crate) fn verdict(views: &[JobView]) -> (String, [Option<String>; 2]) {
     for view in views {
         *counts.entry(view.record.phase).or_default() += 1;
     }
-    (counts_text(&counts), consumption(views, true))
+    (job::counts(&counts), consumption(views, true))
 }
 
 /// Power and energy of jobs. `complete`: every running job is among them.
@@ -137,8 +119,22 @@ fn consumption(views: &[JobView], complete: bool) -> [Option<String>; 2] {
     ]
 }
 
+/// Columns of every table of jobs.
+const COLUMNS: usize = 7;
+
 /// The table of jobs; the column of names fits into `width` unless `wide`.
 pub(crate) fn table(views: &[JobView], now: Timestamp, wide: bool, width: usize) -> Table {
+    let table = columns(views, now, wide);
+    if wide { table } else { table.fit(0, width) }
+}
+
+/// The table of jobs with as many columns as have room beside whole names; only the names of a table without
+/// further columns are cut.
+pub(crate) fn table_within(views: &[JobView], now: Timestamp, width: usize) -> Table {
+    columns(views, now, true).narrowed(COLUMNS, width).fit(0, width)
+}
+
+fn columns(views: &[JobView], now: Timestamp, wide: bool) -> Table {
     let spent = views.iter().filter_map(|view| view.energy_mj_total);
     let unit = EnergyUnit::of(spent.max().unwrap_or_default());
     let heading = match unit.name() {
@@ -154,7 +150,9 @@ pub(crate) fn table(views: &[JobView], now: Timestamp, wide: bool, width: usize)
         ("DONE", Align::Right),
         ("REST", Align::Right),
     ];
+    let has_deadline = views.iter().any(|view| view.record.spec.deadline_at_us.is_some());
     if wide {
+        columns.extend(has_deadline.then_some(("DEADLINE", Align::Right)));
         columns.extend([
             ("RAN", Align::Right),
             ("WAITED", Align::Right),
@@ -183,9 +181,11 @@ pub(crate) fn table(views: &[JobView], now: Timestamp, wide: bool, width: usize)
             let setting = record.placement.as_ref().map(|_| record.setting.to_string());
             let placement = record.placement.as_ref().map(ToString::to_string);
             let workload = record.spec.workload.as_ref().map(ToString::to_string);
+            let deadline = || view.deadline(now, clock).unwrap_or_default();
+            row.extend(has_deadline.then(deadline));
             row.extend([
-                view.ran(now).map(clock).unwrap_or_default(),
-                clock(view.waited(now)),
+                view.ran().map(clock).unwrap_or_default(),
+                view.waited().map(clock).unwrap_or_default(),
                 rate.map(|rate| format!("{rate:.2}")).unwrap_or_default(),
                 setting.unwrap_or_default(),
                 placement.unwrap_or_default(),
@@ -196,7 +196,7 @@ pub(crate) fn table(views: &[JobView], now: Timestamp, wide: bool, width: usize)
         }
         table.row(row);
     }
-    if wide { table } else { table.fit(0, width) }
+    table
 }
 
 /// The energy of a job: `≥` before a lower bound.
@@ -243,13 +243,17 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
         if !command.all {
             counts.retain(|phase, _| !phase.is_final());
         }
-        print(&counts_text(&counts))?;
+        print(&job::counts(&counts))?;
         let hidden = counts.values().sum::<u64>().saturating_sub(views.len() as u64);
         let complete = hidden == 0 || views.last().is_some_and(|view| !view.is_running());
         let consumption: Vec<String> =
             consumption(&views, complete).into_iter().flatten().collect();
         if !consumption.is_empty() {
             print(&consumption.join("; "))?;
+        }
+        let listed = views.iter().map(|view| &view.record);
+        for finding in BudgetValues::read(&bus).await.stored(listed, now).findings() {
+            print(&finding.text)?;
         }
         if !views.is_empty() {
             print("")?;
@@ -284,6 +288,7 @@ fn views(records: Vec<JobRecord>, summaries: &Summaries, now: Timestamp) -> Vec<
 #[cfg(test)]
 pub(crate) mod tests {
     use expect_test::expect;
+    use wattle_common::job::JobPhase;
     use wattle_common::messages::{JobSummary, NodeSummary};
     use wattle_testkit as testkit;
 
@@ -298,6 +303,7 @@ pub(crate) mod tests {
         let running = JobRecord {
             placement: Some(testkit::placement([("n0", [0, 1])])),
             started_at_us: Some(at(600)),
+            phase_since_us: at(600),
             step: Some(4_500),
             steps_total: Some(10_000),
             step_at_us: Some(at(4_200)),
@@ -310,6 +316,7 @@ pub(crate) mod tests {
             placement: Some(testkit::placement([("n1", [0])])),
             observing: true,
             started_at_us: Some(at(4_000)),
+            phase_since_us: at(4_000),
             ..testkit::job_record(testkit::job_spec("t-2", 1), JobPhase::Running)
         };
         observed.spec.workload = Some(testkit::workload("bert-b8"));
@@ -414,5 +421,18 @@ pub(crate) mod tests {
             t-2                                                               observed          1      164        2.7                    3:20  1:06:40           default  n1:0       bert-b8
             a-job-with-a-name-of-the-greatest-length-that-an-id-can-have-001  queued    4..8 p100                                              1:10:00
         "#]].assert_eq(&table(&views, at(4_200), true, 80).render(false));
+    }
+
+    #[test]
+    fn deadlines_have_a_column_where_there_are_some() {
+        let mut records = records();
+        records.truncate(2);
+        records[0].spec.deadline_at_us = Some(at(9_000));
+        records[1].spec.deadline_at_us = Some(at(4_000));
+        let views = views(records, &last_summaries(), at(4_200));
+        let text = table(&views, at(4_200), true, 80).render(false);
+        for cell in ["DEADLINE", "  1:20:00  ", "  late 3:20  "] {
+            assert!(text.contains(cell), "{cell}: {text}");
+        }
     }
 }

@@ -7,13 +7,14 @@ mod merge;
 mod site_output;
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
 use wattle_common::messages::{JobRecord, OutputReply, ReadOutput};
 use wattle_common::subject::{Bucket, Reporter, Subject};
+use wattle_common::text::{shown, shown_but};
 use wattle_common::{JobId, NodeId};
 use wattle_runtime::bus::{Bus, BusError};
 
@@ -102,13 +103,39 @@ impl Reader<'_> {
     }
 }
 
+/// Writes output of a job: to a file as it is, to a terminal without what could take it over.
 fn write(bytes: &[u8]) -> anyhow::Result<()> {
     if bytes.is_empty() {
         return Ok(());
     }
     let mut out = std::io::stdout().lock();
-    out.write_all(bytes)?;
+    if out.is_terminal() {
+        out.write_all(for_terminal(&String::from_utf8_lossy(bytes)).as_bytes())?;
+    } else {
+        out.write_all(bytes)?;
+    }
     Ok(out.flush()?)
+}
+
+/// The output of a job for a terminal: of what a terminal obeys, colours and carriage returns remain, as programs
+/// use them for progress.
+fn for_terminal(text: &str) -> String {
+    let (mut safe, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find('\x1b') {
+        safe.push_str(&shown_but(&rest[..at], |c| matches!(c, '\n' | '\t' | '\r')));
+        let colour = rest[at..].strip_prefix("\x1b[").and_then(|sequence| {
+            let end = sequence.find(|c: char| !(c.is_ascii_digit() || c == ';'))?;
+            sequence[end..].starts_with('m').then_some(at + 2 + end + 1)
+        });
+        let end = colour.unwrap_or(at + 1);
+        match colour {
+            Some(end) => safe.push_str(&rest[at..end]),
+            None => safe.push_str(&shown(&rest[at..end])),
+        }
+        rest = &rest[end..];
+    }
+    safe.push_str(&shown_but(rest, |c| matches!(c, '\n' | '\t' | '\r')));
+    safe
 }
 
 /// The nodes that may have output: every node with a launcher, or for people without access to the
@@ -206,4 +233,24 @@ pub(crate) fn run(command: &Logs) -> anyhow::Result<()> {
             tokio::time::sleep(FOLLOW_EVERY).await;
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::for_terminal;
+
+    #[test]
+    fn output_on_a_terminal_keeps_colours_and_loses_other_sequences() {
+        let plain = "step 1\r\x1b[1;32mdone\x1b[0m\t\u{e9}\n";
+        assert_eq!(for_terminal(plain), plain);
+        for (hostile, expected) in [
+            ("\x1b]0;title\x07", "\\u{1b}]0;title\\u{7}"),
+            ("\x1b[2J\x1b[31mred", "\\u{1b}[2J\x1b[31mred"),
+            ("\x1b", "\\u{1b}"),
+            ("\x1b[31", "\\u{1b}[31"),
+            ("\u{9b}2J\x08", "\\u{9b}2J\\u{8}"),
+        ] {
+            assert_eq!(for_terminal(hostile), expected);
+        }
+    }
 }

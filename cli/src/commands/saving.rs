@@ -17,6 +17,7 @@ use crate::atomic_file::AtomicFile;
 use crate::inputs::{inferred_cluster, restartable, world_of};
 use crate::output::{note, print, usage, usage_chain};
 use crate::progress::Progress;
+use crate::quantity::number;
 use crate::sacct;
 
 /// Estimate what Wattle would have saved on the jobs of a trace.
@@ -51,7 +52,7 @@ pub(crate) struct Saving {
     #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = parse_slowdown)]
     max_slowdown: f64,
     /// Constant price of energy, per kWh
-    #[arg(long, value_name = "PRICE", conflicts_with = "prices")]
+    #[arg(long, value_name = "PRICE", conflicts_with = "prices", value_parser = |text: &str| number::<f64>(text, "currency units per kWh"))]
     price_kwh: Option<f64>,
     /// Currency of the constant price
     #[arg(
@@ -69,7 +70,7 @@ pub(crate) struct Saving {
     #[arg(long, value_name = "FILE", conflicts_with = "intensity")]
     carbon: Option<PathBuf>,
     /// Constant carbon intensity, g/kWh
-    #[arg(long, value_name = "G_PER_KWH")]
+    #[arg(long, value_name = "G_PER_KWH", value_parser = |text: &str| number::<f64>(text, "g/kWh"))]
     intensity: Option<f64>,
     /// Which jobs may be stopped, moved and resized, where the trace does not state it: none, all, a
     /// file of job ids, or a share of the jobs such as 0.3, chosen by a hash of the id

@@ -5,14 +5,15 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use wattle_common::aim::parse_slowdown;
-use wattle_common::duration::parse_span;
+use wattle_common::duration::{parse_span, span};
 use wattle_common::id::{ProjectId, SubmissionId};
 use wattle_common::job::{
     GpuRequest, JobOptions, JobSpec, check_signal, is_of_name, parse_gpu_type, parse_memory_mib,
     parse_priority, parse_variable,
 };
-use wattle_common::messages::{Reply, SubmitJob};
+use wattle_common::messages::{JobRecord, Reply, SubmitJob};
 use wattle_common::subject::RequestTopic;
+use wattle_common::verdict::late_finding;
 use wattle_common::{JobId, WorkloadId};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
@@ -131,6 +132,15 @@ impl Submit {
     }
 }
 
+/// A deadline that the job cannot meet by its own estimate.
+fn impossible_deadline(spec: &JobSpec) -> Option<String> {
+    let now = spec.submitted_at_us;
+    let late = JobRecord::queued(spec.clone(), now).late(now)?;
+    let estimate = Duration::from_millis(spec.duration_ms_estimate?);
+    let estimate = span(estimate.as_secs_f64());
+    Some(format!("{}: its estimated run time is {estimate}", late_finding(&spec.job, late).text))
+}
+
 /// Submits a job; on success it is stored.
 pub(crate) async fn submit(bus: &Bus, request: &SubmitJob) -> anyhow::Result<JobId> {
     let subject = bus.request_subject(RequestTopic::JobSubmitted);
@@ -186,11 +196,16 @@ pub(crate) fn run(command: Submit) -> anyhow::Result<()> {
         let bus = connection.open().await?;
         job_records::require_change(&bus)?;
         let name = command.name.clone().filter(|_| command.job.is_none());
-        let reply = submit_with_retries(&bus, command.spec()?).await?;
+        let spec = command.spec()?;
+        let impossible = impossible_deadline(&spec);
+        let reply = submit_with_retries(&bus, spec).await?;
         let job = match &reply {
             Reply::Accepted { job, .. } => job,
             Reply::Refused { error } => return Err(usage(error.clone())),
         };
+        if let Some(text) = impossible {
+            note(&format!("note: {text}"));
+        }
         if let Some(name) = name {
             note_same_name(&bus, &name, job).await;
         }
@@ -215,6 +230,19 @@ pub(crate) fn run(command: Submit) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_deadline_below_the_estimate_is_named() {
+        let mut spec = wattle_testkit::job_spec("t-7", 1);
+        spec.deadline_at_us = Some(spec.submitted_at_us + Duration::from_secs(600));
+        assert_eq!(impossible_deadline(&spec), None, "nothing is known of its work");
+        spec.duration_ms_estimate = Some(13_200_000);
+        let text =
+            "t-7 will miss its deadline by 3.5 h, by prediction: its estimated run time is 3.7 h";
+        assert_eq!(impossible_deadline(&spec).as_deref(), Some(text));
+        spec.duration_ms_estimate = Some(500_000);
+        assert_eq!(impossible_deadline(&spec), None);
+    }
 
     /// `--` is optional; arguments after the program belong to the program.
     #[test]

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use wattle_common::codec::{self, MAGIC};
 use wattle_common::subject::roles::TELEMETRY;
 use wattle_common::subject::{Bucket, Rank, Subject, Topic};
+use wattle_common::text::{shown, shown_but, shown_json};
 use wattle_common::{ClusterId, Timestamp};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock::wall_now;
@@ -20,7 +21,7 @@ use wattle_runtime::shell::chain;
 
 use crate::connection::{Connection, block_on};
 use crate::job_records;
-use crate::output::{colour, print, usage};
+use crate::output::{colour, print_styled, usage};
 
 /// Print the messages on the bus, decoded, one per line.
 ///
@@ -140,18 +141,26 @@ fn line(subject: &str, payload: &[u8], form: Form, colour: bool) -> String {
     let decoded = decode(payload);
     if form == Form::Json {
         return match decoded {
-            Ok(message) => json!({ "subject": subject, "message": message }).to_string(),
-            Err(error) => json!({ "subject": subject, "error": error }).to_string(),
+            Ok(message) => {
+                shown_json(&json!({ "subject": subject, "message": message }).to_string())
+                    .into_owned()
+            }
+            Err(error) => {
+                shown_json(&json!({ "subject": subject, "error": error }).to_string()).into_owned()
+            }
         };
     }
+    // The subject and the message are text of others.
+    let (subject, one_line) =
+        (shown(subject), |text: &str| shown_but(text, |_| false).into_owned());
     let (dim, plain) = if colour { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
     match decoded {
         Ok(Value::Null) => format!("{dim}{subject}{plain} (removed)"),
         Ok(message) if form == Form::Short => {
-            let (name, text) = short::of(subject, &message);
-            format!("{dim}{name}{plain} {text}")
+            let (name, text) = short::of(&subject, &message);
+            format!("{dim}{name}{plain} {}", one_line(&text))
         }
-        Ok(message) => format!("{dim}{subject}{plain} {message}"),
+        Ok(message) => format!("{dim}{subject}{plain} {}", one_line(&message.to_string())),
         Err(error) => {
             format!("{dim}{subject}{plain} cannot be decoded ({} bytes): {error}", payload.len())
         }
@@ -196,7 +205,7 @@ pub(crate) fn run(command: Tap) -> anyhow::Result<()> {
         while left > 0
             && let Some(line) = lines.recv().await
         {
-            print(&line)?;
+            print_styled(&line)?;
             left -= 1;
         }
         Ok(())

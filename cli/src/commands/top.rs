@@ -70,6 +70,7 @@ async fn show(bus: &Bus, terminal: &mut ratatui::DefaultTerminal) -> anyhow::Res
     let mut actual = watch(Bucket::Actual).await?;
     let mut desired = watch(Bucket::Desired).await?;
     let mut budget = watch(Bucket::Budget).await?;
+    let mut leases = watch(Bucket::Leases).await?;
     let mut summaries = bus.subscribe(&Topic::NodeSummarized.pattern(bus.cluster())).await?;
     let shutdown = Shutdown::listen().context("cannot listen for signals")?;
     let mut keys = EventStream::new();
@@ -85,6 +86,8 @@ async fn show(bus: &Bus, terminal: &mut ratatui::DefaultTerminal) -> anyhow::Res
     all(actual.initial().await, &mut |key, value| model.reported(key, value));
     all(desired.initial().await, &mut |key, value| model.desired(key, value));
     all(budget.initial().await, &mut |key, value| model.budgeted(key, value));
+    model.placer = Some((Instant::now(), None));
+    all(leases.initial().await, &mut |key, value| model.leased(key, value, Instant::now()));
     for (_, summary) in crate::summaries::of_all_nodes(bus).await? {
         model.summarized(&serde_json::to_vec(&summary)?, Instant::now());
     }
@@ -121,6 +124,10 @@ async fn show(bus: &Bus, terminal: &mut ratatui::DefaultTerminal) -> anyhow::Res
             }
             Some(change) = budget.next() => {
                 model.budgeted(&change.key, change.value.as_deref());
+                false
+            }
+            Some(change) = leases.next() => {
+                model.leased(&change.key, change.value.as_deref(), Instant::now());
                 false
             }
             Some(delivery) = summaries.next() => {

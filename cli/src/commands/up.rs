@@ -17,6 +17,7 @@ mod services;
 mod simulated_sleep;
 mod summary;
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -43,6 +44,7 @@ use crate::budget::BudgetOptions;
 use crate::connection::{DEFAULT_CLUSTER, Running, block_on};
 use crate::output::{UsageError, note, print, usage, usage_chain};
 use crate::policies::names_help;
+use crate::quantity::number;
 use wattle_placer::policies::POLICIES;
 
 /// Largest rate of the simulated clock.
@@ -77,8 +79,8 @@ pub(crate) struct Up {
     #[command(flatten)]
     aim: AimOptions,
     /// Power cap of every GPU, watts
-    #[arg(long, value_name = "WATTS", value_parser = clap::value_parser!(u64).range(1..))]
-    gpu_cap_w: Option<u64>,
+    #[arg(long, value_name = "WATTS", value_parser = |text: &str| number::<NonZeroU64>(text, "W"))]
+    gpu_cap_w: Option<NonZeroU64>,
     /// Which jobs may share a GPU: never, consented (those submitted with --share), any (all that were
     /// not submitted with --exclusive); no job of --trace declares consent
     #[arg(long, value_name = "RULE", default_value_t = Sharing::Consented)]
@@ -150,6 +152,7 @@ pub(crate) fn run(command: Up) -> anyhow::Result<()> {
             "--carbon-kg needs the grid's carbon intensity; name its file with --carbon",
         ));
     }
+    command.port.map_or(Ok(()), bus::require_free)?;
     let trace =
         command.trace.as_deref().map(|path| replay::Trace::read(path, &command)).transpose()?;
     block_on(async {
@@ -224,7 +227,7 @@ impl Up {
             keys: &keys,
             policy: &self.policy,
             max_slowdown: self.max_slowdown()?,
-            gpu_cap: self.gpu_cap_w.map(Power::from_w),
+            gpu_cap: self.gpu_cap_w.map(|watts| Power::from_w(watts.get())),
             share: self.share,
             tenants_max: self.tenants_max,
             sleep: self.sleep,

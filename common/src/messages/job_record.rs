@@ -8,6 +8,8 @@
 //! * **Lost or doubled:** stored before a submission is acknowledged and before desired state is
 //!   written.
 
+mod life;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +20,8 @@ use crate::job::{GpuSetting, JobPhase, JobSpec, Placement};
 use crate::messages::{ReachedLimit, SurfacePoint};
 use crate::time::Timestamp;
 use crate::units::Energy;
+
+pub use self::life::Late;
 
 /// Reasons kept for each job; the oldest are dropped.
 pub const REASONS_MAX: usize = 32;
@@ -59,7 +63,8 @@ pub struct JobRecord {
     /// placements. Absent: none, or the job has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_time_ms: Option<u64>,
-    /// Time with any GPUs until `phase_since_us`, milliseconds.
+    /// Time with any GPUs until `phase_since_us`, milliseconds, summed over its starts; the rest of its life it
+    /// has waited. Absent: it has not held any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_time_ms: Option<u64>,
     /// When it ended.
@@ -266,6 +271,8 @@ pub struct RecordedReason {
     pub reason: String,
 }
 
+/// The decision recorded for a queued job that a stage holds back, and the first one that finds no room.
+pub const WAITS: &str = "waits";
 /// Beginning of a decision that sets caps and clocks.
 const SET_TO: &str = "set to ";
 

@@ -95,6 +95,13 @@ impl Bucket {
         format!("KV_{}", self.name(cluster))
     }
 
+    /// The cluster of its stream of this name; `None`: the stream is another one.
+    #[must_use]
+    pub fn cluster_of(self, stream: &str) -> Option<ClusterId> {
+        let name = stream.strip_prefix("KV_wattle-v1-")?;
+        ClusterId::new(name.strip_suffix(self.token())?.strip_suffix('-')?).ok()
+    }
+
     /// The subject of the values of a key, or of a pattern of keys.
     #[must_use]
     pub fn subject(self, cluster: &ClusterId, key: &str) -> String {

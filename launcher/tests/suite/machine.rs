@@ -287,7 +287,16 @@ fn absurd_generation_is_refused_and_an_obeyed_one_is_recovered_from() {
     forged.generation = u64::MAX;
     let refused = launcher.handle(Event::DesiredChanged(forged.clone()));
     assert!(refused.starts_with("alarm generation = 18446744073709551615"), "{refused}");
-    assert_eq!(launcher.handle(Event::DesiredChanged(forged)), "", "one alarm");
+    let mut other = forged.clone();
+    other.generation -= 1;
+    let refused = launcher.handle(Event::DesiredChanged(other.clone()));
+    assert!(refused.starts_with("alarm generation = 18446744073709551614"), "{refused}");
+    for _ in 0..3 {
+        for repeated in [&forged, &other] {
+            let repeated_alarm = launcher.handle(Event::DesiredChanged(repeated.clone()));
+            assert_eq!(repeated_alarm, "", "one alarm for each, also if they alternate");
+        }
+    }
     assert_eq!(launcher.desire(2, vec![desired_job("a", 1)]), "obeyed 2; report 2 []");
     // An earlier launcher has obeyed such a generation: a current order is obeyed after the longest lease.
     let state = PersistedState { obeyed: version(u64::MAX, 0), ..PersistedState::default() };

@@ -11,7 +11,7 @@ use crate::live::job_records::JobRecords;
 use crate::live::lifecycle::PLACER;
 use crate::live::nodes::Nodes;
 use crate::live::site_jobs::placed_by_site;
-use crate::live::{LiveController, Turn, has_gpus};
+use crate::live::{LiveController, Turn};
 
 /// The largest specification accepted, as JSON: the job's record with its reasons and predictions must
 /// stay below NATS's limit of 1 MiB, and ten thousand records must fit into their bucket.
@@ -92,7 +92,7 @@ impl JobRecords {
         }
         let generation = generation::next(record.generation);
         self.change(job, |record| record.generation = generation);
-        if has_gpus(phase) {
+        if phase.has_gpus() {
             self.request_stop(turn, job, JobPhase::Cancelled);
         } else {
             self.end(turn, job, JobPhase::Cancelled, nodes);

@@ -32,7 +32,7 @@ use crate::live::job_records::JobRecords;
 use crate::live::lifecycle::PLACER;
 use crate::live::nodes::Nodes;
 use crate::live::outbox::Outbox;
-use crate::live::{Action, Turn, has_gpus};
+use crate::live::{Action, Turn};
 
 /// Most jobs named in an alarm.
 const NAMED_MAX: usize = 5;
@@ -275,7 +275,7 @@ fn vanished(
         })
     };
     jobs.all()
-        .filter(|record| has_gpus(record.phase) && !newest.contains_key(&record.spec.job))
+        .filter(|record| record.phase.has_gpus() && !newest.contains_key(&record.spec.job))
         .filter(|record| {
             let shares = record.placement.iter().flat_map(|placed| &placed.shares);
             let mut nodes = shares.map(|share| &share.node).peekable();
@@ -296,13 +296,15 @@ impl JobRecords {
         nodes: &mut Nodes,
     ) {
         let shares = newest.runs.iter().map(|run| run.share.clone()).collect();
+        let known = self.get(job).cloned().unwrap_or_else(|| unrecorded(job, newest));
         let record = JobRecord {
             phase: JobPhase::Running,
-            phase_since_us: newest.since,
+            // Until the phase before began, the record has counted the run time.
+            phase_since_us: newest.since.max(known.phase_since_us),
             attempt: newest.attempt,
             placement: Some(Placement { shares }),
-            started_at_us: Some(newest.since),
-            ..self.get(job).cloned().unwrap_or_else(|| unrecorded(job, newest))
+            started_at_us: known.started_at_us.or(Some(newest.since)),
+            ..known
         };
         self.runs_as(turn, &record);
         Self::restore_placement(&record, nodes, turn.controller);

@@ -428,7 +428,7 @@ impl Spending {
     }
 
     /// The status of the budget in force.
-    fn status(
+    pub(super) fn status(
         &self,
         now: Timestamp,
         nodes: &Nodes,

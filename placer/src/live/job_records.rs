@@ -21,7 +21,7 @@ use wattle_common::messages::{JobProgressed, JobRecord, Prediction};
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::config::Config;
-use crate::live::{Action, has_gpus, restarts};
+use crate::live::{Action, restarts};
 use crate::{ClusterState, JobKey};
 
 /// A job's record and its transient state.
@@ -36,13 +36,12 @@ struct Tracked {
 }
 
 impl Tracked {
-    /// Updates the record's GPU time, run time and restarts from the cluster's state.
+    /// Updates the record's GPU time and restarts from the cluster's state.
     fn count(&mut self, state: &ClusterState) {
         let job = self.key.and_then(|key| state.job(key));
         let ms = |time: Duration| u64::try_from(time.as_millis()).ok().filter(|ms| *ms > 0);
         let then = self.record.phase_since_us;
         self.record.gpu_time_ms = job.and_then(|job| ms(job.gpu_time(then)));
-        self.record.run_time_ms = job.and_then(|job| ms(job.run_time(then)));
         if let Some(job) = job {
             restarts::store(state, job, &mut self.record);
         }
@@ -61,7 +60,7 @@ struct Ordered {
 impl Ordered {
     /// `None`: no order contains the job.
     fn of(record: &JobRecord) -> Option<Self> {
-        let placement = record.placement.as_ref().filter(|_| has_gpus(record.phase))?;
+        let placement = record.placement.as_ref().filter(|_| record.phase.has_gpus())?;
         Some(Self {
             placement: placement.clone(),
             setting: record.setting,

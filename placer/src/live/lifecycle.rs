@@ -5,10 +5,10 @@ use wattle_common::messages::{LaunchState, LaunchedJob, ReachedLimit};
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::ClusterState;
+use crate::live::Turn;
 use crate::live::job_records::JobRecords;
 use crate::live::nodes::Nodes;
 use crate::live::site_jobs::placed_by_site;
-use crate::live::{Turn, has_gpus};
 
 /// The name in a record's reasons for decisions that no policy made.
 pub(super) const PLACER: &str = "placer";
@@ -88,7 +88,7 @@ impl UnrequestedEnd {
 impl JobRecords {
     /// Derives a job's phase from its nodes' reports, and records it.
     pub(super) fn reconcile(&mut self, turn: &mut Turn<'_>, job: &JobId, nodes: &mut Nodes) {
-        let Some(record) = self.get(job).filter(|r| has_gpus(r.phase)) else { return };
+        let Some(record) = self.get(job).filter(|r| r.phase.has_gpus()) else { return };
         let Some(shares) = record.placement.as_ref().map(|placement| placement.shares.clone())
         else {
             return;

@@ -7,8 +7,9 @@ use wattle_common::job::JobPhase;
 use wattle_common::{Energy, Power, Timestamp};
 
 pub use crate::live::grid::GridMeasures;
+pub use crate::live::verdict::Findings;
 
-use crate::live::Placer;
+use crate::live::{Placer, verdict};
 use crate::power::model::{expected_power, least_baseline, reserved_power_sum};
 
 /// The state of the placer in numbers.
@@ -36,6 +37,8 @@ pub struct Measures {
     pub price: Option<f64>,
     /// The estimated and the largest permitted increase of mean completion time under the energy aim, shares.
     pub slowdown: Option<(f64, f64)>,
+    /// What is wrong with the jobs, the budget and the aim.
+    pub findings: Findings,
     /// The budget's window.
     pub window: Option<WindowMeasures>,
     /// Carbon intensity of the grid now, g/kWh.
@@ -105,6 +108,9 @@ impl Placer {
         }
         let budget = self.controller.budget();
         let aim = self.controller.aim_status();
+        let status = self.spending.status(now, &self.nodes, &self.controller);
+        let (record, status) = (self.spending.record(), status.as_ref());
+        let seen = verdict::Seen { now, budget: record, status, aim: aim.as_ref() };
         Measures {
             jobs,
             oldest_queued,
@@ -121,6 +127,7 @@ impl Placer {
                 (None, None) => None,
             },
             slowdown: aim.and_then(|aim| Some((aim.slowdown()?, aim.max_slowdown))),
+            findings: verdict::count(self.jobs.all(), seen),
             window: self.window_measures(),
             intensity_g_per_kwh: limits.grid.as_ref().map(|grid| grid.now),
             grid: self.grid.measures(now),

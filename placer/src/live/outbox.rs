@@ -23,7 +23,8 @@ const RAISED_MAX: usize = 256;
 pub(super) struct Outbox {
     replies: Vec<(RequestNumber, Reply)>,
     budget_replies: Vec<(RequestNumber, BudgetReply)>,
-    alarms: Vec<String>,
+    /// What distinguishes each alarm, and its text.
+    alarms: Vec<(String, String)>,
     /// Whether a plan may differ from the last one.
     plan: bool,
     /// The alarms raised lately.
@@ -54,7 +55,12 @@ impl Outbox {
 
     /// Reports a fault to the operator.
     pub(super) fn alarm(&mut self, text: String) {
-        self.alarms.push(text);
+        self.alarm_of(text.clone(), text);
+    }
+
+    /// Reports a fault whose text changes while it lasts; `key` distinguishes it from others.
+    pub(super) fn alarm_of(&mut self, key: String, text: String) {
+        self.alarms.push((key, text));
     }
 
     /// Raises an alarm about an ignored message, at most once in ten minutes for each sender and field.
@@ -75,7 +81,7 @@ impl Outbox {
         }
         if self.out_of_bounds.len() < ALARMS_MAX {
             self.out_of_bounds.insert(key, now);
-            self.alarms.push(text);
+            self.alarm(text);
         }
     }
 
@@ -98,9 +104,9 @@ impl Outbox {
 
     /// Raises the alarms that were not raised lately.
     pub(super) fn raise_alarms(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        for alarm in self.alarms.drain(..) {
-            if self.raised.is_new(now, &alarm) {
-                out.push(Action::Alarm(alarm));
+        for (key, text) in self.alarms.drain(..) {
+            if self.raised.is_new(now, &key) {
+                out.push(Action::Alarm(text));
             }
         }
     }

@@ -12,10 +12,10 @@ use wattle_common::messages::{JobRecord, LaunchState, LaunchedJob, SiteNode};
 use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::{JobId, NodeId};
 
+use crate::live::Turn;
 use crate::live::adoption::reported::Newest;
 use crate::live::job_records::JobRecords;
 use crate::live::nodes::Nodes;
-use crate::live::{Turn, has_gpus};
 use crate::state::node::HostCapacity;
 
 /// Whether the site's scheduler chooses the start and the GPUs of a job.
@@ -101,7 +101,7 @@ fn change(record: &JobRecord, newest: &Newest) -> Option<Change> {
     if record.phase == JobPhase::Queued {
         return (newest.attempt >= record.attempt).then_some(Change::Started);
     }
-    if !has_gpus(record.phase) || newest.attempt < record.attempt {
+    if !record.phase.has_gpus() || newest.attempt < record.attempt {
         return None;
     }
     if newest.attempt > record.attempt {

@@ -52,6 +52,7 @@ pub struct PlacerMetrics {
     power: Gauges<1>,
     price: Gauge,
     slowdown: Gauges<1>,
+    findings: Gauges<1>,
     budget: BudgetGauges,
     intensity: Gauge,
     energy: Counters<1>,
@@ -193,6 +194,12 @@ impl PlacerMetrics {
                 "Increase of mean completion time under the energy aim: estimate or limit, a share",
                 ["quantity"],
             ),
+            findings: metrics.gauges(
+                "wattle_placer_findings",
+                "What is wrong: late (jobs past their deadlines), late-predicted (jobs that will miss them), \
+                 aim-exceeded or budget-below-idle (1: it is so)",
+                ["kind"],
+            ),
             budget: BudgetGauges::new(metrics),
             intensity: metrics.gauge(
                 "wattle_placer_carbon_intensity_grams_per_kwh",
@@ -329,6 +336,15 @@ impl PlacerMetrics {
         self.price.set([], measures.price);
         self.slowdown.set(["estimate"], measures.slowdown.map(|(estimate, _)| estimate));
         self.slowdown.set(["limit"], measures.slowdown.map(|(_, limit)| limit));
+        let findings = measures.findings;
+        for (kind, count) in [
+            ("late", findings.late),
+            ("late-predicted", findings.late_predicted),
+            ("aim-exceeded", usize::from(findings.aim_exceeded)),
+            ("budget-below-idle", usize::from(findings.below_idle)),
+        ] {
+            self.findings.set([kind], Some(count as f64));
+        }
         self.budget.set(measures.window);
         self.intensity.set([], measures.intensity_g_per_kwh);
         self.grid.update(measures);

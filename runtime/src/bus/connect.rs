@@ -125,10 +125,9 @@ impl Bus {
             .split(',')
             .map(|address| address.trim().parse())
             .collect::<Result<_, _>>()
-            .map_err(|source| {
-                let url = shown(&url);
-                let what = format!("use `{url}` as the nats server's address (nats://HOST:4222)");
-                BusError::refused(what, source)
+            .map_err(|source: std::io::Error| BusError::Address {
+                url: shown(&url),
+                source: source.into(),
             })?;
         let url = shown(&url);
         let credentials = match key {

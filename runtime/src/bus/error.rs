@@ -129,6 +129,17 @@ pub enum BusError {
         /// The required configuration.
         needed: String,
     },
+    /// The address is not one of a NATS server.
+    #[error(
+        "`{url}` is not the address of a nats server: write it as nats://HOST:4222 (or tls://, ws://, wss://)"
+    )]
+    Address {
+        /// The address without a password.
+        url: String,
+        /// The cause.
+        #[source]
+        source: Source,
+    },
     /// The address contains a user or password.
     #[error(
         "the address of the nats server at {url} contains a user or a password, which other users of \

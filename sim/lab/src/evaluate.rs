@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use wattle_evaluation::{Report, Row, Source};
 use wattle_predictor::Method;
 
-use wattle_cli::output::{Align, Table, colour, note, print, print_json, usage};
+use wattle_cli::output::{Align, Table, colour, note, print_json, print_styled, shown, usage};
 
 /// Measure the predictors on files of measured runs, without server or GPU.
 #[derive(Args)]
@@ -77,7 +77,7 @@ pub(crate) fn run(command: Evaluate) -> anyhow::Result<()> {
     if command.json {
         print_json(&report)
     } else {
-        print(&text(&report, colour(&std::io::stdout())))
+        print_styled(&text(&report, colour(&std::io::stdout())))
     }
 }
 
@@ -196,7 +196,7 @@ fn text(report: &Report, colour: bool) -> String {
         }
         text.push('\n');
     }
-    text += &forms(report);
+    text += &shown(&forms(report));
     text += "error: mean of |predicted / measured - 1|; of relative_speed mean of |predicted - measured|.\n";
     text += "inside: share of measurements within the 90 % interval. constant, nearest, linear: errors of simple baselines with the same data.\n";
     text

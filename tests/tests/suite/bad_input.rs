@@ -4,6 +4,7 @@ use std::process::{Command, Output};
 
 use wattle_common::job::JobPhase;
 use wattle_common::subject::{Bucket, Topic};
+use wattle_runtime::testing::NatsServer;
 use wattle_tests::{System, program, repository, until};
 
 fn run(name: &str, args: &[&str]) -> (i32, String) {
@@ -91,6 +92,18 @@ fn wrong_usage_gives_exit_code_2_and_a_remedy() {
     refused("wattle", &["submit", "--gpus", "0", "--", "true"], &["1..8"]);
     refused("wattle", &["submit", "--checkpoint-signal", "KILL", "--", "true"], &["SIGUSR1"]);
     refused("wattle", &["submit"], &["COMMAND"]);
+    quantities_state_their_unit();
+    refused(
+        "wattle",
+        &["jobs", "--nats", "http://127.0.0.1:4222"],
+        &["http://", "nats://HOST:4222"],
+    );
+    let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let up = ["up", "--simulated", "1x1:v100", "--port", &port];
+    refused("wattle", &up, &[&port, "in use", "omit --port"]);
+    let up = ["up", "--simulated", "1x1:v100", "--nats", "http://127.0.0.1:1"];
+    refused("wattle", &up, &["http://", "nats://HOST:4222"]);
 
     // A wrong key, a wrong value and a wrong file, for every service.
     for service in
@@ -105,6 +118,69 @@ fn wrong_usage_gives_exit_code_2_and_a_remedy() {
         refused(&name, &["--config", &value], &["value.toml"]);
         refused(&name, &["--config", "/no/such.toml"], &["/no/such.toml"]);
         refused(&name, &[], &["--config"]);
+    }
+}
+
+/// A bare number of an option without a unit in its name is refused, and a unit where the name has it.
+fn quantities_state_their_unit() {
+    for option in ["--deadline", "--slack", "--estimate"] {
+        refused("wattle", &["submit", option, "10", "--", "true"], &[option, "no unit", "10m"]);
+    }
+    for command in [
+        &["up", "--for", "10"][..],
+        &["cancel", "--wait", "--timeout", "10", "a"],
+        &["budget", "set", "--energy-kwh", "5", "--window", "24"],
+        &["energy", "--since", "24"],
+        &["audit", "--since", "24"],
+        &["simulate", "--slack", "12"],
+    ] {
+        refused("wattle", command, &["no unit"]);
+    }
+    for (option, value, expected) in [
+        ("--energy-kwh", "5kWh", "number of kWh without a unit, as in 5"),
+        ("--power-kw", "9.5 kW", "number of kW without a unit, as in 9.5"),
+        ("--carbon-kg", "much", "number of kg without a unit"),
+    ] {
+        refused("wattle", &["budget", "set", option, value], &[option, expected]);
+    }
+    refused("wattle", &["up", "--gpu-cap-w", "250W"], &["number of W without a unit, as in 250"]);
+    for bound in ["150%", "1.5", "-1%"] {
+        let option = format!("--max-slowdown={bound}");
+        refused("wattle", &["submit", &option, "--", "true"], &[bound, "0% to 100%"]);
+        refused("wattle", &["up", &option], &[bound, "0% to 100%"]);
+    }
+}
+
+/// A server with other clusters: each command names them at once.
+#[tokio::test]
+async fn a_cluster_that_does_not_exist_is_refused_with_those_that_do() {
+    let server = NatsServer::start().await;
+    let url = server.url();
+    let cluster = wattle_common::ClusterId::new("main").unwrap();
+    let config = wattle_runtime::bus::BusConfig::at(&url);
+    let bus = wattle_runtime::bus::Bus::connect(&config, cluster, "test").await.unwrap();
+    bus.bucket(Bucket::Jobs).await.unwrap();
+    for command in [
+        &["submit", "--", "true"][..],
+        &["jobs"],
+        &["nodes"],
+        &["energy"],
+        &["doctor"],
+        &["budget", "show"],
+        &["cancel", "a"],
+        &["logs", "a"],
+        &["predictors"],
+        &["services"],
+        &["tap", "--count", "1"],
+    ] {
+        let (verb, rest) = command.split_first().unwrap();
+        let args = [&[*verb, "--nats", &url, "--cluster", "prod"], rest].concat();
+        let args = if *verb == "budget" {
+            vec!["budget", "show", "--nats", &url, "--cluster", "prod"]
+        } else {
+            args
+        };
+        refused("wattle", &args, &["no cluster `prod`", "it has main", "--cluster"]);
     }
 }
 

@@ -5,11 +5,10 @@ use wattle_common::Power;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::GpuSummary;
 use wattle_view::node::{Node, cap_when_read};
+use wattle_view::verdict::{self, Level};
 
-use super::faults::{self, Level};
-use super::{
-    budget, count, grams, jobs, power_text, rounded, seconds, significant, watt_hours, watts,
-};
+use super::faults;
+use super::{budget, grams, jobs, power_text, rounded, seconds, significant, watt_hours, watts};
 use crate::model::tally::day_of;
 use crate::model::{Model, Now};
 
@@ -119,31 +118,29 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
     let power = model.power();
     let course = budget::course(model, now);
     let (running, queued) = (model.jobs.running(), model.jobs.count(JobPhase::Queued));
-    let mut verdict = Vec::new();
-    verdict.push(match (power, limit.or(caps)) {
+    let mut figures = Vec::new();
+    figures.push(match (power, limit.or(caps)) {
         (Some(power), Some(limit)) => format!("{} of {}", power_text(power), power_text(limit)),
         (Some(power), None) => power_text(power),
         (None, _) => "no reading of power".to_owned(),
     });
-    verdict.push(format!("{running} running"));
-    verdict.push(format!("{queued} queued"));
+    figures.push(format!("{running} running"));
+    figures.push(format!("{queued} queued"));
     if let Some(course) = &course {
-        verdict.push(course.words());
+        figures.push(course.words());
     }
-    let of = |level| faults.iter().filter(|fault| fault.level == level).count() as u64;
-    let (grave, warnings) = (of(Level::Fault), of(Level::Warning));
     let is_over = course.as_ref().is_some_and(budget::Course::is_over);
-    if grave > 0 {
-        verdict.push(count(grave, "fault"));
-    } else if warnings > 0 {
-        verdict.push(count(warnings, "warning"));
-    }
-    let level = if grave > 0 {
-        "fault"
-    } else if warnings > 0 || is_over {
-        "warning"
-    } else {
-        "ok"
+    let level = match faults.first().map(|found| found.level) {
+        Some(Level::Fault) => "fault",
+        Some(Level::Warning) => "warning",
+        None if is_over => "warning",
+        None => "ok",
+    };
+    // What is wrong comes first.
+    let figures = figures.join(", ");
+    let verdict = match verdict::headline(&faults) {
+        Some(headline) => format!("{headline}; {figures}"),
+        None => figures,
     };
     let today = day_of(now.at);
     let rates = model.rates();
@@ -159,7 +156,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
     };
     let sum = |phase| model.jobs.count(phase);
     json!({
-        "verdict": verdict.join(", "),
+        "verdict": verdict,
         "level": level,
         "power": {
             "now_w": power.map(watts),

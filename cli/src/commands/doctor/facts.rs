@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::Table;
-use wattle_common::messages::{GridStatus, NodeFault, PowerReport};
+use wattle_common::Timestamp;
+use wattle_common::messages::{GridStatus, JobRecord};
 use wattle_common::subject::{Bucket, GRID_STATUS, Reporter, StreamName};
-use wattle_common::{NodeId, Timestamp};
 use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver as _, GpuError};
 use wattle_runtime::bus::{Bus, BusError, Limit, ServerLimits};
@@ -15,12 +15,15 @@ use wattle_slurm::Level;
 use wattle_slurm::check::{Report as SlurmReport, check};
 use wattle_slurm::shell::facts::facts as slurm_facts;
 use wattle_slurm::shell::programs::Programs;
+use wattle_view::node::{Node, summarize};
 
 use crate::commands::nodes::nodes;
 use crate::commands::services::{Process, processes};
-use crate::connection::Connection;
+use crate::connection::{Connection, require_cluster};
 use crate::job_records;
 use crate::output::UsageError;
+use crate::summaries;
+use crate::verdict::BudgetValues;
 
 /// Longest wait for a report, whose time shows the server's clock: wall time. Launchers report every 5 s.
 const REPORT_WITHIN: Duration = Duration::from_secs(6);
@@ -38,6 +41,12 @@ pub(crate) struct Facts {
     pub(crate) processes: Vec<Process>,
     /// The sources of carbon intensity and price, and the system's time.
     pub(crate) grid: Option<(GridStatus, Timestamp)>,
+    /// The jobs that have not ended.
+    pub(crate) jobs: Vec<JobRecord>,
+    /// The budget and the aim.
+    pub(crate) budget: BudgetValues,
+    /// The system's time.
+    pub(crate) now: Timestamp,
     /// The nodes with a report.
     pub(crate) nodes: Vec<NodeFacts>,
     /// The services with a configuration on this host.
@@ -74,16 +83,8 @@ pub(crate) struct Server {
 /// A node, from its reports.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeFacts {
-    /// Its id.
-    pub(crate) node: NodeId,
-    /// The report of its power agent.
-    pub(crate) power: Option<PowerReport>,
-    /// Whether its launcher has reported.
-    pub(crate) has_launcher: bool,
-    /// The fault that keeps its launcher from starting jobs.
-    pub(crate) fault: Option<NodeFault>,
-    /// Whether it is asleep or about to be.
-    pub(crate) sleeps: bool,
+    /// Its reports.
+    pub(crate) node: Node,
     /// Wall seconds by which its clock is ahead of the server's.
     pub(crate) ahead_s: Option<f64>,
 }
@@ -144,7 +145,10 @@ pub(crate) async fn facts(connection: &Connection, config_dir: &Path) -> anyhow:
         ..Facts::default()
     };
     match connection.open_with_any_key().await {
-        Ok(bus) => cluster(&bus, &mut facts).await,
+        Ok(bus) => {
+            require_cluster(&bus).await?;
+            cluster(&bus, &mut facts).await;
+        }
         Err(error) if error.is::<UsageError>() => return Err(error),
         Err(error) => facts.server = Some(Err(format!("{error:#}"))),
     }
@@ -198,7 +202,9 @@ async fn stored(bus: &Bus, server: &mut Server, facts: &mut Facts) -> anyhow::Re
         }
     }
     let rate = f64::from(clock::scale().rate);
-    for node in nodes(bus).await? {
+    let mut found = nodes(bus).await?;
+    summarize(&mut found, summaries::of_all_nodes(bus).await.unwrap_or_default());
+    for node in found {
         let (key, at) = match (&node.launcher, &node.power) {
             (Some(report), _) => (Reporter::Launcher.key(&node.node), report.at_us),
             (None, Some(report)) => (Reporter::Power.key(&node.node), report.at_us),
@@ -208,15 +214,12 @@ async fn stored(bus: &Bus, server: &mut Server, facts: &mut Facts) -> anyhow::Re
         let stored_at = stored_at.and_then(|(_, stored_at)| clock::at_wall(stored_at));
         let ahead_s =
             stored_at.map(|stored_at| (at.as_us() as f64 - stored_at.as_us() as f64) / 1e6 / rate);
-        facts.nodes.push(NodeFacts {
-            has_launcher: node.launcher.is_some(),
-            fault: node.fault().cloned(),
-            sleeps: node.sleep.is_some(),
-            node: node.node,
-            power: node.power,
-            ahead_s,
-        });
+        facts.nodes.push(NodeFacts { node, ahead_s });
     }
+    facts.now = clock::now();
+    facts.jobs = job_records::all(bus).await?;
+    facts.jobs.retain(|record| !record.phase.is_final());
+    facts.budget = BudgetValues::read(bus).await;
     Ok(())
 }
 

@@ -19,7 +19,8 @@ pub(crate) enum Kind {
 pub(crate) struct Finding {
     /// How severe it is.
     pub(crate) kind: Kind,
-    /// The part that it is about: `server`, `clock`, `services`, `node`, `driver`, `disk`, `slurm`, `grid`.
+    /// The part that it is about: `server`, `clock`, `services`, `node`, `driver`, `disk`, `slurm`, `grid`,
+    /// `budget`, `aim`, `jobs`.
     pub(crate) about: &'static str,
     /// What was found.
     pub(crate) finding: String,
@@ -45,6 +46,27 @@ impl Report {
         Self { is_fine, findings, checked }
     }
 
+    /// The number of problems and the first of them, which has the gravest cause; without one, the first advice.
+    pub(crate) fn verdict(&self) -> String {
+        let (problems, advice) = (self.problems(), self.findings.len() - self.problems());
+        let first = self.findings.first().and_then(|finding| finding.finding.lines().next());
+        let first = first.unwrap_or_default();
+        let more = |others: usize| match others {
+            0 => String::new(),
+            others => format!(" (and {others} more)"),
+        };
+        let mut text = match (problems, advice) {
+            (0, 0) => return "no problem found".to_owned(),
+            (0, _) => return format!("no problem found; advice: {first}{}", more(advice - 1)),
+            (1, _) => format!("1 problem: {first}"),
+            (_, _) => format!("{problems} problems: {first}{}", more(problems - 1)),
+        };
+        if advice > 0 {
+            text.push_str(&format!("; advice: {advice}"));
+        }
+        text
+    }
+
     /// Number of problems.
     pub(crate) fn problems(&self) -> usize {
         self.findings.iter().filter(|finding| finding.kind == Kind::Problem).count()
@@ -53,13 +75,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let advice = self.findings.len() - self.problems();
-        match self.problems() {
-            0 => write!(f, "no problem found")?,
-            1 => write!(f, "1 problem")?,
-            problems => write!(f, "{problems} problems")?,
-        }
-        writeln!(f, "{}", if advice == 0 { String::new() } else { format!(", advice: {advice}") })?;
+        writeln!(f, "{}", self.verdict())?;
         for Finding { kind, about, finding, remedy } in &self.findings {
             let kind = match kind {
                 Kind::Problem => "problem",

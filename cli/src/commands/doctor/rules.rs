@@ -2,6 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use wattle_common::messages::JobCounts;
+use wattle_view::job;
+use wattle_view::verdict::{self, Level};
+
 use super::facts::{Facts, NodeFacts, Server, slurm_level};
 use super::grid;
 use super::report::{Finding, Kind, Report};
@@ -16,8 +20,6 @@ const FILL_ADVICE: f64 = 0.7;
 const FILL_MAX: f64 = 0.9;
 /// Services without which no job is placed.
 const REQUIRED: [&str; 2] = ["placer", "registry"];
-/// Services of a node.
-const OF_NODE: [&str; 3] = ["profiler", "power-agent", "launcher"];
 /// Services of a node that read its GPUs.
 const OF_GPUS: [&str; 2] = ["profiler", "power-agent"];
 const GIB: f64 = 1_073_741_824.0;
@@ -27,6 +29,7 @@ pub(crate) fn check(facts: &Facts) -> Report {
     let mut rules = Rules { facts, findings: Vec::new(), checked: Vec::new() };
     rules.server();
     rules.services();
+    rules.stored();
     rules.nodes();
     if let Some((status, now)) = &facts.grid {
         let (findings, checked) = grid::check(status, *now);
@@ -61,6 +64,16 @@ impl Rules<'_> {
 
     fn advice(&mut self, about: &'static str, finding: String, remedy: impl Into<String>) {
         self.add(Kind::Advice, about, finding, remedy);
+    }
+
+    /// Adds a finding of the verdict that all views share.
+    fn found(&mut self, finding: verdict::Finding) {
+        let verdict::Finding { level, about, text, remedy, .. } = finding;
+        let kind = match level {
+            Level::Fault => Kind::Problem,
+            Level::Warning => Kind::Advice,
+        };
+        self.add(kind, about, text, remedy);
     }
 
     fn clock(&mut self, whose: &str, ahead_s: f64) {
@@ -145,17 +158,11 @@ impl Rules<'_> {
             let is_active =
                 facts.processes.iter().any(|p| p.service == service && p.state == "active");
             if !is_active {
-                let remedy =
-                    format!("systemctl start wattle-{service} on its host, and read its log");
-                self.problem("services", format!("no {service} is active"), remedy);
+                verdict::service_away(service).into_iter().for_each(|found| self.found(found));
             }
         }
         if !facts.processes.iter().any(|process| process.service == "predictor") {
-            self.advice(
-                "services",
-                "no predictor answers: placements use priors".to_owned(),
-                "systemctl start wattle-predictor",
-            );
+            verdict::service_away("predictor").into_iter().for_each(|found| self.found(found));
         }
         let mut all = own;
         all.insert(&facts.version);
@@ -170,13 +177,28 @@ impl Rules<'_> {
         }
     }
 
+    /// The jobs, the budget and the aim.
+    fn stored(&mut self) {
+        let facts = self.facts;
+        if !matches!(facts.server, Some(Ok(_))) {
+            return;
+        }
+        let mut counts = JobCounts::new();
+        for record in &facts.jobs {
+            *counts.entry(record.phase).or_default() += 1;
+        }
+        self.checked.push(format!("jobs: {}", job::counts(&counts)));
+        let stored = facts.budget.stored(facts.jobs.iter(), facts.now);
+        stored.findings().into_iter().for_each(|found| self.found(found));
+    }
+
     fn nodes(&mut self) {
         let facts = self.facts;
         if !matches!(facts.server, Some(Ok(_))) {
             return;
         }
         let gpus: usize =
-            facts.nodes.iter().filter_map(|n| Some(n.power.as_ref()?.gpus.len())).sum();
+            facts.nodes.iter().filter_map(|n| Some(n.node.power.as_ref()?.gpus.len())).sum();
         self.checked.push(format!("nodes: {} with {}", facts.nodes.len(), count(gpus, "GPU")));
         for node in &facts.nodes {
             self.node(node);
@@ -184,12 +206,13 @@ impl Rules<'_> {
     }
 
     fn node(&mut self, node: &NodeFacts) {
-        let NodeFacts { node: name, power, sleeps, ahead_s, .. } = node;
-        if *sleeps {
+        let NodeFacts { node, ahead_s } = node;
+        if node.sleep.is_some() {
             return;
         }
-        for service in OF_NODE {
-            let is_of_site = service == "launcher" && node.has_launcher;
+        let name = &node.node;
+        for service in verdict::OF_NODE {
+            let is_of_site = service == "launcher" && node.launcher.is_some();
             let answers = self.facts.processes.iter().any(|process| {
                 process.service == service
                     && process.of == name.as_str()
@@ -198,58 +221,15 @@ impl Rules<'_> {
             // Slurm's jobs have no launcher; the report is that of wattle-slurm.
             let has_slurm = self.facts.processes.iter().any(|process| process.service == "slurm");
             if !(answers || is_of_site && has_slurm) {
-                let finding = format!("the {service} of {name} does not answer");
-                let remedy = format!("systemctl status wattle-{service} on {name}");
-                self.problem("node", finding, remedy);
+                self.found(verdict::node_silent(name, service));
             }
         }
         if let Some(ahead_s) = ahead_s {
             self.clock(name.as_str(), *ahead_s);
         }
-        if let Some(fault) = &node.fault {
-            let finding = format!("{name} cannot start jobs: {}", fault.error);
-            self.problem("node", finding, fault.kind.remedy());
-        }
-        let Some(power) = power else { return };
-        if let Some(error) = &power.driver_error {
-            let finding = format!("no GPU of {name} can be read: {error}");
-            let remedy = "nvidia-smi on the node; load the driver, or reboot the node";
-            self.problem("node", finding, remedy);
-        }
-        for gpu in &power.gpus {
-            let place = format!("GPU {} of {name}", gpu.gpu);
-            for condition in gpu.health.iter().flat_map(|health| &health.conditions) {
-                let kind = condition.condition;
-                let finding = format!("{place} {}", kind.description());
-                let severity = if kind.is_fault() { Kind::Problem } else { Kind::Advice };
-                self.add(severity, "node", finding, kind.remedy());
-            }
-            if gpu.no_meter {
-                self.advice(
-                    "node",
-                    format!(
-                        "the energy of {place} is not known: power and energy are not supported"
-                    ),
-                    "budgets, reports and sums lack it; a newer driver may support the readings",
-                );
-            }
-            if gpu.cap_unsupported {
-                self.advice(
-                    "node",
-                    format!("{place} supports no power cap: it is advised only"),
-                    "a power limit counts the node with the highest power of its GPUs; a driver or a \
-                     board that permits caps lets Wattle set them",
-                );
-            }
-            if let Some(error) = &gpu.last_error {
-                self.problem(
-                    "node",
-                    format!("cap or clock of {place} is not set: {error}"),
-                    "the power agent needs root or CAP_SYS_ADMIN, as its systemd unit gives it, or \
-                     control = \"zeusd\" (docs/security.md)",
-                );
-            }
-        }
+        verdict::fault(node).into_iter().for_each(|found| self.found(found));
+        verdict::gpus(node).into_iter().for_each(|found| self.found(found));
+        verdict::without_counter(node).into_iter().for_each(|found| self.found(found));
     }
 
     fn configuration(&mut self) {
@@ -360,11 +340,14 @@ impl Rules<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::PathBuf;
 
+    use wattle_common::Timestamp;
     use wattle_common::messages::{NodeFault, NodeFaultKind};
     use wattle_runtime::bus::ServerLimits;
+    use wattle_testkit as testkit;
+    use wattle_view::node::Node;
 
     use super::super::facts::{Configured, Disk};
     use super::*;
@@ -385,7 +368,7 @@ mod tests {
     }
 
     /// A cluster of one node without a problem.
-    fn fine() -> Facts {
+    pub(in crate::commands::doctor) fn fine() -> Facts {
         let server = Server {
             url: "nats://127.0.0.1:4222".to_owned(),
             limits: ServerLimits {
@@ -398,17 +381,16 @@ mod tests {
         };
         let mut processes =
             ["placer", "registry", "predictor"].map(|s| process(s, "", "0.1.0")).to_vec();
-        processes.extend(OF_NODE.map(|service| process(service, "n0", "0.1.0")));
+        processes.extend(verdict::OF_NODE.map(|service| process(service, "n0", "0.1.0")));
         Facts {
             version: "0.1.0".to_owned(),
             server: Some(Ok(server)),
             processes,
             nodes: vec![NodeFacts {
-                node: wattle_common::NodeId::new("n0").unwrap(),
-                power: None,
-                has_launcher: true,
-                fault: None,
-                sleeps: false,
+                node: Node {
+                    launcher: Some(testkit::launch_report("n0", Timestamp::EPOCH, 1, [])),
+                    ..Node::new(testkit::node("n0"))
+                },
                 ahead_s: Some(-0.2),
             }],
             disks: vec![Disk { folder: PathBuf::from("/"), free: 50, size: 100 }],
@@ -427,7 +409,7 @@ mod tests {
         };
         let at = wattle_common::Timestamp::from_s(1);
         let report = wattle_testkit::power_report("n0", at, [gpu]);
-        let found = findings(|facts| facts.nodes[0].power = Some(report));
+        let found = findings(|facts| facts.nodes[0].node.power = Some(report));
         let energy = "the energy of GPU 0 of n0 is not known: power and energy are not supported";
         assert!(found.iter().any(|line| line.contains(energy)), "{found:?}");
         let cap = "GPU 0 of n0 supports no power cap: it is advised only";
@@ -447,7 +429,7 @@ mod tests {
             .collect()
     }
 
-    fn server(facts: &mut Facts) -> &mut Server {
+    pub(in crate::commands::doctor) fn server(facts: &mut Facts) -> &mut Server {
         facts.server.as_mut().unwrap().as_mut().unwrap()
     }
 
@@ -459,6 +441,15 @@ mod tests {
             text.starts_with("no problem found\n\nchecked:\n  NATS server 2.9.10 at"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_first_line_names_the_cause() {
+        let mut facts = fine();
+        facts.processes[0].state = "standby".to_owned();
+        let text = check(&facts).to_string();
+        let first = text.lines().next().unwrap_or_default();
+        assert_eq!(first, "1 problem: no placer is active: no job starts");
     }
 
     #[test]
@@ -503,7 +494,8 @@ mod tests {
                 |f| {
                     let (kind, error) = (NodeFaultKind::Disk, "cannot write to /s".to_owned());
                     let since_us = wattle_common::Timestamp::from_s(1);
-                    f.nodes[0].fault = Some(NodeFault { kind, error, since_us });
+                    let launcher = f.nodes[0].node.launcher.as_mut().unwrap();
+                    launcher.fault = Some(NodeFault { kind, error, since_us });
                 },
                 "Problem node: n0 cannot start jobs: cannot write to /s",
             ),

@@ -25,9 +25,9 @@ pub(super) fn describe(
     now: Timestamp,
 ) -> String {
     let record = &view.record;
-    let mut lines = vec![state(record), consumption(view, now)];
+    let mut lines = vec![state(record), consumption(view)];
     lines.extend(view.energy_missing().map(|missing| format!("energy not measured: {missing}")));
-    lines.push(request(record));
+    lines.extend([times(view, now), request(record)]);
     lines.push(basis(record, surface, prediction));
     lines.extend(other_gpu_types(record, surface));
     lines.extend(restarts(record));
@@ -106,7 +106,7 @@ fn silence(record: &JobRecord, now: Timestamp) -> Option<&'static str> {
 }
 
 /// Power, energy, progress and rest; `-` if nothing is known.
-fn consumption(view: &JobView, now: Timestamp) -> String {
+fn consumption(view: &JobView) -> String {
     let record = &view.record;
     let mut parts = Vec::new();
     if let Some(drawn) = view.power_mw {
@@ -128,13 +128,18 @@ fn consumption(view: &JobView, now: Timestamp) -> String {
         let by = if record.steps_per_s.is_some() { "measured" } else { "predicted" };
         parts.push(format!("{} left at its {by} speed", clock(rest)));
     }
-    if record.phase.is_final() {
-        parts
-            .extend(view.ran(now).map(|ran| format!("ended {} after its first start", clock(ran))));
-        if record.start_count() > 1 {
-            parts.push(format!("started {} times", record.start_count()));
-        }
+    if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
+}
+
+/// Run time and waits over all starts, and the deadline.
+fn times(view: &JobView, now: Timestamp) -> String {
+    let mut parts = Vec::new();
+    parts.extend(view.ran().map(|ran| format!("ran {}", clock(ran))));
+    parts.extend(view.waited().map(|waited| format!("waited {}", clock(waited))));
+    if view.record.attempt > 1 {
+        parts.push(format!("started {} times", view.record.attempt));
     }
+    parts.extend(view.deadline(now, clock).map(|left| format!("deadline: {left}")));
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }
 
@@ -332,6 +337,7 @@ mod tests {
         expect![[r#"
             t-9 is running on n0:0,1
             used 58.3 Wh so far, 55 % done, 7:12 left at its measured speed
+            ran 10:00, waited 0:00
             requests 2..4 GPUs
             predicted by test: 12 windows of this job
 
@@ -369,7 +375,7 @@ mod tests {
         assert!(!text.contains("no prediction"), "{text}");
         expect![[r#"
             t-9 has finished
-            used 58.3 Wh, ended 17:20 after its first start
+            used 58.3 Wh
             requests 2..4 GPUs
             predicted by test: 12 windows of this job
 
@@ -422,6 +428,6 @@ mod tests {
         let queued = testkit::job_record(testkit::job_spec("t-9", 2), JobPhase::Queued);
         let view = JobView::new(queued, &Summaries::new(), at(600));
         let text = describe(&view, None, &[], None, at(600));
-        assert_eq!(text, "t-9 is queued\nrequests 2 GPUs\nno prediction yet");
+        assert_eq!(text, "t-9 is queued\nwaited 10:00\nrequests 2 GPUs\nno prediction yet");
     }
 }

@@ -16,12 +16,15 @@ use crate::commands::jobs;
 use crate::output::{Align, Table};
 use crate::quantity::{percent, power, shorten, watts};
 use wattle_view::node::{Node, cap_when_read};
+use wattle_view::verdict::{self, Finding, Stored};
 
 /// Columns of a bar.
 const BAR: usize = 24;
 /// Smallest screen.
 const COLUMNS_MIN: u16 = 60;
 const LINES_MIN: u16 = 12;
+/// Columns from which the jobs have further columns.
+const COLUMNS_WIDE: usize = 160;
 
 /// How serious a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,47 +34,52 @@ enum Level {
     Fault,
 }
 
-/// The verdict: the most serious fault first, else `ok`.
-fn verdict(model: &Model, view: &View) -> (Level, String) {
+/// What is wrong, the gravest first.
+fn findings(model: &Model, view: &View) -> Vec<Finding> {
     if let Some(lost) = view.lost {
-        let text = format!(
-            "BUS LOST for {}: {} does not answer; reconnecting, figures are old",
-            span(lost.as_secs_f64()),
-            model.url
-        );
-        return (Level::Fault, text);
+        return vec![verdict::server_away(&model.url, lost)];
+    }
+    let mut findings = Vec::new();
+    if view.placer_away {
+        findings.extend(verdict::service_away("placer"));
     }
     let limit = model.budget.as_ref().and_then(|record| record.budget.power_mw);
-    if let (Some(limit), Some(drawn)) = (limit, view.power())
-        && drawn > limit
-    {
-        let text = format!("OVER the power limit: {} of {}", power(drawn), power(limit));
-        return (Level::Fault, text);
+    findings
+        .extend(view.power().zip(limit).and_then(|(drawn, most)| verdict::over_limit(drawn, most)));
+    let stored = Stored {
+        jobs: view.jobs.iter().map(|job| &job.record).collect(),
+        budget: model.budget.as_ref(),
+        status: model.status.as_ref(),
+        aim: model.aim.as_ref(),
+        now: view.now,
+    };
+    findings.extend(stored.findings());
+    for node in &view.nodes {
+        if node.summary.is_none() && node.sleep.is_none() {
+            findings.push(verdict::node_silent(&node.node, "profiler"));
+        }
+        findings.extend(verdict::fault(node));
+        findings.extend(verdict::gpus(node));
     }
-    if view.nodes.is_empty() {
+    verdict::sort(&mut findings);
+    findings
+}
+
+/// The verdict: the gravest finding, else `OK`, with the jobs.
+fn verdict(model: &Model, view: &View) -> (Level, String) {
+    let findings = findings(model, view);
+    if findings.is_empty() && view.nodes.is_empty() {
         return (Level::Warning, "WAITING: no node has reported".to_owned());
     }
-    let gpus = || view.nodes.iter().flat_map(|node| node.gpus().map(move |gpu| (node, gpu)));
-    let awake = || gpus().filter(|(node, _)| node.sleep.is_none());
-    let lost = awake().filter(|(_, (gpu, _))| !gpu.healthy).count();
-    let closed = awake().filter(|(node, (gpu, _))| gpu.healthy && !node.accepts_jobs(gpu)).count();
-    let silent = view.nodes.iter().filter(|node| node.summary.is_none() && node.sleep.is_none());
-    let silent: Vec<&str> = silent.map(|node| node.node.as_str()).collect();
     let (counts, [draw, _]) = jobs::verdict(&view.jobs);
     let jobs = [Some(counts), draw].into_iter().flatten().collect::<Vec<_>>().join(": ");
-    if lost > 0 {
-        return (Level::Fault, format!("FAULT: {lost} of {} GPUs lost; {jobs}", gpus().count()));
+    let Some(headline) = verdict::headline(&findings) else {
+        return (Level::Ok, format!("OK: {jobs}"));
+    };
+    match findings[0].level {
+        verdict::Level::Fault => (Level::Fault, format!("FAULT: {headline}; {jobs}")),
+        verdict::Level::Warning => (Level::Warning, format!("ATTENTION: {headline}; {jobs}")),
     }
-    if !silent.is_empty() {
-        let text = format!("NO READINGS from the profiler of {}; {jobs}", silent.join(", "));
-        return (Level::Warning, text);
-    }
-    if closed > 0 {
-        let text =
-            format!("{closed} of {} GPUs get no new jobs: wattle nodes; {jobs}", gpus().count());
-        return (Level::Warning, text);
-    }
-    (Level::Ok, format!("OK: {jobs}"))
 }
 
 /// A bar of `#`: `[######------]`.
@@ -255,7 +263,11 @@ fn screen(model: &Model, view: &View, width: usize, height: usize) -> Vec<(Level
     if view.jobs.is_empty() {
         lines.push(plain(format!("no running or queued job; {} ended", view.ended)));
     } else {
-        let table = jobs::table(&view.jobs, view.now, width >= 160, width);
+        let table = if width >= COLUMNS_WIDE {
+            jobs::table_within(&view.jobs, view.now, width)
+        } else {
+            jobs::table(&view.jobs, view.now, false, width)
+        };
         let mut job_rows = rows(table, model.first_job, for_jobs, width, "jobs").into_iter();
         lines.extend(job_rows.next().map(|heading| (Level::Ok, heading, true)));
         lines.extend(job_rows.map(plain));
@@ -308,7 +320,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use tokio::time::Instant;
-    use wattle_common::messages::{BudgetRecord, BudgetStatus};
+    use wattle_common::messages::{BudgetRecord, BudgetStatus, LeaseHolder, ServiceLease};
     use wattle_common::{Budget, Energy, Timestamp};
 
     use super::*;
@@ -340,6 +352,26 @@ mod tests {
         model
     }
 
+    fn status() -> BudgetStatus {
+        BudgetStatus {
+            at_us: Timestamp::EPOCH,
+            observed_generation: 0,
+            window_from_us: Timestamp::EPOCH,
+            window_until_us: Timestamp::from_s(86_400),
+            energy_mj: Energy::from_j(150_000_000),
+            carbon_ug: None,
+            overrun_previous: None,
+            price: 0.25,
+            price_integral: None,
+            policy_price: 0.0,
+            power_mw_expected: Power::from_w(700),
+            power_mw_baseline: None,
+            power_mw_budget_mean: None,
+            intensity_mg_per_kwh: None,
+            counted_until_us: [].into(),
+        }
+    }
+
     fn shown(model: &Model, at: Instant, columns: u16, lines: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
         let view = model.view(at, Timestamp::from_s(4_200));
@@ -354,7 +386,7 @@ mod tests {
     fn screen_of_80_by_24() {
         let at = Instant::now();
         expect![[r#"
-            FAULT: 1 of 4 GPUs lost; 2 running, 1 queued: running job draws 371 W
+            FAULT: GPU 2 of n0 does not respond, or responds again only since a moment ago;…
             power   [#######-----------------] 272 W of 1000 W allowed by caps (27 %)
 
             NODE  STATE   GPUS  POWER W  CAPS W  BUSY %  MEMORY GiB  MAX °C  JOBS
@@ -393,27 +425,11 @@ mod tests {
             since_us: Timestamp::EPOCH,
             intensity: None,
         });
-        model.status = Some(BudgetStatus {
-            at_us: Timestamp::EPOCH,
-            observed_generation: 0,
-            window_from_us: Timestamp::EPOCH,
-            window_until_us: Timestamp::from_s(86_400),
-            energy_mj: Energy::from_j(150_000_000),
-            carbon_ug: None,
-            overrun_previous: None,
-            price: 0.25,
-            price_integral: None,
-            policy_price: 0.0,
-            power_mw_expected: Power::from_w(700),
-            power_mw_baseline: None,
-            power_mw_budget_mean: None,
-            intensity_mg_per_kwh: None,
-            counted_until_us: [].into(),
-        });
+        model.status = Some(status());
         let text = shown(&model, at, 80, 24);
         let head: Vec<&str> = text.lines().take(3).collect();
         expect![[r#"
-            OVER the power limit: 272 W of 200 W
+            FAULT: the power limit is exceeded: 272 W of 200 W (and 1 more); 2 running, 1 q…
             power   [########################] 272 W of 200 W power limit (136 %)
             energy  [########----------------] 41.667 of 120 kWh, 22.8 h left; price 0.25"#]]
         .assert_eq(&head.join("\n"));
@@ -430,12 +446,73 @@ mod tests {
         let first = text.lines().next().unwrap();
         assert_eq!(
             first,
-            "BUS LOST for 42 s: nats://127.0.0.1:4222 does not answer; reconnecting, figures…"
+            "FAULT: the NATS server at nats://127.0.0.1:4222 has not answered for 42 s: the …"
         );
         assert!(text.contains("231") || text.contains("272"), "last readings: {text}");
         model.connected(true, later);
         let text = shown(&model, later, 80, 24);
-        assert!(!text.contains("BUS LOST") && !text.contains("272"), "old readings end: {text}");
+        assert!(
+            !text.contains("not answered") && !text.contains("272"),
+            "old readings end: {text}"
+        );
+    }
+
+    #[test]
+    fn a_wide_screen_shows_whole_names_of_jobs() {
+        let at = Instant::now();
+        let mut model = model(at);
+        let many = records();
+        for mut record in many.into_iter().filter(|record| !record.phase.is_final()) {
+            record.spec.user = Some("a-user-with-a-long-name".to_owned());
+            record.spec.workload = Some(wattle_testkit::workload("imagenet-resnet152-b256"));
+            model.record(record.spec.job.as_str(), Some(&json(&record)));
+        }
+        let longest = "a-job-with-a-name-of-the-greatest-length-that-an-id-can-have-001";
+        let text = shown(&model, at, 160, 45);
+        assert!(text.contains(longest) && text.contains("  REST"), "{text}");
+    }
+
+    #[test]
+    fn a_budget_below_the_idle_draw_is_the_verdict() {
+        let at = Instant::now();
+        let mut model = model(at);
+        model.nodes.retain(|_, node| node.power.as_ref().is_some_and(|p| p.gpus.len() > 1));
+        model.nodes.values_mut().for_each(|node| {
+            node.power.iter_mut().flat_map(|p| &mut p.gpus).for_each(|gpu| gpu.healthy = true);
+        });
+        let budget = Budget::from_human(Some(5.0), None, None, None).unwrap();
+        let (since_us, generation) = (Timestamp::EPOCH, 1);
+        model.budget = Some(BudgetRecord { generation, budget, since_us, intensity: None });
+        let status = BudgetStatus {
+            observed_generation: 1,
+            power_mw_baseline: Some(Power::from_w(450)),
+            power_mw_budget_mean: Some(Power::from_w(207)),
+            ..status()
+        };
+        model.status = Some(status);
+        let text = shown(&model, at, 160, 24);
+        let first = text.lines().next().unwrap();
+        let expected = "FAULT: no job can start: the idle cluster draws 0.45 kW, but the budget allows \
+                        0.207 kW on average";
+        assert!(first.starts_with(expected), "{first}");
+    }
+
+    #[test]
+    fn a_placer_that_does_not_renew_its_lease_is_the_verdict() {
+        let at = Instant::now();
+        let mut model = model(at);
+        let holder =
+            LeaseHolder { instance: "host-1".to_owned(), boot: None, pid_namespace: None, pid: 1 };
+        let (length_ms, since_us) = (5_000, Timestamp::from_s(1));
+        let lease = ServiceLease { holder, length_ms, since_us, released: false };
+        model.leased("placer", Some(&json(&lease)), at);
+        let first = |seconds| {
+            let text = shown(&model, at + Duration::from_secs(seconds), 160, 24);
+            text.lines().next().unwrap().to_owned()
+        };
+        let expected = "FAULT: no placer is active: no job starts";
+        assert!(!first(10).contains("no placer"), "{}", first(10));
+        assert!(first(11).starts_with(expected), "{}", first(11));
     }
 
     #[test]

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use wattle_common::messages::{BudgetRecord, BudgetStatus, JobRecord, NodeSummary};
-use wattle_common::subject::{BUDGET_SET, BUDGET_STATUS};
+use wattle_common::messages::{
+    AimStatus, BudgetRecord, BudgetStatus, JobRecord, NodeSummary, ServiceLease,
+};
+use wattle_common::subject::{AIM_STATUS, BUDGET_SET, BUDGET_STATUS, LeaseKey};
 use wattle_common::total::Total;
 use wattle_common::{JobId, NodeId, Power, Timestamp, codec};
 
@@ -33,6 +35,10 @@ pub(crate) struct Model {
     pub(crate) budget: Option<BudgetRecord>,
     /// Its consumption.
     pub(crate) status: Option<BudgetStatus>,
+    /// The state of the energy aim.
+    pub(crate) aim: Option<AimStatus>,
+    /// The lease of the placer, and when it was received; absent: not read.
+    pub(crate) placer: Option<(Instant, Option<ServiceLease>)>,
     /// Since when the bus is away.
     pub(crate) lost_since: Option<Instant>,
     /// The last message that could not be read.
@@ -53,6 +59,8 @@ pub(crate) struct View {
     pub(crate) now: Timestamp,
     /// How long the bus has been away.
     pub(crate) lost: Option<Duration>,
+    /// Whether no placer is active.
+    pub(crate) placer_away: bool,
 }
 
 impl Model {
@@ -85,8 +93,26 @@ impl Model {
         match key {
             BUDGET_SET => self.budget = value.and_then(|value| codec::decode_json(value).ok()),
             BUDGET_STATUS => self.status = value.and_then(|value| codec::decode_json(value).ok()),
+            AIM_STATUS => self.aim = value.and_then(|value| codec::decode_json(value).ok()),
             _ => {}
         }
+    }
+
+    /// Applies a change of the bucket `leases`.
+    pub(crate) fn leased(&mut self, key: &str, value: Option<&[u8]>, at: Instant) {
+        if LeaseKey::parse(key) == Some(LeaseKey::Placer) {
+            self.placer = Some((at, value.and_then(|value| codec::decode_json(value).ok())));
+        }
+    }
+
+    /// Whether no placer is active: it renews its lease at every third of it.
+    fn placer_away(&self, at: Instant) -> bool {
+        self.placer.as_ref().is_some_and(|(changed, lease)| {
+            lease.as_ref().is_none_or(|lease| {
+                let length = Duration::from_millis(lease.length_ms);
+                lease.released || at.saturating_duration_since(*changed) > 2 * length
+            })
+        })
     }
 
     /// Applies a node's summary.
@@ -128,7 +154,8 @@ impl Model {
         let (mut jobs, queued): (Vec<_>, Vec<_>) = all.into_iter().partition(JobView::is_running);
         jobs.extend(queued);
         node::summarize(&mut nodes, summaries);
-        View { nodes, jobs, ended, now, lost: self.lost_since.map(|since| at - since) }
+        let lost = self.lost_since.map(|since| at - since);
+        View { nodes, jobs, ended, now, lost, placer_away: self.placer_away(at) }
     }
 
     /// Scrolls the jobs.

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use wattle_common::ClusterId;
-use wattle_runtime::bus::{Bus, BusConfig};
+use wattle_runtime::bus::{Bus, BusConfig, BusError};
 
 use super::keys::Keys;
 use super::processes::{Processes, Program, READY_WITHIN};
-use crate::output::{note, usage};
+use crate::output::{note, usage, usage_chain};
 
 /// Starts a server with its streams in `store` that accepts the key only, and this additional environment;
 /// returns how to reach it.
@@ -32,9 +32,13 @@ pub(super) fn named(url: &str) -> BusConfig {
 
 /// Connects to the server, waiting for it to answer.
 pub(super) async fn connect(config: &BusConfig, cluster: &ClusterId) -> anyhow::Result<Bus> {
-    Bus::connect_within(config, cluster.clone(), "wattle-up", READY_WITHIN)
-        .await
-        .with_context(|| format!("no NATS server answers at {}", config.url))
+    match Bus::connect_within(config, cluster.clone(), "wattle-up", READY_WITHIN).await {
+        // These errors have their own remedy.
+        Err(error @ (BusError::Address { .. } | BusError::PasswordInAddress { .. })) => {
+            Err(usage_chain(error))
+        }
+        connected => connected.with_context(|| format!("no NATS server answers at {}", config.url)),
+    }
 }
 
 /// Refuses a server on which every user who reaches it would run jobs with the rights of root.
@@ -55,6 +59,16 @@ pub(super) fn check_authority(bus: &Bus) -> anyhow::Result<()> {
         )),
     }
     Ok(())
+}
+
+/// An error if another program listens on the port of the web page.
+pub(super) fn require_free(port: u16) -> anyhow::Result<()> {
+    match std::net::TcpListener::bind(("127.0.0.1", port)) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(usage(format!(
+            "--port {port} cannot be used: {error}; give another port, or omit --port for a free one"
+        ))),
+    }
 }
 
 /// A free port. It is chosen once, so that a restarted server has the same address.

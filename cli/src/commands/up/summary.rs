@@ -217,7 +217,8 @@ pub(crate) async fn show(
     if command.json {
         return print_json(&columns);
     }
-    print(&format!("\n{}", table(&columns).render(crate::output::colour(&std::io::stdout()))))?;
+    print("")?;
+    table(&columns).print()?;
     let [live, same, fifo] = &columns[..] else { unreachable!("three were pushed") };
     if live.finished < fifo.finished {
         return print("the run was interrupted; live and simulated results are not comparable");

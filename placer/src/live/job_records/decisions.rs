@@ -1,7 +1,7 @@
 //! A plan in the jobs' records: each decision with its reason, and why the first jobs wait.
 
 use wattle_common::job::{JobPhase, Placement};
-use wattle_common::messages::job_record::REASONS_MAX;
+use wattle_common::messages::job_record::{REASONS_MAX, WAITS};
 use wattle_common::messages::{JobRecord, Prediction, RecordedReason};
 use wattle_common::{JobId, Timestamp};
 
@@ -12,8 +12,6 @@ use crate::{
     prediction,
 };
 
-/// The decision recorded for a queued job that a stage holds back, and the first one that finds no room.
-const WAITS: &str = "waits";
 /// Beginning of the decision recorded for a job that keeps its GPUs.
 const STAYS: &str = "stays on ";
 /// Most changes of the setting that are kept with a job's reasons.
@@ -222,8 +220,7 @@ fn record_decision(
             let on = placement.as_ref().map(ToString::to_string).unwrap_or_default();
             record.placement = placement;
             record.setting = *setting;
-            record.phase = JobPhase::Starting;
-            record.phase_since_us = now;
+            record.enter(JobPhase::Starting, now);
             record.attempt = record.attempt.saturating_add(1);
             record.observing = *observe;
             // The end of the attempt before, its output and its speed are not this attempt's.
@@ -239,8 +236,7 @@ fn record_decision(
             RecordedReason::set_to(*setting)
         }
         Decision::Stop { .. } | Decision::Undo { .. } => {
-            record.phase = JobPhase::Stopping;
-            record.phase_since_us = now;
+            record.enter(JobPhase::Stopping, now);
             record.next_phase = Some(JobPhase::Queued);
             record.observing = false;
             format!("taken off {at}")
@@ -250,8 +246,7 @@ fn record_decision(
             format!("{STAYS}{at}")
         }
         Decision::Reject { .. } => {
-            record.phase = JobPhase::Failed;
-            record.phase_since_us = now;
+            record.enter(JobPhase::Failed, now);
             record.ended_at_us = Some(now);
             "rejected".to_owned()
         }

@@ -7,14 +7,14 @@ use wattle_common::{JobId, NodeId, Timestamp};
 use crate::live::job_records::JobRecords;
 use crate::live::nodes::Nodes;
 use crate::live::site_jobs::placed_by_site;
-use crate::live::{LiveController, Turn, has_gpus};
+use crate::live::{LiveController, Turn};
 use crate::{ClusterState, JobFacts, prediction};
 
 impl JobRecords {
     /// Adds a stored record, and its job to the cluster's state unless it has ended or waits in the queue of the
     /// site's scheduler.
     pub(in crate::live) fn restore(&mut self, record: &JobRecord, controller: &mut LiveController) {
-        let is_planned = has_gpus(record.phase) || !placed_by_site(&record.spec);
+        let is_planned = record.phase.has_gpus() || !placed_by_site(&record.spec);
         let key = (is_planned && !record.phase.is_final())
             .then(|| controller.restore(JobFacts::from(&record.spec)));
         self.insert_stored(record.clone(), key, record.phase_since_us);
@@ -27,7 +27,7 @@ impl JobRecords {
         controller: &mut LiveController,
     ) {
         let Some(key) = controller.state().job_key(&record.spec.job) else { return };
-        let Some(placement) = record.placement.as_ref().filter(|_| has_gpus(record.phase)) else {
+        let Some(placement) = record.placement.as_ref().filter(|_| record.phase.has_gpus()) else {
             return;
         };
         for share in &placement.shares {
@@ -47,8 +47,7 @@ impl JobRecords {
     pub(in crate::live) fn started(&mut self, now: Timestamp, job: &JobId) {
         // In the cluster's state it runs since it holds its GPUs.
         self.change(job, |record| {
-            record.phase = JobPhase::Running;
-            record.phase_since_us = now;
+            record.enter(JobPhase::Running, now);
             record.started_at_us = record.started_at_us.or(Some(now));
         });
     }
@@ -63,8 +62,7 @@ impl JobRecords {
         let known = self.change(job, |record| {
             // A job may stop already: then only the phase after it differs.
             if record.phase != JobPhase::Stopping {
-                record.phase = JobPhase::Stopping;
-                record.phase_since_us = turn.now;
+                record.enter(JobPhase::Stopping, turn.now);
             }
             record.next_phase = Some(next);
             record.observing = false;
@@ -94,8 +92,7 @@ impl JobRecords {
                 record.prediction_last = last.map(Box::new);
             }
             let placement = record.placement.take();
-            record.phase = requested;
-            record.phase_since_us = turn.now;
+            record.enter(requested, turn.now);
             record.next_phase = None;
             record.observing = false;
             if requested == JobPhase::Queued
@@ -133,12 +130,12 @@ impl JobRecords {
 
     /// Releases the GPUs that an outdated record assigns to the job.
     pub(in crate::live) fn release(&mut self, turn: &mut Turn<'_>, job: &JobId) {
-        if !self.get(job).is_some_and(|record| has_gpus(record.phase)) {
+        if !self.get(job).is_some_and(|record| record.phase.has_gpus()) {
             return;
         }
         self.change(job, |record| {
             record.placement = None;
-            (record.phase, record.phase_since_us) = (JobPhase::Queued, turn.now);
+            record.enter(JobPhase::Queued, turn.now);
             record.next_phase = None;
             record.observing = false;
         });
@@ -162,7 +159,7 @@ impl JobRecords {
     /// Ends a job that holds no GPUs.
     pub(in crate::live) fn close(&mut self, turn: &mut Turn<'_>, job: &JobId, phase: JobPhase) {
         self.change(job, |record| {
-            (record.phase, record.phase_since_us) = (phase, turn.now);
+            record.enter(phase, turn.now);
             record.ended_at_us = Some(turn.now);
         });
         if let Some(key) = self.key(job) {

@@ -301,7 +301,7 @@ impl Nodes {
             let lives = matches!(launched.state, LaunchState::Running | LaunchState::Stopping);
             let ordered = jobs.get(&launched.job).is_some_and(|record| {
                 let placed = record.placement.iter().flat_map(|placement| &placement.shares);
-                crate::live::has_gpus(record.phase)
+                record.phase.has_gpus()
                     && record.attempt == launched.attempt
                     && placed.into_iter().any(|share| share.node == *node)
             });

@@ -3,8 +3,8 @@
 use wattle_common::job::JobPhase;
 
 use crate::State;
+use crate::live::Placer;
 use crate::live::site_jobs::placed_by_site;
-use crate::live::{Placer, has_gpus};
 
 /// Checks the phase of every record against the job's state, and its placement against the jobs of each node.
 pub(super) fn check(placer: &Placer) {
@@ -23,7 +23,7 @@ pub(super) fn check(placer: &Placer) {
         assert!(agrees, "{job} is {phase} in its record and {known:?} in the cluster's state");
         for share in record.placement.iter().flat_map(|placement| &placement.shares) {
             let is_listed = placer.jobs.on_node(&share.node).any(|listed| listed == job);
-            assert_eq!(is_listed, has_gpus(phase), "{job} on {}", share.node);
+            assert_eq!(is_listed, phase.has_gpus(), "{job} on {}", share.node);
         }
     }
 }

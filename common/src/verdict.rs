@@ -1,0 +1,413 @@
+//! What is wrong with the jobs, the budget and the aim of a cluster, in sentences.
+//!
+//! Pure functions of the stored values, so that `wattle jobs`, `top` and `doctor`, the web page, and the placer's
+//! alarms and metrics agree on what is wrong and on its words. What nodes and services report is added in
+//! `wattle_view::verdict`.
+
+use std::time::Duration;
+
+use crate::budget::Budget;
+use crate::duration::span;
+use crate::id::JobId;
+use crate::job::JobPhase;
+use crate::messages::job_record::WAITS;
+use crate::messages::{AimStatus, BudgetRecord, BudgetStatus, JobRecord, Late};
+use crate::time::Timestamp;
+use crate::units::Power;
+
+/// Most late jobs that are named.
+const LATE_NAMED_MAX: usize = 3;
+/// By how much the estimated slowdown may exceed its bound, a share: the controller holds the bound to about this.
+const SLOWDOWN_TOLERANCE: f64 = 0.01;
+/// Age from which an estimate of the slowdown is out of date: the placer estimates it once a minute.
+const AIM_VALID: Duration = Duration::from_secs(900);
+/// The stages of a planning round that hold jobs back within the limits of the budget.
+const LIMITS: [&str; 2] = ["budget", "power limits"];
+
+/// How grave a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Something does not work.
+    Fault,
+    /// It works, and something needs attention.
+    Warning,
+}
+
+/// Something that an operator should look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How grave it is.
+    pub level: Level,
+    /// The part that it is about: `server`, `services`, `node`, `budget`, `aim`, `jobs`.
+    pub about: &'static str,
+    /// The service, node, GPU or job.
+    pub of: String,
+    /// What is wrong: a sentence that names its subject.
+    pub text: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl Finding {
+    /// Something that does not work.
+    pub fn fault(
+        about: &'static str,
+        of: impl ToString,
+        text: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        let (of, text, remedy) = (of.to_string(), text.into(), remedy.into());
+        Self { level: Level::Fault, about, of, text, remedy }
+    }
+
+    /// Something that needs attention.
+    pub fn warning(
+        about: &'static str,
+        of: impl ToString,
+        text: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { level: Level::Warning, ..Self::fault(about, of, text, remedy) }
+    }
+}
+
+/// The first finding in words, with the number of the others; `None` without findings. They are in order of
+/// severity.
+#[must_use]
+pub fn headline(findings: &[Finding]) -> Option<String> {
+    let (first, others) = findings.split_first()?;
+    Some(match others.len() {
+        0 => first.text.clone(),
+        others => format!("{} (and {others} more)", first.text),
+    })
+}
+
+/// Puts the gravest findings first; equal ones keep their order.
+pub fn sort(findings: &mut [Finding]) {
+    findings.sort_by_key(|finding| finding.level);
+}
+
+/// What is stored of a cluster's jobs, budget and aim.
+#[derive(Clone, Debug, Default)]
+pub struct Stored<'a> {
+    /// The jobs that have not ended.
+    pub jobs: Vec<&'a JobRecord>,
+    /// The budget in force.
+    pub budget: Option<&'a BudgetRecord>,
+    /// Its consumption.
+    pub status: Option<&'a BudgetStatus>,
+    /// The state of the energy aim.
+    pub aim: Option<&'a AimStatus>,
+    /// The present.
+    pub now: Timestamp,
+}
+
+impl Stored<'_> {
+    /// What is wrong, the gravest first.
+    #[must_use]
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let budget = self.budget.map(|set| &set.budget);
+        let impossible = budget.zip(self.status).and_then(|(b, status)| below_idle(b, status));
+        findings.extend(impossible.or_else(|| held_back(&self.jobs)));
+        let has_window = budget.is_some_and(Budget::has_window);
+        let aim = self.aim.filter(|_| !has_window);
+        findings.extend(aim.and_then(|aim| aim_exceeded(aim, self.now)));
+        let late = late(self.jobs.iter().copied(), self.now);
+        let (named, others) = late.split_at(late.len().min(LATE_NAMED_MAX));
+        findings.extend(named.iter().map(|(job, late)| late_finding(job, *late)));
+        if !others.is_empty() {
+            let jobs = if others.len() == 1 { "job is" } else { "jobs are" };
+            findings.push(Finding::warning(
+                "jobs",
+                "jobs",
+                format!("{} more {jobs} late by the deadline", others.len()),
+                "`wattle jobs --wide` has the deadline of each job",
+            ));
+        }
+        sort(&mut findings);
+        findings
+    }
+}
+
+/// Kilowatts, rounded to the watt.
+fn kw(power: Power) -> f64 {
+    power.as_w().round() / 1e3
+}
+
+/// No job can start: the idle cluster alone draws more than the budget allows.
+#[must_use]
+pub fn below_idle(budget: &Budget, status: &BudgetStatus) -> Option<Finding> {
+    let idle = status.power_mw_baseline?;
+    let limit = budget.power_mw.map(|limit| (limit, "the limit is", ""));
+    let mean = status.power_mw_budget_mean.filter(|_| budget.has_window());
+    let mean = mean.map(|mean| (mean, "the budget allows", " on average"));
+    let too_little = [limit, mean].into_iter().flatten().filter(|(power, ..)| *power < idle);
+    let limits: Vec<String> =
+        too_little.map(|(power, what, how)| format!("{what} {} kW{how}", kw(power))).collect();
+    let limits = (!limits.is_empty()).then(|| limits.join(", "))?;
+    let text = format!("no job can start: the idle cluster draws {} kW, but {limits}", kw(idle));
+    let remedy = "raise the budget (`wattle budget set`), remove it (`wattle budget clear`), or let unused nodes \
+                  sleep";
+    Some(Finding::fault("budget", "budget", text, remedy))
+}
+
+/// No job runs, because the limits of the budget hold the queued jobs back.
+fn held_back(jobs: &[&JobRecord]) -> Option<Finding> {
+    let queued = jobs.iter().filter(|record| record.phase == JobPhase::Queued);
+    if jobs.iter().any(|record| record.phase.has_gpus()) {
+        return None;
+    }
+    let reasons: Vec<_> = queued.clone().filter_map(|record| record.reasons.last()).collect();
+    let is_limit = |stage: &Option<String>| stage.as_deref().is_some_and(|s| LIMITS.contains(&s));
+    let first = reasons.first()?;
+    if !reasons.iter().all(|reason| reason.decision == WAITS && is_limit(&reason.stage)) {
+        return None;
+    }
+    let jobs = match queued.count() {
+        1 => "1 queued job".to_owned(),
+        jobs => format!("{jobs} queued jobs"),
+    };
+    let text = format!("no job runs: the budget holds {jobs} back: {}", first.reason);
+    let remedy =
+        "`wattle budget show` has the spending; wait for the next window, or raise the budget";
+    Some(Finding::warning("budget", "budget", text, remedy))
+}
+
+/// A share in per cent, with at most two decimals.
+fn percent(share: f64) -> f64 {
+    (share * 1e4).round() / 1e2
+}
+
+/// The estimated slowdown exceeds the bound of the energy aim.
+#[must_use]
+pub fn aim_exceeded(aim: &AimStatus, now: Timestamp) -> Option<Finding> {
+    let slowdown = aim.slowdown().filter(|_| now.since(aim.at_us) <= AIM_VALID)?;
+    if slowdown <= aim.max_slowdown + SLOWDOWN_TOLERANCE {
+        return None;
+    }
+    let text = format!(
+        "jobs complete {} % later than under the time aim, by estimate, and the bound is {} %",
+        percent(slowdown),
+        percent(aim.max_slowdown)
+    );
+    let remedy = "`wattle budget show` has the price, which falls until the bound holds; at price 0 the placer \
+                  cannot do more: raise `max_slowdown` or lower the load";
+    Some(Finding::warning("aim", "aim", text, remedy))
+}
+
+/// The late jobs that have not ended: those past their deadline first, and the latest of them first.
+#[must_use]
+pub fn late<'r>(
+    records: impl IntoIterator<Item = &'r JobRecord>,
+    now: Timestamp,
+) -> Vec<(&'r JobId, Late)> {
+    let open = records.into_iter().filter(|record| !record.phase.is_final());
+    let mut late: Vec<(&JobId, Late)> =
+        open.filter_map(|record| Some((&record.spec.job, record.late(now)?))).collect();
+    late.sort_by(|(a, late_a), (b, late_b)| late_b.cmp(late_a).then_with(|| a.cmp(b)));
+    late
+}
+
+/// A job that is late.
+#[must_use]
+pub fn late_finding(job: &JobId, late: Late) -> Finding {
+    let text = match late {
+        Late::Passed(by) => format!("{job} is {} past its deadline", span(by.as_secs_f64())),
+        Late::Predicted(by) => {
+            format!("{job} will miss its deadline by {}, by prediction", span(by.as_secs_f64()))
+        }
+    };
+    let remedy = format!(
+        "`wattle explain {job}` shows what holds it back; submit it again with a later deadline, a higher \
+         priority or more GPUs"
+    );
+    Finding::warning("jobs", job, text, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::job::{GpuRequest, JobOptions};
+    use crate::messages::RecordedReason;
+    use crate::units::Energy;
+
+    const NOW: Timestamp = Timestamp::from_s(36_000);
+
+    fn record(job: &str, deadline_s: Option<u64>) -> JobRecord {
+        let options = JobOptions {
+            name: None,
+            job: Some(JobId::new(job).unwrap()),
+            project: None,
+            workload: None,
+            gpus: GpuRequest::exactly(1),
+            exclusive: false,
+            share: false,
+            max_slowdown: None,
+            priority: 0,
+            deadline: deadline_s.map(Duration::from_secs),
+            slack: None,
+            estimate: None,
+            memory_mib: None,
+            gpu_type: None,
+            checkpoint_signal: None,
+            command: vec!["a".to_owned()],
+            environment: Vec::new(),
+            working_dir: None,
+        };
+        let at = Timestamp::EPOCH;
+        JobRecord::queued(options.spec(None, 1, at).unwrap(), at)
+    }
+
+    fn budget(energy_kwh: Option<f64>, power_kw: Option<f64>) -> Budget {
+        Budget::from_human(energy_kwh, None, power_kw, None).unwrap()
+    }
+
+    fn status(idle: Option<u64>, mean: Option<u64>) -> BudgetStatus {
+        BudgetStatus {
+            at_us: Timestamp::EPOCH,
+            observed_generation: 0,
+            window_from_us: Timestamp::EPOCH,
+            window_until_us: Timestamp::EPOCH,
+            energy_mj: Energy::ZERO,
+            carbon_ug: None,
+            overrun_previous: None,
+            price: 0.0,
+            price_integral: None,
+            policy_price: 0.0,
+            power_mw_expected: Power::ZERO,
+            power_mw_baseline: idle.map(Power::from_w),
+            power_mw_budget_mean: mean.map(Power::from_w),
+            intensity_mg_per_kwh: None,
+            counted_until_us: BTreeMap::new(),
+        }
+    }
+
+    fn aim(slowdown: f64) -> AimStatus {
+        let delay_s = 1_000.0 * slowdown / (1.0 + slowdown);
+        let (at_us, max_slowdown) = (NOW, 0.05);
+        AimStatus {
+            at_us,
+            max_slowdown,
+            present_s: 1_000.0,
+            delay_s,
+            price: 0.0,
+            policy_price: 0.0,
+        }
+    }
+
+    fn texts(stored: &Stored<'_>) -> Vec<String> {
+        stored.findings().into_iter().map(|f| f.text).collect()
+    }
+
+    #[test]
+    fn a_budget_below_the_idle_draw_is_named() {
+        let text = |budget: &Budget, idle, mean| {
+            below_idle(budget, &status(idle, mean)).map(|f| f.text).unwrap_or_default()
+        };
+        let both = budget(Some(5.0), Some(0.1));
+        assert_eq!(
+            text(&both, Some(450), Some(207)),
+            "no job can start: the idle cluster draws 0.45 kW, but the limit is 0.1 kW, the budget allows \
+             0.207 kW on average"
+        );
+        assert_eq!(
+            text(&budget(Some(5.0), None), Some(450), Some(207)),
+            "no job can start: the idle cluster draws 0.45 kW, but the budget allows 0.207 kW on average"
+        );
+        assert_eq!(text(&both, None, Some(207)), "", "idle draw not measured yet");
+        assert_eq!(text(&budget(Some(50.0), Some(9.0)), Some(450), Some(2_073)), "");
+        let limit = budget(None, Some(9.0));
+        assert_eq!(text(&limit, Some(450), Some(207)), "", "the mean is of an earlier budget");
+    }
+
+    #[test]
+    fn jobs_that_a_limit_holds_back_are_named_unless_one_runs() {
+        let reason = |stage: &str| RecordedReason {
+            at_us: NOW,
+            policy: "wattle".to_owned(),
+            stage: Some(stage.to_owned()),
+            decision: WAITS.to_owned(),
+            reason: "the window's budget is spent".to_owned(),
+        };
+        let mut waiting = record("a", None);
+        waiting.reasons.push(reason("budget"));
+        let other = record("b", None);
+        let all = |jobs: &[&JobRecord]| texts(&Stored { jobs: jobs.to_vec(), ..Stored::default() });
+        let expected =
+            ["no job runs: the budget holds 2 queued jobs back: the window's budget is spent"];
+        assert_eq!(all(&[&waiting, &other]), expected);
+        let mut running = record("c", None);
+        running.enter(JobPhase::Running, NOW);
+        assert_eq!(all(&[&waiting, &running]), [""; 0]);
+        let mut by_share = record("d", None);
+        by_share.reasons.push(reason("quotas and fair shares"));
+        assert_eq!(all(&[&waiting, &by_share]), [""; 0], "another cause");
+        assert_eq!(all(&[]), [""; 0]);
+    }
+
+    #[test]
+    fn a_breach_of_the_aim_is_named_while_the_estimate_is_current() {
+        let found = |slowdown, now| aim_exceeded(&aim(slowdown), now).map(|f| f.text);
+        let expected = "jobs complete 11.05 % later than under the time aim, by estimate, and the bound is 5 %";
+        assert_eq!(found(0.1105, NOW).as_deref(), Some(expected));
+        assert_eq!(
+            found(0.0599, NOW),
+            None,
+            "the controller holds the bound to a percentage point"
+        );
+        assert_eq!(found(0.1105, NOW + Duration::from_secs(1_000)), None, "out of date");
+        let (breached, set) = (aim(0.2), budget(Some(500.0), None));
+        let (generation, since_us) = (1, Timestamp::EPOCH);
+        let set = BudgetRecord { generation, budget: set, since_us, intensity: None };
+        let stored = Stored { aim: Some(&breached), now: NOW, ..Stored::default() };
+        assert_eq!(texts(&stored).len(), 1);
+        let stored = Stored { budget: Some(&set), ..stored };
+        assert_eq!(texts(&stored).len(), 0, "the budget takes precedence");
+    }
+
+    #[test]
+    fn the_latest_jobs_are_named_and_the_others_are_counted() {
+        let mut predicted = record("z", Some(40_000));
+        predicted.spec.duration_ms_estimate = Some(20_000_000);
+        let jobs: Vec<JobRecord> =
+            (1..=4).map(|h| record(&format!("j{h}"), Some(36_000 - h * 3_600))).collect();
+        let mut ended = record("e", Some(600));
+        ended.enter(JobPhase::Finished, NOW);
+        let jobs: Vec<&JobRecord> = jobs.iter().chain([&predicted, &ended]).collect();
+        let findings = Stored { jobs, now: NOW, ..Stored::default() }.findings();
+        let texts: Vec<&str> = findings.iter().map(|finding| finding.text.as_str()).collect();
+        assert_eq!(
+            texts,
+            [
+                "j4 is 4.0 h past its deadline",
+                "j3 is 3.0 h past its deadline",
+                "j2 is 2.0 h past its deadline",
+                "2 more jobs are late by the deadline",
+            ]
+        );
+        assert_eq!(
+            headline(&findings).as_deref(),
+            Some("j4 is 4.0 h past its deadline (and 3 more)")
+        );
+        let alone = Stored { jobs: vec![&predicted], now: NOW, ..Stored::default() };
+        let text = "z will miss its deadline by 4.4 h, by prediction";
+        assert_eq!(headline(&alone.findings()).as_deref(), Some(text));
+        assert_eq!(headline(&[]), None);
+    }
+
+    #[test]
+    fn the_gravest_finding_is_first() {
+        let late = record("a", Some(600));
+        let (set, status) = (budget(None, Some(0.1)), status(Some(450), None));
+        let (generation, since_us) = (1, Timestamp::EPOCH);
+        let set = BudgetRecord { generation, budget: set, since_us, intensity: None };
+        let (jobs, aim) = (vec![&late], aim(0.3));
+        let stored =
+            Stored { jobs, budget: Some(&set), status: Some(&status), aim: Some(&aim), now: NOW };
+        let abouts: Vec<&str> = stored.findings().iter().map(|finding| finding.about).collect();
+        assert_eq!(abouts, ["budget", "aim", "jobs"]);
+    }
+}
