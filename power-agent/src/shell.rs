@@ -152,7 +152,10 @@ fn act(
 
 fn log(note: &Note) {
     match note {
-        Note::Recovered { gpu } | Note::ConditionEnded { gpu, .. } => tracing::info!(gpu, "{note}"),
+        Note::Recovered { gpu }
+        | Note::ConditionEnded { gpu, .. }
+        | Note::NoCap { gpu }
+        | Note::NoLock { gpu } => tracing::info!(gpu, "{note}"),
         Note::EntersSleep | Note::DriverReturned => tracing::info!("{note}"),
         Note::ConditionBegan { gpu, condition, .. } if condition.is_fault() => {
             tracing::error!(gpu, "{note}");

@@ -109,8 +109,10 @@ fn act(action: Action, bus: &bus::Outbox, file: &state::StateFile, metrics: &Pro
         Action::StoreLedger(entry) => bus.store_ledger(entry),
         Action::SaveState(state) => file.save(&state),
         Action::Log(note) => match &note {
-            Note::Recovered(gpu) => tracing::info!(gpu, "{note}"),
-            Note::Lost(gpu, _) | Note::CounterStuck(gpu) => tracing::warn!(gpu, "{note}"),
+            Note::Recovered(gpu) | Note::MeteredByPower(gpu) => tracing::info!(gpu, "{note}"),
+            Note::Lost(gpu, _) | Note::CounterStuck(gpu) | Note::NoMeter(gpu) => {
+                tracing::warn!(gpu, "{note}")
+            }
             Note::DriverFailed(_) | Note::ForeignProgress(..) => tracing::warn!("{note}"),
         },
     }

@@ -93,8 +93,10 @@ pub fn gpus(node: &Node) -> Vec<Finding> {
             });
         }
         if gpu.no_meter {
-            let text = format!("the energy of {of} is not known: power and energy are not supported");
-            let remedy = "budgets, reports and sums lack it; a newer driver may support the readings";
+            let text =
+                format!("the energy of {of} is not known: power and energy are not supported");
+            let remedy =
+                "budgets, reports and sums lack it; a newer driver may support the readings";
             findings.push(Finding::warning("node", &of, text, remedy));
         }
         if gpu.cap_unsupported {

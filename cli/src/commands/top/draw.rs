@@ -209,7 +209,7 @@ fn nodes(nodes: &[Node]) -> Table {
             if readings().next().is_some() {
                 format!("{}/{}", shown(used), shown(total))
             } else {
-                format!("{:.0}", gib(total))
+                shown(total)
             },
             hottest.map(|c| c.to_string()).unwrap_or_default(),
             jobs.len().to_string(),
