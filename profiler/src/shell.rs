@@ -111,7 +111,7 @@ fn act(action: Action, bus: &bus::Outbox, file: &state::StateFile, metrics: &Pro
         Action::Log(note) => match &note {
             Note::Recovered(gpu) | Note::MeteredByPower(gpu) => tracing::info!(gpu, "{note}"),
             Note::Lost(gpu, _) | Note::CounterStuck(gpu) | Note::NoMeter(gpu) => {
-                tracing::warn!(gpu, "{note}")
+                tracing::warn!(gpu, "{note}");
             }
             Note::DriverFailed(_) | Note::ForeignProgress(..) => tracing::warn!("{note}"),
         },
