@@ -4,7 +4,7 @@ use futures_util::TryStreamExt as _;
 use wattle_common::ClusterId;
 use wattle_common::subject::Bucket;
 
-use super::{ANSWER_WITHIN, Bus, BusError};
+use super::{Bus, BusError};
 
 impl Bus {
     /// The clusters that have storage on the server, by name. A key with the permissions of one cluster does not
@@ -14,12 +14,12 @@ impl Bus {
     /// If the server is away, has no JetStream or does not answer.
     pub async fn clusters(&self) -> Result<Vec<ClusterId>, BusError> {
         self.check_connected()?;
-        let what = || "list the clusters of the server".to_owned();
-        let names = self.shared.jetstream.stream_names().try_collect::<Vec<String>>();
-        let names = match tokio::time::timeout(ANSWER_WITHIN, names).await {
-            Err(_) => return Err(BusError::Timeout { what: what() }),
-            Ok(names) => names.map_err(|source| BusError::refused(what(), source))?,
-        };
+        let names = self
+            .shared
+            .jetstream
+            .call("list", "streams", |context| context.stream_names().try_collect::<Vec<String>>());
+        let names = names.await?;
+        let names = names.map_err(|source| BusError::refused("list the clusters", source))?;
         let mut clusters: Vec<ClusterId> =
             names.iter().filter_map(|name| Bucket::Jobs.cluster_of(name)).collect();
         clusters.sort();
