@@ -47,6 +47,7 @@ pub(super) fn all(model: &Model, now: Now) -> Vec<Finding> {
         if !model.summaries.contains_key(&node.node) {
             findings.push(verdict::node_silent(&node.node, "profiler"));
         }
+        findings.extend(verdict::fault(node));
         findings.extend(verdict::gpus(node));
     }
     findings.extend(

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use expect_test::expect;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetStatus, GpuCondition, GpuConditionKind, GpuHealth, GpuSummary,
-    JobRecord, NodeSummary, PowerReport, RecordedReason,
+    AimStatus, BudgetRecord, BudgetStatus, GpuCondition, GpuConditionKind, GpuHealth, JobRecord,
+    NodeFault, NodeFaultKind, PowerReport, RecordedReason,
 };
 use wattle_common::{Budget, Energy, Power, Timestamp};
 use wattle_testkit as testkit;
@@ -67,33 +67,6 @@ fn job(facts: &mut Facts, phase: JobPhase, deadline_s: u64) -> &mut JobRecord {
     facts.jobs.last_mut().unwrap()
 }
 
-fn summary(counter: Option<Energy>) -> NodeSummary {
-    let gpu = GpuSummary {
-        gpu: 0,
-        power_mw_mean: Some(Power::from_w(100)),
-        energy_mj_total: counter,
-        utilization_gpu_percent_mean: None,
-        memory_used_mib: None,
-        clock_mhz: None,
-        cap_mw: None,
-        temperature_c: None,
-        throttle_reasons: None,
-        jobs: Vec::new(),
-        error: None,
-    };
-    NodeSummary {
-        node: testkit::node("n0"),
-        at_us: NOW,
-        observed_generation: 0,
-        samples: 10,
-        readings_failed: 0,
-        gpus: vec![gpu],
-        jobs: Vec::new(),
-        power_mw_host: None,
-        ledger_from_us: None,
-    }
-}
-
 fn configured(name: &str) -> Configured {
     let table = "level = \"start\"".parse().unwrap();
     Configured { name: name.to_owned(), table, is_set_up: true }
@@ -116,14 +89,14 @@ const SERVER: &[State] = &[
             "nats server at nats://10.0.0.1:4222 refuses the connection: it does not know the key";
         f.server = Some(Err(text.to_owned()));
     }),
-    ("server too old", |f| server(f).version = "2.8.4".to_owned()),
+    ("server too old", |f| server(f).limits.version = "2.8.4".to_owned()),
     ("no storage", |f| {
         let text = "cluster `main` has no storage on the nats server at nats://10.0.0.1:4222";
-        server(f).storage_error = Some(text.to_owned());
+        server(f).storage_error = Some((text.to_owned(), None));
     }),
     ("server without JetStream", |f| {
         let text = "nats server at nats://10.0.0.1:4222 has no JetStream";
-        server(f).storage_error = Some(text.to_owned());
+        server(f).storage_error = Some((text.to_owned(), None));
     }),
     ("server without space", |f| server(f).fill = vec![("jobs", 1.0)]),
     ("storage fills up", |f| server(f).fill = vec![("surfaces", 0.8)]),
@@ -159,8 +132,13 @@ const NODES: &[State] = &[
     ("slowed by hardware", |f| condition(f, GpuConditionKind::HardwareSlowdown)),
     ("persistence off", |f| condition(f, GpuConditionKind::PersistenceOff)),
     ("cap refused", |f| power(f).gpus[1].last_error = Some("Insufficient Permissions".to_owned())),
-    ("card without counter", |f| f.nodes[0].node.summary = Some(summary(None))),
-    ("card with counter", |f| f.nodes[0].node.summary = Some(summary(Some(Energy::ZERO)))),
+    ("card without meter", |f| power(f).gpus[1].no_meter = true),
+    ("card without caps", |f| power(f).gpus[1].cap_unsupported = true),
+    ("state disk of a node full", |f| {
+        let (kind, error) = (NodeFaultKind::Disk, "cannot write to /var/lib/wattle".to_owned());
+        let launcher = f.nodes[0].node.launcher.as_mut().unwrap();
+        launcher.fault = Some(NodeFault { kind, error, since_us: NOW });
+    }),
 ];
 
 const HOST: &[State] = &[
@@ -227,7 +205,7 @@ fn the_first_line_names_a_cause_of_the_server() {
         server stopped: 1 problem: no NATS server answers at nats://10.0.0.1:4222
         server requires TLS: 1 problem: the server at nats://10.0.0.1:4222 does not answer; if it requires TLS and a key, name the files with --ca and --credentials
         key revoked: 1 problem: nats server at nats://10.0.0.1:4222 refuses the connection: it does not know the key
-        server too old: 1 problem: nats-server 2.8.4 is older than 2.9 or its version is not known
+        server too old: 1 problem: the NATS server is limited: it is version 2.8.4, and 2.9 or later
         no storage: 1 problem: the cluster's storage cannot be read: cluster `main` has no storage on the nats server at nats://10.0.0.1:4222
         server without JetStream: 1 problem: the cluster's storage cannot be read: nats server at nats://10.0.0.1:4222 has no JetStream
         server without space: 1 problem: bucket jobs is 100 % full
@@ -267,8 +245,9 @@ fn the_first_line_names_the_gpu_and_its_condition() {
         slowed by hardware: no problem found; advice: GPU 1 of n0 is slowed by hardware; the driver does not report the cause
         persistence off: no problem found; advice: GPU 1 of n0 has persistence mode off: its cap and clock are lost when the last program that uses it ends
         cap refused: 1 problem: cap or clock of GPU 1 of n0 is not set: Insufficient Permissions
-        card without counter: no problem found; advice: GPU 0 of n0 has no energy counter: its energy is integrated from power, and what it uses while no profiler runs is not counted
-        card with counter: no problem found
+        card without meter: no problem found; advice: the energy of GPU 1 of n0 is not known: power and energy are not supported
+        card without caps: no problem found; advice: GPU 1 of n0 supports no power cap: it is advised only
+        state disk of a node full: 1 problem: n0 cannot start jobs: cannot write to /var/lib/wattle
     "#]].assert_eq(&first_lines(NODES));
 }
 

@@ -27,7 +27,8 @@ pub(super) fn describe(
     let record = &view.record;
     let mut lines = vec![state(record), consumption(view)];
     lines.extend(view.energy_missing().map(|missing| format!("energy not measured: {missing}")));
-    lines.extend([times(view, now), request(record)]);
+    lines.push(times(view, now));
+    lines.push(request(record));
     lines.push(basis(record, surface, prediction));
     lines.extend(other_gpu_types(record, surface));
     lines.extend(restarts(record));
@@ -136,8 +137,8 @@ fn times(view: &JobView, now: Timestamp) -> String {
     let mut parts = Vec::new();
     parts.extend(view.ran().map(|ran| format!("ran {}", clock(ran))));
     parts.extend(view.waited().map(|waited| format!("waited {}", clock(waited))));
-    if view.record.attempt > 1 {
-        parts.push(format!("started {} times", view.record.attempt));
+    if view.record.start_count() > 1 {
+        parts.push(format!("started {} times", view.record.start_count()));
     }
     parts.extend(view.deadline(now, clock).map(|left| format!("deadline: {left}")));
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
