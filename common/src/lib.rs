@@ -8,6 +8,7 @@ pub mod aim;
 pub mod bounds;
 pub mod budget;
 pub mod codec;
+pub mod comparison;
 pub mod config;
 pub mod datasheet;
 pub mod duration;

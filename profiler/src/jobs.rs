@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use wattle_common::comparison::DefaultRatio;
 use wattle_common::messages::{
     JobProcesses, JobProgressed, JobRecord, LaunchReport, LaunchState, LaunchedJob,
 };
@@ -107,6 +108,8 @@ pub(crate) struct JobTable {
     pub(crate) observed_generation: u64,
     pub(crate) local: BTreeMap<JobId, LocalJob>,
     pub(crate) declared: BTreeMap<JobId, DeclaredJob>,
+    /// The default setting against that of each declared job, where its prediction compares them.
+    pub(crate) ratios: BTreeMap<JobId, DefaultRatio>,
     /// Progress of jobs that the launcher has not reported yet, with its sender.
     unplaced: BTreeMap<JobId, (ReportedProgress, Sender)>,
 }
@@ -128,6 +131,7 @@ impl JobTable {
             observed_generation: 0,
             local: BTreeMap::new(),
             declared: BTreeMap::new(),
+            ratios: BTreeMap::new(),
             unplaced: BTreeMap::new(),
         }
     }
@@ -207,15 +211,19 @@ impl JobTable {
                 nodes_total: all.node_count(),
             })
         });
-        match here {
-            Some(declared) => self.declared.insert(record.spec.job.clone(), declared),
-            None => self.declared.remove(&record.spec.job),
+        let job = &record.spec.job;
+        let Some(declared) = here else { return self.forgotten(job) };
+        self.declared.insert(job.clone(), declared);
+        match record.prediction_placed.as_deref().and_then(DefaultRatio::of) {
+            Some(ratio) => self.ratios.insert(job.clone(), ratio),
+            None => self.ratios.remove(job),
         };
     }
 
     /// Removes a deleted record.
     pub(crate) fn forgotten(&mut self, job: &JobId) {
         self.declared.remove(job);
+        self.ratios.remove(job);
     }
 
     /// Applies a job's progress line.

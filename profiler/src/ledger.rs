@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 
+use wattle_common::comparison::ComparedEnergy;
 use wattle_common::id::ProjectId;
 use wattle_common::messages::{JobEnergy, LedgerEntry, UnknownEnergy};
 use wattle_common::units::{Energy, EnergyMeter};
@@ -28,6 +29,7 @@ struct JobShare {
     energy: Energy,
     user: Option<String>,
     project: Option<ProjectId>,
+    compared: Option<ComparedEnergy>,
 }
 
 /// The open interval.
@@ -78,7 +80,8 @@ impl Ledger {
         let gpus = (0..).zip(open.energy_mj_gpus);
         self.gpus = gpus.filter_map(|(gpu, energy)| Some((gpu, energy?))).collect();
         let share = |job: JobEnergy| {
-            (job.job, JobShare { energy: job.energy_mj, user: job.user, project: job.project })
+            let JobEnergy { job, energy_mj: energy, user, project, compared } = job;
+            (job, JobShare { energy, user, project, compared })
         };
         self.jobs = open.jobs.into_iter().map(share).collect();
         self.unknown = open.unknown;
@@ -93,19 +96,24 @@ impl Ledger {
         *self.gpus.entry(gpu).or_default() += energy;
     }
 
-    /// Adds energy attributed to a job of this user and project, as far as they are known.
+    /// Adds energy attributed to a job of this user and project, as far as they are known, and its comparison
+    /// with the default setting, if there is one.
     pub(crate) fn attribute(
         &mut self,
         job: &JobId,
         user: Option<&String>,
         project: Option<&ProjectId>,
         energy: Energy,
+        compared: Option<ComparedEnergy>,
     ) {
         if !self.jobs.contains_key(job) {
             self.jobs.insert(job.clone(), JobShare::default());
         }
         let share = self.jobs.get_mut(job).expect("inserted above");
         share.energy += energy;
+        if let Some(compared) = compared {
+            share.compared.get_or_insert_default().add(compared);
+        }
         if share.user.is_none() {
             share.user = user.cloned();
         }
@@ -171,6 +179,7 @@ impl Ledger {
             energy_mj: share.energy,
             user: share.user.clone(),
             project: share.project.clone(),
+            compared: share.compared,
         };
         Some(OpenInterval {
             from_us: self.from?,

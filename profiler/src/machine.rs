@@ -13,7 +13,7 @@ use wattle_common::messages::{
     LedgerEntry, Meter, Neighbour, NodeSummary, PowerReport, TelemetryBatch, UnknownCause,
 };
 use wattle_common::progress::Progress;
-use wattle_common::{Frequency, GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
+use wattle_common::{GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
 
 use crate::config::Settings;
 use crate::energy::EnergySpent;
@@ -97,7 +97,8 @@ pub struct ProfilerMachine {
     settings: Settings,
     jobs: JobTable,
     gpus: BTreeMap<GpuIndex, GpuTracker>,
-    locks: BTreeMap<GpuIndex, Frequency>,
+    /// What the power agent last reported of each GPU: its clock lock and its default cap.
+    applied: BTreeMap<GpuIndex, AppliedGpu>,
     ledger: Ledger,
     boot: Option<Boot>,
     /// The content of the state file.
@@ -138,7 +139,7 @@ impl ProfilerMachine {
             node,
             settings,
             gpus: BTreeMap::new(),
-            locks: BTreeMap::new(),
+            applied: BTreeMap::new(),
             ledger,
             boot,
             saved: earlier.clone().unwrap_or_default(),
@@ -257,7 +258,7 @@ impl ProfilerMachine {
             declared: declared.clone(),
             attempt: job.attempt,
             caps: mine.iter().map(|tracker| tracker.cap).collect(),
-            locks: job.gpus.iter().map(|gpu| self.locks.get(gpu).copied()).collect(),
+            locks: job.gpus.iter().map(|gpu| self.applied.get(gpu)?.clock_mhz_max).collect(),
             neighbours,
             unknown_processes: mine
                 .iter()
@@ -391,8 +392,7 @@ impl Machine for ProfilerMachine {
                 self.launched(now, &report, out);
             }
             Event::PowerReported(report) if report.node == self.node => {
-                let lock = |gpu: &AppliedGpu| Some((gpu.gpu, gpu.clock_mhz_max?));
-                self.locks = report.gpus.iter().filter_map(lock).collect();
+                self.applied = report.gpus.into_iter().map(|gpu| (gpu.gpu, gpu)).collect();
             }
             Event::LaunchReported(_) | Event::PowerReported(_) => {}
             Event::JobRecorded(record) => self.jobs.recorded(&record),

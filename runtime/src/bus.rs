@@ -91,14 +91,16 @@ struct Shared {
     cluster: ClusterId,
     url: String,
     requester: Requester,
-    /// Whether this process presents a key.
-    has_key: bool,
+    /// The public key that this process presents; absent: none.
+    key: Option<String>,
     /// Whether the key's file names an identity of the role table.
     has_role: bool,
     /// Whether the server refused the last connection because of the identity.
     refused: Arc<AtomicBool>,
     /// Whether the server has refused a message of this process.
     forbidden: Arc<AtomicBool>,
+    /// Whether the client has given up.
+    ended: Arc<AtomicBool>,
     /// Number of connections so far.
     reached: watch::Receiver<u64>,
     /// Streams known to exist, in the order of [`StreamName::ALL`].

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::emissions::{Emissions, Rates};
+use crate::unmeasured::Intervals;
+use wattle_common::comparison::ComparedEnergy;
 use wattle_common::messages::{LedgerEntry, UnknownCause, UnknownEnergy};
 use wattle_common::total::Total;
 use wattle_common::{Energy, GpuIndex, JobId, NodeId, Timestamp};
@@ -44,16 +46,6 @@ impl Uses {
     }
 }
 
-/// An interval of a GPU's energy without a known owner.
-#[derive(Clone, Copy, Debug)]
-struct Interval {
-    from: Timestamp,
-    until: Timestamp,
-    cause: UnknownCause,
-    unmeasured: bool,
-    estimate: Energy,
-}
-
 /// The energy of a user's or a project's jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnerEnergy {
@@ -78,10 +70,12 @@ pub struct Accounts {
     pub users: BTreeMap<JobId, String>,
     /// The project of each job whose entries name one.
     pub projects: BTreeMap<JobId, String>,
+    /// The jobs' energy that is compared with the default setting.
+    pub compared: ComparedEnergy,
     /// Energy without a known owner by cause.
     pub causes: BTreeMap<UnknownCause, Energy>,
     /// Intervals of a GPU in which energy may be missing, and those that became known later.
-    intervals: BTreeMap<(NodeId, GpuIndex), Vec<Interval>>,
+    intervals: Intervals,
     /// Energy of each node.
     pub nodes: BTreeMap<NodeId, Uses>,
     /// Energy of each day in UTC, by days since the Unix epoch.
@@ -130,6 +124,9 @@ impl Accounts {
         for job in &entry.jobs {
             let sum = self.jobs.entry(job.job.clone()).or_default();
             *sum += part(entry, job.energy_mj, from, entry.until_us);
+            if let Some(compared) = &job.compared {
+                self.compared.add(compared_part(entry, compared, from, entry.until_us));
+            }
             if let Some(user) = &job.user {
                 self.users.entry(job.job.clone()).or_insert_with(|| user.clone());
             }
@@ -150,14 +147,8 @@ impl Accounts {
         for unknown in &entry.unknown {
             *self.causes.entry(unknown.cause).or_default() +=
                 part(entry, unknown.energy_mj, from, entry.until_us);
-            self.intervals.entry((entry.node.clone(), unknown.gpu)).or_default().push(Interval {
-                from: unknown.from_us,
-                until: unknown.until_us,
-                cause: unknown.cause,
-                unmeasured: unknown.unmeasured,
-                estimate: unknown.estimate_mj.unwrap_or_default(),
-            });
         }
+        self.intervals.add(entry);
         let idle = entry.idle();
         let mut begin = from;
         while begin < entry.until_us {
@@ -206,47 +197,40 @@ impl Accounts {
     }
 
     /// The GPU time in which energy may be missing, and its estimate as far as there is one, by cause.
-    /// Intervals whose energy became known later do not count.
     pub fn unmeasured(&self) -> BTreeMap<UnknownCause, (Duration, Energy)> {
-        let mut causes: BTreeMap<UnknownCause, (Duration, Energy)> = BTreeMap::new();
-        for intervals in self.intervals.values() {
-            let known = intervals.iter().filter(|interval| !interval.unmeasured);
-            let mut covered: Vec<(Timestamp, Timestamp)> =
-                known.map(|interval| (interval.from, interval.until)).collect();
-            for interval in intervals.iter().rev().filter(|interval| interval.unmeasured) {
-                let missing = outside(interval.from, interval.until, &mut covered);
-                if missing > Duration::ZERO {
-                    let sum = causes.entry(interval.cause).or_default();
-                    sum.0 += missing;
-                    sum.1 += interval.estimate;
-                }
-                covered.push((interval.from, interval.until));
-            }
-        }
-        causes
+        self.intervals.unmeasured(Timestamp::EPOCH)
     }
-}
-
-/// The part of an interval outside others.
-fn outside(from: Timestamp, until: Timestamp, others: &mut [(Timestamp, Timestamp)]) -> Duration {
-    others.sort_unstable();
-    let (mut at, mut outside) = (from, Duration::ZERO);
-    for (begin, end) in others {
-        outside += (*begin).min(until).since(at);
-        at = at.max(*end);
-    }
-    outside + until.since(at)
 }
 
 /// The energy of an entry between two instants of its interval, over which it is spread evenly. The
 /// parts of adjacent intervals sum to the energy.
 #[must_use]
 pub fn part(entry: &LedgerEntry, energy: Energy, from: Timestamp, until: Timestamp) -> Energy {
+    Energy::from_mj(share(entry, energy.as_mj(), from, until))
+}
+
+/// The part of a job's compared energy between two instants of the entry's interval, as [`part`].
+#[must_use]
+pub fn compared_part(
+    entry: &LedgerEntry,
+    whole: &ComparedEnergy,
+    from: Timestamp,
+    until: Timestamp,
+) -> ComparedEnergy {
+    ComparedEnergy {
+        energy_mj: part(entry, whole.energy_mj, from, until),
+        energy_mj_default: part(entry, whole.energy_mj_default, from, until),
+        gpu_time_us: share(entry, whole.gpu_time_us, from, until),
+        gpu_time_us_default: share(entry, whole.gpu_time_us_default, from, until),
+    }
+}
+
+fn share(entry: &LedgerEntry, whole: u64, from: Timestamp, until: Timestamp) -> u64 {
     let span = u128::from(entry.until_us.as_us() - entry.from_us.as_us());
     let before = |at: Timestamp| {
         let passed = u128::from(at.as_us() - entry.from_us.as_us());
-        // At most the energy, so it fits.
-        Energy::from_mj((u128::from(energy.as_mj()) * passed / span) as u64)
+        // At most the whole, so it fits.
+        (u128::from(whole) * passed / span) as u64
     };
     before(until).saturating_sub(before(from))
 }
@@ -271,6 +255,7 @@ mod tests {
             energy_mj: Energy::from_mj(job.1),
             user: None,
             project: None,
+            compared: None,
         };
         LedgerEntry {
             energy_mj_gpus: gpus.iter().map(|mj| mj.map(Energy::from_mj)).collect(),

@@ -10,6 +10,7 @@ pub mod job;
 pub mod measured;
 pub mod node;
 pub mod prediction;
+pub mod unmeasured;
 pub mod verdict;
 
 use std::collections::BTreeMap;

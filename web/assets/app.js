@@ -101,6 +101,9 @@ function drawNav() {
 }
 
 function connection(content) {
+  if (stream.ended === "displaced") {
+    return ["lost", "Not updated: too many pages are open", "This page is no longer updated: too many pages are open. Reload it to continue."];
+  }
   if (session.locks) return ["waiting", "Not signed in", ""];
   if (stream.lost) {
     return ["lost", `Server lost ${span(stream.silence())} ago, reconnecting`, "The server of this page is lost. The figures are old."];
@@ -112,7 +115,22 @@ function connection(content) {
   return ["live", "Live", "Live again."];
 }
 
+/** Follows the page as long as the person may, and again after a session has ended or begun. */
+function followPerson() {
+  if (stream.ended === "signed-out") {
+    stream.ended = "waits";
+    session.isRead = false;
+    session.read();
+  } else if (session.locks) {
+    if (stream.ended !== "waits") stream.end(stream.source, "waits");
+    stream.content = null;
+  } else if (stream.ended === "waits" && session.isRead) {
+    stream.open();
+  }
+}
+
 function draw() {
+  followPerson();
   const { content } = stream;
   const [kind, text, words] = connection(content);
   show(place("connection"), h("span", { class: `live ${kind}` }, h("span", { class: "dot", "aria-hidden": "true" }, kind === "live" ? "●" : "✕"), text));
@@ -123,7 +141,7 @@ function draw() {
   }
   session.draw(place("person"));
   if (session.locks) {
-    show(place("main"), h("h1", null, "Sign in"), session.keys ? h("p", null, "This page is shown to people with a key.") : session.address());
+    show(place("main"), h("h1", { tabindex: "-1" }, "Sign in"), session.keys ? h("p", null, "This page is shown to people with a key.") : session.address());
     return;
   }
   if (!content) return;

@@ -27,16 +27,31 @@ function frame(label, max, format, labels, ...drawing) {
     h("div", { class: "chart-x", "aria-hidden": "true" }, labels.map((text) => h("span", null, text))));
 }
 
+/** The parts of a series between its gaps: points without a value. */
+function runs(points) {
+  const parts = [[]];
+  for (const point of points) {
+    if (point[1] === undefined) parts.push([]);
+    else parts[parts.length - 1].push(point);
+  }
+  return parts.filter((part) => part.length > 0);
+}
+
+/** A value that holds until the next point: a corner at each change. */
+function steps(points) {
+  return points.flatMap(([at, value], index) => (index === 0 ? [[at, value]] : [[at, points[index - 1][1]], [at, value]]));
+}
+
 /**
- * Curves over time. `series`: `{ class, points: [[x, y]], area }`; `lines`: horizontal lines
- * `{ class, y }`; `from` and `until` bound x; `now` is a vertical line.
+ * Curves over time. `series`: `{ class, points: [[x, y]], area, isStep }`, with a gap at each point without y;
+ * `from` and `until` bound x; `now` is a vertical line.
  */
-export function curve({ label, series, lines = [], now, from, until, format, labels }) {
-  const values = [...series.flatMap((one) => one.points.map(([, y]) => y)), ...lines.map((line) => line.y)];
+export function curve({ label, series, now, from, until, format, labels }) {
+  const values = series.flatMap((one) => one.points.map(([, y]) => y)).filter((value) => value !== undefined);
   const max = roundUp(Math.max(...values, 0));
   const x = (at) => ((at - from) / Math.max(until - from, 1e-9)) * WIDTH;
   const y = (value) => HEIGHT - (Math.max(0, value) / max) * HEIGHT;
-  const drawn = series.filter((one) => one.points.length > 0).flatMap((one) => {
+  const drawn = series.flatMap((one) => runs(one.points).map((part) => ({ ...one, points: one.isStep ? steps(part) : part }))).flatMap((one) => {
     const path = one.points.map(([at, value]) => `${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("L");
     const [first] = one.points[0];
     const [last] = one.points[one.points.length - 1];
@@ -45,11 +60,8 @@ export function curve({ label, series, lines = [], now, from, until, format, lab
     });
     return [area, h("path", { class: `line ${one.class}`, d: `M${path}` })].filter(Boolean);
   });
-  const levels = lines.map((line) => h("line", {
-    class: `level ${line.class}`, x1: 0, x2: WIDTH, y1: y(line.y), y2: y(line.y),
-  }));
   const present = now === undefined ? null : h("line", { class: "present", x1: x(now), x2: x(now), y1: 0, y2: HEIGHT });
-  return frame(label, max, format, labels, drawn, levels, present ?? []);
+  return frame(label, max, format, labels, drawn, present ?? []);
 }
 
 /** Stacked bars. `bars`: `{ title, parts: [{ class, value }] }`. */

@@ -50,7 +50,7 @@ function progress(row) {
 /** The predicted end of a job, or its remaining time or state. */
 export function end(row, ctx) {
   if (row.group === 2) return row.ended_s ? f.time(row.ended_s, ctx.now()) : "–";
-  if (f.isKnown(row.end_s)) return `${f.time(row.end_s, ctx.now())} (${f.span(row.end_s - ctx.now())})`;
+  if (f.isKnown(row.end_s)) return [h("span", null, f.time(row.end_s, ctx.now())), " ", h("span", null, `(${f.span(row.end_s - ctx.now())})`)];
   if (f.isKnown(row.rest_s)) return `${f.span(row.rest_s)} to run`;
   return "–";
 }

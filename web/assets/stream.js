@@ -22,6 +22,8 @@ export class Stream {
     this.query = "";
     this.content = null;
     this.lost = false;
+    /** Why the server has ended the stream: "displaced" or "signed-out"; null: it has not. */
+    this.ended = null;
     this.receivedAt = performance.now();
     this.clock = { system: Date.now() / 1000, at: performance.now(), rate: 1 };
     setInterval(() => this.check(), 1000);
@@ -42,14 +44,24 @@ export class Stream {
     this.open();
   }
 
+  /** The server ends the stream: it is not opened again before the person acts. */
+  end(source, why) {
+    if (source !== this.source) return;
+    this.close();
+    this.ended = why;
+    if (why !== "waits") this.onChange();
+  }
+
   open() {
     this.source?.close();
+    this.ended = null;
     const source = new EventSource(`/events?${this.query}`);
     this.source = source;
     this.opened = performance.now();
     source.addEventListener("all", (event) => this.receive(source, event, (data) => { this.content = data.all; }));
     source.addEventListener("change", (event) =>
       this.receive(source, event, (data) => { if (data.change) this.content = merge(this.content, data.change); }));
+    source.addEventListener("ended", (event) => this.end(source, JSON.parse(event.data)));
     source.onerror = () => { if (source === this.source && !this.lost) { this.lost = true; this.onChange(); } };
   }
 
@@ -64,6 +76,7 @@ export class Stream {
   }
 
   check() {
+    if (this.ended) return;
     const silent = performance.now() - this.receivedAt > SILENCE_MS;
     if (silent && !this.lost) this.lost = true;
     const isDead = this.source?.readyState === EventSource.CLOSED || (silent && this.lost);

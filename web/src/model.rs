@@ -3,17 +3,18 @@
 pub mod detail;
 pub mod history;
 pub mod jobs;
-pub mod saving;
+pub mod power;
 pub mod tally;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
+use wattle_common::bounds::plausible_ledger_entry;
 use wattle_common::id::PredictorId;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobRecord, LedgerEntry, NodeSummary,
-    PredictorStatus, ServiceLease,
+    AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobRecord, NodeSummary, PredictorStatus,
+    ServiceLease,
 };
 use wattle_common::subject::{
     AIM_STATUS, BUDGET_SET, BUDGET_STATUS, GRID_STATUS, PredictorKey, Reporter,
@@ -27,13 +28,6 @@ use self::history::History;
 use self::jobs::Jobs;
 use self::tally::{RatesRef, Tally};
 
-/// Age from which a summary is no reading any more, wall time: profilers publish one a second, and in a
-/// large cluster one in three seconds is received.
-const READING_VALID: Duration = Duration::from_secs(7);
-/// Age from which a report of a node is overdue, wall time: twice the longest heartbeat.
-const REPORT_VALID: Duration = Duration::from_secs(20);
-/// Interval of the points of the power curve, wall time.
-const HISTORY_EVERY: Duration = Duration::from_secs(5);
 /// Most jobs whose details are kept.
 const DETAILS_MAX: usize = 64;
 
@@ -117,6 +111,10 @@ pub struct Model {
     /// The power curve.
     pub history: History,
     history_at: Option<Duration>,
+    /// The power limit in force: that of the last budget for which the placer has planned.
+    limit: Option<Power>,
+    /// Since when each node that does not sleep is known to be awake, on the steady clock.
+    awake_since: BTreeMap<NodeId, Duration>,
     /// The processes that answered the last query; absent before the first.
     pub processes: Option<Vec<Process>>,
     /// Details of the jobs that viewers follow.
@@ -224,39 +222,18 @@ impl Model {
         }
     }
 
-    /// Counts an entry of the ledger.
-    pub fn entry(&mut self, payload: &[u8]) {
-        match codec::decode_json::<LedgerEntry>(payload) {
-            Ok(entry) => {
-                let jobs = &self.jobs;
-                let owner = |job: &JobId| {
-                    let spec = jobs.get(job).map(|entry| &entry.record.spec);
-                    let project = spec.and_then(|spec| spec.project.as_ref());
-                    (spec.and_then(|spec| spec.user.clone()), project.map(ToString::to_string))
-                };
-                self.tally.count(&entry, owner, |job| jobs.get(job)?.factor);
-            }
-            Err(error) => self.failed(format!("an entry of the ledger cannot be read: {error}")),
-        }
-    }
-
-    /// Notes whether the bus is connected, drops readings that are too old, and adds a point to the power
-    /// curve. While the bus is away the last readings remain.
-    pub fn tick(&mut self, connected: bool, now: Now) {
-        self.lost_since = (!connected).then(|| self.lost_since.unwrap_or(now.steady));
-        if !connected {
-            return;
-        }
-        let summarized = &self.summarized;
-        self.summaries.retain(|node, _| {
-            let received = summarized.get(node).copied().unwrap_or_default();
-            now.steady.saturating_sub(received) <= READING_VALID
-        });
-        let due = self.history_at.is_none_or(|at| now.steady.saturating_sub(at) >= HISTORY_EVERY);
-        if due && let Some(power) = self.power() {
-            self.history.push(now.at, power);
-            self.history_at = Some(now.steady);
-        }
+    /// Counts an entry of the ledger that was stored under this subject.
+    pub fn entry(&mut self, subject: &str, payload: &[u8], now: Now) {
+        let Some(entry) = plausible_ledger_entry(subject, payload, now.at) else {
+            return self.failed("an entry of the ledger is unreadable or implausible".to_owned());
+        };
+        let jobs = &self.jobs;
+        let owner = |job: &JobId| {
+            let spec = jobs.get(job).map(|record| &record.spec);
+            let project = spec.and_then(|spec| spec.project.as_ref());
+            (spec.and_then(|spec| spec.user.clone()), project.map(ToString::to_string))
+        };
+        self.tally.count(&entry, owner);
     }
 
     /// Since when the bus is away, on the steady clock.
@@ -286,38 +263,11 @@ impl Model {
         };
         self.nodes.iter().filter(|(id, _)| wanted(id)).map(with).collect()
     }
-
-    /// Measured power of the GPUs, and configured power of the hosts that are awake.
-    #[must_use]
-    pub fn powers(&self) -> Option<(Power, Power)> {
-        let awake = |summary: &&NodeSummary| {
-            self.nodes.get(&summary.node).is_none_or(|node| node.sleep.is_none())
-        };
-        let summaries = || self.summaries.values().filter(awake);
-        let drawn: Vec<Power> =
-            summaries().flat_map(|s| &s.gpus).filter_map(|gpu| gpu.power_mw_mean).collect();
-        let hosts: Power = summaries().filter_map(|summary| summary.power_mw_host).sum();
-        (!drawn.is_empty()).then(|| (drawn.into_iter().sum(), hosts))
-    }
-
-    /// Measured power of the GPUs and configured power of the hosts.
-    #[must_use]
-    pub fn power(&self) -> Option<Power> {
-        self.powers().map(|(gpus, hosts)| gpus + hosts)
-    }
-
-    /// Whether a report of the node is overdue while it is awake; `power`: that of its power agent, else
-    /// that of its launcher.
-    #[must_use]
-    pub fn is_overdue(&self, node: &Node, power: bool, now: Now) -> bool {
-        let until = self.lost_since.unwrap_or(now.steady);
-        let at = self.reported.get(&(power, node.node.clone()));
-        node.sleep.is_none() && at.is_none_or(|at| until.saturating_sub(*at) > REPORT_VALID)
-    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use wattle_common::Energy;
     use wattle_common::job::JobPhase;
     use wattle_common::messages::{GpuSummary, LaunchState};
     use wattle_testkit as testkit;
@@ -328,7 +278,7 @@ pub(crate) mod tests {
         Now { at: Timestamp::from_s(s), steady: Duration::from_secs(s), rate: 1 }
     }
 
-    fn json<T: Serialize>(value: &T) -> Vec<u8> {
+    pub(crate) fn json<T: Serialize>(value: &T) -> Vec<u8> {
         codec::encode_json(value)
     }
 
@@ -359,6 +309,27 @@ pub(crate) mod tests {
             jobs: Vec::new(),
             power_mw_host: Some(Power::from_w(100)),
             ledger_from_us: None,
+        }
+    }
+
+    /// A status without spending.
+    pub(crate) fn budget_status() -> BudgetStatus {
+        BudgetStatus {
+            at_us: Timestamp::from_s(100),
+            observed_generation: 0,
+            window_from_us: Timestamp::EPOCH,
+            window_until_us: Timestamp::EPOCH,
+            energy_mj: Energy::ZERO,
+            carbon_ug: None,
+            overrun_previous: None,
+            price: 0.0,
+            price_integral: None,
+            policy_price: 0.0,
+            power_mw_expected: Power::ZERO,
+            power_mw_baseline: None,
+            power_mw_budget_mean: None,
+            intensity_mg_per_kwh: None,
+            counted_until_us: BTreeMap::new(),
         }
     }
 
@@ -394,36 +365,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn old_readings_are_dropped_unless_the_bus_is_away() {
-        let mut model = example();
-        assert_eq!(model.power(), Some(Power::from_w(680)));
-        model.summary(&json(&summary("n1", 50)), now(104));
-        model.tick(false, now(120));
-        assert_eq!(model.lost_since(), Some(Duration::from_secs(120)));
-        assert_eq!(model.power(), Some(Power::from_w(540)), "the last readings remain");
-        model.tick(true, now(108));
-        assert_eq!(model.power(), Some(Power::from_w(200)), "n0 is silent");
-        assert_eq!(model.lost_since(), None);
-    }
-
-    #[test]
-    fn reports_are_overdue_after_two_heartbeats() {
-        let model = example();
-        let node = &model.nodes[&testkit::node("n0")];
-        assert!(!model.is_overdue(node, true, now(119)));
-        assert!(model.is_overdue(node, true, now(121)) && model.is_overdue(node, false, now(121)));
-    }
-
-    #[test]
     fn unreadable_values_are_counted_and_change_nothing() {
         let mut model = example();
         model.job("a", Some(b"{"));
         model.report("power.n0", Some(b"7"), now(100));
         model.summary(b"", now(100));
         assert_eq!(model.unreadable, 3);
-        assert_eq!((model.jobs.running(), model.power()), (1, Some(Power::from_w(680))));
+        assert_eq!((model.jobs.on_gpus(), model.power()), (1, Some(Power::from_w(680))));
         model.job("a", None);
-        assert_eq!(model.jobs.running(), 0);
+        assert_eq!(model.jobs.on_gpus(), 0);
     }
 
     #[test]

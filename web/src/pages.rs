@@ -113,6 +113,7 @@ mod tests {
     use wattle_common::codec;
     use wattle_common::job::JobPhase;
     use wattle_common::messages::{GridStatus, PriceSeries};
+    use wattle_common::subject::{NodeTopic, Subject};
 
     use super::*;
     use crate::model::tests::{example, lease, now, summary};
@@ -226,7 +227,9 @@ mod tests {
             let at = Timestamp::from_s;
             let host = Energy::from_j(3_600_000);
             let entry = wattle_testkit::ledger_entry("n0", at(0), at(60), host);
-            model.entry(&codec::encode_json(&entry));
+            let cluster = wattle_common::ClusterId::new("test").unwrap();
+            let subject = Subject::of_node(cluster, NodeTopic::EnergyMetered, entry.node.clone());
+            model.entry(&subject.to_string(), &codec::encode_json(&entry), now(100));
             let steps = price.map(|price| (Timestamp::EPOCH, price)).into_iter().collect();
             let prices = PriceSeries { currency: "EUR".to_owned(), steps };
             let (carbon, prices) = (None, Some(prices));

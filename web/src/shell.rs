@@ -2,15 +2,18 @@
 
 mod actions;
 mod assets;
+mod connections;
 mod details;
 mod events;
 mod follow;
 mod guard;
 mod http;
 mod hub;
+mod limits;
 mod links;
 pub mod metrics;
 mod sessions;
+mod streams;
 mod submit;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +29,7 @@ use wattle_runtime::metrics::Metrics;
 use wattle_runtime::shell::{Shutdown, chain};
 
 use self::hub::Hub;
+use self::limits::Limits;
 use self::links::Links;
 use self::metrics::WebMetrics;
 use self::sessions::Sessions;
@@ -81,6 +85,7 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> anyhow::Result<()> {
     let listener = listener
         .with_context(|| format!("cannot listen on {listen}; name a free port as `listen`"))?;
     let address = listener.local_addr().context("the address of the page is not known")?;
+    let limits = Limits::of_process(config.viewers_max as usize);
     let metrics = Metrics::start(&config.metrics, "web", &config.cluster, None);
     let connected = shutdown.or(Bus::connect(&config.nats, config.cluster.clone(), NAME)).await;
     let Some(bus) = connected else { return Ok(()) };
@@ -93,7 +98,7 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> anyhow::Result<()> {
     let shared = Arc::new(Shared {
         model: Mutex::new(Model::new(config.cluster.as_str())),
         hub: Mutex::new(Hub::new(config.viewers_max as usize)),
-        sessions: Sessions::default(),
+        sessions: Sessions::new(limits.sessions),
         links,
         bus,
         config,
@@ -102,9 +107,10 @@ pub async fn run(config: Config, shutdown: &Shutdown) -> anyhow::Result<()> {
     tasks.spawn(update(Arc::clone(&shared), metrics));
     tasks.spawn(details::keep(Arc::clone(&shared)));
     tracing::info!(address = %format!("http://{address}"), "page served");
-    let served = http::serve(listener, Arc::clone(&shared), shutdown);
+    tasks.spawn(sessions::keep(Arc::clone(&shared)));
+    let served = http::serve(listener, Arc::clone(&shared), limits.connections, shutdown);
     let result = tokio::select! {
-        served = served => served.context("the page cannot be served"),
+        () = served => Ok(()),
         // A task of the service runs until shutdown.
         Some(ended) = tasks.join_next() => match ended {
             Ok(()) => Err(anyhow::anyhow!("a task of the service has ended")),

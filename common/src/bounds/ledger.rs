@@ -7,6 +7,7 @@ use super::{
     OutOfBounds, at_most, invalid, not_ahead,
 };
 use crate::codec;
+use crate::comparison::{ComparedEnergy, RATIO_MAX};
 use crate::id::GpuIndex;
 use crate::messages::{LedgerEntry, UnknownEnergy};
 use crate::subject::Subject;
@@ -85,7 +86,22 @@ pub fn check_ledger_entry(entry: &LedgerEntry, now: Timestamp) -> Result<(), Out
     check("energy_mj_host", entry.energy_mj_host, most(HOST_POWER_W_MAX, span))?;
     // A job's energy in an entry may have been drawn before it, but never more than all GPUs can draw.
     let all = GPU_POWER_W_MAX * u64::from(GPUS_PER_NODE_MAX);
-    entry.jobs.iter().try_for_each(|job| check("jobs.energy_mj", job.energy_mj, most(all, span)))
+    entry.jobs.iter().try_for_each(|job| {
+        check("jobs.energy_mj", job.energy_mj, most(all, span))?;
+        job.compared.map_or(Ok(()), |compared| check_compared(&compared, job.energy_mj))
+    })
+}
+
+/// Checks the compared part of a job's energy: it is a part, and its ratios are plausible.
+fn check_compared(compared: &ComparedEnergy, whole: Energy) -> Result<(), OutOfBounds> {
+    let ratio = |default: u64, here: u64| default as f64 <= RATIO_MAX * here as f64 + 1.0;
+    let energy = (compared.energy_mj_default.as_mj(), compared.energy_mj.as_mj());
+    let time = (compared.gpu_time_us_default, compared.gpu_time_us);
+    if compared.energy_mj <= whole && ratio(energy.0, energy.1) && ratio(time.0, time.1) {
+        return Ok(());
+    }
+    let expected = format!("a part of the job's energy, and ratios of at most {RATIO_MAX}");
+    Err(invalid("jobs.compared", format_args!("{compared:?}"), expected))
 }
 
 /// The time before the entry whose energy of a GPU became known in it.

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::comparison::ComparedEnergy;
 use crate::generation::is_unknown;
 use crate::id::{NodeId, PredictorId, SubmissionId};
 use crate::job::{GpuSetting, JobPhase, JobSpec, Placement};
@@ -103,6 +104,9 @@ pub struct JobRecord {
     /// End of the last ledger entry of each node that `energy_mj` counts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub energy_until_us: BTreeMap<NodeId, Timestamp>,
+    /// The part of `energy_mj` that is compared with the default setting; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compared: Option<ComparedEnergy>,
     /// Work of a finished job, if known: seconds on one exclusive GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work_s: Option<f64>,
@@ -193,6 +197,7 @@ impl JobRecord {
             energy_mj: None,
             unmetered_ms: 0,
             energy_until_us: BTreeMap::new(),
+            compared: None,
             work_s: None,
             epoch: None,
             observing: false,

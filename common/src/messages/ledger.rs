@@ -14,6 +14,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::comparison::ComparedEnergy;
 use crate::id::{GpuIndex, JobId, NodeId, ProjectId};
 use crate::time::Timestamp;
 use crate::units::Energy;
@@ -84,6 +85,9 @@ pub struct JobEnergy {
     /// The project of the job, if it names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<ProjectId>,
+    /// The part of its energy that is compared with the default setting; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compared: Option<ComparedEnergy>,
 }
 
 /// Energy of one GPU without a known owner, or an interval in which it was not measured.

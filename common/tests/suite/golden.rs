@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wattle_common::codec::{decode_json, decode_telemetry, encode_telemetry};
+use wattle_common::comparison::ComparedEnergy;
 use wattle_common::id::ProjectId;
 use wattle_common::id::{PredictorId, SubmissionId, SwitchId, UserId};
 use wattle_common::job::{

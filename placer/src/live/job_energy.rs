@@ -26,6 +26,9 @@ impl JobRecords {
                 record.energy_until_us.insert(entry.node.clone(), entry.until_us);
                 for part in entry.jobs.iter().filter(|part| part.job == *job) {
                     *record.energy_mj.get_or_insert_default() += part.energy_mj;
+                    if let Some(compared) = part.compared {
+                        record.compared.get_or_insert_default().add(compared);
+                    }
                 }
                 record.unmetered_ms = record.unmetered_ms.saturating_add(entry.unmetered_ms(job));
             });

@@ -56,6 +56,7 @@ pub struct PlacerMetrics {
     budget: BudgetGauges,
     intensity: Gauge,
     energy: Counters<1>,
+    compared: Counters<1>,
     carbon: Counter,
     spans: Counters<1>,
     grid: GridMetrics,
@@ -139,6 +140,13 @@ impl PlacerMetrics {
             ["owner"],
         );
         energy.begin([["jobs"], ["idle"], ["unknown"], ["hosts"]]);
+        let compared = metrics.counters(
+            "wattle_cluster_compared_joules_total",
+            "Energy of jobs in the ledger since the start of the placer that is compared with the default \
+             caps and clocks: measured, and predicted for the default; the difference is saved, joules",
+            ["setting"],
+        );
+        compared.begin([["measured"], ["default"]]);
         let active = metrics
             .gauge("wattle_placer_active", "Whether this placer decides: 1, or 0 on standby");
         active.set([], Some(0.0));
@@ -206,6 +214,7 @@ impl PlacerMetrics {
                 "Carbon intensity of the grid now, grams of CO2 equivalent per kWh",
             ),
             energy,
+            compared,
             spans: traces::counters(metrics),
             carbon: metrics.counter(
                 "wattle_cluster_carbon_grams_total",
@@ -278,6 +287,10 @@ impl PlacerMetrics {
             ("hosts", entry.energy_mj_host),
         ] {
             self.energy.add([owner], energy.as_j());
+        }
+        for compared in entry.jobs.iter().filter_map(|job| job.compared) {
+            self.compared.add(["measured"], compared.energy_mj.as_j());
+            self.compared.add(["default"], compared.energy_mj_default.as_j());
         }
         if let Some(intensity) = counted.intensity_g_per_kwh {
             let joules = (entry.gpus() + entry.energy_mj_host).as_j();
@@ -358,6 +371,7 @@ impl PlacerMetrics {
 
 #[cfg(test)]
 mod tests {
+    use wattle_common::comparison::ComparedEnergy;
     use wattle_common::messages::JobEnergy;
     use wattle_common::{ClusterId, Energy};
 
@@ -376,6 +390,11 @@ mod tests {
             energy_mj: Energy::from_mj(2_000),
             user: None,
             project: None,
+            compared: Some(ComparedEnergy {
+                energy_mj: Energy::from_mj(1_000),
+                energy_mj_default: Energy::from_mj(1_500),
+                ..ComparedEnergy::default()
+            }),
         };
         LedgerEntry {
             node: NodeId::new("n0").unwrap(),
@@ -403,6 +422,11 @@ mod tests {
         let expected = [("jobs", 4.0), ("idle", 2.0), ("unknown", 0.0), ("hosts", 1.0)];
         for (owner, joules) in expected {
             assert!((energy(owner) - joules).abs() < 1e-9, "{owner}: {} J", energy(owner));
+        }
+        for (setting, joules) in [("measured", 2.0), ("default", 3.0)] {
+            let label = format!("setting=\"{setting}\"");
+            let found = value(&metrics, "wattle_cluster_compared_joules_total{", &label);
+            assert!((found - joules).abs() < 1e-9, "{setting}: {found} J");
         }
         // 7 J at 360 g/kWh, which is 0.1 mg/J.
         let carbon = value(&metrics, "wattle_cluster_carbon_grams_total{", "");

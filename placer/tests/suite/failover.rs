@@ -77,6 +77,7 @@ impl Site {
             energy_mj: Energy::from_j(1),
             user: None,
             project: None,
+            compared: None,
         };
         let entry = LedgerEntry {
             jobs: vec![job],

@@ -1,8 +1,9 @@
 //! The machine's part of the ledger: continues an earlier run, counts energy, closes entries, saves state.
 
+use wattle_common::comparison::{ComparedEnergy, DefaultRatio};
 use wattle_common::messages::UnknownCause;
 use wattle_common::units::Energy;
-use wattle_common::{GpuIndex, Timestamp};
+use wattle_common::{GpuIndex, JobId, Timestamp};
 
 use crate::gpu_tracker::{AttributedSample, GpuIdentity, GpuTracker, unmeasured};
 use crate::machine::{Action, ProfilerMachine};
@@ -78,12 +79,15 @@ impl ProfilerMachine {
     pub(super) fn account(&mut self, gpu: GpuIndex, sample: &AttributedSample) {
         if let Some(owned) = sample.owned {
             self.ledger.spend(gpu, owned.energy);
+            let is_shared = sample.tenants.len() > 1;
             for tenant in &sample.tenants {
                 let (Some(job), Some(energy)) = (&tenant.job, tenant.energy) else { continue };
                 let declared = self.jobs.declared.get(job);
                 let user = declared.and_then(|d| d.user.as_ref());
                 let project = declared.and_then(|d| d.project.as_ref());
-                self.ledger.attribute(job, user, project, energy);
+                let ratio = self.default_ratio(gpu, job, sample).filter(|_| !is_shared);
+                let compared = ratio.map(|ratio| ComparedEnergy::new(energy, owned.span, ratio));
+                self.ledger.attribute(job, user, project, energy, compared);
                 let by_gpu = self.attributed.entry(job.clone()).or_default();
                 let spent = by_gpu.entry(gpu).or_default();
                 spent.energy += energy;
@@ -98,6 +102,20 @@ impl ProfilerMachine {
             }
             self.ledger.add_unknown(unknown.clone());
         }
+    }
+
+    /// The default setting against the one in force on a GPU of a job; `None`: no prediction compares them,
+    /// or the setting in force is not known. A setting that was only advised, or is not applied yet, is not in
+    /// force.
+    fn default_ratio(
+        &self,
+        gpu: GpuIndex,
+        job: &JobId,
+        sample: &AttributedSample,
+    ) -> Option<DefaultRatio> {
+        let applied = self.applied.get(&gpu)?;
+        let is_default = applied.clock_mhz_max.is_none() && sample.cap? >= applied.cap_mw_default?;
+        if is_default { Some(DefaultRatio::ONE) } else { self.jobs.ratios.get(job).copied() }
     }
 
     /// Number of GPUs of an entry.

@@ -1,5 +1,6 @@
 //! The profiler's machine on a node in memory: windows, ledger, progress and faults.
 
+mod compared;
 mod histories;
 mod lacking;
 mod node;

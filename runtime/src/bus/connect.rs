@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_nats::{ConnectOptions, Event, ServerAddr, jetstream};
+use async_nats::{ClientError, ConnectOptions, Event, ServerAddr, jetstream};
 use tokio::sync::watch;
 use wattle_common::ClusterId;
 use wattle_common::subject::StreamName;
@@ -23,6 +23,13 @@ use crate::shell::chain;
 const PING_EVERY: Duration = Duration::from_secs(3);
 /// Longest pause between two connection attempts.
 const RETRY_EVERY_MAX: Duration = Duration::from_secs(2);
+/// Attempts of a session's connection to return, with pauses that double to [`SESSION_RETRY_EVERY_MAX`]: some
+/// four minutes.
+const SESSION_TRIES: usize = 16;
+/// Longest pause between two attempts of a session's connection.
+const SESSION_RETRY_EVERY_MAX: Duration = Duration::from_secs(60);
+/// Pause between two attempts of a session's connection whose key the server refuses.
+const REFUSED_RETRY_EVERY: Duration = Duration::from_millis(100);
 /// Interval of log messages while waiting for the server.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 /// Length of the client's command queue; when it is full, sending returns [`BusError::Busy`].
@@ -58,7 +65,9 @@ impl Bus {
     }
 
     /// As [`Self::connect_within`], with the text of a key file in place of the configured key, which may be
-    /// another identity's. The text is kept in memory only.
+    /// another identity's. The text is kept in memory only. The connection does not return without limit: it
+    /// ends seconds after the server has refused the key, and after minutes without a server
+    /// ([`Self::has_ended`]).
     ///
     /// # Errors
     /// As [`Self::connect_within`], and if the text is not that of a key file.
@@ -102,7 +111,7 @@ impl Bus {
         if !self.shared.refused.load(Ordering::Relaxed) {
             return BusError::Disconnected { url };
         }
-        let reason = if self.shared.has_key {
+        let reason = if self.shared.key.is_some() {
             "it does not know the key; add it to the server's configuration (`wattle keys`) and reload \
              the server"
         } else {
@@ -130,21 +139,26 @@ impl Bus {
                 source: source.into(),
             })?;
         let url = shown(&url);
+        let is_session = key.is_some();
         let credentials = match key {
             Some(key) => Some(key),
             None => config.credentials_file.as_deref().map(Credentials::read).transpose()?,
         };
         credentials::check(config, &addresses, &url, credentials.is_some())?;
         let (sender, reached) = watch::channel(0);
-        let refused = Arc::new(AtomicBool::new(false));
-        let forbidden = Arc::new(AtomicBool::new(false));
+        let (refused, ended) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let forbidden = Arc::<AtomicBool>::default();
         let noted = Noted {
             url: url.clone(),
             reached: sender,
             refused: Arc::clone(&refused),
             forbidden: Arc::clone(&forbidden),
+            ended: Arc::clone(&ended),
         };
-        let options = Self::options(config, client_name, noted)?;
+        let mut options = Self::options(config, client_name, noted)?;
+        if is_session {
+            options = Self::session_options(options, &refused);
+        }
         let options = match &credentials {
             Some(credentials) => credentials.apply(options),
             None => options,
@@ -162,7 +176,7 @@ impl Bus {
         let client = Bounded::new(client, Arc::clone(&answers));
         let jetstream = client.with(jetstream);
         let streams_ready = [const { AtomicBool::new(false) }; StreamName::ALL.len()];
-        let has_key = credentials.is_some();
+        let key = credentials.as_ref().map(|credentials| credentials.public.clone());
         let has_role = credentials.as_ref().is_some_and(Credentials::has_role);
         let requester = credentials
             .and_then(|credentials| credentials.requester())
@@ -175,10 +189,11 @@ impl Bus {
                 cluster,
                 url,
                 requester,
-                has_key,
+                key,
                 has_role,
                 refused,
                 forbidden,
+                ended,
                 reached,
                 streams_ready,
                 replicas: config.replicas,
@@ -229,6 +244,18 @@ impl Bus {
             }
         }
         Ok(options)
+    }
+
+    /// The options of a session's connection, which ends at some time.
+    fn session_options(options: ConnectOptions, refused: &Arc<AtomicBool>) -> ConnectOptions {
+        let refused = Arc::clone(refused);
+        options.max_reconnects(SESSION_TRIES).reconnect_delay_callback(move |tries| {
+            if refused.load(Ordering::Relaxed) {
+                return REFUSED_RETRY_EVERY;
+            }
+            let exponent = u32::try_from(tries).unwrap_or(u32::MAX).min(SESSION_TRIES as u32);
+            Duration::from_millis(10 << exponent).min(SESSION_RETRY_EVERY_MAX)
+        })
     }
 
     /// Returns when the server is connected; logs while it is not.
@@ -292,19 +319,21 @@ struct Noted {
     reached: watch::Sender<u64>,
     refused: Arc<AtomicBool>,
     forbidden: Arc<AtomicBool>,
+    ended: Arc<AtomicBool>,
 }
 
 impl Noted {
     fn note(&self, event: &Event) {
-        let url = &self.url;
+        let url = self.url.as_str();
         // The client has no events of its own for a refused connection and a refused message.
         if matches!(event, Event::ServerError(_) | Event::ClientError(_)) {
             let text = event.to_string().to_lowercase();
-            if text.contains("authorization") {
-                self.refused.store(true, Ordering::Relaxed);
-            }
             if text.contains("permissions violation for publish") {
                 self.forbidden.store(true, Ordering::Relaxed);
+            }
+            if text.contains("authorization") && self.refused.swap(true, Ordering::Relaxed) {
+                // Each attempt is refused; the first was logged.
+                return tracing::debug!(url, %event, "refused by nats server");
             }
         }
         match event {
@@ -313,14 +342,26 @@ impl Noted {
                 self.reached.send_modify(|count| *count += 1);
                 tracing::info!(url, "connected to nats server");
             }
-            Event::Disconnected => tracing::warn!(url, "disconnected from nats server; retrying"),
-            Event::LameDuckMode => tracing::warn!(url, "nats server will stop"),
-            Event::SlowConsumer(subscription) => {
-                tracing::warn!(subscription, "messages dropped: this service is too slow");
+            Event::ClientError(ClientError::MaxReconnects) | Event::Closed => {
+                self.ended.store(true, Ordering::Relaxed);
+                tracing::debug!(url, %event, "nats client ended");
             }
-            Event::ServerError(error) => tracing::warn!(url, %error, "nats server error"),
-            Event::ClientError(error) => tracing::warn!(url, %error, "nats client error"),
-            Event::Draining | Event::Closed => tracing::debug!(url, %event, "nats client"),
+            event => log(url, event),
+        }
+    }
+}
+
+fn log(url: &str, event: &Event) {
+    match event {
+        Event::Disconnected => tracing::warn!(url, "disconnected from nats server; retrying"),
+        Event::LameDuckMode => tracing::warn!(url, "nats server will stop"),
+        Event::SlowConsumer(subscription) => {
+            tracing::warn!(subscription, "messages dropped: this service is too slow");
+        }
+        Event::ServerError(error) => tracing::warn!(url, %error, "nats server error"),
+        Event::ClientError(error) => tracing::warn!(url, %error, "nats client error"),
+        Event::Draining | Event::Closed | Event::Connected => {
+            tracing::debug!(url, %event, "nats client");
         }
     }
 }

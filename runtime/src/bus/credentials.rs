@@ -28,7 +28,7 @@ const TOKEN: &str = "-----BEGIN NATS USER JWT-----";
 pub(super) struct Credentials {
     seed: String,
     /// Its public key.
-    public: String,
+    pub(super) public: String,
     role: Option<Role>,
 }
 

@@ -32,7 +32,8 @@ impl Bus {
     /// Whether the server has checked the key of this process.
     #[must_use]
     pub fn has_key(&self) -> bool {
-        self.shared.has_key && self.shared.client.now(|client| client.server_info().auth_required)
+        self.shared.key.is_some()
+            && self.shared.client.now(|client| client.server_info().auth_required)
     }
 
     /// Whether the server has checked the key of this process, and the key's file names an identity of the
@@ -40,6 +41,20 @@ impl Bus {
     #[must_use]
     pub fn has_own_key(&self) -> bool {
         self.has_key() && self.shared.has_role
+    }
+
+    /// The public key of the connection, which the server has proven if it checks keys.
+    #[must_use]
+    pub fn public_key(&self) -> Option<&str> {
+        self.shared.key.as_deref()
+    }
+
+    /// Whether the connection is over: the server refuses its key, or it has given up.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let is_over = self.shared.refused.load(Ordering::Relaxed)
+            || self.shared.ended.load(Ordering::Relaxed);
+        is_over && !self.is_connected()
     }
 
     /// Whether the server permits this process to send requests in the name of its requester, which the

@@ -205,6 +205,26 @@ const NKEY: &str = "UAGSGECBL5IUJH4H5YXHBG7NV6ZQT5LFFGYPMHIUNBC6IQR4S4TC4NF6";
 const NKEY_SEED: &str = "SUAHOYLUORWGKJ3TEB2GK43UOMWCAZ3VMFZGI2LOM4QG433UNBUW4Z5MI4";
 
 #[tokio::test]
+async fn a_session_ends_when_the_server_refuses_its_key() {
+    let with = |key: &str| format!("authorization: {{ users: [ {{ nkey: {key} }} ] }}");
+    let server = NatsServer::start_with(&with(NKEY)).await;
+    let config = BusConfig::at(&server.url());
+    let connect = async || {
+        let patience = Duration::from_secs(20);
+        Bus::connect_with_key(&config, NKEY_SEED, cluster("main"), "test", patience).await
+    };
+    let session = connect().await.unwrap();
+    assert_eq!((session.public_key(), session.has_ended()), (Some(NKEY), false));
+    server.reload(&with("UAAACAQDAQCQMBYIBEFAWDANBYHRAEISCMKBKFQXDAMRUGY4DUPB63NN"));
+    let ended = async {
+        while !session.has_ended() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within("the session ends", ended).await;
+}
+
+#[tokio::test]
 async fn nkey_permissions_are_enforced() {
     let forbidden = Topic::JobProgressed.pattern(&cluster("main"));
     let configuration = format!(

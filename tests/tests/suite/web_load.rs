@@ -193,6 +193,7 @@ impl Cluster {
                     energy_mj: Energy::from_j(12_000),
                     user: Some(format!("user-{}", number % 50)),
                     project: None,
+                    compared: None,
                 };
                 let entry = LedgerEntry {
                     energy_mj_gpus: vec![Some(Energy::from_j(13_000)); GPUS as usize],

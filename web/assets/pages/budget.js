@@ -95,7 +95,7 @@ export function draw(page, ctx) {
       card("Control", facts([
         ["Energy price", page.price === undefined ? null : `${f.number(page.price)} of 1`],
         ["Aim", aim ? `least energy, at most ${f.percent(aim.max_slowdown)} slower` : null],
-        ["Estimated slowdown", aim?.slowdown === undefined ? null : f.percent(aim.slowdown, 1)],
+        ["Estimated slowdown", aim?.slowdown === undefined ? null : aim.breached ? state(`${f.percent(aim.slowdown, 1)}: above the aim`, "warning") : f.percent(aim.slowdown, 1)],
         ["Price of the aim", aim ? `${f.number(aim.price)} of 1` : null],
         ["Power now", f.power(power.now_w)], ["Expected power", f.power(power.expected_w)], ["Power without jobs", f.power(power.baseline_w)],
         ["Even spending", f.power(power.budget_mean_w)],

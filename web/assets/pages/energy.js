@@ -22,6 +22,21 @@ function owners(titleText, none, { rows, hidden }, hasCarbon, currency) {
     hidden ? h("p", { class: "muted" }, `${hidden} more with less energy`) : null);
 }
 
+const CAUSES = [
+  { title: "Cause", head: true, cell: (row) => row.cause },
+  { title: "Energy", class: "number", cell: (row) => f.energy(row.wh) },
+  { title: "GPU time missing", class: "number", cell: (row) => f.span(row.missing_gpu_s) },
+  { title: "Estimate", class: "number medium", cell: (row) => f.energy(row.estimate_wh) },
+];
+
+/** Energy without a known owner, and time in which energy may be missing. */
+function causes(rows) {
+  if (rows.length === 0) return null;
+  return card("Not attributed or not measured",
+    table("Energy without a known owner and time without a measurement, by cause", CAUSES, rows.map((row) => ({ key: row.cause, ...row })), ""),
+    h("p", { class: "muted" }, "The energy is part of the sums as unknown. Over the time that is not measured energy may be missing; an estimate is part of no sum."));
+}
+
 export function dayBars(label, days, parts, describe) {
   const all = Object.entries(days).map(([day, sums]) => [Number(day), sums]).sort((a, b) => a[0] - b[0]);
   return bars({
@@ -52,6 +67,7 @@ export function draw(page, ctx) {
         !hasCarbon ? h("p", { class: "muted" }, "No carbon intensity is set: ", h("code", null, "wattle budget set --carbon FILE"), " sets one.") : null),
       card("By day", dayBars(`Energy of each of the last 30 days by use; today ${f.energy(sums.total_wh)}`, page.days,
         (one) => USES.map(([kind, , key]) => ({ class: kind, value: one[key] })), (one) => f.energy(one.total_wh)), legend(USES.map(([kind, text]) => [kind, text])))),
+    causes(page.causes),
     h("div", { class: "cards two" }, owners("User", "(not known)", page.users, hasCarbon, currency), owners("Project", "(none)", page.projects, hasCarbon, currency)),
   ];
 }

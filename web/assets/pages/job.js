@@ -30,7 +30,7 @@ function against(measured, predicted, unit) {
 
 const MEASURED = [
   { title: "Configuration", head: true, cell: (row) => row.label },
-  { title: "Time", class: "number", cell: (row) => f.span(row.span_s) },
+  { title: "Time", class: "number medium", cell: (row) => f.span(row.span_s) },
   { title: "Steps/s", class: "number", cell: (row) => f.number(row.rate) },
   { title: "Predicted", cell: (row) => against(row.rate, row.rate_predicted, "") },
   { title: "W/GPU", class: "number", cell: (row) => f.number(row.gpu_w) },
@@ -85,13 +85,18 @@ function cancel(page, ctx) {
     : h("button", { type: "button", class: "quiet", onclick: () => confirm(true) }, "Cancel"));
 }
 
-function verdict({ row, steps_total: total, step }, ctx) {
+function verdict({ row, steps_total: total, step, exit_code: code }, ctx) {
   const parts = [];
   if (row.where) parts.push(`on ${row.where}${row.setting ? `, set to ${row.setting}` : ""}`);
   if (row.w !== undefined) parts.push(`draws ${f.power(row.w)}`);
-  if (row.end_s !== undefined) parts.push(`ends about ${end(row, ctx)}`);
+  if (row.end_s !== undefined) parts.push(`ends about ${f.time(row.end_s, ctx.now())}, in ${f.span(row.end_s - ctx.now())}`);
   if (row.group === 1) parts.push(`waits since ${f.time(row.submitted_s, ctx.now())}`);
-  if (row.group === 2 && row.started_s) parts.push(`ran ${f.span(row.ended_s - row.started_s)}`);
+  if (row.group === 2) {
+    // A program that ended before its launcher reported it as running has no start.
+    parts.push(row.ran_s !== undefined ? `ran ${f.span(row.ran_s)}` : row.starts > 0 ? "ended during its start" : "never started");
+    if (code) parts.push(`exit code ${code}`);
+    parts.push(`ended ${f.time(row.ended_s, ctx.now())}`);
+  }
   if (total === undefined && step === undefined && row.group === 0) parts.push("reports no steps");
   return parts.join(", ");
 }
@@ -101,11 +106,12 @@ export function draw(page, ctx) {
     return [heading(page.job), h("p", { class: "empty" }, "There is no such job, or it ended long ago. ", h("a", { href: "/jobs" }, "All jobs"))];
   }
   const { row, details } = page;
-  const saved = page.baseline && row.wh !== undefined ? row.wh * (page.baseline.energy - 1) : undefined;
+  const { compared } = page;
+  const words = verdict(page, ctx);
   const carbon = page.intensity_g_per_kwh === undefined || row.wh === undefined ? undefined : (row.wh / 1000) * page.intensity_g_per_kwh;
   const { price_per_kwh: price, currency } = page;
   return [
-    heading(page.job, h("p", { class: "verdict-line" }, state(row.phase), h("span", { class: "muted", "aria-hidden": "true" }, " · "), verdict(page, ctx))),
+    heading(page.job, h("p", { class: "verdict-line" }, state(row.phase), words ? [h("span", { class: "muted", "aria-hidden": "true" }, " · "), words] : null)),
     page.error ? h("p", null, state(page.error, "fault")) : null,
     page.observing ? h("p", { class: "muted" }, "Under observation: the placement may still be undone.") : null,
     message.text ? h("p", null, state(message.text, message.kind)) : null,
@@ -117,16 +123,17 @@ export function draw(page, ctx) {
       card("Energy", figure(row.energy_missing ? (row.wh === undefined ? "not known" : `at least ${f.energy(row.wh)}`) : f.energy(row.wh)),
         facts([["Not measured", row.energy_missing], ["Power", f.power(row.w)], ["CO₂ at the intensity now", f.carbon(carbon)],
           price === undefined || row.wh === undefined ? ["Cost", null] : [`Cost at ${f.price(price, currency)}`, f.money((row.wh / 1000) * price, currency)],
-          ["Baseline", page.baseline ? f.energy(row.wh * page.baseline.energy) : null],
-          ["Saved", saved === undefined ? null : `${f.energy(saved)} (${f.percent(1 - 1 / page.baseline.energy, 1)})`]])),
+          ["Compared with default settings", compared ? f.energy(compared.used_wh) : null],
+          ["At default settings", compared ? f.energy(compared.default_wh) : null],
+          ["Saved", compared ? `${f.energy(compared.saved_wh)} (${f.percent(compared.share, 1)})` : null]])),
       card("Request", facts([["GPUs", page.requested.gpus + (page.requested.gpu_type ? ` ${page.requested.gpu_type}` : "") + (page.requested.exclusive ? ", exclusive" : "")],
         ["User", row.user ? row.user + (row.proven ? "" : " (not proven)") : null], ["Project", row.project], ["Workload", row.workload],
         ["Submitted", f.time(row.submitted_s, ctx.now())], ["Started", row.started_s ? f.time(row.started_s, ctx.now()) : null], ["Starts", row.starts],
         ["Cost of a restart", details?.restart_cost_s === undefined ? null : f.span(details.restart_cost_s)], ["Priority", row.priority]]))),
     details ? [
       reasons(details, ctx), costs(details, price, currency),
-      card("Measured and predicted", table("Measured speed and power by configuration, with the prediction at the placement", MEASURED, details.measured.map((one, index) => ({ key: String(index), ...one })), "No complete measurement window yet.")),
-      card("Output", log.section(page.job, details.log_nodes, ctx)),
+      card("Measured and predicted", table("Measured speed and power by configuration, with the prediction at the placement", MEASURED, details.measured.map((one, index) => ({ key: String(index), ...one })), `No complete measurement window${page.final ? "" : " yet"}.`)),
+      card("Output", log.section(page.job, details.log_nodes, row.starts > 0, ctx)),
     ] : h("p", { class: "loading" }, "Reading the details…"),
   ];
 }

@@ -4,9 +4,9 @@ import { h } from "../dom.js";
 import * as f from "../format.js";
 import { heading, jobColumns, jobRows, pager, search, table } from "../parts.js";
 
-const SHOWN = [["active", "Active"], ["running", "Running"], ["queued", "Queued"], ["ended", "Ended"], ["failed", "Failed"], ["all", "All"]];
+const SHOWN = [["active", "Active"], ["running", "On GPUs"], ["queued", "Queued"], ["ended", "Ended"], ["failed", "Failed"], ["all", "All"]];
 
-function number(kind, { running, queued, finished, failed, cancelled }) {
+function number(kind, { on_gpus: running, queued, finished, failed, cancelled }) {
   const ended = finished + failed + cancelled;
   return { active: running + queued, running, queued, ended, failed, all: running + queued + ended }[kind];
 }
@@ -18,7 +18,7 @@ export function draw(page, ctx) {
   const none = maySubmit ? "There is no such job." : "There is no such job. Sign in to submit one here, or use `wattle submit`.";
   return [
     h("div", { class: "tools" },
-      heading("Jobs", h("p", { class: "verdict-line" }, `${page.counts.running} running, ${page.counts.queued} queued`)),
+      heading("Jobs", h("p", { class: "verdict-line" }, page.counts.words)),
       maySubmit ? h("a", { href: "/submit", class: "button main" }, "Submit a job") : null),
     h("div", { class: "tools" },
       h("nav", { class: "choice", "aria-label": "Which jobs" }, SHOWN.map(([kind, text]) =>

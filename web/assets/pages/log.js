@@ -40,9 +40,12 @@ async function read(job, node, offset, box, status) {
 }
 
 /** A section that shows the output of a node once it is opened. */
-export function section(job, nodes, ctx) {
+export function section(job, nodes, hasStarted, ctx) {
   if (!ctx.session.person) return h("p", { class: "muted" }, "Sign in to read the output.");
-  if (!nodes?.length) return h("p", { class: "empty" }, "The job has not started.");
+  if (!nodes?.length) {
+    return h("p", { class: "empty" }, hasStarted
+      ? ["The nodes of its output are not known here; ", h("code", null, `wattle logs ${job}`), " looks for it."] : "The job has not started.");
+  }
   const choose = (node) => {
     stop();
     following = {};

@@ -8,7 +8,7 @@ import { heading, jobLink, pager, search, state, table } from "../parts.js";
 export const title = () => "Nodes";
 
 function gpuState(text) {
-  return text === "ok" ? state("ok") : state(text, ["lost", "driver", "memory", "ECC"].includes(text) ? "fault" : "warning");
+  return text === "ok" ? state("ok") : state(text, ["lost", "driver", "memory", "ECC", "silent"].includes(text) ? "fault" : "warning");
 }
 
 const COLUMNS = [
@@ -20,17 +20,19 @@ const COLUMNS = [
   { title: "Busy", class: "number", cell: (gpu) => (gpu.busy === undefined ? "–" : `${gpu.busy} %`) },
   { title: "Memory GiB", class: "number medium", cell: (gpu) => `${gpu.memory_gib ?? "–"} / ${gpu.memory_total_gib ?? "–"}` },
   { title: "Temp.", class: "number wide", cell: (gpu) => (gpu.temperature_c === undefined ? "–" : `${gpu.temperature_c} °C`) },
-  { title: "Jobs", cell: (gpu) => (gpu.jobs.length ? gpu.jobs.map((job, index) => [index ? ", " : "", jobLink(job)]) : "–") },
+  { title: "Jobs", class: "jobs", cell: (gpu) => (gpu.jobs.length ? gpu.jobs.map((job, index) => [index ? ", " : "", jobLink(job)]) : "–") },
 ];
 
 function words(node) {
   const gpus = Object.values(node.gpus);
-  const drawn = gpus.reduce((sum, gpu) => sum + (gpu.w ?? 0), 0);
-  const parts = [node.sleep ?? `GPUs ${f.power(drawn)}`];
+  const read = gpus.filter((gpu) => gpu.w !== undefined);
+  const drawn = read.reduce((sum, gpu) => sum + gpu.w, 0);
+  const power = read.length === 0 ? "no readings" : `GPUs ${read.length < gpus.length ? "at least " : ""}${f.power(drawn)}`;
+  const parts = [node.sleep ?? power];
   if (node.host_w !== undefined) parts.push(`host ${f.power(node.host_w)}`);
   if (node.switch) parts.push(`switch ${node.switch}`);
   if (node.advise_only) parts.push("advised only");
-  if (!node.leased && !node.sleep) parts.push("no lease: safe caps");
+  if (!node.leased && !node.sleep && !node.silent.length) parts.push("no lease: safe caps");
   return parts.join(", ");
 }
 

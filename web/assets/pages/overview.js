@@ -9,22 +9,30 @@ const LEVELS = { ok: "In order", warning: "Attention", fault: "Fault" };
 
 export const title = (page) => page.verdict;
 
+/** The nodes without a complete reading. */
+function unread({ unread: names, unread_count: count }) {
+  return count > names.length ? `${f.count(count, "node")}, ${names.slice(0, 3).join(", ")} and others` : names.join(", ");
+}
+
 function powerCard({ power }) {
   const limit = power.limit_w ?? power.caps_w;
   const of = power.limit_w !== undefined ? "power limit" : "sum of caps";
   const share = (watts) => (limit ? (watts ?? 0) / limit : 0);
+  const atLeast = power.unread_count > 0 && power.now_w !== undefined ? "at least " : "";
   return card("Power", figure(f.power(power.now_w), h("span", { class: "of" }, limit ? ` of ${f.power(limit)}` : "")),
     gauge({
       share: share(power.now_w), parts: [{ class: "gpus", share: share(power.gpus_w) }, { class: "hosts", share: share(power.hosts_w) }],
       level: share(power.now_w) > 1 ? "over" : "",
     }),
     legend([["gpus", `GPUs ${f.power(power.gpus_w)}`], ["hosts", `hosts ${f.power(power.hosts_w)}`]]),
-    h("p", { class: "muted" }, limit ? `${f.percent(share(power.now_w))} of the ${of}` : "no cap is known"));
+    h("p", { class: "muted" }, limit ? `${atLeast}${f.percent(share(power.now_w))} of the ${of}` : "no cap is known"),
+    power.unread_count > 0 ? h("p", null, state(`no readings of ${unread(power)}`, "warning")) : null);
 }
 
 function jobsCard({ jobs, gpus }) {
-  const away = [[gpus.asleep, "asleep"], [gpus.closed, "without new jobs"], [gpus.lost, "lost"]].filter(([count]) => count > 0);
-  return card("Jobs", figure(`${jobs.running} running`, h("span", { class: "of" }, `, ${jobs.queued} queued`)),
+  const away = [[gpus.asleep, "asleep"], [gpus.closed, "without new jobs"], [gpus.lost, "lost"], [gpus.silent, "silent"]].filter(([count]) => count > 0);
+  const [first, ...others] = jobs.words.split(", ");
+  return card("Jobs", figure(first, h("span", { class: "of" }, `, ${others.join(", ")}`)),
     gauge({ share: gpus.total ? gpus.busy / gpus.total : 0 }),
     h("p", { class: "muted" }, `${gpus.busy} of ${f.count(gpus.total, "GPU")} busy, ${gpus.idle} idle`,
       away.map(([count, text]) => `, ${count} ${text}`)),
@@ -51,19 +59,26 @@ function budgetCard({ budget }, ctx) {
     h("p", { class: "muted" }, `expected ${f.percent(budget.expected)} at its end in ${f.span(budget.until_s - ctx.now())}`));
 }
 
-/** The power of the last time. */
+/** The power of the last time: a gap where a node sent no readings, with the sum of the others as a thin line. */
 function history(page, ctx) {
-  const points = Object.entries(page.history).map(([at, watts]) => [Number(at), watts]).sort((a, b) => a[0] - b[0]);
-  if (points.length < 2) return null;
-  const [from, until] = [points[0][0], points[points.length - 1][0]];
-  const limit = page.power.limit_w ?? page.power.caps_w;
-  const most = Math.max(...points.map(([, watts]) => watts));
-  const lines = limit && limit < 2.5 * most ? [{ class: "limit", y: limit }] : [];
+  const all = Object.entries(page.history).map(([at, point]) => ({ at: Number(at), ...point })).sort((a, b) => a.at - b.at);
+  const known = all.filter((point) => point.w !== undefined);
+  if (known.length < 2) return null;
+  const [from, until] = [all[0].at, all[all.length - 1].at];
+  const most = Math.max(...known.map((point) => point.w));
+  const of = (value) => all.map((point) => [point.at, value(point)]);
+  const hasGap = all.some((point) => point.at_least || point.w === undefined);
+  const hasLimit = all.some((point) => point.limit !== undefined);
+  const words = `Power from ${f.time(from, ctx.now())} to ${f.time(until, ctx.now())}: now ${f.power(page.power.now_w)}, at most ${f.power(most)}`;
   return card("Power over time", curve({
-    label: `Power from ${f.time(from, ctx.now())} to ${f.time(until, ctx.now())}: now ${f.power(page.power.now_w)}, at most ${f.power(most)}`,
-    series: [{ class: "gpus", points, area: true }], lines, from, until, format: f.power,
-    labels: [f.time(from, ctx.now()), lines.length ? "dashed: limit" : "", f.time(until, ctx.now())],
-  }));
+    label: `${words}${hasLimit ? `, limit ${page.power.limit_w === undefined ? "none now" : f.power(page.power.limit_w)}` : ""}${hasGap ? ", with gaps without readings" : ""}`,
+    series: [
+      { class: "gpus", points: of((point) => (point.at_least ? undefined : point.w)), area: true },
+      { class: "partial", points: of((point) => (point.at_least ? point.w : undefined)) },
+      { class: "limit", points: of((point) => point.limit), isStep: true },
+    ],
+    from, until, format: f.power, labels: [f.time(from, ctx.now()), f.time(until, ctx.now())],
+  }), hasLimit || hasGap ? legend([["gpus", "measured"], ...(hasLimit ? [["limit", "limit in force"]] : []), ...(hasGap ? [["partial", "at least: readings are missing"]] : [])]) : null);
 }
 
 function tile(id, node, isDetailed) {
@@ -76,7 +91,7 @@ function tile(id, node, isDetailed) {
       h("rect", { class: "fill", y: `${100 - height}%`, width: "100%", height: `${height}%` }),
       kind === "lost" || kind === "closed" ? h("path", { class: "cross", d: "M3 3L13 13M13 3L3 13" }) : null);
   });
-  const power = node.w === undefined ? node.s : f.power(node.w);
+  const power = node.w === undefined ? "no readings" : f.power(node.w);
   const shown = node.s === "busy" || node.s === "idle" ? power : node.s;
   return h("li", { "data-key": id }, h("a", { class: `tile ${node.s.replace(" ", "-")}`, href: `/nodes?q=${encodeURIComponent(id)}` },
     isDetailed
@@ -89,7 +104,7 @@ function map(page) {
   const nodes = Object.entries(page.nodes).sort(([a], [b]) => a.localeCompare(b, undefined, { numeric: true }));
   if (nodes.length === 0) return card("Cluster", h("p", { class: "empty" }, "No node has reported."));
   const entries = [["busy", "with jobs"], ["idle", "idle"]];
-  const also = [["asleep", page.gpus.asleep], ["fault", page.gpus.lost + page.gpus.closed]].filter(([, count]) => count > 0);
+  const also = [["asleep", page.gpus.asleep], ["silent", page.gpus.silent], ["fault", page.gpus.lost + page.gpus.closed]].filter(([, count]) => count > 0);
   return card(`Cluster: ${f.count(nodes.length, "node")}, ${f.count(page.gpus.total, "GPU")}`,
     h("ul", { class: page.detailed ? "map" : "map dense" }, nodes.map(([id, node]) => tile(id, node, page.detailed))),
     legend([...entries, ...also.map(([kind]) => [kind, kind === "fault" ? "lost or closed" : kind])]),
@@ -105,8 +120,8 @@ export function draw(page, ctx) {
     h("div", { class: "cards four" }, powerCard(page), jobsCard(page), todayCard(page), budgetCard(page, ctx)),
     h("div", { class: "cards two" }, map(page), history(page, ctx) ?? card("Power over time", h("p", { class: "empty" }, "The curve begins with the second reading."))),
     h("div", { class: "cards two" },
-      card("Running", table("Running jobs", brief, jobRows(page.running), "No job runs."),
-        page.jobs.running > page.running.order.length ? h("p", null, h("a", { href: "/jobs?show=running" }, `All ${page.jobs.running} running jobs`)) : null),
+      card("On GPUs", table("Jobs on GPUs", brief, jobRows(page.running), "No job has GPUs."),
+        page.jobs.on_gpus > page.running.order.length ? h("p", null, h("a", { href: "/jobs?show=running" }, `All ${page.jobs.on_gpus} jobs on GPUs`)) : null),
       card("Queue", table("Queued jobs", brief.filter((column) => column.title !== "Power W"), jobRows(page.queued), "No job waits."),
         page.jobs.queued > page.queued.order.length ? h("p", null, h("a", { href: "/jobs?show=queued" }, `All ${page.jobs.queued} queued jobs`)) : null)),
   ];

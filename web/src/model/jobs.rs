@@ -4,34 +4,26 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::job::JobPhase;
-use wattle_common::messages::{JobCounts, JobRecord, Prediction};
+use wattle_common::messages::{JobCounts, JobRecord};
 use wattle_common::{JobId, Timestamp};
-
-use super::saving::Factor;
 
 /// Most ended jobs that are kept; of more, the earliest submitted ones are forgotten.
 const ENDED_MAX: usize = 20_000;
 
-type SortKey = (u8, Reverse<Timestamp>, JobId);
+/// The phases in which a job holds GPUs.
+const ON_GPUS: [JobPhase; 3] = [JobPhase::Starting, JobPhase::Running, JobPhase::Stopping];
 
-/// One job.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    /// Its record without command, environment, reasons, alternatives and output.
-    pub record: JobRecord,
-    /// Its setting against the default one.
-    pub factor: Option<Factor>,
-}
+type SortKey = (u8, Reverse<Timestamp>, JobId);
 
 /// The jobs of the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Jobs {
-    entries: BTreeMap<JobId, Entry>,
+    entries: BTreeMap<JobId, JobRecord>,
     sorted: BTreeSet<SortKey>,
     counts: JobCounts,
 }
 
-/// The record without parts that no list shows.
+/// The record without command, environment, reasons, alternatives and output, which no list shows.
 fn reduced(mut record: JobRecord) -> JobRecord {
     let spec = &mut record.spec;
     spec.command = Vec::new();
@@ -54,20 +46,14 @@ fn sort_key(record: &JobRecord) -> SortKey {
     (group, submitted, job.clone())
 }
 
-/// The last placement's factor.
-fn factor(record: &JobRecord) -> Option<Factor> {
-    let predictions = [record.prediction_placed.as_deref(), record.prediction_last.as_deref()];
-    predictions.into_iter().flatten().find_map(|prediction: &Prediction| Factor::of(prediction))
-}
-
 impl Jobs {
     /// Adds or replaces a record.
     pub fn insert(&mut self, record: JobRecord) {
         self.remove(&record.spec.job);
-        let entry = Entry { factor: factor(&record), record: reduced(record) };
-        *self.counts.entry(entry.record.phase).or_default() += 1;
-        self.sorted.insert(sort_key(&entry.record));
-        self.entries.insert(entry.record.spec.job.clone(), entry);
+        let record = reduced(record);
+        *self.counts.entry(record.phase).or_default() += 1;
+        self.sorted.insert(sort_key(&record));
+        self.entries.insert(record.spec.job.clone(), record);
         let ended: u64 =
             self.counts.iter().filter(|(phase, _)| phase.is_final()).map(|(_, count)| count).sum();
         if ended > ENDED_MAX as u64
@@ -79,16 +65,16 @@ impl Jobs {
 
     /// Removes a job.
     pub fn remove(&mut self, job: &JobId) {
-        let Some(entry) = self.entries.remove(job) else { return };
-        self.sorted.remove(&sort_key(&entry.record));
-        if let Some(count) = self.counts.get_mut(&entry.record.phase) {
+        let Some(record) = self.entries.remove(job) else { return };
+        self.sorted.remove(&sort_key(&record));
+        if let Some(count) = self.counts.get_mut(&record.phase) {
             *count = count.saturating_sub(1);
         }
     }
 
-    /// A job.
+    /// The record of a job, without what lists do not show.
     #[must_use]
-    pub fn get(&self, job: &JobId) -> Option<&Entry> {
+    pub fn get(&self, job: &JobId) -> Option<&JobRecord> {
         self.entries.get(job)
     }
 
@@ -98,21 +84,24 @@ impl Jobs {
         self.counts.get(&phase).copied().unwrap_or_default()
     }
 
-    /// Number of jobs with GPUs.
+    /// Number of jobs with GPUs: starting, running and stopping ones.
     #[must_use]
-    pub fn running(&self) -> u64 {
-        [JobPhase::Starting, JobPhase::Running, JobPhase::Stopping]
-            .map(|phase| self.count(phase))
-            .iter()
-            .sum()
+    pub fn on_gpus(&self) -> u64 {
+        ON_GPUS.map(|phase| self.count(phase)).iter().sum()
+    }
+
+    /// The active jobs by phase: `1 starting, 2 running, 3 queued`. Running and queued ones are always named.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let named = ON_GPUS.into_iter().chain([JobPhase::Queued]).filter(|phase| {
+            self.count(*phase) > 0 || matches!(phase, JobPhase::Running | JobPhase::Queued)
+        });
+        named.map(|phase| format!("{} {phase}", self.count(phase))).collect::<Vec<_>>().join(", ")
     }
 
     /// All jobs in the order of a list.
     pub fn listed(&self) -> impl Iterator<Item = &JobRecord> {
-        self.sorted
-            .iter()
-            .filter_map(|(_, _, job)| self.entries.get(job))
-            .map(|entry| &entry.record)
+        self.sorted.iter().filter_map(|(_, _, job)| self.entries.get(job))
     }
 
     /// A part of the jobs of these groups in the order of a list, and the number of all of them.
@@ -122,13 +111,13 @@ impl Jobs {
         let ids = self.ids_since(first).take_while(|(group, ..)| *group <= last);
         let records = ids.skip(skip).take(count).filter_map(|(_, _, job)| self.entries.get(job));
         let total = (first..=last).map(|group| self.in_group(group)).sum();
-        (records.map(|entry| &entry.record).collect(), total)
+        (records.collect(), total)
     }
 
     /// Number of jobs of a group.
     fn in_group(&self, group: u8) -> usize {
         let all = match group {
-            0 => self.running(),
+            0 => self.on_gpus(),
             1 => self.count(JobPhase::Queued),
             _ => [JobPhase::Finished, JobPhase::Failed, JobPhase::Cancelled]
                 .map(|phase| self.count(phase))
@@ -145,7 +134,7 @@ impl Jobs {
 
     fn listed_from(&self, group: u8) -> impl Iterator<Item = &JobRecord> {
         let ids = self.ids_since(group);
-        ids.filter_map(|(_, _, job)| self.entries.get(job)).map(|entry| &entry.record)
+        ids.filter_map(|(_, _, job)| self.entries.get(job))
     }
 
     fn ids_since(&self, group: u8) -> impl Iterator<Item = &SortKey> {
@@ -195,10 +184,22 @@ mod tests {
         assert_eq!(part([0, 1], 1), (vec!["new".to_owned(), "old".to_owned()], 3));
         assert_eq!(part([2, 2], 0), (vec!["done".to_owned()], 1));
         jobs.insert(record("old", JobPhase::Running, 1));
-        assert_eq!((jobs.running(), jobs.count(JobPhase::Queued)), (2, 1));
+        assert_eq!((jobs.on_gpus(), jobs.count(JobPhase::Queued)), (2, 1));
         assert_eq!(ids(jobs.group(0)), ["old", "runs"]);
         jobs.remove(&testkit::job("old"));
-        assert_eq!((jobs.running(), ids(jobs.listed()).len()), (1, 3));
+        assert_eq!((jobs.on_gpus(), ids(jobs.listed()).len()), (1, 3));
+    }
+
+    #[test]
+    fn a_job_that_starts_or_stops_does_not_count_as_running() {
+        let mut jobs = Jobs::default();
+        assert_eq!(jobs.words(), "0 running, 0 queued");
+        jobs.insert(record("a", JobPhase::Starting, 1));
+        assert_eq!((jobs.words().as_str(), jobs.on_gpus()), ("1 starting, 0 running, 0 queued", 1));
+        jobs.insert(record("b", JobPhase::Stopping, 2));
+        jobs.insert(record("c", JobPhase::Running, 3));
+        jobs.insert(record("d", JobPhase::Queued, 4));
+        assert_eq!(jobs.words(), "1 starting, 1 running, 1 stopping, 1 queued");
     }
 
     #[test]
@@ -211,6 +212,6 @@ mod tests {
         assert_eq!(jobs.entries.len(), ENDED_MAX + 1);
         assert!(jobs.get(&testkit::job("j0")).is_none(), "the oldest is forgotten");
         let kept = jobs.get(&testkit::job("first")).unwrap();
-        assert!(kept.record.spec.environment.is_empty() && kept.record.spec.command.is_empty());
+        assert!(kept.spec.environment.is_empty() && kept.spec.command.is_empty());
     }
 }

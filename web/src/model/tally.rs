@@ -4,13 +4,14 @@
 //! series that is set later counts for the hours since its start.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use wattle_common::messages::{IntensitySeries, LedgerEntry, PriceSeries};
+use wattle_common::comparison::ComparedEnergy;
+use wattle_common::messages::{IntensitySeries, LedgerEntry, PriceSeries, UnknownCause};
 use wattle_common::{Carbon, CarbonIntensity, Energy, JobId, NodeId, Timestamp};
-use wattle_view::energy::{Uses, part};
+use wattle_view::energy::{Uses, compared_part, part};
 use wattle_view::intensity::mean_intensity;
-
-use super::saving::{Factor, Saved};
+use wattle_view::unmeasured::Intervals;
 
 const HOUR_US: u64 = 3_600_000_000;
 const DAY_US: u64 = 24 * HOUR_US;
@@ -33,7 +34,8 @@ pub type Owner = (Option<String>, Option<String>);
 struct Hour {
     uses: Uses,
     owners: BTreeMap<Owner, Energy>,
-    saved: Saved,
+    compared: ComparedEnergy,
+    causes: BTreeMap<UnknownCause, Energy>,
 }
 
 /// The sums of the ledger.
@@ -45,6 +47,8 @@ pub struct Tally {
     fine: BTreeMap<u64, Energy>,
     /// Starts of the last entries of each node.
     known: BTreeMap<NodeId, BTreeSet<Timestamp>>,
+    /// The intervals in which energy may be missing.
+    intervals: Intervals,
     /// End of the last counted entry.
     until: Option<Timestamp>,
 }
@@ -102,8 +106,10 @@ pub struct Sums {
     pub cost_is_partial: bool,
     /// Each owner's jobs.
     pub owners: BTreeMap<Owner, Amount>,
-    /// Energy saved by caps and clocks.
-    pub saved: Saved,
+    /// The jobs' energy that is compared with the default caps and clocks.
+    pub compared: ComparedEnergy,
+    /// Energy without a known owner by cause.
+    pub causes: BTreeMap<UnknownCause, Energy>,
     /// Emissions saved with it.
     pub carbon_saved_ug: f64,
     /// Cost saved with it, in the currency.
@@ -121,14 +127,8 @@ fn owner_of(entry: &LedgerEntry, job: usize, recorded: &impl Fn(&JobId) -> Owner
 }
 
 impl Tally {
-    /// Counts an entry once. `recorded` is the owner in a job's record, `factor` compares its setting with
-    /// the default one.
-    pub fn count(
-        &mut self,
-        entry: &LedgerEntry,
-        recorded: impl Fn(&JobId) -> Owner,
-        factor: impl Fn(&JobId) -> Option<Factor>,
-    ) {
+    /// Counts an entry once. `recorded` is the owner in a job's record.
+    pub fn count(&mut self, entry: &LedgerEntry, recorded: impl Fn(&JobId) -> Owner) {
         if entry.until_us <= entry.from_us || !self.is_new(&entry.node, entry.from_us) {
             return;
         }
@@ -147,9 +147,16 @@ impl Tally {
                 let owner = owner_of(entry, index, &recorded);
                 let known = slot.owners.contains_key(&owner) || slot.owners.len() < OWNERS_MAX;
                 *slot.owners.entry(if known { owner } else { (None, None) }).or_default() += energy;
-                slot.saved.count(energy, factor(&job.job));
+                if let Some(compared) = &job.compared {
+                    slot.compared.add(compared_part(entry, compared, from, until));
+                }
+            }
+            for unknown in &entry.unknown {
+                *slot.causes.entry(unknown.cause).or_default() +=
+                    part(entry, unknown.energy_mj, from, until);
             }
         }
+        self.intervals.add(entry);
         let all = entry.gpus() + entry.energy_mj_host;
         for (interval, from, until) in parts(entry, FINE_US) {
             *self.fine.entry(interval).or_default() += part(entry, all, from, until);
@@ -159,6 +166,9 @@ impl Tally {
         }
         while self.hours.len() as u64 > DAYS * 24 {
             self.hours.pop_first();
+        }
+        if let Some((first, _)) = self.hours.first_key_value() {
+            self.intervals.forget_before(Timestamp::from_us(first * HOUR_US));
         }
     }
 
@@ -173,6 +183,12 @@ impl Tally {
             known.pop_first();
         }
         true
+    }
+
+    /// The GPU time since the start of a day in which energy may be missing, and its estimate, by cause.
+    #[must_use]
+    pub fn unmeasured(&self, first_day: u64) -> BTreeMap<UnknownCause, (Duration, Energy)> {
+        self.intervals.unmeasured(Timestamp::from_us(first_day * DAY_US))
     }
 
     /// End of the last counted entry.
@@ -197,8 +213,11 @@ impl Tally {
             for (owner, energy) in &slot.owners {
                 sums.owners.entry(owner.clone()).or_default().add(*energy, mean, price);
             }
-            sums.saved.add(&slot.saved);
-            let saved_kwh = slot.saved.saved_mj() / 3.6e9;
+            sums.compared.add(slot.compared);
+            for (cause, energy) in &slot.causes {
+                *sums.causes.entry(*cause).or_default() += *energy;
+            }
+            let saved_kwh = slot.compared.saved_mj() / 3.6e9;
             let grams = mean.map_or(0.0, CarbonIntensity::as_g_per_kwh);
             sums.carbon_saved_ug += saved_kwh * grams * 1e6;
             sums.cost_saved += saved_kwh * price.unwrap_or_default();
@@ -244,6 +263,7 @@ fn parts(entry: &LedgerEntry, length_us: u64) -> Vec<(u64, Timestamp, Timestamp)
 
 #[cfg(test)]
 mod tests {
+    use wattle_common::comparison::DefaultRatio;
     use wattle_common::messages::JobEnergy;
     use wattle_testkit as testkit;
 
@@ -257,6 +277,11 @@ mod tests {
                 energy_mj: Energy::from_j(joules),
                 user: None,
                 project: None,
+                compared: Some(ComparedEnergy::new(
+                    Energy::from_j(joules),
+                    Duration::from_secs(until_s - from_s),
+                    DefaultRatio { energy: 1.5, time: 0.9 },
+                )),
             }],
             ..testkit::ledger_entry(
                 node,
@@ -269,7 +294,7 @@ mod tests {
 
     fn count(tally: &mut Tally, entry: &LedgerEntry) {
         let owner = |job: &JobId| (Some(format!("user of {job}")), None);
-        tally.count(entry, owner, |_| Some(Factor { energy: 1.5, time: 0.9 }));
+        tally.count(entry, owner);
     }
 
     #[test]
@@ -285,7 +310,7 @@ mod tests {
         assert_eq!(sums.owners[&(Some("user of a".to_owned()), None)].energy, Energy::from_j(100));
         assert_eq!(tally.hours[&0].uses.hosts, Energy::from_j(15));
         assert_eq!((sums.all.carbon, sums.carbon_is_partial), (None, true));
-        assert!((sums.saved.saved_mj() - 75_000.0).abs() < 1.0, "{:?}", sums.saved);
+        assert!((sums.compared.saved_mj() - 75_000.0).abs() < 1.0, "{:?}", sums.compared);
         let burned = tally.burned(Timestamp::EPOCH);
         assert_eq!(burned.last().map(|(_, sum)| *sum), Some(Energy::from_j(320)));
         assert_eq!(burned.last().map(|(at, _)| *at), Some(Timestamp::from_s(4_200)));

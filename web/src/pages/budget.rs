@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use wattle_common::messages::SignalStatus;
+use wattle_common::verdict::aim_exceeded;
 use wattle_common::{Energy, Power, Timestamp};
 
 use super::{rounded, seconds, watt_hours, watts};
@@ -134,6 +135,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "max_slowdown": aim.max_slowdown,
             "slowdown": aim.slowdown().map(|share| rounded(share, 4)),
             "price": rounded(aim.price, 3),
+            "breached": aim_exceeded(&aim, now.at).is_some(),
         })
     });
     json!({
@@ -169,13 +171,11 @@ pub(super) fn intensity(model: &Model, at: Timestamp) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use wattle_common::Budget;
-    use wattle_common::messages::{BudgetRecord, BudgetStatus};
+    use wattle_common::messages::{AimStatus, BudgetRecord, BudgetStatus};
 
     use super::*;
-    use crate::model::tests::{example, now};
+    use crate::model::tests::{budget_status, example, now};
 
     #[test]
     fn course_extrapolates_the_expected_power() {
@@ -185,21 +185,10 @@ mod tests {
         model.budget =
             Some(BudgetRecord { generation: 1, budget, since_us: at(0), intensity: None });
         let mut status = BudgetStatus {
-            at_us: at(100),
-            observed_generation: 0,
-            window_from_us: at(0),
             window_until_us: at(200),
             energy_mj: Energy::from_j(400),
-            carbon_ug: None,
-            overrun_previous: None,
-            price: 0.0,
-            price_integral: None,
-            policy_price: 0.0,
             power_mw_expected: Power::from_w(4),
-            power_mw_baseline: None,
-            power_mw_budget_mean: None,
-            intensity_mg_per_kwh: None,
-            counted_until_us: BTreeMap::new(),
+            ..budget_status()
         };
         model.status = Some(status.clone());
         let course = course(&model, now(100)).unwrap();
@@ -209,5 +198,23 @@ mod tests {
         model.status = Some(status);
         let course = super::course(&model, now(100)).unwrap();
         assert_eq!(course.words(), "energy budget 20 % over at its end");
+    }
+
+    #[test]
+    fn a_breach_of_the_aim_is_stated() {
+        let mut model = example();
+        let aim = |delay_s| AimStatus {
+            at_us: Timestamp::from_s(100),
+            max_slowdown: 0.05,
+            present_s: 1_000.0 + delay_s,
+            delay_s,
+            price: 0.4,
+            policy_price: 1.0,
+        };
+        let is_stated = |model: &Model| content(model, now(100))["aim"]["breached"].clone();
+        model.aim = Some(aim(50.0));
+        assert_eq!(is_stated(&model), json!(false));
+        model.aim = Some(aim(112.0));
+        assert_eq!(is_stated(&model), json!(true));
     }
 }

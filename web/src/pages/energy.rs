@@ -1,9 +1,10 @@
 //! Energy, carbon and cost by user and project, and by day.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
-use wattle_common::Timestamp;
+use wattle_common::messages::UnknownCause;
+use wattle_common::{Energy, Timestamp};
 use wattle_view::emissions::static_share;
 
 use super::{grams, rounded, seconds, significant, watt_hours};
@@ -50,12 +51,32 @@ fn uses(sums: &Sums) -> Value {
     })
 }
 
+/// Energy without a known owner, and GPU time in which energy may be missing, by cause, as `wattle energy`
+/// states them.
+fn causes(sums: &Sums, model: &Model, first_day: u64) -> Vec<Value> {
+    let unmeasured = model.tally.unmeasured(first_day);
+    let all: BTreeSet<&UnknownCause> = sums.causes.keys().chain(unmeasured.keys()).collect();
+    let row = |cause: &UnknownCause| {
+        let energy = sums.causes.get(cause).copied().unwrap_or_default();
+        let missing = unmeasured.get(cause);
+        let estimate = missing.map(|(_, energy)| *energy).filter(|energy| *energy > Energy::ZERO);
+        json!({
+            "cause": cause.to_string(),
+            "wh": (energy > Energy::ZERO).then(|| watt_hours(energy)),
+            "missing_gpu_s": missing.map(|(time, _)| significant(time.as_secs_f64())),
+            "estimate_wh": estimate.map(watt_hours),
+        })
+    };
+    all.into_iter().map(row).collect()
+}
+
 /// The content of the page.
 pub(super) fn content(period: Period, model: &Model, now: Now) -> Value {
     let today = day_of(now.at);
     let rates = model.rates();
     let series = rates.intensity;
-    let sums = model.tally.sums((today + 1).saturating_sub(period.days()), today, rates);
+    let begins = (today + 1).saturating_sub(period.days());
+    let sums = model.tally.sums(begins, today, rates);
     let first = (today + 1).saturating_sub(DAYS);
     let days: Map<String, Value> = (first..=today)
         .map(|day| (day.to_string(), uses(&model.tally.sums(day, day, rates))))
@@ -63,13 +84,13 @@ pub(super) fn content(period: Period, model: &Model, now: Now) -> Value {
     json!({
         "period": period.name(),
         "sums": uses(&sums),
+        "causes": causes(&sums, model, begins),
         "users": by(&sums, |(user, _)| user.clone()),
         "projects": by(&sums, |(_, project)| project.clone()),
         "days": days,
         "grid": super::budget::grid(model, now),
         "static_share": series.map(|series| {
-            let day = |day: u64| Timestamp::from_s(day * 86_400);
-            let begins = day((today + 1).saturating_sub(period.days()));
+            let begins = Timestamp::from_s(begins * 86_400);
             rounded(static_share(series, begins.max(series.starts_at_us), now.at), 3)
         }),
         "series": series.map(|series| series.name.clone()),

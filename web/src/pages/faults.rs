@@ -27,8 +27,7 @@ pub(super) fn all(model: &Model, now: Now) -> Vec<Finding> {
             findings.extend(verdict::service_away(service));
         }
     }
-    let limit = model.budget.as_ref().and_then(|set| set.budget.power_mw);
-    let over = model.power().zip(limit);
+    let over = model.power().zip(model.limit());
     findings.extend(over.and_then(|(drawn, limit)| verdict::over_limit(drawn, limit)));
     let stored = Stored {
         jobs: model.jobs.group(0).chain(model.jobs.group(1)).collect(),
@@ -44,7 +43,7 @@ pub(super) fn all(model: &Model, now: Now) -> Vec<Finding> {
                 findings.push(verdict::node_silent(&node.node, service));
             }
         }
-        if !model.summaries.contains_key(&node.node) {
+        if model.is_unread(node, now) {
             findings.push(verdict::node_silent(&node.node, "profiler"));
         }
         findings.extend(verdict::fault(node));

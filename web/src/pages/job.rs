@@ -10,7 +10,7 @@ use wattle_view::measured::Measured;
 use wattle_view::prediction::current;
 
 use super::jobs::row;
-use super::{rounded, seconds, significant};
+use super::{rounded, seconds, significant, watt_hours};
 use crate::model::detail::Detail;
 use crate::model::{Model, Now};
 
@@ -88,10 +88,9 @@ fn details(record: &JobRecord, detail: &Detail) -> Value {
 
 /// The content of the page.
 pub(super) fn content(job: &JobId, model: &Model, now: Now) -> Value {
-    let Some(entry) = model.jobs.get(job) else {
+    let Some(record) = model.jobs.get(job) else {
         return json!({ "job": job.as_str(), "found": false });
     };
-    let record = &entry.record;
     let rates = model.rates();
     let grams = rates.intensity.and_then(|series| intensity_at(series, now.at));
     let price = rates.prices.and_then(|prices| prices.at(now.at));
@@ -114,8 +113,12 @@ pub(super) fn content(job: &JobId, model: &Model, now: Now) -> Value {
         "epoch": record.epoch,
         "error": record.error,
         "exit_code": record.exit_code,
-        "baseline": entry.factor.map(|factor| json!({
-            "energy": rounded(factor.energy, 3), "time": rounded(factor.time, 3),
+        "compared": record.compared.map(|compared| json!({
+            "used_wh": watt_hours(compared.energy_mj),
+            "default_wh": watt_hours(compared.energy_mj_default),
+            "saved_wh": significant(compared.saved_mj() / 3.6e6),
+            "share": compared.saved_share().map(|share| rounded(share, 4)),
+            "slowdown": compared.slowdown().map(|share| rounded(share, 4)),
         })),
         "intensity_g_per_kwh": grams.map(|grams| rounded(grams.as_g_per_kwh(), 0)),
         "price_per_kwh": price.map(significant),

@@ -49,6 +49,7 @@ pub(super) fn row(record: &JobRecord, model: &Model, now: Now) -> Value {
         "done": view.done.map(|done| rounded(done, 3)),
         "end_s": end,
         "rest_s": view.rest().filter(|_| !view.is_running()).map(|rest| rounded(rest.as_secs_f64(), 0)),
+        "ran_s": view.ran(now.at).filter(|_| record.phase.is_final()).map(|ran| rounded(ran.as_secs_f64(), 0)),
         "submitted_s": seconds(spec.submitted_at_us),
         "started_s": record.started_at_us.map(seconds),
         "ended_s": record.ended_at_us.map(seconds),
@@ -122,7 +123,7 @@ pub(super) fn content(list: &List, model: &Model, now: Now) -> Value {
         "total": total,
         "pages": total.div_ceil(ROWS).max(1),
         "counts": {
-            "running": model.jobs.running(), "queued": sum(JobPhase::Queued),
+            "words": model.jobs.words(), "on_gpus": model.jobs.on_gpus(), "queued": sum(JobPhase::Queued),
             "finished": sum(JobPhase::Finished), "failed": sum(JobPhase::Failed),
             "cancelled": sum(JobPhase::Cancelled),
         },

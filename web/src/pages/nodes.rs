@@ -11,13 +11,14 @@ use crate::topic::List;
 /// Nodes of one part.
 const ROWS: usize = 25;
 
-fn gpu(node: &Node, index: usize) -> Option<Value> {
+/// A GPU of a node; `is_silent`: its power agent is, so its state is not known.
+fn gpu(node: &Node, index: usize, is_silent: bool) -> Option<Value> {
     let (gpu, reading) = node.gpus().nth(index)?;
     let jobs: Vec<&str> = node.jobs_on(gpu.gpu).into_iter().map(JobId::as_str).collect();
     let cap = reading.and_then(|reading| reading.cap_mw).or(gpu.cap_mw);
     Some(json!({
         "type": gpu.gpu_type,
-        "state": node.state(gpu),
+        "state": if is_silent { "silent" } else { node.state(gpu) },
         "w": reading.and_then(|reading| reading.power_mw_mean).map(watts),
         "cap_w": cap.map(watts),
         "cap_default_w": gpu.cap_mw_default.map(watts),
@@ -37,12 +38,15 @@ fn gpu(node: &Node, index: usize) -> Option<Value> {
 fn row(node: &Node, model: &Model, now: Now) -> Value {
     let report = node.power.as_ref();
     let count = report.map_or(0, |report| report.gpus.len());
-    let gpus: Map<String, Value> =
-        (0..count).filter_map(|index| Some((index.to_string(), gpu(node, index)?))).collect();
+    let is_silent = model.is_overdue(node, true, now);
+    let gpus: Map<String, Value> = (0..count)
+        .filter_map(|index| Some((index.to_string(), gpu(node, index, is_silent)?)))
+        .collect();
     let silent: Vec<&str> = [(true, "power agent"), (false, "launcher")]
         .into_iter()
         .filter(|(power, _)| model.is_overdue(node, *power, now))
         .map(|(_, name)| name)
+        .chain(model.is_unread(node, now).then_some("profiler"))
         .collect();
     json!({
         "gpus": gpus,

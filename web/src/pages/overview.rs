@@ -9,6 +9,7 @@ use wattle_view::verdict::{self, Level};
 
 use super::faults;
 use super::{budget, grams, jobs, power_text, rounded, seconds, significant, watt_hours, watts};
+use crate::model::history::Point;
 use crate::model::tally::day_of;
 use crate::model::{Model, Now};
 
@@ -16,6 +17,8 @@ use crate::model::{Model, Now};
 const DETAILED_NODES_MAX: usize = 64;
 /// Jobs of each group.
 const JOBS_MAX: usize = 8;
+/// Nodes without a reading that are named.
+const UNREAD_SHOWN_MAX: usize = 8;
 
 /// Counts of GPUs.
 #[derive(Default)]
@@ -26,6 +29,7 @@ struct Gpus {
     asleep: u64,
     closed: u64,
     lost: u64,
+    silent: u64,
 }
 
 /// The reading of a GPU of a node that is awake.
@@ -49,6 +53,7 @@ fn tile(model: &Model, node: &Node, gpus: &mut Gpus, detailed: bool, now: Now) -
     let (mut drawn, mut caps, mut has_reading, mut busy_here) =
         (Power::ZERO, Power::ZERO, false, 0);
     let (mut cells, mut is_faulty) = (Vec::new(), false);
+    let is_silent = model.is_silent(node, now);
     for gpu in node.power.iter().flat_map(|report| &report.gpus) {
         let reading = reading(model, node, gpu.gpu);
         let power = reading.and_then(|reading| reading.power_mw_mean);
@@ -61,6 +66,9 @@ fn tile(model: &Model, node: &Node, gpus: &mut Gpus, detailed: bool, now: Now) -
         let state = if node.sleep.is_some() {
             gpus.asleep += 1;
             "asleep"
+        } else if is_silent {
+            gpus.silent += 1;
+            "silent"
         } else if !gpu.healthy {
             gpus.lost += 1;
             is_faulty = true;
@@ -85,10 +93,9 @@ fn tile(model: &Model, node: &Node, gpus: &mut Gpus, detailed: bool, now: Now) -
             ]));
         }
     }
-    let silent = model.is_overdue(node, true, now) || model.is_overdue(node, false, now);
     let state = match node.sleep {
         Some(sleep) => sleep.state.label(),
-        None if silent => "silent",
+        None if is_silent => "silent",
         None if is_faulty => "fault",
         None if busy_here > 0 => "busy",
         None => "idle",
@@ -113,19 +120,22 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
         .iter()
         .map(|(id, node)| (id.to_string(), tile(model, node, &mut gpus, detailed, now)))
         .collect();
-    let limit = model.budget.as_ref().and_then(|set| set.budget.power_mw);
+    let limit = model.limit();
     let caps = caps(model);
     let power = model.power();
+    let unread = model.unread();
     let course = budget::course(model, now);
-    let (running, queued) = (model.jobs.running(), model.jobs.count(JobPhase::Queued));
     let mut figures = Vec::new();
+    // Without a reading of every node the sum is a lower bound.
+    let at_least = if unread.is_empty() { "" } else { "at least " };
     figures.push(match (power, limit.or(caps)) {
-        (Some(power), Some(limit)) => format!("{} of {}", power_text(power), power_text(limit)),
-        (Some(power), None) => power_text(power),
+        (Some(power), Some(limit)) => {
+            format!("{at_least}{} of {}", power_text(power), power_text(limit))
+        }
+        (Some(power), None) => format!("{at_least}{}", power_text(power)),
         (None, _) => "no reading of power".to_owned(),
     });
-    figures.push(format!("{running} running"));
-    figures.push(format!("{queued} queued"));
+    figures.push(model.jobs.words());
     if let Some(course) = &course {
         figures.push(course.words());
     }
@@ -145,11 +155,14 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
     let today = day_of(now.at);
     let rates = model.rates();
     let sums = model.tally.sums(today, today, rates);
-    let history: Map<String, Value> = model
-        .history
-        .points()
-        .map(|(at, power)| (seconds(*at).to_string(), watts(*power)))
-        .collect();
+    let point = |point: &Point| {
+        let shown = json!({
+            "w": point.power.map(watts), "at_least": point.unread > 0,
+            "limit": point.limit.map(watts),
+        });
+        (seconds(point.at).to_string(), shown)
+    };
+    let history: Map<String, Value> = model.history.points().map(point).collect();
     let first = |group: u8| {
         let records: Vec<_> = model.jobs.group(group).take(JOBS_MAX).collect();
         jobs::rows(&records, model, now)
@@ -164,14 +177,17 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "hosts_w": model.powers().map(|(_, hosts)| watts(hosts)),
             "limit_w": limit.map(watts),
             "caps_w": caps.map(watts),
+            "unread": unread.iter().take(UNREAD_SHOWN_MAX).map(|id| id.as_str()).collect::<Vec<_>>(),
+            "unread_count": unread.len(),
             "baseline_w": model.status.as_ref().and_then(|s| s.power_mw_baseline).map(watts),
         },
         "gpus": {
             "total": gpus.total, "busy": gpus.busy, "idle": gpus.idle, "asleep": gpus.asleep,
-            "closed": gpus.closed, "lost": gpus.lost,
+            "closed": gpus.closed, "lost": gpus.lost, "silent": gpus.silent,
         },
         "jobs": {
-            "running": running, "queued": queued, "finished": sum(JobPhase::Finished),
+            "words": model.jobs.words(), "on_gpus": model.jobs.on_gpus(),
+            "queued": sum(JobPhase::Queued), "finished": sum(JobPhase::Finished),
             "failed": sum(JobPhase::Failed), "cancelled": sum(JobPhase::Cancelled),
         },
         "today": {
@@ -180,8 +196,8 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "carbon_g": sums.all.carbon.map(grams),
             "cost": sums.all.cost.map(significant),
             "currency": rates.prices.map(|prices| prices.currency.clone()),
-            "saved_wh": rounded(sums.saved.saved_mj() / 3.6e6, 1),
-            "saved_share": sums.saved.share().map(|share| rounded(share, 3)),
+            "saved_wh": rounded(sums.compared.saved_mj() / 3.6e6, 1),
+            "saved_share": sums.compared.saved_share().map(|share| rounded(share, 3)),
         },
         "budget": course.map(|course| course.shown()),
         "intensity_g_per_kwh": budget::intensity(model, now.at),

@@ -78,8 +78,8 @@ async fn entries(shared: &Shared) -> Result<(), BusError> {
     let bus = &shared.bus;
     let mut new = bus.subscribe(&Topic::EnergyMetered.pattern(bus.cluster())).await?;
     let mut stored = bus.replay(StreamName::Ledger, None).await?;
-    while let Some(payload) = stored.next().await? {
-        shared.model().entry(&payload);
+    while let Some(entry) = stored.next_message().await? {
+        shared.model().entry(&entry.subject, &entry.payload, now());
     }
     // It would receive the new entries too, and nothing would take them.
     drop(stored);
@@ -87,7 +87,7 @@ async fn entries(shared: &Shared) -> Result<(), BusError> {
     loop {
         tokio::select! {
             entry = new.next() => match entry {
-                Some(entry) => shared.model().entry(&entry.payload),
+                Some(entry) => shared.model().entry(&entry.subject, &entry.payload, now()),
                 None => return Ok(()),
             },
             () = lost(shared) => break,

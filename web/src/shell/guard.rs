@@ -1,21 +1,26 @@
 //! Protects the page: permitted host names, requests that change something, and their senders.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use wattle_runtime::bus::Bus;
 
 use super::Shared;
+use super::sessions::Person;
+use super::streams::Viewer;
 use crate::config::Config;
 
 /// The cookie of a session.
 pub(super) const COOKIE: &str = "wattle_session";
 /// The header of requests that change something. Another site's page cannot set it.
 const CHANGE: HeaderName = HeaderName::from_static("x-wattle");
+/// Time in which a request is received and answered, wall time.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// No content but the page's own, no script in it, and no other site around it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
@@ -74,7 +79,10 @@ pub(super) async fn check(
     } else if !is_read && !is_own_request(headers, &host) {
         (StatusCode::FORBIDDEN, "this request does not come from the page\n").into_response()
     } else {
-        next.run(request).await
+        // A body that is sent too slowly; the stream of an answer has no limit.
+        tokio::time::timeout(ANSWER_WITHIN, next.run(request)).await.unwrap_or_else(|_| {
+            (StatusCode::REQUEST_TIMEOUT, "the request was not complete in time\n").into_response()
+        })
     };
     let headers = response.headers_mut();
     for (name, value) in [
@@ -98,11 +106,34 @@ pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
         .map(|c| c.1)
 }
 
-/// The connection of the session's person, with which the request acts.
-pub(super) fn person(shared: &Shared, headers: &HeaderMap) -> Option<Bus> {
+/// The person of the request's session.
+pub(super) fn reader(shared: &Shared, headers: &HeaderMap) -> Option<Person> {
     let token = token(headers)?;
     let has_link = || shared.links.as_ref().is_some_and(|links| links.knows(token));
-    shared.sessions.get(token).or_else(|| has_link().then(|| shared.bus.clone()))
+    let by_link = || has_link().then(|| Person::of_link(&shared.bus, token));
+    shared.sessions.get(token).or_else(by_link)
+}
+
+/// The connection of the session's person, with which the request acts.
+pub(super) fn person(shared: &Shared, headers: &HeaderMap) -> Option<Bus> {
+    reader(shared, headers).map(|person| person.bus)
+}
+
+/// For what a stream of events counts: the person's key, else the address. A proxy on this machine states
+/// that of its client.
+pub(super) fn viewer(
+    person: Option<&Person>,
+    headers: &HeaderMap,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+) -> Viewer {
+    if let Some(key) = person.and_then(|person| person.bus.public_key()) {
+        return Viewer::Person(key.to_owned());
+    }
+    let forwarded = text(headers, "x-forwarded-for").filter(|_| peer.ip().is_loopback());
+    // The last one is the proxy's; those before it are the client's own words.
+    let client = forwarded.and_then(|all| all.rsplit(',').next()).map(str::trim);
+    let client = client.and_then(|client| client.parse::<IpAddr>().ok());
+    Viewer::Address(client.unwrap_or_else(|| peer.ip()).to_string())
 }
 
 #[cfg(test)]
@@ -149,6 +180,22 @@ mod tests {
         assert!(!is_own_request(&headers, "localhost:1"));
         headers.insert(header::ORIGIN, HeaderValue::from_static("null"));
         assert!(!is_own_request(&headers, "localhost:8620"));
+    }
+
+    #[test]
+    fn a_visitor_counts_by_its_own_address() {
+        let of = |peer: &str, forwarded: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            if let Some(forwarded) = forwarded {
+                headers.insert("x-forwarded-for", forwarded.parse().unwrap());
+            }
+            viewer(None, &headers, ConnectInfo(peer.parse().unwrap()))
+        };
+        let at = |address: &str| Viewer::Address(address.to_owned());
+        assert_eq!(of("10.0.0.5:4000", None), at("10.0.0.5"));
+        assert_eq!(of("10.0.0.5:4000", Some("10.0.0.9")), at("10.0.0.5"), "it is no proxy");
+        assert_eq!(of("127.0.0.1:4000", Some("10.9.9.9, 10.0.0.9")), at("10.0.0.9"));
+        assert_eq!(of("127.0.0.1:4000", Some("x")), at("127.0.0.1"));
     }
 
     #[test]

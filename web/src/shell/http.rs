@@ -1,6 +1,5 @@
 //! The routes of the page.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -10,7 +9,7 @@ use axum::routing::{get, post};
 use tokio::net::TcpListener;
 use wattle_runtime::shell::Shutdown;
 
-use super::{Shared, actions, assets, events, guard, links, submit};
+use super::{Shared, actions, assets, connections, events, guard, links, submit};
 
 /// Most bytes of a request's body.
 const BODY_LEN_MAX: usize = 16 << 10;
@@ -21,8 +20,9 @@ const SUBMISSION_LEN_MAX: usize = 128 << 10;
 pub(super) async fn serve(
     listener: TcpListener,
     shared: Arc<Shared>,
+    connections_max: usize,
     shutdown: &Shutdown,
-) -> std::io::Result<()> {
+) {
     let session = get(actions::session).post(actions::sign_in).delete(actions::sign_out);
     let long = || DefaultBodyLimit::max(SUBMISSION_LEN_MAX);
     let mut router = Router::new()
@@ -42,10 +42,7 @@ pub(super) async fn serve(
     let router = router
         .layer(from_fn_with_state(Arc::clone(&shared), guard::check))
         .layer(DefaultBodyLimit::max(BODY_LEN_MAX))
-        .with_state(shared)
-        .into_make_service_with_connect_info::<SocketAddr>();
-    match shutdown.or(async { axum::serve(listener, router).await }).await {
-        Some(served) => served,
-        None => Ok(()),
-    }
+        .with_state(shared);
+    let served = connections::serve(listener, router, connections_max, connections::HEAD_WITHIN);
+    shutdown.or(served).await;
 }

@@ -4,16 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use axum::body::Bytes;
 use serde_json::{Value, json};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 use wattle_common::JobId;
 
+use super::streams::{Full, Streams, Viewer};
 use crate::model::{Model, Now};
 use crate::pages::content;
 use crate::patch::patch;
 use crate::topic::Topic;
 
-/// Most different pages that are followed at a time.
-const CHANNELS_MAX: usize = 128;
 /// Events that wait for a slow viewer; with more it is disconnected, and receives the whole content after it connects again.
 const EVENTS_MAX: usize = 8;
 
@@ -23,14 +22,22 @@ struct Channel {
     events: broadcast::Sender<Bytes>,
 }
 
-/// The limit of viewers or of followed pages is reached.
-#[derive(Debug)]
-pub(super) struct Full;
+/// A stream that has begun.
+pub(super) struct Begun {
+    /// Its number, by which it ends.
+    pub(super) number: u64,
+    /// The event with the whole content of the page.
+    pub(super) first: Bytes,
+    /// The events that follow.
+    pub(super) events: broadcast::Receiver<Bytes>,
+    /// Resolves when another viewer has displaced it.
+    pub(super) displaced: oneshot::Receiver<()>,
+}
 
 /// The followed pages.
 pub(super) struct Hub {
     channels: BTreeMap<Topic, Channel>,
-    viewers_max: usize,
+    streams: Streams,
     /// Number of updates so far.
     updates: u64,
 }
@@ -56,26 +63,23 @@ fn event(name: &str, now: Now, key: &str, value: Option<&Value>) -> Bytes {
 
 impl Hub {
     pub(super) const fn new(viewers_max: usize) -> Self {
-        Self { channels: BTreeMap::new(), viewers_max, updates: 0 }
+        Self { channels: BTreeMap::new(), streams: Streams::new(viewers_max), updates: 0 }
     }
 
     /// Number of viewers.
     pub(super) fn viewers(&self) -> usize {
-        self.channels.values().map(|channel| channel.events.receiver_count()).sum()
+        self.streams.count()
     }
 
-    /// Begins to follow a page: the event with its whole content, and those that follow.
+    /// Begins to follow a page.
     pub(super) fn follow(
         &mut self,
+        viewer: &Viewer,
         topic: &Topic,
         model: &mut Model,
         now: Now,
-    ) -> Result<(Bytes, broadcast::Receiver<Bytes>), Full> {
-        let viewers: usize = self.channels.values().map(|c| c.events.receiver_count()).sum();
-        let is_new = !self.channels.contains_key(topic);
-        if viewers >= self.viewers_max || (is_new && self.channels.len() >= CHANNELS_MAX) {
-            return Err(Full);
-        }
+    ) -> Result<Begun, Full> {
+        let (number, displaced) = self.streams.begin(viewer, topic)?;
         if let Topic::Job(job) = topic {
             model.follow(job);
         }
@@ -83,12 +87,19 @@ impl Hub {
             value: content(topic, model, now),
             events: broadcast::Sender::new(EVENTS_MAX),
         });
-        Ok((event("all", now, "all", Some(&channel.value)), channel.events.subscribe()))
+        let first = event("all", now, "all", Some(&channel.value));
+        Ok(Begun { number, first, events: channel.events.subscribe(), displaced })
+    }
+
+    /// Forgets a stream that has ended.
+    pub(super) fn leave(&mut self, number: u64) {
+        self.streams.end(number);
     }
 
     /// Sends what has changed to the viewers of each page, and forgets pages without a viewer.
     pub(super) fn update(&mut self, model: &mut Model, now: Now) {
-        self.channels.retain(|_, channel| channel.events.receiver_count() > 0);
+        let streams = &self.streams;
+        self.channels.retain(|topic, _| streams.follows(topic));
         model.keep_details(&self.jobs());
         self.updates += 1;
         for (topic, channel) in &mut self.channels {
@@ -128,23 +139,25 @@ mod tests {
         serde_json::from_str(text.split_once("data: ").unwrap().1.trim()).unwrap()
     }
 
+    fn ada() -> Viewer {
+        Viewer::Person("ada".to_owned())
+    }
+
     #[test]
     fn viewers_receive_everything_first_and_then_changes() {
         let (mut hub, mut model) = (Hub::new(2), example());
-        let (first, mut events) = hub.follow(&Topic::Overview, &mut model, now(100)).unwrap();
-        assert_eq!(data(&first)["all"]["page"]["power"]["now_w"], json!(680));
-        let (_, second) = hub.follow(&Topic::Overview, &mut model, now(100)).unwrap();
-        assert!(hub.follow(&Topic::Saving, &mut model, now(100)).is_err(), "viewers are limited");
+        let mut begun = hub.follow(&ada(), &Topic::Overview, &mut model, now(100)).unwrap();
+        assert_eq!(data(&begun.first)["all"]["page"]["power"]["now_w"], json!(680));
         model.summary(&serde_json::to_vec(&summary("n1", 130)).unwrap(), now(101));
         hub.update(&mut model, now(101));
-        let change = data(&events.try_recv().unwrap());
+        let change = data(&begun.events.try_recv().unwrap());
         assert_eq!(
             change["change"]["page"]["nodes"],
             json!({"n1": {"w": 260, "g": [[130, 250, "idle"], [130, 250, "idle"]]}})
         );
         hub.update(&mut model, now(101));
-        assert!(data(&events.try_recv().unwrap()).get("change").is_none(), "a sign of life");
-        drop((events, second));
+        assert!(data(&begun.events.try_recv().unwrap()).get("change").is_none(), "a sign of life");
+        hub.leave(begun.number);
         hub.update(&mut model, now(103));
         assert!(hub.channels.is_empty() && hub.viewers() == 0);
     }
@@ -152,11 +165,12 @@ mod tests {
     #[test]
     fn slow_viewers_lose_events_and_notice_it() {
         let (mut hub, mut model) = (Hub::new(9), example());
-        let (_, mut events) = hub.follow(&Topic::Overview, &mut model, now(100)).unwrap();
+        let mut begun = hub.follow(&ada(), &Topic::Overview, &mut model, now(100)).unwrap();
         for number in 0..EVENTS_MAX as u64 + 1 {
             model.summary(&serde_json::to_vec(&summary("n1", number)).unwrap(), now(101));
             hub.update(&mut model, now(101));
         }
-        assert!(matches!(events.try_recv(), Err(broadcast::error::TryRecvError::Lagged(1))));
+        let received = begun.events.try_recv();
+        assert!(matches!(received, Err(broadcast::error::TryRecvError::Lagged(1))));
     }
 }

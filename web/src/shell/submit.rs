@@ -184,7 +184,7 @@ mod tests {
                 links: Some(links),
                 model: Mutex::new(Model::new("main")),
                 hub: Mutex::new(super::super::hub::Hub::new(1)),
-                sessions: super::super::sessions::Sessions::default(),
+                sessions: super::super::sessions::Sessions::new(1),
                 bus,
                 config,
             });

@@ -101,12 +101,39 @@ pub(crate) struct Report {
     rows: Vec<Row>,
     /// Energy without a known owner, and energy that was not measured.
     causes: Vec<Row>,
+    /// The jobs' energy that is compared with the default caps and clocks, and what these would have used;
+    /// absent: none is compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    saving: Option<SavingRow>,
     /// Emissions, where a carbon intensity is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     emissions: Option<EmissionsRow>,
     /// Cost, where an electricity price is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<CostRow>,
+}
+
+/// Energy saved by caps and clocks, by prediction.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct SavingRow {
+    measured: Amount,
+    default_setting: Amount,
+    /// Saved share of the energy at the default setting; negative: more was used.
+    share: f64,
+    /// Share of the jobs' energy that is compared.
+    compared_share: f64,
+}
+
+impl SavingRow {
+    fn of(accounts: &Accounts) -> Option<Self> {
+        let compared = &accounts.compared;
+        Some(Self {
+            measured: compared.energy_mj.into(),
+            default_setting: compared.energy_mj_default.into(),
+            share: compared.saved_share()?,
+            compared_share: compared.energy_mj.ratio(accounts.all.jobs),
+        })
+    }
 }
 
 /// Emissions of the report's energy.
@@ -200,6 +227,7 @@ impl Report {
             uses: accounts.all.into(),
             rows,
             causes: causes(accounts),
+            saving: SavingRow::of(accounts),
             emissions: None,
             cost: None,
         }

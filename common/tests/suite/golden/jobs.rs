@@ -79,6 +79,7 @@ fn requests_and_job_records() {
         steps_per_s: None,
         energy_mj: None,
         energy_until_us: [].into(),
+        compared: None,
         work_s: None,
         epoch: Some(1),
         observing: true,
@@ -153,6 +154,13 @@ fn requests_and_job_records() {
         ..record.clone()
     };
     check("job-record-predicted", &predicted);
+    let compared = Some(ComparedEnergy {
+        energy_mj: Energy::from_j(6_000),
+        energy_mj_default: Energy::from_j(7_500),
+        gpu_time_us: 30_000_000,
+        gpu_time_us_default: 28_500_000,
+    });
+    check("job-record-compared", &JobRecord { compared, ..predicted });
     let owned = JobSpec { user: Some("ada".into()), ..spec() };
     check("submit-job-user", &SubmitJob { spec: owned, submission: None, user_proven: false });
     let proven = JobSpec { user: Some("ada".into()), ..spec() };

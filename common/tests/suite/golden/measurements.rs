@@ -66,6 +66,7 @@ fn job_measurements() {
                 energy_mj: Energy::from_j(9_000),
                 user: None,
                 project: None,
+                compared: None,
             }],
             unknown: vec![],
         },
@@ -106,6 +107,7 @@ fn job_measurements() {
         energy_mj,
         user: user.clone(),
         project: Some(ProjectId::new("nlp").unwrap()),
+        compared: None,
     };
     check(
         "ledger-entry-unknown",
@@ -127,7 +129,37 @@ fn job_measurements() {
             until_us: at(120),
             energy_mj_gpus: vec![Some(Energy::from_j(11_400))],
             energy_mj_host: Energy::from_j(4_320),
-            jobs: vec![JobEnergy { job: job("train-7"), energy_mj, user, project: None }],
+            jobs: vec![JobEnergy {
+                job: job("train-7"),
+                energy_mj,
+                user,
+                project: None,
+                compared: None,
+            }],
+            unknown: vec![],
+        },
+    );
+    let compared = Some(ComparedEnergy {
+        energy_mj: Energy::from_j(6_000),
+        energy_mj_default: Energy::from_j(7_500),
+        gpu_time_us: 30_000_000,
+        gpu_time_us_default: 28_500_000,
+    });
+    check(
+        "ledger-entry-compared",
+        &LedgerEntry {
+            node: node(),
+            from_us: at(60),
+            until_us: at(120),
+            energy_mj_gpus: vec![Some(Energy::from_j(11_400))],
+            energy_mj_host: Energy::from_j(4_320),
+            jobs: vec![JobEnergy {
+                job: job("train-7"),
+                energy_mj,
+                user: None,
+                project: None,
+                compared,
+            }],
             unknown: vec![],
         },
     );

@@ -239,6 +239,7 @@ fn the_baseline_of_a_busy_cluster_is_unknown_until_a_gpu_is_idle() {
             energy_mj,
             user: None,
             project: None,
+            compared: None,
         });
         world.deliver(Event::EnergyMetered(Box::new(metered)));
         status(world).power_mw_baseline.map(|power| power.as_w().round())

@@ -60,8 +60,16 @@ fn event(world: &World, kind: u8, n: &[u64; 5], count: usize) -> Event {
             let mut entry = kit::ledger_entry("n0", at(n[0]), at(n[1]), Energy::from_mj(n[2]));
             entry.energy_mj_gpus = vec![Some(Energy::from_mj(n[3])); count];
             let energy_mj = Energy::from_mj(n[4]);
-            entry.jobs =
-                vec![JobEnergy { job: kit::job("a"), energy_mj, user: None, project: None }; count];
+            entry.jobs = vec![
+                JobEnergy {
+                    job: kit::job("a"),
+                    energy_mj,
+                    user: None,
+                    project: None,
+                    compared: None
+                };
+                count
+            ];
             Event::EnergyMetered(Box::new(entry))
         }
         3 => {

@@ -1,6 +1,7 @@
 //! The energy of a job in its record.
 
 use wattle_common::Energy;
+use wattle_common::comparison::ComparedEnergy;
 use wattle_common::messages::{JobEnergy, UnknownCause, UnknownEnergy};
 
 use super::*;
@@ -13,6 +14,11 @@ fn entry(from: Timestamp, seconds: u64, joules: u64) -> LedgerEntry {
             energy_mj: Energy::from_j(joules),
             user: None,
             project: None,
+            compared: Some(ComparedEnergy {
+                energy_mj: Energy::from_j(joules),
+                energy_mj_default: Energy::from_j(2 * joules),
+                ..ComparedEnergy::default()
+            }),
         }],
         ..wattle_testkit::ledger_entry("n0", from, until, Energy::ZERO)
     }
@@ -36,6 +42,8 @@ fn each_ledger_entry_counts_once_also_after_the_end_of_the_job() {
     assert_eq!(world.record("a").phase, JobPhase::Finished);
     let second = entry(first.until_us, 60, 70);
     assert_eq!(metered(&mut world, &second), Some(570));
+    let compared = world.record("a").compared.unwrap();
+    assert!((compared.saved_mj() - 570_000.0).abs() < 1e-6, "once for each entry: {compared:?}");
     let node = NodeId::new("n0").unwrap();
     assert_eq!(world.record("a").energy_until_us[&node], second.until_us);
 }

@@ -316,6 +316,7 @@ impl World {
                         let ended = JobRecord {
                             energy_mj: record.energy_mj,
                             energy_until_us: record.energy_until_us.clone(),
+                            compared: record.compared,
                             ..last.clone()
                         };
                         let same = !last.phase.is_final() || ended == *record;

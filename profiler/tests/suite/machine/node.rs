@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use wattle_common::job::{JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::{
-    JobProcesses, JobRecord, JobWindow, LaunchReport, LaunchState, LaunchedJob, LedgerEntry,
-    NodeSummary,
+    AppliedGpu, JobProcesses, JobRecord, JobWindow, LaunchReport, LaunchState, LaunchedJob,
+    LedgerEntry, NodeSummary, Prediction,
 };
 use wattle_common::progress::Progress;
 use wattle_common::units::Energy;
@@ -180,6 +180,11 @@ impl Node {
     }
 
     pub(super) fn record(&mut self, job: &JobId) {
+        self.record_with(job, None);
+    }
+
+    /// The placer's record of a job with this prediction of its placement.
+    pub(super) fn record_with(&mut self, job: &JobId, prediction: Option<Prediction>) {
         let (_, gpus) = &self.jobs[job];
         let share = NodeShare { node: node_id(), gpus: gpus.clone() };
         let spec = JobSpec {
@@ -188,9 +193,25 @@ impl Node {
         };
         let record = JobRecord {
             placement: Some(Placement { shares: vec![share] }),
+            prediction_placed: prediction.map(Box::new),
             ..kit::job_record(spec, JobPhase::Running)
         };
         self.event(Event::JobRecorded(Box::new(record)));
+    }
+
+    /// The power agent has set this cap on every GPU, whose default is 250 W.
+    pub(super) fn cap(&mut self, cap: Power) {
+        let gpus = 0..self.driver.gpus.len() as u32;
+        for fake in &mut self.driver.gpus {
+            fake.reading.cap = Some(cap);
+        }
+        let applied = gpus.map(|gpu| AppliedGpu {
+            cap_mw: Some(cap),
+            cap_mw_default: Some(Power::from_w(250)),
+            ..kit::applied_gpu(gpu, "v100")
+        });
+        let report = kit::power_report("n0", self.now, applied);
+        self.event(Event::PowerReported(report));
     }
 
     /// Samples at 10 Hz for `seconds`; jobs report at `pace` (steps per second) each second.

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use wattle_common::ClusterId;
 use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_tests::examples::{example, simulate_gpus};
@@ -286,8 +288,43 @@ async fn check_page(site: &Site, services: &Services) {
     assert_eq!(set(&olga).await.status, 200);
     check_submission(site, port, &ada, &bob).await;
     let headers = [("X-Wattle", "1"), ("Cookie", ada.as_str())];
+    let events = follow(port, &ada).await;
     http(port, "DELETE", "/api/session", &headers, "").await.unwrap();
     assert_eq!(get(log_of, &ada).await.status, 401, "ada has signed out");
+    last_event(events, "signed-out").await;
+
+    // A revoked person is signed out, within seconds of the server's reload.
+    let events = follow(port, &bob).await;
+    let keys = site.folder.path().join("keys");
+    let revoked = wattle(&["keys", "revoke", "user", "bob", "--folder", keys.to_str().unwrap()]);
+    assert!(revoked.status.success(), "{}", error_of(&revoked));
+    let configuration = std::fs::read_to_string(keys.join("server/auth.conf")).unwrap();
+    site.server.reload(&configuration);
+    last_event(events, "signed-out").await;
+    assert!(!get("/api/session", &bob).await.body.contains("bob"), "bob is signed out");
+    assert!(get("/api/session", &olga).await.body.contains("olga"), "olga is signed in");
+}
+
+/// Follows the overview as the person of a session, until the first event has arrived.
+async fn follow(port: u16, cookie: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let request = format!(
+        "GET /events?topic=overview HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nCookie: {cookie}\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = Vec::new();
+    while !text.windows(10).any(|part| part == b"event: all") {
+        assert_ne!(stream.read_buf(&mut text).await.unwrap(), 0, "{}", text.escape_ascii());
+    }
+    stream
+}
+
+/// Reads a stream of events to its end.
+async fn last_event(mut stream: TcpStream, why: &str) {
+    let mut text = String::new();
+    let read = tokio::time::timeout(wattle_tests::PATIENCE, stream.read_to_string(&mut text)).await;
+    read.expect("the stream ends").unwrap();
+    assert!(text.contains(&format!("event: ended\ndata: \"{why}\"")), "{text}");
 }
 
 /// A submission on the page is made once, and belongs to the person of the session.

@@ -15,6 +15,7 @@ fn accounts() -> Accounts {
         energy_mj: j(joules),
         user: user.map(str::to_owned),
         project: user.and_then(|user| (user == "ada").then(|| ProjectId::new("nlp").unwrap())),
+        compared: None,
     };
     let entry = |node: &str, from, gpus: [Energy; 2], jobs| LedgerEntry {
         energy_mj_gpus: gpus.map(Some).to_vec(),
