@@ -1,8 +1,9 @@
 //! Decides what to start, stop and report, from the desired state and the states of the runs.
 //!
 //! Pure. The rules:
-//! * An attempt is never started twice, and a job never has two live attempts on this node: a new
-//!   attempt waits until the old one has ended.
+//! * An attempt of a submission is never started twice, and a job never has two live attempts on this node: a
+//!   new attempt waits until the old one has ended. The job's id alone identifies no run: another submission
+//!   may have had it.
 //! * A run that is not desired is stopped: by its checkpoint signal (if it has one), then by
 //!   terminating it, then by killing it, each after the grace of the stage before.
 //! * A desired state older than the last one obeyed, or with a number outside its limits, is ignored
@@ -18,7 +19,7 @@ use wattle_common::bounds::{OrderRefused, OrderVersion, check_order};
 use wattle_common::messages::{
     DesiredJob, LaunchReport, LaunchState, LaunchedJob, NodeDesired, ReachedLimit,
 };
-use wattle_common::{Machine, NodeId, Timestamp};
+use wattle_common::{AdmissionId, Machine, NodeId, Timestamp};
 
 use crate::{Config, Found, Handle, Outcome, Run, RunSpec, Status, StopStage};
 
@@ -85,7 +86,7 @@ impl State {
     /// whatever its exit code.
     fn ended(outcome: Outcome, stop_requested: bool) -> Self {
         match outcome {
-            Outcome::Refused(error) => Self::Refused(error),
+            Outcome::Refused(error) | Outcome::Foreign(error) => Self::Refused(error),
             Outcome::Code(_) | Outcome::Limited { .. } | Outcome::Lost(_) if stop_requested => {
                 Self::Stopped
             }
@@ -186,14 +187,34 @@ impl Launcher {
         !self.runs.values().any(|entry| entry.state.is_live())
     }
 
+    /// The run that an order names. A known run of which launcher or placer were of an earlier version has
+    /// another name than the order.
     fn run_of(&self, job: &DesiredJob) -> Run {
-        Run { node: self.node.clone(), job: job.job.clone(), attempt: job.attempt }
+        let run = Run {
+            node: self.node.clone(),
+            job: job.job.clone(),
+            admission: job.admission.clone(),
+            attempt: job.attempt,
+        };
+        if self.runs.contains_key(&run) {
+            return run;
+        }
+        let is_named = |(known, entry): &(&Run, &Entry)| {
+            let (ordered, known_as) = (job.admission.as_ref(), known.admission.as_ref());
+            known.job == job.job
+                && known.attempt == job.attempt
+                && AdmissionId::has_run(ordered, known_as, entry.since)
+        };
+        // The newest, if the order names no submission.
+        let known = self.runs.iter().rev().find(is_named).map(|(known, _)| known.clone());
+        known.unwrap_or(run)
     }
 
     /// The desired job of this run. If the desired state names a job twice, the first counts.
     fn desired_job(&self, run: &Run) -> Option<&DesiredJob> {
         let desired = self.desired.as_ref()?;
-        desired.jobs.iter().find(|job| job.job == run.job).filter(|job| job.attempt == run.attempt)
+        let named = desired.jobs.iter().find(|job| job.job == run.job);
+        named.filter(|job| job.attempt == run.attempt && self.run_of(job) == *run)
     }
 
     /// Whether a desired state is obeyed. An absurd one raises an alarm, an outdated one does not: the
@@ -272,7 +293,8 @@ impl Launcher {
                 continue;
             }
             let attempts = || self.runs.iter().filter(|(known, _)| known.job == run.job);
-            let newest = attempts().map(|(known, _)| known.attempt).max();
+            let of_submission = attempts().filter(|(known, _)| known.admission == run.admission);
+            let newest = of_submission.map(|(known, _)| known.attempt).max();
             let state = if let Some(newest) = newest.filter(|newest| *newest > run.attempt) {
                 LaunchState::Refused {
                     error: format!(
@@ -296,6 +318,7 @@ impl Launcher {
             };
             let launched = LaunchedJob {
                 job: run.job.clone(),
+                admission: run.admission.clone(),
                 attempt: run.attempt,
                 gpus: job.gpus.clone(),
                 state,
@@ -410,6 +433,7 @@ impl Launcher {
 fn launched(entry: &Entry, desired: bool) -> Option<LaunchedJob> {
     Some(LaunchedJob {
         job: entry.spec.job.clone(),
+        admission: entry.spec.admission.clone(),
         attempt: entry.spec.attempt,
         gpus: entry.spec.gpus.clone(),
         state: match &entry.state {

@@ -54,7 +54,7 @@ pub use config::BusConfig;
 pub use decode::JobChange;
 pub use error::BusError;
 pub use exclusive::{ExclusiveBucket, ExclusiveError, Stored};
-pub use kv::KvBucket;
+pub use kv::{Fill, KvBucket};
 pub use lease::{Candidate, Leadership, LeaseLost};
 pub use newest::NewestMessages;
 pub use pending::PendingWrites;

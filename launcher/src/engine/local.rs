@@ -7,6 +7,7 @@
 mod account;
 pub mod cgroup;
 mod job_output;
+mod ownership;
 pub mod process;
 pub mod program;
 pub mod run_folder;

@@ -9,7 +9,7 @@ use wattle_common::subject::{Bucket, GRID_STATUS, Reporter};
 use wattle_common::{NodeId, Timestamp};
 use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver as _, GpuError};
-use wattle_runtime::bus::Bus;
+use wattle_runtime::bus::{Bus, Fill};
 use wattle_runtime::clock;
 use wattle_slurm::Level;
 use wattle_slurm::check::{Report as SlurmReport, check};
@@ -176,7 +176,7 @@ async fn stored(bus: &Bus, server: &mut Server, facts: &mut Facts) -> anyhow::Re
     for bucket in Bucket::ALL {
         // A key may not permit all of them.
         if let Ok(bucket_of) = bus.bucket(bucket).await
-            && let Ok(share) = bucket_of.fill().await
+            && let Ok(Fill { share, .. }) = bucket_of.fill().await
         {
             server.fill.push((bucket.token(), share));
         }

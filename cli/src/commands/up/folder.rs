@@ -149,7 +149,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 /// Whether a log has a line that its job has printed.
 fn log_has_output(path: &Path, is_replayed: &impl Fn(&str) -> bool) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let Some((job, node)) = log::parse_file_name(&name) else { return true };
+    let Some((job, _, node)) = log::parse_file_name(&name) else { return true };
     let Ok(file) = File::open(path) else { return true };
     let mut lines = BufReader::new(file).split(b'\n').map_while(Result::ok);
     !is_replayed(job.as_str())

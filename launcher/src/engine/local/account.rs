@@ -53,6 +53,11 @@ impl Account {
         Ok(Some(Self { name: name.clone(), uid, gid, home, shell }))
     }
 
+    /// Its user id.
+    pub(super) const fn uid(&self) -> u32 {
+        self.uid.as_raw()
+    }
+
     /// Gives a file or folder to the account.
     pub(super) fn own(&self, path: &Path) -> io::Result<()> {
         std::os::unix::fs::chown(path, Some(self.uid.as_raw()), Some(self.gid.as_raw()))

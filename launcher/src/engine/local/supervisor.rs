@@ -5,9 +5,7 @@
 //! and records the end when no process of the job is left: once `end.json` exists, the GPUs are free.
 //! It must not decide anything and must not use the bus.
 
-use std::fs::DirBuilder;
 use std::io::{self, Read as _};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -22,6 +20,7 @@ use wattle_runtime::shell::chain;
 use super::account::{Account, AccountError};
 use super::cgroup::{Cgroup, CgroupError, Cgroups};
 use super::job_output::{self, Copying, JobOutput};
+use super::ownership::{self, OwnershipError};
 use super::process::{self, Identity, Signal};
 use super::program;
 use super::run_folder::{Claim, End, RunFolder, Started};
@@ -71,7 +70,11 @@ pub fn run(dir: PathBuf) -> Result<(), StateError> {
         Err(error) => (None, Err(StartError::Cgroup(error))),
     };
     let (outcome, copying) = match started {
-        Err(error) => (Outcome::Refused(chain(&error)), None),
+        Err(error) => {
+            let text = chain(&error);
+            let foreign = matches!(error, StartError::Ownership(OwnershipError::Foreign { .. }));
+            (if foreign { Outcome::Foreign(text) } else { Outcome::Refused(text) }, None)
+        }
         Ok((child, copying)) => {
             let process = process::identity(child.id());
             if let Some(process) = process.clone() {
@@ -164,8 +167,8 @@ enum StartError {
     Account(#[from] AccountError),
     #[error("it cannot be limited")]
     Cgroup(#[from] CgroupError),
-    #[error("cannot create the checkpoint folder {}", path.display())]
-    CheckpointDir { path: PathBuf, source: io::Error },
+    #[error("its checkpoint folder or log cannot be used")]
+    Ownership(#[from] OwnershipError),
     #[error("cannot open the log {path}")]
     Log { path: String, source: io::Error },
     #[error("cannot start a process for it")]
@@ -182,14 +185,10 @@ fn start(
 ) -> Result<(Child, Copying), StartError> {
     let account = Account::of(spec)?;
     cgroup.map_or(Ok(()), Cgroup::create)?;
-    let own = |path: &Path| account.as_ref().map_or(Ok(()), |account| account.own(path));
-    let checkpoints = Path::new(&spec.checkpoint_dir);
-    create_own_folder(checkpoints)
-        .and_then(|()| own(checkpoints))
-        .map_err(|source| StartError::CheckpointDir { path: checkpoints.to_owned(), source })?;
+    ownership::folder(Path::new(&spec.checkpoint_dir), account.as_ref())?;
+    ownership::file(Path::new(&spec.log_path), account.as_ref())?;
     let log_error = |source| StartError::Log { path: spec.log_path.clone(), source };
     let output = open_log(spec).map_err(log_error)?;
-    own(Path::new(&spec.log_path)).map_err(log_error)?;
 
     let (written, stdout) = io::pipe().map_err(StartError::Spawn)?;
     let (mut reported, report) = io::pipe().map_err(StartError::Spawn)?;
@@ -213,17 +212,6 @@ fn start(
         return Err(StartError::Program(refused));
     }
     Ok((child, output.copy_from(written)))
-}
-
-/// Creates a folder that only its owner can read, below folders that any user can pass through.
-fn create_own_folder(path: &Path) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        DirBuilder::new().recursive(true).mode(0o711).create(parent)?;
-    }
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        created => created,
-    }
 }
 
 /// The time in UTC to the second.
