@@ -15,12 +15,15 @@ use std::collections::BTreeMap;
 use wattle_common::id::ProjectId;
 use wattle_common::messages::{JobEnergy, LedgerEntry, UnknownEnergy};
 use wattle_common::units::{Energy, EnergyMeter};
-use wattle_common::{GpuIndex, JobId, NodeId, Power, Timestamp};
+use wattle_common::{AdmissionId, GpuIndex, JobId, NodeId, Power, Timestamp};
 
 use crate::resume::OpenInterval;
 
 /// Most intervals of unknown energy of one GPU in an entry; further ones are merged by cause.
 const UNKNOWN_PER_GPU: usize = 16;
+
+/// A job and its submission: the id may have had another submission within the interval.
+type Submission = (JobId, Option<AdmissionId>);
 
 /// A job's part of the open interval.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +44,7 @@ pub(crate) struct Ledger {
     host: Energy,
     host_from: Timestamp,
     gpus: BTreeMap<GpuIndex, Energy>,
-    jobs: BTreeMap<JobId, JobShare>,
+    jobs: BTreeMap<Submission, JobShare>,
     unknown: Vec<UnknownEnergy>,
     pub(crate) pending: Option<LedgerEntry>,
 }
@@ -78,7 +81,8 @@ impl Ledger {
         let gpus = (0..).zip(open.energy_mj_gpus);
         self.gpus = gpus.filter_map(|(gpu, energy)| Some((gpu, energy?))).collect();
         let share = |job: JobEnergy| {
-            (job.job, JobShare { energy: job.energy_mj, user: job.user, project: job.project })
+            let share = JobShare { energy: job.energy_mj, user: job.user, project: job.project };
+            ((job.job, job.admission), share)
         };
         self.jobs = open.jobs.into_iter().map(share).collect();
         self.unknown = open.unknown;
@@ -97,14 +101,12 @@ impl Ledger {
     pub(crate) fn attribute(
         &mut self,
         job: &JobId,
+        admission: Option<&AdmissionId>,
         user: Option<&String>,
         project: Option<&ProjectId>,
         energy: Energy,
     ) {
-        if !self.jobs.contains_key(job) {
-            self.jobs.insert(job.clone(), JobShare::default());
-        }
-        let share = self.jobs.get_mut(job).expect("inserted above");
+        let share = self.jobs.entry((job.clone(), admission.cloned())).or_default();
         share.energy += energy;
         if share.user.is_none() {
             share.user = user.cloned();
@@ -144,12 +146,14 @@ impl Ledger {
 
     /// The jobs with energy, or with time without a meter, in the open interval.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = &JobId> {
-        self.jobs.keys().chain(self.unknown.iter().flat_map(|unknown| &unknown.jobs))
+        let unmetered = self.unknown.iter().flat_map(|unknown| &unknown.jobs);
+        self.jobs.keys().map(|(job, _)| job).chain(unmetered)
     }
 
     /// Energy attributed to a job in the open interval; `None`: none was measured.
     pub(crate) fn attributed(&self, job: &JobId) -> Option<Energy> {
-        self.jobs.get(job).map(|share| share.energy)
+        let of_job = self.jobs.iter().filter(|((of, _), _)| of == job);
+        of_job.map(|(_, share)| share.energy).reduce(|all, energy| all + energy)
     }
 
     /// Time of a job's GPUs without a meter in the open interval, milliseconds.
@@ -166,8 +170,9 @@ impl Ledger {
             meter.add(self.host_power, at.since(Timestamp::EPOCH));
             meter.total()
         };
-        let job = |(job, share): (&JobId, &JobShare)| JobEnergy {
+        let job = |((job, admission), share): (&Submission, &JobShare)| JobEnergy {
             job: job.clone(),
+            admission: admission.clone(),
             energy_mj: share.energy,
             user: share.user.clone(),
             project: share.project.clone(),

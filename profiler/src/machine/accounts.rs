@@ -80,10 +80,15 @@ impl ProfilerMachine {
             self.ledger.spend(gpu, owned.energy);
             for tenant in &sample.tenants {
                 let (Some(job), Some(energy)) = (&tenant.job, tenant.energy) else { continue };
-                let declared = self.jobs.declared.get(job);
+                let local = self.jobs.local.get(job);
+                let admission = local.and_then(|local| local.admission.as_ref());
+                // The record may be of another submission, whose owner may be another person.
+                let declared = self.jobs.declared.get(job).filter(|declared| {
+                    admission.is_none() || declared.admission.as_ref() == admission
+                });
                 let user = declared.and_then(|d| d.user.as_ref());
                 let project = declared.and_then(|d| d.project.as_ref());
-                self.ledger.attribute(job, user, project, energy);
+                self.ledger.attribute(job, admission, user, project, energy);
                 let by_gpu = self.attributed.entry(job.clone()).or_default();
                 let spent = by_gpu.entry(gpu).or_default();
                 spent.energy += energy;
