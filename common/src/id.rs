@@ -21,6 +21,9 @@ pub enum IdError {
     /// Empty or longer than [`ID_LEN_MAX`] bytes.
     #[error("an id has 1 to {ID_LEN_MAX} characters, this one has {0}")]
     Length(usize),
+    /// A dash at the beginning of a new id.
+    #[error("invalid id `{0}`: it begins with a dash; begin it with a letter, a digit or _")]
+    LeadingDash(String),
     /// A character that is not allowed.
     #[error("invalid id `{id}`: {bad:?} is not allowed; use letters, digits, - and _")]
     Character {
@@ -43,6 +46,27 @@ pub fn check(text: &str) -> Result<(), IdError> {
         Some(bad) => Err(IdError::Character { id: text.to_owned(), bad }),
         None => Ok(()),
     }
+}
+
+/// Checks an id that a person chooses for something new: it also begins with a letter, a digit or `_`, because
+/// programs read `-rf` as options.
+///
+/// # Errors
+/// [`IdError`] states the problem.
+pub fn check_chosen(text: &str) -> Result<(), IdError> {
+    check(text)?;
+    if text.starts_with('-') {
+        return Err(IdError::LeadingDash(text.to_owned()));
+    }
+    Ok(())
+}
+
+/// The id that a person chooses for something new, for options of the command line ([`check_chosen`]).
+///
+/// # Errors
+/// [`IdError`] states the problem.
+pub fn parse_chosen<T: FromStr<Err = IdError>>(text: &str) -> Result<T, IdError> {
+    check_chosen(text).and_then(|()| text.parse())
 }
 
 macro_rules! id {
@@ -118,6 +142,10 @@ id!(
     SubmissionId
 );
 id!(
+    /// One accepted submission of a job ([`crate::admission`]).
+    AdmissionId
+);
+id!(
     /// A workload (model, data set, batch size), named by the catalog or the job's owner.
     WorkloadId
 );
@@ -157,5 +185,17 @@ mod tests {
         );
         assert_eq!(NodeId::new(""), Err(IdError::Length(0)));
         assert!(serde_json::from_str::<NodeId>("\"a>b\"").is_err());
+    }
+
+    #[test]
+    fn new_ids_do_not_look_like_options() {
+        for refused in ["-rf", "--help", "-", "-7"] {
+            let error = check_chosen(refused).unwrap_err().to_string();
+            assert!(error.contains(refused) && error.contains("begin it with a letter"), "{error}");
+            assert!(parse_chosen::<JobId>(refused).is_err());
+            assert!(serde_json::from_value::<JobId>(refused.into()).is_ok(), "known ones are read");
+        }
+        assert_eq!(parse_chosen::<JobId>("_a-1").unwrap().as_str(), "_a-1");
+        assert!(check_chosen("a.b").is_err());
     }
 }

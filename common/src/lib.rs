@@ -4,6 +4,7 @@
 //! subjects and codec. The crate is pure: no I/O, no clock, no task. A type belongs here only if two
 //! services must agree on it.
 
+pub mod admission;
 pub mod aim;
 pub mod bounds;
 pub mod budget;
@@ -36,7 +37,7 @@ pub mod verdict;
 
 pub use aim::Aim;
 pub use budget::Budget;
-pub use id::{ClusterId, GpuIndex, JobId, NodeId, WorkloadId};
+pub use id::{AdmissionId, ClusterId, GpuIndex, JobId, NodeId, WorkloadId};
 pub use machine::Machine;
 pub use raised_alarms::RaisedAlarms;
 pub use time::Timestamp;

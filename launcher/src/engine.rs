@@ -11,7 +11,7 @@ pub mod local;
 
 use tokio::sync::mpsc;
 
-use crate::{Event, Fault, Found, Run, RunSpec, Status, StopStage};
+use crate::{Event, Fault, Found, Outcome, Run, RunSpec, Status, StopStage};
 
 /// Starts, signals and observes the processes of jobs, on one node or on many.
 ///
@@ -69,6 +69,9 @@ impl StatusSender {
     pub async fn send(&self, run: Run, status: Status) {
         if let Status::Ended(outcome) = &status {
             tracing::info!(job = %run.job, attempt = run.attempt, ?outcome, "ended");
+            if let Outcome::Foreign(error) = outcome {
+                tracing::error!(job = %run.job, error, "files of another account refused to a job");
+            }
         }
         // A launcher that has ended reads the status again when it resumes.
         let _ = self.0.send(Event::StatusChanged(run, status)).await;

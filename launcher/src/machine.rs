@@ -1,8 +1,9 @@
 //! Decides what to start, stop and report, from the desired state and the states of the runs.
 //!
 //! Pure. The rules:
-//! * An attempt is never started twice, and a job never has two live attempts on this node: a new
-//!   attempt waits until the old one has ended.
+//! * An attempt of a submission is never started twice, and a job never has two live attempts on this node: a
+//!   new attempt waits until the old one has ended. The job's id alone identifies no run: another submission
+//!   may have had it.
 //! * A run that is not desired is stopped: by its checkpoint signal (if it has one), then by
 //!   terminating it, then by killing it, each after the grace of the stage before.
 //! * A desired state older than the last one obeyed, or with a number outside its limits, is ignored
@@ -23,7 +24,7 @@ use wattle_common::bounds::{OrderRefused, OrderVersion, check_order};
 use wattle_common::messages::{
     DesiredJob, LaunchReport, LaunchState, LaunchedJob, NodeDesired, NodeFault,
 };
-use wattle_common::{Machine, NodeId, RaisedAlarms, Timestamp};
+use wattle_common::{AdmissionId, Machine, NodeId, RaisedAlarms, Timestamp};
 
 use self::entry::{Entry, State, launched};
 use self::health::Health;
@@ -136,14 +137,34 @@ impl Launcher {
         !self.runs.values().any(|entry| entry.state.is_live())
     }
 
+    /// The run that an order names. A known run of which launcher or placer were of an earlier version has
+    /// another name than the order.
     fn run_of(&self, job: &DesiredJob) -> Run {
-        Run { node: self.node.clone(), job: job.job.clone(), attempt: job.attempt }
+        let run = Run {
+            node: self.node.clone(),
+            job: job.job.clone(),
+            admission: job.admission.clone(),
+            attempt: job.attempt,
+        };
+        if self.runs.contains_key(&run) {
+            return run;
+        }
+        let is_named = |(known, entry): &(&Run, &Entry)| {
+            let (ordered, known_as) = (job.admission.as_ref(), known.admission.as_ref());
+            known.job == job.job
+                && known.attempt == job.attempt
+                && AdmissionId::has_run(ordered, known_as, entry.since)
+        };
+        // The newest, if the order names no submission.
+        let known = self.runs.iter().rev().find(is_named).map(|(known, _)| known.clone());
+        known.unwrap_or(run)
     }
 
     /// The desired job of this run. If the desired state names a job twice, the first counts.
     fn desired_job(&self, run: &Run) -> Option<&DesiredJob> {
         let desired = self.desired.as_ref()?;
-        desired.jobs.iter().find(|job| job.job == run.job).filter(|job| job.attempt == run.attempt)
+        let named = desired.jobs.iter().find(|job| job.job == run.job);
+        named.filter(|job| job.attempt == run.attempt && self.run_of(job) == *run)
     }
 
     /// Whether a desired state is obeyed. An absurd one raises an alarm, an outdated one does not: the
@@ -223,7 +244,8 @@ impl Launcher {
                 continue;
             }
             let attempts = || self.runs.iter().filter(|(known, _)| known.job == run.job);
-            let newest = attempts().map(|(known, _)| known.attempt).max();
+            let of_submission = attempts().filter(|(known, _)| known.admission == run.admission);
+            let newest = of_submission.map(|(known, _)| known.attempt).max();
             let state = if let Some(newest) = newest.filter(|newest| *newest > run.attempt) {
                 LaunchState::refused(format!(
                     "attempt {} is older than attempt {newest}, which was started here before",
@@ -245,6 +267,7 @@ impl Launcher {
             };
             let launched = LaunchedJob {
                 job: run.job.clone(),
+                admission: run.admission.clone(),
                 attempt: run.attempt,
                 gpus: job.gpus.clone(),
                 state,

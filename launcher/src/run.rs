@@ -2,17 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 use wattle_common::messages::{JobProcesses, NodeFaultKind, ReachedLimit};
-use wattle_common::{JobId, NodeId, Timestamp};
+use wattle_common::{AdmissionId, JobId, NodeId, Timestamp};
 
 use crate::RunSpec;
 
-/// One attempt of one job on one node.
+/// One attempt of one submission on one node. The job's id is a name that another submission may have had.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run {
     /// The node.
     pub node: NodeId,
     /// The job.
     pub job: JobId,
+    /// The submission; absent: an earlier version accepted or started it.
+    pub admission: Option<AdmissionId>,
     /// The job's attempt, from 1.
     pub attempt: u32,
 }
@@ -55,6 +57,8 @@ pub enum Outcome {
     },
     /// It could not be started because of the job itself: the reason and the remedy.
     Refused(String),
+    /// It could not be started, because its folder or log belongs to another account: the path and the remedy.
+    Foreign(String),
     /// It could not be started because of the node.
     Prevented(Fault),
     /// Its exit code is unknown, because the node or the engine failed: a description.
@@ -99,6 +103,11 @@ impl RunSpec {
     /// The run that this describes.
     #[must_use]
     pub fn run(&self) -> Run {
-        Run { node: self.node.clone(), job: self.job.clone(), attempt: self.attempt }
+        Run {
+            node: self.node.clone(),
+            job: self.job.clone(),
+            admission: self.admission.clone(),
+            attempt: self.attempt,
+        }
     }
 }

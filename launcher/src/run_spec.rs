@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use wattle_common::hash::fnv1a;
 use wattle_common::job::NodeShare;
 use wattle_common::messages::DesiredJob;
-use wattle_common::{GpuIndex, JobId, NodeId, env};
+use wattle_common::{AdmissionId, GpuIndex, JobId, NodeId, env};
 
 use crate::config::{JobLimits, JobUser};
 use crate::{Config, Run, log};
@@ -19,6 +19,9 @@ pub struct RunSpec {
     pub node: NodeId,
     /// The job.
     pub job: JobId,
+    /// The submission; absent: an earlier version accepted or started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionId>,
     /// The job's attempt, from 1.
     pub attempt: u32,
     /// The job's GPUs on this node.
@@ -31,7 +34,7 @@ pub struct RunSpec {
     pub environment: Vec<(String, String)>,
     /// The folder the program starts in; absent: its checkpoint folder.
     pub working_dir: Option<String>,
-    /// The job's own folder, which outlives every attempt.
+    /// The submission's own folder, which outlives every attempt.
     pub checkpoint_dir: String,
     /// The signal that requests a checkpoint and an exit.
     pub checkpoint_signal: Option<String>,
@@ -90,7 +93,8 @@ impl CgroupSpec {
     /// The name of a run's cgroup: ids contain no dot.
     #[must_use]
     pub fn name_of(run: &Run) -> String {
-        format!("{}.{}.{}", run.node, run.job, run.attempt)
+        let submission = AdmissionId::name_of(&run.job, run.admission.as_ref());
+        format!("{}.{submission}.{}", run.node, run.attempt)
     }
 }
 
@@ -174,13 +178,22 @@ impl RunSpec {
             JobUser::Owner => Some(desired.user.clone().ok_or(SpecError::NoOwner)?),
             JobUser::Named(name) => Some(name.clone()),
         };
-        let run = Run { node: node.clone(), job: desired.job.clone(), attempt: desired.attempt };
+        let admission = desired.admission.clone();
+        let submission = AdmissionId::name_of(&desired.job, admission.as_ref());
+        let run = Run {
+            node: node.clone(),
+            job: desired.job.clone(),
+            admission: admission.clone(),
+            attempt: desired.attempt,
+        };
         let cgroup =
             CgroupSpec::new(&config.job_limits, CgroupSpec::name_of(&run), desired.gpus.len());
-        let checkpoint_dir = config.checkpoint_dir.join(desired.job.as_str()).display().to_string();
+        let checkpoint_dir = config.checkpoint_dir.join(submission).display().to_string();
+        let log = log::file_name(&desired.job, admission.as_ref(), node);
         Ok(Self {
             node: node.clone(),
             job: desired.job.clone(),
+            admission,
             attempt: desired.attempt,
             gpus: desired.gpus.clone(),
             shares: desired.shares.clone(),
@@ -188,7 +201,7 @@ impl RunSpec {
             environment: environment(desired, config, &checkpoint_dir),
             working_dir: desired.working_dir.clone(),
             checkpoint_signal,
-            log_path: config.log_dir.join(log::file_name(&desired.job, node)).display().to_string(),
+            log_path: config.log_dir.join(log).display().to_string(),
             checkpoint_dir,
             log_bytes_max: config.log_mib_max.saturating_mul(1 << 20),
             account: name.map(|name| AccountSpec { name, uid_min: config.job_uid_min }),

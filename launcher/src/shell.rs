@@ -28,9 +28,10 @@ use crate::config::{JobLimits, JobUser};
 use crate::engine::local::LocalEngine;
 use crate::engine::local::cgroup::{CgroupError, Cgroups};
 use crate::engine::{Engine, StatusSender};
+use crate::output::{self, Of};
 use crate::run_spec::CgroupSpec;
 use crate::state::{self, StateError};
-use crate::{Action, Config, Event, Found, Launcher, PersistedState, Status, output};
+use crate::{Action, Config, Event, Found, Launcher, PersistedState, Status};
 
 /// Capacity of the event channel; senders wait when it is full.
 const EVENTS_MAX: usize = 256;
@@ -299,13 +300,15 @@ async fn answer(
 ) {
     let permitted = async {
         let body = request.decode::<ReadOutput>().map_err(|error| chain(&error))?;
-        may_read(&requester?, &jobs, &body.job).await?;
-        Ok::<_, String>(body)
+        let of = readable(&requester?, &jobs, &body.job).await?;
+        Ok::<_, String>((of, body))
     };
     let reply = match permitted.await {
-        Ok(body) => tokio::task::spawn_blocking(move || output::reply(&log_dir, &node, &body))
-            .await
-            .unwrap_or_else(|error| OutputReply::Refused { error: error.to_string() }),
+        Ok((of, body)) => {
+            tokio::task::spawn_blocking(move || output::reply(&log_dir, &node, of, &body))
+                .await
+                .unwrap_or_else(|error| OutputReply::Refused { error: error.to_string() })
+        }
         Err(error) => OutputReply::Refused { error },
     };
     if let Err(error) = request.respond(&reply).await {
@@ -313,21 +316,20 @@ async fn answer(
     }
 }
 
-/// Whether a person may read the output of a job; its owner is in the placer's record.
-async fn may_read(requester: &Requester, jobs: &KvBucket, job: &JobId) -> Result<(), String> {
-    if requester.rank != Rank::User {
-        return if requester.may_operate() {
-            Ok(())
-        } else {
-            Err("only users and operators read the output of jobs".to_owned())
-        };
+/// The output that a person may read of a job. The placer's record has its owner and the submission: output of
+/// an earlier submission of the same id may be another person's.
+async fn readable(requester: &Requester, jobs: &KvBucket, job: &JobId) -> Result<Of, String> {
+    let operates = requester.may_operate();
+    if requester.rank != Rank::User && !operates {
+        return Err("only users and operators read the output of jobs".to_owned());
     }
     let record = jobs.get::<JobRecord>(job.as_str()).await.map_err(|error| chain(&error))?;
-    let owner = record.as_ref().and_then(|(record, _)| record.spec.user.as_deref());
-    if requester.may_see(owner) {
-        Ok(())
-    } else {
-        Err(format!("unknown job `{job}`; `wattle jobs` lists your jobs"))
+    match record {
+        Some((record, _)) if operates || requester.may_see(record.spec.user.as_deref()) => {
+            Ok(Of::Recorded(record.admission))
+        }
+        None if operates => Ok(Of::Newest),
+        _ => Err(format!("unknown job `{job}`; `wattle jobs` lists your jobs")),
     }
 }
 

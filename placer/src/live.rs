@@ -37,6 +37,10 @@
 //!
 //! A lost store is recognised by the nodes' reports, and their running jobs are adopted ([`adoption`]).
 //!
+//! # Identity
+//! A job's id is a name that a person chooses, and that is free again once its record is gone. What nodes report
+//! counts for a record only if it is of the same submission ([`wattle_common::admission`]).
+//!
 //! # Silent nodes
 //! A node with late heartbeats gets no new jobs; after `node_lost_after_ms` its jobs are queued
 //! again. When it returns, its launcher stops the jobs that are no longer ordered; until it reports
@@ -68,7 +72,7 @@ use wattle_common::messages::{
     JobRecord, LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SubmitJob,
     Surface,
 };
-use wattle_common::{JobId, Machine, NodeId, Timestamp};
+use wattle_common::{AdmissionId, JobId, Machine, NodeId, Timestamp};
 use wattle_grid::{Signal, SignalSeries};
 
 use crate::config::Config;
@@ -98,8 +102,8 @@ pub enum Event {
     /// Events that arrived together. Their changes are stored together, and the last change of a value
     /// counts.
     Batch(Vec<Self>),
-    /// A user submits a job.
-    Submitted(RequestNumber, Box<SubmitJob>),
+    /// A user submits a job. If it is accepted, this is its identity.
+    Submitted(RequestNumber, AdmissionId, Box<SubmitJob>),
     /// A user cancels a job.
     Cancelled(RequestNumber, CancelJob),
     /// A user sets the budget.
@@ -231,9 +235,9 @@ impl Placer {
                     self.process(now, event, out);
                 }
             }
-            Event::Submitted(number, request) => {
+            Event::Submitted(number, admission, request) => {
                 let complete = nodes.inventory_complete(now, turn.controller.state());
-                let reply = jobs.submit(turn, *request, complete);
+                let reply = jobs.submit(turn, *request, admission, complete);
                 turn.outbox.reply(number, reply);
             }
             Event::Cancelled(number, request) => {
@@ -260,7 +264,7 @@ impl Placer {
             Event::LaunchReported(report) => {
                 let node = report.node.clone();
                 if nodes.launch_reported(turn, report) {
-                    comparison.reported(now, &node, true, jobs, nodes);
+                    comparison.reported(now, &node, true, jobs, nodes, turn.outbox);
                 }
                 // Before the node's free GPUs are counted: the site's scheduler may have taken some.
                 jobs.follow_site(turn, &node, nodes);

@@ -47,7 +47,7 @@ use grid::GridReads;
 use metrics::PlacerMetrics;
 use requests::Waiting;
 use storage::Storage;
-use submissions::Submissions;
+use submissions::{Admissions, Submissions};
 use traces::JobTraces;
 use values::{metered, open, progressed, reported, reports, stored};
 
@@ -137,6 +137,7 @@ struct PlacerService {
     surfaces: Watch,
     _registered: bus::Service,
     submissions: Submissions,
+    admissions: Admissions,
     cancellations: Requests,
     reads: Requests,
     budgets: Requests,
@@ -237,6 +238,7 @@ impl Service for PlacerService {
             surfaces,
             _registered: registered,
             submissions: Submissions::new(submissions),
+            admissions: Admissions::new(),
             cancellations,
             reads,
             budgets,

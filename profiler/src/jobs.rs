@@ -12,7 +12,7 @@ use wattle_common::messages::{
     JobProcesses, JobProgressed, JobRecord, LaunchReport, LaunchState, LaunchedJob,
 };
 use wattle_common::progress::Progress;
-use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
+use wattle_common::{AdmissionId, GpuIndex, JobId, NodeId, Timestamp};
 
 use crate::process_tree::ProcessOrigin;
 use crate::sender::Sender;
@@ -74,6 +74,7 @@ impl ReportedProgress {
 /// A job whose processes run on this node.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalJob {
+    pub(crate) admission: Option<AdmissionId>,
     pub(crate) attempt: u32,
     pub(crate) gpus: Vec<GpuIndex>,
     pub(crate) processes: Option<JobProcesses>,
@@ -155,13 +156,15 @@ impl JobTable {
             gpus.sort_unstable();
             gpus.dedup();
             let same = before.remove(&job.job).and_then(|known| {
-                if known.attempt == job.attempt && known.gpus == gpus {
+                let is_same = (known.attempt, &known.admission) == (job.attempt, &job.admission);
+                if is_same && known.gpus == gpus {
                     return Some(known);
                 }
                 ended.push((job.job.clone(), known));
                 None
             });
             let mut local = same.unwrap_or_else(|| LocalJob {
+                admission: job.admission.clone(),
                 attempt: job.attempt,
                 gpus,
                 processes: None,
@@ -203,6 +206,7 @@ impl JobTable {
             let mut gpus = share.gpus.clone();
             gpus.sort_unstable();
             Some(DeclaredJob {
+                admission: record.admission.clone(),
                 workload: record.spec.workload.clone(),
                 user: record.spec.user.clone(),
                 project: record.spec.project.clone(),
@@ -265,6 +269,7 @@ impl JobTable {
         local.pace.published_at = Some(now);
         ProgressResult::Kept(Some(JobProgressed {
             job,
+            admission: local.admission.clone(),
             node: self.node.clone(),
             attempt: local.attempt,
             at_us: now,

@@ -16,12 +16,15 @@ use wattle_common::comparison::ComparedEnergy;
 use wattle_common::id::ProjectId;
 use wattle_common::messages::{JobEnergy, LedgerEntry, UnknownEnergy};
 use wattle_common::units::{Energy, EnergyMeter};
-use wattle_common::{GpuIndex, JobId, NodeId, Power, Timestamp};
+use wattle_common::{AdmissionId, GpuIndex, JobId, NodeId, Power, Timestamp};
 
 use crate::resume::OpenInterval;
 
 /// Most intervals of unknown energy of one GPU in an entry; further ones are merged by cause.
 const UNKNOWN_PER_GPU: usize = 16;
+
+/// A job and its submission: the id may have had another submission within the interval.
+type Submission = (JobId, Option<AdmissionId>);
 
 /// A job's part of the open interval.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +46,7 @@ pub(crate) struct Ledger {
     host: Energy,
     host_from: Timestamp,
     gpus: BTreeMap<GpuIndex, Energy>,
-    jobs: BTreeMap<JobId, JobShare>,
+    jobs: BTreeMap<Submission, JobShare>,
     unknown: Vec<UnknownEnergy>,
     pub(crate) pending: Option<LedgerEntry>,
 }
@@ -80,8 +83,8 @@ impl Ledger {
         let gpus = (0..).zip(open.energy_mj_gpus);
         self.gpus = gpus.filter_map(|(gpu, energy)| Some((gpu, energy?))).collect();
         let share = |job: JobEnergy| {
-            let JobEnergy { job, energy_mj: energy, user, project, compared } = job;
-            (job, JobShare { energy, user, project, compared })
+            let JobEnergy { job, admission, energy_mj: energy, user, project, compared } = job;
+            ((job, admission), JobShare { energy, user, project, compared })
         };
         self.jobs = open.jobs.into_iter().map(share).collect();
         self.unknown = open.unknown;
@@ -101,15 +104,13 @@ impl Ledger {
     pub(crate) fn attribute(
         &mut self,
         job: &JobId,
+        admission: Option<&AdmissionId>,
         user: Option<&String>,
         project: Option<&ProjectId>,
         energy: Energy,
         compared: Option<ComparedEnergy>,
     ) {
-        if !self.jobs.contains_key(job) {
-            self.jobs.insert(job.clone(), JobShare::default());
-        }
-        let share = self.jobs.get_mut(job).expect("inserted above");
+        let share = self.jobs.entry((job.clone(), admission.cloned())).or_default();
         share.energy += energy;
         if let Some(compared) = compared {
             share.compared.get_or_insert_default().add(compared);
@@ -152,12 +153,14 @@ impl Ledger {
 
     /// The jobs with energy, or with time without a meter, in the open interval.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = &JobId> {
-        self.jobs.keys().chain(self.unknown.iter().flat_map(|unknown| &unknown.jobs))
+        let unmetered = self.unknown.iter().flat_map(|unknown| &unknown.jobs);
+        self.jobs.keys().map(|(job, _)| job).chain(unmetered)
     }
 
     /// Energy attributed to a job in the open interval; `None`: none was measured.
     pub(crate) fn attributed(&self, job: &JobId) -> Option<Energy> {
-        self.jobs.get(job).map(|share| share.energy)
+        let of_job = self.jobs.iter().filter(|((of, _), _)| of == job);
+        of_job.map(|(_, share)| share.energy).reduce(|all, energy| all + energy)
     }
 
     /// Time of a job's GPUs without a meter in the open interval, milliseconds.
@@ -174,8 +177,9 @@ impl Ledger {
             meter.add(self.host_power, at.since(Timestamp::EPOCH));
             meter.total()
         };
-        let job = |(job, share): (&JobId, &JobShare)| JobEnergy {
+        let job = |((job, admission), share): (&Submission, &JobShare)| JobEnergy {
             job: job.clone(),
+            admission: admission.clone(),
             energy_mj: share.energy,
             user: share.user.clone(),
             project: share.project.clone(),

@@ -8,7 +8,9 @@ use std::time::Duration;
 use wattle_common::id::ProjectId;
 use wattle_common::messages::{JobWindow, Neighbour};
 use wattle_common::units::Energy;
-use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp, WorkloadId};
+use wattle_common::{
+    AdmissionId, Frequency, GpuIndex, JobId, NodeId, Power, Timestamp, WorkloadId,
+};
 
 use crate::period_detection::{Period, Sample, SampleSeries};
 use crate::steps::StepMeter;
@@ -16,6 +18,8 @@ use crate::steps::StepMeter;
 /// The placer's record of a job that is placed on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeclaredJob {
+    /// Its submission; absent: an earlier version accepted it.
+    pub(crate) admission: Option<AdmissionId>,
     pub(crate) workload: Option<WorkloadId>,
     pub(crate) user: Option<String>,
     pub(crate) project: Option<ProjectId>,

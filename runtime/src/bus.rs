@@ -61,7 +61,7 @@ pub use config::BusConfig;
 pub use decode::JobChange;
 pub use error::BusError;
 pub use exclusive::{ExclusiveBucket, ExclusiveError, Stored};
-pub use kv::KvBucket;
+pub use kv::{Fill, KvBucket};
 pub use lease::{Candidate, Leadership, LeaseLost};
 pub use limits::{Limit, ServerLimits};
 pub use newest::NewestMessages;

@@ -6,12 +6,14 @@ use std::time::Duration;
 use wattle_common::bounds::{OrderRefused, OrderVersion, check_order};
 use wattle_common::job::NodeShare;
 use wattle_common::messages::{DesiredJob, NodeDesired};
-use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
+use wattle_common::{AdmissionId, GpuIndex, JobId, NodeId, Timestamp};
 
 /// What the desired states of all nodes order for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobOrder {
-    /// Its newest attempt in any of them.
+    /// Its newest submission in any of them; absent: an earlier version accepted it.
+    pub admission: Option<AdmissionId>,
+    /// The newest attempt of the submission.
     pub attempt: u32,
     /// The nodes and GPUs of the attempt.
     pub shares: Vec<NodeShare>,
@@ -81,7 +83,7 @@ impl Orders {
     #[must_use]
     pub fn of_jobs(&self) -> BTreeMap<JobId, JobOrder> {
         let mut orders: BTreeMap<JobId, JobOrder> = BTreeMap::new();
-        let mut named: BTreeMap<(&JobId, u32), usize> = BTreeMap::new();
+        let mut named: BTreeMap<(&JobId, &Option<AdmissionId>, u32), usize> = BTreeMap::new();
         for desired in self.desired.values() {
             for (at, job) in desired.jobs.iter().enumerate() {
                 // If a desired state names a job twice, the first counts.
@@ -90,24 +92,28 @@ impl Orders {
                 }
                 let share = NodeShare { node: desired.node.clone(), gpus: job.gpus.clone() };
                 let agrees = job.shares.contains(&share);
-                *named.entry((&job.job, job.attempt)).or_default() += usize::from(agrees);
+                *named.entry((&job.job, &job.admission, job.attempt)).or_default() +=
+                    usize::from(agrees);
                 let new = || JobOrder {
+                    admission: job.admission.clone(),
                     attempt: job.attempt,
                     shares: job.shares.clone(),
                     stop: job.stop,
                     complete: true,
                 };
                 let order = orders.entry(job.job.clone()).or_insert_with(new);
-                if job.attempt > order.attempt {
+                let (run, known) =
+                    ((&job.admission, job.attempt), (&order.admission, order.attempt));
+                if run > known {
                     *order = new();
-                } else if job.attempt == order.attempt {
+                } else if run == known {
                     order.stop |= job.stop;
                     order.complete &= order.shares == job.shares;
                 }
             }
         }
         for (job, order) in &mut orders {
-            let count = named.get(&(job, order.attempt)).copied().unwrap_or(0);
+            let count = named.get(&(job, &order.admission, order.attempt)).copied().unwrap_or(0);
             order.complete &= !order.shares.is_empty() && count == order.shares.len();
         }
         orders

@@ -1,14 +1,16 @@
 //! A record of the placer, reduced to what decisions about a job of the site's scheduler depend on.
 
-use wattle_common::Timestamp;
 use wattle_common::id::UserId;
 use wattle_common::job::{JobPhase, Placement};
 use wattle_common::messages::JobRecord;
 use wattle_common::units::Energy;
+use wattle_common::{AdmissionId, Timestamp};
 
 /// The digest of a record.
 #[derive(Clone, Debug)]
 pub struct Known {
+    /// Its submission; absent: an earlier version accepted it.
+    pub admission: Option<AdmissionId>,
     /// Its owner.
     pub user: Option<String>,
     /// Whether it is a job of the site's scheduler at all.
@@ -39,6 +41,7 @@ impl Known {
     pub fn of(record: &JobRecord) -> Self {
         let site = record.spec.site.as_ref();
         Self {
+            admission: record.admission.clone(),
             user: record.spec.user.clone(),
             is_site: site.is_some(),
             placed_by_site: site.is_some_and(|site| site.placed_by_site),

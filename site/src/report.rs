@@ -7,11 +7,13 @@ use wattle_common::job::NodeShare;
 use wattle_common::messages::{
     DesiredJob, JobProcesses, LaunchReport, LaunchState, LaunchedJob, SiteNode,
 };
-use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
+use wattle_common::{AdmissionId, GpuIndex, JobId, NodeId, Timestamp};
 
 /// The state of a job's newest attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
+    /// The submission of its record; absent: an earlier version accepted it.
+    pub admission: Option<AdmissionId>,
     /// The attempt.
     pub attempt: u32,
     /// Its state.
@@ -51,6 +53,11 @@ pub const fn is_live(state: &LaunchState) -> bool {
     matches!(state, LaunchState::Running | LaunchState::Stopping)
 }
 
+/// Whether an order is of the attempt that a status describes.
+fn is_of(order: &DesiredJob, status: &Status) -> bool {
+    (&order.admission, order.attempt) == (&status.admission, status.attempt)
+}
+
 /// The jobs that a node reports; `ordered`: those of its desired state.
 #[must_use]
 pub fn launched_on(
@@ -60,9 +67,10 @@ pub fn launched_on(
 ) -> Vec<LaunchedJob> {
     let launched = |(id, status): (&JobId, &Status)| {
         let order = ordered.iter().find(|job| job.job == *id);
-        let gpus = status.gpus_on(node, order.filter(|job| job.attempt == status.attempt))?;
+        let gpus = status.gpus_on(node, order.filter(|order| is_of(order, status)))?;
         Some(LaunchedJob {
             job: id.clone(),
+            admission: status.admission.clone(),
             attempt: status.attempt,
             gpus,
             state: status.state.clone(),
@@ -79,6 +87,7 @@ pub fn launched_on(
 pub fn refused(order: &DesiredJob, error: &str) -> LaunchedJob {
     LaunchedJob {
         job: order.job.clone(),
+        admission: order.admission.clone(),
         attempt: order.attempt,
         gpus: order.gpus.clone(),
         state: LaunchState::refused(error.to_owned()),

@@ -189,7 +189,9 @@ impl SlurmMachine {
                 self.left(&mut round, case)
             };
             if let Some(status) = status {
-                round.status.insert(id.clone(), status);
+                let known = self.records.get(id);
+                let admission = known.and_then(|known| known.admission.clone());
+                round.status.insert(id.clone(), Status { admission, ..status });
             }
         }
         self.absent(&mut round);

@@ -252,6 +252,7 @@ mod tests {
     ) -> LedgerEntry {
         let energy = |job: &(&str, u64)| JobEnergy {
             job: testkit::job(job.0),
+            admission: None,
             energy_mj: Energy::from_mj(job.1),
             user: None,
             project: None,

@@ -142,19 +142,11 @@ fn for_terminal(text: &str) -> String {
 /// reports those on which the job has run.
 async fn nodes(bus: &Bus, record: Option<&JobRecord>) -> anyhow::Result<Vec<NodeId>> {
     if !job_records::reads_storage(bus) {
-        return Ok(record.map(nodes_of).unwrap_or_default());
+        return Ok(record.map(JobRecord::output_nodes).into_iter().flatten().collect());
     }
     let keys = bus.bucket(Bucket::Actual).await?.keys().await?;
     let launcher = |(reporter, node)| (reporter == Reporter::Launcher).then_some(node);
     Ok(keys.iter().filter_map(|key| Reporter::parse(key).and_then(launcher)).collect())
-}
-
-/// The nodes that a record names: of its placement, and of the energy ledger.
-fn nodes_of(record: &JobRecord) -> Vec<NodeId> {
-    let placed = record.placement.iter().flat_map(|placement| &placement.shares);
-    let placed = placed.map(|share| share.node.clone());
-    let nodes: BTreeSet<NodeId> = placed.chain(record.energy_until_us.keys().cloned()).collect();
-    nodes.into_iter().collect()
 }
 
 /// Notes on output that could not be read.

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use wattle_common::aim::parse_slowdown;
 use wattle_common::duration::{parse_span, span};
-use wattle_common::id::{ProjectId, SubmissionId};
+use wattle_common::id::{ProjectId, SubmissionId, parse_chosen};
 use wattle_common::job::{
     GpuRequest, JobOptions, JobSpec, check_signal, is_of_name, parse_gpu_type, parse_memory_mib,
     parse_priority, parse_variable,
@@ -39,10 +39,10 @@ pub(crate) struct Submit {
     #[arg(long)]
     name: Option<String>,
     /// Id of the job [default: the name and a number]
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = parse_chosen::<JobId>, allow_hyphen_values = true)]
     job: Option<JobId>,
     /// Workload class; measurements of the same class improve its predictions
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = parse_chosen::<WorkloadId>, allow_hyphen_values = true)]
     workload: Option<WorkloadId>,
     /// Deadline, from now: 90s, 45m, 12h, 3d
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
@@ -69,7 +69,7 @@ pub(crate) struct Submit {
     #[arg(long, value_name = "SHARE", value_parser = parse_slowdown)]
     max_slowdown: Option<f64>,
     /// Project whose quota and fair share it counts towards
-    #[arg(long, value_name = "NAME", env = "WATTLE_PROJECT")]
+    #[arg(long, value_name = "NAME", env = "WATTLE_PROJECT", value_parser = parse_chosen::<ProjectId>)]
     project: Option<ProjectId>,
     /// Priority from 0 to 100, higher first; equal priorities in order of submission
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_priority)]
@@ -269,5 +269,10 @@ mod tests {
         assert_eq!((submit.wait, submit.timeout), (true, Some(Duration::from_secs(7_200))));
         assert_eq!(submit.command, ["t.py", "--wait"], "the second belongs to the program");
         assert!(read("submit --timeout 2h t.py").is_err(), "without a wait it limits nothing");
+        for id in ["--job=-rf", "--job -rf", "--workload --x", "--project=-p"] {
+            let error =
+                read(&format!("submit {id} t.py")).map_err(|e| e.to_string()).err().unwrap();
+            assert!(error.contains("it begins with a dash; begin it with a letter"), "{error}");
+        }
     }
 }

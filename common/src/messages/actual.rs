@@ -14,7 +14,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{GpuIndex, JobId, NodeId, SwitchId};
+use crate::id::{AdmissionId, GpuIndex, JobId, NodeId, SwitchId};
 use crate::messages::{GpuConditionKind, GpuHealth, NodeFault, NodeFaultKind};
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
@@ -71,6 +71,9 @@ pub struct SiteNode {
 pub struct LaunchedJob {
     /// The job.
     pub job: JobId,
+    /// The submission that it is of; absent: an earlier version accepted or started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionId>,
     /// Number of this start of the job, from 1.
     pub attempt: u32,
     /// Its GPUs on this node.

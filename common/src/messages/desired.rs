@@ -12,7 +12,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::codec::PAYLOAD_LEN_MAX;
-use crate::id::{GpuIndex, JobId, NodeId};
+use crate::id::{AdmissionId, GpuIndex, JobId, NodeId};
 use crate::job::NodeShare;
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
@@ -103,6 +103,9 @@ pub struct DesiredGpu {
 pub struct DesiredJob {
     /// The job.
     pub job: JobId,
+    /// The submission that it is of; absent: an earlier version accepted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionId>,
     /// The user who submitted it.
     #[serde(default)]
     pub user: Option<String>,

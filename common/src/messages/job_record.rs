@@ -10,15 +10,15 @@
 
 mod life;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::ComparedEnergy;
 use crate::generation::is_unknown;
-use crate::id::{NodeId, PredictorId, SubmissionId};
+use crate::id::{AdmissionId, NodeId, PredictorId, SubmissionId};
 use crate::job::{GpuSetting, JobPhase, JobSpec, Placement};
-use crate::messages::{ReachedLimit, SurfacePoint};
+use crate::messages::{LaunchedJob, ReachedLimit, SurfacePoint};
 use crate::time::Timestamp;
 use crate::units::Energy;
 
@@ -32,7 +32,10 @@ pub const REASONS_MAX: usize = 32;
 pub struct JobRecord {
     /// The submitted specification.
     pub spec: JobSpec,
-    /// The submission that it is from; absent: the request named none.
+    /// The identity of its submission, made when the placer accepted it; absent: an earlier version accepted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionId>,
+    /// The submission id of its request; absent: the request named none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submission: Option<SubmissionId>,
     /// Whether the NATS server has proven the identity of `spec.user` by a key.
@@ -54,6 +57,9 @@ pub struct JobRecord {
     /// Its GPUs, while some are assigned.
     #[serde(default)]
     pub placement: Option<Placement>,
+    /// The nodes of all its placements, also of those that it has left: its output is there.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub ran_on: BTreeSet<NodeId>,
     /// Cap and clock of its GPUs, while some are assigned.
     #[serde(default, skip_serializing_if = "GpuSetting::is_default")]
     pub setting: GpuSetting,
@@ -173,6 +179,7 @@ impl JobRecord {
     pub const fn queued(spec: JobSpec, now: Timestamp) -> Self {
         Self {
             spec,
+            admission: None,
             submission: None,
             user_proven: false,
             generation: 1,
@@ -181,6 +188,7 @@ impl JobRecord {
             attempt: 0,
             attempts_prevented: 0,
             placement: None,
+            ran_on: BTreeSet::new(),
             setting: GpuSetting::DEFAULT,
             started_at_us: None,
             gpu_time_ms: None,
@@ -210,6 +218,27 @@ impl JobRecord {
             prediction_placed: None,
             prediction_last: None,
         }
+    }
+
+    /// Whether a run that a node reports is of this submission.
+    #[must_use]
+    pub fn has_run(&self, run: &LaunchedJob) -> bool {
+        AdmissionId::has_run(self.admission.as_ref(), run.admission.as_ref(), run.since_us)
+    }
+
+    /// Whether it is of an earlier submission than this one, which has the same job id.
+    #[must_use]
+    pub fn is_before(&self, other: Option<&AdmissionId>) -> bool {
+        self.admission.as_ref().zip(other).is_some_and(|(own, other)| own < other)
+    }
+
+    /// The nodes on which output of the job may be. Records of an earlier version name only those of the
+    /// placement and of the energy ledger.
+    #[must_use]
+    pub fn output_nodes(&self) -> BTreeSet<NodeId> {
+        let placed = self.placement.iter().flat_map(|placement| &placement.shares);
+        let placed = placed.map(|share| &share.node);
+        self.ran_on.iter().chain(placed).chain(self.energy_until_us.keys()).cloned().collect()
     }
 
     /// Number of starts that no fault of a node prevented.

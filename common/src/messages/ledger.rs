@@ -15,7 +15,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::ComparedEnergy;
-use crate::id::{GpuIndex, JobId, NodeId, ProjectId};
+use crate::id::{AdmissionId, GpuIndex, JobId, NodeId, ProjectId};
 use crate::time::Timestamp;
 use crate::units::Energy;
 
@@ -77,6 +77,9 @@ impl LedgerEntry {
 pub struct JobEnergy {
     /// The job.
     pub job: JobId,
+    /// The submission that it is of; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionId>,
     /// Its energy.
     pub energy_mj: Energy,
     /// The user who submitted it, if known.

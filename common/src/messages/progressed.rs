@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{JobId, NodeId};
+use crate::id::{AdmissionId, JobId, NodeId};
 use crate::time::Timestamp;
 
 /// Training progress of a job.
@@ -16,6 +16,9 @@ use crate::time::Timestamp;
 pub struct JobProgressed {
     /// The job.
     pub job: JobId,
+    /// The submission that it is of; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionId>,
     /// The node that received the job's report.
     pub node: NodeId,
     /// Number of this start of the job, from 1.

@@ -25,7 +25,8 @@ use wattle_common::job::{
 use wattle_common::messages::*;
 use wattle_common::subject::{Rank, Requester};
 use wattle_common::{
-    Budget, Carbon, CarbonIntensity, Energy, Frequency, JobId, NodeId, Power, Timestamp, WorkloadId,
+    AdmissionId, Budget, Carbon, CarbonIntensity, Energy, Frequency, JobId, NodeId, Power,
+    Timestamp, WorkloadId,
 };
 
 fn path(name: &str) -> PathBuf {
@@ -86,6 +87,9 @@ fn assert_subset(at: &str, golden: &serde_json::Value, fresh: &serde_json::Value
 
 fn job(text: &str) -> JobId {
     JobId::new(text).unwrap()
+}
+fn admission() -> Option<AdmissionId> {
+    Some(AdmissionId::accepted(at(0), 7))
 }
 fn node() -> NodeId {
     NodeId::new("n0").unwrap()

@@ -9,6 +9,7 @@ pub mod cgroup;
 mod ending;
 mod job_output;
 mod node_test;
+mod ownership;
 pub mod process;
 pub mod program;
 pub mod run_folder;

@@ -35,14 +35,14 @@ impl State {
     /// whatever its exit code.
     pub(super) fn ended(outcome: Outcome, stop: Option<StopStage>, spec: &RunSpec) -> Self {
         if let Some(stage) = stop
-            && !matches!(outcome, Outcome::Refused(_) | Outcome::Prevented(_))
+            && !matches!(outcome, Outcome::Refused(_) | Outcome::Foreign(_) | Outcome::Prevented(_))
         {
             return Self::Stopped(
                 checkpoint_signal(spec).and_then(|signal| killed_by(&outcome, stage, signal)),
             );
         }
         match outcome {
-            Outcome::Refused(error) => Self::Refused(error, None),
+            Outcome::Refused(error) | Outcome::Foreign(error) => Self::Refused(error, None),
             Outcome::Prevented(Fault { kind, error }) => Self::Refused(error, Some(kind)),
             Outcome::Code(code) => Self::Exited(code, None),
             Outcome::Killed(signal) => Self::Exited(128 + signal, None),
@@ -72,7 +72,9 @@ fn killed_by(outcome: &Outcome, stage: StopStage, checkpoint: i32) -> Option<i32
             let by_stop = stage > StopStage::Checkpoint && [SIGTERM, SIGKILL].contains(&signal);
             (by_request || by_stop).then_some(signal)
         }
-        Outcome::Lost(_) | Outcome::Refused(_) | Outcome::Prevented(_) => None,
+        Outcome::Lost(_) | Outcome::Refused(_) | Outcome::Foreign(_) | Outcome::Prevented(_) => {
+            None
+        }
     }
 }
 
@@ -118,6 +120,7 @@ impl Entry {
 pub(super) fn launched(entry: &Entry, desired: bool) -> Option<LaunchedJob> {
     Some(LaunchedJob {
         job: entry.spec.job.clone(),
+        admission: entry.spec.admission.clone(),
         attempt: entry.spec.attempt,
         gpus: entry.spec.gpus.clone(),
         state: match &entry.state {

@@ -155,6 +155,7 @@ mod tests {
     fn report(states: &[LaunchState]) -> Action {
         let job = |(number, state): (usize, &LaunchState)| LaunchedJob {
             job: JobId::new(&format!("j{number}")).unwrap(),
+            admission: None,
             attempt: 1,
             gpus: vec![0],
             state: state.clone(),

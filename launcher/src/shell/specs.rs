@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use wattle_common::JobId;
 use wattle_common::job::JobSpec;
 use wattle_common::messages::{JobRecord, NodeDesired};
+use wattle_common::{AdmissionId, JobId};
 use wattle_runtime::bus::{BusError, KvBucket};
 use wattle_runtime::shell::chain;
 
@@ -17,7 +17,7 @@ use super::RETRY;
 /// The specifications of the jobs of the last desired state that were read from their records.
 pub(super) struct Specs {
     records: KvBucket,
-    known: BTreeMap<JobId, JobSpec>,
+    known: BTreeMap<(JobId, Option<AdmissionId>), JobSpec>,
 }
 
 impl Specs {
@@ -28,14 +28,17 @@ impl Specs {
     /// Adds missing commands, environments and working directories. Waits while the bus is away; a job
     /// without a readable record keeps its empty command and is refused by the machine.
     pub(super) async fn complete(&mut self, desired: &mut NodeDesired) {
-        self.known.retain(|known, _| desired.jobs.iter().any(|job| job.job == *known));
+        self.known.retain(|(known, admission), _| {
+            desired.jobs.iter().any(|job| job.job == *known && job.admission == *admission)
+        });
         for job in desired.jobs.iter_mut().filter(|job| job.command.is_empty() && !job.stop) {
-            if !self.known.contains_key(&job.job)
-                && let Some(spec) = self.read(&job.job).await
+            let submission = (job.job.clone(), job.admission.clone());
+            if !self.known.contains_key(&submission)
+                && let Some(spec) = self.read(&submission.0, submission.1.as_ref()).await
             {
-                self.known.insert(job.job.clone(), spec);
+                self.known.insert(submission.clone(), spec);
             }
-            if let Some(spec) = self.known.get(&job.job) {
+            if let Some(spec) = self.known.get(&submission) {
                 job.command.clone_from(&spec.command);
                 job.environment.clone_from(&spec.environment);
                 job.working_dir.clone_from(&spec.working_dir);
@@ -43,10 +46,16 @@ impl Specs {
         }
     }
 
-    async fn read(&self, job: &JobId) -> Option<JobSpec> {
+    async fn read(&self, job: &JobId, admission: Option<&AdmissionId>) -> Option<JobSpec> {
         loop {
             match self.records.get::<JobRecord>(job.as_str()).await {
-                Ok(record) => return record.map(|(record, _)| record.spec),
+                // The order of a placer of an earlier version names no submission.
+                Ok(record) => {
+                    let record = record.map(|(record, _)| record).filter(|record| {
+                        admission.is_none() || record.admission.as_ref() == admission
+                    });
+                    return record.map(|record| record.spec);
+                }
                 Err(BusError::Codec(error)) => {
                     tracing::error!(%job, error = chain(&error), "job record not readable");
                     return None;

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use wattle_common::messages::DesiredJob;
 use wattle_launcher::config::JobUser;
 use wattle_launcher::engine::local::LocalEngine;
 use wattle_launcher::engine::{Engine as _, StatusSender};
 use wattle_launcher::{Config, Event, Outcome, RunSpec, Status};
 use wattle_runtime::testing::skipped;
 
-use crate::support::{config, desired_job, node};
+use crate::support::{admitted, config, desired_job, node};
 
 const DEADLINE: Duration = wattle_runtime::testing::HANG;
 /// The name of the user 65534 of every system, which has no privileges.
@@ -34,7 +35,11 @@ impl Node {
 
     /// Runs a shell script of `user` to its end; the outcome and the output without the header.
     async fn run(&self, name: &str, user: &str, script: &str) -> (Outcome, String) {
-        let mut desired = desired_job(name, 1);
+        self.run_of(desired_job(name, 1), user, script).await
+    }
+
+    /// The same for an order.
+    async fn run_of(&self, mut desired: DesiredJob, user: &str, script: &str) -> (Outcome, String) {
         desired.user = Some(user.to_owned());
         desired.command = ["sh", "-c", script].map(str::to_owned).to_vec();
         let spec = RunSpec::new(&desired, &node(), &self.config).unwrap();
@@ -102,6 +107,66 @@ async fn unknown_and_reserved_users_are_refused() {
     let one_user = Node::new(JobUser::Named(UNPRIVILEGED.to_owned()));
     let (outcome, output) = one_user.run("named", "root", "id -un").await;
     assert_eq!((outcome, output.trim()), (Outcome::Code(0), UNPRIVILEGED));
+}
+
+/// What another account owns is neither read nor changed, whoever has the id of the job.
+#[tokio::test]
+async fn folders_and_logs_of_another_account_are_refused() {
+    if !is_root() {
+        skipped("only root can start processes of another user");
+        return;
+    }
+    let node = Node::new(JobUser::Owner);
+    let path = |path: &str| node.folder.path().join(path);
+    let belongs_to = |path: &PathBuf, uid| std::os::unix::fs::chown(path, Some(uid), None).unwrap();
+    fs::create_dir_all(path("c/folder")).unwrap();
+    fs::write(path("c/folder/model"), "secret").unwrap();
+    belongs_to(&path("c/folder"), 4_242);
+    fs::create_dir_all(path("l")).unwrap();
+    fs::write(path("l/log.n0.log"), "secret").unwrap();
+    belongs_to(&path("l/log.n0.log"), 4_242);
+    // Root's own, with content: not a folder that was left empty by a kill.
+    fs::create_dir_all(path("c/roots")).unwrap();
+    fs::write(path("c/roots/model"), "secret").unwrap();
+    std::os::unix::fs::symlink(path("c/folder"), path("c/link")).unwrap();
+    for (job, kept) in [("folder", "c/folder"), ("log", "l/log.n0.log"), ("roots", "c/roots")] {
+        let (outcome, _) = node.run(job, UNPRIVILEGED, "rm -rf $WATTLE_CHECKPOINT_DIR/*").await;
+        let Outcome::Foreign(error) = outcome else { panic!("{job}: {outcome:?}") };
+        assert!(error.contains(kept) && error.contains("chown -R"), "{error}");
+    }
+    let (outcome, _) = node.run("link", UNPRIVILEGED, "true").await;
+    assert!(
+        matches!(&outcome, Outcome::Refused(error) if error.contains("move it away")),
+        "{outcome:?}"
+    );
+    for kept in ["c/folder/model", "l/log.n0.log", "c/roots/model"] {
+        assert_eq!(fs::read_to_string(path(kept)).unwrap(), "secret", "{kept}");
+    }
+    // A kill between the creation and the change of the owner leaves an empty folder and log.
+    fs::create_dir_all(path("c/empty")).unwrap();
+    fs::write(path("l/empty.n0.log"), "").unwrap();
+    let (outcome, _) = node.run("empty", UNPRIVILEGED, "echo > $WATTLE_CHECKPOINT_DIR/state").await;
+    assert_eq!(outcome, Outcome::Code(0));
+}
+
+/// The run before is forgotten on this node or not: a new submission of its id starts clean.
+#[tokio::test]
+async fn a_reused_id_runs_and_has_neither_log_nor_checkpoint_of_the_one_before() {
+    let node = Node::new(JobUser::Service);
+    let script = "ls $WATTLE_CHECKPOINT_DIR; echo mine > $WATTLE_CHECKPOINT_DIR/state";
+    let of = |s| admitted(desired_job("a", 1), s);
+    for s in [1, 2] {
+        let (outcome, output) = node.run_of(of(s), "ada", script).await;
+        assert_eq!((outcome, output.as_str()), (Outcome::Code(0), ""), "submission {s}");
+    }
+    // Further attempts of a submission have both.
+    let again = DesiredJob { attempt: 2, ..of(2) };
+    let (outcome, output) = node.run_of(again, "ada", script).await;
+    assert_eq!(outcome, Outcome::Code(0));
+    assert!(output.ends_with("---\nstate\n"), "{output}");
+    assert_eq!(fs::read_dir(node.folder.path().join("c")).unwrap().count(), 2);
+    assert_eq!(fs::read_dir(node.folder.path().join("l")).unwrap().count(), 2);
+    assert_eq!(fs::read_dir(node.folder.path().join("s/jobs")).unwrap().count(), 2);
 }
 
 #[test]

@@ -6,11 +6,11 @@ use wattle_common::bounds::OrderVersion;
 use wattle_common::messages::{DesiredJob, JobProcesses, LaunchState, NodeFaultKind, ReachedLimit};
 use wattle_common::{Machine, NodeId, Timestamp};
 use wattle_launcher::{
-    Action, Event, Fault, Found, Handle, Launcher, Outcome, PersistedState, RunSpec, Status,
+    Action, Event, Fault, Found, Handle, Launcher, Outcome, PersistedState, Run, RunSpec, Status,
     StopStage,
 };
 
-use crate::support::{at, config, desired, desired_job, node, run, stopping};
+use crate::support::{admitted, at, config, desired, desired_job, node, run, stopping};
 
 const S: u64 = 1_000_000;
 
@@ -305,6 +305,62 @@ fn absurd_generation_is_refused_and_an_obeyed_one_is_recovered_from() {
     let mut order = desired(600, vec![]);
     order.generation = 3;
     assert_eq!(launcher.handle(Event::DesiredChanged(order)), "obeyed 3; report 3 []");
+}
+
+/// The change of a run of a submission.
+fn of(job: &DesiredJob, status: Status) -> Event {
+    let run = Run { admission: job.admission.clone(), ..run(job.job.as_str(), job.attempt) };
+    Event::StatusChanged(run, status)
+}
+
+#[test]
+fn another_submission_of_the_same_id_is_another_run() {
+    let mut launcher = Harness::new(PersistedState::default());
+    let [first, second, third] = [1, 2, 3].map(|s| admitted(desired_job("a", 1), s));
+    launcher.desire(1, vec![first.clone()]);
+    launcher.handle(of(&first, Status::Running(handle())));
+    launcher.handle(of(&first, Status::Ended(Outcome::Code(0))));
+    launcher.desire(2, vec![]);
+    // The store was wiped, or the record was forgotten: the id is free again.
+    let text = launcher.desire(3, vec![second.clone()]);
+    assert_eq!(text, "obeyed 3; start a.1; report 3 []", "it has not ended before it ran");
+    launcher.handle(of(&second, Status::Running(handle())));
+    // A third one does not run beside the second, and is not the second.
+    let text = launcher.desire(4, vec![third.clone()]);
+    assert_eq!(text, "obeyed 4; Checkpoint a.1; report 4 [a.1 Stopping]");
+    let text = launcher.handle(of(&second, Status::Ended(Outcome::Code(0))));
+    assert_eq!(text, "start a.1; report 4 []");
+    // A late event of another submission changes nothing.
+    assert_eq!(launcher.handle(of(&first, Status::Ended(Outcome::Code(1)))), "");
+    let text = launcher.desire(5, vec![second]);
+    assert!(text.contains("a.1 Stopped"), "its end is known: {text}");
+}
+
+/// Runs that an earlier version started have no submission.
+#[test]
+fn runs_of_an_earlier_version_are_those_of_their_orders() {
+    let end =
+        |since| Found { since, ..found("ended", Some(Status::Ended(Outcome::Code(0))), None) };
+    let late = 10_000;
+    let runs = vec![found("live", Some(Status::Running(handle())), None), end(at(late))];
+    let mut launcher = Harness::new(PersistedState { obeyed: version(5, 5), runs });
+    launcher.now = at(late);
+    let order = |job: &str, s| admitted(desired_job(job, 1), s);
+    let text = launcher.desire(late, vec![order("live", 0), order("ended", late - 60)]);
+    let runs = "[ended.1 Exited { code: 0, limit: None }, live.1 Running]";
+    assert_eq!(text, format!("obeyed {late}; report {late} {runs}"), "neither starts again");
+    // An end before the submission is not its end.
+    let mut launcher =
+        Harness::new(PersistedState { obeyed: version(5, 5), runs: vec![end(at(0))] });
+    launcher.now = at(late);
+    let text = launcher.desire(late, vec![order("ended", late - 60)]);
+    assert_eq!(text, format!("obeyed {late}; start ended.1; report {late} []"));
+    // A placer of an earlier version names no submission.
+    let run = Found { since: at(0), ..found("a", Some(Status::Running(handle())), None) };
+    let spec = RunSpec { admission: order("a", 0).admission, ..run.spec.clone() };
+    let runs = vec![Found { spec, ..run }];
+    let mut launcher = Harness::new(PersistedState { obeyed: version(5, 5), runs });
+    assert_eq!(launcher.desire(6, vec![desired_job("a", 1)]), "obeyed 6; report 6 [a.1 Running]");
 }
 
 #[test]

@@ -208,6 +208,7 @@ fn glob(dir: &Path, name: &str) -> Vec<PathBuf> {
 pub(crate) fn job(id: &str, attempt: u32, script: &str) -> DesiredJob {
     DesiredJob {
         job: JobId::new(id).unwrap(),
+        admission: None,
         user: None,
         attempt,
         gpus: vec![1, 3],

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use wattle_common::job::NodeShare;
 use wattle_common::messages::{DesiredJob, NodeDesired};
-use wattle_common::{ClusterId, JobId, NodeId, Timestamp};
+use wattle_common::{AdmissionId, ClusterId, JobId, NodeId, Timestamp};
 use wattle_launcher::{Config, Run};
 
 pub(crate) fn node() -> NodeId {
@@ -16,7 +16,7 @@ pub(crate) fn at(seconds: u64) -> Timestamp {
 }
 
 pub(crate) fn run(job: &str, attempt: u32) -> Run {
-    Run { node: node(), job: JobId::new(job).unwrap(), attempt }
+    Run { node: node(), job: JobId::new(job).unwrap(), admission: None, attempt }
 }
 
 /// A configuration with its folders below `root`.
@@ -55,6 +55,7 @@ pub(crate) fn config(root: &Path) -> Config {
 pub(crate) fn desired_job(job: &str, attempt: u32) -> DesiredJob {
     DesiredJob {
         job: JobId::new(job).unwrap(),
+        admission: None,
         user: Some("ada".to_owned()),
         attempt,
         gpus: vec![0, 1],
@@ -66,6 +67,12 @@ pub(crate) fn desired_job(job: &str, attempt: u32) -> DesiredJob {
         checkpoint_signal: Some("SIGUSR1".to_owned()),
         stop: false,
     }
+}
+
+/// The same order for a submission that was accepted at `s`.
+pub(crate) fn admitted(mut job: DesiredJob, s: u64) -> DesiredJob {
+    job.admission = Some(AdmissionId::accepted(at(s), 1));
+    job
 }
 
 pub(crate) fn stopping(mut job: DesiredJob) -> DesiredJob {

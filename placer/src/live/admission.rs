@@ -1,9 +1,10 @@
 //! Requests of users: submissions and cancellations.
 
 use wattle_common::bounds::{OutOfBounds, check_job};
+use wattle_common::id::{IdError, ProjectId};
 use wattle_common::job::{JobPhase, JobSpec, SignalError, check_signal};
 use wattle_common::messages::{JobRecord, Reply, SubmitJob};
-use wattle_common::{JobId, codec, generation, id};
+use wattle_common::{AdmissionId, JobId, WorkloadId, codec, generation, id};
 
 use crate::JobFacts;
 use crate::controller::admission::NotAdmitted;
@@ -18,11 +19,12 @@ use crate::live::{LiveController, Turn};
 pub(super) const SPEC_LEN_MAX: usize = 32 << 10;
 
 impl JobRecords {
-    /// A user submits a job. `inventory_complete`: whether every node has reported.
+    /// A user submits a job. `admission`: its identity if it is accepted. `inventory_complete`: whether every node has reported.
     pub(super) fn submit(
         &mut self,
         turn: &mut Turn<'_>,
         request: SubmitJob,
+        admission: AdmissionId,
         inventory_complete: bool,
     ) -> Reply {
         let SubmitJob { mut spec, submission, user_proven } = request;
@@ -61,7 +63,9 @@ impl JobRecords {
             Ok(key) => key,
             Err(error) => return Reply::Refused { error: error.to_string() },
         };
-        let record = JobRecord { submission, user_proven, ..JobRecord::queued(spec, turn.now) };
+        let admission = Some(admission);
+        let queued = JobRecord::queued(spec, turn.now);
+        let record = JobRecord { admission, submission, user_proven, ..queued };
         let generation = record.generation;
         self.submitted(turn.now, record, key);
         turn.outbox.plan_soon();
@@ -113,6 +117,8 @@ enum SpecError {
     TooLong { len: usize },
     #[error("invalid job: {0}")]
     OutOfBounds(#[from] OutOfBounds),
+    #[error(transparent)]
+    Id(#[from] IdError),
     #[error("invalid GPU type `{0}`: `wattle nodes` lists the GPU types")]
     GpuType(String),
     #[error("the command is empty: write it behind --")]
@@ -135,6 +141,13 @@ fn check_spec(spec: &JobSpec) -> Result<(), SpecError> {
         return Err(SpecError::TooLong { len });
     }
     check_job(spec)?;
+    if spec.site.is_none() {
+        let project = spec.project.as_ref().map(ProjectId::as_str);
+        let workload = spec.workload.as_ref().map(WorkloadId::as_str);
+        for chosen in [spec.job.as_str()].into_iter().chain(project).chain(workload) {
+            id::check_chosen(chosen)?;
+        }
+    }
     if let Some(kind) = spec.gpu_type.as_deref().filter(|kind| id::check(kind).is_err()) {
         return Err(SpecError::GpuType(kind.to_owned()));
     }

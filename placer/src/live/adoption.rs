@@ -11,6 +11,10 @@
 //! * An attempt that the store has as running, and that its node no longer knows, ended with an unknown
 //!   result: the job fails with that reason.
 //!
+//! A run is known by its submission: a run of another submission of the same job id is not the recorded job. If
+//! it runs and is of a later submission, the record is outdated and is replaced. If it is of an earlier one, the
+//! id was submitted again before the node had reported; the order of its node stops it, with an alarm.
+//!
 //! A launcher that reads an older order than the one it obeys reports also the ended jobs it remembers.
 //!
 //! Of a job without a record only its GPUs are known, not its command. So it is never moved, resized,
@@ -94,10 +98,19 @@ impl StoreComparison {
         is_new: bool,
         jobs: &JobRecords,
         nodes: &mut Nodes,
+        outbox: &mut Outbox,
     ) {
         let Some(report) = nodes.launch_report(node).filter(|_| !nodes.is_compared(node)) else {
             return;
         };
+        if is_new {
+            for job in replaced(report, jobs) {
+                outbox.alarm(format!(
+                    "{node} runs an earlier submission of {job}, which the store has lost, and {job} was \
+                     submitted again: the earlier one is stopped; its output and checkpoints stay in their folder"
+                ));
+            }
+        }
         let is_ahead = nodes.ordered_generation(node) < report.observed_generation;
         let differs = is_ahead && differs(report, jobs);
         if is_new {
@@ -125,8 +138,13 @@ impl StoreComparison {
             waiting.iter().filter(|node| nodes.is_compared(node)).cloned().collect();
         let newest = self.newest_attempts(&compared, jobs, nodes);
         let vanished = vanished(&compared, &newest, jobs, nodes);
+        let superseded: BTreeSet<JobId> = newest
+            .iter()
+            .filter(|(job, run)| is_superseded(job, run, jobs))
+            .map(|(job, _)| job.clone())
+            .collect();
         let is_cancelled = |job: &&JobId| {
-            let record = jobs.get(job);
+            let record = jobs.get(job).filter(|_| !superseded.contains(*job));
             record.is_some_and(|record| record.next_phase == Some(JobPhase::Cancelled))
         };
         let cancelled: BTreeSet<JobId> =
@@ -134,6 +152,9 @@ impl StoreComparison {
         // First all GPUs of outdated placements are released, because adopted jobs may hold them.
         for job in newest.keys().chain(&vanished) {
             jobs.release(turn, job);
+        }
+        for job in &superseded {
+            jobs.drop_superseded(turn, job);
         }
         let mut outcome = Outcome { nodes: compared, ..Outcome::default() };
         for job in vanished {
@@ -187,14 +208,20 @@ impl StoreComparison {
         let mut newest: BTreeMap<JobId, Newest> = BTreeMap::new();
         for report in compared.iter().filter_map(|node| nodes.launch_report(node)) {
             for run in report.jobs.iter().filter(|run| {
-                is_unrecorded(run, jobs) || (!jobs.contains(&run.job) && self.is_later(run))
+                let record = jobs.get(&run.job);
+                let is_unknown =
+                    record.is_none_or(|record| record.is_before(run.admission.as_ref()));
+                is_unrecorded(run, jobs) || (is_unknown && self.is_later(run))
             }) {
                 let known = newest.entry(run.job.clone()).or_default();
                 known.add(run, report);
             }
         }
         // A job without a record that was preempted cannot be started again.
-        newest.retain(|job, newest| jobs.contains(job) || newest.end() != Some(End::Interrupted));
+        newest.retain(|job, newest| {
+            let is_recorded = jobs.contains(job) && !is_superseded(job, newest, jobs);
+            is_recorded || newest.end() != Some(End::Interrupted)
+        });
         newest
     }
 
@@ -244,18 +271,41 @@ impl StoreComparison {
 /// Whether a node's report contradicts the records.
 fn differs(report: &LaunchReport, jobs: &JobRecords) -> bool {
     report.jobs.iter().any(|run| is_unrecorded(run, jobs))
-        || jobs.on_node(&report.node).any(|job| {
-            let attempt = jobs[job].attempt;
-            !report.jobs.iter().any(|run| run.job == *job && run.attempt >= attempt)
-        })
+        || jobs
+            .on_node(&report.node)
+            .any(|job| !report.jobs.iter().any(|run| is_known_run(run, &jobs[job])))
+}
+
+/// Whether a run is the recorded attempt or a later one of the same submission.
+fn is_known_run(run: &LaunchedJob, record: &JobRecord) -> bool {
+    run.job == record.spec.job && run.attempt >= record.attempt && record.has_run(run)
+}
+
+/// Whether the newest run of a job id is of a later submission than the record.
+fn is_superseded(job: &JobId, newest: &Newest, jobs: &JobRecords) -> bool {
+    jobs.get(job).is_some_and(|record| record.is_before(newest.admission.as_ref()))
 }
 
 /// Whether a run has no record and is live, or is a later attempt than its record.
 fn is_unrecorded(run: &LaunchedJob, jobs: &JobRecords) -> bool {
+    let is_live = matches!(run.state, LaunchState::Running);
     match jobs.get(&run.job) {
-        None => matches!(run.state, LaunchState::Running),
-        Some(record) => !record.phase.is_final() && record.attempt < run.attempt,
+        Some(record) if record.has_run(run) => {
+            !record.phase.is_final() && record.attempt < run.attempt
+        }
+        Some(record) => is_live && record.is_before(run.admission.as_ref()),
+        None => is_live,
     }
+}
+
+/// The running jobs of a node whose ids were submitted again before their records were known.
+fn replaced<'r>(report: &'r LaunchReport, jobs: &JobRecords) -> Vec<&'r JobId> {
+    let is_replaced = |run: &&LaunchedJob| {
+        let is_other =
+            |record: &JobRecord| !record.has_run(run) && !record.is_before(run.admission.as_ref());
+        matches!(run.state, LaunchState::Running) && jobs.get(&run.job).is_some_and(is_other)
+    };
+    report.jobs.iter().filter(is_replaced).map(|run| &run.job).collect()
 }
 
 /// Jobs that the store has on nodes which have obeyed newer orders and no longer know them.
@@ -268,10 +318,9 @@ fn vanished(
     let is_gone = |node: &NodeId, record: &JobRecord| {
         let report = nodes.launch_report(node).filter(|_| compared.contains(node));
         report.is_some_and(|report| {
-            let mut runs = report.jobs.iter();
             report.has_ended
                 && nodes.ordered_generation(node) < report.observed_generation
-                && !runs.any(|run| run.job == record.spec.job && run.attempt >= record.attempt)
+                && !report.jobs.iter().any(|run| is_known_run(run, record))
         })
     };
     jobs.all()
@@ -331,6 +380,7 @@ impl JobRecords {
         };
         self.change(job, |record| {
             record.attempt = newest.attempt;
+            record.ran_on.extend(newest.runs.iter().map(|run| run.share.node.clone()));
             record.log_paths = newest.runs.iter().map(|run| run.log_path.clone()).collect();
             match end {
                 End::Finished => record.exit_code = Some(0),
@@ -344,6 +394,14 @@ impl JobRecords {
             self.close(turn, job, phase);
         }
         self.reason(turn.now, job, PLACER, what.to_owned(), reason);
+    }
+
+    /// Removes the record of an earlier submission of a job id, which holds no GPUs: it has ended, because the id
+    /// was accepted again.
+    fn drop_superseded(&mut self, turn: &mut Turn<'_>, job: &JobId) {
+        if let Some(key) = self.remove(job) {
+            turn.controller.job_ended(key);
+        }
     }
 
     /// Ends a job that its nodes no longer know.
@@ -394,5 +452,6 @@ fn unrecorded(job: &JobId, newest: &Newest) -> JobRecord {
         site: None,
         submitted_at_us: newest.since,
     };
-    JobRecord::queued(spec, newest.since)
+    let admission = newest.admission.clone();
+    JobRecord { admission, ..JobRecord::queued(spec, newest.since) }
 }

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use wattle_common::JobId;
-use wattle_common::messages::LedgerEntry;
+use wattle_common::messages::{LedgerEntry, UnknownEnergy};
+use wattle_common::{AdmissionId, JobId};
 
 use crate::live::job_records::JobRecords;
 
@@ -22,15 +22,31 @@ impl JobRecords {
             if counted.is_some_and(|until| entry.from_us < *until) {
                 continue;
             }
+            // An interval without a meter names no submission.
+            let is_its = |of: Option<&AdmissionId>, until| {
+                AdmissionId::has_run(record.admission.as_ref(), of, until)
+            };
+            let parts = entry.jobs.iter().filter(|part| part.job == *job);
+            let parts = parts.filter(|part| is_its(part.admission.as_ref(), entry.until_us));
+            let parts: Vec<_> = parts.collect();
+            let compared: Vec<_> = parts.iter().filter_map(|part| part.compared).collect();
+            let energy = parts.iter().map(|part| part.energy_mj).reduce(|all, energy| all + energy);
+            let unmetered = entry.unknown.iter().filter(|unknown| unknown.jobs.contains(job));
+            let unmetered = unmetered.filter(|unknown| is_its(None, unknown.until_us));
+            let unmetered = unmetered.map(UnknownEnergy::length_ms).reduce(u64::saturating_add);
+            if energy.is_none() && unmetered.is_none() {
+                continue;
+            }
             self.change(job, |record| {
                 record.energy_until_us.insert(entry.node.clone(), entry.until_us);
-                for part in entry.jobs.iter().filter(|part| part.job == *job) {
-                    *record.energy_mj.get_or_insert_default() += part.energy_mj;
-                    if let Some(compared) = part.compared {
-                        record.compared.get_or_insert_default().add(compared);
-                    }
+                if let Some(energy) = energy {
+                    *record.energy_mj.get_or_insert_default() += energy;
                 }
-                record.unmetered_ms = record.unmetered_ms.saturating_add(entry.unmetered_ms(job));
+                for compared in &compared {
+                    record.compared.get_or_insert_default().add(*compared);
+                }
+                let unmetered = unmetered.unwrap_or_default();
+                record.unmetered_ms = record.unmetered_ms.saturating_add(unmetered);
             });
         }
     }

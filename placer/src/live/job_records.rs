@@ -4,12 +4,13 @@
 //! derives the rest from the difference:
 //! * the jobs that hold GPUs of each node;
 //! * the nodes whose orders differ in this job;
-//! * the ended jobs, the oldest first.
+//! * what the records of each user occupy, with the ended jobs, the oldest first ([`occupancy`]).
 //!
 //! Progress and the like may be frequent, so [`JobRecords::note`] stores them later. The phase of a record and the
 //! state of its job in the cluster change together ([`phases`], [`decisions`]).
 
 mod decisions;
+mod occupancy;
 mod phases;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,8 +19,9 @@ use std::time::Duration;
 
 use wattle_common::job::{GpuSetting, JobPhase, Placement};
 use wattle_common::messages::{JobProgressed, JobRecord, Prediction};
-use wattle_common::{JobId, NodeId, Timestamp};
+use wattle_common::{AdmissionId, JobId, NodeId, Timestamp, codec};
 
+use self::occupancy::{Measure, Occupancy};
 use crate::config::Config;
 use crate::live::{Action, restarts};
 use crate::{ClusterState, JobKey};
@@ -29,6 +31,8 @@ struct Tracked {
     record: JobRecord,
     /// Its key in the cluster's state, until it has ended.
     key: Option<JobKey>,
+    /// Size of its specification, bytes.
+    bytes: u64,
     /// When the record was last stored.
     stored_at: Timestamp,
     /// Whether a change since then is to be stored later.
@@ -70,13 +74,17 @@ impl Ordered {
     }
 }
 
+/// The owner of a job; empty without one.
+fn user_of(record: &JobRecord) -> &str {
+    record.spec.user.as_deref().unwrap_or_default()
+}
+
 /// The records of all jobs, and what the event being handled has changed of them.
 pub(super) struct JobRecords {
     jobs: BTreeMap<JobId, Tracked>,
     /// The jobs that hold GPUs of each node.
     by_node: BTreeMap<NodeId, BTreeSet<JobId>>,
-    /// Ended jobs, the oldest first.
-    ended: BTreeSet<(Timestamp, JobId)>,
+    occupancy: Occupancy,
     to_store: BTreeSet<JobId>,
     /// The nodes whose orders differ in a job.
     to_order: BTreeSet<NodeId>,
@@ -103,7 +111,7 @@ impl JobRecords {
         Self {
             jobs: BTreeMap::new(),
             by_node: BTreeMap::new(),
-            ended: BTreeSet::new(),
+            occupancy: Occupancy::default(),
             to_store: BTreeSet::new(),
             to_order: BTreeSet::new(),
             to_reconcile: BTreeSet::new(),
@@ -149,11 +157,17 @@ impl JobRecords {
     /// Adds a record that is stored already.
     fn insert_stored(&mut self, record: JobRecord, key: Option<JobKey>, stored_at: Timestamp) {
         let job = record.spec.job.clone();
+        // A job that waits in the queue of the site's scheduler has a record already.
+        self.vacate(&job);
+        let bytes = codec::encode_json(&record.spec).len() as u64;
         if record.phase.is_final() {
-            self.ended.insert((record.ended_at_us.unwrap_or_default(), job.clone()));
+            let at = record.ended_at_us.unwrap_or_default();
+            self.occupancy.add_ended(user_of(&record), at, job.clone(), bytes);
+        } else {
+            self.occupancy.add(user_of(&record), bytes);
         }
         let ordered = Ordered::of(&record);
-        self.jobs.insert(job.clone(), Tracked { record, key, stored_at, unsaved: false });
+        self.jobs.insert(job.clone(), Tracked { record, key, bytes, stored_at, unsaved: false });
         self.order(&job, None, ordered);
     }
 
@@ -166,8 +180,24 @@ impl JobRecords {
     /// Removes a submitted job that was never started and whose record is not stored. Returns its key.
     pub(super) fn remove_submitted(&mut self, job: &JobId) -> Option<JobKey> {
         self.get(job).filter(|record| record.phase == JobPhase::Queued && record.attempt == 0)?;
+        self.remove(job)
+    }
+
+    /// Removes the record of a job that holds no GPUs. Returns its key.
+    pub(super) fn remove(&mut self, job: &JobId) -> Option<JobKey> {
         self.to_store.remove(job);
+        self.vacate(job);
         self.jobs.remove(job)?.key
+    }
+
+    /// Counts a record no longer, if there is one.
+    fn vacate(&mut self, job: &JobId) {
+        let Some(Tracked { record, bytes, .. }) = self.jobs.get(job) else { return };
+        if record.phase.is_final() {
+            self.occupancy.remove_ended(user_of(record), job);
+        } else {
+            self.occupancy.remove(user_of(record), *bytes);
+        }
     }
 
     /// Changes a record, which is stored at the end of the event.
@@ -176,13 +206,21 @@ impl JobRecords {
         job: &JobId,
         change: impl FnOnce(&mut JobRecord) -> R,
     ) -> Option<R> {
-        let Tracked { record, .. } = self.jobs.get_mut(job)?;
+        let Tracked { record, bytes, .. } = self.jobs.get_mut(job)?;
         let (before, had_ended) = (Ordered::of(record), record.phase.is_final());
         let result = change(record);
         if record.phase.is_final() && !had_ended {
-            self.ended.insert((record.ended_at_us.unwrap_or_default(), job.clone()));
+            let (user, at) = (user_of(record), record.ended_at_us.unwrap_or_default());
+            self.occupancy.remove(user, *bytes);
+            self.occupancy.add_ended(user, at, job.clone(), *bytes);
         }
         let after = Ordered::of(record);
+        // Its output stays on the nodes that it leaves.
+        for share in before.iter().chain(&after).flat_map(|ordered| &ordered.placement.shares) {
+            if !record.ran_on.contains(&share.node) {
+                record.ran_on.insert(share.node.clone());
+            }
+        }
         self.to_store.insert(job.clone());
         self.order(job, before, after);
         Some(result)
@@ -221,7 +259,9 @@ impl JobRecords {
             return false;
         };
         let first = record.placement.as_ref().and_then(|placement| placement.shares.first());
-        let is_late = message.attempt != record.attempt;
+        let (known, of) = (record.admission.as_ref(), message.admission.as_ref());
+        let is_its = AdmissionId::has_run(known, of, message.at_us);
+        let is_late = message.attempt != record.attempt || !is_its;
         if is_late || first.is_none_or(|share| share.node != message.node) {
             return false;
         }
@@ -289,17 +329,27 @@ impl JobRecords {
         }
     }
 
-    /// Forgets the oldest ended jobs beyond `kept`.
+    /// Forgets ended jobs beyond `kept`: the oldest of the users with most of them.
     pub(super) fn forget_ended(&mut self, kept: usize, out: &mut Vec<Action>) {
-        while self.ended.len() > kept {
-            let Some((_, job)) = self.ended.pop_first() else { break };
+        self.forget(kept, Measure::Count, out);
+    }
+
+    /// Forgets ended jobs, one of each `parts`: the oldest of the users whose ended jobs are the largest.
+    pub(super) fn forget_part_of_ended(&mut self, parts: usize, out: &mut Vec<Action>) {
+        let ended = self.occupancy.ended();
+        self.forget(ended - ended.div_ceil(parts), Measure::Bytes, out);
+    }
+
+    fn forget(&mut self, kept: usize, measure: Measure, out: &mut Vec<Action>) {
+        while self.occupancy.ended() > kept {
+            let Some(job) = self.occupancy.pop_ended(measure) else { break };
             self.jobs.remove(&job);
             out.push(Action::ForgetJob(job));
         }
     }
 
-    /// Forgets the oldest of the ended jobs, one of each `parts`.
-    pub(super) fn forget_part_of_ended(&mut self, parts: usize, out: &mut Vec<Action>) {
-        self.forget_ended(self.ended.len() - self.ended.len().div_ceil(parts), out);
+    /// Size of the specifications of a user's jobs that have not ended, bytes.
+    pub(super) fn unfinished_bytes(&self, user: &str) -> u64 {
+        self.occupancy.unfinished_bytes(user)
     }
 }

@@ -1,7 +1,7 @@
 //! Placed jobs: starts, ends, stops and losses, from their nodes' reports.
 
 use wattle_common::job::{JobPhase, NodeShare, signal_name};
-use wattle_common::messages::{LaunchState, LaunchedJob, ReachedLimit};
+use wattle_common::messages::{JobRecord, LaunchState, LaunchedJob, ReachedLimit};
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::ClusterState;
@@ -94,7 +94,7 @@ impl JobRecords {
             return;
         };
         let reports: Vec<Option<LaunchedJob>> =
-            shares.iter().map(|share| report_of(job, record.attempt, &share.node, nodes)).collect();
+            shares.iter().map(|share| report_of(record, &share.node, nodes)).collect();
         let ranks: Vec<RankState> = shares
             .iter()
             .zip(&reports)
@@ -244,9 +244,13 @@ fn awaits_gpus(now: Timestamp, share: &NodeShare, run: &LaunchedJob, nodes: &Nod
     failed && power.is_some_and(|report| report.read_at_us.unwrap_or(report.at_us) <= run.since_us)
 }
 
-fn report_of(job: &JobId, attempt: u32, node: &NodeId, nodes: &Nodes) -> Option<LaunchedJob> {
+/// What a node reports of the recorded attempt.
+fn report_of(record: &JobRecord, node: &NodeId, nodes: &Nodes) -> Option<LaunchedJob> {
     let report = nodes.launch_report(node)?;
-    report.jobs.iter().find(|run| run.job == *job && run.attempt == attempt).cloned()
+    let is_its = |run: &&LaunchedJob| {
+        run.job == record.spec.job && run.attempt == record.attempt && record.has_run(run)
+    };
+    report.jobs.iter().find(is_its).cloned()
 }
 
 fn rank_state(

@@ -14,6 +14,12 @@ impl Placer {
         self.jobs.get(job).map(|record| record.spec.user.as_deref())
     }
 
+    /// Size of the specifications of a user's jobs that have not ended, bytes.
+    #[must_use]
+    pub fn unfinished_bytes(&self, user: &str) -> u64 {
+        self.jobs.unfinished_bytes(user)
+    }
+
     /// A page of the records that `requester` may see.
     #[must_use]
     pub fn records(&self, requester: &Requester, request: &ReadJobs) -> JobsReply {

@@ -80,7 +80,7 @@ impl Placer {
             if bounds::is_launch_report_within(turn, &report, nodes)
                 && nodes.launch_restored(turn, report)
             {
-                comparison.reported(now, &node, false, jobs, nodes);
+                comparison.reported(now, &node, false, jobs, nodes, turn.outbox);
             }
         }
         nodes.restore_sleep(turn);

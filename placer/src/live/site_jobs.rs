@@ -7,10 +7,10 @@
 //! has started it again. It is adopted where it runs. If the site's scheduler has chosen other GPUs than
 //! ordered, those that it has count.
 
+use wattle_common::NodeId;
 use wattle_common::job::{JobPhase, JobSpec, NodeShare};
 use wattle_common::messages::{JobRecord, LaunchState, LaunchedJob, SiteNode};
 use wattle_common::topology::GPUS_PER_NODE_MAX;
-use wattle_common::{JobId, NodeId};
 
 use crate::live::Turn;
 use crate::live::adoption::reported::Newest;
@@ -48,7 +48,7 @@ impl JobRecords {
                 continue;
             };
             let width = site.nodes.unwrap_or(1) as usize;
-            let newest = run_of(&run.job, run.attempt, nodes);
+            let newest = run_of(record, run.attempt, nodes);
             // The reports of its other nodes follow.
             if newest.runs.len() < width {
                 continue;
@@ -86,11 +86,13 @@ impl JobRecords {
 }
 
 /// One attempt of a job, as all nodes report it.
-fn run_of(job: &JobId, attempt: u32, nodes: &Nodes) -> Newest {
+fn run_of(record: &JobRecord, attempt: u32, nodes: &Nodes) -> Newest {
     let mut newest = Newest::default();
+    let is_its = |run: &&LaunchedJob| {
+        run.job == record.spec.job && run.attempt == attempt && record.has_run(run)
+    };
     for report in nodes.launch_reports() {
-        let mut runs = report.jobs.iter();
-        if let Some(run) = runs.find(|run| run.job == *job && run.attempt == attempt) {
+        if let Some(run) = report.jobs.iter().find(is_its) {
             newest.add(run, report);
         }
     }

@@ -10,6 +10,7 @@ mod extremes;
 mod fault_injection;
 mod forced_colocation;
 mod grid;
+mod identity;
 mod job_energy;
 mod kinds;
 mod limits_under_faults;
@@ -106,7 +107,11 @@ fn invalid_submissions_are_refused_with_a_reason() {
     memory.memory_mib_max = Some(1 << 40);
     let of_gpu_type =
         |kind: &str, gpus| JobSpec { gpu_type: Some(kind.to_owned()), ..spec("a", gpus) };
+    let mut project = spec("a", 1);
+    project.project = Some("-p".parse().unwrap());
     for (spec, why) in [
+        (spec("-rf", 1), "invalid id `-rf`: it begins with a dash"),
+        (project, "invalid id `-p`"),
         (no_command, "the command is empty"),
         (late, "has passed"),
         (signal, "invalid checkpoint signal `SIGKILL`"),
@@ -419,6 +424,7 @@ fn progress_of_other_attempts_is_ignored() {
     world.pass(3);
     let mut report = JobProgressed {
         job: job_id("a"),
+        admission: None,
         node: NodeId::new("n0").unwrap(),
         attempt: 1,
         at_us: world.now,

@@ -387,6 +387,7 @@ mod tests {
     fn entry(until_s: u64) -> LedgerEntry {
         let job = JobEnergy {
             job: JobId::new("a").unwrap(),
+            admission: None,
             energy_mj: Energy::from_mj(2_000),
             user: None,
             project: None,

@@ -5,13 +5,14 @@
 //! beyond the bound at once with the error code 503, and every client has an answer within the time for
 //! which it waits.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;
-use wattle_common::Machine as _;
 use wattle_common::messages::{Reply, SubmitJob};
+use wattle_common::{AdmissionId, Machine as _, Timestamp, codec};
 use wattle_runtime::bus::{Request, Requests, SERVICE_BUSY};
 use wattle_runtime::clock;
 use wattle_runtime::shell::chain;
@@ -27,6 +28,23 @@ const BATCH: usize = 64;
 const WAITING_MAX: usize = 512;
 /// Shortest time between two log lines about refused submissions, wall time.
 const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// Makes the ids of accepted submissions.
+pub(super) struct Admissions(u64);
+
+impl Admissions {
+    /// Begins at a random number, which differs between processes. The standard library draws it from the
+    /// system's source of random numbers.
+    pub(super) fn new() -> Self {
+        Self(RandomState::new().hash_one(std::process::id()))
+    }
+
+    /// An id that was never made before.
+    pub(super) fn next(&mut self, now: Timestamp) -> AdmissionId {
+        self.0 = self.0.wrapping_add(1);
+        AdmissionId::accepted(now, self.0)
+    }
+}
 
 /// Received submissions.
 pub(super) struct Submissions(mpsc::Receiver<Request>);
@@ -100,12 +118,21 @@ impl PlacerService {
         if room != Room::Free {
             self.placer.handle(clock::now(), Event::JobsNearlyFull, out);
         }
-        if room == Room::Full && !self.jobs.contains(body.spec.job.as_str()) {
-            let error = self.storage.refusal();
+        let is_new = !self.jobs.contains(body.spec.job.as_str());
+        let of_user = body.spec.user.as_deref().unwrap_or_default();
+        let len = codec::encode_json(&body.spec).len() as u64;
+        let over = self.storage.refusal_to_user(self.placer.unfinished_bytes(of_user), len);
+        let error = match over {
+            _ if !is_new => None,
+            Some(over) => Some(over),
+            None => (room == Room::Full).then(|| self.storage.refusal()),
+        };
+        if let Some(error) = error {
             let reply = Reply::Refused { error: error.clone() };
             self.conclude(number, &reply, Some(&error)).await;
             return None;
         }
-        Some(Event::Submitted(number, Box::new(body)))
+        let admission = self.admissions.next(clock::now());
+        Some(Event::Submitted(number, admission, Box::new(body)))
     }
 }

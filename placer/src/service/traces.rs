@@ -337,6 +337,7 @@ mod tests {
             let (issued, expires) = (at(seconds), at(seconds + 60));
             let job = DesiredJob {
                 job: testkit::job("a"),
+                admission: None,
                 user: None,
                 attempt,
                 gpus: vec![0],

@@ -74,6 +74,7 @@ impl Site {
         let from = Timestamp::from_s(1_000 + second);
         let job = JobEnergy {
             job: JobId::new("a").unwrap(),
+            admission: None,
             energy_mj: Energy::from_j(1),
             user: None,
             project: None,

@@ -173,6 +173,7 @@ impl Site {
                 .iter()
                 .map(|(job, attempt, state)| LaunchedJob {
                     job: JobId::new(job).unwrap(),
+                    admission: None,
                     attempt: *attempt,
                     gpus: vec![0],
                     state: state.clone(),

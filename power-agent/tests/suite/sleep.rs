@@ -78,6 +78,7 @@ fn a_request_that_has_expired_or_names_a_job_is_ignored() {
     used.jobs.push(DesiredJob {
         user: None,
         job: kit::job("a"),
+        admission: None,
         attempt: 1,
         gpus: vec![0],
         rank: 0,

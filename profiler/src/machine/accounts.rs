@@ -82,12 +82,17 @@ impl ProfilerMachine {
             let is_shared = sample.tenants.len() > 1;
             for tenant in &sample.tenants {
                 let (Some(job), Some(energy)) = (&tenant.job, tenant.energy) else { continue };
-                let declared = self.jobs.declared.get(job);
+                let local = self.jobs.local.get(job);
+                let admission = local.and_then(|local| local.admission.as_ref());
+                // The record may be of another submission, whose owner may be another person.
+                let declared = self.jobs.declared.get(job).filter(|declared| {
+                    admission.is_none() || declared.admission.as_ref() == admission
+                });
                 let user = declared.and_then(|d| d.user.as_ref());
                 let project = declared.and_then(|d| d.project.as_ref());
                 let ratio = self.default_ratio(gpu, job, sample).filter(|_| !is_shared);
                 let compared = ratio.map(|ratio| ComparedEnergy::new(energy, owned.span, ratio));
-                self.ledger.attribute(job, user, project, energy, compared);
+                self.ledger.attribute(job, admission, user, project, energy, compared);
                 let by_gpu = self.attributed.entry(job.clone()).or_default();
                 let spent = by_gpu.entry(gpu).or_default();
                 spent.energy += energy;

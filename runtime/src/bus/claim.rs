@@ -182,6 +182,7 @@ mod tests {
     fn report(instance: &str, jobs: &[&str]) -> LaunchReport {
         let run = |job: &&str| LaunchedJob {
             job: job.parse().unwrap(),
+            admission: None,
             attempt: 1,
             gpus: vec![0],
             state: LaunchState::Running,

@@ -114,6 +114,15 @@ impl Bus {
     }
 }
 
+/// How full a bucket is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Fill {
+    /// The used share of its size; 0 without a limit.
+    pub share: f64,
+    /// Its largest size, bytes, if it is limited.
+    pub bytes_max: Option<u64>,
+}
+
 impl KvBucket {
     /// The value of `key` and its revision; `None` without a value.
     ///
@@ -247,12 +256,13 @@ impl KvBucket {
     ///
     /// # Errors
     /// If the server is away.
-    pub async fn fill(&self) -> Result<f64, BusError> {
+    pub async fn fill(&self) -> Result<Fill, BusError> {
         self.bus.check_connected()?;
         let what = format!("read the size of bucket {}", self.name);
         let info = self.info(what).await?;
-        let max = info.config.max_bytes;
-        Ok(if max > 0 { info.state.bytes as f64 / max as f64 } else { 0.0 })
+        let bytes_max = u64::try_from(info.config.max_bytes).ok().filter(|max| *max > 0);
+        let share = bytes_max.map_or(0.0, |max| info.state.bytes as f64 / max as f64);
+        Ok(Fill { share, bytes_max })
     }
 
     /// The state and the configuration of the bucket's stream.

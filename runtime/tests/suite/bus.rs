@@ -21,6 +21,7 @@ fn progress_subject(cluster: &ClusterId) -> Subject {
 fn progress(step: u64) -> JobProgressed {
     JobProgressed {
         job: JobId::new("j1").unwrap(),
+        admission: None,
         node: NodeId::new("n0").unwrap(),
         attempt: 1,
         at_us: Timestamp::from_s(7),

@@ -173,7 +173,8 @@ impl SlurmMachine {
                 let attempt = order.map_or(last, |order| order.attempt);
                 let processes = JobProcesses::Slurm { job: slurm_id, uid: 0 };
                 let log_path = String::new();
-                let status = Status { attempt, state, processes, on, since, log_path };
+                let admission = known.admission.clone();
+                let status = Status { admission, attempt, state, processes, on, since, log_path };
                 round.status.insert(id, status);
             }
         }

@@ -326,13 +326,14 @@ fn is_placed_so(known: &Known, job: &SlurmJob) -> bool {
     nodes(&placement.shares) == nodes(&job.on)
 }
 
-/// The state of an attempt that holds what its order names.
+/// The state of an attempt that holds what its order names; the caller adds the submission.
 pub(super) fn status(job: &SlurmJob, attempt: u32, state: LaunchState) -> Status {
     let since = match state {
         LaunchState::Running | LaunchState::Stopping => job.started_at,
         _ => job.ended_at,
     };
     Status {
+        admission: None,
         attempt,
         state,
         processes: JobProcesses::Slurm { job: job.id, uid: job.uid },

@@ -224,6 +224,7 @@ impl Placer {
                 for (rank, share) in (0..).zip(&placement.shares).filter(|(_, s)| s.node == *node) {
                     jobs.push(DesiredJob {
                         job: job.clone(),
+                        admission: None,
                         user: record.spec.user.clone(),
                         attempt: record.attempt,
                         gpus: share.gpus.clone(),

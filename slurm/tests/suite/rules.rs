@@ -106,6 +106,7 @@ pub(crate) fn order(record: &JobRecord, stop: bool) -> NodeDesired {
     let shares = record.placement.clone().unwrap().shares;
     let job = DesiredJob {
         job: record.spec.job.clone(),
+        admission: None,
         user: None,
         attempt: record.attempt,
         gpus: vec![1],

@@ -231,6 +231,7 @@ impl Attack {
         let now = clock::now();
         let job = DesiredJob {
             job: JobId::new(&format!("{FORGED}-{}", self.count)).expect("an id"),
+            admission: None,
             user: Some("ada".to_owned()),
             attempt: 1,
             gpus: vec![0],

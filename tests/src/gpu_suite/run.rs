@@ -163,6 +163,7 @@ fn report(profiler: &Profiler, plan: &Plan, trainings: &[Training]) -> LaunchRep
     let now = clock::now();
     let launched = |training: &Training| LaunchedJob {
         job: training.job.clone(),
+        admission: None,
         attempt: 1,
         gpus: vec![plan.gpu],
         state: LaunchState::Running,

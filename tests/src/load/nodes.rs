@@ -254,15 +254,20 @@ impl Nodes {
     /// Completes every running job.
     pub async fn complete_jobs(&self) {
         for node in &self.nodes {
-            let jobs: Vec<(JobId, u32)> = {
+            let jobs: Vec<launcher::Run> = {
                 let applied = node.applied();
                 let desired = applied.desired.iter().flat_map(|desired| &desired.jobs);
                 let running = desired.filter(|job| applied.jobs.contains(&job.job));
-                running.map(|job| (job.job.clone(), job.attempt)).collect()
+                let run = |job: &DesiredJob| launcher::Run {
+                    node: node.id.clone(),
+                    job: job.job.clone(),
+                    admission: job.admission.clone(),
+                    attempt: job.attempt,
+                };
+                running.map(run).collect()
             };
-            for (job, attempt) in jobs {
-                node.applied().jobs.remove(&job);
-                let run = launcher::Run { node: node.id.clone(), job, attempt };
+            for run in jobs {
+                node.applied().jobs.remove(&run.job);
                 let ended = launcher::Status::Ended(launcher::Outcome::Code(0));
                 let _ = node.events.send(launcher::Event::StatusChanged(run, ended)).await;
             }

@@ -90,6 +90,7 @@ pub fn launched_job(
 ) -> LaunchedJob {
     LaunchedJob {
         job: id::job(job),
+        admission: None,
         attempt,
         gpus: gpus.into_iter().collect(),
         state,

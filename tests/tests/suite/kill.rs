@@ -87,11 +87,11 @@ async fn killing_wattle_up_loses_no_job() {
 async fn no_training_continues_after_the_end() {
     let shape = ["--simulated", "1x1:v100"];
     let mut system = System::up(&shape).await;
+    let file = system.folder().join("pid");
     let deaf =
-        "trap '' USR1 TERM; echo $$ > $WATTLE_CHECKPOINT_DIR/pid; while true; do sleep 0.1; done";
-    let submit = ["submit", "--job", "deaf", "--checkpoint-signal", "USR1", "--", "sh", "-c", deaf];
-    assert!(system.wattle(&submit).status.success());
-    let file = system.folder().join("checkpoints/deaf/pid");
+        format!("trap '' USR1 TERM; echo $$ > {}; while true; do sleep 0.1; done", file.display());
+    let submit = ["submit", "--job", "deaf", "--checkpoint-signal", "USR1", "--", "sh", "-c"];
+    assert!(system.wattle(&[&submit[..], &[deaf.as_str()]].concat()).status.success());
     let pid =
         until("it runs", async || std::fs::read_to_string(&file).ok()?.trim().parse::<u32>().ok())
             .await;

@@ -275,6 +275,7 @@ impl Node {
             site: None,
             jobs: vec![LaunchedJob {
                 job: job.clone(),
+                admission: None,
                 attempt: 1,
                 gpus: gpus.to_vec(),
                 state: LaunchState::Running,

@@ -119,8 +119,12 @@ async fn output_of_jobs_outlives_an_interrupted_up() {
 
     let temporary = folder.path().join("tmp");
     let state = temporary.join(&entries(&temporary)[0]);
-    let output = state.join("jobs/talker.n0.log");
-    let read = || std::fs::read_to_string(&output).unwrap_or_default();
+    let is_output = |name: &String| name.starts_with("talker.") && name.ends_with(".n0.log");
+    let read = || {
+        let name = entries(&state.join("jobs")).into_iter().find(is_output);
+        name.and_then(|name| std::fs::read_to_string(state.join("jobs").join(name)).ok())
+            .unwrap_or_default()
+    };
     until("the job has printed", async || read().contains("result 42").then_some(())).await;
     let interrupt = Command::new("kill").args(["-INT", &up.id().to_string()]).status().unwrap();
     assert!(interrupt.success());

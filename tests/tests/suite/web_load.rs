@@ -190,6 +190,7 @@ impl Cluster {
                 let from = Timestamp::from_us(now.as_us() - 60_000_000);
                 let job = |(number, _): (u64, u32)| JobEnergy {
                     job: testkit::job(&job_id(number)),
+                    admission: None,
                     energy_mj: Energy::from_j(12_000),
                     user: Some(format!("user-{}", number % 50)),
                     project: None,

@@ -274,6 +274,7 @@ mod tests {
             energy_mj_gpus: vec![Some(Energy::from_j(joules * 2))],
             jobs: vec![JobEnergy {
                 job: testkit::job(job),
+                admission: None,
                 energy_mj: Energy::from_j(joules),
                 user: None,
                 project: None,

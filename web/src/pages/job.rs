@@ -42,20 +42,6 @@ fn reasons(record: &JobRecord) -> Vec<Value> {
     record.reasons.iter().rev().map(reason).collect()
 }
 
-/// The nodes whose launchers may have output of the job.
-fn log_nodes(record: &JobRecord) -> Vec<String> {
-    let mut nodes: Vec<String> = record
-        .placement
-        .iter()
-        .flat_map(|placement| &placement.shares)
-        .map(|share| share.node.to_string())
-        .chain(record.energy_until_us.keys().map(ToString::to_string))
-        .collect();
-    nodes.sort();
-    nodes.dedup();
-    nodes
-}
-
 /// What needs the full record, the surface and the windows.
 fn details(record: &JobRecord, detail: &Detail) -> Value {
     let prediction = current(record, detail.surface.as_ref());
@@ -82,7 +68,7 @@ fn details(record: &JobRecord, detail: &Detail) -> Value {
         "restart_cost_s": record.restart_cost_ms.map(|ms| rounded(ms as f64 / 1e3, 0)),
         "restarts": record.restart_count(),
         "early_stops": record.early_stops,
-        "log_nodes": log_nodes(record),
+        "log_nodes": record.output_nodes(),
     })
 }
 

@@ -73,6 +73,7 @@ mod tests {
             energy_mj_gpus: vec![Some(Energy::from_j(7_000))],
             jobs: vec![JobEnergy {
                 job: testkit::job(job),
+                admission: None,
                 energy_mj,
                 user: None,
                 project: None,

@@ -9,7 +9,7 @@ use wattle_common::messages::{GridStatus, JobRecord};
 use wattle_common::subject::{Bucket, GRID_STATUS, Reporter, StreamName};
 use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver as _, GpuError};
-use wattle_runtime::bus::{Bus, BusError, Limit, ServerLimits};
+use wattle_runtime::bus::{Bus, BusError, Fill, Limit, ServerLimits};
 use wattle_runtime::clock;
 use wattle_slurm::Level;
 use wattle_slurm::check::{Report as SlurmReport, check};
@@ -190,8 +190,8 @@ async fn stored(bus: &Bus, server: &mut Server, facts: &mut Facts) -> anyhow::Re
             Err(error) if error.limit().is_some() => return Err(error.into()),
             Err(_) => {}
             Ok(bucket_of) => {
-                let share = bucket_of.fill().await.ok();
-                server.fill.extend(share.map(|share| (bucket.token(), share)));
+                let fill = bucket_of.fill().await.ok();
+                server.fill.extend(fill.map(|Fill { share, .. }| (bucket.token(), share)));
             }
         }
     }

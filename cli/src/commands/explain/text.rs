@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use wattle_common::Timestamp;
 use wattle_common::duration::span;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{JobRecord, Prediction, Surface};
+use wattle_common::{AdmissionId, Timestamp};
 
 use wattle_view::alternatives::Work;
 use wattle_view::measured::Measured;
@@ -70,6 +70,11 @@ pub(super) fn describe(
     if !paths.is_empty() {
         lines.push(String::new());
         lines.extend(paths.into_iter().map(|path| format!("output: {path}")));
+    }
+    // Its launchers know the whole path, which is in the job's environment.
+    if record.spec.checkpoint_signal.is_some() && record.attempt > 0 {
+        let folder = AdmissionId::name_of(&record.spec.job, record.admission.as_ref());
+        lines.push(format!("checkpoints: folder {folder} in checkpoint_dir of its nodes"));
     }
     lines.retain(|line| line != "-");
     lines.join("\n")
@@ -364,6 +369,18 @@ mod tests {
 
             output: /var/log/wattle/jobs/t-9.n0.log"#]]
         .assert_eq(&shown(record(JobPhase::Running), Some(&surface())));
+    }
+
+    #[test]
+    fn the_folder_of_checkpoints_is_that_of_the_submission() {
+        let mut record = record(JobPhase::Finished);
+        record.spec.checkpoint_signal = Some("SIGUSR1".to_owned());
+        let admission = AdmissionId::accepted(at(0), 7);
+        let line = format!("\ncheckpoints: folder t-9.{admission} in checkpoint_dir of its nodes");
+        (record.admission, record.attempt) = (Some(admission), 0);
+        assert!(!shown(record.clone(), None).contains("checkpoints"), "it has not started");
+        record.attempt = 1;
+        assert!(shown(record.clone(), None).contains(&line), "{}", shown(record, None));
     }
 
     #[test]

@@ -30,9 +30,9 @@ pub(crate) const KEYS: &str = "keys";
 pub(crate) const NATS: &str = "nats";
 /// Addresses of the metrics: a file for each service, for Prometheus's `file_sd_configs`.
 pub(crate) const METRICS: &str = "metrics";
-/// Output of jobs: files `JOB.NODE.log`.
+/// Output of jobs: files `JOB.ADMISSION.NODE.log`.
 const JOBS: &str = "jobs";
-/// Checkpoints of jobs: one folder for each job.
+/// Checkpoints of jobs: one folder for each submission.
 const CHECKPOINTS: &str = "checkpoints";
 
 /// The state folder. Dropping it removes a temporary one.
@@ -189,7 +189,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 /// Whether a log has a line that its job has printed.
 fn log_has_output(path: &Path, is_replayed: &impl Fn(&str) -> bool) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let Some((job, node)) = log::parse_file_name(&name) else { return true };
+    let Some((job, _, node)) = log::parse_file_name(&name) else { return true };
     let Ok(file) = File::open(path) else { return true };
     let mut lines = BufReader::new(file).split(b'\n').map_while(Result::ok);
     !is_replayed(job.as_str())

@@ -56,6 +56,7 @@ fn requests_and_job_records() {
     check("reply-refused", &Reply::Refused { error: "requests 9 GPUs, the cluster has 8".into() });
     let record = JobRecord {
         spec: spec(),
+        admission: None,
         submission: None,
         user_proven: false,
         generation: 0,
@@ -64,6 +65,7 @@ fn requests_and_job_records() {
         attempt: 1,
         attempts_prevented: 0,
         placement: Some(Placement { shares: vec![share()] }),
+        ran_on: [].into(),
         setting: GpuSetting::DEFAULT,
         started_at_us: Some(at(2)),
         gpu_time_ms: None,
@@ -113,6 +115,9 @@ fn requests_and_job_records() {
     };
     check("job-record-limit", &failed);
     check("job-record-submission", &JobRecord { submission, ..record.clone() });
+    let ran_on = [node()].into();
+    let admitted = JobRecord { admission: admission(), ran_on, ..record.clone() };
+    check("job-record-admission", &admitted);
     let clock_mhz_max = Some(Frequency::from_mhz(1_080));
     let setting = GpuSetting { clock_mhz_max, ..GpuSetting::DEFAULT };
     check("job-record-set", &JobRecord { setting, ..record.clone() });

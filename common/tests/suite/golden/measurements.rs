@@ -43,6 +43,7 @@ fn job_measurements() {
         "job-progressed",
         &JobProgressed {
             job: job("train-7"),
+            admission: None,
             node: node(),
             attempt: 1,
             at_us: at(120),
@@ -63,6 +64,7 @@ fn job_measurements() {
             energy_mj_host: Energy::from_j(4_320),
             jobs: vec![JobEnergy {
                 job: job("train-7"),
+                admission: None,
                 energy_mj: Energy::from_j(9_000),
                 user: None,
                 project: None,
@@ -104,6 +106,7 @@ fn job_measurements() {
     );
     let part = JobEnergy {
         job: job("train-7"),
+        admission: None,
         energy_mj,
         user: user.clone(),
         project: Some(ProjectId::new("nlp").unwrap()),
@@ -117,8 +120,21 @@ fn job_measurements() {
             until_us: at(120),
             energy_mj_gpus: vec![Some(Energy::from_j(11_400))],
             energy_mj_host: Energy::from_j(4_320),
-            jobs: vec![part],
+            jobs: vec![part.clone()],
             unknown: vec![unknown],
+        },
+    );
+    let admitted = JobEnergy { admission: admission(), ..part.clone() };
+    check(
+        "ledger-entry-admission",
+        &LedgerEntry {
+            node: node(),
+            from_us: at(60),
+            until_us: at(120),
+            energy_mj_gpus: vec![Some(Energy::from_j(11_400))],
+            energy_mj_host: Energy::from_j(4_320),
+            jobs: vec![admitted],
+            unknown: vec![],
         },
     );
     check(
@@ -131,6 +147,7 @@ fn job_measurements() {
             energy_mj_host: Energy::from_j(4_320),
             jobs: vec![JobEnergy {
                 job: job("train-7"),
+                admission: None,
                 energy_mj,
                 user,
                 project: None,
@@ -155,6 +172,7 @@ fn job_measurements() {
             energy_mj_host: Energy::from_j(4_320),
             jobs: vec![JobEnergy {
                 job: job("train-7"),
+                admission: None,
                 energy_mj,
                 user: None,
                 project: None,

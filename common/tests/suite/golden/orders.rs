@@ -16,6 +16,7 @@ fn desired() {
         }],
         jobs: vec![DesiredJob {
             job: job("train-7"),
+            admission: None,
             user: Some("ada".into()),
             attempt: 1,
             gpus: vec![0, 1],
@@ -31,6 +32,9 @@ fn desired() {
         sleep: None,
     };
     check("node-desired", &desired);
+    let mut admitted = desired.clone();
+    admitted.jobs[0].admission = admission();
+    check("node-desired-admission", &admitted);
     let sleep = Some(NodeSleep { state: SleepState::EnteringSleep, since_us: at(1) });
     check("node-desired-sleep", &NodeDesired { jobs: vec![], gpus: vec![], sleep, ..desired });
 }

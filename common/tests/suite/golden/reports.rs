@@ -6,6 +6,7 @@ use super::*;
 fn actual() {
     let launched = |id: &str, state| LaunchedJob {
         job: job(id),
+        admission: None,
         attempt: 1,
         gpus: vec![0, 1],
         state,
@@ -31,6 +32,8 @@ fn actual() {
         launched("e", LaunchState::refused("python4: no such program".into())),
     ];
     check("launch-report", &report(jobs));
+    let admitted = LaunchedJob { admission: admission(), ..launched("a", LaunchState::Running) };
+    check("launch-report-admission", &report(vec![admitted]));
     let limited = |limit| LaunchState::Exited { code: 137, limit: Some(limit) };
     let jobs = vec![
         launched("a", limited(ReachedLimit::MemoryMib(65_536))),

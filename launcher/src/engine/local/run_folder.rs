@@ -1,7 +1,7 @@
 //! The files of one run, which outlive the launcher.
 //!
-//! `<state_dir>/jobs/<job>/<attempt>/` holds small JSON files, written in this order. Each is
-//! complete or absent.
+//! `<state_dir>/jobs/<job>.<admission>/<attempt>/` holds small JSON files, written in this order. Each is
+//! complete or absent. A submission that an earlier version accepted or started has the folder `<job>`.
 //!
 //! | file | written by | meaning |
 //! |---|---|---|
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use wattle_common::{JobId, Timestamp};
+use wattle_common::{AdmissionId, Timestamp, id};
 use wattle_runtime::files::{self, Access};
 
 use super::cgroup::Cgroups;
@@ -84,7 +84,8 @@ impl RunFolder {
     /// The folder of `run`, which need not exist.
     #[must_use]
     pub fn of(state_dir: &Path, run: &Run) -> Self {
-        Self(jobs_dir(state_dir).join(run.job.as_str()).join(run.attempt.to_string()))
+        let submission = AdmissionId::name_of(&run.job, run.admission.as_ref());
+        Self(jobs_dir(state_dir).join(submission).join(run.attempt.to_string()))
     }
     /// The folder at `path`.
     #[must_use]
@@ -190,7 +191,7 @@ impl RunFolder {
     pub fn end(&self) -> Result<Option<End>, StateError> {
         self.read(END)
     }
-    /// Removes the folder, and the job's folder if this was its last run.
+    /// Removes the folder, and the submission's folder if this was its last run.
     ///
     /// # Errors
     /// Where it cannot be removed.
@@ -302,7 +303,7 @@ pub fn find_all(
     json_file::create_folder(&jobs)?;
     let (mut found, mut errors) = (Vec::new(), Vec::new());
     for job in names(&jobs)? {
-        if JobId::new(&job).is_err() {
+        if job.split('.').count() > 2 || job.split('.').any(|part| id::check(part).is_err()) {
             continue;
         }
         for attempt in names(&jobs.join(&job))? {

@@ -5,9 +5,7 @@
 //! and records the end when no process of the job is left: once `end.json` exists, the GPUs are free.
 //! It must not decide anything and must not use the bus.
 
-use std::fs::DirBuilder;
 use std::io::{self, Read as _};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -24,6 +22,7 @@ use super::account::{Account, AccountError};
 use super::cgroup::{Cgroup, CgroupError, Cgroups};
 use super::ending::kill_descendants;
 use super::job_output::{self, Copying, JobOutput};
+use super::ownership::{self, OwnershipError};
 use super::process::{self, Identity, Signal};
 use super::program;
 use super::run_folder::{Claim, End, RunFolder, Started};
@@ -80,6 +79,8 @@ pub fn run(dir: PathBuf) -> Result<(), StateError> {
         Ok((child, copying)) => (follow(&folder, &spec, &child, cgroup.as_ref()), Some(copying)),
     };
     let are_ended = end_processes(cgroup.as_ref());
+    // A log that was not opened may belong to another account.
+    let has_log = copying.is_some();
     if let Some(copying) = copying {
         copying.finish();
     }
@@ -89,7 +90,7 @@ pub fn run(dir: PathBuf) -> Result<(), StateError> {
     if let Outcome::Limited { limit, .. } = &outcome {
         let _ = job_output::append(Path::new(&spec.log_path), &log::note(limit));
     }
-    if !are_ended {
+    if !are_ended && has_log {
         let note =
             "some of its processes do not end: they hang in the kernel, or are another user's";
         let _ = job_output::append(Path::new(&spec.log_path), &log::note(&note));
@@ -187,8 +188,8 @@ enum StartError {
     Account(#[from] AccountError),
     #[error("it cannot be limited")]
     Cgroup(#[from] CgroupError),
-    #[error("cannot create the checkpoint folder {}", path.display())]
-    CheckpointDir { path: PathBuf, source: io::Error },
+    #[error("its checkpoint folder or log cannot be used")]
+    Ownership(#[from] OwnershipError),
     #[error("cannot open the log {path}")]
     Log { path: String, source: io::Error },
     #[error("cannot start a process for it")]
@@ -203,9 +204,8 @@ impl StartFault for StartError {
         match self {
             Self::Account(error) => error.node_fault(),
             Self::Cgroup(error) => error.node_fault(),
-            Self::CheckpointDir { source, .. } | Self::Log { source, .. } => {
-                kind_of_jobs_file(source)
-            }
+            Self::Ownership(error) => error.node_fault(),
+            Self::Log { source, .. } => kind_of_jobs_file(source),
             Self::Spawn(source) => Some(kind_of(source)),
             Self::Program(Outcome::Prevented(fault)) => Some(fault.kind),
             Self::Program(_) => None,
@@ -215,6 +215,7 @@ impl StartFault for StartError {
     fn outcome(&self) -> Outcome {
         match (self, self.node_fault()) {
             (Self::Program(outcome), _) => outcome.clone(),
+            (Self::Ownership(OwnershipError::Foreign { .. }), _) => Outcome::Foreign(chain(self)),
             (error, Some(kind)) => Outcome::Prevented(Fault { kind, error: chain(error) }),
             (error, None) => Outcome::Refused(chain(error)),
         }
@@ -229,14 +230,10 @@ fn start(
 ) -> Result<(Child, Copying), StartError> {
     let account = Account::of(spec)?;
     cgroup.map_or(Ok(()), Cgroup::create)?;
-    let own = |path: &Path| account.as_ref().map_or(Ok(()), |account| account.own(path));
-    let checkpoints = Path::new(&spec.checkpoint_dir);
-    create_own_folder(checkpoints)
-        .and_then(|()| own(checkpoints))
-        .map_err(|source| StartError::CheckpointDir { path: checkpoints.to_owned(), source })?;
+    ownership::folder(Path::new(&spec.checkpoint_dir), account.as_ref())?;
+    ownership::file(Path::new(&spec.log_path), account.as_ref())?;
     let log_error = |source| StartError::Log { path: spec.log_path.clone(), source };
     let output = open_log(spec).map_err(log_error)?;
-    own(Path::new(&spec.log_path)).map_err(log_error)?;
 
     let (written, stdout) = io::pipe().map_err(StartError::Spawn)?;
     let (mut reported, report) = io::pipe().map_err(StartError::Spawn)?;
@@ -264,17 +261,6 @@ fn start(
         ));
     }
     Ok((child, output.copy_from(written)))
-}
-
-/// Creates a folder that only its owner can read, below folders that any user can pass through.
-fn create_own_folder(path: &Path) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        DirBuilder::new().recursive(true).mode(0o711).create(parent)?;
-    }
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        created => created,
-    }
 }
 
 /// The time in UTC to the second.

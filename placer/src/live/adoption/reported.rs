@@ -1,8 +1,8 @@
 //! The newest attempt of a job, as its nodes report it.
 
-use wattle_common::Timestamp;
 use wattle_common::job::NodeShare;
 use wattle_common::messages::{LaunchReport, LaunchState, LaunchedJob};
+use wattle_common::{AdmissionId, Timestamp};
 
 use crate::live::lifecycle::exit_reason;
 
@@ -13,9 +13,10 @@ pub(in crate::live) struct RankRun {
     state: LaunchState,
 }
 
-/// The newest attempt of a job.
+/// The newest attempt of the newest submission of a job.
 #[derive(Default)]
 pub(in crate::live) struct Newest {
+    pub(in crate::live) admission: Option<AdmissionId>,
     pub(in crate::live) attempt: u32,
     pub(in crate::live) since: Timestamp,
     pub(in crate::live) runs: Vec<RankRun>,
@@ -42,12 +43,13 @@ fn is_live(run: &LaunchedJob) -> bool {
 impl Newest {
     /// Adds a run of a node's report.
     pub(in crate::live) fn add(&mut self, run: &LaunchedJob, report: &LaunchReport) {
-        if run.attempt < self.attempt {
+        let (new, known) = ((&run.admission, run.attempt), (&self.admission, self.attempt));
+        if new < known && !self.runs.is_empty() {
             return;
         }
-        if run.attempt > self.attempt || self.runs.is_empty() {
+        if new > known || self.runs.is_empty() {
             let (attempt, since) = (run.attempt, run.since_us.min(report.at_us));
-            *self = Self { attempt, since, ..Self::default() };
+            *self = Self { admission: run.admission.clone(), attempt, since, ..Self::default() };
         }
         self.is_shared |= report.jobs.iter().any(|other| {
             is_live(other)

@@ -181,6 +181,7 @@ fn jobs_of(node: &NodeId, records: &JobRecords) -> Vec<DesiredJob> {
         for (rank, share) in (0u32..).zip(&placement.shares).filter(|(_, s)| s.node == *node) {
             jobs.push(DesiredJob {
                 job: job.clone(),
+                admission: record.admission.clone(),
                 user: record.spec.user.clone(),
                 attempt: record.attempt,
                 gpus: share.gpus.clone(),

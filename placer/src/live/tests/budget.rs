@@ -236,6 +236,7 @@ fn the_baseline_of_a_busy_cluster_is_unknown_until_a_gpu_is_idle() {
         let energy_mj = Power::from_w(attributed).over(span);
         metered.jobs.push(JobEnergy {
             job: wattle_testkit::job("a"),
+            admission: None,
             energy_mj,
             user: None,
             project: None,

@@ -35,7 +35,8 @@ fn event(world: &World, kind: u8, n: &[u64; 5], count: usize) -> Event {
             (spec.memory_mib_max, spec.max_slowdown_permille) = (Some(n[0]), Some(small(n[2])));
             let submit =
                 wattle_common::messages::SubmitJob { spec, submission: None, user_proven: false };
-            Event::Submitted(1 << 40, Box::new(submit))
+            let admission = wattle_common::AdmissionId::accepted(at(n[2]), n[0]);
+            Event::Submitted(1 << 40, admission, Box::new(submit))
         }
         1 => {
             let budget = Budget {
@@ -63,6 +64,7 @@ fn event(world: &World, kind: u8, n: &[u64; 5], count: usize) -> Event {
             entry.jobs = vec![
                 JobEnergy {
                     job: kit::job("a"),
+                    admission: None,
                     energy_mj,
                     user: None,
                     project: None,
@@ -87,6 +89,7 @@ fn event(world: &World, kind: u8, n: &[u64; 5], count: usize) -> Event {
             (launch.at_us, launch.observed_generation) = (at(n[0]), n[1]);
             let run = LaunchedJob {
                 job: kit::job("a"),
+                admission: None,
                 attempt: small(n[2]),
                 gpus: vec![small(n[3]); count],
                 state: LaunchState::Running,
@@ -107,6 +110,7 @@ fn event(world: &World, kind: u8, n: &[u64; 5], count: usize) -> Event {
         }
         _ => Event::Progressed(JobProgressed {
             job: kit::job("a"),
+            admission: None,
             node: kit::node("n0"),
             attempt: 1,
             at_us: at(n[0]),

@@ -183,6 +183,7 @@ fn a_progress_report(rng: &mut Stream, world: &World, job: &JobId) -> Option<Job
     let node: NodeId = share.node.clone();
     Some(JobProgressed {
         job: job.clone(),
+        admission: None,
         node,
         attempt: record.attempt - u32::from(one_in(rng, 5) && record.attempt > 0),
         at_us: world.now,

@@ -11,6 +11,7 @@ fn entry(from: Timestamp, seconds: u64, joules: u64) -> LedgerEntry {
     LedgerEntry {
         jobs: vec![JobEnergy {
             job: job_id("a"),
+            admission: None,
             energy_mj: Energy::from_j(joules),
             user: None,
             project: None,

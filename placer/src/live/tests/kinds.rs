@@ -133,6 +133,7 @@ fn the_work_history_persists_across_a_restart() {
     world.pass(3);
     world.deliver(Event::Progressed(JobProgressed {
         job: job_id("a"),
+        admission: None,
         node: NodeId::new("n0").unwrap(),
         attempt: 1,
         at_us: world.now,

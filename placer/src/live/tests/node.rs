@@ -5,10 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wattle_common::messages::{
-    AppliedGpu, GpuCondition, GpuConditionKind, GpuHealth, LaunchReport, LaunchState, LaunchedJob,
-    NodeDesired, NodeFault, NodeFaultKind, PowerReport, SiteNode, SleepResult, SleepState,
+    AppliedGpu, DesiredJob, GpuCondition, GpuConditionKind, GpuHealth, LaunchReport, LaunchState,
+    LaunchedJob, NodeDesired, NodeFault, NodeFaultKind, PowerReport, SiteNode, SleepResult,
+    SleepState,
 };
-use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
+use wattle_common::{AdmissionId, Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
+
+/// A run's job, submission and attempt.
+pub(super) type RunKey = (JobId, Option<AdmissionId>, u32);
 
 pub(super) struct Node {
     pub(super) id: NodeId,
@@ -45,7 +49,7 @@ pub(super) struct Node {
     pub(super) reads_older_order: bool,
     /// Whether ends that no order names are reported.
     pub(super) keeps_ends: bool,
-    pub(super) runs: BTreeMap<(JobId, u32), LaunchedJob>,
+    pub(super) runs: BTreeMap<RunKey, LaunchedJob>,
     pub(super) sleep: SimulatedSleep,
 }
 
@@ -173,7 +177,8 @@ impl Node {
     pub(super) fn launch(&self, now: Timestamp) -> LaunchReport {
         let named = |run: &LaunchedJob| {
             let mut jobs = self.seen.iter().flat_map(|seen| &seen.jobs);
-            jobs.any(|job| job.job == run.job && job.attempt == run.attempt)
+            let of = |job: &DesiredJob| (job.job == run.job) && (job.admission == run.admission);
+            jobs.any(|job| of(job) && job.attempt == run.attempt)
         };
         LaunchReport {
             instance: format!("process {}", self.instance),

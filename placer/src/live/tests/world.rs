@@ -11,11 +11,11 @@ use std::time::Duration;
 use wattle_common::Machine;
 use wattle_common::job::{JobSpec, Sharing};
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, GpuConditionKind, JobRecord,
-    LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport, Reply, SleepState,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, DesiredJob, GpuConditionKind,
+    JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport, Reply, SleepState,
     StoreRestored, SubmitJob,
 };
-use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
+use wattle_common::{AdmissionId, GpuIndex, JobId, NodeId, Timestamp};
 
 mod faults;
 mod records;
@@ -24,7 +24,7 @@ use crate::Config;
 use crate::accounts::rules::AccountRules;
 use crate::live::site_jobs::placed_by_site;
 use crate::live::tests::fault_injection::Faults;
-use crate::live::tests::node::{Node, SimulatedSleep, is_live};
+use crate::live::tests::node::{Node, RunKey, SimulatedSleep, is_live};
 use crate::live::{Action, Event, PersistedState, Placer};
 use crate::policies::{Fifo, Policy};
 
@@ -33,6 +33,11 @@ const WAKES_IN: Duration = Duration::from_secs(20);
 
 /// Run time of every job, s.
 const WORK: u32 = 6;
+
+/// The run that an order names.
+fn key_of(job: &DesiredJob) -> RunKey {
+    (job.job.clone(), job.admission.clone(), job.attempt)
+}
 
 enum Request {
     Submit(Box<SubmitJob>),
@@ -48,7 +53,7 @@ pub(super) struct World {
     pub(super) orders: BTreeMap<NodeId, NodeDesired>,
     nodes: Vec<Node>,
     work: BTreeMap<JobId, u32>,
-    started: BTreeSet<(JobId, u32, NodeId)>,
+    started: BTreeSet<(RunKey, NodeId)>,
     requests: BTreeMap<u64, (Request, Option<Reply>)>,
     requests_sent: u64,
     pub(super) writes: usize,
@@ -206,7 +211,10 @@ impl World {
     }
     fn send(&mut self, number: u64) {
         let event = match &self.requests[&number].0 {
-            Request::Submit(submit) => Event::Submitted(number, submit.clone()),
+            Request::Submit(submit) => {
+                let admission = AdmissionId::accepted(self.placer_now(), number);
+                Event::Submitted(number, admission, submit.clone())
+            }
             Request::Cancel(job) => Event::Cancelled(number, CancelJob { job: job.clone() }),
         };
         self.deliver(event);
@@ -242,7 +250,8 @@ impl World {
     }
     pub(super) fn is_live(&self, node: &str, job: &str, attempt: u32) -> bool {
         let node = self.nodes.iter().find(|known| known.id.as_str() == node).unwrap();
-        node.runs.get(&(JobId::new(job).unwrap(), attempt)).is_some_and(is_live)
+        let is_of = |run: &&LaunchedJob| run.job.as_str() == job && run.attempt == attempt;
+        node.runs.values().filter(is_of).any(is_live)
     }
     pub(super) fn idle(&self) -> bool {
         !self.nodes.iter().any(|node| node.runs.values().any(is_live))
@@ -311,7 +320,9 @@ impl World {
                     self.log.push(format!("{} {}", record.spec.job, record.phase));
                     let last = self.jobs.insert(record.spec.job.clone(), *record.clone());
                     if let Some(last) = last {
-                        assert!(last.attempt <= record.attempt, "attempt numbers never decrease");
+                        let is_other = last.admission < record.admission;
+                        let grows = is_other || last.attempt <= record.attempt;
+                        assert!(grows, "attempt numbers never decrease");
                         // The energy of an ended job still grows with the ledger.
                         let ended = JobRecord {
                             energy_mj: record.energy_mj,
@@ -319,7 +330,7 @@ impl World {
                             compared: record.compared,
                             ..last.clone()
                         };
-                        let same = !last.phase.is_final() || ended == *record;
+                        let same = is_other || !last.phase.is_final() || ended == *record;
                         assert!(same, "{} ended twice", record.spec.job);
                     }
                 }
@@ -416,7 +427,7 @@ impl World {
         if self.long {
             return;
         }
-        let running: BTreeSet<(JobId, u32)> = self
+        let running: BTreeSet<RunKey> = self
             .nodes
             .iter()
             .flat_map(|node| &node.runs)
@@ -462,8 +473,8 @@ impl World {
             node.reads_older_order = false;
             node.seen = Some(desired.clone());
             node.fall_asleep(&desired);
-            for ((job, attempt), run) in &mut node.runs {
-                let named = desired.jobs.iter().find(|j| j.job == *job && j.attempt == *attempt);
+            for (key, run) in &mut node.runs {
+                let named = desired.jobs.iter().find(|job| key == &key_of(job));
                 let continues = named.is_none() && node.site.is_some();
                 if named.is_none_or(|named| named.stop) && is_live(run) && !continues {
                     // Writing the checkpoint takes one second, or several with transport faults.
@@ -477,9 +488,9 @@ impl World {
                 }
             }
             for job in &desired.jobs {
-                let key = (job.job.clone(), job.attempt);
+                let key = key_of(job);
                 let older_lives =
-                    node.runs.iter().any(|((id, _), run)| *id == job.job && is_live(run));
+                    node.runs.iter().any(|((id, ..), run)| *id == job.job && is_live(run));
                 let by_site = placed_by_site(&self.jobs[&job.job].spec);
                 if node.runs.contains_key(&key) || older_lives || by_site {
                     continue;
@@ -491,8 +502,7 @@ impl World {
                 } else if node.is_broken {
                     node.prevent(self.now)
                 } else {
-                    let first =
-                        self.started.insert((job.job.clone(), job.attempt, node.id.clone()));
+                    let first = self.started.insert((key.clone(), node.id.clone()));
                     assert!(first, "{} attempt {} starts twice", job.job, job.attempt);
                     LaunchState::Running
                 };
@@ -500,6 +510,7 @@ impl World {
                     key,
                     LaunchedJob {
                         job: job.job.clone(),
+                        admission: job.admission.clone(),
                         attempt: job.attempt,
                         gpus: job.gpus.clone(),
                         state,
@@ -517,14 +528,16 @@ impl World {
         let mut attempts: BTreeMap<&JobId, u32> = BTreeMap::new();
         for node in self.nodes.iter().filter(|node| !node.cut_off) {
             let mut tenants: Vec<Vec<&JobId>> = vec![Vec::new(); node.gpus as usize];
-            for ((job, attempt), run) in node.runs.iter().filter(|(_, run)| is_live(run)) {
+            for ((job, admission, attempt), run) in node.runs.iter().filter(|(_, run)| is_live(run))
+            {
                 // A reconnected node may still be stopping an attempt that has been placed again, or has not
                 // read the order that stops it.
                 let order = self.orders.get(&node.id).filter(|order| {
                     node.seen.as_ref().is_some_and(|seen| seen.generation < order.generation)
                 });
                 let is_undone = order.is_some_and(|order| {
-                    order.jobs.iter().all(|named| named.job != *job || named.attempt != *attempt)
+                    let key = (job.clone(), admission.clone(), *attempt);
+                    order.jobs.iter().all(|named| key_of(named) != key)
                 });
                 if run.state == LaunchState::Running && !is_undone {
                     let other = attempts.insert(job, *attempt);

@@ -289,6 +289,7 @@ impl Node {
         let gpus = |job: &Job| job.gpus.iter().map(|gpu| *gpu as u32).collect::<Vec<_>>();
         let launched = self.jobs.iter().map(|(id, job)| LaunchedJob {
             job: id.clone(),
+            admission: None,
             attempt: job.attempt,
             gpus: gpus(job),
             state: LaunchState::Running,

@@ -159,6 +159,7 @@ impl Node {
         self.launches += 1;
         let jobs = self.jobs.iter().map(|(job, (pid, gpus))| LaunchedJob {
             job: job.clone(),
+            admission: None,
             attempt: 1,
             gpus: gpus.clone(),
             state: LaunchState::Running,

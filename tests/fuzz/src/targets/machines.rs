@@ -180,9 +180,12 @@ fn placer(lines: &[Line]) {
     };
     let policy = || wattle_placer::policy("wattle").expect("a policy");
     let gpus = || (0..2).map(|gpu| kit::applied_gpu(gpu, "v100"));
-    let event = |line: &Line, _: Timestamp| {
+    let event = |line: &Line, now: Timestamp| {
         Some(match line {
-            Line::Submit(message) => Event::Submitted(1, Box::new(message.clone())),
+            Line::Submit(message) => {
+                let admission = wattle_common::AdmissionId::accepted(now, 1);
+                Event::Submitted(1, admission, Box::new(message.clone()))
+            }
             Line::Cancel(message) => Event::Cancelled(2, message.clone()),
             Line::SetBudget(message) => Event::BudgetSet(3, Box::new(message.clone())),
             Line::Ledger(entry) => Event::EnergyMetered(Box::new(entry.clone())),

@@ -157,6 +157,13 @@ async fn job_runs_under_permissions_and_belongs_to_its_owner() {
     let output = site.wattle_as("user-ada", &["explain", "train"]);
     assert!(output.status.success(), "{}", error_of(&output));
 
+    // The owner reads the output of a job that fails at once, before an entry of the ledger names its node.
+    let failing = ["submit", "--wait", "--job", "short", "--", "sh", "-c", "echo boom; exit 3"];
+    let output = site.wattle_as("user-ada", &failing);
+    assert_eq!(output.status.code(), Some(3), "{}", error_of(&output));
+    let output = site.wattle_as("user-ada", &["logs", "short"]);
+    assert!(text_of(&output).contains("\nboom\n"), "{} {}", text_of(&output), error_of(&output));
+
     // Surfaces, windows and the ledger flow as well, and the operator reads them.
     until("the predictor's surface is used", async || {
         let output = site.wattle_as("operator-olga", &["predictors", "--json"]);

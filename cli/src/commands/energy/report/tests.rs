@@ -12,6 +12,7 @@ fn accounts() -> Accounts {
     let j = Energy::from_j;
     let part = |job: &str, joules, user: Option<&str>| JobEnergy {
         job: testkit::job(job),
+        admission: None,
         energy_mj: j(joules),
         user: user.map(str::to_owned),
         project: user.and_then(|user| (user == "ada").then(|| ProjectId::new("nlp").unwrap())),

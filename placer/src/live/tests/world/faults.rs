@@ -51,8 +51,11 @@ impl World {
     ) {
         let job = JobId::new(job).unwrap();
         let since_us = self.now;
+        // The service of the site's scheduler has the admission from the record.
+        let admission = self.jobs.get(&job).and_then(|record| record.admission.clone());
         let run = LaunchedJob {
             job: job.clone(),
+            admission: admission.clone(),
             attempt,
             gpus: gpus.to_vec(),
             state,
@@ -60,7 +63,7 @@ impl World {
             since_us,
             log_path: format!("/home/{job}.out"),
         };
-        self.node_mut(node).runs.insert((job, attempt), run);
+        self.node_mut(node).runs.insert((job, admission, attempt), run);
         self.report();
     }
     /// These GPUs have not been read yet.
@@ -205,7 +208,7 @@ impl World {
     }
     /// A node's launcher no longer knows a job's ended runs.
     pub(in crate::live::tests) fn forget_run(&mut self, node: &str, job: &str) {
-        self.node_mut(node).runs.retain(|(known, _), _| known.as_str() != job);
+        self.node_mut(node).runs.retain(|(known, ..), _| known.as_str() != job);
     }
     /// The message bus is unavailable for some seconds.
     pub(in crate::live::tests) fn bus_outage(&mut self, seconds: u64) {

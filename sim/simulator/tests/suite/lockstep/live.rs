@@ -8,7 +8,7 @@ use wattle_common::messages::{
     JobProgressed, JobRecord, LaunchState, LaunchedJob, LedgerEntry, NodeDesired, SetBudget,
     SubmitJob,
 };
-use wattle_common::{Energy, JobId, Machine, NodeId, Power, Timestamp};
+use wattle_common::{AdmissionId, Energy, JobId, Machine, NodeId, Power, Timestamp};
 use wattle_placer::state::gpu_set::bits;
 use wattle_placer::{Action, Config, Event, GpuSet, PersistedState, Placer, Progress};
 use wattle_simulator::{Recording, RunOptions, Scenario, SimJob};
@@ -299,6 +299,7 @@ impl<'r> Live<'r> {
             now,
             Event::Submitted(
                 self.requests,
+                AdmissionId::accepted(now, self.requests),
                 Box::new(SubmitJob { spec, submission: None, user_proven: false }),
             ),
         );
@@ -337,6 +338,7 @@ impl<'r> Live<'r> {
         };
         let message = JobProgressed {
             job: job.clone(),
+            admission: None,
             node: share.node.clone(),
             attempt: record.attempt,
             at_us: progress.at,
