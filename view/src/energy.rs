@@ -386,7 +386,7 @@ mod tests {
             let jobs: Energy = accounts.jobs.values().copied().sum();
             let nodes: Energy = accounts.nodes.values().map(Uses::total).sum();
             let days: Energy = accounts.days.values().map(Uses::total).sum();
-            let users: Energy = accounts.by_owner(|_| None).values().map(|(energy, _)| *energy).sum();
+            let users: Energy = accounts.by_owner(|_| None).values().filter_map(|owner| owner.energy).sum();
             prop_assert_eq!(jobs, accounts.all.jobs);
             prop_assert_eq!(users, jobs);
             prop_assert_eq!(jobs + accounts.all.idle + accounts.all.unknown + accounts.all.hosts, nodes);
