@@ -49,7 +49,7 @@ pub(super) fn row(record: &JobRecord, model: &Model, now: Now) -> Value {
         "done": view.done.map(|done| rounded(done, 3)),
         "end_s": end,
         "rest_s": view.rest().filter(|_| !view.is_running()).map(|rest| rounded(rest.as_secs_f64(), 0)),
-        "ran_s": view.ran(now.at).filter(|_| record.phase.is_final()).map(|ran| rounded(ran.as_secs_f64(), 0)),
+        "ran_s": view.ran().filter(|_| record.phase.is_final()).map(|ran| rounded(ran.as_secs_f64(), 0)),
         "submitted_s": seconds(spec.submitted_at_us),
         "started_s": record.started_at_us.map(seconds),
         "ended_s": record.ended_at_us.map(seconds),
