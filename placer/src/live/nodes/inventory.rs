@@ -303,6 +303,7 @@ impl Nodes {
                 let placed = record.placement.iter().flat_map(|placement| &placement.shares);
                 record.phase.has_gpus()
                     && record.attempt == launched.attempt
+                    && record.has_run(launched)
                     && placed.into_iter().any(|share| share.node == *node)
             });
             if lives && !ordered {

@@ -207,7 +207,10 @@ impl Nodes {
             // The site's scheduler starts the jobs that it places.
             record.is_some_and(|record| {
                 record.phase == JobPhase::Starting && !placed_by_site(&record.spec)
-            }) && !ordered.any(|last| last.job == job.job && last.attempt == job.attempt)
+            }) && !ordered.any(|last| {
+                (&last.job, &last.admission, last.attempt)
+                    == (&job.job, &job.admission, job.attempt)
+            })
         };
         let all = jobs.len();
         let others: Vec<DesiredJob> = jobs.into_iter().filter(|job| !starts(job)).collect();
