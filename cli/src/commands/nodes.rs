@@ -449,7 +449,7 @@ pub(crate) mod tests {
         faulty.launcher.as_mut().unwrap().fault = Some(fault);
         let shown = faults(&faulty, at(100), 1);
         assert!(
-            shown[0].starts_with("n0: it cannot start jobs for 1:00: cannot write to"),
+            shown[0].starts_with("n0: it cannot start jobs for 60 s: cannot write to"),
             "{shown:?}"
         );
         assert!(shown[0].contains("free the disk"), "{shown:?}");

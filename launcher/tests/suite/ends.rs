@@ -54,7 +54,7 @@ async fn leaves_none(stop: &[StopStage], restarts: bool, expected: Outcome) {
     node.pid("leaves", "pid").await;
     let folder = node.config.checkpoint_dir.join("leaves");
     let beats = || fs::metadata(folder.join("beats")).map_or(0, |beats| beats.len());
-    until(HANG, async || (beats() > 500).then_some(())).await.expect("the chains run");
+    until(HANG, async || (beats() > 120).then_some(())).await.expect("the chains run");
     if restarts {
         node = node.restart().await;
     }
