@@ -149,6 +149,6 @@ mod tests {
             error.contains("occupy 40.0 MiB of the 40.0 MiB that one user may have"),
             "{error}"
         );
-        assert!(USER_SHARE < FORGET_ABOVE, "others have room before ended jobs are forgotten");
+        const { assert!(USER_SHARE < FORGET_ABOVE, "others have room before ended jobs are forgotten") };
     }
 }
