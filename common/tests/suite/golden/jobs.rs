@@ -79,6 +79,7 @@ fn requests_and_job_records() {
         steps_total: Some(36_000),
         step_at_us: None,
         steps_per_s: None,
+        unmetered_ms: 0,
         energy_mj: None,
         energy_until_us: [].into(),
         compared: None,
