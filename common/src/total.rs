@@ -42,7 +42,7 @@ impl<T: Copy + AddAssign> Total<T> {
         self.incomplete += usize::from(part.is_some());
     }
 
-    /// The sum of what is known; `None`: no part has a reading.
+    /// The sum of the parts with a reading; `None`: no part has a reading.
     #[must_use]
     pub const fn known(&self) -> Option<T> {
         self.sum
@@ -109,7 +109,7 @@ mod tests {
     }
 
     proptest! {
-        /// A sum that lacks a part says so, whatever the parts.
+        /// A sum that lacks a part states it, whatever the parts.
         #[test]
         fn no_part_is_missing_without_a_word(parts in prop::collection::vec(prop::option::of(0u64..1_000), 0..12)) {
             let total: Total<Energy> = parts.iter().map(|mj| mj.map(Energy::from_mj)).collect();

@@ -38,7 +38,7 @@ pub struct NvmlDriver {
     library: PathBuf,
     /// Driver timestamp of the newest process sample already read, per GPU.
     newest_sample_us: BTreeMap<GpuIndex, u64>,
-    /// What is known of a GPU for its readings.
+    /// The properties of a GPU that its readings need.
     traits: BTreeMap<GpuIndex, Traits>,
 }
 

@@ -284,7 +284,7 @@ impl GpuTracker {
             Some(Owner::Tenants(owned)) => (Some(owned), None),
             Some(Owner::Unknown(mut unknown)) => {
                 if unknown.cause == UnknownCause::NoMeter {
-                    // Who draws it is known.
+                    // The process that draws it is known.
                     unknown.jobs = tenants.iter().filter_map(|tenant| tenant.job.clone()).collect();
                 }
                 (None, Some(unknown))

@@ -109,7 +109,7 @@ async fn unknown_and_reserved_users_are_refused() {
     assert_eq!((outcome, output.trim()), (Outcome::Code(0), UNPRIVILEGED));
 }
 
-/// What another account owns is neither read nor changed, whoever has the id of the job.
+/// What another account owns is neither read nor changed, whichever account has the id of the job.
 #[tokio::test]
 async fn folders_and_logs_of_another_account_are_refused() {
     if !is_root() {

@@ -34,7 +34,7 @@ impl Key {
     }
 }
 
-/// What is known of the budget and the aim at one instant.
+/// Budget and aim at one instant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen<'a> {
     pub(super) now: Timestamp,

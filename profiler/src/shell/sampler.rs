@@ -95,7 +95,7 @@ fn jittered(at: Timestamp, every: Duration, unit: f64) -> Timestamp {
     Timestamp::from_us(early) + scaled(quarter, 2.0 * unit)
 }
 
-/// What is known of a GPU.
+/// The properties and readings of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     /// It has not been read.
@@ -113,7 +113,7 @@ struct SamplerThread {
     library: Option<PathBuf>,
     driver: Option<Box<dyn Driver>>,
     gpus: u32,
-    /// What is known of each GPU.
+    /// The properties and readings of each GPU.
     known: Vec<Known>,
     origins: OriginReader,
     found: Found,

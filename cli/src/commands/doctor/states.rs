@@ -205,7 +205,7 @@ fn the_first_line_names_a_cause_of_the_server() {
         server stopped: 1 problem: no NATS server answers at nats://10.0.0.1:4222
         server requires TLS: 1 problem: the server at nats://10.0.0.1:4222 does not answer; if it requires TLS and a key, name the files with --ca and --credentials
         key revoked: 1 problem: nats server at nats://10.0.0.1:4222 refuses the connection: it does not know the key
-        server too old: 1 problem: the NATS server is limited: it is version 2.8.4, and 2.9 or later
+        server too old: 1 problem: the NATS server is limited: it is version 2.8.4, and 2.9 or later is needed
         no storage: 1 problem: the cluster's storage cannot be read: cluster `main` has no storage on the nats server at nats://10.0.0.1:4222
         server without JetStream: 1 problem: the cluster's storage cannot be read: nats server at nats://10.0.0.1:4222 has no JetStream
         server without space: 1 problem: bucket jobs is 100 % full

@@ -74,7 +74,7 @@ pub(super) fn describe(
     // Its launchers know the whole path, which is in the job's environment.
     if record.spec.checkpoint_signal.is_some() && record.attempt > 0 {
         let folder = AdmissionId::name_of(&record.spec.job, record.admission.as_ref());
-        lines.push(format!("checkpoints: folder {folder} in checkpoint_dir of its nodes"));
+        lines.push(format!("checkpoints: {folder} in checkpoint_dir"));
     }
     lines.retain(|line| line != "-");
     lines.join("\n")
@@ -376,7 +376,7 @@ mod tests {
         let mut record = record(JobPhase::Finished);
         record.spec.checkpoint_signal = Some("SIGUSR1".to_owned());
         let admission = AdmissionId::accepted(at(0), 7);
-        let line = format!("\ncheckpoints: folder t-9.{admission} in checkpoint_dir of its nodes");
+        let line = format!("\ncheckpoints: t-9.{admission} in checkpoint_dir");
         (record.admission, record.attempt) = (Some(admission), 0);
         assert!(!shown(record.clone(), None).contains("checkpoints"), "it has not started");
         record.attempt = 1;

@@ -19,7 +19,7 @@ fn owned(job: &str, user: &str) -> JobSpec {
 }
 
 /// Submits `a` again, and checks that it runs.
-fn runs_anew(world: &mut World, earlier: &JobRecord) {
+fn runs_again(world: &mut World, earlier: &JobRecord) {
     world.long = true;
     assert_eq!(world.request_submit(spec("a", 1)), accepted("a", 1));
     world.pass(10);
@@ -40,7 +40,7 @@ fn a_job_runs_after_the_store_with_its_earlier_submission_was_lost() {
     assert_eq!(earlier.phase, JobPhase::Finished);
     world.lose_store();
     world.pass(30);
-    runs_anew(&mut world, &earlier);
+    runs_again(&mut world, &earlier);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_job_runs_after_the_record_of_its_earlier_submission_was_forgotten() {
     world.submit(spec("b", 1));
     world.pass(20);
     assert!(!world.jobs.contains_key(&job_id("a")), "forgotten");
-    runs_anew(&mut world, &earlier);
+    runs_again(&mut world, &earlier);
     // Also after a restart of the placer.
     world.restart();
     world.pass(20);
