@@ -48,17 +48,17 @@ fn an_advised_node_counts_with_its_real_caps_in_the_limit() {
 
 #[test]
 fn a_node_with_a_gpu_that_supports_no_cap_counts_with_its_real_caps() {
-    let mut world = metered(2);
+    let mut world = metered(1);
     world.supports_no_cap("n0", 1);
     world.pass(2);
-    // As above: hosts 600 W and idle GPUs 200 W leave 300 W; n0 counts each of its GPUs with 250 W.
-    limit(&mut world, 1.1);
-    for job in ["a", "b"] {
-        world.submit(spec(job, 2));
-    }
-    pass(&mut world, 120, 2, 1_100);
+    // The host's 300 W and the idle GPUs' 100 W leave 300 W above idle. Both GPUs count with 250 W each.
+    limit(&mut world, 0.7);
+    world.submit(spec("a", 2));
+    pass(&mut world, 120, 1, 700);
     assert!(world.desired("n0").jobs.is_empty(), "{:?}", world.log);
-    assert_eq!(world.desired("n1").jobs.len(), 1, "{:?}", world.log);
+    limit(&mut world, 0.85);
+    pass(&mut world, 120, 1, 850);
+    assert_eq!(world.desired("n0").jobs.len(), 1, "{:?}", world.log);
     assert!(!is_alarmed(&world), "what cannot be lowered is not awaited: {:?}", world.log);
 }
 
