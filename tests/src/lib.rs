@@ -30,7 +30,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 use tempfile::TempDir;
 use wattle_common::messages::JobRecord;
-use wattle_common::{ClusterId, JobId};
+use wattle_common::{ClusterId, JobId, env};
 use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::testing::{Turn, Weight, turn};
 use wattle_runtime::{clock, testing};
@@ -111,7 +111,9 @@ async fn start(
     let url = line.trim().to_owned();
     let error = || std::fs::read_to_string(&log).unwrap_or_default();
     assert!(url.starts_with("nats://"), "first line `{url}`; {}", error());
-    let config = BusConfig { credentials_file: Some(key_of(folder)), ..BusConfig::at(&url) };
+    let given = environment.iter().find(|(name, _)| *name == env::CREDENTIALS);
+    let key = given.map_or_else(|| key_of(folder), |(_, key)| PathBuf::from(key));
+    let config = BusConfig { credentials_file: Some(key), ..BusConfig::at(&url) };
     let bus = Bus::connect_within(&config, cluster.clone(), "test", PATIENCE)
         .await
         .expect("the bus answers");
@@ -138,6 +140,8 @@ pub struct System {
     up: Child,
     folder: TempDir,
     cluster: ClusterId,
+    /// The key of the server, where that is the server of another system.
+    key: Option<PathBuf>,
     /// The bus, as any client sees it.
     pub bus: Bus,
     _turn: Turn,
@@ -164,7 +168,16 @@ impl System {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let cluster = ClusterId::new(cluster).expect("an id");
         let (up, bus) = start(folder.path(), &cluster, args, environment).await;
-        Self { up, folder, cluster, bus, _turn: turn }
+        Self { up, folder, cluster, key: None, bus, _turn: turn }
+    }
+
+    /// As [`Self::up_as`], on the server of another system.
+    pub async fn up_beside(other: &Self, cluster: &str, args: &[&str]) -> Self {
+        let (url, key) = (other.url().to_owned(), other.key());
+        let args = [args, &["--nats", &url]].concat();
+        let mut system = Self::start(cluster, &args, &[(env::CREDENTIALS, key.as_os_str())]).await;
+        system.key = Some(key);
+        system
     }
 
     /// Kills `wattle up` with SIGKILL, waits until its services have ended, and restarts it in the same
@@ -225,6 +238,7 @@ impl System {
         Command::new(program("wattle"))
             .args(args)
             .envs(self.environment())
+            .envs(self.key.as_ref().map(|key| (env::CREDENTIALS, key)))
             .envs(self.clock_environment())
             .output()
             .expect("wattle runs")

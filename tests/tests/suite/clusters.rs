@@ -2,15 +2,13 @@
 
 use wattle_common::job::JobPhase;
 use wattle_common::subject::Bucket;
-use wattle_runtime::testing::NatsServer;
 use wattle_tests::System;
 
 #[tokio::test]
 async fn two_clusters_on_one_server_never_see_each_other() {
-    let server = NatsServer::start().await;
-    let url = server.url();
-    let args = ["--simulated", "1x1:v100", "--rate", "120", "--policy", "fifo", "--nats", &url];
-    let (a, b) = tokio::join!(System::up_as("left", &args), System::up_as("right", &args));
+    let args = ["--simulated", "1x1:v100", "--rate", "120", "--policy", "fifo"];
+    let a = System::up_as("left", &args).await;
+    let b = System::up_beside(&a, "right", &args).await;
     let training = ["--workload", "eaco-alexnet", "--steps", "500"];
     let left = a.submit("same-name", &[], &training);
     let done = a.until_job(&left, "it is finished", |r| r.phase.is_final()).await;
@@ -22,7 +20,8 @@ async fn two_clusters_on_one_server_never_see_each_other() {
     let done = b.until_job(&right, "it is finished", |r| r.phase.is_final()).await;
     assert_eq!(done.phase, JobPhase::Finished, "{}", b.logs());
     assert_eq!(a.json(&["jobs", "--all", "--json"]).as_array().unwrap().len(), 1);
-    for mut system in [a, b] {
+    // The first has the server.
+    for mut system in [b, a] {
         assert!(system.end().await.success());
     }
 }
