@@ -32,7 +32,9 @@ async fn doctor_finds_a_stopped_service_and_tools_see_every_service_and_stream()
     wattle_tests::kill(profiler, "STOP");
     until("the stopped profiler is found", async || {
         let (code, found) = findings(&system);
-        let is_found = found == ["the profiler of n0 does not answer"];
+        let expected =
+            "the profiler of n0 does not answer: power and speed of its jobs are not known";
+        let is_found = found == [expected];
         assert!(!is_found || code == Some(1));
         is_found.then_some(())
     })
