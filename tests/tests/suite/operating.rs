@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use wattle_common::codec;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::LedgerEntry;
+use wattle_common::messages::{JobRecord, LedgerEntry};
 use wattle_common::subject::StreamName;
 use wattle_common::{Energy, JobId};
 use wattle_tests::{System, kill, until};
@@ -176,7 +176,8 @@ async fn unique_prefix_names_a_job_and_an_ended_job_is_explained() {
     let end = system.until_job(&done, "it is finished", |r| r.phase.is_final()).await;
     assert_eq!(end.phase, JobPhase::Finished, "{}", system.logs());
     let long = system.submit("train-b", &[], &training("900000"));
-    system.until_job(&long, "it runs", |r| r.step.is_some_and(|step| step > 0)).await;
+    let runs = |r: &JobRecord| r.phase == JobPhase::Running && r.step.is_some_and(|step| step > 0);
+    system.until_job(&long, "it runs", runs).await;
 
     for args in [&["explain", "train"][..], &["logs", "train"], &["cancel", "train"]] {
         let (code, _, error) = text(&system.wattle(args));
