@@ -69,9 +69,9 @@ impl Site {
         self.until("two more jobs are accepted", more).await;
     }
 
-    /// Stores a ledger entry of one second in which job `a` used a joule.
-    async fn meter(&self, second: u64) {
-        let from = Timestamp::from_s(1_000 + second);
+    /// Stores a ledger entry in which job `a` used a joule, of this second after an instant of its run.
+    async fn meter(&self, began: Timestamp, second: u64) {
+        let from = began + Duration::from_secs(second);
         let job = JobEnergy {
             job: JobId::new("a").unwrap(),
             admission: None,
@@ -101,6 +101,7 @@ async fn another_placer_takes_over_and_loses_nothing() {
     let order = site.order("a is ordered", |order| order.jobs.len() == 1).await;
     site.launch(order.generation, &[("a", 1, LaunchState::Running)]).await;
     site.record("a", |record| record.phase == JobPhase::Running).await;
+    let began = clock::now();
     let second = Second(site.spawn_placer_as("second"));
     let third = Second(site.spawn_placer_as("third"));
     let first = site.placer.take().unwrap();
@@ -133,20 +134,20 @@ async fn another_placer_takes_over_and_loses_nothing() {
         }
         accepted_at
     });
-    site.meter(0).await;
+    site.meter(began, 0).await;
     site.until_more(&count).await;
 
     // Not waited for: its process id exists, so nothing but its silence shows that it has ended.
     signal(&first, "KILL");
     let killed = clock::monotonic();
-    site.meter(1).await;
+    site.meter(began, 1).await;
     let led = site
         .until("another leads", async || {
             let states = site.states().await;
             states.iter().find(|(_, state)| state == "active").map(|(pid, _)| *pid)
         })
         .await;
-    site.meter(2).await;
+    site.meter(began, 2).await;
     // The node's report was on its way.
     site.launch(order.generation, &[("a", 1, LaunchState::Running)]).await;
     let (leader, last) = if led == second.0.id() { (second, third) } else { (third, second) };
@@ -157,7 +158,7 @@ async fn another_placer_takes_over_and_loses_nothing() {
     signal(&leader.0, "TERM");
     let stopped = clock::monotonic();
     site.until_state(&last.0, "active").await;
-    site.meter(3).await;
+    site.meter(began, 3).await;
     site.until_more(&count).await;
     let counted = |record: &JobRecord| record.energy_mj == Some(Energy::from_j(4));
     let record = site.record("a", counted).await;
