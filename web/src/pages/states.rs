@@ -49,6 +49,8 @@ fn budget(model: &mut Model, energy_kwh: Option<f64>, power_kw: Option<f64>) {
         intensity_mg_per_kwh: None,
         counted_until_us: BTreeMap::new(),
     });
+    // The limit is in force from now on.
+    model.tick(true, now(100));
 }
 
 fn job(model: &mut Model, deadline_s: u64, estimate_s: Option<u64>) {
@@ -85,7 +87,7 @@ type State = (&'static str, fn(&mut Model));
 
 const STATES: &[State] = &[
     ("nothing", |_| {}),
-    ("server stopped", |m| m.tick(false, now(58))),
+    ("server stopped", |m| m.tick(false, now(66))),
     ("placer stopped", |m| drop(m.leases.remove("placer"))),
     ("registry stopped", |m| drop(m.leases.remove("registry"))),
     ("profiler stopped", |m| drop(m.summaries.remove(&testkit::node("n1")))),
@@ -108,7 +110,7 @@ const STATES: &[State] = &[
         let (price, policy_price) = (0.0, 0.0);
         m.aim = Some(AimStatus { at_us, max_slowdown, present_s, delay_s, price, policy_price });
     }),
-    ("deadline missed", |m| job(m, 40, None)),
+    ("deadline missed", |m| job(m, 48, None)),
     ("deadline impossible", |m| job(m, 700, Some(13_200))),
     ("deadline in reach", |m| job(m, 700, Some(300))),
 ];
@@ -119,7 +121,7 @@ fn the_verdict_names_the_cause() {
         let mut model = fine();
         change(&mut model);
         let parameters = [("topic".to_owned(), "overview".to_owned())];
-        let page = content(&Topic::parse(&parameters.into()).unwrap(), &model, now(100));
+        let page = content(&Topic::parse(&parameters.into()).unwrap(), &model, now(108));
         let page = &page["page"];
         let (level, verdict) = (page["level"].as_str(), page["verdict"].as_str());
         format!("{name}: {}: {}", level.unwrap(), verdict.unwrap())
@@ -135,7 +137,7 @@ fn the_verdict_names_the_cause() {
         format!("placer stopped: fault: no placer is active: no job starts; {usual}"),
         format!("registry stopped: fault: no registry is active: predictions do not change; {usual}"),
         "profiler stopped: fault: the profiler of n1 does not answer: power and speed of its jobs are not \
-         known; 340 W of 1.10 kW, 1 running, 1 queued"
+         known; at least 340 W of 1.10 kW, 1 running, 1 queued"
             .to_owned(),
         format!(
             "GPU off the bus: fault: GPU 1 of n1 does not respond, or responds again only since a moment \
