@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod bench;
 #[cfg(feature = "service")]
 mod evaluation;
 mod registry;
+mod scoring;
