@@ -217,12 +217,7 @@ async fn a_session_ends_when_the_server_refuses_its_key() {
     let session = connect().await.unwrap();
     assert_eq!((session.public_key(), session.has_ended()), (Some(NKEY), false));
     server.reload(&with("UAAACAQDAQCQMBYIBEFAWDANBYHRAEISCMKBKFQXDAMRUGY4DUPB63NN"));
-    let ended = async {
-        while !session.has_ended() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    within("the session ends", ended).await;
+    until("the session ends", async || session.has_ended()).await;
 }
 
 #[tokio::test]
