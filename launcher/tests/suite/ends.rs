@@ -40,6 +40,9 @@ echo $$ > pid
 while true; do sleep 0.05; done
 "#;
 
+/// One test at a time: several of them together may use up the machine's process numbers.
+static STORM: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// The command lines of processes that were started in `folder`.
 fn left(folder: &str) -> Vec<String> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -49,6 +52,7 @@ fn left(folder: &str) -> Vec<String> {
 }
 
 async fn leaves_none(stop: &[StopStage], restarts: bool, expected: Outcome) {
+    let _alone = STORM.lock().await;
     let mut node = Node::new(JobLimits::default());
     let run = node.start("leaves", 1, LEAVES).run();
     node.pid("leaves", "pid").await;

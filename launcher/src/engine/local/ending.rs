@@ -39,8 +39,7 @@ enum Reaped {
 /// they hang in the kernel (a driver, a network disk), or belong to another user.
 pub(super) fn kill_descendants() -> bool {
     let me = getpid().as_raw().unsigned_abs();
-    // Ahead of the processes that it kills, where that is permitted.
-    let _ = rustix::process::nice(-10);
+    run_first();
     let mut quiet = 0;
     for round in 0_u32.. {
         if quiet >= ROUNDS_MAX {
@@ -62,6 +61,14 @@ pub(super) fn kill_descendants() -> bool {
         }
     }
     false
+}
+
+/// Runs this process ahead of those that it kills, where that is permitted: a job that starts processes in new
+/// sessions otherwise leaves it almost no time, and the ended ones fill the table of processes.
+fn run_first() {
+    let _ = rustix::process::nice(-20);
+    // Each session is an autogroup; `nice` compares processes of one autogroup only, see sched(7).
+    let _ = fs::write("/proc/self/autogroup", "-20");
 }
 
 /// Kills the children of this process that have one of the newest process numbers, with their process groups.
