@@ -1,6 +1,6 @@
 //! Jobs: specification, GPU setting, placement and phase.
 
-mod options;
+pub(crate) mod options;
 mod site;
 
 use std::fmt;

@@ -230,33 +230,16 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::job::{GpuRequest, JobOptions};
+    use crate::job::JobOptions;
+    use crate::job::options::tests::options;
     use crate::messages::RecordedReason;
     use crate::units::Energy;
 
     const NOW: Timestamp = Timestamp::from_s(36_000);
 
     fn record(job: &str, deadline_s: Option<u64>) -> JobRecord {
-        let options = JobOptions {
-            name: None,
-            job: Some(JobId::new(job).unwrap()),
-            project: None,
-            workload: None,
-            gpus: GpuRequest::exactly(1),
-            exclusive: false,
-            share: false,
-            max_slowdown: None,
-            priority: 0,
-            deadline: deadline_s.map(Duration::from_secs),
-            slack: None,
-            estimate: None,
-            memory_mib: None,
-            gpu_type: None,
-            checkpoint_signal: None,
-            command: vec!["a".to_owned()],
-            environment: Vec::new(),
-            working_dir: None,
-        };
+        let (job, deadline) = (JobId::new(job).ok(), deadline_s.map(Duration::from_secs));
+        let options = JobOptions { job, deadline, ..options(&["a"]) };
         let at = Timestamp::EPOCH;
         JobRecord::queued(options.spec(None, 1, at).unwrap(), at)
     }

@@ -181,10 +181,11 @@ pub fn is_of_name(id: &str, name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn options(command: &[&str]) -> JobOptions {
+    /// A job on one GPU without further options.
+    pub(crate) fn options(command: &[&str]) -> JobOptions {
         JobOptions {
             name: None,
             job: None,

@@ -113,7 +113,8 @@ impl JobRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{GpuRequest, JobOptions};
+    use crate::job::JobOptions;
+    use crate::job::options::tests::options;
 
     const HOUR: u64 = 3_600;
 
@@ -123,26 +124,8 @@ mod tests {
 
     /// Submitted at 0 with a deadline after ten minutes.
     fn record() -> JobRecord {
-        let options = JobOptions {
-            name: None,
-            job: None,
-            project: None,
-            workload: None,
-            gpus: GpuRequest::exactly(1),
-            exclusive: false,
-            share: false,
-            max_slowdown: None,
-            priority: 0,
-            deadline: Some(Duration::from_secs(600)),
-            slack: None,
-            estimate: None,
-            memory_mib: None,
-            gpu_type: None,
-            checkpoint_signal: None,
-            command: vec!["a".to_owned()],
-            environment: Vec::new(),
-            working_dir: None,
-        };
+        let deadline = Some(Duration::from_secs(600));
+        let options = JobOptions { deadline, ..options(&["a"]) };
         JobRecord::queued(options.spec(None, 1, at(0)).unwrap(), at(0))
     }
 

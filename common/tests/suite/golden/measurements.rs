@@ -112,75 +112,28 @@ fn job_measurements() {
         project: Some(ProjectId::new("nlp").unwrap()),
         compared: None,
     };
-    check(
-        "ledger-entry-unknown",
-        &LedgerEntry {
-            node: node(),
-            from_us: at(60),
-            until_us: at(120),
-            energy_mj_gpus: vec![Some(Energy::from_j(11_400))],
-            energy_mj_host: Energy::from_j(4_320),
-            jobs: vec![part.clone()],
-            unknown: vec![unknown],
-        },
-    );
+    let entry = |part: &JobEnergy| LedgerEntry {
+        node: node(),
+        from_us: at(60),
+        until_us: at(120),
+        energy_mj_gpus: vec![Some(Energy::from_j(11_400))],
+        energy_mj_host: Energy::from_j(4_320),
+        jobs: vec![part.clone()],
+        unknown: vec![],
+    };
+    check("ledger-entry-unknown", &LedgerEntry { unknown: vec![unknown], ..entry(&part) });
     let admitted = JobEnergy { admission: admission(), ..part.clone() };
-    check(
-        "ledger-entry-admission",
-        &LedgerEntry {
-            node: node(),
-            from_us: at(60),
-            until_us: at(120),
-            energy_mj_gpus: vec![Some(Energy::from_j(11_400))],
-            energy_mj_host: Energy::from_j(4_320),
-            jobs: vec![admitted],
-            unknown: vec![],
-        },
-    );
-    check(
-        "ledger-entry-user",
-        &LedgerEntry {
-            node: node(),
-            from_us: at(60),
-            until_us: at(120),
-            energy_mj_gpus: vec![Some(Energy::from_j(11_400))],
-            energy_mj_host: Energy::from_j(4_320),
-            jobs: vec![JobEnergy {
-                job: job("train-7"),
-                admission: None,
-                energy_mj,
-                user,
-                project: None,
-                compared: None,
-            }],
-            unknown: vec![],
-        },
-    );
+    check("ledger-entry-admission", &entry(&admitted));
+    let of_user = JobEnergy { user, project: None, ..part };
+    check("ledger-entry-user", &entry(&of_user));
     let compared = Some(ComparedEnergy {
         energy_mj: Energy::from_j(6_000),
         energy_mj_default: Energy::from_j(7_500),
         gpu_time_us: 30_000_000,
         gpu_time_us_default: 28_500_000,
     });
-    check(
-        "ledger-entry-compared",
-        &LedgerEntry {
-            node: node(),
-            from_us: at(60),
-            until_us: at(120),
-            energy_mj_gpus: vec![Some(Energy::from_j(11_400))],
-            energy_mj_host: Energy::from_j(4_320),
-            jobs: vec![JobEnergy {
-                job: job("train-7"),
-                admission: None,
-                energy_mj,
-                user: None,
-                project: None,
-                compared,
-            }],
-            unknown: vec![],
-        },
-    );
+    let compared = JobEnergy { user: None, compared, ..of_user };
+    check("ledger-entry-compared", &entry(&compared));
 }
 
 #[test]
