@@ -38,6 +38,8 @@ pub(crate) struct Activity {
     others: BTreeMap<u32, u32>,
     /// The member that was last seen at work: it is read first, because it probably still works.
     busy: Option<u32>,
+    /// The number that the kernel gave last to a process or thread, before the last search for new ones.
+    newest: Option<u32>,
 }
 
 /// A process of the cluster.
@@ -103,6 +105,7 @@ impl Activity {
             members: others.iter().map(|pid| (*pid, Member::default())).collect(),
             others: BTreeMap::from([(std::process::id(), LOOKS_UNTIL_KNOWN)]),
             busy: None,
+            newest: None,
         }
     }
 
@@ -117,8 +120,19 @@ impl Activity {
         {
             return false;
         }
+        // Read first: what starts during the search leads to another one.
+        let newest = newest_number();
+        let has_new = newest.is_none() || newest != self.newest;
+        self.newest = newest;
+        if has_new {
+            self.list_processes();
+        }
         self.find_members();
-        self.members.iter_mut().for_each(|(pid, member)| member.find_threads(*pid));
+        for (pid, member) in &mut self.members {
+            if has_new || member.unseen {
+                member.find_threads(*pid);
+            }
+        }
         self.members_sleep() && self.members_sleep()
     }
 
@@ -142,25 +156,34 @@ impl Activity {
         used.saturating_sub(since) < COMPUTES_AFTER.as_secs() * TICKS_PER_S
     }
 
-    /// Finds new processes of the cluster and forgets those that have ended.
-    fn find_members(&mut self) {
+    /// Lists the processes of the machine, and forgets those that have ended.
+    fn list_processes(&mut self) {
         let pids: BTreeSet<u32> = numbers("/proc").collect();
         if pids.is_empty() {
             // With too many open files nothing can be listed; the processes found before remain.
+            self.newest = None;
             return;
         }
         self.members.retain(|pid, _| pids.contains(pid));
         self.others.retain(|pid, _| pids.contains(pid));
         for pid in pids {
-            let looks = self.others.get(&pid).copied().unwrap_or_default();
-            if self.members.contains_key(&pid) || looks >= LOOKS_UNTIL_KNOWN {
-                continue;
+            if !self.members.contains_key(&pid) {
+                self.others.entry(pid).or_default();
             }
+        }
+    }
+
+    /// Finds members among the processes that are not known yet to be of another cluster.
+    fn find_members(&mut self) {
+        let unknown = self.others.iter().filter(|(_, looks)| **looks < LOOKS_UNTIL_KNOWN);
+        let unknown: Vec<u32> = unknown.map(|(pid, _)| *pid).collect();
+        for pid in unknown {
             if self.is_member(pid) {
                 self.others.remove(&pid);
-                self.members.insert(pid, Member::default());
-            } else {
-                self.others.insert(pid, looks + 1);
+                // Its threads are found in this look.
+                self.members.insert(pid, Member { unseen: true, ..Member::default() });
+            } else if let Some(looks) = self.others.get_mut(&pid) {
+                *looks += 1;
             }
         }
     }
@@ -183,6 +206,13 @@ fn machine_is_quiet() -> bool {
     // The thread that reads is one of those that run.
     count("procs_running ").is_some_and(|running| running <= 1)
         && count("procs_blocked ") == Some(0)
+}
+
+/// The number that was given last to a process or thread: the last field of the file, as proc_loadavg(5)
+/// describes it.
+fn newest_number() -> Option<u32> {
+    let line = fs::read_to_string("/proc/loadavg").ok()?;
+    line.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
 /// What follows the program's name in a line of `/proc/PID/stat`. The name is in parentheses and may contain any

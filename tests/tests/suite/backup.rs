@@ -59,7 +59,7 @@ async fn jobs_survive_the_loss_of_the_storage() {
     let training = |steps: &'static str| {
         ["--workload", "eaco-alexnet", "--steps", steps, "--steps-per-epoch", "500"]
     };
-    let long = system.submit("long", &[], &training("18000"));
+    let long = system.submit("long", &[], &training("9000"));
     let first = system.submit("first", &[], &training("2000"));
     let second = system.submit("second", &[], &training("1000"));
     for job in [&long, &first] {

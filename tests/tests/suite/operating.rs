@@ -36,26 +36,29 @@ fn mj(value: &Value) -> u64 {
     value["energy_mj"].as_u64().unwrap_or_else(|| panic!("no energy in {value}"))
 }
 
+/// One system for all of it: the CPU time of a test is mostly that of its jobs.
 #[tokio::test]
-async fn energy_agrees_with_the_ledger_in_every_sum() {
+async fn an_operator_reads_logs_explanations_and_energy() {
     let mut system = System::up(&ARGS).await;
-    let job = system.submit("both-nodes", &["--gpus", "2"], &training("3000"));
-    let other = system.submit("single", &[], &training("2000"));
-    for job in [&job, &other] {
-        let end = system.until_job(job, "it is finished", |r| r.phase.is_final()).await;
-        assert_eq!(end.phase, JobPhase::Finished, "{}", system.logs());
-    }
+    let ended = logs_name_the_nodes_and_follow_a_job_to_its_end(&system).await;
+    unique_prefix_names_a_job_and_an_ended_job_is_explained(&system).await;
+    energy_agrees_with_the_ledger_in_every_sum(&system, &ended).await;
+    assert!(system.end().await.success());
+}
+
+/// `ended`: `both-nodes` and `single`, which are finished.
+async fn energy_agrees_with_the_ledger_in_every_sum(system: &System, ended: &[JobId; 2]) {
     // The last entries of the jobs are in the ledger, and counted in their records.
     let attributed = async |job: &JobId| {
-        let entries = ledger(&system).await;
+        let entries = ledger(system).await;
         let parts = entries.iter().flat_map(|entry| &entry.jobs).filter(|part| part.job == *job);
         parts.map(|part| part.energy_mj).sum::<Energy>()
     };
-    for job in [&job, &other] {
+    for job in ended {
         until("the record has the energy of the ledger", async || {
             let record = system.record(job).await?;
             let ended = record.ended_at_us?;
-            let entries = ledger(&system).await;
+            let entries = ledger(system).await;
             let all_counted = ["n0", "n1"].into_iter().all(|node| {
                 let of_node = |entry: &&LedgerEntry| entry.node.as_str() == node;
                 entries.iter().filter(of_node).any(|entry| entry.until_us >= ended)
@@ -75,7 +78,7 @@ async fn energy_agrees_with_the_ledger_in_every_sum() {
             reports.insert(by, system.json(&["energy", "--by", by, "--json"]));
         }
         let totals: Vec<u64> = reports.values().map(|report| mj(&report["total"])).collect();
-        let entries = ledger(&system).await;
+        let entries = ledger(system).await;
         let all: Energy = entries
             .iter()
             .map(|e| e.energy_mj_gpus.iter().flatten().copied().sum::<Energy>() + e.energy_mj_host)
@@ -122,13 +125,10 @@ async fn energy_agrees_with_the_ledger_in_every_sum() {
     assert!(code == Some(0) && table.contains("n1"), "{table}");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     profilers.iter().for_each(|profiler| kill(*profiler, "CONT"));
-    assert!(system.end().await.success());
 }
 
-#[tokio::test]
-async fn logs_name_the_nodes_and_follow_a_job_to_its_end() {
-    let mut system = System::up(&ARGS).await;
-    let both = system.submit("both-nodes", &["--gpus", "2"], &training("4000"));
+async fn logs_name_the_nodes_and_follow_a_job_to_its_end(system: &System) -> [JobId; 2] {
+    let both = system.submit("both-nodes", &["--gpus", "2"], &training("3000"));
     system.until_job(&both, "it runs", |r| r.step.is_some_and(|step| step > 0)).await;
     // Follows to the end of the job.
     let (code, followed, notes) = text(&system.wattle(&["logs", "-f", "both"]));
@@ -161,12 +161,10 @@ async fn logs_name_the_nodes_and_follow_a_job_to_its_end() {
     let end = system.until_job(&single, "it is finished", |r| r.phase.is_final()).await;
     let (_, printed, _) = text(&system.wattle(&["logs", "single"]));
     assert_eq!(printed, std::fs::read_to_string(&end.log_paths[0]).unwrap());
-    assert!(system.end().await.success());
+    [both, single]
 }
 
-#[tokio::test]
-async fn unique_prefix_names_a_job_and_an_ended_job_is_explained() {
-    let mut system = System::up(&ARGS).await;
+async fn unique_prefix_names_a_job_and_an_ended_job_is_explained(system: &System) {
     let done = system.submit("train-a", &["--workload", "eaco-resnet50"], &training("3000"));
     // On a busy machine the predictors may need longer than the job.
     until("train-a has a predicted speed", async || {
@@ -208,5 +206,4 @@ async fn unique_prefix_names_a_job_and_an_ended_job_is_explained() {
     assert!(code == Some(0) && cancelled.contains("train-b is being cancelled"), "{cancelled}");
     let (code, _, error) = text(&system.wattle(&["top"]));
     assert!(code == Some(2) && error.contains("needs a terminal"), "{error}");
-    assert!(system.end().await.success());
 }

@@ -4,6 +4,9 @@
 //! Identifiers are checked as words (`foo_bar` is read as `foo bar`). [`BANNED`] gives each pattern
 //! with its replacement; docs/glossary.md has the terms of the project.
 
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
 use crate::tidy::{files, root, shown};
 
 /// Banned words and phrases, in lower case, each with the standard replacement. A phrase matches whole
@@ -72,6 +75,21 @@ const BANNED: &[(&[&str], &str)] = &[
     ),
 ];
 
+/// A phrase as words, and its replacement.
+type Phrase = (Vec<&'static str>, &'static str);
+
+/// The banned phrases by their first word.
+static PHRASES: LazyLock<BTreeMap<&'static str, Vec<Phrase>>> = LazyLock::new(|| {
+    let mut by_first: BTreeMap<&str, Vec<Phrase>> = BTreeMap::new();
+    for (phrases, replacement) in BANNED {
+        for phrase in *phrases {
+            let words: Vec<&str> = phrase.split(' ').collect();
+            by_first.entry(words[0]).or_default().push((words, replacement));
+        }
+    }
+    by_first
+});
+
 /// Words before `who` that denote people.
 const PEOPLE: &[&str] = &[
     "operator",
@@ -110,10 +128,10 @@ fn words(line: &str) -> Vec<String> {
 fn violations(line: &str) -> Vec<(String, &'static str)> {
     let words = words(line);
     let mut found = Vec::new();
-    for (phrases, replacement) in BANNED {
-        for phrase in *phrases {
-            let phrase: Vec<&str> = phrase.split(' ').collect();
-            if words.windows(phrase.len()).any(|window| window.iter().eq(phrase.iter())) {
+    for (i, word) in words.iter().enumerate() {
+        for (phrase, replacement) in PHRASES.get(word.as_str()).into_iter().flatten() {
+            let here = words[i..].iter().take(phrase.len());
+            if here.eq(phrase.iter()) {
                 found.push((phrase.join(" "), *replacement));
             }
         }
