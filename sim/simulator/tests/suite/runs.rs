@@ -125,7 +125,7 @@ proptest! {
 /// For a trace without model names, the seed determines the workloads and the results.
 #[test]
 fn the_seed_determines_workload_mix_and_results() {
-    const JOBS: usize = 80;
+    const JOBS: usize = 40;
     let mut text = "job_id,submit_s,duration_s,num_gpus,vc\n".to_owned();
     for i in 0..JOBS {
         text += &format!("{i},{},{},{},x\n", i * 300, 500 + i * 37 % 20_000, 1 + i % 3);
