@@ -6,7 +6,7 @@
 //! sites also configure short names of their own.
 
 /// Product lines, whose first words name no product: the model number, or a word of a Titan, follows.
-const FAMILIES: [&str; 5] = ["rtx", "gtx", "gt", "cmp", "titan"];
+const FAMILIES: [&str; 8] = ["rtx", "gtx", "gt", "cmp", "titan", "max", "flex", "pro"];
 /// Words anywhere behind the model number that name another product: `RTX 4000` and `RTX 4000 SFF Ada` are
 /// two cards.
 const SUFFIXES: [&str; 6] = ["ti", "super", "sff", "ada", "laptop", "maxq"];
@@ -18,8 +18,32 @@ fn words(name: &str) -> Vec<String> {
         .split([' ', '-', '_'])
         .map(|word| word.chars().filter(char::is_ascii_alphanumeric).collect::<String>())
         .filter(|word| !word.is_empty())
-        .filter(|word| !matches!(word.as_str(), "nvidia" | "tesla" | "quadro" | "geforce" | "grid"))
+        .filter(|word| !is_general(word))
         .collect()
+}
+
+/// Whether a word is that of a vendor or a product line, which many cards share.
+fn is_general(word: &str) -> bool {
+    const WORDS: &[&str] = &[
+        "nvidia",
+        "tesla",
+        "quadro",
+        "geforce",
+        "grid",
+        "amd",
+        "instinct",
+        "radeon",
+        "intel",
+        "intelr",
+        "habana",
+        "gpu",
+        "gpus",
+        "data",
+        "center",
+        "datacenter",
+        "series",
+    ];
+    WORDS.contains(&word)
 }
 
 /// The type and the remaining words of a product name.
@@ -94,23 +118,51 @@ pub fn is_superchip(gpu_type: &str) -> bool {
     number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Whether `name` is a part of a GPU by NVIDIA's Multi-Instance GPU (MIG), as `a100_3g.20gb` or
-/// `1g.5gb`: a number of compute slices and the memory (NVIDIA MIG User Guide). Sites that name slices themselves
-/// mostly keep the word: `mig-small`, `a100_mig20`.
+/// Whether `name` is a part of a GPU by NVIDIA's Multi-Instance GPU (MIG): a number of compute slices, at most seven,
+/// and the memory, as `a100_3g.20gb` or `1g.5gb` (NVIDIA MIG User Guide), the same without the dot, or a site's name
+/// with the word `mig` or with less memory than any card of its type has, as `a100_10gb`.
 ///
 /// ```
 /// use wattle_common::gpu_type::is_slice;
 ///
 /// assert!(is_slice("nvidia_a100-sxm4-40gb_3g.20gb") && is_slice("1g.10gb+me"));
-/// assert!(!is_slice("nvidia_a100-sxm4-80gb"));
+/// assert!(is_slice("a100_1g5gb") && is_slice("mig-20"));
+/// assert!(!is_slice("nvidia_a100-sxm4-80gb") && !is_slice("a100-80g"));
 /// ```
 #[must_use]
 pub fn is_slice(name: &str) -> bool {
+    if is_less_than_a_card(name) {
+        return true;
+    }
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     name.to_ascii_lowercase().split(['_', ' ', '-', '.', '+', ':']).any(|word| {
-        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        let slices = word.strip_suffix('g').unwrap_or_default();
-        (!slices.is_empty() && is_number(slices)) || word.strip_prefix("mig").is_some_and(is_number)
+        let is_letter = |c: char| c.is_ascii_alphabetic();
+        if let Some((before, after)) = word.split_once("mig") {
+            // `mig`, `a100mig`, `mig20`, `mig1g5gb`; not `migration`.
+            return !before.ends_with(is_letter) && !after.starts_with(is_letter);
+        }
+        let Some((slices, memory)) = word.split_once('g') else { return false };
+        let gigabytes = memory.strip_suffix("gb").or_else(|| memory.strip_suffix('g'));
+        let is_memory = memory.is_empty() || is_digits(gigabytes.unwrap_or(memory));
+        matches!(slices, "1" | "2" | "3" | "4" | "5" | "6" | "7") && is_memory
     })
+}
+
+/// Whether a name has less memory than any card of its type, for the types that MIG divides.
+fn is_less_than_a_card(name: &str) -> bool {
+    let (gpu_type, rest) = split(name);
+    // The least memory of a card, GB: NVIDIA's data sheets, and the H100 of 64 GB in MareNostrum 5.
+    let least: u32 = match gpu_type.as_str() {
+        "a30" => 24,
+        "a100" | "a800" => 40,
+        "h100" | "h800" => 64,
+        "h20" | "gh200" => 96,
+        "h200" => 141,
+        "b200" => 180,
+        _ => return false,
+    };
+    let memory = |word: &String| word.strip_suffix("gb").and_then(|gb| gb.parse::<u32>().ok());
+    rest.iter().filter_map(memory).any(|gb| gb < least)
 }
 
 #[cfg(test)]
@@ -154,6 +206,12 @@ mod tests {
             ("NVIDIA CMP 170HX", "cmp170hx"),
             ("GRID A100-40C", "a100"),
             ("NVIDIA GB10", "gb10"),
+            ("AMD Instinct MI250X", "mi250x"),
+            ("AMD Instinct MI300X", "mi300x"),
+            ("amd_mi210", "mi210"),
+            ("Intel(R) Data Center GPU Max 1550", "max1550"),
+            ("Intel(R) Data Center GPU Flex 170", "flex170"),
+            ("gpu_a100", "a100"),
             ("", "unknown"),
             ("NVIDIA", "unknown"),
             ("Tesla  ü-K80", "k80"),
@@ -190,14 +248,44 @@ mod tests {
             "a100_3g.20gb",
             "nvidia_h100_80gb_hbm3_1g.10gb",
             "1g.10gb+me",
+            "a100_1g5gb",
+            "1g10gb",
+            "2g_20gb",
+            "3g40",
+            "mig",
             "mig-small",
+            "mig-3g",
+            "mig20",
+            "mig1g5gb",
             "a100_mig20",
+            "a100mig",
+            "h100_mig",
+            "a100_10gb",
+            "A100-20GB",
+            "h100_40gb",
+            "a30-12gb",
         ] {
             assert!(is_slice(name), "{name}");
         }
-        for name in
-            ["a100", "nvidia_a100-sxm4-80gb", "gb200", "rtx_a6000", "", "g", "migraine", "small"]
-        {
+        for name in [
+            "a100",
+            "nvidia_a100-sxm4-80gb",
+            "gb200",
+            "rtx_a6000",
+            "",
+            "g",
+            "a100-80g",
+            "v100_32g",
+            "a100_40gb",
+            "NVIDIA A100-PCIE-40GB",
+            "NVIDIA H100 80GB HBM3",
+            "NVIDIA GH200 480GB",
+            "a30-24gb",
+            "v100-16gb",
+            "migraine",
+            "migration",
+            "small",
+        ] {
             assert!(!is_slice(name), "{name}");
         }
     }
