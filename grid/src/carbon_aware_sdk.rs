@@ -33,6 +33,8 @@ pub fn forecast_path(location: &str) -> String {
 
 #[derive(Deserialize)]
 struct Observed {
+    #[serde(default)]
+    location: Option<String>,
     time: String,
     rating: f64,
 }
@@ -52,7 +54,12 @@ struct Point {
     value: f64,
 }
 
-/// Parses an answer of `/emissions/bylocation`. The points carry the source's own zone, which is not compared.
+fn short(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+/// Parses an answer of `/emissions/bylocation`. The points carry the source's own zone, which is not compared with
+/// the configuration's; two zones are two series.
 ///
 /// # Errors
 /// [`ParseError`] names what is wrong.
@@ -60,8 +67,15 @@ pub fn observed(body: &[u8]) -> Result<SignalSeries, ParseError> {
     let all: Vec<Observed> =
         serde_json::from_slice(body).map_err(|error| ParseError::json(&error))?;
     let mut points = Vec::with_capacity(all.len());
+    let mut own: Option<String> = None;
     for point in all {
-        points.push((instant::parse(&point.time)?, point.rating, Origin::Measured));
+        if let Some(location) = point.location {
+            let own = own.get_or_insert_with(|| location.clone());
+            if *own != location {
+                return Err(ParseError::TwoSeries(short(own), short(&location)));
+            }
+        }
+        points.push((instant::parse(&point.time)?, Some(point.rating), Origin::Measured));
     }
     SignalSeries::from_points(Signal::Carbon, points, HOUR)
 }
@@ -73,11 +87,12 @@ pub fn observed(body: &[u8]) -> Result<SignalSeries, ParseError> {
 pub fn forecast(location: &str, body: &[u8]) -> Result<SignalSeries, ParseError> {
     let all: Vec<Forecast> =
         serde_json::from_slice(body).map_err(|error| ParseError::json(&error))?;
-    let Some(forecast) = all.into_iter().next() else { return Err(ParseError::Empty) };
-    if forecast.location != location {
-        let given = forecast.location.chars().take(40).collect();
+    let Some(first) = all.first() else { return Err(ParseError::Empty) };
+    let given = short(&first.location);
+    // An answer may have the forecasts of several locations.
+    let Some(forecast) = all.into_iter().find(|forecast| forecast.location == location) else {
         return Err(ParseError::Zone { given, wanted: location.to_owned() });
-    }
+    };
     let mut intervals = Vec::with_capacity(forecast.forecast_data.len());
     for point in forecast.forecast_data {
         let from = instant::parse(&point.timestamp)?;
@@ -121,5 +136,19 @@ mod tests {
         assert_eq!(series.intervals[0].value, 64.5);
         assert_eq!(series.intervals[0].until, series.intervals[1].from);
         assert_eq!(observed(b"[]").unwrap_err(), ParseError::Empty);
+    }
+
+    #[test]
+    fn the_own_series_of_several_is_read_and_two_of_one_are_refused() {
+        let other = FORECAST.replace("northeurope", "eastus").replace("448.4", "99.9");
+        let two = format!("[{},{}", &other[1..other.len() - 1], &FORECAST[1..]);
+        assert_eq!(
+            forecast("northeurope", two.as_bytes()),
+            forecast("northeurope", FORECAST.as_bytes())
+        );
+        let mixed = br#"[{"location":"IE","time":"2026-05-17T19:00:00Z","rating":70},
+            {"location":"DE","time":"2026-05-17T20:00:00Z","rating":64.5}]"#;
+        let error = observed(mixed).unwrap_err().to_string();
+        assert!(error.contains("`IE`") && error.contains("`DE`"), "{error}");
     }
 }

@@ -58,20 +58,19 @@ fn check_zone(given: &str, wanted: &str) -> Result<(), ParseError> {
     Err(ParseError::Zone { given, wanted: wanted.to_owned() })
 }
 
-/// Points without an intensity are left out: the provider sends null where it has none.
+/// Points without an intensity are gaps: the provider sends null where it has none.
 fn series(zone: &str, points: Vec<Point>, is_forecast: bool) -> Result<SignalSeries, ParseError> {
     let mut all = Vec::with_capacity(points.len());
     for point in points {
         if let Some(given) = &point.zone {
             check_zone(given, zone)?;
         }
-        let Some(value) = point.carbon_intensity else { continue };
         let origin = match (is_forecast, point.is_estimated) {
             (true, _) => Origin::Forecast,
             (false, Some(true)) => Origin::Estimated,
             (false, _) => Origin::Measured,
         };
-        all.push((instant::parse(&point.datetime)?, value, origin));
+        all.push((instant::parse(&point.datetime)?, point.carbon_intensity, origin));
     }
     SignalSeries::from_points(Signal::Carbon, all, HOUR)
 }
@@ -134,7 +133,10 @@ mod tests {
             br#"{"zone":"DE","forecast":[{"carbonIntensity":300,"datetime":"2026-04-25T18:00Z"},
             {"carbonIntensity":null,"datetime":"2026-04-25T19:00Z"},
             {"carbonIntensity":200,"datetime":"2026-04-25T20:00Z"}]}"#;
-        assert_eq!(forecast("DE", text).unwrap().intervals.len(), 2);
+        let series = forecast("DE", text).unwrap();
+        assert_eq!(series.intervals.len(), 2);
+        let at = instant::parse("2026-04-25T19:00Z").unwrap();
+        assert_eq!(series.intervals[0].until, at, "null ends the value before it");
         assert!(matches!(
             forecast("DE", br#"{"zone":"DE","forecast":[]}"#),
             Err(ParseError::Empty)

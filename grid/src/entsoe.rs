@@ -99,7 +99,7 @@ fn period(node: Node<'_, '_>, repeats: bool, step: Duration) -> Result<Vec<Inter
 ///
 /// # Errors
 /// [`ParseError`] names what is wrong: another document, unit, curve type or resolution, positions outside the
-/// period, two currencies.
+/// period, two currencies, zones or markets.
 pub fn parse(bytes: &[u8]) -> Result<SignalSeries, ParseError> {
     let text_of = std::str::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
     let options = roxmltree::ParsingOptions { nodes_limit: NODES_MAX, ..Default::default() };
@@ -119,6 +119,7 @@ pub fn parse(bytes: &[u8]) -> Result<SignalSeries, ParseError> {
         return Err(wrong(format!("document type `{}`", short(kind))));
     }
     let mut currency: Option<&str> = None;
+    let mut zone: Option<&str> = None;
     let mut all = Vec::new();
     for series in children(root, "TimeSeries") {
         let unit = required(series, "price_Measure_Unit.name")?;
@@ -128,6 +129,17 @@ pub fn parse(bytes: &[u8]) -> Result<SignalSeries, ParseError> {
         let own = required(series, "currency_Unit.name")?;
         if *currency.get_or_insert(own) != own {
             return Err(wrong("prices in two currencies"));
+        }
+        if let Some(own) = text(series, "in_Domain.mRID") {
+            let zone = zone.get_or_insert(own);
+            if *zone != own {
+                return Err(ParseError::TwoSeries(short(zone), short(own)));
+            }
+        }
+        // A01 is the day-ahead market.
+        let market = text(series, "contract_MarketAgreement.type");
+        if let Some(other) = market.filter(|market| *market != "A01") {
+            return Err(wrong(format!("prices of the contract type `{}`", short(other))));
         }
         let repeats = match text(series, "curveType") {
             Some("A03") => true,

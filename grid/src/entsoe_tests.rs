@@ -160,6 +160,26 @@ fn other_documents_are_refused_with_the_cause() {
     assert!(error(refused).contains("the platform answered: No matching data found"));
 }
 
+#[test]
+fn prices_of_two_zones_or_markets_are_refused() {
+    let (from, until) = ("2026-01-01T00:00Z", "2026-01-01T02:00Z");
+    let of = |zone: &str, contract: &str| {
+        let named = format!(
+            "<TimeSeries><in_Domain.mRID>{zone}</in_Domain.mRID><contract_MarketAgreement.type>{contract}\
+             </contract_MarketAgreement.type>"
+        );
+        series("A03", 1, from, until, "PT60M", &[(1, 15.0)])
+            .replace("<in_Domain.mRID codingScheme=\"A01\">10Y1001A1001A82H</in_Domain.mRID>", "")
+            .replace("<TimeSeries>", &named)
+    };
+    assert!(parse(document(&[of("10Y-A", "A01"), of("10Y-A", "A01")]).as_bytes()).is_ok());
+    let error = parse(document(&[of("10Y-A", "A01"), of("10Y-B", "A01")]).as_bytes());
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("`10Y-A`") && error.contains("`10Y-B`"), "{error}");
+    let error = parse(document(&[of("10Y-A", "A07")]).as_bytes()).unwrap_err().to_string();
+    assert!(error.contains("`A07`"), "{error}");
+}
+
 proptest! {
     /// Any bytes give a series or a named error.
     #[test]

@@ -15,6 +15,46 @@ use crate::retry;
 /// Largest answer, bytes: a forecast of three days in steps of five minutes has 90 kB.
 pub const BYTES_MAX: u64 = 4 << 20;
 
+/// Largest answer of an error that is examined for a message, bytes.
+const MESSAGE_BYTES_MAX: u64 = 64 << 10;
+
+/// A provider's message for an error text.
+fn quoted(message: &Option<String>) -> String {
+    message.as_ref().map_or(String::new(), |message| format!(", it reports `{message}`"))
+}
+
+/// The message in the answer of an error: a text of the JSON object under a usual name, or the first line of a text
+/// that is no page. What was sent as a credential is left out.
+fn message(body: &[u8], headers: &[Header<'_>]) -> Option<String> {
+    const NAMES: [&str; 6] = ["message", "error", "detail", "title", "error_description", "msg"];
+    /// Longest message shown, characters.
+    const CHARS_MAX: usize = 200;
+    let text = String::from_utf8_lossy(body);
+    let json = serde_json::from_str::<serde_json::Value>(&text).ok();
+    let found = match &json {
+        Some(serde_json::Value::String(text)) => Some(text.as_str()),
+        Some(json) => {
+            let mut fields = NAMES.iter().filter_map(|name| {
+                let field = json.get(name)?;
+                // `{"error": {"message": ...}}`.
+                field.as_str().or_else(|| field.get("message")?.as_str())
+            });
+            fields.find(|text| !text.trim().is_empty())
+        }
+        None => text.lines().map(str::trim).find(|line| !line.is_empty()),
+    }?;
+    if found.trim_start().starts_with('<') {
+        return None;
+    }
+    let mut shown = found.to_owned();
+    for secret in headers.iter().flat_map(|(_, value)| value.split(' ')).filter(|s| s.len() > 3) {
+        shown = shown.replace(secret, "...");
+    }
+    let is_shown = |c: &char| !c.is_control() && *c != '`';
+    let shown: String = shown.chars().filter(is_shown).take(CHARS_MAX).collect();
+    Some(shown).filter(|shown| !shown.trim().is_empty())
+}
+
 /// Why a provider has no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -27,30 +67,56 @@ pub enum ReadError {
         cause: String,
     },
     /// Status 401.
-    #[error("{url} refuses the credential (401): renew credential_file")]
+    #[error(
+        "{url} refuses the credential (401){}: renew credential_file; some providers answer so for a zone that \
+         the account does not have",
+        quoted(.message)
+    )]
     Unauthorized {
         /// The address.
         url: String,
+        /// The provider's message.
+        message: Option<String>,
     },
     /// Status 403.
-    #[error("{url} forbids this account the data (403): check the subscription and the zone")]
+    #[error(
+        "{url} forbids this account the data (403){}: check the subscription and the zone",
+        quoted(.message)
+    )]
     Forbidden {
         /// The address.
         url: String,
+        /// The provider's message.
+        message: Option<String>,
     },
     /// Status 429, or 503 with `Retry-After`.
-    #[error("{url} limits the requests ({status}): raise poll_s")]
+    #[error("{url} limits the requests ({status}){}: raise poll_s", quoted(.message))]
     Limited {
         /// The address.
         url: String,
+        /// The provider's message.
+        message: Option<String>,
         /// The status.
         status: u16,
         /// The requested pause.
         retry_after: Option<Duration>,
     },
     /// Another status.
-    #[error("{url} answers with status {status}")]
+    #[error("{url} answers with status {status}{}", quoted(.message))]
     Status {
+        /// The address.
+        url: String,
+        /// The provider's message.
+        message: Option<String>,
+        /// The status.
+        status: u16,
+    },
+    /// An answer of success without a body.
+    #[error(
+        "{url} answers with no body (status {status}): the provider has no values for this zone and time, or a proxy \
+         answers in its place; check the zone and the address"
+    )]
+    NoBody {
         /// The address.
         url: String,
         /// The status.
@@ -155,17 +221,23 @@ impl Http {
         let status = answer.status().as_u16();
         let header = answer.headers().get("retry-after").and_then(|value| value.to_str().ok());
         let retry_after = header.and_then(retry::retry_after);
-        match status {
-            200..=299 => {}
-            401 => return Err(ReadError::Unauthorized { url: shown }),
-            403 => return Err(ReadError::Forbidden { url: shown }),
-            429 => return Err(ReadError::Limited { url: shown, status, retry_after }),
-            503 if retry_after.is_some() => {
-                return Err(ReadError::Limited { url: shown, status, retry_after });
-            }
-            _ => return Err(ReadError::Status { url: shown, status }),
+        if !(200..=299).contains(&status) {
+            let body = answer.body_mut().with_config().limit(MESSAGE_BYTES_MAX).read_to_vec();
+            let message = message(&body.unwrap_or_default(), headers);
+            return Err(match status {
+                401 => ReadError::Unauthorized { url: shown, message },
+                403 => ReadError::Forbidden { url: shown, message },
+                429 => ReadError::Limited { url: shown, message, status, retry_after },
+                503 if retry_after.is_some() => {
+                    ReadError::Limited { url: shown, message, status, retry_after }
+                }
+                _ => ReadError::Status { url: shown, message, status },
+            });
         }
         match answer.body_mut().with_config().limit(BYTES_MAX).read_to_vec() {
+            Ok(body) if body.iter().all(u8::is_ascii_whitespace) => {
+                Err(ReadError::NoBody { url: shown, status })
+            }
             Ok(body) => Ok(body),
             Err(ureq::Error::BodyExceedsLimit(_)) => Err(ReadError::TooLarge { url: shown }),
             Err(error) => Err(unreachable(&error)),

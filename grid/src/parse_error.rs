@@ -44,6 +44,9 @@ pub enum ParseError {
     /// A time that cannot be read.
     #[error("`{0}` is not a time with an offset, as 2026-01-31T15:00Z")]
     Time(String),
+    /// Values of two series.
+    #[error("the answer has two series, of `{0}` and of `{1}`: name a file or a zone with one")]
+    TwoSeries(String, String),
     /// Two values for one time.
     #[error("two values for {0}")]
     Overlap(String),

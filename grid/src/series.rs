@@ -66,21 +66,23 @@ impl Signal {
 }
 
 impl SignalSeries {
-    /// A series of values that hold until the next, and the last as long as the one before it or, alone, for
-    /// `alone`. A value also ends after `step_max`, so a missing one leaves a gap.
+    /// A series of values that each hold for the shortest distance of two points, or a single one for `alone`. A
+    /// missing point, or one without a value, leaves a gap.
     ///
     /// # Errors
     /// [`ParseError`] if there is no value, too many, a value out of range, or two for one time.
     pub fn from_points(
         signal: Signal,
-        mut points: Vec<(Timestamp, f64, Origin)>,
+        mut points: Vec<(Timestamp, Option<f64>, Origin)>,
         alone: Duration,
     ) -> Result<Self, ParseError> {
         points.sort_by_key(|(at, ..)| *at);
-        let spacing = points.windows(2).map(|pair| pair[1].0.since(pair[0].0)).min();
+        let distances = points.windows(2).map(|pair| pair[1].0.since(pair[0].0));
+        let spacing = distances.filter(|distance| !distance.is_zero()).min();
         let spacing = spacing.unwrap_or(alone);
         let mut intervals = Vec::with_capacity(points.len().min(INTERVALS_MAX));
         for (from, value, origin) in points {
+            let Some(value) = value else { continue };
             intervals.push(Interval { from, until: from + spacing, value, origin });
         }
         Self::new(signal, intervals)
@@ -173,15 +175,24 @@ mod tests {
 
     #[test]
     fn a_missing_point_leaves_a_gap() {
-        let points = [(1, 10.0), (2, 20.0), (4, 40.0)];
-        let points = points.map(|(hour, value)| (at(hour), value, Origin::Measured));
-        let series = SignalSeries::from_points(Signal::Carbon, points.to_vec(), HOUR).unwrap();
+        let made = |points: &[(u64, Option<f64>)]| {
+            let points = points.iter().map(|(hour, value)| (at(*hour), *value, Origin::Measured));
+            SignalSeries::from_points(Signal::Carbon, points.collect(), HOUR)
+        };
+        let series = made(&[(1, Some(10.0)), (2, Some(20.0)), (4, Some(40.0))]).unwrap();
         let value = |hour| series.at(at(hour)).map(|interval| interval.value);
         assert_eq!(
             [0, 1, 2, 3, 4, 5].map(value),
             [None, Some(10.0), Some(20.0), None, Some(40.0), None]
         );
         assert_eq!(series.until(), at(5));
+        // A point without a value ends the one before it.
+        let series = made(&[(1, Some(10.0)), (2, None), (3, Some(30.0))]).unwrap();
+        let value = |hour| series.at(at(hour)).map(|interval| interval.value);
+        assert_eq!([1, 2, 3, 4].map(value), [Some(10.0), None, Some(30.0), None]);
+        assert_eq!(made(&[(1, None)]).unwrap_err(), ParseError::Empty);
+        let two = made(&[(1, Some(10.0)), (1, Some(20.0)), (2, Some(20.0))]);
+        assert!(matches!(two, Err(ParseError::Overlap(_))), "{two:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! currency of three letters.
 //!
 //! `at` is an instant with an offset, as `2026-01-31T15:00+01:00`, so the hours of a time change are distinct.
-//! A value holds for the shortest distance of two rows.
+//! A value holds for the shortest distance of two rows. A row without a value is a gap.
 
 use std::time::Duration;
 
@@ -46,16 +46,20 @@ pub fn parse(bytes: &[u8]) -> Result<(Signal, SignalSeries), ParseError> {
     let (signal, currency, factor) = found
         .and_then(|(_, name)| column(name.trim()))
         .ok_or_else(|| wrong(format!("the header is `{}`", short())))?;
-    let mut points: Vec<(Timestamp, f64, Origin)> = Vec::new();
+    let mut points: Vec<(Timestamp, Option<f64>, Origin)> = Vec::new();
     for (line, row) in lines.filter(|(_, row)| !row.trim().is_empty()) {
         let (at, value) =
             row.split_once(',').ok_or_else(|| wrong(format!("line {line} has one column")))?;
         let at = instant::parse(at).map_err(|error| wrong(format!("line {line}: {error}")))?;
-        let value: f64 = value
-            .trim()
-            .parse()
-            .map_err(|_| wrong(format!("line {line}: the value is not a number")))?;
-        points.push((at, value * factor, Origin::Measured));
+        let value = match value.trim() {
+            "" => None,
+            value => Some(
+                value
+                    .parse::<f64>()
+                    .map_err(|_| wrong(format!("line {line}: the value is not a number")))?,
+            ),
+        };
+        points.push((at, value.map(|value| value * factor), Origin::Measured));
         if points.len() > INTERVALS_MAX {
             return Err(ParseError::TooMany(INTERVALS_MAX));
         }
@@ -110,6 +114,10 @@ mod tests {
             assert_eq!(series.intervals.len(), 2, "the hour of the time change is there twice");
             assert_eq!(series.intervals[0].value, value);
         }
+        let gap = "at,g_per_kwh\n2026-01-01T00:00Z,1\n2026-01-01T01:00Z,\n2026-01-01T02:00Z,2\n";
+        let series = intensities(gap.as_bytes()).unwrap();
+        assert!(series.at(instant::parse("2026-01-01T01:30Z").unwrap()).is_none());
+        assert_eq!(series.until(), instant::parse("2026-01-01T03:00Z").unwrap());
         let series = intensities(b"at,g_per_kwh\r\n2026-01-01T00:00Z,120\r\n").unwrap();
         assert_eq!(series.until(), instant::parse("2026-01-01T01:00Z").unwrap());
     }

@@ -110,7 +110,7 @@ pub fn series(region: &str, body: &[u8], is_forecast: bool) -> Result<SignalSeri
             (false, _) => Origin::Measured,
         };
         let g_per_kwh = point.value * GRAMS_PER_POUND / KWH_PER_MWH;
-        points.push((instant::parse(&point.point_time)?, g_per_kwh, origin));
+        points.push((instant::parse(&point.point_time)?, Some(g_per_kwh), origin));
     }
     SignalSeries::from_points(Signal::Carbon, points, Duration::from_secs(period))
 }

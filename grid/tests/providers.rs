@@ -212,7 +212,7 @@ fn every_failure_has_a_name_and_a_remedy() {
     let other_zone = recorded("electricity-maps-latest.json").replace("\"DE\"", "\"FR\"");
     let redirect = Answer::Http(302, format!("Location: {}/stolen\r\n", server.url), String::new());
     for (answer, part) in [
-        (status(401), "refuses the credential (401): renew credential_file"),
+        (status(401), "refuses the credential (401), it reports `recorded refusal`: renew"),
         (status(403), "check the subscription and the zone"),
         (limited, "limits the requests (429): raise poll_s"),
         (status(500), "answers with status 500"),
@@ -220,7 +220,7 @@ fn every_failure_has_a_name_and_a_remedy() {
         (Answer::Hang, "does not answer: timeout"),
         (Answer::Close, "does not answer"),
         (ok("<html>maintenance</html>"), "is not the provider's JSON"),
-        (ok(""), "is not the provider's JSON"),
+        (ok(""), "answers with no body"),
         (ok(other_zone), "the answer is for zone `FR`, not `DE`"),
         (ok("x".repeat(5 << 20)), "answers with more than"),
     ] {
@@ -349,4 +349,40 @@ fn reads_are_reported_while_wanted_and_a_hanging_server_delays_no_other_read() {
     // The thread ends with the poller, and drops its sender.
     drop(poller);
     assert!(reads.recv_timeout(patience).is_err(), "no further read");
+}
+
+/// A provider's own words are in the error, without the credential and without a page of HTML.
+#[test]
+fn the_providers_message_is_shown() {
+    let (folder, server) = (TempDir::new().unwrap(), Server::start());
+    let mut client = maps(&folder, &server);
+    let http = |code, body: &str| Answer::Http(code, String::new(), body.to_owned());
+    for (answer, parts) in [
+        (
+            http(401, r#"{"status":"error","message":"Request unauthorized for zoneKey=DE"}"#),
+            &["`Request unauthorized for zoneKey=DE`", "a zone"][..],
+        ),
+        (
+            http(403, r#"{"error":"Forbidden: your subscription does not include this endpoint"}"#),
+            &["`Forbidden: your subscription does not include this endpoint`"],
+        ),
+        (
+            http(400, r#"{"errors":{"zone":["The zone is unknown."]},"title":"Bad request"}"#),
+            &["`Bad request`"],
+        ),
+        (http(500, "out of order \u{1b}[31m"), &["`out of order"]),
+        (http(401, r#"{"message":"invalid token t0ken"}"#), &["`invalid token ...`"]),
+        (http(502, "<html><body>proxy</body></html>"), &["answers with status 502"]),
+        (http(204, ""), &["no body", "204", "zone"]),
+        (http(200, ""), &["no body", "200"]),
+        (http(200, " \n"), &["no body"]),
+    ] {
+        let name = format!("{answer:?}");
+        server.answer("/v3/carbon-intensity/latest", answer);
+        let error = client.read(now(), now()).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{name}: {error}");
+        for never in ["t0ken", "<html", "\u{1b}", "EOF"] {
+            assert!(!error.contains(never), "{name}: {error}");
+        }
+    }
 }
