@@ -15,6 +15,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use wattle_common::topology::{ClusterShape, NodeGroup};
+use wattle_simulator::input_file::{self, InputError};
 
 /// Largest accepted file, bytes.
 const BYTES_MAX: u64 = 1 << 20;
@@ -44,12 +45,13 @@ pub(crate) fn cluster(text: &str) -> Result<ClusterShape, String> {
     if !path.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
         return text.parse().map_err(|error| format!("{error}; or name a .toml file"));
     }
-    let unreadable = |error: std::io::Error| format!("{text} cannot be read: {error}");
-    if std::fs::metadata(path).map_err(unreadable)?.len() > BYTES_MAX {
-        return Err(format!("{text} is larger than 1 MiB; a cluster file is a few lines"));
-    }
-    parse_toml(&std::fs::read_to_string(path).map_err(unreadable)?)
-        .map_err(|error| format!("{text}: {error}"))
+    let file = input_file::read(path, BYTES_MAX).map_err(|error| match error {
+        InputError::TooLarge(_) => {
+            format!("{text} is larger than 1 MiB; a cluster file is a few lines")
+        }
+        error => format!("{text} cannot be read: {error}"),
+    })?;
+    parse_toml(&String::from_utf8_lossy(&file)).map_err(|error| format!("{text}: {error}"))
 }
 
 fn parse_toml(text: &str) -> Result<ClusterShape, String> {

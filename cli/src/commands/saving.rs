@@ -11,7 +11,7 @@ use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
 use wattle_saving::estimate::{Grouping, SavingEstimate, SavingInput, SavingOptions, estimate};
 use wattle_saving::report::saving_page;
-use wattle_simulator::{CarbonSeries, PriceSeries, text, trace};
+use wattle_simulator::{CarbonSeries, PriceSeries, input_file, text, trace};
 
 use crate::atomic_file::AtomicFile;
 use crate::inputs::{inferred_cluster, restartable, world_of};
@@ -66,7 +66,7 @@ pub(crate) struct Saving {
     /// Prices over time: ENTSO-E's day-ahead prices (XML) or a table at,eur_per_mwh, in any currency
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
-    /// Carbon intensity series: at_s,g_per_kwh (or EIA's or WattTime's columns)
+    /// Carbon intensity series: at,g_per_kwh or at_s,g_per_kwh (or EIA's or WattTime's columns)
     #[arg(long, value_name = "FILE", conflicts_with = "intensity")]
     carbon: Option<PathBuf>,
     /// Constant carbon intensity, g/kWh
@@ -123,7 +123,9 @@ impl Saving {
         let mut trace = match (&self.trace, self.sacct) {
             (Some(path), _) => trace::read_as(path, format).map_err(usage_chain)?,
             (None, span) => {
-                let exported = sacct::export(OsStr::new("sacct"), span.unwrap_or_default())?;
+                let span = span.unwrap_or_default();
+                let exported =
+                    sacct::export(OsStr::new("sacct"), span, input_file::TRACE_BYTES_MAX)?;
                 trace::parse_as("sacct", &exported, Some("sacct")).map_err(usage_chain)?
             }
         };

@@ -1,8 +1,8 @@
 //! Carbon intensity over time, read from a CSV of instants and gCO2eq/kWh.
 //!
-//! Three formats are read: US EIA's hourly series (`timestamp_utc,gco2_per_kwh`), WattTime's
-//! five-minute sample (`oootime,Caiso_North`), and a plain one (`at_s,g_per_kwh`). The first row is
-//! at the start of the trace, and each value holds until the next. A series shorter than the run
+//! The table of the placer's `[grid.carbon]` is read (`at,g_per_kwh`, by [`wattle_grid::table`], which also reads
+//! prices), US EIA's hourly series (`timestamp_utc,gco2_per_kwh`), WattTime's five-minute sample
+//! (`oootime,Caiso_North`), and one without dates (`at_s,g_per_kwh`). The first row is at the start of the trace, and each value holds until the next. A series shorter than the run
 //! repeats. An empty cell keeps the previous value.
 
 use std::path::{Path, PathBuf};
@@ -10,9 +10,12 @@ use std::time::Duration;
 
 use wattle_common::messages::IntensitySeries;
 use wattle_common::{Carbon, CarbonIntensity, Energy, Timestamp};
+use wattle_grid::{ParseError, table};
 use wattle_placer::power::budget::Series;
 
-use crate::repeating::{integral, read_file};
+use crate::input_file::{self, InputError, SERIES_BYTES_MAX};
+use crate::repeating::{Steps, integral};
+use crate::text::sanitize;
 
 const HEADERS: [[&str; 2]; 3] =
     [["timestamp_utc", "gco2_per_kwh"], ["oootime", "Caiso_North"], ["at_s", "g_per_kwh"]];
@@ -38,17 +41,29 @@ pub enum CarbonError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The operating system's error.
+        /// What is wrong.
         #[source]
-        source: std::io::Error,
+        source: InputError,
     },
     /// The header is unknown.
-    #[error("{name}: unknown header `{header}`; use {}", HEADERS.map(|h| h.join(",")).join(" or "))]
+    #[error(
+        "{name}: unknown header `{header}`; use at,g_per_kwh or {}",
+        HEADERS.map(|h| h.join(",")).join(" or ")
+    )]
     Header {
         /// The file.
         name: String,
         /// Its header.
         header: String,
+    },
+    /// The table of dates and intensities is invalid.
+    #[error("{name} is not a table of carbon intensities")]
+    Table {
+        /// The file.
+        name: String,
+        /// What is wrong.
+        #[source]
+        source: ParseError,
     },
     /// A row is invalid.
     #[error("{name}, line {line}: {problem}")]
@@ -75,8 +90,8 @@ impl CarbonSeries {
     /// [`CarbonError`] describes the problem.
     pub fn read(path: &Path) -> Result<Self, CarbonError> {
         let unreadable = |source| CarbonError::Unreadable { path: path.to_owned(), source };
-        let (name, bytes) = read_file(path).map_err(unreadable)?;
-        Self::parse(&name, &String::from_utf8_lossy(&bytes))
+        let text = input_file::read(path, SERIES_BYTES_MAX).map_err(unreadable)?;
+        Self::parse(&input_file::name_of(path), &String::from_utf8_lossy(&text))
     }
 
     /// Reads a series from the text of a file called `name`.
@@ -88,8 +103,11 @@ impl CarbonSeries {
         let mut lines = (1u64..).zip(text.lines());
         let header = lines.next().map_or("", |(_, line)| line).trim_start_matches('\u{feff}');
         let cells: Vec<&str> = header.split(',').map(str::trim).collect();
+        if cells[0] == "at" {
+            return Self::of_table(name, text);
+        }
         if !HEADERS.iter().any(|known| known[..] == cells[..]) {
-            return Err(CarbonError::Header { name, header: header.to_owned() });
+            return Err(CarbonError::Header { name, header: sanitize(header) });
         }
         let in_seconds = cells[0] == "at_s";
         let mut steps: Vec<(i64, CarbonIntensity)> = Vec::new();
@@ -143,6 +161,24 @@ impl CarbonSeries {
         };
         let steps = steps.into_iter().map(|(at, g)| (at.abs_diff(start), g)).collect();
         Ok(Self { name, steps, period_us: (last + spacing).abs_diff(start), cells_filled })
+    }
+
+    /// Reads the table of dates and intensities.
+    fn of_table(name: String, text: &str) -> Result<Self, CarbonError> {
+        let reading = match table::intensities(text.as_bytes()) {
+            Ok(reading) => reading,
+            Err(source) => return Err(CarbonError::Table { name, source }),
+        };
+        let Some(Steps { steps, period_us, gaps }) = Steps::of(&reading) else {
+            return Err(CarbonError::Empty { name });
+        };
+        let grams = |(at, value)| (at, CarbonIntensity::from_g_per_kwh(value));
+        Ok(Self {
+            name,
+            steps: steps.into_iter().map(grams).collect(),
+            period_us,
+            cells_filled: gaps,
+        })
     }
 
     /// The period after which the series repeats.
@@ -336,7 +372,7 @@ mod tests {
         assert_eq!(CarbonSeries::parse("p", plain).unwrap().integral(7, 17), 2_500_000);
         let error = |text| CarbonSeries::parse("x.csv", text).unwrap_err().to_string();
         expect_test::expect![[r#"
-            x.csv: unknown header `a,b`; use timestamp_utc,gco2_per_kwh or oootime,Caiso_North or at_s,g_per_kwh
+            x.csv: unknown header `a,b`; use at,g_per_kwh or timestamp_utc,gco2_per_kwh or oootime,Caiso_North or at_s,g_per_kwh
             x.csv, line 3: the row is out of order; sort the rows by time
             x.csv, line 2: `much` is not a number
             x.csv, line 2: `noon` is not a time
@@ -353,5 +389,19 @@ mod tests {
             .map(|text| error(text) + "\n")
             .concat(),
         );
+    }
+
+    #[test]
+    fn the_table_of_the_placer_is_read() {
+        let text = "at,g_per_kwh\n2024-01-01T00:00Z,250\n2024-01-01T01:00Z,\n\
+                    2024-01-01T02:00Z,200\n2024-01-01T03:00Z,200\n";
+        let series = CarbonSeries::parse("t.csv", text).unwrap();
+        assert_eq!((series.period(), series.cells_filled), (Duration::from_secs(4 * 3_600), 1));
+        assert_eq!(series.integral(0, 2 * HOUR), 2 * 250_000 * u128::from(HOUR));
+        assert_eq!(series.integral(2 * HOUR, 3 * HOUR), 200_000 * u128::from(HOUR));
+        let price = "at,eur_per_mwh\n2024-01-01T00:00Z,50\n";
+        let error = CarbonSeries::parse("p.csv", price).unwrap_err();
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains("the unit is `a price`"), "{cause}");
     }
 }

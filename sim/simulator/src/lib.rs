@@ -25,6 +25,7 @@ mod engine;
 pub mod gavel;
 pub mod generator;
 mod gpus;
+pub mod input_file;
 mod load;
 pub mod measured;
 mod meter;

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use wattle_grid::{ParseError, table};
 
-use crate::repeating::{integral, read_file};
+use crate::input_file::{self, InputError, SERIES_BYTES_MAX};
+use crate::repeating::{Steps, integral};
 
 /// Electricity prices over time.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,9 +35,9 @@ pub enum PriceError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The operating system's error.
+        /// What is wrong.
         #[source]
-        source: std::io::Error,
+        source: InputError,
     },
     /// It is not in a known format.
     #[error("{name} is not a file of prices")]
@@ -56,8 +57,8 @@ impl PriceSeries {
     /// [`PriceError`] describes the problem.
     pub fn read(path: &Path) -> Result<Self, PriceError> {
         let unreadable = |source| PriceError::Unreadable { path: path.to_owned(), source };
-        let (name, bytes) = read_file(path).map_err(unreadable)?;
-        Self::parse(&name, &bytes)
+        let text = input_file::read(path, SERIES_BYTES_MAX).map_err(unreadable)?;
+        Self::parse(&input_file::name_of(path), &text)
     }
 
     /// Reads the prices in the bytes of a file called `name`.
@@ -70,17 +71,14 @@ impl PriceSeries {
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Self, PriceError> {
         let invalid = |source| PriceError::Invalid { name: name.to_owned(), source };
         let reading = table::prices(bytes).map_err(invalid)?;
-        let first = reading.intervals.first().expect("a reading has an interval").from;
-        let us = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        let Steps { steps, period_us, gaps } =
+            Steps::of(&reading).expect("a reading has an interval");
         let millionths = |price: f64| (price * 1e6).round() as i64;
-        let steps = reading.intervals.iter();
-        let steps = steps.map(|step| (us(step.from.since(first)), millionths(step.value)));
-        let pairs = reading.intervals.windows(2);
         Ok(Self {
             name: name.to_owned(),
-            steps: steps.collect(),
-            period_us: us(reading.until().since(first)),
-            gaps: pairs.filter(|pair| pair[0].until < pair[1].from).count(),
+            steps: steps.into_iter().map(|(at, price)| (at, millionths(price))).collect(),
+            period_us,
+            gaps,
             currency: reading.currency.expect("prices have a currency"),
         })
     }

@@ -1,21 +1,32 @@
-//! Step functions that repeat, carbon intensity and electricity price over time: their files and integrals.
+//! Step functions that repeat, carbon intensity and electricity price over time: their steps and integrals.
 
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::path::Path;
+use std::time::Duration;
 
-/// Largest file of a series, bytes.
-const BYTES_MAX: u64 = 1 << 28;
+use wattle_grid::SignalSeries;
 
-/// The name and the bytes of a series' file.
-pub(crate) fn read_file(path: &Path) -> io::Result<(String, Vec<u8>)> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > BYTES_MAX {
-        return Err(io::Error::other("larger than any series of carbon intensity or prices"));
+/// A series of a provider or a table as a step function.
+pub(crate) struct Steps {
+    /// Start of each value, microseconds from the first, and the value in the series' unit.
+    pub(crate) steps: Vec<(u64, f64)>,
+    /// Period, microseconds.
+    pub(crate) period_us: u64,
+    /// Gaps, in which the value before holds.
+    pub(crate) gaps: usize,
+}
+
+impl Steps {
+    /// The steps of a reading, which has an interval.
+    pub(crate) fn of(reading: &SignalSeries) -> Option<Self> {
+        let first = reading.intervals.first()?.from;
+        let us = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        let steps = reading.intervals.iter().map(|step| (us(step.from.since(first)), step.value));
+        let pairs = reading.intervals.windows(2);
+        Some(Self {
+            steps: steps.collect(),
+            period_us: us(reading.until().since(first)),
+            gaps: pairs.filter(|pair| pair[0].until < pair[1].from).count(),
+        })
     }
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    Ok((name, bytes))
 }
 
 /// Integral over time, in the unit of `value` times microseconds. `steps` has the start of each step in

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use wattle_common::JobId;
 use wattle_common::rng::Stream;
 
+use crate::input_file::{self, InputError, SERIES_BYTES_MAX};
 use crate::scenario::Scenario;
 use crate::trace::Trace;
 
@@ -39,7 +40,7 @@ pub enum RestartableError {
     Share(String),
     /// The file cannot be read.
     #[error("`{0}` is neither none, all, a share from 0 to 1, nor a readable file of job ids")]
-    Unreadable(String, #[source] std::io::Error),
+    Unreadable(String, #[source] InputError),
     /// A line of the file is not an id.
     #[error("{file}, line {line}: {problem}")]
     Line {
@@ -72,8 +73,9 @@ impl Restartable {
                 Err(RestartableError::Share(text.to_owned()))
             };
         }
-        let list = std::fs::read_to_string(Path::new(text))
+        let list = input_file::read(Path::new(text), SERIES_BYTES_MAX)
             .map_err(|source| RestartableError::Unreadable(text.to_owned(), source))?;
+        let list = String::from_utf8_lossy(&list);
         let mut jobs = BTreeSet::new();
         for (i, line) in list.lines().enumerate() {
             let id = line.trim();
