@@ -44,6 +44,9 @@ const BYTES_MAX: u64 = 1 << 30;
 /// Most lines listed in a note; further rows are counted.
 const NAMED_MAX: usize = 5;
 
+/// Slurm rounds times to seconds.
+const ROUNDING: Duration = Duration::from_secs(1);
+
 /// The kind of a job's deadline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeadlineKind {
@@ -140,6 +143,14 @@ impl TraceJob {
             nodes: None,
             node_names: Vec::new(),
         }
+    }
+
+    /// The time between its recorded start and end for which it was suspended: 0 without a start and an end.
+    #[must_use]
+    pub fn suspended(&self) -> Duration {
+        let span = self.started.zip(self.ended).map(|(start, end)| end.saturating_sub(start));
+        let rest = span.unwrap_or_default().saturating_sub(self.duration);
+        if rest > ROUNDING { rest } else { Duration::ZERO }
     }
 }
 
