@@ -29,13 +29,15 @@ use crate::sacct;
     after_help = "Examples:\n  wattle saving --trace sacct.txt\n  wattle saving --sacct 7d --by day\n  wattle saving --trace deploy/demo/sacct.txt --cluster 4x8:a100\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --price-kwh 0.21 --currency EUR --intensity 380\n  wattle saving --trace sacct.txt --prices day-ahead.xml\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --restartable all --share any --report saving.html"
 )]
 pub(crate) struct Saving {
-    /// Trace of Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz
+    /// Trace of `sacct -P` or `sacct --json`, Philly, Helios, Acme, PAI, Tiresias, Gavel, ElasticFlow or Chronus,
+    /// also as .gz
     #[arg(long, value_name = "FILE", required_unless_present = "sacct")]
     trace: Option<PathBuf>,
     /// The jobs of Slurm's accounting over the last SPAN, read with `sacct`: 7d, 12h
     #[arg(long, value_name = "SPAN", value_parser = parse_span, conflicts_with_all = ["trace", "trace_format"])]
     sacct: Option<Duration>,
-    /// Format of the trace: philly, tiresias, gavel, elasticflow, chronus, sacct [default: detected]
+    /// Format of the trace: philly, tiresias, gavel, elasticflow, chronus, sacct, helios, acme, pai2020, pai2023
+    /// [default: detected]
     #[arg(long, value_name = "NAME")]
     trace_format: Option<String>,
     /// Only the first jobs of the trace [default: all]

@@ -57,11 +57,13 @@ pub fn describe(command: clap::Command, program: &str, policies: &PolicySet) -> 
     after_help = after_help("wattle", &POLICIES)
 )]
 pub struct Simulate {
-    /// Trace of Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz; or `builtin`:
+    /// Trace of `sacct -P` or `sacct --json`, Philly, Helios, Acme, PAI, Tiresias, Gavel, ElasticFlow or Chronus,
+    /// also as .gz; or `builtin`:
     /// jobs generated from the distributions of Microsoft's Philly traces
     #[arg(long, value_name = "FILE", default_value = generator::NAME)]
     trace: PathBuf,
-    /// Format of the trace: philly, tiresias, gavel, elasticflow, chronus, sacct [default: detected]
+    /// Format of the trace: philly, tiresias, gavel, elasticflow, chronus, sacct, helios, acme, pai2020, pai2023
+    /// [default: detected]
     #[arg(long, value_name = "NAME")]
     trace_format: Option<String>,
     /// Number of jobs: the first of the trace, or generated ones [default: all, or 2000 generated]
@@ -86,7 +88,7 @@ pub struct Simulate {
         help = names_help(POLICIES_HELP, &POLICIES)
     )]
     policy: Vec<String>,
-    /// Carbon intensity series: at_s,g_per_kwh (or EIA's or WattTime's columns)
+    /// Carbon intensity series: at,g_per_kwh or at_s,g_per_kwh (or EIA's or WattTime's columns)
     #[arg(long, value_name = "FILE")]
     carbon: Option<PathBuf>,
     #[command(flatten)]

@@ -1,48 +1,50 @@
 //! Trace files: readers for several formats, one module per format.
 //!
 //! The format is recognized by the file's columns, or given by the caller. An error names the
-//! missing column of a file in no known format. Columns that are not read, and rows that are left
+//! missing column of a file in no known format, or what the file looks like. Columns that are not read, and rows that are left
 //! out or unusual, are reported in notes with their lines.
 
+mod acme;
 mod chronus;
 mod elasticflow;
+mod foreign;
 mod format;
 mod gavel;
+mod helios;
 pub mod inferred;
+mod json;
+mod lines;
+mod local_times;
+mod notes;
+mod pai2020;
+mod pai2023;
 mod philly;
+mod philly_json;
+mod reading;
 mod row;
 mod row_error;
 mod slurm;
 mod slurm_cells;
+mod slurm_json;
 mod slurm_runs;
 #[cfg(test)]
 mod tests;
 mod tiresias;
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use csv::{ByteRecord, StringRecord};
 use wattle_common::JobId;
 
-use format::{FORMATS, Recognised, known};
-use row::{Row, RowNotes};
-use slurm_runs::ReadJob;
+use format::{FORMATS, known};
 
 pub use inferred::{InferError, InferredCluster, infer};
+pub use notes::RowNote;
+pub use reading::JOBS_MAX;
 pub use row_error::RowError;
 
-use crate::text::{pluralize, sanitize};
-
-/// Largest trace, uncompressed, bytes.
-const BYTES_MAX: u64 = 1 << 30;
-
-/// Most lines listed in a note; further rows are counted.
-const NAMED_MAX: usize = 5;
+use crate::input_file::{self, InputError, TRACE_BYTES_MAX};
+use crate::text::pluralize;
 
 /// Slurm rounds times to seconds.
 const ROUNDING: Duration = Duration::from_secs(1);
@@ -66,7 +68,8 @@ pub struct TraceJob {
     pub id: JobId,
     /// Submission time, from the start of the trace.
     pub submit: Duration,
-    /// Run time at its placement without co-tenants.
+    /// Run time at its placement without co-tenants. Between its recorded start and end a job runs for this time
+    /// and is suspended for the rest.
     pub duration: Duration,
     /// Number of GPUs.
     pub gpus: u32,
@@ -93,11 +96,13 @@ pub struct TraceJob {
     pub gpu_type: Option<String>,
     /// Recorded start of the run, from the start of the trace; `None` where the trace has none.
     pub started: Option<Duration>,
-    /// Recorded end of the run, from the start of the trace; of a running job, the time of the
-    /// export. `None` where the trace has none.
+    /// Recorded end of the run, from the start of the trace, at least [`Self::duration`] after the start; of a
+    /// running job, the time of the export. `None` where the trace has none.
     pub ended: Option<Duration>,
     /// Whether the job can resume from a checkpoint; `None` where the trace does not state it.
     pub can_checkpoint: Option<bool>,
+    /// The cluster that ran it, where the trace names it.
+    pub cluster: Option<String>,
     /// The partition that ran it.
     pub partition: Option<String>,
     /// Number of nodes that ran it.
@@ -139,6 +144,7 @@ impl TraceJob {
             started: None,
             ended: None,
             can_checkpoint: None,
+            cluster: None,
             partition: None,
             nodes: None,
             node_names: Vec::new(),
@@ -151,29 +157,6 @@ impl TraceJob {
         let span = self.started.zip(self.ended).map(|(start, end)| end.saturating_sub(start));
         let rest = span.unwrap_or_default().saturating_sub(self.duration);
         if rest > ROUNDING { rest } else { Duration::ZERO }
-    }
-}
-
-/// A note on some rows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RowNote {
-    /// The anomaly and how it is handled.
-    pub what: String,
-    /// Number of rows.
-    pub count: usize,
-    /// Lines of the first few, from 1.
-    pub lines: Vec<u64>,
-}
-
-impl fmt::Display for RowNote {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.lines.is_empty() {
-            return f.write_str(&self.what);
-        }
-        let lines: Vec<String> = self.lines.iter().map(ToString::to_string).collect();
-        let more = if self.count > self.lines.len() { ", ..." } else { "" };
-        let (rows, at) = if self.count == 1 { ("row", "line") } else { ("rows", "lines") };
-        write!(f, "{} {rows} {} ({at} {}{more})", self.count, self.what, lines.join(", "))
     }
 }
 
@@ -205,11 +188,37 @@ pub enum TraceError {
         #[source]
         source: std::io::Error,
     },
-    /// It is larger than [`BYTES_MAX`].
-    #[error("the trace {name} has more than {BYTES_MAX} bytes; shorten it")]
+    /// It is larger than a limit.
+    #[error(
+        "the trace {name} has more than {limit}; export a shorter period (sacct -S and -E), or give the header \
+         and the first lines (head -n)"
+    )]
     TooLarge {
         /// The file.
         name: String,
+        /// The limit.
+        limit: String,
+    },
+    /// It is no text, or the output of another program.
+    #[error("{name} looks like {what}; {remedy}")]
+    Foreign {
+        /// The file.
+        name: String,
+        /// What it looks like.
+        what: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// It has the jobs of several clusters.
+    #[error(
+        "{name} has the jobs of several clusters, {clusters}; they share no queue and may have nodes of one name: \
+         export one of them (sacct -M NAME)"
+    )]
+    Clusters {
+        /// The file.
+        name: String,
+        /// The clusters with their numbers of jobs.
+        clusters: String,
     },
     /// The given format is unknown.
     #[error("unknown trace format `{format}`; use one of {}", formats().collect::<Vec<_>>().join(", "))]
@@ -268,6 +277,20 @@ pub fn formats() -> impl Iterator<Item = &'static str> {
     FORMATS.iter().map(|format| format.key)
 }
 
+impl TraceError {
+    /// The error of reading the file at `path`.
+    fn of(path: &Path, error: InputError) -> Self {
+        let name = input_file::name_of(path);
+        match error {
+            InputError::Io(source) => Self::Unreadable { path: path.to_owned(), source },
+            InputError::TooLarge(bytes) => {
+                Self::TooLarge { name, limit: format!("{} MiB of text", bytes >> 20) }
+            }
+            InputError::NotText { what, remedy } => Self::Foreign { name, what, remedy },
+        }
+    }
+}
+
 /// Reads the trace in the file at `path`, plain or compressed with gzip.
 ///
 /// # Errors
@@ -281,10 +304,9 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
 /// # Errors
 /// [`TraceError`] describes the problem.
 pub fn read_as(path: &Path, format: Option<&str>) -> Result<Trace, TraceError> {
-    let bytes = std::fs::read(path)
-        .map_err(|source| TraceError::Unreadable { path: path.to_owned(), source })?;
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    parse_as(&name, &bytes, format)
+    let text =
+        input_file::read(path, TRACE_BYTES_MAX).map_err(|error| TraceError::of(path, error))?;
+    parse_text(&input_file::name_of(path), &text, format)
 }
 
 /// Reads a trace from the bytes of a file called `name`, plain or compressed with gzip.
@@ -301,171 +323,10 @@ pub fn parse(name: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
 /// # Errors
 /// [`TraceError`] describes the problem.
 pub fn parse_as(name: &str, bytes: &[u8], format: Option<&str>) -> Result<Trace, TraceError> {
-    let mut text = Vec::new();
-    // The magic number of gzip (RFC 1952).
-    let unpacked = if bytes.starts_with(&[0x1f, 0x8b]) {
-        let mut reader = flate2::read::MultiGzDecoder::new(bytes).take(BYTES_MAX + 1);
-        reader
-            .read_to_end(&mut text)
-            .map_err(|source| TraceError::Unreadable { path: name.into(), source })?;
-        &text
-    } else {
-        bytes
-    };
-    if unpacked.len() as u64 > BYTES_MAX {
-        return Err(TraceError::TooLarge { name: name.to_owned() });
-    }
-    rows(name, unpacked, &format::recognise(name, unpacked, format)?)
+    let text = input_file::text_of(bytes, TRACE_BYTES_MAX);
+    parse_text(name, &text.map_err(|error| TraceError::of(Path::new(name), error))?, format)
 }
 
-/// Reads all rows of a file in this format.
-fn rows(name: &str, unpacked: &[u8], recognised: &Recognised) -> Result<Trace, TraceError> {
-    let Recognised { format, header, has_header } = recognised;
-    let mut reader = csv::ReaderBuilder::new()
-        .trim(csv::Trim::All)
-        .flexible(true)
-        .delimiter(format.delimiter)
-        .quoting(format.delimiter == b',')
-        .has_headers(*has_header)
-        .from_reader(unpacked);
-    let mut notes = Notes::default();
-    let unread: Vec<String> = header
-        .iter()
-        .filter(|column| !column.is_empty() && !format.reads(column))
-        .map(|column| sanitize(column))
-        .collect();
-    if !unread.is_empty() {
-        notes.add_for_file(format!("columns not read: {}", unread.join(", ")));
-    }
-    if format.has_header && !has_header {
-        let columns = format.headless.join(",");
-        notes.add_for_file(format!("no header line; the columns are read as {columns}"));
-    }
-    let named = |i: usize, column: &String| {
-        !column.is_empty() && header[..i].iter().any(|before| before.eq_ignore_ascii_case(column))
-    };
-    let repeated: Vec<String> = header
-        .iter()
-        .enumerate()
-        .filter(|(i, column)| named(*i, column))
-        .map(|(_, column)| sanitize(column))
-        .collect();
-    if !repeated.is_empty() {
-        let columns = repeated.join(", ");
-        notes.add_for_file(format!(
-            "columns that are repeated, of which the first is used: {columns}"
-        ));
-    }
-    let columns: BTreeMap<String, usize> = header
-        .iter()
-        .enumerate()
-        .rev()
-        .map(|(i, column)| (column.to_ascii_lowercase(), i))
-        .collect();
-    let mut read: Vec<ReadJob> = Vec::new();
-    let mut seen: BTreeSet<JobId> = BTreeSet::new();
-    let mut bytes = ByteRecord::new();
-    let mut row_notes = RowNotes::default();
-    loop {
-        let line = reader.position().line();
-        match reader.read_byte_record(&mut bytes) {
-            Ok(false) => break,
-            Ok(true) => {}
-            Err(_) => {
-                notes.leave_out(&RowError::NoCells, line);
-                continue;
-            }
-        }
-        let line = bytes.position().map_or(line, csv::Position::line);
-        // A row with a name in another encoding is kept.
-        let record = StringRecord::from_byte_record(bytes).unwrap_or_else(|error| {
-            notes.add("with bytes that are not UTF-8, each read as \u{fffd}", line);
-            StringRecord::from_byte_record_lossy(error.into_byte_record())
-        });
-        row_notes.clear();
-        let row = Row { columns: &columns, record: &record, width: header.len(), line };
-        match (format.row)(&row, &mut row_notes) {
-            Err(error) => notes.leave_out(&error, line),
-            Ok(job) if !format.repeats && !seen.insert(job.id.clone()) => {
-                notes.leave_out(&RowError::DuplicateId, line);
-            }
-            Ok(job) => read.push(ReadJob { job, line, notes: row_notes.iter().collect() }),
-        }
-        bytes = record.into_byte_record();
-    }
-    if format.repeats {
-        read = slurm_runs::separate(read, |error, line| notes.leave_out(error, line));
-    }
-    let mut latest = Duration::ZERO;
-    for ReadJob { job, line, notes: own } in &read {
-        own.iter().for_each(|what| notes.add(*what, *line));
-        if job.submit < latest {
-            notes.add("out of order, sorted by submission", *line);
-        }
-        latest = job.submit;
-    }
-    let mut jobs: Vec<TraceJob> = read.into_iter().map(|read| read.job).collect();
-    jobs.sort_by_key(|job| job.submit);
-    let Some(first) = jobs.first().map(|job| job.submit) else {
-        let first = notes.into_list().into_iter().find(|note| note.count > 0);
-        return Err(TraceError::Empty { name: name.to_owned(), first });
-    };
-    if format.calendar {
-        for job in &mut jobs {
-            job.submit -= first;
-            for at in [&mut job.deadline, &mut job.started, &mut job.ended] {
-                *at = at.map(|at| at.saturating_sub(first));
-            }
-        }
-    }
-    let origin = format.calendar.then_some(first);
-    Ok(Trace { name: name.to_owned(), format: format.name, jobs, notes: notes.into_list(), origin })
-}
-
-/// Notes on a file, and on its rows with their lines.
-#[derive(Default)]
-struct Notes {
-    on_file: Vec<RowNote>,
-    on_rows: Vec<(u64, Cow<'static, str>)>,
-}
-
-impl Notes {
-    /// Adds a note on the file.
-    fn add_for_file(&mut self, what: String) {
-        self.on_file.push(RowNote { what, count: 0, lines: Vec::new() });
-    }
-
-    fn leave_out(&mut self, error: &RowError, line: u64) {
-        self.add(format!("left out: {error}"), line);
-    }
-
-    fn add(&mut self, what: impl Into<Cow<'static, str>>, line: u64) {
-        self.on_rows.push((line, what.into()));
-    }
-
-    /// All notes: on the file, then on rows by their first line.
-    fn into_list(mut self) -> Vec<RowNote> {
-        /// Most different notes; further ones share one.
-        const NOTES_MAX: usize = 50;
-        self.on_rows.sort_by_key(|(line, _)| *line);
-        let mut places: BTreeMap<Cow<'static, str>, usize> = BTreeMap::new();
-        let mut list = self.on_file;
-        for (line, what) in self.on_rows {
-            let what = if places.contains_key(&what) || list.len() < NOTES_MAX {
-                what
-            } else {
-                Cow::Borrowed("left out for other reasons")
-            };
-            let place = *places.entry(what).or_insert_with_key(|what| {
-                list.push(RowNote { what: what.to_string(), count: 0, lines: Vec::new() });
-                list.len() - 1
-            });
-            let note = &mut list[place];
-            note.count += 1;
-            if note.lines.len() < NAMED_MAX {
-                note.lines.push(line);
-            }
-        }
-        list
-    }
+fn parse_text(name: &str, text: &[u8], format: Option<&str>) -> Result<Trace, TraceError> {
+    reading::rows(name, text, &format::recognise(name, text, format)?)
 }

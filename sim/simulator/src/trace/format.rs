@@ -2,9 +2,17 @@
 //!
 //! A new format is a new file in this folder and an entry in [`FORMATS`].
 
+use csv::StringRecord;
+
 use super::row::{Row, RowNotes};
-use super::{RowError, TraceError, TraceJob, chronus, elasticflow, gavel, philly, slurm, tiresias};
+use super::{
+    RowError, TraceError, TraceJob, acme, chronus, elasticflow, foreign, gavel, helios, json,
+    pai2020, pai2023, philly, philly_json, slurm, slurm_json, tiresias,
+};
 use crate::text::sanitize;
+
+/// The records of a job's object.
+pub(super) type Records = fn(&[u8]) -> Result<Vec<StringRecord>, RowError>;
 
 /// A format: its columns, and the conversion of a row to a job. Column names are case-insensitive.
 pub(super) struct Format {
@@ -26,8 +34,12 @@ pub(super) struct Format {
     /// Whether an id may occur in several rows, each a run of the job; otherwise further rows are
     /// left out.
     pub(super) repeats: bool,
-    /// The columns of a file without a header, where its first row fits them.
+    /// The columns of a file without a header, where its first row fits them, and of records from JSON.
     pub(super) headless: &'static [&'static str],
+    /// Whether cells are a row of a file without a header.
+    pub(super) is_headless: fn(&[String]) -> bool,
+    /// The records of an object, where the file is JSON.
+    pub(super) json: Option<Records>,
 }
 
 /// Comma-separated values with a header; the base of other formats.
@@ -43,15 +55,21 @@ pub(super) const CSV: Format = Format {
     row: |_, _| Err(RowError::NoCells),
     repeats: false,
     headless: &[],
+    is_headless: |_| false,
+    json: None,
 };
 
-pub(super) static FORMATS: [&Format; 6] = [
+pub(super) static FORMATS: [&Format; 10] = [
     &philly::FORMAT,
     &tiresias::FORMAT,
     &gavel::FORMAT,
     &elasticflow::FORMAT,
     &chronus::FORMAT,
     &slurm::FORMAT,
+    &helios::FORMAT,
+    &acme::FORMAT,
+    &pai2020::FORMAT,
+    &pai2023::FORMAT,
 ];
 
 impl Format {
@@ -134,6 +152,45 @@ pub(super) struct Recognised {
     pub(super) has_header: bool,
 }
 
+/// The format of a file in JSON; `None` for any other file.
+fn recognise_json(
+    name: &str,
+    bytes: &[u8],
+    requested: Option<&str>,
+) -> Result<Option<Recognised>, TraceError> {
+    let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+    if !matches!(first, Some(b'{' | b'[')) {
+        return Ok(None);
+    }
+    let mut objects = json::objects(bytes, "jobs");
+    let one = objects.as_mut().and_then(Iterator::next);
+    if objects.is_some() && one.is_none() {
+        return Err(TraceError::Empty { name: name.to_owned(), first: None });
+    }
+    let has = |key: &str| {
+        let object = one.and_then(|(_, object)| serde_json::from_slice(object).ok());
+        object.is_some_and(|object: serde_json::Value| object.get(key).is_some())
+    };
+    let format = if has("attempts") || has("submitted_time") {
+        &philly_json::FORMAT
+    } else if has("time") && has("job_id") {
+        &slurm_json::FORMAT
+    } else {
+        let (what, remedy) = foreign::recognise_json(bytes, has);
+        return Err(TraceError::Foreign { name: name.to_owned(), what, remedy });
+    };
+    if let Some(key) = requested.filter(|key| *key != format.key) {
+        if !FORMATS.iter().any(|format| format.key == key) {
+            return Err(TraceError::UnknownFormat { format: key.to_owned() });
+        }
+        let what = if format.key == "sacct" { "sacct --json" } else { "Philly's cluster_job_log" };
+        let remedy = "leave out --trace-format, or name its format";
+        return Err(TraceError::Foreign { name: name.to_owned(), what, remedy });
+    }
+    let header = format.headless.iter().map(|&column| column.to_owned()).collect();
+    Ok(Some(Recognised { format, header, has_header: false }))
+}
+
 /// The format of a file, and its columns.
 ///
 /// Of the formats whose required columns are all there, the one with the most required columns is
@@ -143,6 +200,9 @@ pub(super) fn recognise(
     bytes: &[u8],
     requested: Option<&str>,
 ) -> Result<Recognised, TraceError> {
+    if let Some(recognised) = recognise_json(name, bytes, requested)? {
+        return Ok(recognised);
+    }
     let candidates: Vec<&'static Format> = match requested {
         None => FORMATS.to_vec(),
         Some(key) => {
@@ -165,9 +225,7 @@ pub(super) fn recognise(
         let header = if has_header { header.clone() } else { own(format.required) };
         return Ok(Recognised { format, header, has_header });
     }
-    let fits = |(format, cells): &&(&'static Format, Vec<String>)| {
-        format.key == slurm::FORMAT.key && slurm::is_documented_row(cells)
-    };
+    let fits = |(format, cells): &&(&'static Format, Vec<String>)| (format.is_headless)(cells);
     if let Some((format, cells)) = candidates.iter().find(fits) {
         let mut header: Vec<String> = own(format.headless);
         // The separator at the end of each row of `-p`.
@@ -178,6 +236,9 @@ pub(super) fn recognise(
         .iter()
         .max_by_key(|(format, header)| format.likeness(header))
         .expect("there are formats");
+    if let Some((what, remedy)) = foreign::recognise(bytes) {
+        return Err(TraceError::Foreign { name: name.to_owned(), what, remedy });
+    }
     let name = name.to_owned();
     let headless = |(format, cells): &(&Format, Vec<String>)| {
         format.key == slurm::FORMAT.key && slurm::is_row(cells)

@@ -5,8 +5,8 @@
 //! 2. Groups: nodes with the same name before the first number (`gpu` of `gpu07`) and the same GPU
 //!    type have the same number of GPUs.
 //! 3. GPUs per node: the largest allocation on one node of the group, by one job or by all jobs at
-//!    one time. A job of several nodes has equal numbers on each, rounded up. A suspended job does
-//!    not count towards the GPUs in use at one time.
+//!    one time. A job of several nodes has its GPUs as evenly as possible. A suspended job does
+//!    not count towards the GPUs in use at one time. Nodes that had fewer in use are named.
 //! 4. GPU type of a node: that of most GPU time of its jobs with a type; else that of the other
 //!    nodes with the same name before the number; else the one that a partition or the node name
 //!    contains (`a100` in `gpu-a100`); else the only type of the trace.
@@ -73,6 +73,19 @@ pub enum InferError {
         /// The types of the catalog.
         known: String,
     },
+    /// More GPUs were in use at once than the named nodes had.
+    #[error(
+        "the nodes that {trace} names had {gpus} GPUs in use, and all its jobs {most} at once: some jobs lack their \
+         nodes; give the cluster, of at least {most} GPUs, with --cluster"
+    )]
+    Contradicted {
+        /// The trace.
+        trace: String,
+        /// GPUs of the named nodes.
+        gpus: u64,
+        /// GPUs in use at once.
+        most: u64,
+    },
     /// The counts are not those of a cluster.
     #[error(transparent)]
     Shape(#[from] ShapeError),
@@ -107,6 +120,37 @@ pub fn infer(world: &World, trace: &Trace) -> Result<InferredCluster, InferError
 struct Group {
     nodes: u32,
     gpus: u32,
+    /// The largest allocation of one job on one node.
+    largest: u32,
+    /// Number of nodes by the most GPUs in use on each.
+    by_most: BTreeMap<u32, u32>,
+}
+
+impl Group {
+    /// What the number of GPUs of each node is inferred from, and what contradicts it.
+    fn evidence(&self, gpu_type: &str) -> String {
+        let mut text = format!(
+            "{} each inferred, the most in use on one of them",
+            pluralize(self.gpus, "GPU")
+        );
+        if self.largest < self.gpus {
+            text += &format!(" by several jobs at once (one job had at most {})", self.largest);
+        }
+        if self.by_most.len() > 1 {
+            /// More sizes are a question of use, not of nodes.
+            const SIZES_MAX: usize = 3;
+            let fewer: u32 = self.by_most.iter().rev().skip(1).map(|(_, nodes)| nodes).sum();
+            let nodes = pluralize(fewer, "node");
+            text += &format!("; {nodes} never had as many in use");
+            if self.by_most.len() <= SIZES_MAX {
+                let parts = self.by_most.iter().rev();
+                let parts = parts.map(|(gpus, nodes)| format!("{nodes}x{gpus}:{gpu_type}"));
+                text += &format!(", so that {} fits as well", parts.collect::<Vec<_>>().join(","));
+            }
+            text += ": give unequal sizes in --cluster";
+        }
+        text
+    }
 }
 
 /// The type of the catalog for a name of the trace.
@@ -118,9 +162,15 @@ fn known(world: &World) -> String {
     world.gpus().map(|gpu| gpu.gpu_type.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// GPUs of a job on each of its nodes, at least.
-fn gpus_each(job: &TraceJob, nodes: usize) -> u32 {
-    job.gpus / u32::try_from(nodes.max(1)).unwrap_or(u32::MAX)
+/// The GPUs of a job on each of its named nodes, as evenly as possible: the first nodes by name have one more
+/// where the number is no multiple, as in a replay.
+pub(super) fn shares(job: &TraceJob) -> impl Iterator<Item = (&str, u32)> {
+    let mut names: Vec<&str> = job.node_names.iter().map(String::as_str).collect();
+    names.sort_unstable();
+    names.dedup();
+    let count = u32::try_from(names.len()).unwrap_or(u32::MAX).max(1);
+    let (each, more) = (job.gpus / count, job.gpus % count);
+    (0..).zip(names).map(move |(i, name)| (name, each + u32::from(i < more)))
 }
 
 /// The largest allocation of one job on one node.
@@ -130,17 +180,14 @@ fn largest_each(job: &TraceJob, nodes: usize) -> u32 {
 
 /// Recorded start and end, if the job was not suspended between them.
 fn interval(job: &TraceJob) -> Option<(Duration, Duration)> {
-    /// Slurm rounds times to seconds.
-    const ROUNDING: Duration = Duration::from_secs(1);
-    let (start, end) = job.started.zip(job.ended)?;
-    (end.saturating_sub(start).abs_diff(job.duration) <= ROUNDING).then_some((start, end))
+    job.started.zip(job.ended).filter(|_| job.suspended().is_zero())
 }
 
 /// A job's start (`true`) or end on its GPUs.
-type Use = (Duration, bool, u32);
+pub(super) type Use = (Duration, bool, u32);
 
 /// The most GPUs in use at one time.
-fn peak(uses: &mut [Use]) -> u64 {
+pub(super) fn peak(uses: &mut [Use]) -> u64 {
     // At one instant ends come before starts.
     uses.sort_unstable();
     let (mut now, mut most) = (0u64, 0u64);
@@ -182,10 +229,9 @@ fn by_nodes(world: &World, trace: &Trace) -> Result<InferredCluster, InferError>
     let mut nodes: BTreeMap<&str, Node<'_>> = BTreeMap::new();
     for job in &trace.jobs {
         let count = job.node_names.len();
-        for name in &job.node_names {
+        for (name, gpus) in shares(job) {
             let node = nodes.entry(name).or_default();
             node.largest = node.largest.max(largest_each(job, count));
-            let gpus = gpus_each(job, count);
             if let Some(gpu_type) = &job.gpu_type {
                 let gpu_s = f64::from(gpus.max(1)) * job.duration.as_secs_f64();
                 *node.gpu_seconds.entry(gpu_type).or_default() += gpu_s;
@@ -218,8 +264,10 @@ fn by_nodes(world: &World, trace: &Trace) -> Result<InferredCluster, InferError>
         };
         let group = groups.entry((gpu_type.clone(), prefix(name))).or_default();
         group.nodes += 1;
-        let peak = u32::try_from(peak(&mut node.uses)).unwrap_or(u32::MAX);
-        group.gpus = group.gpus.max(node.largest).max(peak);
+        let most = u32::try_from(peak(&mut node.uses)).unwrap_or(u32::MAX).max(node.largest);
+        group.gpus = group.gpus.max(most);
+        group.largest = group.largest.max(node.largest);
+        *group.by_most.entry(most).or_default() += 1;
         if let Some(gpu_type) = gpu_type {
             gpu_types.insert((*name).to_owned(), gpu_type);
         }
@@ -231,10 +279,10 @@ fn by_nodes(world: &World, trace: &Trace) -> Result<InferredCluster, InferError>
     for ((gpu_type, prefix), group) in &groups {
         let gpu_type = gpu_type.as_deref().unwrap_or("TYPE");
         assumptions.push(format!(
-            "{} of {gpu_type} named `{}...`: {} each, the most in use on one of them",
+            "{} of {gpu_type} named `{}...`: {}",
             pluralize(group.nodes, "node"),
             sanitize(prefix),
-            pluralize(group.gpus, "GPU"),
+            group.evidence(gpu_type),
         ));
     }
     for (gpu_type, count) in hinted_nodes {
@@ -243,6 +291,13 @@ fn by_nodes(world: &World, trace: &Trace) -> Result<InferredCluster, InferError>
              trace",
             pluralize(count, "node")
         ));
+    }
+    let gpus: u64 = groups.values().map(|g| u64::from(g.nodes) * u64::from(g.gpus)).sum();
+    let spans = trace.jobs.iter().filter_map(|job| Some((interval(job)?, job.gpus)));
+    let uses = spans.flat_map(|((start, end), n)| [(start, true, n), (end, false, n)]);
+    let most = peak(&mut uses.collect::<Vec<Use>>());
+    if most > gpus {
+        return Err(InferError::Contradicted { trace: trace.name.clone(), gpus, most });
     }
     let shape = shape_of(world, trace, groups)?;
     Ok(InferredCluster { shape, assumptions, gpu_types })
@@ -279,12 +334,16 @@ fn by_use(world: &World, trace: &Trace) -> Result<InferredCluster, InferError> {
     }
     let only = only_type(world, trace);
     let mut uses: BTreeMap<Option<String>, (u32, Vec<Use>)> = BTreeMap::new();
+    let mut hinted_jobs: BTreeMap<String, usize> = BTreeMap::new();
     for job in &trace.jobs {
         let named = job.gpu_type.as_deref();
         let gpu_type = named
             .map(|name| catalog_type(world, name).unwrap_or_else(|| name.to_owned()))
             .or_else(|| hinted(world, job.partition.as_deref().into_iter()))
             .or_else(|| only.clone());
+        if let Some(gpu_type) = gpu_type.as_ref().filter(|_| named.is_none()) {
+            *hinted_jobs.entry(gpu_type.clone()).or_default() += 1;
+        }
         let (largest, uses) = uses.entry(gpu_type).or_default();
         *largest = (*largest).max(largest_each(job, job.nodes.map_or(1, |n| n as usize)));
         if let Some((start, end)) = interval(job) {
@@ -303,7 +362,13 @@ fn by_use(world: &World, trace: &Trace) -> Result<InferredCluster, InferError> {
             largest,
             gpu_type.as_deref().unwrap_or("GPUs"),
         ));
-        groups.insert((gpu_type, ""), Group { nodes, gpus: largest });
+        groups.insert((gpu_type, ""), Group { nodes, gpus: largest, ..Group::default() });
+    }
+    for (gpu_type, count) in hinted_jobs {
+        assumptions.push(format!(
+            "GPU type {gpu_type} of {}: from the partition, or the only type in the trace",
+            pluralize(count, "job")
+        ));
     }
     let shape = shape_of(world, trace, groups)?;
     Ok(InferredCluster { shape, assumptions, gpu_types: BTreeMap::new() })

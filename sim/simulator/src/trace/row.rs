@@ -10,18 +10,27 @@ use super::RowError;
 
 /// Notes on a row that is read as a job.
 #[derive(Default)]
-pub(super) struct RowNotes(Vec<&'static str>);
+pub(super) struct RowNotes {
+    notes: Vec<&'static str>,
+    /// Whether its times are local ones, without an offset.
+    pub(super) is_local: bool,
+    /// Whether its duration is stated besides its start and end.
+    pub(super) has_duration: bool,
+    /// Whether its end is stated; otherwise it is the start plus the duration.
+    pub(super) has_end: bool,
+}
 
 impl RowNotes {
     /// Adds a note: the anomaly and how it is handled.
     pub(super) fn add(&mut self, what: &'static str) {
-        self.0.push(what);
+        self.notes.push(what);
     }
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.notes.clear();
+        (self.is_local, self.has_duration, self.has_end) = (false, false, false);
     }
     pub(super) fn iter(&self) -> impl Iterator<Item = &'static str> {
-        self.0.iter().copied()
+        self.notes.iter().copied()
     }
 }
 

@@ -89,6 +89,12 @@ pub enum RowError {
     /// The job had a share of a GPU.
     #[error("it had a share of a GPU (gres/shard, gres/mps); shares are not simulated")]
     Share,
+    /// The job had a part of a GPU.
+    #[error("it had a part of a GPU; sharing inside a GPU is not simulated")]
+    PartOfGpu,
+    /// The object of a job is not one of this format.
+    #[error("it is not a job of the format: {0}")]
+    NoObject(String),
     /// No rate was measured for this job type.
     #[error("no measured rate of {job_type} on {gpus}")]
     NoRate {
@@ -100,4 +106,14 @@ pub enum RowError {
     /// Another problem.
     #[error("{0}")]
     Other(Cow<'static, str>),
+}
+
+impl RowError {
+    /// An object of a JSON text that is no job.
+    pub(super) fn json(error: &serde_json::Error) -> Self {
+        // The place is that in the object, not in the file.
+        let text = error.to_string();
+        let cause = text.split(" at line ").next().unwrap_or_default();
+        Self::NoObject(crate::text::sanitize(cause))
+    }
 }

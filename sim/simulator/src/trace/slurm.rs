@@ -44,7 +44,7 @@ use wattle_slurm::text::state::{base_name, state};
 use super::format::{CSV, Format};
 use super::row::{Row, RowNotes, fit_id, flag, span};
 use super::slurm_cells::{Gpus, elapsed, gres, instant, tres};
-use super::{RowError, TraceJob};
+use super::{ROUNDING, RowError, TraceJob};
 
 pub(super) static FORMAT: Format = Format {
     name: "Slurm sacct -P",
@@ -66,9 +66,12 @@ pub(super) static FORMAT: Format = Format {
         "NodeList",
         "Constraints",
         "Comment",
+        "Cluster",
+        "Suspended",
     ],
     row,
     repeats: true,
+    is_headless: is_documented_row,
     headless: &[
         "JobID",
         "JobName",
@@ -96,7 +99,7 @@ pub(super) fn is_row(cells: &[String]) -> bool {
 }
 
 /// Whether these cells are a row of the documented export, in its column order.
-pub(super) fn is_documented_row(cells: &[String]) -> bool {
+fn is_documented_row(cells: &[String]) -> bool {
     // `-p` ends each row with a separator.
     let cells = match cells {
         [cells @ .., last] if last.is_empty() && cells.len() == FORMAT.headless.len() => cells,
@@ -104,7 +107,7 @@ pub(super) fn is_documented_row(cells: &[String]) -> bool {
     };
     cells.len() == FORMAT.headless.len()
         && is_row(cells)
-        && cells[4..8].iter().all(|cell| instant("Start", cell).is_ok())
+        && cells[4..8].iter().all(|cell| instant("Start", cell, &mut RowNotes::default()).is_ok())
         && elapsed("Elapsed", &cells[8]).is_ok()
         && [&cells[10], &cells[11]].iter().all(|cell| cell.is_empty() || cell.contains('='))
 }
@@ -157,21 +160,32 @@ fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, RowError> {
         return Err(RowError::Step);
     }
     let phase = phase(row.text("State").unwrap_or_default())?;
-    let times = Times::of(row);
+    let times = Times::of(row, notes);
     if id.contains('[') || matches!(phase, Phase::Queued) || times.never_started() {
         return Err(RowError::NeverRan);
     }
-    let submit = instant("Submit", row.required("Submit")?)?.ok_or(RowError::Unknown("Submit"))?;
-    let started = times.start.clone().and_then(Result::ok).flatten();
+    let submit =
+        instant("Submit", row.required("Submit")?, notes)?.ok_or(RowError::Unknown("Submit"))?;
+    let mut started = times.start.clone().and_then(Result::ok).flatten();
+    let ended = times.end.clone().and_then(Result::ok).flatten();
+    let duration = duration(row, phase, &times, notes)?;
+    let eligible_at =
+        row.text("Eligible").and_then(|cell| instant("Eligible", cell, notes).ok().flatten());
+    let inferred = inferred_start(row, (started, ended), eligible_at, duration);
+    if let Some(start) = inferred.filter(|_| !notes.is_local) {
+        notes.add(
+            "whose Start is the eligible time, start inferred from End, Elapsed and Suspended",
+        );
+        started = Some(start);
+    }
     // A job with a dependency or a begin time could not have started earlier.
-    let eligible = match row.text("Eligible").map(|cell| instant("Eligible", cell)) {
-        Some(Ok(Some(at))) if at > submit => {
+    let eligible = match eligible_at {
+        Some(at) if at > submit => {
             notes.add("eligible after the submission, submitted at that time");
             started.map_or(at, |start| at.min(start.max(submit)))
         }
         _ => submit,
     };
-    let duration = duration(row, phase, &times, notes)?;
     let Gpus { count, gpu_type, slices, shares } = gpus(row, notes)?;
     if slices {
         return Err(RowError::Slice);
@@ -190,13 +204,14 @@ fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, RowError> {
     job.gpu_type = gpu_type.or_else(|| constrained_type(row.text("Constraints")?));
     job.started = started;
     // A running job ends at the time of the export.
-    let ended = times.end.and_then(Result::ok).flatten();
+    notes.has_end = started.is_none_or(|start| ended.is_some_and(|end| end >= start));
     job.ended = match (started, ended) {
         (Some(start), Some(end)) if end >= start => Some(end),
         (Some(start), _) => Some(start + duration),
         (None, ended) => ended,
     };
     job.can_checkpoint = row.text("Comment").and_then(declared_checkpoint);
+    job.cluster = row.text("Cluster").map(str::to_owned);
     // A job that did not start in several partitions ran in one.
     job.partition = row.text("Partition").filter(|list| !list.contains(',')).map(str::to_owned);
     let nodes = ["AllocNodes", "NNodes"].iter().find_map(|column| row.count(column));
@@ -208,6 +223,23 @@ fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, RowError> {
         }
     }
     Ok(job)
+}
+
+/// The start of a job whose stated start is its eligible time, though it ran and was suspended for less than the
+/// time from there to its end; `None` for any other job. The JSON of Slurm before 23.02 has such starts.
+fn inferred_start(
+    row: &Row<'_>,
+    (started, ended): (Option<Duration>, Option<Duration>),
+    eligible: Option<Duration>,
+    ran: Duration,
+) -> Option<Duration> {
+    let cell = row.text("Suspended")?;
+    let suspended = match cell.parse() {
+        Ok(seconds) => span(seconds)?,
+        Err(_) => elapsed("Suspended", cell).ok()?,
+    };
+    let start = ended?.checked_sub(ran + suspended)?;
+    (started == eligible && start > started? + ROUNDING).then_some(start)
 }
 
 /// Rejects a row with another number of cells than the header.
@@ -230,8 +262,8 @@ struct Times {
 }
 
 impl Times {
-    fn of(row: &Row<'_>) -> Self {
-        let at = |column| row.text(column).map(|cell| instant(column, cell));
+    fn of(row: &Row<'_>, notes: &mut RowNotes) -> Self {
+        let mut at = |column| row.text(column).map(|cell| instant(column, cell, notes));
         Self { start: at("Start"), end: at("End") }
     }
     fn never_started(&self) -> bool {
@@ -246,6 +278,7 @@ fn duration(
     times: &Times,
     notes: &mut RowNotes,
 ) -> Result<Duration, RowError> {
+    notes.has_duration = ["ElapsedRaw", "Elapsed"].iter().any(|name| row.text(name).is_some());
     let ran = if let Some(raw) = row.text("ElapsedRaw") {
         let seconds: f64 = raw.parse().map_err(|_| RowError::NotANumber("ElapsedRaw"))?;
         span(seconds).ok_or(RowError::NotATime("ElapsedRaw"))?

@@ -1,7 +1,7 @@
 //! Cells of Slurm's accounting: dates, durations and the GPUs in lists of resources.
 //!
 //! The texts are read by [`wattle_slurm::text`], as by the service beside Slurm. A date without an offset is
-//! in the site's local time; hours that a change to or from summer time skips or repeats are not corrected.
+//! in the site's local time, and is noted as such: see [`super::local_times`].
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use wattle_slurm::text::gres::GresList;
 use wattle_slurm::text::{TextError, values};
 
 use super::RowError;
-use super::row::span;
+use super::row::{RowNotes, span};
 use crate::text::sanitize;
 
 /// A number of GPUs, and their type where it is stated.
@@ -31,8 +31,13 @@ pub(super) struct Gpus {
 
 /// A date as the time since 1970; `None` for an unknown date.
 ///
-/// The service selects seconds since 1970 (`SLURM_TIME_FORMAT=%s`); an export may have any format.
-pub(super) fn instant(column: &'static str, text: &str) -> Result<Option<Duration>, RowError> {
+/// The service selects seconds since 1970 (`SLURM_TIME_FORMAT=%s`); an export may have any format. A local time
+/// counts as if its zone were UTC.
+pub(super) fn instant(
+    column: &'static str,
+    text: &str,
+    notes: &mut RowNotes,
+) -> Result<Option<Duration>, RowError> {
     let no_date = || RowError::NotADate(column);
     let at = if let Ok(at) = values::instant(text) {
         let Some(at) = at else { return Ok(None) };
@@ -44,6 +49,7 @@ pub(super) fn instant(column: &'static str, text: &str) -> Result<Option<Duratio
         at.to_timestamp().map_err(|_| no_date())?.as_duration().as_secs_f64()
     } else {
         let at: DateTime = text.parse().map_err(|_| no_date())?;
+        notes.is_local = true;
         let at = at.to_zoned(TimeZone::UTC).map_err(|_| no_date())?;
         at.timestamp().as_duration().as_secs_f64()
     };
@@ -106,7 +112,9 @@ mod tests {
 
     #[test]
     fn dates_in_every_slurm_time_format() {
-        let at = |text| instant("Start", text).map(|at| at.map(|at| at.as_secs()));
+        let at = |text| {
+            instant("Start", text, &mut RowNotes::default()).map(|at| at.map(|at| at.as_secs()))
+        };
         assert_eq!(at("2024-05-01T13:00:00"), Ok(Some(1_714_568_400)));
         assert_eq!(at("2024-05-01 13:00:00"), Ok(Some(1_714_568_400)));
         assert_eq!(at("2024-05-01T13:00:00+0200"), Ok(Some(1_714_561_200)));

@@ -12,13 +12,22 @@ use std::time::Duration;
 use wattle_common::JobId;
 
 use super::row::fit_id;
-use super::{RowError, TraceJob};
+use super::{ROUNDING, RowError, TraceJob};
+
+const OVERLAP: &str = "that overlaps another run of its JobID, so that two clusters may be in the export; \
+                       export one (sacct -M), or add the column Cluster";
 
 /// One job as read, with its line and the notes on it.
 pub(super) struct ReadJob {
     pub(super) job: TraceJob,
     pub(super) line: u64,
     pub(super) notes: Vec<&'static str>,
+    /// Whether its times are local ones, without an offset.
+    pub(super) is_local: bool,
+    /// Whether its duration is stated besides its start and end.
+    pub(super) has_duration: bool,
+    /// Whether its end is stated; otherwise it is the start plus the duration.
+    pub(super) has_end: bool,
 }
 
 /// Gives each run of a repeated id its own id and submission. `leave_out` receives the reason and
@@ -50,6 +59,9 @@ pub(super) fn separate(
             }
             if let Some((submit, end)) = before {
                 number += 1;
+                if start(read) + ROUNDING < end {
+                    read.notes.push(OVERLAP);
+                }
                 let run = fit_id(&format!("{id}-run{number}"));
                 let Some(run) = run else {
                     leave_out(&RowError::IdTooLong("JobID"), read.line);

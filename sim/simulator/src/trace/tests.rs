@@ -98,8 +98,12 @@ fn errors_name_the_missing_columns() {
         .map(|text| error(text) + "\n")
         .concat(),
     );
-    assert!(matches!(parse("x", &[0xff, 0xfe, 0x00]), Err(TraceError::UnknownColumn { .. })));
+    assert!(matches!(parse("x", &[0xff, 0xfd, 0xfb]), Err(TraceError::UnknownColumn { .. })));
     assert!(matches!(parse("x", &[0x1f, 0x8b, 0x00]), Err(TraceError::Unreadable { .. })));
+    let large = TraceError::of(Path::new("dir/x.txt"), InputError::TooLarge(TRACE_BYTES_MAX));
+    let large = large.to_string();
+    assert!(large.starts_with("the trace x.txt has more than 512 MiB of text"), "{large}");
+    assert!(large.contains("sacct -S and -E"), "{large}");
 }
 
 /// Rows with Latin-1 names are kept, and notes have the file's line numbers.
@@ -186,7 +190,7 @@ fn text_from_files_is_sanitized_in_errors() {
     assert!(unknown.contains("`\\u{1b}[2Jzzz") && !unknown.contains('\u{1b}'), "{unknown}");
     let missing = error(&format!("job_id,\u{1b}[31m{}\n1\n", ",c".repeat(500)));
     assert!(!missing.contains('\u{1b}') && missing.contains("and 482 more"), "{missing}");
-    assert!(unknown.len() < 900 && missing.len() < 400, "{unknown}\n{missing}");
+    assert!(unknown.len() < 1_500 && missing.len() < 400, "{unknown}\n{missing}");
 }
 
 #[test]
@@ -197,11 +201,11 @@ fn unread_columns_are_noted_and_a_format_can_be_given() {
     assert_eq!(parse_as("c.csv", text.as_bytes(), Some("philly")).unwrap(), trace);
     let error = |format| parse_as("c.csv", text.as_bytes(), Some(format)).unwrap_err().to_string();
     expect_test::expect![[r#"
-        unknown trace format `helios`; use one of philly, tiresias, gavel, elasticflow, chronus, sacct
+        unknown trace format `unheard`; use one of philly, tiresias, gavel, elasticflow, chronus, sacct, helios, acme, pai2020, pai2023
         c.csv: column `num_gpu` of the Tiresias format is missing; required are job_id,num_gpu,submit_time,iterations,model_name,duration,interval; the file has job_id,submit_s,duration_s,num_gpus,color
         c.csv: column `command` of the Gavel format is missing; required are job_type,command,working_directory,num_steps_arg,needs_data_dir,total_steps,scale_factor,priority_weight,SLO,arrival_time; the file has job_id,submit_s,duration_s,num_gpus,color
     "#]]
-    .assert_eq(&["helios", "tiresias", "gavel"].map(|format| error(format) + "\n").concat());
+    .assert_eq(&["unheard", "tiresias", "gavel"].map(|format| error(format) + "\n").concat());
 }
 
 proptest::proptest! {

@@ -32,8 +32,8 @@ fn the_odd_export_gives_its_cluster_with_every_assumption() {
     assert_eq!(inferred.shape.to_string(), "6x8:a100,2x4:v100");
     expect_test::expect![[r#"
         8 nodes with a GPU job; nodes without one in the trace are not counted
-        6 nodes of a100 named `gpu...`: 8 GPUs each, the most in use on one of them
-        2 nodes of v100 named `node...`: 4 GPUs each, the most in use on one of them
+        6 nodes of a100 named `gpu...`: 8 GPUs each inferred, the most in use on one of them; 1 node never had as many in use, so that 5x8:a100,1x5:a100 fits as well: give unequal sizes in --cluster
+        2 nodes of v100 named `node...`: 4 GPUs each inferred, the most in use on one of them; 1 node never had as many in use, so that 1x4:v100,1x2:v100 fits as well: give unequal sizes in --cluster
     "#]]
     .assert_eq(&(inferred.assumptions.join("\n") + "\n"));
     assert_eq!(inferred.gpu_types["node11"], "v100");

@@ -3,6 +3,7 @@
 
 mod aim;
 mod budgets;
+mod files;
 mod generator;
 mod inferred;
 mod lockstep;
