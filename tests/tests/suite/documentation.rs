@@ -73,6 +73,43 @@ fn links_and_named_files_exist() {
     assert!(missing.is_empty(), "{} missing:\n{}", missing.len(), missing.join("\n"));
 }
 
+/// Whether a text has a date such as 2026-11-26.
+fn has_date(text: &str) -> bool {
+    let is_date = |word: &str| {
+        let parts: Vec<&str> = word.split('-').collect();
+        let is_number = |part: &&str| part.bytes().all(|byte| byte.is_ascii_digit());
+        matches!(parts[..], [year, month, day] if (year.len(), month.len(), day.len()) == (4, 2, 2))
+            && parts.iter().all(is_number)
+    };
+    text.split(|c: char| !c.is_ascii_digit() && c != '-').any(is_date)
+}
+
+/// The output of a command that no test of the gate runs has the date of its run in the line before it.
+#[test]
+fn outputs_of_slow_commands_have_a_date() {
+    let (mut undated, mut seen) = (Vec::new(), 0);
+    for page in files(".md") {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        for (number, _) in
+            lines.iter().enumerate().filter(|(_, line)| line.starts_with("```console slow"))
+        {
+            let block = lines[number + 1..].iter().take_while(|line| !line.starts_with("```"));
+            let is_output = |line: &&str| !line.starts_with("$ ") && !line.starts_with("    -");
+            if !block.copied().any(|line| is_output(&line)) {
+                continue;
+            }
+            seen += 1;
+            let before = lines[..number].iter().rev().find(|line| !line.is_empty());
+            if !before.is_some_and(|line| has_date(line)) {
+                undated.push(format!("{}:{}", shown(&page), number + 1));
+            }
+        }
+    }
+    assert!(undated.is_empty(), "without a date: {}", undated.join(", "));
+    assert!(seen > 3, "{seen} outputs");
+}
+
 /// The comments of a source file: those of the ends `.rs` and `.toml`.
 fn comments(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().filter_map(|(number, line)| {

@@ -1,14 +1,16 @@
 //! The answer on one screen of at most 80 columns, and its assumptions in words.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use wattle_common::duration::{DurationUnit, span};
 use wattle_common::job::Sharing;
 use wattle_simulator::Restartable;
 use wattle_simulator::text::{hang, pluralize};
+use wattle_simulator::trace::TraceJob;
 
 use super::study::Made;
-use super::{SavingEstimate, Totals};
+use super::{Parts, SavingEstimate, Totals};
 use crate::report::format;
 
 impl SavingEstimate {
@@ -178,7 +180,10 @@ impl SavingEstimate {
             c if c > 0.005 => format!("jobs complete {} later on average", percent(c)),
             _ => "jobs complete as soon as before".to_owned(),
         };
-        let mostly_sleep = self.parts.sleep > 0.5 * self.saved.energy_kwh;
+        // Parts interact: each of two may be more than half of the saving.
+        let Parts { settings, packing, sizes, sleep } = self.parts;
+        let parts: f64 = [settings, packing, sizes, sleep].iter().map(|kwh| kwh.max(0.0)).sum();
+        let mostly_sleep = sleep > 0.5 * self.saved.energy_kwh && sleep > 0.6 * parts;
         let sleep = if self.saved.energy_kwh > 0.0 && mostly_sleep {
             " Most of it comes from sleeping nodes; Slurm can suspend unused nodes too."
         } else {
@@ -213,6 +218,7 @@ impl Made<'_> {
              has no recorded starts and ends."
                 .to_owned()
         });
+        all.extend(self.suspended().filter(|_| estimate.recorded));
         let drawn: usize = self
             .scenario
             .workloads
@@ -282,6 +288,21 @@ impl Made<'_> {
                 .to_owned(),
         );
         all
+    }
+
+    /// How suspended jobs of a recorded schedule count; `None` without any.
+    fn suspended(&self) -> Option<String> {
+        let times = self.trace.jobs.iter().map(TraceJob::suspended).filter(|time| !time.is_zero());
+        let (jobs, time) =
+            times.fold((0_usize, Duration::ZERO), |(jobs, sum), one| (jobs + 1, sum + one));
+        (jobs > 0).then(|| {
+            format!(
+                "Suspended: {} for {}, which count as waiting in the baseline; Wattle's schedule suspends \
+                 no job.",
+                pluralize(jobs, "job"),
+                span(time.as_secs_f64())
+            )
+        })
     }
 
     /// How prices and intensities over time lie on the period of `period_s`.

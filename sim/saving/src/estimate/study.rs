@@ -12,6 +12,7 @@
 use std::sync::Mutex;
 
 use wattle_simulator::replay::is_recorded;
+use wattle_simulator::trace::Trace;
 use wattle_simulator::{Restartable, Scenario, SimulationError};
 
 use super::draw::{Draw, Draws};
@@ -323,6 +324,7 @@ pub fn estimate(
         schedules: listed,
     };
     let made = Made {
+        trace: input.trace,
         sample: sample.as_ref(),
         restartable: input.restartable,
         scenario: &scenario_all,
@@ -363,6 +365,7 @@ fn totals<'s>(
 
 /// How an estimate was made.
 pub(super) struct Made<'a> {
+    pub(super) trace: &'a Trace,
     pub(super) sample: Option<&'a Sample>,
     pub(super) restartable: &'a Restartable,
     pub(super) scenario: &'a Scenario,

@@ -3,5 +3,6 @@
 
 mod estimate;
 mod html;
+mod recorded;
 mod report;
 mod seeds;
