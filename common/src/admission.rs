@@ -41,6 +41,18 @@ impl AdmissionId {
         }
     }
 
+    /// Whether two values may be of one submission: they are not where both are known and differ.
+    #[must_use]
+    pub fn may_be(known: Option<&Self>, other: Option<&Self>) -> bool {
+        known.zip(other).is_none_or(|(known, other)| known == other)
+    }
+
+    /// Whether `new` is known to be of a later submission than `known`.
+    #[must_use]
+    pub fn replaces(new: Option<&Self>, known: Option<&Self>) -> bool {
+        new.zip(known).is_some_and(|(new, known)| new > known)
+    }
+
     /// The name of what belongs to a submission of `job`, such as a folder: `train-7.063a…`. Ids have no dot,
     /// so no two submissions have the same. That of a submission without an admission is the job's id.
     #[must_use]
@@ -75,6 +87,18 @@ mod tests {
         assert!(has(Some(&first), None, new), "a run that an earlier version started");
         assert!(!has(Some(&second), None, old), "and that ended before the submission");
         assert!(has(None, Some(&first), old) && has(None, None, old));
+    }
+
+    #[test]
+    fn submissions_are_compared_where_both_are_known() {
+        let [first, second] = [1, 2].map(|s| AdmissionId::accepted(Timestamp::from_s(s), 1));
+        assert!(!AdmissionId::may_be(Some(&first), Some(&second)));
+        assert!(AdmissionId::may_be(Some(&first), Some(&first)));
+        assert!(AdmissionId::may_be(Some(&first), None) && AdmissionId::may_be(None, Some(&first)));
+        assert!(AdmissionId::replaces(Some(&second), Some(&first)));
+        assert!(!AdmissionId::replaces(Some(&first), Some(&second)));
+        assert!(!AdmissionId::replaces(Some(&first), Some(&first)));
+        assert!(!AdmissionId::replaces(Some(&second), None));
     }
 
     #[test]

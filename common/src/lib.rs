@@ -13,6 +13,7 @@ pub mod comparison;
 pub mod config;
 pub mod datasheet;
 pub mod duration;
+pub mod ended_jobs;
 pub mod env;
 pub mod generation;
 pub mod gpu_type;
@@ -37,6 +38,7 @@ pub mod verdict;
 
 pub use aim::Aim;
 pub use budget::Budget;
+pub use ended_jobs::EndedJobs;
 pub use id::{AdmissionId, ClusterId, GpuIndex, JobId, NodeId, WorkloadId};
 pub use machine::Machine;
 pub use raised_alarms::RaisedAlarms;

@@ -322,9 +322,10 @@ impl Placer {
         }
     }
 
-    /// A job's surface was published.
+    /// A job's surface was published. One of another submission of the name does not count.
     fn surface_known(&mut self, surface: Surface) {
-        if let Some(key) = self.controller.state().job_key(&surface.job) {
+        let is_its = self.jobs.get(&surface.job).is_some_and(|record| record.has_surface(&surface));
+        if let Some(key) = self.controller.state().job_key(&surface.job).filter(|_| is_its) {
             // The power reserved for its GPUs may rise.
             self.nodes.outdate_plan();
             for surface in surface.by_gpu_type() {

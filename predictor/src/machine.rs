@@ -4,14 +4,14 @@
 //! one surface. It covers each GPU type that a node or a window has named. Queued jobs have no
 //! windows: their surfaces are published again as their class gains windows.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::bounds::{OutOfBounds, check_window};
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{JobWindow, Surface};
 use wattle_common::observation::UnusableWindow;
-use wattle_common::{Machine, Timestamp};
+use wattle_common::{AdmissionId, EndedJobs, Machine, Timestamp};
 
 use crate::calibration::Scores;
 use crate::config::PredictorConfig;
@@ -25,6 +25,8 @@ pub enum Event {
     JobDescribed {
         /// The job.
         job: JobId,
+        /// Its submission; absent: an earlier version accepted it.
+        admission: Option<AdmissionId>,
         /// Its declared workload.
         workload: Option<WorkloadId>,
         /// Number of GPUs it requests.
@@ -36,8 +38,8 @@ pub enum Event {
     GpuTypeFound(String),
     /// A window was closed.
     WindowClosed(Box<JobWindow>),
-    /// A job ended, in whatever way.
-    JobEnded(JobId),
+    /// A job ended, in whatever way; its submission, as far as it is known.
+    JobEnded(JobId, Option<AdmissionId>),
     /// All surfaces are requested: a predictor was promoted, or the registry started.
     AllRequested,
 }
@@ -77,14 +79,12 @@ pub struct PredictorMachine {
     learned: BTreeMap<WorkloadId, (u64, u64)>,
     /// Jobs that require a GPU type; bounded with the predictor's.
     fixed_type: BTreeSet<JobId>,
-    /// Ended jobs, oldest first, whose late windows are ignored.
-    ended: VecDeque<JobId>,
+    /// Ended jobs, whose late windows are ignored.
+    ended: EndedJobs,
 }
 
 /// Surfaces computed at one wake-up, so that windows are not delayed by a large cluster's.
 const PUBLISHED_AT_ONCE: usize = 64;
-/// Ended jobs remembered; a job's last window arrives within seconds of its end.
-const ENDED_MAX: usize = 4_096;
 
 impl PredictorMachine {
     /// A machine without data.
@@ -102,7 +102,7 @@ impl PredictorMachine {
             due: BTreeSet::new(),
             learned: BTreeMap::new(),
             fixed_type: BTreeSet::new(),
-            ended: VecDeque::new(),
+            ended: EndedJobs::default(),
         }
     }
 
@@ -130,6 +130,30 @@ impl PredictorMachine {
     /// Classes changed since the last call, to be stored.
     pub fn take_changed_classes(&mut self) -> Vec<(String, WorkloadId, Class)> {
         self.predictor.take_changed_classes()
+    }
+
+    /// Whether what is of the submission `of` of a job counts: it has not ended, and no later one is known. One
+    /// that is later than the known submission begins without its windows and fits.
+    fn admit(&mut self, job: &JobId, of: Option<&AdmissionId>, out: &mut Vec<Action>) -> bool {
+        let Some(known) = self.predictor.knowledge_of(job) else { return !self.ended.has(job, of) };
+        let known = known.admission.clone();
+        if AdmissionId::replaces(known.as_ref(), of) {
+            return false;
+        }
+        if AdmissionId::replaces(of, known.as_ref()) {
+            self.end(job.clone(), known, out);
+        }
+        true
+    }
+
+    fn end(&mut self, job: JobId, admission: Option<AdmissionId>, out: &mut Vec<Action>) {
+        self.due.retain(|(_, due)| *due != job);
+        self.published.remove(&job);
+        self.fixed_type.remove(&job);
+        if self.predictor.forget(&job) {
+            out.push(Action::ForgetJob(job.clone()));
+        }
+        self.ended.insert(job, admission);
     }
 
     /// Publishes `job` now or as soon as its interval allows.
@@ -199,20 +223,24 @@ impl Machine for PredictorMachine {
 
     fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
         match event {
-            Event::JobDescribed { job, .. } if self.ended.contains(&job) => {}
-            Event::JobDescribed { job, workload, gpus, gpu_type } => {
+            Event::JobDescribed { job, admission, .. }
+                if !self.admit(&job, admission.as_ref(), out) => {}
+            Event::JobDescribed { job, admission, workload, gpus, gpu_type } => {
                 let gpu_type = gpu_type.as_deref();
                 if gpu_type.is_some() {
                     self.fixed_type.insert(job.clone());
                 }
-                if self.predictor.describe(now, job.clone(), workload, gpus, gpu_type) {
+                let new = self.predictor.describe(now, job.clone(), workload, gpus, gpu_type);
+                self.predictor.set_submission(&job, admission);
+                if new {
                     self.mark(now, job, out);
                 }
             }
-            Event::WindowClosed(window) if self.ended.contains(&window.job) => {}
             Event::WindowClosed(window) if let Err(error) = check_window(&window, now) => {
                 out.push(Action::ReportOutOfBounds { job: window.job, error });
             }
+            Event::WindowClosed(window)
+                if !self.admit(&window.job, window.admission.as_ref(), out) => {}
             Event::WindowClosed(window) => match self.predictor.learn(now, &window) {
                 Learned::Something => {
                     let new = self.predictor.add_gpu_type(&window.gpu_type);
@@ -235,18 +263,11 @@ impl Machine for PredictorMachine {
                     out.push(Action::ReportUnusable { job: window.job, error });
                 }
             },
-            Event::JobEnded(job) => {
-                self.due.retain(|(_, due)| *due != job);
-                self.published.remove(&job);
-                self.fixed_type.remove(&job);
-                if self.predictor.forget(&job) {
-                    out.push(Action::ForgetJob(job.clone()));
-                }
-                if !self.ended.contains(&job) {
-                    self.ended.push_back(job);
-                    if self.ended.len() > ENDED_MAX {
-                        self.ended.pop_front();
-                    }
+            Event::JobEnded(job, admission) => {
+                let known = self.predictor.knowledge_of(&job);
+                let known = known.and_then(|known| known.admission.clone());
+                if !AdmissionId::replaces(known.as_ref(), admission.as_ref()) {
+                    self.end(job, admission.or(known), out);
                 }
             }
             Event::GpuTypeFound(gpu_type) => {

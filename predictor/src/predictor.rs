@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wattle_common::Timestamp;
-use wattle_common::id::{self, JobId, WorkloadId};
+use wattle_common::id::{self, AdmissionId, JobId, WorkloadId};
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::surface::GPU_TYPES_MAX;
 use wattle_common::observation::UnusableWindow;
@@ -167,6 +167,13 @@ impl Predictor {
             self.update_match(&job);
         }
         new
+    }
+
+    /// Sets the submission of a known job; `None`: not known, which changes nothing.
+    pub fn set_submission(&mut self, job: &JobId, admission: Option<AdmissionId>) {
+        if let Some(job) = self.jobs.get_mut(job).filter(|_| admission.is_some()) {
+            job.admission = admission;
+        }
     }
 
     /// Removes `job`; its contribution to its class remains. True where it was known.

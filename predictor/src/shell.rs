@@ -18,7 +18,7 @@
 pub mod metrics;
 mod store;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -31,7 +31,7 @@ use wattle_common::messages::{JobWindow, PowerReport};
 use wattle_common::subject::{
     Bucket, LeaseKey, PREDICTOR_NAME_KEY, PREDICTOR_SERVICE, PredictorKey, Reporter, StreamName,
 };
-use wattle_common::{ClusterId, Machine};
+use wattle_common::{AdmissionId, ClusterId, Machine};
 use wattle_runtime::bus::{
     self, BusConfig, BusError, Change, Consumer, JobChange, Leadership, PendingWrites,
     StoredDelivery, Watch,
@@ -231,15 +231,25 @@ impl Service for PredictorService {
 impl PredictorService {
     /// Ends the restored jobs that ended while the service was down, which deletes their stored state.
     fn end_jobs_except(&mut self, jobs: &[Change], actions: &mut Vec<Action>) {
-        let live: BTreeSet<&str> = jobs
+        let live: BTreeMap<JobId, Option<AdmissionId>> = jobs
             .iter()
-            .filter(|change| change.is_active_job())
-            .map(|change| change.key.as_str())
+            .filter_map(|change| match change.job()? {
+                JobChange::Active(record) => Some((record.spec.job, record.admission)),
+                JobChange::Ended(..) => None,
+            })
             .collect();
-        let known = self.machine.predictor().jobs();
-        let gone: Vec<JobId> = known.filter(|job| !live.contains(job.as_str())).cloned().collect();
+        let predictor = self.machine.predictor();
+        let is_gone = |job: &&JobId| {
+            let known = predictor.knowledge_of(job);
+            // What an earlier version stored names no submission.
+            known.zip(live.get(*job)).is_none_or(|(known, live)| {
+                let of = known.admission.as_ref();
+                !AdmissionId::has_run(live.as_ref(), of, known.updated_at_us)
+            })
+        };
+        let gone: Vec<JobId> = predictor.jobs().filter(is_gone).cloned().collect();
         for job in gone {
-            self.machine.handle(clock::now(), Event::JobEnded(job), actions);
+            self.machine.handle(clock::now(), Event::JobEnded(job, None), actions);
         }
     }
 
@@ -247,11 +257,12 @@ impl PredictorService {
         let event = match change.job() {
             Some(JobChange::Active(record)) => Event::JobDescribed {
                 job: record.spec.job,
+                admission: record.admission,
                 workload: record.spec.workload,
                 gpus: record.spec.gpus,
                 gpu_type: record.spec.gpu_type,
             },
-            Some(JobChange::Ended(job)) => Event::JobEnded(job),
+            Some(JobChange::Ended(job, admission)) => Event::JobEnded(job, admission),
             None => return,
         };
         self.machine.handle(clock::now(), event, actions);

@@ -15,12 +15,13 @@
 //! Where energy was not measured, the mean of the power before and after the gap gives an estimate, under the
 //! same condition. An estimate is part of no sum.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use wattle_common::messages::{UnknownCause, UnknownEnergy};
 use wattle_common::units::Energy;
-use wattle_common::{GpuIndex, JobId, Power, Timestamp};
+use wattle_common::{AdmissionId, GpuIndex, JobId, Power, Timestamp};
 
 use crate::energy::{EnergySpent, Measured};
 
@@ -35,6 +36,18 @@ pub struct TenantKey {
     pub job: Option<JobId>,
     /// The number of its start.
     pub attempt: u32,
+    /// Its submission; absent: not known, as in the state of an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionId>,
+}
+
+impl TenantKey {
+    /// Whether both are the same start of the same job, as far as their submissions are known.
+    fn is_same(&self, other: &Self) -> bool {
+        let submissions = self.admission.as_ref().zip(other.admission.as_ref());
+        (&self.job, self.attempt) == (&other.job, other.attempt)
+            && submissions.is_none_or(|(own, other)| own == other)
+    }
 }
 
 /// A GPU's energy whose owner is not decided yet.
@@ -107,7 +120,9 @@ impl OpenGap {
         same_max: Duration,
     ) -> Owner {
         let span = self.span();
-        let same = self.tenants == tenants && span <= same_max;
+        let same = self.tenants.len() == tenants.len()
+            && self.tenants.iter().zip(tenants).all(|(before, after)| before.is_same(after))
+            && span <= same_max;
         if same && !self.unmeasured {
             return Owner::Tenants(EnergySpent { energy: self.energy_mj, span });
         }
@@ -130,6 +145,7 @@ impl OpenGap {
             unmeasured: self.unmeasured,
             estimate_mj: None,
             jobs: Vec::new(),
+            admissions: BTreeMap::new(),
         }
     }
 }
@@ -141,7 +157,20 @@ mod tests {
     use super::*;
 
     fn tenant(job: &str, attempt: u32) -> TenantKey {
-        TenantKey { job: Some(JobId::new(job).unwrap()), attempt }
+        TenantKey { job: Some(JobId::new(job).unwrap()), attempt, admission: None }
+    }
+
+    #[test]
+    fn another_submission_of_a_name_is_another_tenant() {
+        let of = |at_s| TenantKey {
+            admission: Some(AdmissionId::accepted(Timestamp::from_s(at_s), 1)),
+            ..tenant("a", 1)
+        };
+        let owned = |before, after| {
+            matches!(decide(gap(vec![before], 60, false), &[after]), Owner::Tenants(_))
+        };
+        assert!(owned(of(1), of(1)) && !owned(of(1), of(2)));
+        assert!(owned(tenant("a", 1), of(2)), "the state of an earlier version names none");
     }
 
     fn gap(tenants: Vec<TenantKey>, seconds: u64, unmeasured: bool) -> OpenGap {

@@ -286,6 +286,7 @@ impl GpuTracker {
                 if unknown.cause == UnknownCause::NoMeter {
                     // The process that draws it is known.
                     unknown.jobs = tenants.iter().filter_map(|tenant| tenant.job.clone()).collect();
+                    unknown.admissions = table.admissions(&unknown.jobs);
                 }
                 (None, Some(unknown))
             }
@@ -426,8 +427,17 @@ pub(crate) const fn unmeasured(
     until_us: Timestamp,
 ) -> UnknownEnergy {
     let (energy_mj, unmeasured, estimate_mj) = (Energy::ZERO, true, None);
-    let jobs = Vec::new();
-    UnknownEnergy { gpu, cause, from_us, until_us, energy_mj, unmeasured, estimate_mj, jobs }
+    UnknownEnergy {
+        gpu,
+        cause,
+        from_us,
+        until_us,
+        energy_mj,
+        unmeasured,
+        estimate_mj,
+        jobs: Vec::new(),
+        admissions: BTreeMap::new(),
+    }
 }
 
 /// Whether any energy was measured: an energy of zero with a cause is no reading.
@@ -436,10 +446,13 @@ fn is_measured(measured: &Measured) -> bool {
 }
 
 fn keys(tenants: &[Tenant], table: &JobTable) -> Vec<TenantKey> {
-    let attempt = |job: &JobId| table.local.get(job).map_or(0, |local| local.attempt);
-    let key = |tenant: &Tenant| TenantKey {
-        job: tenant.job.clone(),
-        attempt: tenant.job.as_ref().map_or(0, attempt),
+    let key = |tenant: &Tenant| {
+        let local = tenant.job.as_ref().and_then(|job| table.local.get(job));
+        TenantKey {
+            job: tenant.job.clone(),
+            attempt: local.map_or(0, |local| local.attempt),
+            admission: local.and_then(|local| local.admission.clone()),
+        }
     };
     let mut keys: Vec<TenantKey> = tenants.iter().map(key).collect();
     keys.sort();

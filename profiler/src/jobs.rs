@@ -290,6 +290,21 @@ impl JobTable {
         owner.unwrap_or(&line.job).clone()
     }
 
+    /// The submissions of jobs, as far as the launcher has reported them.
+    pub(crate) fn admissions(&self, jobs: &[JobId]) -> BTreeMap<JobId, AdmissionId> {
+        let of = |job: &JobId| Some((job.clone(), self.local.get(job)?.admission.clone()?));
+        jobs.iter().filter_map(of).collect()
+    }
+
+    /// The record of the submission that runs here. A record may be of another submission of the same name,
+    /// whose owner may be another person.
+    pub(crate) fn declared(&self, job: &JobId) -> Option<&DeclaredJob> {
+        let running = self.local.get(job).and_then(|local| local.admission.as_ref());
+        self.declared
+            .get(job)
+            .filter(|known| running.is_none() || known.admission.as_ref() == running)
+    }
+
     /// The job that a process belongs to.
     pub(crate) fn owner(&self, origin: &ProcessOrigin) -> Option<&JobId> {
         let owns = |job: &LocalJob| job.processes.as_ref().is_some_and(|own| origin.is_of(own));

@@ -24,7 +24,7 @@ use crate::resume::OpenInterval;
 const UNKNOWN_PER_GPU: usize = 16;
 
 /// A job and its submission: the id may have had another submission within the interval.
-type Submission = (JobId, Option<AdmissionId>);
+pub(crate) type Submission = (JobId, Option<AdmissionId>);
 
 /// A job's part of the open interval.
 #[derive(Clone, Debug, Default)]
@@ -127,7 +127,8 @@ impl Ledger {
     /// last one of the same GPU and cause extends it.
     pub(crate) fn add_unknown(&mut self, new: UnknownEnergy) {
         let same = |old: &UnknownEnergy| (old.gpu, old.cause) == (new.gpu, new.cause);
-        let same_jobs = |old: &UnknownEnergy| old.jobs == new.jobs;
+        let same_jobs =
+            |old: &UnknownEnergy| (&old.jobs, &old.admissions) == (&new.jobs, &new.admissions);
         let of_gpu = self.unknown.iter().filter(|old| old.gpu == new.gpu).count();
         let full = of_gpu >= UNKNOWN_PER_GPU;
         let continued = self.unknown.iter_mut().rev().find(|old| {
@@ -139,8 +140,14 @@ impl Ledger {
         old.from_us = old.from_us.min(new.from_us);
         old.until_us = old.until_us.max(new.until_us);
         for job in new.jobs {
+            // Of two submissions of one name in the same interval none is known.
             if !old.jobs.contains(&job) {
+                old.admissions.extend(
+                    new.admissions.get_key_value(&job).map(|(job, of)| (job.clone(), of.clone())),
+                );
                 old.jobs.push(job);
+            } else if old.admissions.get(&job) != new.admissions.get(&job) {
+                old.admissions.remove(&job);
             }
         }
         old.energy_mj += new.energy_mj;
@@ -151,22 +158,23 @@ impl Ledger {
             .reduce(|all, estimate| all + estimate);
     }
 
-    /// The jobs with energy, or with time without a meter, in the open interval.
-    pub(crate) fn jobs(&self) -> impl Iterator<Item = &JobId> {
-        let unmetered = self.unknown.iter().flat_map(|unknown| &unknown.jobs);
-        self.jobs.keys().map(|(job, _)| job).chain(unmetered)
+    /// The submissions with energy, or with time without a meter, in the open interval.
+    pub(crate) fn submissions(&self) -> impl Iterator<Item = Submission> {
+        let unmetered = self.unknown.iter().flat_map(UnknownEnergy::submissions);
+        self.jobs.keys().cloned().chain(unmetered.map(|(job, of)| (job.clone(), of.cloned())))
     }
 
-    /// Energy attributed to a job in the open interval; `None`: none was measured.
-    pub(crate) fn attributed(&self, job: &JobId) -> Option<Energy> {
-        let of_job = self.jobs.iter().filter(|((of, _), _)| of == job);
-        of_job.map(|(_, share)| share.energy).reduce(|all, energy| all + energy)
+    /// Energy attributed to a submission in the open interval; `None`: none was measured.
+    pub(crate) fn attributed(&self, of: &Submission) -> Option<Energy> {
+        self.jobs.get(of).map(|share| share.energy)
     }
 
-    /// Time of a job's GPUs without a meter in the open interval, milliseconds.
-    pub(crate) fn unmetered_ms(&self, job: &JobId) -> u64 {
-        let of_job = self.unknown.iter().filter(|unknown| unknown.jobs.contains(job));
-        of_job.map(UnknownEnergy::length_ms).sum()
+    /// Time of a submission's GPUs without a meter in the open interval, milliseconds.
+    pub(crate) fn unmetered_ms(&self, (job, admission): &Submission) -> u64 {
+        let is_its = |unknown: &&UnknownEnergy| {
+            unknown.submissions().any(|of| of == (job, admission.as_ref()))
+        };
+        self.unknown.iter().filter(is_its).map(UnknownEnergy::length_ms).sum()
     }
 
     /// The open interval as it is now; `None` before the first reading.

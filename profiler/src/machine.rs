@@ -19,7 +19,7 @@ use crate::config::Settings;
 use crate::energy::EnergySpent;
 use crate::gpu_tracker::{AttributedSample, GpuIdentity, GpuTracker, SampledGpu};
 use crate::jobs::{JobTable, ProgressResult};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Submission};
 use crate::note::Note;
 use crate::resume::{Boot, Resumed, State};
 use crate::sender::Sender;
@@ -239,7 +239,7 @@ impl ProfilerMachine {
         gpus: &BTreeMap<GpuIndex, AttributedSample>,
     ) -> Option<Conditions> {
         let job = self.jobs.local.get(id)?;
-        let declared = self.jobs.declared.get(id).filter(|d| d.gpus == job.gpus)?;
+        let declared = self.jobs.declared(id).filter(|d| d.gpus == job.gpus)?;
         let mine: Vec<&AttributedSample> =
             job.gpus.iter().map(|gpu| gpus.get(gpu)).collect::<Option<_>>()?;
         if mine.is_empty() {
@@ -249,13 +249,14 @@ impl ProfilerMachine {
         let others = mine.iter().flat_map(|tracker| &tracker.tenants);
         for other in others.filter_map(|tenant| tenant.job.as_ref()).filter(|job| *job != id) {
             if neighbours.iter().all(|neighbour| neighbour.job != *other) {
-                let workload = self.jobs.declared.get(other).and_then(|d| d.workload.clone());
+                let workload = self.jobs.declared(other).and_then(|d| d.workload.clone());
                 neighbours.push(Neighbour { job: other.clone(), workload });
             }
         }
         neighbours.sort();
         Some(Conditions {
             declared: declared.clone(),
+            admission: job.admission.clone(),
             attempt: job.attempt,
             caps: mine.iter().map(|tracker| tracker.cap).collect(),
             locks: job.gpus.iter().map(|gpu| self.applied.get(gpu)?.clock_mhz_max).collect(),
@@ -295,25 +296,31 @@ impl ProfilerMachine {
         }));
     }
 
-    /// The jobs on the node and those with energy in the open ledger interval.
+    /// The jobs on the node and those with energy in the open ledger interval, by submission.
     fn summarize_jobs(&mut self) -> Vec<JobSummary> {
         let attributed = std::mem::take(&mut self.attributed);
-        let ids: BTreeSet<&JobId> = self.jobs.local.keys().chain(self.ledger.jobs()).collect();
+        let local = self.jobs.local.iter().map(|(id, job)| (id.clone(), job.admission.clone()));
+        let all: BTreeSet<Submission> = local.chain(self.ledger.submissions()).collect();
         let is_read = |id: &JobId| {
             let gpus = self.jobs.local.get(id).map(|job| job.gpus.as_slice()).unwrap_or_default();
             let is_read =
                 |known: &GpuTracker| known.error.is_none() && known.meter != Some(Meter::None);
             gpus.iter().all(|gpu| self.gpus.get(gpu).is_some_and(is_read))
         };
-        ids.into_iter()
-            .map(|id| JobSummary {
-                job: id.clone(),
+        // Of a submission that has ended no power is attributed.
+        let runs = |(id, admission): &Submission| {
+            self.jobs.local.get(id).is_none_or(|local| local.admission == *admission)
+        };
+        all.into_iter()
+            .map(|of| JobSummary {
                 power_mw_mean: attributed
-                    .get(id)
-                    .filter(|_| is_read(id))
+                    .get(&of.0)
+                    .filter(|_| runs(&of) && is_read(&of.0))
                     .and_then(|gpus| gpus.values().map(EnergySpent::mean_power).sum()),
-                energy_mj_open: self.ledger.attributed(id),
-                unmetered_ms_open: self.ledger.unmetered_ms(id),
+                energy_mj_open: self.ledger.attributed(&of),
+                unmetered_ms_open: self.ledger.unmetered_ms(&of),
+                job: of.0,
+                admission: of.1,
             })
             .collect()
     }

@@ -33,6 +33,8 @@ pub(crate) struct DeclaredJob {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conditions {
     pub(crate) declared: DeclaredJob,
+    /// The submission whose processes run.
+    pub(crate) admission: Option<AdmissionId>,
     pub(crate) attempt: u32,
     /// The cap of each of its GPUs.
     pub(crate) caps: Vec<Option<Power>>,
@@ -224,6 +226,7 @@ impl OpenWindow {
             if rate.is_none() { self.series.detect_period(!self.exclusive()).ok() } else { None };
         JobWindow {
             job,
+            admission: self.conditions.admission.clone(),
             node,
             gpu_type,
             early,

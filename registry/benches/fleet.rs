@@ -64,6 +64,7 @@ fn surface() -> Vec<u8> {
     };
     codec::encode_json(&Surface {
         job: job(0),
+        admission: None,
         predictor: PredictorId::new(PREDICTORS[0]).expect("letters only"),
         at_us: start_of(0),
         gpu_type: "v100".into(),
@@ -84,6 +85,7 @@ fn window(number: u64, minute: u64) -> Vec<u8> {
     let cap_w = if minute % 3 == 1 { 200 } else { 250 };
     codec::encode_json(&JobWindow {
         job: job(number),
+        admission: None,
         workload: Some(WorkloadId::new(&format!("class-{}", number % 16)).expect("an id")),
         node: NodeId::new("n0").expect("an id"),
         gpu_type: "v100".into(),
@@ -163,6 +165,7 @@ fn measure(jobs: u64) {
     registry.handle(start, Event::ServicesFound(found.into()), &mut out);
     for number in 0..jobs {
         let event = Event::JobDescribed {
+            admission: None,
             job: job(number),
             workload: None,
             gpus: GpuRequest { min: 1, max: 8 },

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use wattle_common::id::{JobId, PredictorId, WorkloadId};
+use wattle_common::id::{AdmissionId, JobId, PredictorId, WorkloadId};
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Champion, JobWindow, PredictorState, PredictorStatus, Surface};
 
@@ -27,6 +27,8 @@ pub enum Event {
     JobDescribed {
         /// The job.
         job: JobId,
+        /// Its submission; absent: an earlier version accepted it.
+        admission: Option<AdmissionId>,
         /// Its declared workload.
         workload: Option<WorkloadId>,
         /// Number of GPUs it requests.
@@ -36,10 +38,10 @@ pub enum Event {
         /// Whether it was ever started.
         started: bool,
     },
-    /// A job ended, in whatever way.
-    JobEnded(JobId),
-    /// The job had a surface in the bucket when the registry started.
-    SurfaceFound(JobId),
+    /// A job ended, in whatever way; its submission, as far as it is known.
+    JobEnded(JobId, Option<AdmissionId>),
+    /// The job had a surface in the bucket when the registry started; its submission, if it names one.
+    SurfaceFound(JobId, Option<AdmissionId>),
     /// The predictors that currently answer as services, with their versions.
     ServicesFound(BTreeMap<PredictorId, String>),
     /// An operator promoted this predictor; the new champion is stored.

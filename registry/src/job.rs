@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use wattle_common::Timestamp;
-use wattle_common::id::{NodeId, PredictorId, WorkloadId};
+use wattle_common::id::{AdmissionId, NodeId, PredictorId, WorkloadId};
 use wattle_common::job::GpuRequest;
 use wattle_common::observation::Observation;
 
@@ -62,6 +62,8 @@ type SpeedKey = (u32, u32, bool);
 /// One job that has not ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
+    /// Its submission; absent: not known.
+    pub(crate) admission: Option<AdmissionId>,
     /// Declared workload.
     pub(crate) workload: Option<WorkloadId>,
     /// Number of GPUs requested, where the job's record was read.
@@ -90,6 +92,7 @@ pub(crate) struct Job {
 impl Job {
     pub(crate) fn new(now: Timestamp, complete: bool) -> Self {
         Self {
+            admission: None,
             workload: None,
             gpus: None,
             gpu_type_required: None,

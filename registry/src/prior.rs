@@ -17,7 +17,7 @@
 
 use wattle_common::Power;
 use wattle_common::Timestamp;
-use wattle_common::id::{JobId, PredictorId, WorkloadId};
+use wattle_common::id::{AdmissionId, JobId, PredictorId, WorkloadId};
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::observation::unknown;
@@ -50,6 +50,7 @@ pub(crate) fn id() -> PredictorId {
 /// A job as its owner describes it.
 pub(crate) struct Described<'a> {
     pub(crate) job: &'a JobId,
+    pub(crate) admission: Option<&'a AdmissionId>,
     pub(crate) workload: Option<&'a WorkloadId>,
     pub(crate) gpus: GpuRequest,
 }
@@ -90,6 +91,7 @@ pub(crate) fn surface(
     }
     Surface {
         job: job.job.clone(),
+        admission: job.admission.cloned(),
         predictor: id(),
         at_us: now,
         gpu_type: name.to_owned(),
@@ -137,7 +139,7 @@ mod tests {
     fn prior_is_a_valid_surface_with_ordered_points() {
         let job = JobId::new("a").unwrap();
         let gpus = GpuRequest { min: 1, max: 12 };
-        let job = Described { job: &job, workload: None, gpus };
+        let job = Described { job: &job, admission: None, workload: None, gpus };
         for name in ["v100", "not-in-any-data-sheet"] {
             let gpu = GpuTypes::default().get(name);
             let prior = surface(Timestamp::EPOCH, &job, (name, &gpu), "prior: test");

@@ -1,13 +1,13 @@
 //! The registry's decisions: which surface is in force, each predictor's score and state.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use wattle_common::bounds::{check_champion, check_window};
-use wattle_common::id::{JobId, PredictorId};
+use wattle_common::id::{AdmissionId, JobId, PredictorId};
 use wattle_common::messages::surface::GPU_TYPES_MAX;
 use wattle_common::messages::{Champion, JobWindow, PredictorState, PredictorStatus, Surface};
 use wattle_common::observation::{Observation, UNKNOWN};
-use wattle_common::{Machine, Timestamp};
+use wattle_common::{EndedJobs, Machine, Timestamp};
 
 use crate::check::{InvalidSurface, check};
 use crate::config::RegistryConfig;
@@ -18,8 +18,6 @@ use crate::job::{CurrentSurface, Job};
 use crate::prior::{self, Described};
 use crate::score::Record;
 
-/// Ended jobs remembered, so that a late proposal does not restore a removed surface.
-const ENDED_MAX: usize = 4_096;
 /// Priors written at one wake-up, so that a large cluster's do not delay other work.
 const PRIORS_AT_ONCE: usize = 64;
 
@@ -40,7 +38,8 @@ pub struct Registry {
     jobs: BTreeMap<JobId, Job>,
     /// Number of jobs that are scored.
     scored: usize,
-    ended: VecDeque<JobId>,
+    /// Ended jobs: a late proposal does not restore a removed surface.
+    ended: EndedJobs,
     gpu_types: GpuTypes,
     last_check: Timestamp,
     /// The last predictor ignored for lack of room: it is logged once.
@@ -78,7 +77,7 @@ impl Registry {
             contenders,
             jobs: BTreeMap::new(),
             scored: 0,
-            ended: VecDeque::new(),
+            ended: EndedJobs::default(),
             gpu_types: GpuTypes::default(),
             last_check: now,
             ignored: None,
@@ -142,6 +141,20 @@ impl Registry {
         Some(self.contenders.entry(name.clone()).or_insert_with(new))
     }
 
+    /// Whether what is of the submission `of` of a job counts: it has not ended, and no later one is known. One
+    /// that is later than the known submission begins without its surface and its windows.
+    fn admit(&mut self, id: &JobId, of: Option<&AdmissionId>, out: &mut Vec<Action>) -> bool {
+        let Some(known) = self.jobs.get(id) else { return !self.ended.has(id, of) };
+        let known = known.admission.clone();
+        if AdmissionId::replaces(known.as_ref(), of) {
+            return false;
+        }
+        if AdmissionId::replaces(of, known.as_ref()) {
+            self.on_job_ended(id.clone(), known, out);
+        }
+        true
+    }
+
     /// The job's entry, updated now. A new entry displaces the job without news for longest.
     /// `complete`: no window of a new job was missed.
     fn job(
@@ -193,7 +206,8 @@ impl Registry {
         surface: Result<Box<Surface>, InvalidSurface>,
         out: &mut Vec<Action>,
     ) {
-        if self.ended.contains(&id) || self.contender(now, &predictor, out).is_none() {
+        let of = surface.as_ref().ok().and_then(|surface| surface.admission.clone());
+        if !self.admit(&id, of.as_ref(), out) || self.contender(now, &predictor, out).is_none() {
             return;
         }
         let checked =
@@ -212,6 +226,7 @@ impl Registry {
             }
         };
         let job = self.job(now, &id, false, out);
+        job.admission = job.admission.take().or(of);
         let (known, scored) = (job.known(), job.scored);
         let contender = self.contenders.get_mut(&predictor).expect("entered above");
         contender.propose(now, &surface, known, scored);
@@ -239,7 +254,7 @@ impl Registry {
     fn on_window(&mut self, now: Timestamp, window: &JobWindow, out: &mut Vec<Action>) {
         let id = &window.job;
         // Predictors log the error.
-        if self.ended.contains(id) || check_window(window, now).is_err() {
+        if check_window(window, now).is_err() || !self.admit(id, window.admission.as_ref(), out) {
             return;
         }
         let class_of = |job: &JobId| self.jobs.get(job).and_then(|job| job.workload.clone());
@@ -249,6 +264,7 @@ impl Registry {
         self.job(now, id, false, out);
         self.select_for_scoring(id, true);
         let job = self.jobs.get_mut(id).expect("entered above");
+        job.admission = job.admission.take().or_else(|| window.admission.clone());
         if job.workload.is_none() {
             job.workload.clone_from(&window.workload);
         }
@@ -361,7 +377,8 @@ impl Registry {
     /// The prior of a described job on the GPU type that it requires, or else on every type.
     fn prior(&self, now: Timestamp, id: &JobId, basis: &str) -> Option<Surface> {
         let job = self.jobs.get(id)?;
-        let described = Described { job: id, workload: job.workload.as_ref(), gpus: job.gpus? };
+        let (admission, workload) = (job.admission.as_ref(), job.workload.as_ref());
+        let described = Described { job: id, admission, workload, gpus: job.gpus? };
         let on = |gpu_type: &str| {
             let gpu = self.gpu_types.get(gpu_type);
             prior::surface(now, &described, (gpu_type, &gpu), basis)
@@ -389,16 +406,15 @@ impl Registry {
         });
     }
 
-    fn on_job_ended(&mut self, job: JobId, out: &mut Vec<Action>) {
+    fn on_job_ended(&mut self, job: JobId, admission: Option<AdmissionId>, out: &mut Vec<Action>) {
+        let known = self.jobs.get(&job).and_then(|known| known.admission.clone());
+        if AdmissionId::replaces(known.as_ref(), admission.as_ref()) {
+            return;
+        }
         if self.drop_job(&job) {
             out.push(Action::RemoveSurface(job.clone()));
         }
-        if !self.ended.contains(&job) {
-            self.ended.push_back(job);
-            if self.ended.len() > ENDED_MAX {
-                self.ended.pop_front();
-            }
-        }
+        self.ended.insert(job, admission.or(known));
     }
 
     fn on_promotion(&mut self, now: Timestamp, champion: Champion, out: &mut Vec<Action>) {
@@ -421,9 +437,11 @@ impl Machine for Registry {
                 self.on_proposal(now, predictor, job, surface, out);
             }
             Event::WindowClosed(window) => self.on_window(now, &window, out),
-            Event::JobDescribed { job, .. } if self.ended.contains(&job) => {}
-            Event::JobDescribed { job: id, workload, gpus, gpu_type, started } => {
+            Event::JobDescribed { job, admission, .. }
+                if !self.admit(&job, admission.as_ref(), out) => {}
+            Event::JobDescribed { job: id, admission, workload, gpus, gpu_type, started } => {
                 let job = self.job(now, &id, !started, out);
+                job.admission = admission.or(job.admission.take());
                 job.gpus = Some(gpus);
                 if workload.is_some() {
                     job.workload = workload;
@@ -431,11 +449,14 @@ impl Machine for Registry {
                 job.gpu_type_required = gpu_type;
                 self.select_for_scoring(&id, started);
             }
-            Event::JobEnded(job) => self.on_job_ended(job, out),
-            Event::SurfaceFound(job) => {
+            Event::JobEnded(job, admission) => self.on_job_ended(job, admission, out),
+            Event::SurfaceFound(id, of) => {
                 let found = CurrentSurface { by: None, at: Timestamp::EPOCH };
-                if let Some(job) = self.jobs.get_mut(&job) {
+                let Some(job) = self.jobs.get_mut(&id) else { return };
+                if AdmissionId::may_be(job.admission.as_ref(), of.as_ref()) {
                     job.surface.get_or_insert(found);
+                } else if job.surface.is_none() {
+                    out.push(Action::RemoveSurface(id));
                 }
             }
             Event::ServicesFound(found) => self.on_services(now, &found, out),

@@ -278,14 +278,16 @@ impl RegistryService {
         }
         let cleaned = async {
             let mut gone = 0;
-            let keys = self.surfaces.bucket().keys().await;
-            for key in keys? {
-                match JobId::new(&key) {
-                    Ok(job) if live.contains(key.as_str()) => {
-                        self.registry.handle(clock::now(), Event::SurfaceFound(job), actions);
+            let found = self.surfaces.bucket().watch().await?.initial().await;
+            for stored in found.into_iter().filter(|stored| stored.value.is_some()) {
+                match JobId::new(&stored.key) {
+                    Ok(job) if live.contains(stored.key.as_str()) => {
+                        let surface: Option<Surface> = stored.decode(Bucket::Surfaces);
+                        let of = surface.and_then(|surface| surface.admission);
+                        self.registry.handle(clock::now(), Event::SurfaceFound(job, of), actions);
                     }
                     _ => {
-                        self.surfaces.try_delete(&key).await?;
+                        self.surfaces.try_delete(&stored.key).await?;
                         gone += 1;
                     }
                 }
@@ -332,12 +334,13 @@ impl RegistryService {
         let event = match change.job() {
             Some(JobChange::Active(record)) => Event::JobDescribed {
                 job: record.spec.job,
+                admission: record.admission,
                 workload: record.spec.workload,
                 gpus: record.spec.gpus,
                 gpu_type: record.spec.gpu_type,
                 started: record.attempt > 0,
             },
-            Some(JobChange::Ended(job)) => Event::JobEnded(job),
+            Some(JobChange::Ended(job, admission)) => Event::JobEnded(job, admission),
             None => return,
         };
         self.registry.handle(clock::now(), event, actions);

@@ -141,8 +141,8 @@ impl Accounts {
             *self.gpus.entry((entry.node.clone(), gpu)).or_default() |=
                 entry.unknown.iter().any(has_no_meter);
         }
-        for job in entry.unknown.iter().flat_map(|unknown| &unknown.jobs).collect::<BTreeSet<_>>() {
-            *self.unmetered_ms.entry(job.clone()).or_default() += entry.unmetered_ms(job);
+        for ((job, _), ms) in entry.unmetered_ms() {
+            *self.unmetered_ms.entry(job.clone()).or_default() += ms;
         }
         for unknown in &entry.unknown {
             *self.causes.entry(unknown.cause).or_default() +=
@@ -318,6 +318,7 @@ mod tests {
             unmeasured,
             estimate_mj: unmeasured.then_some(Energy::from_mj(9)),
             jobs: Vec::new(),
+            admissions: [].into(),
         };
         let mut accounts = Accounts::default();
         let mut lost = entry("n0", 0, 60, &[None], &[]);

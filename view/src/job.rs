@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use wattle_common::job::{GpuRequest, JobPhase};
 use wattle_common::messages::{JobCounts, JobRecord, JobSummary, Late, NodeSummary, ReachedLimit};
-use wattle_common::{Energy, NodeId, Power, Timestamp};
+use wattle_common::{AdmissionId, Energy, NodeId, Power, Timestamp};
 
 use crate::Summaries;
 
@@ -171,7 +171,7 @@ fn power(record: &JobRecord, summaries: &[&NodeSummary]) -> Option<Power> {
     let placement = record.placement.as_ref().filter(|_| record.phase.has_gpus())?;
     let on = |node: &NodeId| {
         let jobs = &summaries.iter().find(|summary| summary.node == *node)?.jobs;
-        jobs.iter().find(|job| job.job == record.spec.job)?.power_mw_mean
+        jobs.iter().find(|job| is_of(job, record))?.power_mw_mean
     };
     placement.shares.iter().map(|share| on(&share.node)).sum()
 }
@@ -197,9 +197,15 @@ fn open_intervals<'s>(
         let node = &summary.node;
         let counted = record.energy_until_us.get(node).copied().unwrap_or_default();
         // A summary from before the last counted entry holds energy that is counted already.
-        let job = summary.jobs.iter().find(|job| job.job == record.spec.job)?;
+        let job = summary.jobs.iter().find(|job| is_of(job, record))?;
         (summary.ledger_from_us? >= counted).then_some(job)
     })
+}
+
+/// Whether a summary is of the record's submission: its name may have been submitted before.
+fn is_of(summary: &JobSummary, record: &JobRecord) -> bool {
+    summary.job == record.spec.job
+        && AdmissionId::may_be(record.admission.as_ref(), summary.admission.as_ref())
 }
 
 #[cfg(test)]
@@ -237,6 +243,7 @@ mod tests {
             gpus: Vec::new(),
             jobs: vec![JobSummary {
                 job: testkit::job("a"),
+                admission: None,
                 power_mw_mean: watts.map(Power::from_w),
                 energy_mj_open: Some(Energy::from_j(40)),
                 unmetered_ms_open: 0,
@@ -310,6 +317,25 @@ mod tests {
         record.run_time_ms = Some(90 * minute * 1_000);
         record.ended_at_us = Some(at(6 * hour));
         assert_eq!(times(&record, 9 * hour), of(90, 6 * 60 - 90), "an ended job keeps both");
+    }
+
+    #[test]
+    fn readings_of_another_submission_of_the_name_do_not_count() {
+        let [first, second] = [1, 2].map(|s| Some(AdmissionId::accepted(at(s), 1)));
+        let mut both = summary("n0", 60, Some(150));
+        both.jobs[0].admission = first.clone();
+        both.jobs.push(JobSummary { admission: second.clone(), ..both.jobs[0].clone() });
+        both.jobs[1].energy_mj_open = Some(Energy::from_j(7));
+        both.jobs[1].power_mw_mean = Some(Power::from_w(50));
+        let placement = Some(testkit::placement([("n0", [0, 1])]));
+        let shown = |admission| {
+            let record = JobRecord { admission, placement: placement.clone(), ..running() };
+            let view = JobView::on(record, &[&both], at(100));
+            (view.energy_mj_total, view.power_mw)
+        };
+        let of =
+            |joules: u64, watts| (Some(Energy::from_j(500 + joules)), Some(Power::from_w(watts)));
+        assert_eq!((shown(first), shown(second)), (of(40, 150), of(7, 50)));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use wattle_placer::prediction::{Configuration, prediction};
 #[must_use]
 pub fn current(record: &JobRecord, surface: Option<&Surface>) -> Option<Prediction> {
     let last = record.prediction_last.as_deref().or(record.prediction_placed.as_deref());
-    let Some(surface) = surface.filter(|_| !record.phase.is_final()) else { return last.cloned() };
+    let surface = surface.filter(|one| !record.phase.is_final() && record.has_surface(one));
+    let Some(surface) = surface else { return last.cloned() };
     let placed = record.prediction_placed.as_deref().filter(|_| record.placement.is_some());
     // The surface of the GPU type that it holds.
     let surface = placed

@@ -130,6 +130,7 @@ mod tests {
             unmeasured: true,
             estimate_mj: Some(Energy::from_j(60)),
             jobs: Vec::new(),
+            admissions: [].into(),
         };
         let entry = testkit::ledger_entry("n0", from, until, Energy::ZERO);
         LedgerEntry { unknown: vec![unknown], ..entry }

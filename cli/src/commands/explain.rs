@@ -65,9 +65,10 @@ pub(crate) fn run(command: Explain) -> anyhow::Result<()> {
         if job_records::reads_storage(&bus) {
             let surfaces = bus.bucket(Bucket::Surfaces).await?;
             let found = surfaces.get::<Surface>(job.as_str()).await.ok().flatten();
-            surface = found.map(|(surface, _)| surface);
+            surface = found.map(|(surface, _)| surface).filter(|one| record.has_surface(one));
             windows =
                 stored_windows(&bus, &job).await.context("the measured windows cannot be read")?;
+            windows.retain(|window| record.has_window(window));
         }
         let measured = measured(&windows, record.prediction_placed.as_deref());
         let nodes = record.placement.iter().flat_map(|placement| &placement.shares);

@@ -343,6 +343,7 @@ pub(crate) mod tests {
     pub(crate) fn last_summaries() -> Summaries {
         let job = |job: &str, watts, joules| JobSummary {
             job: testkit::job(job),
+            admission: None,
             power_mw_mean: Some(Power::from_w(watts)),
             energy_mj_open: Some(Energy::from_j(joules)),
             unmetered_ms_open: 0,

@@ -73,7 +73,8 @@ pub fn check_ledger_entry(entry: &LedgerEntry, now: Timestamp) -> Result<(), Out
     at_most("number of unknown intervals", entry.unknown.len(), UNKNOWN_MAX)?;
     for unknown in &entry.unknown {
         check_interval(unknown, entry)?;
-        at_most("number of jobs", unknown.jobs.len(), JOBS_PER_NODE_MAX)?;
+        let jobs = unknown.jobs.len().max(unknown.admissions.len());
+        at_most("number of jobs", jobs, JOBS_PER_NODE_MAX)?;
         let span = unknown.until_us.since(unknown.from_us);
         check("unknown.energy_mj", unknown.energy_mj, most(GPU_POWER_W_MAX, span))?;
         let estimate = unknown.estimate_mj.unwrap_or_default();
@@ -154,6 +155,7 @@ mod tests {
         let day = Duration::from_secs(86_400);
         UnknownEnergy {
             jobs: Vec::new(),
+            admissions: [].into(),
             gpu: 0,
             cause: UnknownCause::GpuLost,
             from_us: NOW - day,

@@ -127,6 +127,7 @@ mod tests {
         let estimate = |mean: f64| Estimate { mean, low: 0.9 * mean, high: 1.1 * mean };
         Surface {
             job: JobId::new("a").unwrap(),
+            admission: None,
             predictor: PredictorId::new("physical").unwrap(),
             at_us: NOW,
             gpu_type: "v100".to_owned(),

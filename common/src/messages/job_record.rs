@@ -18,7 +18,7 @@ use crate::comparison::ComparedEnergy;
 use crate::generation::is_unknown;
 use crate::id::{AdmissionId, NodeId, PredictorId, SubmissionId};
 use crate::job::{GpuSetting, JobPhase, JobSpec, Placement};
-use crate::messages::{LaunchedJob, ReachedLimit, SurfacePoint};
+use crate::messages::{JobWindow, LaunchedJob, ReachedLimit, Surface, SurfacePoint};
 use crate::time::Timestamp;
 use crate::units::Energy;
 
@@ -226,10 +226,23 @@ impl JobRecord {
         AdmissionId::has_run(self.admission.as_ref(), run.admission.as_ref(), run.since_us)
     }
 
+    /// Whether a window is of this submission: the name may have been submitted before.
+    #[must_use]
+    pub fn has_window(&self, window: &JobWindow) -> bool {
+        let of = window.admission.as_ref();
+        AdmissionId::has_run(self.admission.as_ref(), of, window.until_us)
+    }
+
+    /// Whether a surface may be of this submission: not every predictor names one.
+    #[must_use]
+    pub fn has_surface(&self, surface: &Surface) -> bool {
+        AdmissionId::may_be(self.admission.as_ref(), surface.admission.as_ref())
+    }
+
     /// Whether it is of an earlier submission than this one, which has the same job id.
     #[must_use]
     pub fn is_before(&self, other: Option<&AdmissionId>) -> bool {
-        self.admission.as_ref().zip(other).is_some_and(|(own, other)| own < other)
+        AdmissionId::replaces(other, self.admission.as_ref())
     }
 
     /// The nodes on which output of the job may be. Records of an earlier version name only those of the

@@ -10,6 +10,7 @@
 //!   hour that the server has acknowledged and lost are stored again, so an entry may be in the stream
 //!   twice. Where GPUs have an energy counter, the next entry covers the time without a profiler.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -58,11 +59,18 @@ impl LedgerEntry {
         self.unknown.iter().map(|unknown| unknown.energy_mj).sum()
     }
 
-    /// Time in which this job's GPUs had no meter, summed over GPUs, milliseconds. Their energy is in no sum.
+    /// The submissions whose GPUs had no meter, with that time summed over GPUs, milliseconds. Their energy is in
+    /// no sum.
     #[must_use]
-    pub fn unmetered_ms(&self, job: &JobId) -> u64 {
-        let of_job = self.unknown.iter().filter(|unknown| unknown.jobs.contains(job));
-        of_job.map(UnknownEnergy::length_ms).fold(0, u64::saturating_add)
+    pub fn unmetered_ms(&self) -> BTreeMap<(&JobId, Option<&AdmissionId>), u64> {
+        let mut times = BTreeMap::new();
+        for unknown in &self.unknown {
+            for submission in unknown.submissions() {
+                let time: &mut u64 = times.entry(submission).or_default();
+                *time = time.saturating_add(unknown.length_ms());
+            }
+        }
+        times
     }
 
     /// Energy of GPUs without a job and without a process.
@@ -115,9 +123,17 @@ pub struct UnknownEnergy {
     /// The jobs on the GPU, where it has no meter: of their energy only the amount is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<JobId>,
+    /// The submissions that those jobs are of, as far as they are known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub admissions: BTreeMap<JobId, AdmissionId>,
 }
 
 impl UnknownEnergy {
+    /// Its jobs with their submissions, as far as these are known.
+    pub fn submissions(&self) -> impl Iterator<Item = (&JobId, Option<&AdmissionId>)> {
+        self.jobs.iter().map(|job| (job, self.admissions.get(job)))
+    }
+
     /// Length of the interval, milliseconds.
     #[must_use]
     pub fn length_ms(&self) -> u64 {

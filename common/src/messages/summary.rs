@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::generation::is_unknown;
-use crate::id::{GpuIndex, JobId, NodeId};
+use crate::id::{AdmissionId, GpuIndex, JobId, NodeId};
 use crate::time::Timestamp;
 use crate::units::{Energy, Frequency, Power};
 
@@ -56,6 +56,9 @@ pub struct ReadSummary {}
 pub struct JobSummary {
     /// The job.
     pub job: JobId,
+    /// The submission that it is of; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionId>,
     /// Mean power attributed to it; absent: no reading.
     #[serde(default)]
     pub power_mw_mean: Option<Power>,

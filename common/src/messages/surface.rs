@@ -22,7 +22,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{JobId, PredictorId, WorkloadId};
+use crate::id::{AdmissionId, JobId, PredictorId, WorkloadId};
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
 
@@ -41,6 +41,9 @@ pub const POINTS_MAX: usize = 8 * 256;
 pub struct Surface {
     /// The job.
     pub job: JobId,
+    /// The submission that it is of; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionId>,
     /// The predictor.
     pub predictor: PredictorId,
     /// When it was computed.

@@ -11,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{GpuIndex, JobId, NodeId, WorkloadId};
+use crate::id::{AdmissionId, GpuIndex, JobId, NodeId, WorkloadId};
 use crate::time::Timestamp;
 use crate::units::{Energy, Frequency, Power};
 
@@ -20,6 +20,9 @@ use crate::units::{Energy, Frequency, Power};
 pub struct JobWindow {
     /// The job.
     pub job: JobId,
+    /// The submission that it is of; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionId>,
     /// Its declared workload.
     #[serde(default)]
     pub workload: Option<WorkloadId>,

@@ -22,7 +22,6 @@ impl JobRecords {
             if counted.is_some_and(|until| entry.from_us < *until) {
                 continue;
             }
-            // An interval without a meter names no submission.
             let is_its = |of: Option<&AdmissionId>, until| {
                 AdmissionId::has_run(record.admission.as_ref(), of, until)
             };
@@ -31,8 +30,11 @@ impl JobRecords {
             let parts: Vec<_> = parts.collect();
             let compared: Vec<_> = parts.iter().filter_map(|part| part.compared).collect();
             let energy = parts.iter().map(|part| part.energy_mj).reduce(|all, energy| all + energy);
-            let unmetered = entry.unknown.iter().filter(|unknown| unknown.jobs.contains(job));
-            let unmetered = unmetered.filter(|unknown| is_its(None, unknown.until_us));
+            let of_job = |unknown: &&UnknownEnergy| {
+                let mut submissions = unknown.submissions().filter(|(known, _)| *known == job);
+                submissions.any(|(_, of)| is_its(of, unknown.until_us))
+            };
+            let unmetered = entry.unknown.iter().filter(of_job);
             let unmetered = unmetered.map(UnknownEnergy::length_ms).reduce(u64::saturating_add);
             if energy.is_none() && unmetered.is_none() {
                 continue;

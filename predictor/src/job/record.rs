@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
 use wattle_common::bounds::GPUS_MAX;
-use wattle_common::id::{NodeId, WorkloadId};
+use wattle_common::id::{AdmissionId, NodeId, WorkloadId};
 use wattle_common::job::GpuRequest;
 use wattle_common::observation::Observation;
 
@@ -14,6 +14,9 @@ use crate::history::Class;
 /// State of one job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
+    /// Its submission; absent: not known, as in what an earlier version stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionId>,
     /// Declared workload class.
     pub workload: Option<WorkloadId>,
     /// Requested number of GPUs.
@@ -37,7 +40,15 @@ impl Job {
         gpus: GpuRequest,
         gpu_type: Option<String>,
     ) -> Self {
-        Self { workload, gpus, described: false, gpu_type, updated_at_us: now, windows: Vec::new() }
+        Self {
+            admission: None,
+            workload,
+            gpus,
+            described: false,
+            gpu_type,
+            updated_at_us: now,
+            windows: Vec::new(),
+        }
     }
 
     /// Windows, oldest first.

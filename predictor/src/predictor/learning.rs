@@ -73,6 +73,9 @@ impl Predictor {
         if named {
             job.workload.clone_from(&window.workload);
         }
+        if window.admission.is_some() {
+            job.admission.clone_from(&window.admission);
+        }
         let added = job.add(observation, max);
         if named {
             self.count(window.workload.as_ref());

@@ -106,10 +106,20 @@ impl Predictor {
 
     pub(super) fn fit(&self, id: &JobId, job: &Job, gpu_type: &str, gpu: &GpuSpec) -> JobModel {
         let class = self.class_of(id, job);
-        let class = class.and_then(|w| self.history.profile(gpu_type, &w, Some(id)));
+        let own = own_contribution(id, job);
+        let class = class.and_then(|w| self.history.profile(gpu_type, &w, own));
         let class = class.unwrap_or_default();
         let profiles = self.profiles(gpu_type, job.windows().iter().flat_map(|w| &w.neighbours));
-        let pooled = Pooled::without(self.pooled(gpu_type), id);
+        let pooled = match own {
+            Some(own) => Pooled::without(self.pooled(gpu_type), own),
+            None => self.pooled(gpu_type),
+        };
         JobModel::fit(job, Context { gpu, class: &class, profiles: &profiles, pooled: &pooled })
     }
+}
+
+/// The job, if its class has a summary of it. Without windows of its own, what its class has under its id is of an
+/// earlier submission of the name, which is another job of the class.
+pub(super) fn own_contribution<'a>(id: &'a JobId, job: &Job) -> Option<&'a JobId> {
+    Some(id).filter(|_| !job.windows().is_empty())
 }

@@ -4,6 +4,7 @@ use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::messages::SurfacePoint;
 
 use super::Predictor;
+use super::points::own_contribution;
 use crate::configurations::Configuration;
 use crate::history::Class;
 use crate::job::{Job, Profiles};
@@ -20,7 +21,9 @@ impl Predictor {
         ask: impl FnOnce(Subject<'_>) -> T,
     ) -> T {
         let matched = self.class_of(id, job);
-        let class = matched.as_ref().and_then(|w| self.history.profile(gpu_type, w, Some(id)));
+        let class = matched
+            .as_ref()
+            .and_then(|w| self.history.profile(gpu_type, w, own_contribution(id, job)));
         let class = class.unwrap_or_default();
         let of_wanted = wanted.iter().flat_map(|at| &at.neighbours);
         let seen = job.windows().iter().flat_map(|w| &w.neighbours);

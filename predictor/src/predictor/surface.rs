@@ -52,7 +52,8 @@ impl Predictor {
         let twin = Job::new(now, class, known.gpus, Some(gpu_type.to_owned()));
         // An id that no job has, so that no model fitted to the job itself is used.
         let placeholder = JobId::new("--elsewhere--").ok()?;
-        Some(Surface { job: job.clone(), ..self.surface_of(now, &placeholder, &twin) })
+        let admission = known.admission.clone();
+        Some(Surface { job: job.clone(), admission, ..self.surface_of(now, &placeholder, &twin) })
     }
 
     /// The surface of `known`, which has the id `job`.
@@ -68,6 +69,7 @@ impl Predictor {
         let points = self.calibrated(job, known, on, &wanted, points);
         Surface {
             job: job.clone(),
+            admission: known.admission.clone(),
             predictor: self.config.name.clone(),
             at_us: now,
             gpu_type: gpu_type.to_owned(),

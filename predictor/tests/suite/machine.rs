@@ -2,7 +2,8 @@
 
 use crate::common::{class, job, window};
 use wattle_common::job::GpuRequest;
-use wattle_common::{Machine, Timestamp};
+use wattle_common::messages::JobWindow;
+use wattle_common::{AdmissionId, Machine, Timestamp};
 use wattle_predictor::{Action, Event, PredictorConfig, PredictorMachine};
 
 fn machine() -> PredictorMachine {
@@ -10,8 +11,13 @@ fn machine() -> PredictorMachine {
 }
 
 fn described(name: &str) -> Event {
+    described_submission(name, None)
+}
+
+fn described_submission(name: &str, admission: Option<AdmissionId>) -> Event {
     Event::JobDescribed {
         job: job(name),
+        admission,
         workload: Some(class("a")),
         gpus: GpuRequest::exactly(1),
         gpu_type: Some("v100".into()),
@@ -104,12 +110,44 @@ fn late_windows_of_an_ended_job_are_ignored() {
     let mut m = machine();
     handle(&mut m, 100, described("j"));
     handle(&mut m, 101, closed("j", 0));
-    assert_eq!(handle(&mut m, 102, Event::JobEnded(job("j"))), ["remove j"]);
+    assert_eq!(handle(&mut m, 102, Event::JobEnded(job("j"), None)), ["remove j"]);
     assert!(m.next_wake().is_none(), "no surface of it is due");
     assert!(handle(&mut m, 103, closed("j", 1)).is_empty());
-    assert!(handle(&mut m, 104, Event::JobEnded(job("j"))).is_empty());
-    assert!(handle(&mut m, 105, Event::JobEnded(job("never-seen"))).is_empty());
+    assert!(handle(&mut m, 104, Event::JobEnded(job("j"), None)).is_empty());
+    assert!(handle(&mut m, 105, Event::JobEnded(job("never-seen"), None)).is_empty());
     assert_eq!(m.predictor().job_count(), 0);
+}
+
+/// A window of this submission of job `j`.
+fn closed_submission(minute: u64, of: &Option<AdmissionId>) -> Event {
+    let window = JobWindow { admission: of.clone(), ..window("j", Some("a"), minute) };
+    Event::WindowClosed(Box::new(window))
+}
+
+#[test]
+fn a_name_that_is_submitted_again_begins_without_windows() {
+    let [first, second, third] =
+        [1, 2, 3].map(|s| Some(AdmissionId::accepted(Timestamp::from_s(s), 1)));
+    let mut m = machine();
+    handle(&mut m, 100, described_submission("j", first.clone()));
+    assert_eq!(handle(&mut m, 101, closed_submission(0, &first)), ["j after 1"]);
+    handle(&mut m, 102, Event::JobEnded(job("j"), first.clone()));
+    assert!(handle(&mut m, 103, described_submission("j", first.clone())).is_empty());
+    assert_eq!(handle(&mut m, 120, described_submission("j", second.clone())), ["j after 0"]);
+    let surface = |m: &PredictorMachine| m.surface(Timestamp::from_s(120), &job("j")).unwrap();
+    assert_eq!(surface(&m).admission, second);
+    // The earlier one was a job of its class.
+    assert_eq!(surface(&m).basis.as_deref(), Some("prior: 1 jobs of a seen on v100"));
+    assert!(surface(&m).utilization_gpu_percent.is_some(), "which the prior uses");
+    assert!(handle(&mut m, 130, closed_submission(1, &first)).is_empty(), "a late window");
+    assert!(handle(&mut m, 131, Event::JobEnded(job("j"), first.clone())).is_empty());
+    assert_eq!(handle(&mut m, 140, closed_submission(2, &second)), ["j after 1"]);
+    // A window may arrive before the record.
+    assert_eq!(handle(&mut m, 160, closed_submission(3, &third)), ["remove j", "j after 1"]);
+    assert!(handle(&mut m, 161, described_submission("j", second)).is_empty());
+    assert_eq!(surface(&m).admission, third);
+    handle(&mut m, 162, Event::JobEnded(job("j"), None));
+    assert_eq!(m.predictor().job_count(), 0, "its record was deleted");
 }
 
 #[test]
@@ -150,6 +188,7 @@ fn surface_covers_every_gpu_type() {
     };
     let any = |name: &str| Event::JobDescribed {
         job: job(name),
+        admission: None,
         workload: Some(class("a")),
         gpus: GpuRequest::exactly(1),
         gpu_type: None,

@@ -10,7 +10,7 @@ use wattle_common::id::PredictorId;
 use wattle_common::job::{JobPhase, JobSpec};
 use wattle_common::messages::{JobRecord, JobWindow, Surface};
 use wattle_common::subject::{Bucket, JobTopic, PredictorKey, Subject};
-use wattle_common::{ClusterId, Timestamp};
+use wattle_common::{AdmissionId, ClusterId, Timestamp};
 use wattle_predictor::PredictorConfig;
 use wattle_predictor::method::Method;
 use wattle_predictor::shell::{ServiceConfig, run};
@@ -55,12 +55,16 @@ impl Bench {
     }
 
     async fn record(&self, name: &str, phase: JobPhase) {
+        self.record_submission(name, phase, None).await;
+    }
+
+    async fn record_submission(&self, name: &str, phase: JobPhase, admission: Option<AdmissionId>) {
         let spec = JobSpec {
             workload: Some(class("a")),
             submitted_at_us: Timestamp::from_s(1),
             ..job_spec(name, 1)
         };
-        let record = JobRecord { attempt: 1, ..job_record(spec, phase) };
+        let record = JobRecord { admission, attempt: 1, ..job_record(spec, phase) };
         self.jobs.put(name, &record).await.unwrap();
     }
 
@@ -158,6 +162,26 @@ async fn class_history_survives_the_job_and_a_restart() {
     let next = bench.surface("three", |_| true).await;
     assert!((point(&next, None, &[]).steps_per_s.unwrap().mean - 10.0).abs() < 0.3);
     bench.until_removed("two").await;
+    shutdown.request();
+    task.await.unwrap().unwrap();
+}
+
+/// A name is submitted again while the service is down: its stored windows are of another job.
+#[tokio::test]
+async fn a_restart_restores_no_windows_of_another_submission() {
+    let bench = Bench::new().await;
+    let (shutdown, task) = bench.serve();
+    let [first, second] = [1, 2].map(|s| Some(AdmissionId::accepted(Timestamp::from_s(s), 1)));
+    bench.record_submission("one", JobPhase::Running, first.clone()).await;
+    let windows = JobWindow { admission: first, ..window("one", Some("a"), 1) };
+    bench.close(&windows).await;
+    bench.surface("one", |surface| surface.windows == 1).await;
+    shutdown.request();
+    task.await.unwrap().unwrap();
+    bench.record_submission("one", JobPhase::Queued, second.clone()).await;
+    let (shutdown, task) = bench.serve();
+    let next = bench.surface("one", |_| true).await;
+    assert_eq!((next.windows, next.admission), (0, second));
     shutdown.request();
     task.await.unwrap().unwrap();
 }

@@ -84,10 +84,7 @@ impl ProfilerMachine {
                 let (Some(job), Some(energy)) = (&tenant.job, tenant.energy) else { continue };
                 let local = self.jobs.local.get(job);
                 let admission = local.and_then(|local| local.admission.as_ref());
-                // The record may be of another submission, whose owner may be another person.
-                let declared = self.jobs.declared.get(job).filter(|declared| {
-                    admission.is_none() || declared.admission.as_ref() == admission
-                });
+                let declared = self.jobs.declared(job);
                 let user = declared.and_then(|d| d.user.as_ref());
                 let project = declared.and_then(|d| d.project.as_ref());
                 let ratio = self.default_ratio(gpu, job, sample).filter(|_| !is_shared);
@@ -120,7 +117,10 @@ impl ProfilerMachine {
     ) -> Option<DefaultRatio> {
         let applied = self.applied.get(&gpu)?;
         let is_default = applied.clock_mhz_max.is_none() && sample.cap? >= applied.cap_mw_default?;
-        if is_default { Some(DefaultRatio::ONE) } else { self.jobs.ratios.get(job).copied() }
+        if is_default {
+            return Some(DefaultRatio::ONE);
+        }
+        self.jobs.declared(job).and_then(|_| self.jobs.ratios.get(job).copied())
     }
 
     /// Number of GPUs of an entry.

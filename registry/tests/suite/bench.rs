@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Estimate, JobWindow, PredictorStatus, Surface, SurfacePoint};
-use wattle_common::{Machine, Power, Timestamp};
+use wattle_common::{AdmissionId, Machine, Power, Timestamp};
 use wattle_registry::RegistryConfig;
 use wattle_registry::{Action, Event, Registry};
 use wattle_testkit::{job, job_window, predictor as named};
@@ -75,9 +75,19 @@ impl Bench {
     }
 
     pub(crate) fn describe(&mut self, seconds: u64, name: &str) {
+        self.describe_submission(seconds, name, None);
+    }
+
+    pub(crate) fn describe_submission(
+        &mut self,
+        seconds: u64,
+        name: &str,
+        admission: Option<AdmissionId>,
+    ) {
         let gpus = GpuRequest::exactly(1);
         let event = Event::JobDescribed {
             job: job(name),
+            admission,
             workload: None,
             gpus,
             gpu_type: None,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use wattle_common::Timestamp;
-use wattle_common::id::{JobId, PredictorId};
+use wattle_common::id::{AdmissionId, JobId, PredictorId};
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Champion, Estimate, PredictorState, PredictorStatus, Surface};
 use wattle_registry::score::Record;
@@ -54,9 +54,50 @@ fn only_the_champions_surfaces_are_in_force() {
     bench.propose(5, surface("rival", "a", at(5), &[(None, 9.5, 170.0)]));
     assert_eq!(bench.written().len(), 1);
     // A proposal after the job's end has no effect.
-    bench.event(6, Event::JobEnded(job("a")));
+    bench.event(6, Event::JobEnded(job("a"), None));
     bench.propose(7, surface("rival", "a", at(7), &[(None, 9.5, 170.0)]));
     assert_eq!(bench.written(), []);
+}
+
+#[test]
+fn a_name_that_is_submitted_again_begins_without_its_surface() {
+    let [first, second] = [1, 2].map(|s| Some(AdmissionId::accepted(at(s), 1)));
+    let of = |admission: &Option<AdmissionId>, seconds| Surface {
+        admission: admission.clone(),
+        ..surface("physical", "b", at(seconds), &[(None, 9.0, 170.0)])
+    };
+    let mut bench = Bench::new();
+    bench.describe_submission(1, "b", first.clone());
+    bench.propose(2, of(&first, 2));
+    assert_eq!(bench.written(), [of(&first, 2)]);
+    bench.event(3, Event::JobEnded(job("b"), first.clone()));
+    bench.out.clear();
+    // The second submission is a job of its own, also for what arrives late of the first one.
+    bench.describe_submission(4, "b", second.clone());
+    bench.propose(5, of(&first, 5));
+    assert_eq!(bench.written(), [], "a late proposal");
+    bench.propose(6, of(&second, 6));
+    assert_eq!(bench.written(), [of(&second, 6)]);
+    bench.event(7, Event::JobEnded(job("b"), first.clone()));
+    bench.propose(8, of(&second, 8));
+    assert_eq!(bench.written(), [of(&second, 8)], "the second one has not ended");
+}
+
+#[test]
+fn a_surface_that_was_found_counts_for_its_own_submission() {
+    let [first, second] = [1, 2].map(|s| Some(AdmissionId::accepted(at(s), 1)));
+    let prior_of = |found: Option<AdmissionId>| {
+        let mut bench = Bench::new();
+        bench.describe_submission(1, "b", second.clone());
+        bench.event(2, Event::SurfaceFound(job("b"), found));
+        let is_removed = bench.out.contains(&Action::RemoveSurface(job("b")));
+        bench.wake(3_600);
+        let priors = bench.written().into_iter().filter(|surface| surface.job == job("b"));
+        (is_removed, priors.map(|surface| surface.admission).collect::<Vec<_>>())
+    };
+    assert_eq!(prior_of(second.clone()), (false, vec![]));
+    assert_eq!(prior_of(None), (false, vec![]), "an earlier version named none");
+    assert_eq!(prior_of(first), (true, vec![second.clone()]));
 }
 
 #[test]
@@ -274,6 +315,7 @@ fn any_event() -> impl Strategy<Value = (u64, Event)> {
     });
     let described = (of.clone(), any::<bool>()).prop_map(|(of, started)| Event::JobDescribed {
         job: job(&of),
+        admission: None,
         workload: None,
         gpus: GpuRequest::exactly(1),
         gpu_type: started.then(|| "p100".to_owned()),
@@ -284,8 +326,8 @@ fn any_event() -> impl Strategy<Value = (u64, Event)> {
         8 => proposed,
         8 => closed,
         2 => described,
-        1 => of.clone().prop_map(|of| Event::JobEnded(job(&of))),
-        1 => of.prop_map(|of| Event::SurfaceFound(job(&of))),
+        1 => of.clone().prop_map(|of| Event::JobEnded(job(&of), None)),
+        1 => of.prop_map(|of| Event::SurfaceFound(job(&of), None)),
         2 => found.prop_map(Event::ServicesFound),
     ];
     (0u64..2_000, event)
@@ -303,7 +345,7 @@ proptest! {
         let mut standing: BTreeMap<JobId, bool> = BTreeMap::new();
         let mut ended = Vec::new();
         for (seconds, event) in events {
-            if let Event::JobEnded(job) = &event {
+            if let Event::JobEnded(job, _) = &event {
                 ended.push(job.clone());
             }
             bench.event(seconds, event);

@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use wattle_common::bounds::check_record;
 use wattle_common::codec;
-use wattle_common::id::JobId;
+use wattle_common::id::{AdmissionId, JobId};
 use wattle_common::messages::JobRecord;
 use wattle_common::subject::Bucket;
 
@@ -16,8 +16,8 @@ use crate::shell::chain;
 pub enum JobChange {
     /// The job is queued or has processes.
     Active(Box<JobRecord>),
-    /// The job has ended, or its record was deleted.
-    Ended(JobId),
+    /// The job has ended, or its record was deleted; then its submission is not known.
+    Ended(JobId, Option<AdmissionId>),
 }
 
 impl Change {
@@ -44,7 +44,7 @@ impl Change {
     #[must_use]
     pub fn job(&self) -> Option<JobChange> {
         if self.value.is_none() {
-            return JobId::new(&self.key).ok().map(JobChange::Ended);
+            return JobId::new(&self.key).ok().map(|job| JobChange::Ended(job, None));
         }
         let record: JobRecord = self.decode(Bucket::Jobs)?;
         if let Err(error) = check_record(&record, clock::now()) {
@@ -52,7 +52,7 @@ impl Change {
             return None;
         }
         Some(if record.phase.is_final() {
-            JobChange::Ended(record.spec.job)
+            JobChange::Ended(record.spec.job, record.admission)
         } else {
             JobChange::Active(Box::new(record))
         })

@@ -136,6 +136,7 @@ impl Trial {
         let here = at.gpus.div_ceil(at.nodes);
         JobWindow {
             job: job_of(shown.class),
+            admission: None,
             workload: Some(shown.class.clone()),
             node: NodeId::new("node").expect("letters only"),
             gpu_type: self.gpu_type.clone(),

@@ -145,6 +145,7 @@ impl<'w> Oracle<'w> {
         let exclusive = self.world.gpu_state(gpu, Setting::default(), &[shape.tenant()]);
         let surface = Arc::new(Surface {
             job: job.clone(),
+            admission: None,
             predictor: self.name.clone(),
             at_us: now,
             gpu_type: gpu.gpu_type.clone(),
@@ -184,6 +185,7 @@ impl<'w> Oracle<'w> {
         let truth = &self.known[&key];
         Arc::new(Surface {
             job: job.clone(),
+            admission: None,
             predictor: self.name.clone(),
             at_us: now,
             gpu_type: gpu.gpu_type.clone(),

@@ -187,6 +187,7 @@ impl Profiles {
         let span_us = input.until_us - input.from_us;
         JobWindow {
             job: input.job.clone(),
+            admission: None,
             workload: Some(input.workload.clone()),
             node: input.node.clone(),
             gpu_type: input.gpu_type.to_owned(),

@@ -42,6 +42,7 @@ pub fn surface(
 ) -> Surface {
     Surface {
         job: id::job(job),
+        admission: None,
         predictor: id::predictor("test"),
         at_us: Timestamp::EPOCH,
         gpu_type: gpu_type.to_owned(),

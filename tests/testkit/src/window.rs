@@ -10,6 +10,7 @@ use crate::id;
 pub fn job_window(job: &str, from: Timestamp, until: Timestamp) -> JobWindow {
     JobWindow {
         job: id::job(job),
+        admission: None,
         workload: None,
         node: id::node("n0"),
         gpu_type: "v100".to_owned(),

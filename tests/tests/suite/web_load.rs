@@ -126,6 +126,7 @@ fn summary(node: u64, running: u64, second: u64) -> NodeSummary {
     };
     let job = |(number, gpu): (u64, u32)| JobSummary {
         job: testkit::job(&job_id(number)),
+        admission: None,
         power_mw_mean: Some(Power::from_w(watts(node, gpu, second))),
         energy_mj_open: Some(Energy::from_j(second % 60 * 200)),
         unmetered_ms_open: 0,

@@ -77,7 +77,7 @@ async fn read(shared: &Shared, job: &JobId) -> Result<(), BusError> {
     if let Some(detail) = model.details.get_mut(job) {
         detail.record = record.ok().flatten().map(|(record, _)| record).or(detail.record.take());
         let surface = surface.ok().flatten().map(|(surface, _)| surface);
-        detail.take(surface, &windows, clock::monotonic());
+        detail.take(surface, windows, clock::monotonic());
     }
     Ok(())
 }

@@ -4,41 +4,41 @@ use super::*;
 
 #[test]
 fn job_measurements() {
-    check(
-        "job-window",
-        &JobWindow {
-            job: job("train-7"),
-            workload: Some(workload()),
-            node: node(),
-            gpu_type: "v100".into(),
-            attempt: 1,
-            from_us: at(60),
-            until_us: at(120),
-            gpus: vec![0, 1],
-            gpus_total: 2,
-            nodes_total: 1,
-            global_batch: None,
-            cap_mw: Some(Power::from_w(200)),
-            clock_mhz_mean: Some(Frequency::from_mhz(1_180)),
-            clock_mhz_max: Some(Frequency::from_mhz(1_200)),
-            neighbours: vec![Neighbour { job: job("other-1"), workload: None }],
-            steps: Some(600),
-            steps_per_s: Some(10.25),
-            steps_per_s_error: Some(0.01),
-            steps_inferred: false,
-            step: Some(1_200),
-            epoch: Some(1),
-            early: true,
-            power_mw_gpus: Some(Power::from_w(380)),
-            power_mw_job: Some(Power::from_w(250)),
-            energy_mj_gpus: Some(Energy::from_j(22_800)),
-            utilization_gpu_percent: Some(81.5),
-            utilization_gpu_percent_job: Some(50.25),
-            utilization_memory_percent: Some(33.0),
-            memory_mib_max_job: Some(9_000),
-            samples: 600,
-        },
-    );
+    let window = JobWindow {
+        job: job("train-7"),
+        admission: None,
+        workload: Some(workload()),
+        node: node(),
+        gpu_type: "v100".into(),
+        attempt: 1,
+        from_us: at(60),
+        until_us: at(120),
+        gpus: vec![0, 1],
+        gpus_total: 2,
+        nodes_total: 1,
+        global_batch: None,
+        cap_mw: Some(Power::from_w(200)),
+        clock_mhz_mean: Some(Frequency::from_mhz(1_180)),
+        clock_mhz_max: Some(Frequency::from_mhz(1_200)),
+        neighbours: vec![Neighbour { job: job("other-1"), workload: None }],
+        steps: Some(600),
+        steps_per_s: Some(10.25),
+        steps_per_s_error: Some(0.01),
+        steps_inferred: false,
+        step: Some(1_200),
+        epoch: Some(1),
+        early: true,
+        power_mw_gpus: Some(Power::from_w(380)),
+        power_mw_job: Some(Power::from_w(250)),
+        energy_mj_gpus: Some(Energy::from_j(22_800)),
+        utilization_gpu_percent: Some(81.5),
+        utilization_gpu_percent_job: Some(50.25),
+        utilization_memory_percent: Some(33.0),
+        memory_mib_max_job: Some(9_000),
+        samples: 600,
+    };
+    check("job-window", &window);
+    check("job-window-admission", &JobWindow { admission: admission(), ..window });
     check(
         "job-progressed",
         &JobProgressed {
@@ -84,6 +84,7 @@ fn job_measurements() {
         unmeasured: true,
         estimate_mj: Some(Energy::from_j(2_600)),
         jobs: vec![],
+        admissions: [].into(),
     };
     let no_meter = UnknownEnergy {
         cause: UnknownCause::NoMeter,
@@ -92,18 +93,19 @@ fn job_measurements() {
         jobs: vec![job("train-7")],
         ..unknown.clone()
     };
-    check(
-        "ledger-entry-no-meter",
-        &LedgerEntry {
-            node: node(),
-            from_us: at(60),
-            until_us: at(120),
-            energy_mj_gpus: vec![None],
-            energy_mj_host: Energy::from_j(4_320),
-            jobs: vec![],
-            unknown: vec![no_meter],
-        },
-    );
+    let unmetered = |unknown| LedgerEntry {
+        node: node(),
+        from_us: at(60),
+        until_us: at(120),
+        energy_mj_gpus: vec![None],
+        energy_mj_host: Energy::from_j(4_320),
+        jobs: vec![],
+        unknown: vec![unknown],
+    };
+    check("ledger-entry-no-meter", &unmetered(no_meter.clone()));
+    let admissions = admission().map(|admission| (job("train-7"), admission)).into_iter().collect();
+    let of_submission = unmetered(UnknownEnergy { admissions, ..no_meter });
+    check("ledger-entry-no-meter-admission", &of_submission);
     let part = JobEnergy {
         job: job("train-7"),
         admission: None,
@@ -176,6 +178,7 @@ fn node_readings() {
         gpus: Vec::new(),
         jobs: vec![JobSummary {
             job: job("train-7"),
+            admission: None,
             power_mw_mean: Some(Power::from_w(180)),
             energy_mj_open: Some(Energy::from_j(900)),
             unmetered_ms_open: 0,
@@ -202,10 +205,14 @@ fn node_readings() {
     };
     let unmetered = JobSummary {
         job: job("train-7"),
+        admission: None,
         power_mw_mean: None,
         energy_mj_open: None,
         unmetered_ms_open: 5_000,
     };
+    let admitted = JobSummary { admission: admission(), ..with_jobs.jobs[0].clone() };
+    let admitted = NodeSummary { jobs: vec![admitted], ..with_jobs.clone() };
+    check("node-summary-admission", &admitted);
     let unmetered =
         NodeSummary { gpus: vec![no_meter], jobs: vec![unmetered], ..with_jobs.clone() };
     check("node-summary-no-meter", &unmetered);

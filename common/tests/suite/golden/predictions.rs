@@ -7,6 +7,7 @@ fn surfaces() {
     let estimate = |mean: f64| Estimate { mean, low: mean * 0.9, high: mean * 1.1 };
     let surface = Surface {
         job: job("train-7"),
+        admission: None,
         predictor: PredictorId::new("physical").unwrap(),
         at_us: at(121),
         gpu_type: "v100".into(),
@@ -31,6 +32,7 @@ fn surfaces() {
     };
     check("surface", &surface);
     check_read("surface-probed", &surface);
+    check("surface-admission", &Surface { admission: admission(), ..surface.clone() });
     let basis = Some("prior: 3 jobs of resnet50 seen on p100".into());
     let there = Surface { gpu_type: "p100".into(), windows: 0, basis, ..surface.clone() };
     check("surface-gpu-types", &Surface { other_gpu_types: vec![there], ..surface });

@@ -163,6 +163,7 @@ fn a_surface(rng: &mut Stream, job: &JobId, now: Timestamp) -> Surface {
     }
     Surface {
         job: job.clone(),
+        admission: None,
         predictor: PredictorId::new("physical").unwrap(),
         at_us: now,
         gpu_type: if one_in(rng, 20) { "h200" } else { "v100" }.to_owned(),

@@ -1,8 +1,8 @@
 //! The energy of a job in its record.
 
-use wattle_common::Energy;
 use wattle_common::comparison::ComparedEnergy;
 use wattle_common::messages::{JobEnergy, UnknownCause, UnknownEnergy};
+use wattle_common::{AdmissionId, Energy};
 
 use super::*;
 
@@ -66,6 +66,7 @@ fn gpu_time_without_a_meter_is_recorded_once_and_is_no_energy() {
         unmeasured: true,
         estimate_mj: None,
         jobs: vec![job_id("a")],
+        admissions: [].into(),
     };
     let unmetered = LedgerEntry {
         jobs: Vec::new(),
@@ -89,4 +90,41 @@ fn gpu_time_without_a_meter_is_recorded_once_and_is_no_energy() {
     world.deliver(Event::EnergyMetered(Box::new(partly)));
     let record = world.record("a");
     assert_eq!((record.energy_mj, record.unmetered_ms), (Some(Energy::from_j(500)), 120_000));
+}
+
+#[test]
+fn gpu_time_without_a_meter_counts_for_its_own_submission() {
+    let mut world = World::new(1, 2);
+    world.pass(1);
+    world.submit(spec("a", 2));
+    world.pass(2);
+    let own = world.record("a").admission.clone().expect("the placer gives one");
+    let before = AdmissionId::accepted(Timestamp::from_s(1), 1);
+    let mut from = world.now;
+    let mut counted = |of: Option<&AdmissionId>| {
+        let until = from + Duration::from_secs(60);
+        let no_meter = UnknownEnergy {
+            gpu: 0,
+            cause: UnknownCause::NoMeter,
+            from_us: from,
+            until_us: until,
+            energy_mj: Energy::ZERO,
+            unmeasured: true,
+            estimate_mj: None,
+            jobs: vec![job_id("a")],
+            admissions: of.map(|of| (job_id("a"), of.clone())).into_iter().collect(),
+        };
+        let unmetered = LedgerEntry {
+            jobs: Vec::new(),
+            unknown: vec![no_meter],
+            energy_mj_gpus: vec![None],
+            ..entry(from, 60, 0)
+        };
+        from = until;
+        world.deliver(Event::EnergyMetered(Box::new(unmetered)));
+        world.record("a").unmetered_ms
+    };
+    assert_eq!(counted(Some(&before)), 0, "an earlier submission of the name");
+    assert_eq!(counted(Some(&own)), 60_000);
+    assert_eq!(counted(None), 120_000, "an earlier version names none");
 }

@@ -39,6 +39,7 @@ pub(super) fn surface(job: &str, gpu_type: &str, steps_per_s: f64) -> Surface {
     let exactly = |mean| Estimate { mean, low: mean, high: mean };
     Surface {
         job: job_id(job),
+        admission: None,
         predictor: "physical".parse().unwrap(),
         at_us: Timestamp::from_s(1_000),
         gpu_type: gpu_type.to_owned(),
@@ -83,6 +84,29 @@ fn a_job_predicted_on_several_gpu_types_gets_the_best() {
             assert_eq!(*placed, format!("placed on {node}:0"), "{}", policy().name());
         }
     }
+}
+
+#[test]
+fn the_surface_of_another_submission_of_the_name_does_not_count() {
+    let placed = |own: bool| {
+        let mut world = World::new(2, 1);
+        world.policy = || crate::policy("wattle").unwrap();
+        world.set_gpu_type("n1", "p100");
+        world.restart();
+        world.pass(20);
+        world.submit(spec("a", 1));
+        let before = Some(AdmissionId::accepted(Timestamp::from_s(1), 1));
+        let admission = if own { world.record("a").admission.clone() } else { before };
+        assert!(admission.is_some());
+        // Four times as fast on n1.
+        let elsewhere = vec![surface("a", "p100", 4.0)];
+        let surface =
+            Surface { admission, other_gpu_types: elsewhere, ..surface("a", "v100", 1.0) };
+        world.deliver(Event::SurfaceKnown(Box::new(surface)));
+        world.pass(3);
+        world.record("a").reasons[0].decision.clone()
+    };
+    assert_eq!([placed(true), placed(false)], ["placed on n1:0", "placed on n0:0"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wattle_common::messages::{JobSummary, LedgerEntry, Meter, UnknownCause};
-use wattle_common::{Energy, Power};
+use wattle_common::{AdmissionId, Energy, Power};
 use wattle_profiler::Note;
 
 use super::node::{Node, id};
@@ -46,8 +46,9 @@ fn a_gpu_without_a_meter_has_no_energy_and_names_its_jobs() {
         );
         assert_eq!(unknown.jobs, [id("a"), id("c")]);
         let length = entry.until_us.since(entry.from_us).as_millis() as u64;
-        assert_eq!(entry.unmetered_ms(&id("a")), length);
-        assert_eq!((entry.unmetered_ms(&id("b")), entry.unmetered_ms(&id("c"))), (0, length));
+        let unmetered = entry.unmetered_ms();
+        let times = unmetered.iter().map(|((job, _), ms)| (job.as_str(), *ms)).collect::<Vec<_>>();
+        assert_eq!(times, [("a", length), ("c", length)]);
     }
     let last = node.summaries.last().unwrap();
     assert_eq!((last.gpus[0].meter, last.gpus[0].energy_mj_total), (Some(Meter::None), None));
@@ -62,6 +63,42 @@ fn a_gpu_without_a_meter_has_no_energy_and_names_its_jobs() {
     assert!(!windows.is_empty());
     assert!(windows.iter().all(|window| window.power_mw_job.is_none()));
     assert_eq!(node.notes, [Note::NoMeter(0)], "one line");
+}
+
+#[test]
+fn what_is_measured_and_what_is_not_names_the_submission() {
+    let mut node = Node::new(2);
+    lose_meter(&mut node, 0);
+    let mut submissions = Vec::new();
+    for pid in [100, 101] {
+        node.place("a", pid, &[0, 1]);
+        submissions.push(node.admissions[&id("a")].clone());
+        node.run(90, &[]);
+        node.remove("a");
+        node.run(5, &[]);
+    }
+    let seen = |of: &AdmissionId| {
+        let times = node.ledger.values().flat_map(LedgerEntry::unmetered_ms);
+        let times: u64 = times.filter(|((_, own), _)| *own == Some(of)).map(|(_, ms)| ms).sum();
+        let energy = node.ledger.values().flat_map(|entry| &entry.jobs);
+        let energy: Energy = energy
+            .filter(|part| part.admission.as_ref() == Some(of))
+            .map(|part| part.energy_mj)
+            .sum();
+        let windows = node.windows.iter().filter(|window| window.admission.as_ref() == Some(of));
+        (times, energy > Energy::ZERO, windows.count() > 0)
+    };
+    for of in &submissions {
+        let (times, has_energy, has_windows) = seen(of);
+        assert!(
+            (60_000..=90_000).contains(&times),
+            "{of}: {times} ms of its 90 s, some of them open"
+        );
+        assert!(has_energy && has_windows, "{of}");
+    }
+    let open: Vec<_> =
+        node.summaries.last().unwrap().jobs.iter().map(|job| &job.admission).collect();
+    assert!(open.iter().all(|of| **of == submissions.last().cloned()), "{open:?}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use wattle_common::messages::{
 };
 use wattle_common::progress::Progress;
 use wattle_common::units::Energy;
-use wattle_common::{GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
+use wattle_common::{AdmissionId, GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
 use wattle_gpu::fake::FakeDriver;
 use wattle_gpu::{Driver, ProcessReading};
 use wattle_profiler::{
@@ -49,6 +49,8 @@ pub(super) struct Node {
     pub(super) draws: Vec<Power>,
     pub(super) now: Timestamp,
     pub(super) jobs: BTreeMap<JobId, (u32, Vec<GpuIndex>)>,
+    /// The last submission of each job: each is placed once.
+    pub(super) admissions: BTreeMap<JobId, AdmissionId>,
     pub(super) processes: BTreeMap<GpuIndex, Vec<(u32, u8)>>,
     pub(super) bus: bool,
     pub(super) file: Option<State>,
@@ -75,6 +77,7 @@ impl Node {
             draws: vec![Power::from_w(40); gpus as usize],
             now: Timestamp::from_s(1_000),
             jobs: BTreeMap::new(),
+            admissions: BTreeMap::new(),
             processes: BTreeMap::new(),
             bus: true,
             file: None,
@@ -139,6 +142,8 @@ impl Node {
     pub(super) fn place(&mut self, job: &str, pid: u32, gpus: &[GpuIndex]) {
         let job = id(job);
         self.jobs.insert(job.clone(), (pid, gpus.to_vec()));
+        let admission = AdmissionId::accepted(self.now, pid.into());
+        self.admissions.insert(job.clone(), admission);
         for gpu in gpus {
             self.processes.entry(*gpu).or_default().push((pid, 50));
         }
@@ -159,7 +164,7 @@ impl Node {
         self.launches += 1;
         let jobs = self.jobs.iter().map(|(job, (pid, gpus))| LaunchedJob {
             job: job.clone(),
-            admission: None,
+            admission: self.admissions.get(job).cloned(),
             attempt: 1,
             gpus: gpus.clone(),
             state: LaunchState::Running,
@@ -193,6 +198,7 @@ impl Node {
             ..kit::job_spec(job.as_str(), gpus.len() as u32)
         };
         let record = JobRecord {
+            admission: self.admissions.get(job).cloned(),
             placement: Some(Placement { shares: vec![share] }),
             prediction_placed: prediction.map(Box::new),
             ..kit::job_record(spec, JobPhase::Running)

@@ -260,6 +260,7 @@ fn registry(lines: &[Line]) {
             Line::Window(window) => Event::WindowClosed(window.clone()),
             Line::Record(record) if check_record(record, now).is_ok() => Event::JobDescribed {
                 job: record.spec.job.clone(),
+                admission: record.admission.clone(),
                 workload: record.spec.workload.clone(),
                 gpus: record.spec.gpus,
                 gpu_type: record.spec.gpu_type.clone(),
@@ -293,7 +294,7 @@ fn predictor(lines: &[Line]) {
     }
     let mut machine = PredictorMachine::with(predictor);
     let described = |job: &JobId, workload: Option<WorkloadId>, gpus, gpu_type| {
-        Event::JobDescribed { job: job.clone(), workload, gpus, gpu_type }
+        Event::JobDescribed { job: job.clone(), admission: None, workload, gpus, gpu_type }
     };
     drive(&mut machine, lines, |line, now| {
         Some(match line {
@@ -308,7 +309,7 @@ fn predictor(lines: &[Line]) {
                 Event::GpuTypeFound(report.gpus.first()?.gpu_type.clone())
             }
             Line::Champion(_) => Event::AllRequested,
-            Line::Cancel(cancel) => Event::JobEnded(cancel.job.clone()),
+            Line::Cancel(cancel) => Event::JobEnded(cancel.job.clone(), None),
             _ => return None,
         })
     });

@@ -36,6 +36,7 @@ fn accounts() -> Accounts {
         unmeasured,
         estimate_mj: unmeasured.then_some(j(36_000)),
         jobs: Vec::new(),
+        admissions: [].into(),
     };
     first.unknown = vec![
         lost(0, UnknownCause::ProfilerAway, j(72_000), false),
@@ -222,6 +223,7 @@ fn a_gpu_without_a_meter_is_in_no_sum_without_a_word() {
         unmeasured: true,
         estimate_mj: None,
         jobs: vec![testkit::job("g0"), testkit::job("t-3")],
+        admissions: [].into(),
     };
     let mut accounts = accounts();
     let host = Energy::from_j(5_400_000);
