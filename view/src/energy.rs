@@ -13,7 +13,7 @@ use crate::unmeasured::Intervals;
 use wattle_common::comparison::ComparedEnergy;
 use wattle_common::messages::{LedgerEntry, UnknownCause, UnknownEnergy};
 use wattle_common::total::Total;
-use wattle_common::{Energy, GpuIndex, JobId, NodeId, Timestamp};
+use wattle_common::{AdmissionId, Energy, GpuIndex, JobId, NodeId, Timestamp};
 
 /// Microseconds of a day.
 const DAY_US: u64 = 86_400_000_000;
@@ -57,19 +57,23 @@ pub struct OwnerEnergy {
     pub unmetered_ms: u64,
 }
 
+/// A job's id and its submission: an id may be submitted again once its record is gone. `None`: not known, as in
+/// entries of an earlier version.
+pub type Submission = (JobId, Option<AdmissionId>);
+
 /// The sums over the ledger.
 #[derive(Clone, Debug, Default)]
 pub struct Accounts {
-    /// Energy attributed to each job.
-    pub jobs: BTreeMap<JobId, Energy>,
-    /// Time of the GPUs of each job without a meter, milliseconds: their energy is in no sum.
-    pub unmetered_ms: BTreeMap<JobId, u64>,
+    /// Energy attributed to each submission of a job.
+    pub jobs: BTreeMap<Submission, Energy>,
+    /// Time of the GPUs of each submission without a meter, milliseconds: their energy is in no sum.
+    pub unmetered_ms: BTreeMap<Submission, u64>,
     /// The GPUs of the entries, and whether each had no meter at some time.
     pub gpus: BTreeMap<(NodeId, GpuIndex), bool>,
-    /// The user of each job whose entries name one.
-    pub users: BTreeMap<JobId, String>,
-    /// The project of each job whose entries name one.
-    pub projects: BTreeMap<JobId, String>,
+    /// The user of each submission whose entries name one.
+    pub users: BTreeMap<Submission, String>,
+    /// The project of each submission whose entries name one.
+    pub projects: BTreeMap<Submission, String>,
     /// The jobs' energy that is compared with the default setting.
     pub compared: ComparedEnergy,
     /// Energy without a known owner by cause.
@@ -122,16 +126,17 @@ impl Accounts {
         self.from = Some(self.from.map_or(from, |first| first.min(from)));
         self.until = Some(self.until.map_or(entry.until_us, |last| last.max(entry.until_us)));
         for job in &entry.jobs {
-            let sum = self.jobs.entry(job.job.clone()).or_default();
+            let submission = (job.job.clone(), job.admission.clone());
+            let sum = self.jobs.entry(submission.clone()).or_default();
             *sum += part(entry, job.energy_mj, from, entry.until_us);
             if let Some(compared) = &job.compared {
                 self.compared.add(compared_part(entry, compared, from, entry.until_us));
             }
             if let Some(user) = &job.user {
-                self.users.entry(job.job.clone()).or_insert_with(|| user.clone());
+                self.users.entry(submission.clone()).or_insert_with(|| user.clone());
             }
             if let Some(project) = &job.project {
-                self.projects.entry(job.job.clone()).or_insert_with(|| project.to_string());
+                self.projects.entry(submission).or_insert_with(|| project.to_string());
             }
         }
         for gpu in (0..).take(entry.energy_mj_gpus.len()) {
@@ -141,8 +146,8 @@ impl Accounts {
             *self.gpus.entry((entry.node.clone(), gpu)).or_default() |=
                 entry.unknown.iter().any(has_no_meter);
         }
-        for ((job, _), ms) in entry.unmetered_ms() {
-            *self.unmetered_ms.entry(job.clone()).or_default() += ms;
+        for ((job, admission), ms) in entry.unmetered_ms() {
+            *self.unmetered_ms.entry((job.clone(), admission.cloned())).or_default() += ms;
         }
         for unknown in &entry.unknown {
             *self.causes.entry(unknown.cause).or_default() +=
@@ -178,14 +183,19 @@ impl Accounts {
         parts.collect::<Total<Energy>>().missing("GPU")
     }
 
-    /// Energy and number of jobs of each owner; `owner_of` names the owner of a job.
+    /// The submissions with energy, or with GPUs without a meter.
+    #[must_use]
+    pub fn submissions(&self) -> BTreeSet<&Submission> {
+        self.jobs.keys().chain(self.unmetered_ms.keys()).collect()
+    }
+
+    /// Energy and number of jobs of each owner; `owner_of` names the owner of a submission.
     pub fn by_owner(
         &self,
-        owner_of: impl Fn(&JobId) -> Option<String>,
+        owner_of: impl Fn(&Submission) -> Option<String>,
     ) -> BTreeMap<Option<String>, OwnerEnergy> {
         let mut owners: BTreeMap<Option<String>, OwnerEnergy> = BTreeMap::new();
-        let jobs: BTreeSet<&JobId> = self.jobs.keys().chain(self.unmetered_ms.keys()).collect();
-        for job in jobs {
+        for job in self.submissions() {
             let sum = owners.entry(owner_of(job)).or_default();
             sum.jobs += 1;
             if let Some(energy) = self.jobs.get(job) {
@@ -286,7 +296,7 @@ mod tests {
             Uses { jobs: mj(135), idle: mj(55), unknown: mj(0), hosts: mj(140) }
         );
         assert_eq!(accounts.nodes[&testkit::node("n0")].total(), mj(210), "counted once");
-        assert_eq!(accounts.jobs[&testkit::job("a")], mj(130));
+        assert_eq!(accounts.jobs[&(testkit::job("a"), None)], mj(130));
         assert_eq!((accounts.incomplete, accounts.excessive), (1, 0));
     }
 
@@ -296,8 +306,8 @@ mod tests {
         let mut named = entry("n0", 0, 60, &[Some(100)], &[("a", 60), ("b", 30), ("c", 10)]);
         named.jobs[0].user = Some("ada".to_owned());
         accounts.count(&named, Timestamp::EPOCH);
-        let recorded = |job: &JobId| (job.as_str() == "b").then(|| "ada".to_owned());
-        let owner = |job: &JobId| accounts.users.get(job).cloned().or_else(|| recorded(job));
+        let recorded = |job: &Submission| (job.0.as_str() == "b").then(|| "ada".to_owned());
+        let owner = |job: &Submission| accounts.users.get(job).cloned().or_else(|| recorded(job));
         let users = accounts.by_owner(owner);
         let of = |user: Option<&str>| {
             let of = users[&user.map(str::to_owned)];
@@ -305,6 +315,27 @@ mod tests {
         };
         assert_eq!(of(Some("ada")), (Energy::from_mj(90), 2));
         assert_eq!(of(None), (Energy::from_mj(10), 1));
+    }
+
+    #[test]
+    fn submissions_of_one_name_are_separate() {
+        let [first, second] = [1, 2].map(|s| Some(AdmissionId::accepted(Timestamp::from_s(s), 1)));
+        let mut accounts = Accounts::default();
+        let users = [(&first, "ada"), (&second, "eve")];
+        for (from, (admission, user)) in [0, 60].into_iter().zip(users) {
+            let mut of = entry("n0", from, from + 60, &[Some(100)], &[("a", 60 + from)]);
+            of.jobs[0].admission.clone_from(admission);
+            of.jobs[0].user = Some(user.to_owned());
+            accounts.count(&of, Timestamp::EPOCH);
+        }
+        let energy = |admission: &Option<AdmissionId>| {
+            accounts.jobs[&(testkit::job("a"), admission.clone())].as_mj()
+        };
+        assert_eq!((energy(&first), energy(&second)), (60, 120));
+        let owners = accounts.by_owner(|job| accounts.users.get(job).cloned());
+        let of = |user: &str| owners[&Some(user.to_owned())];
+        assert_eq!((of("ada").energy, of("ada").jobs), (Some(Energy::from_mj(60)), 1));
+        assert_eq!((of("eve").energy, of("eve").jobs), (Some(Energy::from_mj(120)), 1));
     }
 
     #[test]
@@ -365,7 +396,7 @@ mod tests {
         // Only the part after an instant.
         let mut late = Accounts::default();
         late.count(&over, Timestamp::from_us(DAY_US));
-        assert_eq!((late.all, late.jobs[&testkit::job("a")]), (accounts.days[&1], mj(31)));
+        assert_eq!((late.all, late.jobs[&(testkit::job("a"), None)]), (accounts.days[&1], mj(31)));
     }
 
     proptest! {

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use wattle_common::Timestamp;
 use wattle_common::bounds::plausible_ledger_entry;
 use wattle_common::duration::parse_span;
+use wattle_common::messages::JobRecord;
 use wattle_common::subject::StreamName;
+use wattle_common::{AdmissionId, Timestamp};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 
@@ -22,7 +23,7 @@ use crate::connection::{Connection, block_on};
 use crate::job_records;
 use crate::output::{note, print, print_json, terminal_width};
 use wattle_view::emissions::Rates;
-use wattle_view::energy::Accounts;
+use wattle_view::energy::{Accounts, Submission};
 
 /// Report the energy of jobs, users, projects, nodes or days from the ledger.
 #[derive(Args)]
@@ -97,8 +98,12 @@ pub(crate) fn run(command: &EnergyCommand) -> anyhow::Result<()> {
             By::Job | By::User | By::Project => records(&bus).await?,
             By::Node | By::Day | By::Cause => Vec::new(),
         };
-        let owner_of = |job: &_| {
-            let record = records.iter().find(|record| record.spec.job == *job);
+        let owner_of = |(job, admission): &Submission| {
+            let is_its = |record: &&JobRecord| {
+                record.spec.job == *job
+                    && AdmissionId::may_be(record.admission.as_ref(), admission.as_ref())
+            };
+            let record = records.iter().find(is_its);
             let spec = record.map(|record| &record.spec);
             let project = spec.and_then(|spec| spec.project.as_ref()).map(ToString::to_string);
             (spec.and_then(|spec| spec.user.clone()), project)

@@ -2,19 +2,19 @@
 
 mod csv;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use wattle_common::duration::DurationUnit;
 use wattle_common::messages::UnknownCause;
-use wattle_common::{Energy, JobId, Timestamp};
+use wattle_common::{AdmissionId, Energy, Timestamp};
 
 use super::By;
 use crate::budget::tidy;
 use crate::output::{Align, Table};
 use crate::quantity::{EnergyUnit, energy, percent};
 use wattle_view::emissions::Rates;
-use wattle_view::energy::{Accounts, OwnerEnergy, Uses};
+use wattle_view::energy::{Accounts, OwnerEnergy, Submission, Uses};
 
 /// Energy by use, in both units of the report.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -35,6 +35,9 @@ struct Row {
     /// Job, user, project, node, day or cause; absent: the user is unknown, or the jobs have no project.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
+    /// The submission of a job, if known: an id may have had several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    admission: Option<AdmissionId>,
     /// The user of a job, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<String>,
@@ -158,17 +161,19 @@ struct CostRow {
 }
 
 impl Report {
-    /// The report by `by`; `owner_of` is the user and the project of a job's record, which complete those
-    /// of the ledger.
+    /// The report by `by`; `owner_of` is the user and the project in the record of a submission, which complete
+    /// those of the ledger.
     pub(crate) fn new(
         by: By,
         accounts: &Accounts,
-        owner_of: impl Fn(&JobId) -> (Option<String>, Option<String>),
+        owner_of: impl Fn(&Submission) -> (Option<String>, Option<String>),
     ) -> Self {
-        let user = |job: &JobId| accounts.users.get(job).cloned().or_else(|| owner_of(job).0);
-        let project = |job: &JobId| accounts.projects.get(job).cloned().or_else(|| owner_of(job).1);
+        let user = |job: &Submission| accounts.users.get(job).cloned().or_else(|| owner_of(job).0);
+        let project =
+            |job: &Submission| accounts.projects.get(job).cloned().or_else(|| owner_of(job).1);
         let row = |name: Option<String>, energy: Energy| Row {
             name,
+            admission: None,
             user: None,
             project: None,
             jobs: None,
@@ -183,15 +188,15 @@ impl Report {
         };
         let (by, mut rows): (_, Vec<Row>) = match by {
             By::Job => {
-                let jobs = accounts.jobs.keys().chain(accounts.unmetered_ms.keys());
-                let of = |job: &JobId| Row {
+                let of = |job: &Submission| Row {
+                    admission: job.1.clone(),
                     user: user(job),
                     project: project(job),
                     energy: accounts.jobs.get(job).copied().map(Amount::from),
                     unmetered_gpu_s: unmetered_s(accounts.unmetered_ms.get(job)),
-                    ..row(Some(job.to_string()), Energy::ZERO)
+                    ..row(Some(job.0.to_string()), Energy::ZERO)
                 };
-                ("job", jobs.collect::<BTreeSet<_>>().into_iter().map(of).collect())
+                ("job", accounts.submissions().into_iter().map(of).collect())
             }
             By::User | By::Project => {
                 let is_user = by == By::User;
@@ -393,14 +398,19 @@ impl Report {
             (energy, Align::Right),
             ("SHARE %", Align::Right),
         ]);
+        let mut names: BTreeMap<&Option<String>, usize> = BTreeMap::new();
+        self.rows.iter().for_each(|row| *names.entry(&row.name).or_default() += 1);
         for row in &self.rows {
             let second = match row.jobs {
                 Some(jobs) => jobs.to_string(),
                 None => row.user.clone().unwrap_or_default(),
             };
-            let name = row.name.clone().unwrap_or_else(|| {
-                if self.by == "project" { "(none)" } else { "(not known)" }.to_owned()
-            });
+            let name = match &row.name {
+                Some(name) if names[&row.name] > 1 => format!("{name}, {}", row.submitted()),
+                Some(name) => name.clone(),
+                None if self.by == "project" => "(none)".to_owned(),
+                None => "(not known)".to_owned(),
+            };
             let (amount, part) = match (row.energy, row.unmetered_gpu_s) {
                 (None, _) => ("not known".to_owned(), String::new()),
                 (Some(amount), None) => (number(amount), share(amount)),
@@ -462,6 +472,12 @@ impl Row {
         self.energy.map(|amount| amount.energy_mj)
     }
 
+    /// When a job was submitted, to distinguish the submissions of one id.
+    fn submitted(&self) -> String {
+        let at = self.admission.as_ref().and_then(AdmissionId::accepted_at);
+        at.map_or_else(|| "submission not known".to_owned(), |at| format!("of {}", minute(at)))
+    }
+
     /// The cause of a row by cause.
     fn cause(&self) -> Option<UnknownCause> {
         UnknownCause::ALL.into_iter().find(|cause| Some(cause.name()) == self.name.as_deref())
@@ -474,6 +490,7 @@ fn causes(accounts: &Accounts) -> Vec<Row> {
     let known = accounts.causes.keys().chain(unmeasured.keys()).collect::<BTreeSet<_>>();
     let row = |cause: &UnknownCause| Row {
         name: Some(cause.name().to_owned()),
+        admission: None,
         user: None,
         project: None,
         jobs: None,

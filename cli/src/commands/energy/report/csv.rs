@@ -45,12 +45,17 @@ impl Report {
         } else {
             let by_job = self.by == "job";
             let mut head = vec!["use", self.by];
-            head.extend(if by_job { ["user", "project"].as_slice() } else { &["jobs"] });
+            head.extend(if by_job {
+                ["admission", "user", "project"].as_slice()
+            } else {
+                &["jobs"]
+            });
             head.extend(["energy_mj", "energy_kwh"]);
             csv.write_record(&head)?;
             for row in &self.rows {
                 let mut named = vec!["job".to_owned(), row.name.clone().unwrap_or_default()];
                 if by_job {
+                    named.push(row.admission.as_ref().map(ToString::to_string).unwrap_or_default());
                     named.extend(
                         [&row.user, &row.project].map(|name| name.clone().unwrap_or_default()),
                     );

@@ -1,8 +1,9 @@
 //! Verdict, tables and CSV of a ledger with every use.
 
 use expect_test::expect;
+use wattle_common::AdmissionId;
 use wattle_common::id::ProjectId;
-use wattle_common::messages::{JobEnergy, LedgerEntry, UnknownEnergy};
+use wattle_common::messages::{JobEnergy, LedgerEntry, UnknownCause, UnknownEnergy};
 use wattle_testkit as testkit;
 
 use super::*;
@@ -118,6 +119,51 @@ fn table_by_job() {
         all                                               6.700    100.0
     "#]]
     .assert_eq(&shown(By::Job));
+}
+
+#[test]
+fn submissions_of_one_name_are_rows_of_their_own() {
+    let at = |s: u64| Timestamp::from_s(1_790_000_000 + s);
+    let mut accounts = accounts();
+    let submissions = [0, 36_000].map(|s| Some(AdmissionId::accepted(at(s), 1)));
+    let parts = [(&submissions[0], "ada"), (&submissions[1], "eve"), (&None, "eve")];
+    for (place, (admission, user)) in (0..).zip(parts) {
+        let part = JobEnergy {
+            job: testkit::job("t-4"),
+            admission: admission.clone(),
+            energy_mj: Energy::from_j(360_000 * (3 - place)),
+            user: Some(user.to_owned()),
+            project: None,
+            compared: None,
+        };
+        let (from, until) = (at(72_000 + place * 60), at(72_060 + place * 60));
+        let entry = LedgerEntry {
+            energy_mj_gpus: vec![Some(part.energy_mj)],
+            jobs: vec![part],
+            ..testkit::ledger_entry("n1", from, until, Energy::ZERO)
+        };
+        accounts.count(&entry, Timestamp::EPOCH);
+    }
+    let report = Report::new(By::Job, &accounts, |_| (None, None));
+    let table = report.table(80).render(false);
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("t-4")).collect();
+    let shown: Vec<String> =
+        rows.iter().map(|row| row.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(
+        shown,
+        [
+            "t-4, of 2026-09-21 14:13 ada 0.300 4.1",
+            "t-4, of 2026-09-22 00:13 eve 0.200 2.7",
+            "t-4, submission not known eve 0.100 1.4",
+        ]
+    );
+    let csv = report.csv().unwrap();
+    let [first, second] = submissions.map(Option::unwrap);
+    for admission in [first, second] {
+        assert!(csv.contains(&format!("job,t-4,{admission},")), "{csv}");
+    }
+    let users = Report::new(By::User, &accounts, |_| (None, None)).table(80).render(false);
+    assert!(users.lines().any(|line| line.starts_with("eve") && line.contains(" 2 ")), "{users}");
 }
 
 #[test]
@@ -249,7 +295,7 @@ fn a_gpu_without_a_meter_is_in_no_sum_without_a_word() {
     let g0 = rows.iter().find(|row| row["name"] == "g0").unwrap();
     assert_eq!((g0.get("energy_mj"), &g0["unmetered_gpu_s"]), (None, &36_000.0.into()));
     let csv = report.csv().unwrap();
-    assert!(csv.contains("job,g0,,,,\n"), "{csv}");
+    assert!(csv.contains("job,g0,,,,,\n"), "{csv}");
     let users = Report::new(By::User, &accounts, |_| (Some("eve".to_owned()), None));
     let table = users.table(80).render(false);
     let eve = table.lines().find(|line| line.starts_with("eve")).unwrap();
