@@ -42,6 +42,15 @@ impl<T: Copy + AddAssign> Total<T> {
         self.incomplete += usize::from(part.is_some());
     }
 
+    /// Adds the parts of another sum.
+    pub fn merge(&mut self, other: Self) {
+        let (parts, incomplete) = (self.parts + other.parts, self.incomplete + other.incomplete);
+        if let Some(sum) = other.sum {
+            self.add(Some(sum));
+        }
+        (self.parts, self.incomplete) = (parts, incomplete);
+    }
+
     /// The sum of the parts with a reading; `None`: no part has a reading.
     #[must_use]
     pub const fn known(&self) -> Option<T> {
@@ -106,6 +115,26 @@ mod tests {
         total.add_at_least(None);
         let missing = "2 of 3 GPUs have no reading".to_owned();
         assert_eq!(stated(&total), (Some("at least 7 J".to_owned()), Some(missing)));
+    }
+
+    #[test]
+    fn merged_sums_keep_what_is_missing() {
+        let of = |parts: &[Option<u64>]| -> Total<Energy> {
+            parts.iter().map(|j| j.map(Energy::from_j)).collect()
+        };
+        let merged = |a: &[Option<u64>], b: &[Option<u64>]| {
+            let mut sum = of(a);
+            sum.merge(of(b));
+            assert_eq!(sum, of(&[a, b].concat()));
+            stated(&sum)
+        };
+        let missing = Some("1 of 3 GPUs has no reading".to_owned());
+        assert_eq!(
+            merged(&[Some(4), None], &[Some(3)]),
+            (Some("at least 7 J".to_owned()), missing)
+        );
+        assert_eq!(merged(&[], &[None]).0, None);
+        assert_eq!(merged(&[Some(0)], &[]).0.as_deref(), Some("0 J"));
     }
 
     proptest! {

@@ -78,4 +78,10 @@ export function count(value, singular, plural = `${singular}s`) {
   return `${value ?? 0} ${value === 1 ? singular : plural}`;
 }
 
+/** A sum: `at least 680 W` where a part of it has no reading, `not known` where none has one. */
+export function stated(text, value, isPartial) {
+  if (!isPartial) return text;
+  return known(value) ? `at least ${text}` : "not known";
+}
+
 export const isKnown = known;

@@ -23,10 +23,15 @@ export function card(title, ...content) {
   return h("section", { class: "card" }, h("h2", null, title), ...content);
 }
 
-/** A figure with its unit: `1.58 kW`. */
+/** A figure with its unit: `1.58 kW`, `at least 1.58 kW`. */
 export function figure(text, ...more) {
-  const [value, ...unit] = String(text).split(" ");
-  return h("p", { class: "figure" }, h("b", null, value), unit.length ? ` ${unit.join(" ")}` : "", ...more);
+  const [, bound, value, unit] = /^(at least )?(\S+)(.*)$/.exec(String(text));
+  return h("p", { class: "figure" }, bound ? h("span", { class: "of" }, bound) : null, h("b", null, value), unit, ...more);
+}
+
+/** The energy of a job; of GPUs without a meter it is not known. */
+export function jobEnergy(row) {
+  return f.stated(f.energy(row.wh), row.wh, row.energy_missing !== undefined);
 }
 
 /** A table. `columns`: `{ title, class, cell(row), head }`; a column with `head` names its row. */
@@ -68,7 +73,7 @@ export function jobColumns(ctx, { brief = false } = {}) {
     { title: "GPUs", class: "number", cell: (row) => row.gpus },
     { title: "Where", class: "wide where", cell: (row) => row.where ?? "–" },
     { title: "Power W", class: "number", cell: (row) => f.watts(row.w) },
-    { title: "Energy", class: "number wide", cell: (row) => f.energy(row.wh) },
+    { title: "Energy", class: "number wide", cell: jobEnergy },
     { title: "Done", class: "medium", cell: progress },
     { title: "End", class: "end", cell: (row) => end(row, ctx) },
   ];

@@ -19,7 +19,7 @@ use wattle_common::messages::{
 use wattle_common::subject::{
     AIM_STATUS, BUDGET_SET, BUDGET_STATUS, GRID_STATUS, PredictorKey, Reporter,
 };
-use wattle_common::{JobId, NodeId, Power, Timestamp, codec};
+use wattle_common::{AdmissionId, JobId, NodeId, Power, Timestamp, codec};
 use wattle_view::Summaries;
 use wattle_view::node::{self, Node};
 
@@ -228,8 +228,12 @@ impl Model {
             return self.failed("an entry of the ledger is unreadable or implausible".to_owned());
         };
         let jobs = &self.jobs;
-        let owner = |job: &JobId| {
-            let spec = jobs.get(job).map(|record| &record.spec);
+        // The record may be of another submission of the name, whose owner may be another person.
+        let owner = |job: &JobId, admission: Option<&AdmissionId>| {
+            let record = jobs.get(job).filter(|record| {
+                AdmissionId::has_run(record.admission.as_ref(), admission, entry.until_us)
+            });
+            let spec = record.map(|record| &record.spec);
             let project = spec.and_then(|spec| spec.project.as_ref());
             (spec.and_then(|spec| spec.user.clone()), project.map(ToString::to_string))
         };

@@ -249,6 +249,75 @@ mod tests {
         assert!(page("energy", None)["sums"].get("cost").is_none(), "no price is known");
     }
 
+    /// The second GPU of n1 has no meter: a job on it, and readings of the others.
+    fn without_a_meter() -> Model {
+        use wattle_common::messages::{UnknownCause, UnknownEnergy};
+        let mut model = example();
+        let gpu = |index, no_meter| wattle_common::messages::AppliedGpu {
+            cap_mw: Some(Power::from_w(250)),
+            no_meter,
+            ..wattle_testkit::applied_gpu(index, "v100")
+        };
+        let at = Timestamp::from_s;
+        let report = wattle_testkit::power_report("n1", at(100), [gpu(0, false), gpu(1, true)]);
+        model.report("power.n1", Some(&codec::encode_json(&report)), now(100));
+        let mut read = summary("n1", 120);
+        read.gpus[1].power_mw_mean = None;
+        model.summary(&codec::encode_json(&read), now(100));
+        let mut entry = wattle_testkit::ledger_entry("n1", at(0), at(60), Energy::from_j(3_600));
+        entry.energy_mj_gpus = vec![Some(Energy::from_j(7_200)), None];
+        entry.unknown = vec![UnknownEnergy {
+            gpu: 1,
+            cause: UnknownCause::NoMeter,
+            from_us: at(0),
+            until_us: at(60),
+            energy_mj: Energy::ZERO,
+            unmeasured: true,
+            estimate_mj: None,
+            jobs: vec![wattle_testkit::job("a")],
+            admissions: [].into(),
+        }];
+        let cluster = wattle_common::ClusterId::new("test").unwrap();
+        let subject = Subject::of_node(cluster, NodeTopic::EnergyMetered, entry.node.clone());
+        model.entry(&subject.to_string(), &codec::encode_json(&entry), now(100));
+        model.tick(true, now(100));
+        model
+    }
+
+    #[test]
+    fn sums_without_the_readings_of_a_gpu_are_marked() {
+        let model = without_a_meter();
+        let page = |topic: &str| {
+            let parameters = [("topic".to_owned(), topic.to_owned())];
+            content(&Topic::parse(&parameters.into()).unwrap(), &model, now(100))["page"].take()
+        };
+        let missing = |of: &str| json!(format!("1 of {of} GPUs has no reading"));
+        let overview = page("overview");
+        let verdict = overview["verdict"].as_str().unwrap();
+        assert!(verdict.contains("; at least 560 W of 1.20 kW, "), "{verdict}");
+        let power = &overview["power"];
+        assert_eq!((&power["is_partial"], &power["missing"]), (&json!(true), &missing("4")));
+        assert_eq!((&power["now_w"], &power["unread_count"]), (&json!(560), &json!(0)));
+        let [n0, n1] = ["n0", "n1"].map(|node| &overview["nodes"][node]);
+        assert_eq!((&n1["w"], &n1["is_partial"]), (&json!(120), &json!(true)));
+        assert!(n0.get("is_partial").is_none(), "{n0}");
+        let today = &overview["today"];
+        assert_eq!(today["energy"]["total_wh"], json!(3));
+        assert_eq!(today["energy"]["is_partial"], json!(true));
+        assert_eq!(today["missing"], json!([missing("2")]));
+        let energy = page("energy");
+        assert_eq!(energy["missing"], missing("2"));
+        let sums = &energy["sums"];
+        assert_eq!((&sums["total_wh"], &sums["is_partial"]), (&json!(3), &json!(true)));
+        assert!(sums.get("jobs_wh").is_none(), "no energy of jobs was measured: {sums}");
+        assert_eq!((&sums["jobs_partial"], &sums["idle_wh"]), (&json!(true), &json!(2)));
+        assert!(sums.get("idle_partial").is_none());
+        let rows = energy["users"]["rows"].as_array().unwrap();
+        assert_eq!((rows.len(), &rows[0]["is_partial"]), (1, &json!(true)));
+        assert!(rows[0].get("wh").is_none(), "{rows:?}");
+        assert_eq!(energy["days"]["0"], energy["sums"]);
+    }
+
     #[test]
     fn lists_are_filtered_and_divided() {
         let rows = |parameters: &[(&str, &str)]| of(parameters)["order"].clone();

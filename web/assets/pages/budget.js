@@ -38,6 +38,7 @@ function limitCards(page, ctx) {
   if (window && limits.energy_wh !== undefined) {
     cards.push(card("Energy of the window", figure(f.energy(window.energy_wh), h("span", { class: "of" }, ` of ${f.energy(limits.energy_wh)}`)),
       gauge({ share: window.energy_wh / limits.energy_wh, mark: course?.passed }),
+      window.missing ? h("p", null, state(`${window.missing}: not counted`, "warning")) : null,
       h("p", { class: "muted" }, `The mark is the passed part of the window; it ends in ${f.span(window.until_s - ctx.now())}.`)));
   }
   if (window && limits.carbon_g !== undefined) {
@@ -46,7 +47,7 @@ function limitCards(page, ctx) {
       h("p", { class: "muted" }, page.intensity_g_per_kwh === undefined ? "intensity not known" : `now ${page.intensity_g_per_kwh} g/kWh (${page.series})`)));
   }
   if (limits?.power_w !== undefined) {
-    cards.push(card("Power limit", figure(f.power(power.now_w), h("span", { class: "of" }, ` of ${f.power(limits.power_w)}`)),
+    cards.push(card("Power limit", figure(f.stated(f.power(power.now_w), power.now_w, power.is_partial), h("span", { class: "of" }, ` of ${f.power(limits.power_w)}`)),
       gauge({ share: (power.now_w ?? 0) / limits.power_w, level: power.now_w > limits.power_w ? "over" : "" }),
       h("p", { class: "muted" }, `expected ${f.power(power.expected_w)}`)));
   }
@@ -97,7 +98,7 @@ export function draw(page, ctx) {
         ["Aim", aim ? `least energy, at most ${f.percent(aim.max_slowdown)} slower` : null],
         ["Estimated slowdown", aim?.slowdown === undefined ? null : aim.breached ? state(`${f.percent(aim.slowdown, 1)}: above the aim`, "warning") : f.percent(aim.slowdown, 1)],
         ["Price of the aim", aim ? `${f.number(aim.price)} of 1` : null],
-        ["Power now", f.power(power.now_w)], ["Expected power", f.power(power.expected_w)], ["Power without jobs", f.power(power.baseline_w)],
+        ["Power now", f.stated(f.power(power.now_w), power.now_w, power.is_partial)], ["Expected power", f.power(power.expected_w)], ["Power without jobs", f.power(power.baseline_w)],
         ["Even spending", f.power(power.budget_mean_w)],
         ["Overrun of the last window", page.window?.overrun_previous === undefined ? null : f.percent(page.window.overrun_previous, 1)],
         ["Grid", page.intensity_g_per_kwh === undefined ? null : `${page.intensity_g_per_kwh} g/kWh (${page.series})`],

@@ -3,17 +3,20 @@
 import { h } from "../dom.js";
 import { bars, gauge, legend } from "../chart.js";
 import * as f from "../format.js";
-import { card, figure, heading, table } from "../parts.js";
+import { card, figure, heading, state, table } from "../parts.js";
 
 const PERIODS = [["day", "Today"], ["week", "7 days"], ["month", "30 days"]];
-const USES = [["jobs", "jobs", "jobs_wh"], ["idle-gpus", "idle GPUs", "idle_wh"], ["unknown", "unknown", "unknown_wh"], ["hosts", "hosts", "hosts_wh"]];
+/** Class, name, energy, and whether it is a lower bound. */
+const USES = [["jobs", "jobs", "jobs_wh", "jobs_partial"], ["idle-gpus", "idle GPUs", "idle_wh", "idle_partial"], ["unknown", "unknown", "unknown_wh"], ["hosts", "hosts", "hosts_wh"]];
+
+const total = (sums) => f.stated(f.energy(sums.total_wh), sums.total_wh, sums.is_partial);
 
 export const title = () => "Energy";
 
 function owners(titleText, none, { rows, hidden }, hasCarbon, currency) {
   const columns = [
     { title: titleText, head: true, cell: (row) => row.name ?? none },
-    { title: "Energy", class: "number", cell: (row) => f.energy(row.wh) },
+    { title: "Energy", class: "number", cell: (row) => f.stated(f.energy(row.wh), row.wh, row.is_partial) },
     ...(hasCarbon ? [{ title: "CO₂", class: "number", cell: (row) => f.carbon(row.carbon_g) }] : []),
     ...(currency ? [{ title: "Cost", class: "number", cell: (row) => f.money(row.cost, currency) }] : []),
     { title: "Share of all", class: "share", cell: (row) => h("span", { class: "progress" }, gauge({ share: row.share }), h("span", null, f.percent(row.share))) },
@@ -50,23 +53,24 @@ export function draw(page, ctx) {
   const { sums } = page;
   const hasCarbon = sums.carbon_g !== undefined;
   const currency = sums.cost === undefined ? undefined : page.currency;
-  const share = (wh) => (sums.total_wh ? wh / sums.total_wh : 0);
+  const share = (wh) => (sums.total_wh ? (wh ?? 0) / sums.total_wh : 0);
   return [
-    heading("Energy", h("p", { class: "verdict-line" }, page.ledger_read ? `${f.energy(sums.total_wh)} ${page.period === "day" ? "today" : `in ${page.period === "week" ? 7 : 30} days`}${hasCarbon ? `, ${f.carbon(sums.carbon_g)} CO₂` : ""}${currency ? `, ${f.money(sums.cost, currency)}` : ""}` : "The ledger is being read.")),
+    heading("Energy", h("p", { class: "verdict-line" }, page.ledger_read ? `${total(sums)} ${page.period === "day" ? "today" : `in ${page.period === "week" ? 7 : 30} days`}${hasCarbon ? `, ${f.carbon(sums.carbon_g)} CO₂` : ""}${currency ? `, ${f.money(sums.cost, currency)}` : ""}` : "The ledger is being read.")),
     h("div", { class: "tools" }, h("nav", { class: "choice", "aria-label": "Period" }, PERIODS.map(([kind, text]) =>
       h("a", { href: ctx.address({ period: kind === "day" ? "" : kind }), "aria-current": page.period === kind && "true" }, text)))),
     h("div", { class: "cards two" },
-      card("By use", figure(f.energy(sums.total_wh)),
+      card("By use", figure(total(sums)),
         gauge({ share: 1, parts: USES.map(([kind, , key]) => ({ class: kind, share: share(sums[key]) })) }),
-        legend(USES.map(([kind, text, key]) => [kind, `${text} ${f.energy(sums[key])} (${f.percent(share(sums[key]))})`])),
+        legend(USES.map(([kind, text, key, isPartial]) => [kind, `${text} ${f.stated(f.energy(sums[key]), sums[key], sums[isPartial])}${f.isKnown(sums[key]) ? ` (${f.percent(share(sums[key]))})` : ""}`])),
+        page.missing ? h("p", null, state(page.missing, "warning")) : null,
         page.until_s ? h("p", { class: "muted" }, `Measured until ${f.time(page.until_s, ctx.now())}; days are in UTC.`) : null,
         sums.carbon_is_partial ? h("p", { class: "muted" }, "The carbon intensity of a part of the time is not known; that part is left out of CO₂.") : null,
         sums.cost_is_partial ? h("p", { class: "muted" }, "The electricity price of a part of the time is not known; that part is left out of the cost.") : null,
         currency && page.grid?.price ? h("p", { class: "muted" }, `Electricity price now: ${f.price(page.grid.per_kwh, currency)}, ${page.grid.price.source}.`) : null,
         hasCarbon && page.series ? h("p", { class: "muted" }, `Carbon intensity now: ${page.series}.`, page.static_share > 0 ? ` In ${f.percent(page.static_share)} of the time no provider had a value, and the static one counts.` : "") : null,
         !hasCarbon ? h("p", { class: "muted" }, "No carbon intensity is set: ", h("code", null, "wattle budget set --carbon FILE"), " sets one.") : null),
-      card("By day", dayBars(`Energy of each of the last 30 days by use; today ${f.energy(sums.total_wh)}`, page.days,
-        (one) => USES.map(([kind, , key]) => ({ class: kind, value: one[key] })), (one) => f.energy(one.total_wh)), legend(USES.map(([kind, text]) => [kind, text])))),
+      card("By day", dayBars("Energy of each of the last 30 days by use", page.days,
+        (one) => USES.map(([kind, , key]) => ({ class: kind, value: one[key] ?? 0 })), total), legend(USES.map(([kind, text]) => [kind, text])))),
     causes(page.causes),
     h("div", { class: "cards two" }, owners("User", "(not known)", page.users, hasCarbon, currency), owners("Project", "(none)", page.projects, hasCarbon, currency)),
   ];

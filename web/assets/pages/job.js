@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import * as f from "../format.js";
 import { gauge } from "../chart.js";
-import { card, end, facts, figure, heading, state, table } from "../parts.js";
+import { card, end, facts, figure, heading, jobEnergy, state, table } from "../parts.js";
 import { send } from "../session.js";
 import * as log from "./log.js";
 
@@ -120,7 +120,7 @@ export function draw(page, ctx) {
       card("Progress", figure(f.percent(row.done), page.steps_total !== undefined ? h("span", { class: "of" }, ` of ${page.steps_total} steps`) : null),
         gauge({ share: row.done ?? 0 }),
         facts([["Speed", page.rate === undefined ? null : `${f.number(page.rate)} steps/s`], ["Epochs", page.epoch], [row.group === 2 ? "Ended" : "End", end(row, ctx)], ["Deadline", row.deadline_s ? f.time(row.deadline_s, ctx.now()) : null]])),
-      card("Energy", figure(row.energy_missing ? (row.wh === undefined ? "not known" : `at least ${f.energy(row.wh)}`) : f.energy(row.wh)),
+      card("Energy", figure(jobEnergy(row)),
         facts([["Not measured", row.energy_missing], ["Power", f.power(row.w)], ["CO₂ at the intensity now", f.carbon(carbon)],
           price === undefined || row.wh === undefined ? ["Cost", null] : [`Cost at ${f.price(price, currency)}`, f.money((row.wh / 1000) * price, currency)],
           ["Compared with default settings", compared ? f.energy(compared.used_wh) : null],

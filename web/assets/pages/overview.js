@@ -18,14 +18,15 @@ function powerCard({ power }) {
   const limit = power.limit_w ?? power.caps_w;
   const of = power.limit_w !== undefined ? "power limit" : "sum of caps";
   const share = (watts) => (limit ? (watts ?? 0) / limit : 0);
-  const atLeast = power.unread_count > 0 && power.now_w !== undefined ? "at least " : "";
-  return card("Power", figure(f.power(power.now_w), h("span", { class: "of" }, limit ? ` of ${f.power(limit)}` : "")),
+  const stated = (text, watts) => f.stated(text, watts, power.is_partial);
+  return card("Power", figure(stated(f.power(power.now_w), power.now_w), h("span", { class: "of" }, limit ? ` of ${f.power(limit)}` : "")),
     gauge({
       share: share(power.now_w), parts: [{ class: "gpus", share: share(power.gpus_w) }, { class: "hosts", share: share(power.hosts_w) }],
       level: share(power.now_w) > 1 ? "over" : "",
     }),
-    legend([["gpus", `GPUs ${f.power(power.gpus_w)}`], ["hosts", `hosts ${f.power(power.hosts_w)}`]]),
-    h("p", { class: "muted" }, limit ? `${atLeast}${f.percent(share(power.now_w))} of the ${of}` : "no cap is known"),
+    legend([["gpus", `GPUs ${stated(f.power(power.gpus_w), power.gpus_w)}`], ["hosts", `hosts ${f.power(power.hosts_w)}`]]),
+    h("p", { class: "muted" }, limit ? `${stated(f.percent(share(power.now_w)), power.now_w)} of the ${of}` : "the caps are not known"),
+    power.missing ? h("p", null, state(power.missing, "warning")) : null,
     power.unread_count > 0 ? h("p", null, state(`no readings of ${unread(power)}`, "warning")) : null);
 }
 
@@ -41,9 +42,11 @@ function jobsCard({ jobs, gpus }) {
 
 function todayCard({ today, intensity_g_per_kwh: intensity, ledger_read: isRead }) {
   if (!isRead) return card("Today", h("p", { class: "muted" }, "The ledger is being read."));
-  return card("Today (UTC)", figure(f.energy(today.energy_wh), h("span", { class: "of" }, today.carbon_g === undefined ? null : `, ${f.carbon(today.carbon_g)} CO₂`, today.cost === undefined ? null : `, ${f.money(today.cost, today.currency)}`)),
-    gauge({ share: today.energy_wh ? today.jobs_wh / today.energy_wh : 0 }),
-    h("p", { class: "muted" }, `${f.energy(today.jobs_wh)} for jobs`),
+  const { energy } = today;
+  return card("Today (UTC)", figure(f.stated(f.energy(energy.total_wh), energy.total_wh, energy.is_partial), h("span", { class: "of" }, today.carbon_g === undefined ? null : `, ${f.carbon(today.carbon_g)} CO₂`, today.cost === undefined ? null : `, ${f.money(today.cost, today.currency)}`)),
+    gauge({ share: energy.total_wh ? (energy.jobs_wh ?? 0) / energy.total_wh : 0 }),
+    h("p", { class: "muted" }, `for jobs: ${f.stated(f.energy(energy.jobs_wh), energy.jobs_wh, energy.jobs_partial)}`),
+    today.missing.map((text) => h("p", null, state(text, "warning"))),
     h("p", { class: "muted" }, h("a", { href: "/saving" }, today.saved_share === undefined ? "no saving known yet"
       : `${today.saved_wh >= 0 ? "saved" : "above the baseline by"} ${f.energy(Math.abs(today.saved_wh))} (${f.percent(Math.abs(today.saved_share), 1)})`),
       intensity !== undefined ? `, grid ${intensity} g/kWh` : null));
@@ -56,6 +59,7 @@ function budgetCard({ budget }, ctx) {
   return card("Budget", figure(f.percent(budget.spent), h("span", { class: "of" }, ` of the ${budget.of} spent`)),
     gauge({ share: budget.spent, mark: budget.expected, parts: [{ class: budget.spent > 1 ? "over" : budget.over ? "unknown" : "", share: budget.spent }] }),
     h("p", null, state(budget.words, budget.over ? "warning" : "ok")),
+    budget.missing ? h("p", null, state(`${budget.missing}: not counted`, "warning")) : null,
     h("p", { class: "muted" }, `expected ${f.percent(budget.expected)} at its end in ${f.span(budget.until_s - ctx.now())}`));
 }
 
@@ -69,7 +73,7 @@ function history(page, ctx) {
   const of = (value) => all.map((point) => [point.at, value(point)]);
   const hasGap = all.some((point) => point.at_least || point.w === undefined);
   const hasLimit = all.some((point) => point.limit !== undefined);
-  const words = `Power from ${f.time(from, ctx.now())} to ${f.time(until, ctx.now())}: now ${f.power(page.power.now_w)}, at most ${f.power(most)}`;
+  const words = `Power from ${f.time(from, ctx.now())} to ${f.time(until, ctx.now())}: now ${f.stated(f.power(page.power.now_w), page.power.now_w, page.power.is_partial)}, at most ${f.power(most)}`;
   return card("Power over time", curve({
     label: `${words}${hasLimit ? `, limit ${page.power.limit_w === undefined ? "none now" : f.power(page.power.limit_w)}` : ""}${hasGap ? ", with gaps without readings" : ""}`,
     series: [
@@ -83,7 +87,7 @@ function history(page, ctx) {
 
 function tile(id, node, isDetailed) {
   const share = node.cap ? (node.w ?? 0) / node.cap : 0;
-  const words = `${node.w === undefined ? "" : ` of ${f.power(node.cap)}`}, ${node.s}, ${node.busy} of ${node.n} GPUs busy`;
+  const words = `${node.w === undefined || node.cap === undefined ? "" : ` of ${f.power(node.cap)}`}, ${node.s}, ${node.busy} of ${node.n} GPUs busy`;
   const cells = (node.g ?? []).map(([watts, cap, kind], index) => {
     const height = cap ? Math.min(100, (100 * (watts ?? 0)) / cap) : 0;
     return h("svg", { class: `cell ${kind}`, "aria-hidden": "true" },
@@ -91,7 +95,7 @@ function tile(id, node, isDetailed) {
       h("rect", { class: "fill", y: `${100 - height}%`, width: "100%", height: `${height}%` }),
       kind === "lost" || kind === "closed" ? h("path", { class: "cross", d: "M3 3L13 13M13 3L3 13" }) : null);
   });
-  const power = node.w === undefined ? "no readings" : f.power(node.w);
+  const power = node.w === undefined ? "no readings" : f.stated(f.power(node.w), node.w, node.is_partial);
   const shown = node.s === "busy" || node.s === "idle" ? power : node.s;
   return h("li", { "data-key": id }, h("a", { class: `tile ${node.s.replace(" ", "-")}`, href: `/nodes?q=${encodeURIComponent(id)}` },
     isDetailed

@@ -14,8 +14,8 @@ pub struct Point {
     pub at: Timestamp,
     /// The sum of the readings; absent: there was none. The curve has a gap here.
     pub power: Option<Power>,
-    /// Nodes without a complete reading. With some, the sum is a lower bound and the curve has a gap.
-    pub unread: usize,
+    /// Whether a reading of a GPU was missing: the sum is then a lower bound and the curve has a gap.
+    pub is_partial: bool,
     /// The power limit that was in force; absent: none.
     pub limit: Option<Power>,
 }
@@ -38,7 +38,7 @@ impl History {
     /// Begins a gap: the next point follows an unknown time without readings.
     pub fn interrupt(&mut self, at: Timestamp) {
         if let Some(last) = self.points.back().filter(|last| last.power.is_some()) {
-            self.push(Point { at, power: None, unread: 0, limit: last.limit });
+            self.push(Point { at, power: None, is_partial: false, limit: last.limit });
         }
     }
 

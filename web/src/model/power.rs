@@ -1,9 +1,11 @@
 //! The power of the cluster: readings, nodes without one, the limit in force, and the curve over the last time.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use wattle_common::messages::{BudgetRecord, BudgetStatus, NodeSummary};
-use wattle_common::{NodeId, Power};
+use wattle_common::messages::{BudgetRecord, BudgetStatus};
+use wattle_common::total::Total;
+use wattle_common::{GpuIndex, NodeId, Power};
 use wattle_view::node::Node;
 
 use super::history::Point;
@@ -16,6 +18,25 @@ const READING_VALID: Duration = Duration::from_secs(7);
 const REPORT_VALID: Duration = Duration::from_secs(20);
 /// Interval of the points of the power curve, wall time.
 const HISTORY_EVERY: Duration = Duration::from_secs(5);
+
+/// The power of the awake nodes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Drawn {
+    /// Measured power of the GPUs. One without a meter, or without a reading now, is missing.
+    pub gpus: Total<Power>,
+    /// Configured power of the hosts.
+    pub hosts: Power,
+    /// Whether each GPU of each awake node has a reading.
+    pub is_complete: bool,
+}
+
+impl Drawn {
+    /// The sum; `None`: no GPU has a reading.
+    #[must_use]
+    pub fn known(&self) -> Option<Power> {
+        self.gpus.known().map(|gpus| gpus + self.hosts)
+    }
+}
 
 impl Model {
     /// Notes whether the bus is connected, drops readings that are too old, and adds a point to the power
@@ -35,8 +56,9 @@ impl Model {
         });
         let due = self.history_at.is_none_or(|at| now.steady.saturating_sub(at) >= HISTORY_EVERY);
         if due && !self.nodes.is_empty() {
-            let (power, unread, limit) = (self.power(), self.unread().len(), self.limit);
-            self.history.push(Point { at: now.at, power, unread, limit });
+            let drawn = self.drawn();
+            let (power, is_partial, limit) = (drawn.known(), !drawn.is_complete, self.limit);
+            self.history.push(Point { at: now.at, power, is_partial, limit });
             self.history_at = Some(now.steady);
         }
     }
@@ -100,23 +122,36 @@ impl Model {
             || self.is_unread(node, now)
     }
 
-    /// Measured power of the GPUs, and configured power of the hosts that are awake.
+    /// The power of the awake nodes.
     #[must_use]
-    pub fn powers(&self) -> Option<(Power, Power)> {
-        let awake = |summary: &&NodeSummary| {
-            self.nodes.get(&summary.node).is_none_or(|node| node.sleep.is_none())
-        };
-        let summaries = || self.summaries.values().filter(awake);
-        let drawn: Vec<Power> =
-            summaries().flat_map(|s| &s.gpus).filter_map(|gpu| gpu.power_mw_mean).collect();
-        let hosts: Power = summaries().filter_map(|summary| summary.power_mw_host).sum();
-        (!drawn.is_empty()).then(|| (drawn.into_iter().sum(), hosts))
+    pub fn drawn(&self) -> Drawn {
+        let mut drawn = Drawn { is_complete: self.unread().is_empty(), ..Drawn::default() };
+        let ids: BTreeSet<&NodeId> = self.nodes.keys().chain(self.summaries.keys()).collect();
+        for id in ids {
+            let node = self.nodes.get(id);
+            if node.is_some_and(|node| node.sleep.is_some()) {
+                continue;
+            }
+            let summary = self.summaries.get(id);
+            let read = summary.map(|summary| summary.gpus.as_slice()).unwrap_or_default();
+            let reported = node.and_then(|node| node.power.as_ref());
+            let reported = reported.into_iter().flat_map(|report| &report.gpus);
+            let gpus: BTreeSet<GpuIndex> =
+                reported.map(|gpu| gpu.gpu).chain(read.iter().map(|gpu| gpu.gpu)).collect();
+            for gpu in gpus {
+                let reading = read.iter().find(|reading| reading.gpu == gpu);
+                drawn.gpus.add(reading.and_then(|reading| reading.power_mw_mean));
+            }
+            drawn.hosts += summary.and_then(|summary| summary.power_mw_host).unwrap_or_default();
+        }
+        drawn.is_complete &= drawn.gpus.is_complete();
+        drawn
     }
 
-    /// Measured power of the GPUs and configured power of the hosts.
+    /// Measured power of the GPUs and configured power of the hosts: a lower bound where a reading is missing.
     #[must_use]
     pub fn power(&self) -> Option<Power> {
-        self.powers().map(|(gpus, hosts)| gpus + hosts)
+        self.drawn().known()
     }
 
     /// Whether a report of the node is overdue while it is awake; `power`: that of its power agent, else
@@ -155,10 +190,13 @@ mod tests {
     fn a_silent_node_is_a_gap_in_the_curve() {
         let mut model = example();
         let last = |model: &Model| *model.history.points().last().unwrap();
-        assert_eq!((last(&model).power, last(&model).unread), (Some(Power::from_w(680)), 0));
+        assert_eq!(
+            (last(&model).power, last(&model).is_partial),
+            (Some(Power::from_w(680)), false)
+        );
         model.summary(&json(&summary("n0", 120)), now(108));
         model.tick(true, now(108));
-        assert_eq!((last(&model).power, last(&model).unread), (Some(Power::from_w(340)), 1));
+        assert_eq!((last(&model).power, last(&model).is_partial), (Some(Power::from_w(340)), true));
         assert_eq!(model.unread(), [&testkit::node("n1")]);
         let node = &model.nodes[&testkit::node("n1")];
         assert!(model.is_silent(node, now(108)) && !model.is_overdue(node, true, now(108)));
@@ -173,6 +211,27 @@ mod tests {
         assert_eq!(last(&model).power, None, "no readings while the bus is away");
         model.tick(false, now(120));
         assert_eq!(model.history.points().filter(|point| point.power.is_none()).count(), 1);
+    }
+
+    #[test]
+    fn a_gpu_without_a_meter_makes_the_sum_a_lower_bound() {
+        let mut model = example();
+        let gpu = |index, no_meter| wattle_common::messages::AppliedGpu {
+            no_meter,
+            ..testkit::applied_gpu(index, "v100")
+        };
+        let report =
+            testkit::power_report("n1", Timestamp::from_s(100), [gpu(0, false), gpu(1, true)]);
+        model.report("power.n1", Some(&json(&report)), now(101));
+        let mut partial = summary("n1", 120);
+        partial.gpus[1].power_mw_mean = None;
+        model.summary(&json(&partial), now(101));
+        let drawn = model.drawn();
+        assert_eq!(drawn.known(), Some(Power::from_w(560)));
+        assert_eq!(drawn.gpus.missing("GPU").as_deref(), Some("1 of 4 GPUs has no reading"));
+        assert!(!drawn.is_complete && model.unread().is_empty(), "the node is read completely");
+        model.tick(true, now(107));
+        assert!(model.history.points().last().unwrap().is_partial);
     }
 
     #[test]

@@ -7,8 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wattle_common::comparison::ComparedEnergy;
-use wattle_common::messages::{IntensitySeries, LedgerEntry, PriceSeries, UnknownCause};
-use wattle_common::{Carbon, CarbonIntensity, Energy, JobId, NodeId, Timestamp};
+use wattle_common::messages::{
+    IntensitySeries, JobEnergy, LedgerEntry, PriceSeries, UnknownCause, UnknownEnergy,
+};
+use wattle_common::total::Total;
+use wattle_common::{
+    AdmissionId, Carbon, CarbonIntensity, Energy, GpuIndex, JobId, NodeId, Timestamp,
+};
 use wattle_view::energy::{Uses, compared_part, part};
 use wattle_view::intensity::mean_intensity;
 use wattle_view::unmeasured::Intervals;
@@ -29,11 +34,39 @@ const FINE_MAX: usize = 2_304;
 /// User and project of a job.
 pub type Owner = (Option<String>, Option<String>);
 
+/// Whose energy is a lower bound, because GPUs have no meter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unmetered {
+    /// GPUs with jobs.
+    pub jobs: bool,
+    /// GPUs without jobs.
+    pub idle: bool,
+}
+
+impl Unmetered {
+    /// Adds other GPUs.
+    pub const fn add(&mut self, other: Self) {
+        self.jobs |= other.jobs;
+        self.idle |= other.idle;
+    }
+}
+
+/// When a GPU was last in an entry.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    last: Timestamp,
+    /// When it last lacked a reading; absent: never.
+    unread: Option<Timestamp>,
+}
+
 /// One hour.
 #[derive(Clone, Debug, Default)]
 struct Hour {
     uses: Uses,
-    owners: BTreeMap<Owner, Energy>,
+    /// The energy of the GPUs and hosts; a GPU without a meter is missing.
+    total: Total<Energy>,
+    unmetered: Unmetered,
+    owners: BTreeMap<Owner, Total<Energy>>,
     compared: ComparedEnergy,
     causes: BTreeMap<UnknownCause, Energy>,
 }
@@ -47,6 +80,8 @@ pub struct Tally {
     fine: BTreeMap<u64, Energy>,
     /// Starts of the last entries of each node.
     known: BTreeMap<NodeId, BTreeSet<Timestamp>>,
+    /// The GPUs of the entries.
+    gpus: BTreeMap<(NodeId, GpuIndex), Seen>,
     /// The intervals in which energy may be missing.
     intervals: Intervals,
     /// End of the last counted entry.
@@ -65,8 +100,8 @@ pub struct RatesRef<'a> {
 /// Energy with its emissions and cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Amount {
-    /// The energy.
-    pub energy: Energy,
+    /// The energy; that of GPUs without a meter is missing.
+    pub energy: Total<Energy>,
     /// Emissions of the part whose intensity is known; `None`: of no part.
     pub carbon: Option<Carbon>,
     /// Cost in the currency of the part whose price is known; `None`: of no part.
@@ -75,15 +110,21 @@ pub struct Amount {
 
 impl Amount {
     /// Adds energy of one hour with its mean rates.
-    pub fn add(&mut self, energy: Energy, intensity: Option<CarbonIntensity>, price: Option<f64>) {
-        let carbon = intensity.map(|mean| energy.carbon(mean));
-        let cost = price.map(|mean| energy.as_kwh() * mean);
+    pub fn add(
+        &mut self,
+        energy: Total<Energy>,
+        intensity: Option<CarbonIntensity>,
+        price: Option<f64>,
+    ) {
+        let known = energy.known();
+        let carbon = known.zip(intensity).map(|(energy, mean)| energy.carbon(mean));
+        let cost = known.zip(price).map(|(energy, mean)| energy.as_kwh() * mean);
         self.merge(Self { energy, carbon, cost });
     }
 
     /// Adds another amount.
     pub fn merge(&mut self, other: Self) {
-        self.energy += other.energy;
+        self.energy.merge(other.energy);
         if let Some(carbon) = other.carbon {
             self.carbon = Some(self.carbon.unwrap_or_default() + carbon);
         }
@@ -100,6 +141,8 @@ pub struct Sums {
     pub uses: Uses,
     /// All energy.
     pub all: Amount,
+    /// Which uses are lower bounds.
+    pub unmetered: Unmetered,
     /// Whether the intensity of a part of the time is not known.
     pub carbon_is_partial: bool,
     /// Whether the price of a part of the time is not known.
@@ -116,37 +159,77 @@ pub struct Sums {
     pub cost_saved: f64,
 }
 
-fn owner_of(entry: &LedgerEntry, job: usize, recorded: &impl Fn(&JobId) -> Owner) -> Owner {
-    let one = &entry.jobs[job];
+fn owner_of(one: &JobEnergy, recorded: &impl Fn(&JobId, Option<&AdmissionId>) -> Owner) -> Owner {
     let named = (one.user.clone(), one.project.as_ref().map(ToString::to_string));
     if named.0.is_some() && named.1.is_some() {
         return named;
     }
-    let record = recorded(&one.job);
+    let record = recorded(&one.job, one.admission.as_ref());
     (named.0.or(record.0), named.1.or(record.1))
 }
 
 impl Tally {
-    /// Counts an entry once. `recorded` is the owner in a job's record.
-    pub fn count(&mut self, entry: &LedgerEntry, recorded: impl Fn(&JobId) -> Owner) {
+    /// Counts an entry once. `recorded` is the owner in the record of a job's submission.
+    pub fn count(
+        &mut self,
+        entry: &LedgerEntry,
+        recorded: impl Fn(&JobId, Option<&AdmissionId>) -> Owner,
+    ) {
         if entry.until_us <= entry.from_us || !self.is_new(&entry.node, entry.from_us) {
             return;
         }
         self.until = self.until.max(Some(entry.until_us));
         let idle = entry.idle();
+        let no_meter = || entry.unknown.iter().filter(|one| one.cause == UnknownCause::NoMeter);
+        let unmetered = Unmetered {
+            jobs: no_meter().any(|one| !one.jobs.is_empty()),
+            idle: no_meter().any(|one| one.jobs.is_empty()),
+        };
+        let unmetered_owners: BTreeSet<Owner> = no_meter()
+            .flat_map(UnknownEnergy::submissions)
+            .map(|(job, admission)| recorded(job, admission))
+            .collect();
+        let gpus: Vec<(Option<Energy>, bool)> = (0..)
+            .zip(&entry.energy_mj_gpus)
+            .map(|(gpu, energy)| (*energy, is_unread(entry, gpu)))
+            .collect();
+        for (gpu, (_, is_unread)) in (0..).zip(&gpus) {
+            let seen = self.gpus.entry((entry.node.clone(), gpu)).or_default();
+            seen.last = seen.last.max(entry.until_us);
+            seen.unread = seen.unread.max(is_unread.then_some(entry.until_us));
+        }
         for (hour, from, until) in parts(entry, HOUR_US) {
             let slot = self.hours.entry(hour).or_default();
+            slot.unmetered.add(unmetered);
+            for (energy, is_unread) in &gpus {
+                let energy = energy.map(|energy| part(entry, energy, from, until));
+                match energy {
+                    Some(energy) if *is_unread => slot.total.add_at_least(Some(energy)),
+                    Some(energy) => slot.total.add(Some(energy)),
+                    None if *is_unread => slot.total.add(None),
+                    // An interval of its own states it, and whether it became known later.
+                    None => {}
+                }
+            }
+            if entry.energy_mj_host > Energy::ZERO {
+                slot.total.add(Some(part(entry, entry.energy_mj_host, from, until)));
+            }
             slot.uses.add(Uses {
                 jobs: entry.jobs.iter().map(|job| part(entry, job.energy_mj, from, until)).sum(),
                 idle: part(entry, idle, from, until),
                 unknown: entry.unknown.iter().map(|u| part(entry, u.energy_mj, from, until)).sum(),
                 hosts: part(entry, entry.energy_mj_host, from, until),
             });
-            for (index, job) in entry.jobs.iter().enumerate() {
+            let add = |owners: &mut BTreeMap<Owner, Total<Energy>>, owner: Owner, energy| {
+                let known = owners.contains_key(&owner) || owners.len() < OWNERS_MAX;
+                owners.entry(if known { owner } else { (None, None) }).or_default().add(energy);
+            };
+            for owner in &unmetered_owners {
+                add(&mut slot.owners, owner.clone(), None);
+            }
+            for job in &entry.jobs {
                 let energy = part(entry, job.energy_mj, from, until);
-                let owner = owner_of(entry, index, &recorded);
-                let known = slot.owners.contains_key(&owner) || slot.owners.len() < OWNERS_MAX;
-                *slot.owners.entry(if known { owner } else { (None, None) }).or_default() += energy;
+                add(&mut slot.owners, owner_of(job, &recorded), Some(energy));
                 if let Some(compared) = &job.compared {
                     slot.compared.add(compared_part(entry, compared, from, until));
                 }
@@ -168,7 +251,9 @@ impl Tally {
             self.hours.pop_first();
         }
         if let Some((first, _)) = self.hours.first_key_value() {
-            self.intervals.forget_before(Timestamp::from_us(first * HOUR_US));
+            let first = Timestamp::from_us(first * HOUR_US);
+            self.intervals.forget_before(first);
+            self.gpus.retain(|_, seen| seen.last > first);
         }
     }
 
@@ -191,6 +276,18 @@ impl Tally {
         self.intervals.unmeasured(Timestamp::from_us(first_day * DAY_US))
     }
 
+    /// The GPUs that lacked a meter at some time since the start of a day, in words such as `1 of 8 GPUs has no
+    /// reading`; `None`: each had one.
+    #[must_use]
+    pub fn missing_gpus(&self, first_day: u64) -> Option<String> {
+        let first = Timestamp::from_us(first_day * DAY_US);
+        let seen = self.gpus.values().filter(|seen| seen.last > first);
+        let read = |seen: &Seen| seen.unread.is_none_or(|unread| unread <= first);
+        seen.map(|seen| read(seen).then_some(Energy::ZERO))
+            .collect::<Total<Energy>>()
+            .missing("GPU")
+    }
+
     /// End of the last counted entry.
     #[must_use]
     pub const fn until(&self) -> Option<Timestamp> {
@@ -207,7 +304,8 @@ impl Tally {
             let mean = rates.intensity.and_then(|series| mean_intensity(series, from, until));
             let price = rates.prices.and_then(|prices| prices.mean(from, until));
             sums.uses.add(slot.uses);
-            sums.all.add(slot.uses.total(), mean, price);
+            sums.unmetered.add(slot.unmetered);
+            sums.all.add(slot.total, mean, price);
             sums.carbon_is_partial |= mean.is_none();
             sums.cost_is_partial |= price.is_none();
             for (owner, energy) in &slot.owners {
@@ -245,6 +343,16 @@ pub const fn day_of(at: Timestamp) -> u64 {
     at.as_us() / DAY_US
 }
 
+/// Whether a GPU of an entry has no reading, and no interval states why: for lack of a meter, or of an entry of an
+/// earlier version.
+fn is_unread(entry: &LedgerEntry, gpu: GpuIndex) -> bool {
+    let mut of_gpu = entry.unknown.iter().filter(|unknown| unknown.gpu == gpu).peekable();
+    let is_stated = of_gpu.peek().is_some();
+    let has_no_meter = of_gpu.any(|unknown| unknown.cause == UnknownCause::NoMeter);
+    let energy = entry.energy_mj_gpus.get(gpu as usize).copied().flatten();
+    has_no_meter || (energy.is_none() && !is_stated)
+}
+
 /// The parts of an entry's interval, each within one interval of this length: its number, start and end.
 fn parts(entry: &LedgerEntry, length_us: u64) -> Vec<(u64, Timestamp, Timestamp)> {
     let mut parts = Vec::new();
@@ -264,7 +372,6 @@ fn parts(entry: &LedgerEntry, length_us: u64) -> Vec<(u64, Timestamp, Timestamp)
 #[cfg(test)]
 mod tests {
     use wattle_common::comparison::DefaultRatio;
-    use wattle_common::messages::JobEnergy;
     use wattle_testkit as testkit;
 
     use super::*;
@@ -294,7 +401,7 @@ mod tests {
     }
 
     fn count(tally: &mut Tally, entry: &LedgerEntry) {
-        let owner = |job: &JobId| (Some(format!("user of {job}")), None);
+        let owner = |job: &JobId, _: Option<&AdmissionId>| (Some(format!("user of {job}")), None);
         tally.count(entry, owner);
     }
 
@@ -308,7 +415,10 @@ mod tests {
         let sums = tally.sums(0, 0, RatesRef::default());
         assert_eq!(sums.uses.jobs, Energy::from_j(150));
         assert_eq!(sums.uses.total(), Energy::from_j(320));
-        assert_eq!(sums.owners[&(Some("user of a".to_owned()), None)].energy, Energy::from_j(100));
+        assert_eq!(
+            sums.owners[&(Some("user of a".to_owned()), None)].energy.known(),
+            Some(Energy::from_j(100))
+        );
         assert_eq!(tally.hours[&0].uses.hosts, Energy::from_j(15));
         assert_eq!((sums.all.carbon, sums.carbon_is_partial), (None, true));
         assert!((sums.compared.saved_mj() - 75_000.0).abs() < 1.0, "{:?}", sums.compared);
@@ -341,6 +451,64 @@ mod tests {
         assert!((owned.cost.unwrap() - 0.1).abs() < 1e-6, "{owned:?}");
         // The baseline has 1.5 times the energy.
         assert!((sums.cost_saved - 0.05).abs() < 1e-6, "{}", sums.cost_saved);
+    }
+
+    /// An entry of two GPUs of which the second has no meter: `a` runs on both, `b` on the second.
+    fn unmetered(from_s: u64) -> LedgerEntry {
+        let (from_us, until_us) = (Timestamp::from_s(from_s), Timestamp::from_s(from_s + 60));
+        LedgerEntry {
+            energy_mj_gpus: vec![Some(Energy::from_j(200)), None],
+            energy_mj_host: Energy::ZERO,
+            unknown: vec![UnknownEnergy {
+                gpu: 1,
+                cause: UnknownCause::NoMeter,
+                from_us,
+                until_us,
+                energy_mj: Energy::ZERO,
+                unmeasured: true,
+                estimate_mj: None,
+                jobs: vec![testkit::job("a"), testkit::job("b")],
+                admissions: [].into(),
+            }],
+            ..entry("n0", from_s, from_s + 60, "a", 100)
+        }
+    }
+
+    #[test]
+    fn the_energy_of_a_gpu_without_a_meter_is_missing_from_its_sums() {
+        let mut tally = Tally::default();
+        count(&mut tally, &unmetered(3_600));
+        let stated = |total: &Total<Energy>| total.stated(|energy| format!("{} J", energy.as_j()));
+        let of = |sums: &Sums, job: &str| {
+            stated(&sums.owners[&(Some(format!("user of {job}")), None)].energy)
+        };
+        let text = |text: &str| Some(text.to_owned());
+        let sums = tally.sums(0, 0, RatesRef::default());
+        assert_eq!(stated(&sums.all.energy), text("at least 200 J"));
+        assert_eq!((of(&sums, "a"), of(&sums, "b")), (text("at least 100 J"), None));
+        assert_eq!(sums.unmetered, Unmetered { jobs: true, idle: false });
+        assert_eq!(tally.missing_gpus(0), text("1 of 2 GPUs has no reading"));
+        // It has a meter since; the next day is complete.
+        let day = DAY_US / 1_000_000;
+        let metered = LedgerEntry {
+            energy_mj_gpus: vec![Some(Energy::from_j(200)); 2],
+            unknown: Vec::new(),
+            ..unmetered(day + 60)
+        };
+        count(&mut tally, &metered);
+        assert_eq!((tally.missing_gpus(0).is_some(), tally.missing_gpus(1)), (true, None));
+        assert_eq!(stated(&tally.sums(1, 1, RatesRef::default()).all.energy), text("400 J"));
+    }
+
+    #[test]
+    fn what_nothing_measured_is_no_zero() {
+        let mut tally = Tally::default();
+        let none =
+            LedgerEntry { energy_mj_gpus: vec![None, None], jobs: Vec::new(), ..unmetered(3_600) };
+        count(&mut tally, &none);
+        let sums = tally.sums(0, 0, RatesRef::default());
+        assert_eq!((sums.all.energy.known(), sums.all.energy.is_complete()), (None, false));
+        assert_eq!(tally.missing_gpus(0).as_deref(), Some("2 of 2 GPUs have no reading"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use wattle_common::verdict::aim_exceeded;
 use wattle_common::{Energy, Power, Timestamp};
 
 use super::{rounded, seconds, watt_hours, watts};
+use crate::model::tally::day_of;
 use crate::model::{Model, Now};
 
 /// Share above the budget that counts as on course: the reserve of the price controller.
@@ -26,6 +27,8 @@ pub(super) struct Course {
     passed: f64,
     /// End of the window.
     until: Timestamp,
+    /// The GPUs without a meter in the window, whose energy is not counted; absent: none.
+    missing: Option<String>,
 }
 
 impl Course {
@@ -49,7 +52,7 @@ impl Course {
         json!({
             "spent": rounded(self.spent, 3), "expected": rounded(self.expected, 3), "of": self.of,
             "passed": rounded(self.passed, 3), "until_s": seconds(self.until),
-            "words": self.words(), "over": self.is_over(),
+            "words": self.words(), "over": self.is_over(), "missing": self.missing,
         })
     }
 }
@@ -79,7 +82,8 @@ pub(super) fn course(model: &Model, now: Now) -> Option<Course> {
     let both = [energy, carbon].into_iter().flatten();
     let (of, spent, expected) = both.max_by(|a, b| a.2.total_cmp(&b.2))?;
     let passed = now.at.since(from).as_secs_f64() / window;
-    Some(Course { spent, expected, of, passed: passed.min(1.0), until })
+    let missing = model.tally.missing_gpus(day_of(from));
+    Some(Course { spent, expected, of, passed: passed.min(1.0), until, missing })
 }
 
 /// The curve of spending in the window: seconds and watt-hours.
@@ -125,6 +129,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
                 "from_s": seconds(status.window_from_us),
                 "until_s": seconds(status.window_until_us),
                 "energy_wh": watt_hours(status.energy_mj),
+                "missing": model.tally.missing_gpus(day_of(status.window_from_us)),
                 "carbon_g": status.carbon_ug.map(super::grams),
                 "overrun_previous": status.overrun_previous.map(|share| rounded(share, 4)),
                 "burned": burned(model, status.window_from_us, status.energy_mj),
@@ -151,6 +156,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
         "price": status.map(|status| rounded(status.price, 3)),
         "power": {
             "now_w": model.power().map(watts),
+            "is_partial": !model.drawn().is_complete,
             "expected_w": status.map(|status| watts(status.power_mw_expected)),
             "baseline_w": status.and_then(|status| status.power_mw_baseline).map(watts),
             "budget_mean_w": status.and_then(|status| status.power_mw_budget_mean).map(watts),

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use wattle_common::messages::UnknownCause;
+use wattle_common::total::Total;
 use wattle_common::{Energy, Timestamp};
 use wattle_view::emissions::static_share;
 
 use super::{grams, rounded, seconds, significant, watt_hours};
-use crate::model::tally::{Amount, Sums, day_of};
+use crate::model::tally::{Amount, Sums, Unmetered, day_of};
 use crate::model::{Model, Now};
 use crate::topic::Period;
 
@@ -24,24 +25,39 @@ fn by(sums: &Sums, name: impl Fn(&(Option<String>, Option<String>)) -> Option<St
         groups.entry(name(owner)).or_default().merge(*amount);
     }
     let mut rows: Vec<_> = groups.into_iter().collect();
-    rows.sort_by_key(|(_, amount)| std::cmp::Reverse(amount.energy));
+    rows.sort_by_key(|(_, amount)| std::cmp::Reverse(amount.energy.known()));
     let hidden = rows.len().saturating_sub(ROWS_MAX);
     let total = sums.uses.total();
     let row = |(name, amount): (Option<String>, Amount)| {
+        let energy = amount.energy.known();
         json!({
-            "name": name, "wh": watt_hours(amount.energy), "carbon_g": amount.carbon.map(grams),
-            "cost": amount.cost.map(significant), "share": rounded(amount.energy.ratio(total), 4),
+            "name": name, "wh": energy.map(watt_hours), "is_partial": partial(&amount.energy),
+            "carbon_g": amount.carbon.map(grams), "cost": amount.cost.map(significant),
+            "share": energy.map(|energy| rounded(energy.ratio(total), 4)),
         })
     };
     let rows: Vec<Value> = rows.into_iter().take(ROWS_MAX).map(row).collect();
     json!({ "rows": rows, "hidden": hidden })
 }
 
-fn uses(sums: &Sums) -> Value {
+/// `true` if a part of the sum is missing; else absent.
+fn partial(energy: &Total<Energy>) -> Option<bool> {
+    (!energy.is_complete()).then_some(true)
+}
+
+/// The energy by use. A sum without a reading is absent; one that lacks the readings of some GPUs is marked.
+pub(super) fn uses(sums: &Sums) -> Value {
+    let known = |energy: Energy, is_partial: bool| {
+        (energy > Energy::ZERO || !is_partial).then(|| watt_hours(energy))
+    };
+    let Unmetered { jobs, idle } = sums.unmetered;
     json!({
-        "total_wh": watt_hours(sums.uses.total()),
-        "jobs_wh": watt_hours(sums.uses.jobs),
-        "idle_wh": watt_hours(sums.uses.idle),
+        "total_wh": sums.all.energy.known().map(watt_hours),
+        "is_partial": partial(&sums.all.energy),
+        "jobs_wh": known(sums.uses.jobs, jobs),
+        "jobs_partial": jobs.then_some(true),
+        "idle_wh": known(sums.uses.idle, idle),
+        "idle_partial": idle.then_some(true),
         "unknown_wh": watt_hours(sums.uses.unknown),
         "hosts_wh": watt_hours(sums.uses.hosts),
         "carbon_g": sums.all.carbon.map(grams),
@@ -84,6 +100,7 @@ pub(super) fn content(period: Period, model: &Model, now: Now) -> Value {
     json!({
         "period": period.name(),
         "sums": uses(&sums),
+        "missing": model.tally.missing_gpus(begins),
         "causes": causes(&sums, model, begins),
         "users": by(&sums, |(user, _)| user.clone()),
         "projects": by(&sums, |(_, project)| project.clone()),

@@ -1,14 +1,15 @@
 //! The cluster at a glance: verdict, power, map of the nodes, running jobs, budget and saving.
 
 use serde_json::{Map, Value, json};
-use wattle_common::Power;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::GpuSummary;
+use wattle_common::messages::{GpuSummary, UnknownCause};
+use wattle_common::total::Total;
+use wattle_common::{Power, duration};
 use wattle_view::node::{Node, cap_when_read};
 use wattle_view::verdict::{self, Level};
 
 use super::faults;
-use super::{budget, grams, jobs, power_text, rounded, seconds, significant, watt_hours, watts};
+use super::{budget, energy, grams, jobs, power_text, rounded, seconds, significant, watts};
 use crate::model::history::Point;
 use crate::model::tally::day_of;
 use crate::model::{Model, Now};
@@ -38,29 +39,30 @@ fn reading<'m>(model: &'m Model, node: &Node, gpu: u32) -> Option<&'m GpuSummary
     summary.gpus.iter().find(|reading| reading.gpu == gpu)
 }
 
-/// The sum of the caps at the readings of power, and the power of the hosts that are awake.
-fn caps(model: &Model) -> Option<Power> {
-    let of_node = |node: &Node| -> Power {
-        let gpus = node.power.iter().flat_map(|report| &report.gpus);
-        gpus.filter_map(|gpu| cap_when_read(gpu, reading(model, node, gpu.gpu))).sum()
-    };
-    let caps: Power = model.nodes.values().map(of_node).sum();
-    (caps > Power::ZERO).then(|| caps + model.powers().map_or(Power::ZERO, |(_, hosts)| hosts))
+/// The sum of the caps at the readings of power, and the power of the hosts that are awake. Unless the cap of each
+/// GPU is known there is none: a power cannot be compared with a part of the caps.
+fn caps(model: &Model, hosts: Power) -> Option<Power> {
+    let mut caps = Total::<Power>::default();
+    for node in model.nodes.values() {
+        for gpu in node.power.iter().flat_map(|report| &report.gpus) {
+            caps.add(cap_when_read(gpu, reading(model, node, gpu.gpu)));
+        }
+    }
+    caps.known().filter(|_| caps.is_complete()).map(|caps| caps + hosts)
 }
 
 /// One node of the map: watts, caps, state, jobs, and its GPUs if they are drawn.
 fn tile(model: &Model, node: &Node, gpus: &mut Gpus, detailed: bool, now: Now) -> Value {
-    let (mut drawn, mut caps, mut has_reading, mut busy_here) =
-        (Power::ZERO, Power::ZERO, false, 0);
+    let (mut drawn, mut caps) = (Total::<Power>::default(), Total::<Power>::default());
+    let mut busy_here = 0;
     let (mut cells, mut is_faulty) = (Vec::new(), false);
     let is_silent = model.is_silent(node, now);
     for gpu in node.power.iter().flat_map(|report| &report.gpus) {
         let reading = reading(model, node, gpu.gpu);
         let power = reading.and_then(|reading| reading.power_mw_mean);
         let cap = cap_when_read(gpu, reading);
-        has_reading |= power.is_some();
-        drawn += power.unwrap_or_default();
-        caps += cap.unwrap_or_default();
+        drawn.add(power);
+        caps.add(cap);
         gpus.total += 1;
         let has_jobs = !node.jobs_on(gpu.gpu).is_empty();
         let state = if node.sleep.is_some() {
@@ -101,13 +103,24 @@ fn tile(model: &Model, node: &Node, gpus: &mut Gpus, detailed: bool, now: Now) -
         None => "idle",
     };
     json!({
-        "w": has_reading.then(|| watts(drawn)),
-        "cap": (caps > Power::ZERO).then(|| watts(caps)),
+        "w": drawn.known().map(watts),
+        "is_partial": (drawn.known().is_some() && !drawn.is_complete()).then_some(true),
+        "cap": caps.known().filter(|_| caps.is_complete()).map(watts),
         "s": state,
         "busy": busy_here,
         "n": node.power.as_ref().map_or(0, |report| report.gpus.len()),
         "g": detailed.then_some(cells),
     })
+}
+
+/// What the energy of today lacks, one line each.
+fn missing_today(model: &Model, today: u64) -> Vec<String> {
+    let unmeasured = model.tally.unmeasured(today);
+    let late = unmeasured.iter().filter(|(cause, _)| **cause != UnknownCause::NoMeter);
+    let late: f64 = late.map(|(_, (time, _))| time.as_secs_f64()).sum();
+    let late = (late > 0.0)
+        .then(|| format!("{} of GPU time are not measured completely", duration::span(late)));
+    model.tally.missing_gpus(today).into_iter().chain(late).collect()
 }
 
 /// The content of the page.
@@ -121,13 +134,14 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
         .map(|(id, node)| (id.to_string(), tile(model, node, &mut gpus, detailed, now)))
         .collect();
     let limit = model.limit();
-    let caps = caps(model);
-    let power = model.power();
+    let drawn = model.drawn();
+    let caps = caps(model, drawn.hosts);
+    let power = drawn.known();
     let unread = model.unread();
     let course = budget::course(model, now);
     let mut figures = Vec::new();
-    // Without a reading of every node the sum is a lower bound.
-    let at_least = if unread.is_empty() { "" } else { "at least " };
+    // Without a reading of every GPU the sum is a lower bound.
+    let at_least = if drawn.is_complete { "" } else { "at least " };
     figures.push(match (power, limit.or(caps)) {
         (Some(power), Some(limit)) => {
             format!("{at_least}{} of {}", power_text(power), power_text(limit))
@@ -157,7 +171,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
     let sums = model.tally.sums(today, today, rates);
     let point = |point: &Point| {
         let shown = json!({
-            "w": point.power.map(watts), "at_least": point.unread > 0,
+            "w": point.power.map(watts), "at_least": point.is_partial,
             "limit": point.limit.map(watts),
         });
         (seconds(point.at).to_string(), shown)
@@ -173,8 +187,10 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
         "level": level,
         "power": {
             "now_w": power.map(watts),
-            "gpus_w": model.powers().map(|(gpus, _)| watts(gpus)),
-            "hosts_w": model.powers().map(|(_, hosts)| watts(hosts)),
+            "is_partial": !drawn.is_complete,
+            "missing": drawn.gpus.missing("GPU"),
+            "gpus_w": drawn.gpus.known().map(watts),
+            "hosts_w": power.map(|_| watts(drawn.hosts)),
             "limit_w": limit.map(watts),
             "caps_w": caps.map(watts),
             "unread": unread.iter().take(UNREAD_SHOWN_MAX).map(|id| id.as_str()).collect::<Vec<_>>(),
@@ -191,8 +207,8 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "failed": sum(JobPhase::Failed), "cancelled": sum(JobPhase::Cancelled),
         },
         "today": {
-            "energy_wh": watt_hours(sums.uses.total()),
-            "jobs_wh": watt_hours(sums.uses.jobs),
+            "energy": energy::uses(&sums),
+            "missing": missing_today(model, today),
             "carbon_g": sums.all.carbon.map(grams),
             "cost": sums.all.cost.map(significant),
             "currency": rates.prices.map(|prices| prices.currency.clone()),
