@@ -79,6 +79,16 @@ impl JobView {
         Some(of)
     }
 
+    /// Its stops without a checkpoint in a sentence; `None`: it had none.
+    pub fn stops_unsaved(&self) -> Option<String> {
+        let stops = match self.record.stops_unsaved {
+            0 => return None,
+            1 => "1 stop".to_owned(),
+            stops => format!("{stops} stops"),
+        };
+        Some(format!("{stops} without a checkpoint: its work since the checkpoint before was lost"))
+    }
+
     /// Remaining run time without waiting.
     pub fn rest(&self) -> Option<Duration> {
         self.rest_ms.map(Duration::from_millis)
@@ -276,6 +286,19 @@ mod tests {
         assert_eq!(JobView::new(running(), &one, at(100)).power_mw, None);
         let ended = JobRecord { phase: JobPhase::Finished, ..running() };
         assert_eq!(JobView::new(ended, &both, at(100)).power_mw, None);
+    }
+
+    #[test]
+    fn stops_without_a_checkpoint_are_named() {
+        let stops = |stops_unsaved| {
+            let record = JobRecord { stops_unsaved, ..running() };
+            JobView::new(record, &Summaries::new(), at(100)).stops_unsaved()
+        };
+        let text = |stops: &str| {
+            let lost = "without a checkpoint: its work since the checkpoint before was lost";
+            Some(format!("{stops} {lost}"))
+        };
+        assert_eq!([stops(0), stops(1), stops(2)], [None, text("1 stop"), text("2 stops")]);
     }
 
     #[test]

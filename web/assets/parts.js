@@ -68,7 +68,7 @@ export function jobLink(id) {
 export function jobColumns(ctx, { brief = false } = {}) {
   const columns = [
     { title: "Job", head: true, class: "job", cell: (row) => [jobLink(row.key), row.name ? h("span", { class: "muted name" }, row.name) : null] },
-    { title: "State", cell: (row) => state(row.phase) },
+    { title: "State", cell: (row) => [state(row.phase), row.unsaved ? h("span", { class: "muted name" }, "lost work") : null] },
     { title: "User", class: "wide", cell: (row) => (row.user ? row.user + (row.project ? ` / ${row.project}` : "") : "–") },
     { title: "GPUs", class: "number", cell: (row) => row.gpus },
     { title: "Where", class: "wide where", cell: (row) => row.where ?? "–" },

@@ -216,6 +216,24 @@ fn missing_energy(views: &[JobView]) -> impl Iterator<Item = String> {
     })
 }
 
+/// Jobs of which a stop without a checkpoint is stated in a line each.
+const UNSAVED_MAX: usize = 8;
+
+/// The jobs that lost work because a stop left no checkpoint; one line each, and one for further ones.
+fn unsaved_stops(views: &[JobView]) -> Vec<String> {
+    let of = |view: &JobView| {
+        let job = &view.record.spec.job;
+        Some(format!("{job}: {}; `wattle explain {job}` has the cause", view.stops_unsaved()?))
+    };
+    let mut lines: Vec<String> = views.iter().filter_map(of).collect();
+    let hidden = lines.len().saturating_sub(UNSAVED_MAX);
+    lines.truncate(UNSAVED_MAX);
+    let were = if hidden == 1 { "job was" } else { "jobs were" };
+    let more = || format!("{hidden} more {were} stopped without a checkpoint");
+    lines.extend((hidden > 0).then(more));
+    lines
+}
+
 /// The owner, with a `?` if no key has proven its identity.
 fn user(record: &JobRecord) -> String {
     let mark = if record.user_proven { "" } else { "?" };
@@ -259,6 +277,7 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
             print("")?;
             table(&views, now, command.wide, terminal_width()).print()?;
             missing_energy(&views).for_each(|line| note(&line));
+            unsaved_stops(&views).iter().for_each(|line| note(line));
         }
         if hidden > 0 {
             let shown = views.len();
@@ -364,6 +383,27 @@ pub(crate) mod tests {
             summary("n1", job("t-2", 164, 9_840)),
         ];
         all.into_iter().map(|summary| (summary.node.clone(), summary)).collect()
+    }
+
+    #[test]
+    fn stops_without_a_checkpoint_are_stated_below_the_table() {
+        let of = |stops: &[u32]| {
+            let record = |(n, stops_unsaved): (usize, &u32)| JobRecord {
+                stops_unsaved: *stops_unsaved,
+                ..testkit::job_record(testkit::job_spec(&format!("j{n}"), 1), JobPhase::Queued)
+            };
+            let records = stops.iter().enumerate().map(record).collect();
+            unsaved_stops(&views(records, &Summaries::new(), at(4_200)))
+        };
+        assert_eq!(of(&[0, 0]), Vec::<String>::new());
+        assert_eq!(
+            of(&[0, 2]),
+            ["j1: 2 stops without a checkpoint: its work since the checkpoint before was lost; \
+              `wattle explain j1` has the cause"]
+        );
+        let many = of(&[1; 10]);
+        assert_eq!(many.len(), UNSAVED_MAX + 1);
+        assert_eq!(many.last().unwrap(), "2 more jobs were stopped without a checkpoint");
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub fn check_record(record: &JobRecord, now: Timestamp) -> Result<(), OutOfBound
     }
     at_most("attempt", record.attempt, ATTEMPT_MAX)?;
     at_most("early_stops", record.early_stops, ATTEMPT_MAX)?;
+    at_most("stops_unsaved", record.stops_unsaved, ATTEMPT_MAX)?;
     for (field, at) in [
         ("phase_since_us", Some(record.phase_since_us)),
         ("started_at_us", record.started_at_us),

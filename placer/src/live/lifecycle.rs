@@ -191,6 +191,7 @@ impl JobRecords {
              time; a shell script must start it with `exec`"
         );
         turn.outbox.alarm(format!("{job} was stopped without a checkpoint: {reason}"));
+        self.change(job, |record| record.stops_unsaved = record.stops_unsaved.saturating_add(1));
         self.reason(turn.now, job, PLACER, "stopped without a checkpoint".to_owned(), reason);
     }
 

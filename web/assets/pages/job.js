@@ -113,6 +113,7 @@ export function draw(page, ctx) {
   return [
     heading(page.job, h("p", { class: "verdict-line" }, state(row.phase), words ? [h("span", { class: "muted", "aria-hidden": "true" }, " · "), words] : null)),
     page.error ? h("p", null, state(page.error, "fault")) : null,
+    row.unsaved ? h("p", null, state(row.unsaved, "warning")) : null,
     page.observing ? h("p", { class: "muted" }, "Under observation: the placement may still be undone.") : null,
     message.text ? h("p", null, state(message.text, message.kind)) : null,
     cancel(page, ctx),

@@ -46,6 +46,7 @@ pub(super) fn row(record: &JobRecord, model: &Model, now: Now) -> Value {
         "w": view.power_mw.map(watts),
         "wh": view.energy_mj_total.map(watt_hours),
         "energy_missing": view.energy_missing(),
+        "unsaved": view.stops_unsaved(),
         "done": view.done.map(|done| rounded(done, 3)),
         "end_s": end,
         "rest_s": view.rest().filter(|_| !view.is_running()).map(|rest| rounded(rest.as_secs_f64(), 0)),

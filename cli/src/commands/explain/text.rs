@@ -28,6 +28,7 @@ pub(super) fn describe(
     let mut lines = vec![state(record), consumption(view)];
     lines.extend(view.energy_missing().map(|missing| format!("energy not measured: {missing}")));
     lines.push(times(view, now));
+    lines.extend(view.stops_unsaved());
     lines.push(request(record));
     lines.push(basis(record, surface, prediction));
     lines.extend(other_gpu_types(record, surface));
@@ -369,6 +370,13 @@ mod tests {
 
             output: /var/log/wattle/jobs/t-9.n0.log"#]]
         .assert_eq(&shown(record(JobPhase::Running), Some(&surface())));
+    }
+
+    #[test]
+    fn a_stop_without_a_checkpoint_is_named() {
+        let text = shown(JobRecord { stops_unsaved: 2, ..record(JobPhase::Running) }, None);
+        let line = "2 stops without a checkpoint: its work since the checkpoint before was lost";
+        assert!(text.lines().any(|one| one == line), "{text}");
     }
 
     #[test]

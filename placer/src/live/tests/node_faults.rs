@@ -137,7 +137,9 @@ fn a_stop_without_a_checkpoint_is_recorded_and_raises_an_alarm() {
     };
     let unsaved = |world: &World| {
         let reasons = &world.record("a").reasons;
-        reasons.iter().filter(|known| known.decision == "stopped without a checkpoint").count()
+        let known = reasons.iter().filter(|one| one.decision == "stopped without a checkpoint");
+        assert_eq!(known.count() as u32, world.record("a").stops_unsaved);
+        world.record("a").stops_unsaved
     };
     stop(&mut world, "n0");
     assert_eq!((world.record("a").attempt, unsaved(&world)), (2, 0), "it wrote one");
