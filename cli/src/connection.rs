@@ -21,7 +21,7 @@ use crate::output::{usage, usage_chain};
 const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
 /// The cluster name of `wattle up`.
 pub(crate) const DEFAULT_CLUSTER: &str = "local";
-/// Time limit for a TCP connection that only shows whether a process listens.
+/// Time limit for a TCP connection that only shows whether a process listens, and for a refusal of the server.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// Time limit for connecting to the bus.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -231,24 +231,36 @@ impl Connection {
     }
 }
 
-/// An error if the server has other clusters and not this one. A person's own key has the permissions of one cluster
-/// and lists none.
+/// An error if the server has other clusters and not this one, or does not permit the key of a person in it.
 pub(crate) async fn require_cluster(bus: &Bus) -> anyhow::Result<()> {
-    if bus.has_own_key() {
+    // Without an answer the command itself has the error. Only an operator's own key lists the clusters.
+    let lists = !bus.has_own_key() || bus.requester().rank == Rank::Operator;
+    let known = if lists { bus.clusters().await.unwrap_or_default() } else { Vec::new() };
+    let (cluster, url) = (bus.cluster(), bus.url());
+    if !known.is_empty() && !known.contains(cluster) {
+        let known: Vec<&str> = known.iter().map(ClusterId::as_str).collect();
+        return Err(usage(format!(
+            "no cluster `{cluster}` on the NATS server at {url}; it has {}: name one with --cluster or \
+             WATTLE_CLUSTER",
+            known.join(", ")
+        )));
+    }
+    let is_person = bus.has_own_key() && bus.requester().rank != Rank::Local;
+    if !is_person || is_permitted(bus).await {
         return Ok(());
     }
-    // Without an answer the command itself has the error.
-    let Ok(known) = bus.clusters().await else { return Ok(()) };
-    if known.is_empty() || known.contains(bus.cluster()) {
-        return Ok(());
-    }
-    let known: Vec<&str> = known.iter().map(ClusterId::as_str).collect();
     Err(usage(format!(
-        "no cluster `{}` on the NATS server at {}; it has {}: name one with --cluster or WATTLE_CLUSTER",
-        bus.cluster(),
-        bus.url(),
-        known.join(", ")
+        "the NATS server at {url} does not permit this key in a cluster `{cluster}`: there is none, or the key is \
+         of another one. Name the cluster of the key, which the first line of its file has, with --cluster or \
+         WATTLE_CLUSTER"
     )))
+}
+
+/// Whether the server permits requests with this key in this cluster: its refusal comes at once, whether or not
+/// the placer answers.
+async fn is_permitted(bus: &Bus) -> bool {
+    let proven = tokio::time::timeout(ANSWERS_WITHIN, bus.has_proven_requester());
+    !matches!(proven.await, Ok(Ok(false)))
 }
 
 /// Whether a process listens at an address `nats://HOST:PORT`.

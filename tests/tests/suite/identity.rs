@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
-use wattle_runtime::testing::NatsServer;
+use wattle_runtime::testing::{NatsServer, Weight, turn};
 use wattle_tests::program;
 
 /// A folder of keys for the cluster `main`, and a server that knows them.
@@ -113,4 +113,18 @@ async fn other_hosts_are_refused_without_a_key() {
         Command::new(program("wattle-placer")).arg("--config").arg(&file).output().unwrap();
     let log = error_of(&output) + &text_of(&output);
     assert!(!output.status.success() && log.contains("not on loopback"), "{log}");
+}
+
+#[tokio::test]
+async fn a_cluster_that_does_not_exist_is_named_whatever_the_key() {
+    let _turn = turn(Weight::Light);
+    let site = Site::new(true).await;
+    for role in ["user-ada", "monitor-mona", "operator-olga"] {
+        let output = site.wattle_as(role, &["jobs", "--cluster", "nowhere"]);
+        let error = error_of(&output);
+        assert_eq!(output.status.code(), Some(2), "{role}: {error}");
+        for part in ["cluster `nowhere`", "the key is of another one", "--cluster"] {
+            assert!(error.contains(part), "{role}: {error}");
+        }
+    }
 }
