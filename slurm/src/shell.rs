@@ -190,6 +190,7 @@ impl Service for SlurmService {
         let programs = Programs {
             folder: config.commands.clone(),
             time_limit: Duration::from_millis(config.command_wall_ms),
+            ..Programs::default()
         };
         let reports = Reports::default();
         let (requests, to_send) = mpsc::channel(requests::REQUESTS_MAX);

@@ -46,7 +46,7 @@ struct Commands {
 
 impl Commands {
     fn programs(&self) -> Programs {
-        Programs { folder: self.commands.clone(), time_limit: TIME_LIMIT }
+        Programs { folder: self.commands.clone(), time_limit: TIME_LIMIT, ..Programs::default() }
     }
 }
 

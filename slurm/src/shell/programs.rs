@@ -24,11 +24,13 @@ pub struct Programs {
     pub folder: Option<PathBuf>,
     /// Longest time of one program, wall time. Slurm's own limit (`MessageTimeout`) is 10 s.
     pub time_limit: Duration,
+    /// Longest output that is read, bytes.
+    pub output_max: u64,
 }
 
 impl Default for Programs {
     fn default() -> Self {
-        Self { folder: None, time_limit: Duration::from_secs(30) }
+        Self { folder: None, time_limit: Duration::from_secs(30), output_max: OUTPUT_MAX }
     }
 }
 
@@ -71,19 +73,22 @@ impl Programs {
             .kill_on_drop(true);
         let mut child = command.spawn().map_err(missing)?;
         let (output, errors) = (child.stdout.take(), child.stderr.take());
-        let all = async { tokio::join!(read(output), read(errors), child.wait()) };
+        // One byte more shows that there is more.
+        let max = self.output_max.saturating_add(1);
+        let all = async { tokio::join!(read(output, max), read(errors, max), child.wait()) };
         let Ok((output, errors, status)) = tokio::time::timeout(self.time_limit, all).await else {
             let error = format!("no answer in {} s", self.time_limit.as_secs());
             return Err(SlurmError::Away { command: line(), error });
         };
         let (output, errors) = (output.map_err(missing)?, errors.map_err(missing)?);
         let errors = String::from_utf8_lossy(&errors);
+        // Before its status: a program whose output is not read to the end fails.
+        if output.len() as u64 > self.output_max {
+            let error = format!("longer than {} MiB", self.output_max >> 20);
+            return Err(SlurmError::Output { command: line(), error });
+        }
         if !status.map_err(missing)?.success() {
             return Err(failure(&line(), &errors));
-        }
-        if output.len() as u64 >= OUTPUT_MAX {
-            let error = format!("longer than {} MiB", OUTPUT_MAX >> 20);
-            return Err(SlurmError::Output { command: line(), error });
         }
         if !errors.trim().is_empty() {
             tracing::debug!(command = line(), errors = errors.trim(), "succeeded with messages");
@@ -94,10 +99,11 @@ impl Programs {
     }
 }
 
-async fn read(pipe: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
+/// At most `max` bytes; the pipe is closed then, so that a program that writes more ends.
+async fn read(pipe: Option<impl AsyncRead + Unpin>, max: u64) -> std::io::Result<Vec<u8>> {
     let mut text = Vec::new();
     if let Some(pipe) = pipe {
-        pipe.take(OUTPUT_MAX).read_to_end(&mut text).await?;
+        pipe.take(max).read_to_end(&mut text).await?;
     }
     Ok(text)
 }

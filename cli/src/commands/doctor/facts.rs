@@ -309,7 +309,7 @@ async fn slurm(configured: &[Configured]) -> Option<Result<SlurmReport, String>>
     if !has_slurm && !service.is_some_and(|service| service.is_set_up) {
         return None;
     }
-    let programs = Programs { folder, time_limit: SLURM_WITHIN };
+    let programs = Programs { folder, time_limit: SLURM_WITHIN, ..Programs::default() };
     let found = slurm_facts(&programs, "wattle", clock::wall_now()).await;
     // Slurm's programs print the same cause several times.
     let first = |text: String| text.split(';').next().unwrap_or_default().to_owned();

@@ -37,3 +37,15 @@ async fn a_program_that_does_not_end_is_killed() {
     let error = slow.run("squeue", &[], &[]).await.unwrap_err();
     assert!(matches!(error, SlurmError::Away { .. }), "{error}");
 }
+
+#[tokio::test]
+async fn the_output_that_is_read_is_bounded() {
+    let (_folder, mut endless) = programs("exec yes 0123456789");
+    endless.output_max = 1 << 20;
+    let error = endless.run("squeue", &["-h"], &[]).await.unwrap_err();
+    assert!(matches!(&error, SlurmError::Output { .. }), "{error}");
+    assert!(error.to_string().contains("longer than 1 MiB"), "{error}");
+    let (_folder, mut short) = programs("printf 1234");
+    short.output_max = 4;
+    assert_eq!(short.run("squeue", &[], &[]).await.unwrap().output, "1234", "exactly the limit");
+}
