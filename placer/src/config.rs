@@ -19,6 +19,7 @@ use crate::accounts::rules::AccountRules;
 use crate::config::node_sleep::SleepConfig;
 use crate::controller::ControllerConfig;
 use crate::plan::input::TENANTS_MAX_DEFAULT;
+use crate::policies::UnknownPolicy;
 use crate::power::groups::PowerGroup;
 
 /// The placer's configuration.
@@ -154,7 +155,12 @@ impl Config {
     /// # Errors
     /// Names the keys and the remedy.
     pub fn check(&self) -> Result<(), String> {
-        crate::policy(&self.policy).map_err(|error| format!("policy: {error}"))?;
+        crate::policy(&self.policy).map_err(|error| match error {
+            UnknownPolicy::Name { .. } => format!(
+                "policy: {error}; the policies of the laboratory (`wattle-lab simulate`) place no live jobs"
+            ),
+            error => format!("policy: {error}"),
+        })?;
         if self.node_lost_after_ms < self.node_stale_after_ms {
             return Err(format!(
                 "node_lost_after_ms = {} is below node_stale_after_ms = {}: a node would be lost \

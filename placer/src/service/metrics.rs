@@ -204,8 +204,8 @@ impl PlacerMetrics {
             ),
             findings: metrics.gauges(
                 "wattle_placer_findings",
-                "What is wrong: late (jobs past their deadlines), late-predicted (jobs that will miss them), \
-                 aim-exceeded or budget-below-idle (1: it is so)",
+                "Problems by kind. late: number of jobs past their deadlines. late-predicted: number of jobs \
+                 predicted to miss them. aim-exceeded, budget-below-idle: 1 while it is so, else 0",
                 ["kind"],
             ),
             budget: BudgetGauges::new(metrics),

@@ -155,6 +155,12 @@ fn invalid_usage_and_configuration_exit_with_code_2() {
     for (right, wrong, names) in [
         ("lease_ms", "lease_s", "lease_s"),
         ("policy = \"wattle\"", "policy = \"magic\"", "with NAME one of"),
+        (
+            "policy = \"wattle\"",
+            "policy = \"tiresias\"",
+            "with NAME one of fifo, fifo-packed, eaco, powerflow, greenflow, wattle; the policies of the \
+             laboratory (`wattle-lab simulate`) place no live jobs",
+        ),
         ("max_slowdown = 0.05", "max_slowdown = 50", "give a share from 0 to 1,"),
         ("node_lost_after_ms = 120_000", "node_lost_after_ms = 1", "node_stale_after_ms"),
         ("tenants_max = 2", "tenants_max = 0", "greater than 0"),
