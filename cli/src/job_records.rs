@@ -10,6 +10,7 @@ use wattle_common::subject::{Bucket, Rank, RequestTopic};
 use wattle_common::{JobId, codec};
 use wattle_runtime::bus::Bus;
 
+use crate::commands::jobs::filter::Filter;
 use crate::output::{note, usage};
 use crate::takeover;
 
@@ -83,9 +84,40 @@ pub(crate) struct Listed {
     pub(crate) counts: JobCounts,
 }
 
-/// The first `limit` records of a list, from the placer. Without a placer they come from the bucket, if
-/// this person may read it.
-pub(crate) async fn listed(bus: &Bus, ended: bool, limit: usize) -> anyhow::Result<Listed> {
+impl Listed {
+    /// The first `limit` records that meet the conditions, and the number of all that do.
+    fn only(mut self, filter: &Filter, limit: usize) -> Self {
+        self.records.retain(|record| filter.keeps(record));
+        self.counts = counts(&self.records);
+        self.records.truncate(limit);
+        self
+    }
+}
+
+/// The number of records in each phase.
+fn counts(records: &[JobRecord]) -> JobCounts {
+    let mut counts = JobCounts::new();
+    for record in records {
+        *counts.entry(record.phase).or_default() += 1;
+    }
+    counts
+}
+
+/// The first `limit` records of a list that meet the conditions, from the placer. Without a placer they come from
+/// the bucket, if this person may read it.
+pub(crate) async fn listed(
+    bus: &Bus,
+    ended: bool,
+    limit: usize,
+    filter: &Filter,
+) -> anyhow::Result<Listed> {
+    if filter.is_given() {
+        return Ok(first(bus, ended, usize::MAX).await?.only(filter, limit));
+    }
+    first(bus, ended, limit).await
+}
+
+async fn first(bus: &Bus, ended: bool, limit: usize) -> anyhow::Result<Listed> {
     let mut request = ReadJobs { list: Some(JobList { ended }), ..ReadJobs::default() };
     let mut listed = Listed { records: Vec::new(), counts: JobCounts::new() };
     loop {
@@ -116,10 +148,7 @@ pub(crate) async fn listed(bus: &Bus, ended: bool, limit: usize) -> anyhow::Resu
 
 async fn listed_from_bucket(bus: &Bus, ended: bool, limit: usize) -> anyhow::Result<Listed> {
     let mut records = all(bus).await?;
-    let mut counts = JobCounts::new();
-    for record in &records {
-        *counts.entry(record.phase).or_default() += 1;
-    }
+    let counts = counts(&records);
     records.retain(|record| ended || !record.phase.is_final());
     records.sort_by(|a, b| a.list_order().cmp(&b.list_order()));
     records.truncate(limit);

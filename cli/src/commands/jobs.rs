@@ -4,6 +4,8 @@
 //! bucket. Power and the energy of the last minute come from the profilers of the nodes; without their
 //! answer the cells are empty.
 
+pub(crate) mod filter;
+
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
@@ -19,6 +21,7 @@ use crate::output::{Align, Table, note, print, print_json, terminal_width};
 use crate::quantity::{EnergyUnit, clock, energy, percent, power, watts};
 use crate::summaries;
 use crate::verdict::BudgetValues;
+use filter::Filter;
 use wattle_view::Summaries;
 use wattle_view::job::{self, JobView};
 
@@ -31,7 +34,7 @@ use wattle_view::job::{self, JobView};
         A `?` behind a USER: no key has proven the identity.\n\
         An observed job runs under early observation: its placement may still be undone.\n\
         Jobs with GPUs are first, then queued, then ended ones; the newest first.\n\n\
-        Examples:\n  wattle jobs\n  wattle jobs --all --wide\n  wattle jobs --limit 500\n  \
+        Examples:\n  wattle jobs\n  wattle jobs --all --wide\n  wattle jobs --user ada --phase failed\n  wattle jobs --limit 500\n  \
         wattle jobs --all --json"
 )]
 pub(crate) struct Jobs {
@@ -41,6 +44,8 @@ pub(crate) struct Jobs {
     /// Most jobs to list, or `all` [default: 100; all with --json]
     #[arg(long, value_name = "JOBS")]
     limit: Option<Limit>,
+    #[command(flatten)]
+    filter: Filter,
     /// All columns, and names in full
     #[arg(long)]
     wide: bool,
@@ -246,7 +251,10 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
         let bus = command.connection.open().await?;
         let default = if command.json { usize::MAX } else { LIMIT_DEFAULT };
         let limit = command.limit.map_or(default, |limit| limit.0);
-        let Listed { records, mut counts } = job_records::listed(&bus, command.all, limit).await?;
+        let filter = &command.filter;
+        let shows_ended = command.all || filter.names_ended();
+        let Listed { records, mut counts } =
+            job_records::listed(&bus, shows_ended, limit, filter).await?;
         let summaries = summaries::of(&bus, nodes_of(&records)).await;
         let now = wattle_runtime::clock::now();
         let views = views(records, &summaries, now);
@@ -254,11 +262,16 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
             return print_json(&views);
         }
         let ended: u64 = counts.iter().filter(|(phase, _)| phase.is_final()).map(|(_, n)| n).sum();
+        if views.is_empty() && filter.is_given() {
+            let ended = if shows_ended { "" } else { "; --all includes ended ones" };
+            note(&format!("no job of cluster {} matches{ended}", bus.cluster()));
+            return Ok(());
+        }
         if views.is_empty() && ended == 0 {
             note(&format!("cluster {} has no jobs; --cluster selects another", bus.cluster()));
             return Ok(());
         }
-        if !command.all {
+        if !shows_ended {
             counts.retain(|phase, _| !phase.is_final());
         }
         print(&job::counts(&counts))?;
@@ -283,7 +296,7 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
             let shown = views.len();
             note(&format!("{shown} jobs are listed, {hidden} more are not; --limit all lists all"));
         }
-        if !command.all && ended > 0 {
+        if !shows_ended && ended > 0 {
             let hidden = if ended == 1 { "job is" } else { "jobs are" };
             note(&format!("{ended} ended {hidden} hidden; --all shows them"));
         }
