@@ -19,6 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "operating.md"
 BLOCK = re.compile(r"(```console\n\$ (wattle [^\n]*)\n)(.*?)(```)", re.S)
+# The day of the capture, as the page states it.
+DAY = re.compile(r"(screens\.py\) on )\d{4}-\d\d-\d\d")
 TRACE = "deploy/demo/trace.csv"
 # Wall seconds until the demo has running, queued and ended jobs.
 WARM_UP_S = 75
@@ -106,6 +108,7 @@ def main():
                         shown = text_of(command)
                 return block.group(1) + shown.replace(state, "/tmp").rstrip() + "\n" + block.group(4)
 
+            page = DAY.sub(lambda day: day.group(1) + time.strftime("%Y-%m-%d"), page)
             PAGE.write_text(BLOCK.sub(capture, page))
         finally:
             up.terminate()

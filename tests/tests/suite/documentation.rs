@@ -202,3 +202,13 @@ fn placer_toml_documents_every_policy() {
     let names: Vec<&str> = listed.filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(names, NAMES);
 }
+
+/// The screens of a page that shows them are whole, with the day of their capture.
+#[test]
+fn screens_are_complete_and_dated() {
+    let text = std::fs::read_to_string(root().join("docs/operating.md")).unwrap();
+    let cut: Vec<usize> =
+        (1..).zip(text.lines()).filter(|(_, line)| line.trim() == "...").map(|(n, _)| n).collect();
+    assert_eq!(cut, [0; 0], "lines that stand for left-out output");
+    assert!(text.contains("screens.py) on 20"), "the day of the capture");
+}
