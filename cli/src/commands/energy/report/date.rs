@@ -1,0 +1,20 @@
+//! Dates of the report, in UTC.
+
+use wattle_common::Timestamp;
+
+/// The date of a day since the Unix epoch: `2026-11-23`.
+pub(super) fn date(day: u64) -> String {
+    civil(day * 86_400).map_or_else(|| format!("day {day}"), |at| at.date().to_string())
+}
+
+/// An instant to the minute: `2026-11-23 09:41`.
+pub(super) fn minute(at: Timestamp) -> String {
+    let at = civil(at.as_us() / 1_000_000);
+    at.map_or_else(|| "?".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M").to_string())
+}
+
+/// Seconds since the Unix epoch as a date and time in UTC.
+fn civil(seconds: u64) -> Option<jiff::civil::DateTime> {
+    let at = jiff::Timestamp::from_second(i64::try_from(seconds).ok()?).ok()?;
+    Some(at.to_zoned(jiff::tz::TimeZone::UTC).datetime())
+}
