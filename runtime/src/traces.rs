@@ -7,15 +7,13 @@
 //! Protocol: OpenTelemetry specification, OTLP 1.x, "OTLP/HTTP" and "JSON Protobuf Encoding": ids are
 //! hexadecimal, times are nanoseconds since 1970 as decimal texts.
 
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use ureq::Agent;
 use wattle_common::Timestamp;
 use wattle_common::config::TracesConfig;
 use wattle_common::hash::fnv1a;
@@ -132,6 +130,8 @@ pub fn counters(metrics: &Metrics) -> Counters<1> {
 pub struct Exporter {
     queue: mpsc::Sender<Span>,
     counts: Counters<1>,
+    /// Its end ends the pause before the last spans are sent.
+    _ends: Arc<SyncSender<()>>,
 }
 
 impl Exporter {
@@ -144,40 +144,18 @@ impl Exporter {
         counts: Counters<1>,
     ) -> Option<Self> {
         let url = config.otlp_url.clone()?;
-        let (queue, mut spans) = mpsc::channel(QUEUED_MAX);
+        let (queue, spans) = mpsc::channel(QUEUED_MAX);
+        let (ends, ended) = sync_channel(1);
         let (cluster, counted) = (cluster.to_owned(), counts.clone());
-        tokio::spawn(async move {
-            let client = Client::builder(TokioExecutor::new()).build_http();
-            let (mut batch, mut was_refused) = (Vec::new(), false);
-            while spans.recv_many(&mut batch, BATCH).await > 0 {
-                tokio::time::sleep(DELAY).await;
-                while batch.len() < BATCH
-                    && let Ok(span) = spans.try_recv()
-                {
-                    batch.push(span);
-                }
-                let body = request(service, &cluster, &batch).to_string();
-                let sent = send(&client, &url, body).await;
-                let result = if sent.is_ok() { "sent" } else { "dropped" };
-                counted.add([result], batch.len() as f64);
-                batch.clear();
-                let was = std::mem::replace(&mut was_refused, sent.is_err());
-                match sent {
-                    Err(error) if !was => {
-                        tracing::warn!(
-                            url,
-                            error,
-                            "the collector of traces does not accept spans; they are dropped"
-                        );
-                    }
-                    Ok(()) if was => {
-                        tracing::info!(url, "the collector of traces accepts spans again");
-                    }
-                    _ => {}
-                }
-            }
+        // A thread of its own: it blocks, and the end of the process does not wait for it.
+        let thread = std::thread::Builder::new().name("traces".to_owned()).spawn(move || {
+            let encode = |spans: &[Span]| request(service, &cluster, spans).to_string();
+            export(&url, spans, &ended, &counted, encode);
         });
-        Some(Self { queue, counts })
+        if let Err(error) = thread {
+            tracing::error!(%error, "no thread for the export of spans; they are dropped");
+        }
+        Some(Self { queue, counts, _ends: Arc::new(ends) })
     }
 
     /// Sends a span, unless the queue is full.
@@ -188,20 +166,50 @@ impl Exporter {
     }
 }
 
-async fn send(
-    client: &Client<HttpConnector, Full<Bytes>>,
+/// Sends the spans of the queue until it is closed.
+fn export(
     url: &str,
-    body: String,
-) -> Result<(), String> {
-    let request = axum::http::Request::post(url)
-        .header("content-type", "application/json")
-        .body(Full::from(body))
-        .map_err(|error| error.to_string())?;
-    match tokio::time::timeout(TIMEOUT, client.request(request)).await {
-        Ok(Ok(answer)) if answer.status().is_success() => Ok(()),
-        Ok(Ok(answer)) => Err(format!("HTTP status {}", answer.status())),
-        Ok(Err(error)) => Err(crate::shell::chain(&error)),
-        Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
+    mut spans: mpsc::Receiver<Span>,
+    ended: &Receiver<()>,
+    counts: &Counters<1>,
+    encode: impl Fn(&[Span]) -> String,
+) {
+    // The collector is the site's own: without a proxy and without TLS.
+    let config = Agent::config_builder().timeout_global(Some(TIMEOUT)).max_redirects(0).proxy(None);
+    let agent = Agent::from(config.http_status_as_error(false).build());
+    let (mut batch, mut was_refused) = (Vec::new(), false);
+    while spans.blocking_recv_many(&mut batch, BATCH) > 0 {
+        let _ = ended.recv_timeout(DELAY);
+        while batch.len() < BATCH
+            && let Ok(span) = spans.try_recv()
+        {
+            batch.push(span);
+        }
+        let sent = send(&agent, url, encode(&batch));
+        let result = if sent.is_ok() { "sent" } else { "dropped" };
+        counts.add([result], batch.len() as f64);
+        batch.clear();
+        let was = std::mem::replace(&mut was_refused, sent.is_err());
+        match sent {
+            Err(error) if !was => {
+                let what = "the collector of traces does not accept spans; they are dropped";
+                tracing::warn!(url, error, "{what}");
+            }
+            Ok(()) if was => tracing::info!(url, "the collector of traces accepts spans again"),
+            _ => {}
+        }
+    }
+}
+
+fn send(agent: &Agent, url: &str, body: String) -> Result<(), String> {
+    if !url.starts_with("http://") {
+        return Err("its address begins with something else than http://".to_owned());
+    }
+    match agent.post(url).header("content-type", "application/json").send(body) {
+        Ok(answer) if answer.status().is_success() => Ok(()),
+        Ok(answer) => Err(format!("HTTP status {}", answer.status())),
+        Err(ureq::Error::Timeout(_)) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -83,8 +83,8 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("async-nats", &["runtime"]),
     // nvml-sim's own tests load it through the unchanged wrapper; its library does not.
     ("nvml-wrapper", &["gpu"]),
-    // Requests to providers outside the site.
-    ("ureq", &["grid"]),
+    // Requests to providers, and to the collector of spans.
+    ("ureq", &["grid", "runtime"]),
 ];
 
 fn root() -> PathBuf {
