@@ -62,7 +62,7 @@ pub use decode::JobChange;
 pub use error::BusError;
 pub use exclusive::{ExclusiveBucket, ExclusiveError, Stored};
 pub use kv::{Fill, KvBucket};
-pub use lease::{Candidate, Leadership, LeaseLost};
+pub use lease::{LeaderElector, Leadership, LeaseLost};
 pub use limits::{Limit, ServerLimits};
 pub use newest::NewestMessages;
 pub use pending::PendingWrites;

@@ -1,6 +1,6 @@
 //! The lease of a service, in the bucket `leases`; [`wattle_common::lease`] has the rules.
 //!
-//! A [`Candidate`] is on standby until it acquires the lease. A task of the [`Leadership`] then renews it, also
+//! A [`LeaderElector`] is on standby until it acquires the lease. A task of the [`Leadership`] then renews it, also
 //! while the service is busy. The lease is read in the server's JSON envelope (see [`super::follow`]).
 //!
 //! While the server is away the lease cannot be renewed and ends. If no other process acquires it, the
@@ -29,9 +29,9 @@ const STORED_AFTER: Duration = Duration::from_millis(20);
 /// Queued commands to the task that renews the lease.
 const COMMANDS_MAX: usize = 16;
 
-/// A process that competes for the lease of a service.
+/// Acquires the lease of a service for this process, against the others of the same service.
 #[derive(Clone)]
-pub struct Candidate {
+pub struct LeaderElector {
     bucket: KvBucket,
     key: LeaseKey,
     own: LeaseHolder,
@@ -50,8 +50,8 @@ pub struct LeaseLost {
     pub holder: LeaseHolder,
 }
 
-impl Candidate {
-    /// A candidate for the lease `key` of this `length` (wall time). Waits for the server.
+impl LeaderElector {
+    /// An elector for the lease `key` of this `length` (wall time). Waits for the server.
     ///
     /// # Errors
     /// As [`Bus::bucket`].
@@ -102,7 +102,7 @@ impl Candidate {
                             let lease = standby.lease(clock::now());
                             match self.write(&lease, revision).await {
                                 Ok(holding) => return Leadership::start(self, holding, lease),
-                                // Another candidate was faster.
+                                // Another process was faster.
                                 Err(BusError::Conflict { .. }) => Duration::ZERO,
                                 Err(error) => self.failed("not acquired", &error).await,
                             }
@@ -176,11 +176,11 @@ enum Command {
 }
 
 impl Leadership {
-    fn start(candidate: &Candidate, holding: Holding, lease: ServiceLease) -> Self {
+    fn start(elector: &LeaderElector, holding: Holding, lease: ServiceLease) -> Self {
         let (sender, status) = watch::channel(status_of(&holding));
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
-        let (key, copies) = (candidate.key.clone(), candidate.copies.clone());
-        let keeper = Keeper { candidate: candidate.clone(), holding, lease, status: sender };
+        let (key, copies) = (elector.key.clone(), elector.copies.clone());
+        let keeper = Keeper { elector: elector.clone(), holding, lease, status: sender };
         let task = AbortOnDropHandle::new(tokio::spawn(keeper.run(received)));
         Self(Arc::new(Inner { key, status, commands, copies, _task: task }))
     }
@@ -249,7 +249,7 @@ fn status_of(holding: &Holding) -> Status {
 
 /// Renews the lease.
 struct Keeper {
-    candidate: Candidate,
+    elector: LeaderElector,
     holding: Holding,
     lease: ServiceLease,
     status: watch::Sender<Status>,
@@ -277,7 +277,7 @@ impl Keeper {
                 },
                 Command::Release(done) => {
                     self.lease.released = true;
-                    let written = self.candidate.write(&self.lease, self.holding.revision()).await;
+                    let written = self.elector.write(&self.lease, self.holding.revision()).await;
                     if let Err(error) = written {
                         let error = chain(&error);
                         tracing::debug!(error, "lease not released; it ends at its time");
@@ -292,7 +292,7 @@ impl Keeper {
 
     /// Renews the lease; returns the pause before a failed renewal is repeated.
     async fn renew(&mut self) -> Result<Duration, LeaseHolder> {
-        let error = match self.candidate.write(&self.lease, self.holding.revision()).await {
+        let error = match self.elector.write(&self.lease, self.holding.revision()).await {
             Ok(renewed) => {
                 self.holding.renewed(renewed.confirmed(), renewed.revision());
                 self.status.send_replace(status_of(&self.holding));
@@ -301,15 +301,15 @@ impl Keeper {
             Err(error) => error,
         };
         if !matches!(error, BusError::Conflict { .. }) {
-            return Ok(self.candidate.failed("not renewed", &error).await);
+            return Ok(self.elector.failed("not renewed", &error).await);
         }
-        match self.candidate.read().await {
+        match self.elector.read().await {
             Ok(stored) => match self.holding.refused(&stored) {
                 Refusal::Lost(holder) => Err(holder),
                 // Its answer is awaited: renew at once.
                 Refusal::Renew => Box::pin(self.renew()).await,
             },
-            Err(error) => Ok(self.candidate.failed("not read", &error).await),
+            Err(error) => Ok(self.elector.failed("not read", &error).await),
         }
     }
 }

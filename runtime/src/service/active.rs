@@ -14,7 +14,7 @@ use wattle_common::subject::Bucket;
 use super::shell::{UNANSWERED_MAX, other_is_active};
 use super::{LeaseMode, Shell};
 use crate::bus::{
-    self, Bus, BusError, Candidate, ExclusiveBucket, ExclusiveError, Leadership, LeaseLost,
+    self, Bus, BusError, ExclusiveBucket, ExclusiveError, LeaderElector, Leadership, LeaseLost,
 };
 use crate::shell::Shutdown;
 use crate::{clock, driver};
@@ -185,18 +185,18 @@ impl Shell {
                 }
             };
             prepared?;
-            let candidate = Candidate::with_copies(&bus, key.clone(), length, S::COPIED).await?;
-            Ok::<_, S::Failure>((bus, candidate))
+            let elector = LeaderElector::with_copies(&bus, key.clone(), length, S::COPIED).await?;
+            Ok::<_, S::Failure>((bus, elector))
         };
         let Some(connected) = shutdown.or(connect).await else { return Ok(()) };
-        let (bus, candidate) = connected?;
+        let (bus, elector) = connected?;
         // Repeated, because another process may take over while the server or this process is away.
         loop {
             let log = |other: &str| {
                 let cluster = bus.cluster();
                 tracing::warn!(%cluster, other, "{}; this one is on standby", other_is_active(key));
             };
-            let lease = shutdown.or(self.stand_by(&bus, key, &candidate, log)).await;
+            let lease = shutdown.or(self.stand_by(&bus, key, &elector, log)).await;
             let Some(lease) = lease else { return Ok(()) };
             let lease = lease?;
             S::set_active(&setup, true);

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use wattle_common::subject::LeaseKey;
 
 use super::{LeaseMode, Shell};
-use crate::bus::{self, Bus, BusError, Candidate, Claim, Claimed, Leadership};
+use crate::bus::{self, Bus, BusError, Claim, Claimed, LeaderElector, Leadership};
 use crate::shell::chain;
 
 /// Pause before everything is opened again, wall time.
@@ -33,7 +33,7 @@ pub trait Link: Sized {
 
 /// How this process competes for its node.
 enum Contest<'a> {
-    Lease { candidate: Candidate, key: &'a LeaseKey, on_standby: &'static str },
+    Lease { elector: LeaderElector, key: &'a LeaseKey, on_standby: &'static str },
     Report { claim: Claim, on_standby: &'static str },
 }
 
@@ -99,7 +99,7 @@ impl Shell {
                     Err(BusError::Timeout { what: calls })
                 }
             };
-            // Also after an error: the next candidate is another holder.
+            // Also after an error: the next holder is another process.
             if let Held::Lease { lease, .. } = &held {
                 lease.release().await;
             }
@@ -113,8 +113,8 @@ impl Shell {
     async fn contest<'a>(&self, bus: &Bus, mode: &'a LeaseMode) -> Result<Contest<'a>, BusError> {
         match mode {
             LeaseMode::Node { key, length, on_standby } => {
-                let candidate = Candidate::new(bus, key.clone(), *length).await?;
-                Ok(Contest::Lease { candidate, key, on_standby })
+                let elector = LeaderElector::new(bus, key.clone(), *length).await?;
+                Ok(Contest::Lease { elector, key, on_standby })
             }
             LeaseMode::Report { node, newest, heartbeat, on_standby } => {
                 let claim = Claim::new(bus, node, *heartbeat, newest.clone()).await?;
@@ -129,9 +129,9 @@ impl Shell {
     /// Waits until this process is the active one of its node.
     async fn acquire<'a>(&self, bus: &Bus, contest: &'a Contest<'a>) -> Result<Held<'a>, BusError> {
         match contest {
-            Contest::Lease { candidate, key, on_standby } => {
+            Contest::Lease { elector, key, on_standby } => {
                 let log = |other: &str| tracing::error!(other, "{on_standby}");
-                Ok(Held::Lease { lease: self.stand_by(bus, key, candidate, log).await?, key })
+                Ok(Held::Lease { lease: self.stand_by(bus, key, elector, log).await?, key })
             }
             Contest::Report { claim, on_standby } => {
                 Ok(Held::Report(claim.acquire(on_standby).await?))

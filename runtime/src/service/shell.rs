@@ -6,7 +6,7 @@ use wattle_common::config::MetricsConfig;
 use wattle_common::subject::LeaseKey;
 use wattle_common::{ClusterId, NodeId};
 
-use crate::bus::{self, Bus, BusConfig, BusError, Candidate, Leadership, LeaseLost};
+use crate::bus::{self, Bus, BusConfig, BusError, LeaderElector, Leadership, LeaseLost};
 use crate::metrics::Metrics;
 
 /// Longest time in which a process that holds a lease waits for answers about one bucket or stream, wall time: an
@@ -121,12 +121,12 @@ impl Shell {
         &self,
         bus: &Bus,
         key: &LeaseKey,
-        candidate: &Candidate,
+        elector: &LeaderElector,
         log: impl Fn(&str),
     ) -> Result<Leadership, BusError> {
         let registered = self.register(bus, Some("standby")).await?;
         let mut waited = false;
-        let lease = candidate
+        let lease = elector
             .acquire(|lease| {
                 waited = true;
                 log(&lease.holder.instance);

@@ -5,13 +5,13 @@ use std::time::Duration;
 use crate::common::{connect, until, within};
 use wattle_common::messages::ServiceLease;
 use wattle_common::subject::{Bucket, LeaseKey};
-use wattle_runtime::bus::{Bus, Candidate, ExclusiveBucket, ExclusiveError, Stored};
+use wattle_runtime::bus::{Bus, ExclusiveBucket, ExclusiveError, LeaderElector, Stored};
 use wattle_runtime::shell::Shutdown;
 use wattle_runtime::testing::NatsServer;
 
-/// A candidate whose lease is not renewed during a test.
-async fn candidate(bus: &Bus) -> Candidate {
-    Candidate::new(bus, LeaseKey::Placer, Duration::from_secs(600)).await.unwrap()
+/// An elector whose lease is not renewed during a test.
+async fn elector(bus: &Bus) -> LeaderElector {
+    LeaderElector::new(bus, LeaseKey::Placer, Duration::from_secs(600)).await.unwrap()
 }
 
 #[tokio::test]
@@ -19,7 +19,7 @@ async fn values_of_other_clients_are_overwritten_by_the_holder() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let shutdown = Shutdown::default();
-    let lease = candidate(&bus).await.acquire(|_| ()).await;
+    let lease = elector(&bus).await.acquire(|_| ()).await;
     let (mut bucket, values) = ExclusiveBucket::open(&bus, Bucket::Jobs, &lease).await.unwrap();
     assert!(values.is_empty());
     assert_eq!(bucket.put("a", &1_u64, &shutdown).await.unwrap(), Stored::Immediately);
@@ -43,7 +43,7 @@ async fn lost_values_are_reported_to_their_owner() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let shutdown = Shutdown::default();
-    let lease = candidate(&bus).await.acquire(|_| ()).await;
+    let lease = elector(&bus).await.acquire(|_| ()).await;
     let (mut bucket, _) = ExclusiveBucket::open(&bus, Bucket::Jobs, &lease).await.unwrap();
     for value in 0..5_u64 {
         assert_eq!(bucket.put("a", &value, &shutdown).await.unwrap(), Stored::Immediately);
@@ -65,13 +65,13 @@ async fn earlier_holder_is_refused_by_the_store() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let shutdown = Shutdown::default();
-    let first = candidate(&bus).await.acquire(|_| ()).await;
+    let first = elector(&bus).await.acquire(|_| ()).await;
     let (mut old, _) = ExclusiveBucket::open(&bus, Bucket::Jobs, &first).await.unwrap();
     let _ = old.put("a", &1_u64, &shutdown).await.unwrap();
     let (mut idle, _) = ExclusiveBucket::open(&bus, Bucket::Desired, &first).await.unwrap();
 
     release_for_test(&bus).await;
-    let second = candidate(&bus).await.acquire(|_| ()).await;
+    let second = elector(&bus).await.acquire(|_| ()).await;
     let (mut new, values) = ExclusiveBucket::open(&bus, Bucket::Jobs, &second).await.unwrap();
     assert_eq!(values.len(), 1);
     let (mut other, _) = ExclusiveBucket::open(&bus, Bucket::Desired, &second).await.unwrap();
@@ -95,7 +95,7 @@ async fn earlier_holder_is_refused_by_the_store() {
     assert_eq!(other.put("n0", &7_u64, &shutdown).await.unwrap(), Stored::Immediately);
 }
 
-/// Lets the next candidate acquire the lease without the knowledge of its holder.
+/// Lets the next process acquire the lease without the knowledge of its holder.
 async fn release_for_test(bus: &Bus) {
     let leases = bus.bucket(Bucket::Leases).await.unwrap();
     let (mut lease, _) = leases.get::<ServiceLease>("placer").await.unwrap().unwrap();
@@ -103,7 +103,7 @@ async fn release_for_test(bus: &Bus) {
     leases.put("placer", &lease).await.unwrap();
 }
 
-/// Of many candidates one holds the lease; the next follows when it is released, or ends with the lease. How
+/// Of many processes one holds the lease; the next follows when it is released, or ends with the lease. How
 /// long this takes is a test of [`wattle_common::lease`] on virtual time.
 #[tokio::test]
 async fn one_candidate_holds_the_lease_at_a_time() {
@@ -112,15 +112,15 @@ async fn one_candidate_holds_the_lease_at_a_time() {
     let length = Duration::from_millis(900);
     let (sender, mut leaders) = tokio::sync::mpsc::channel(3);
     for number in 0..3 {
-        let candidate = Candidate::new(&bus, LeaseKey::Registry, length).await.unwrap();
+        let elector = LeaderElector::new(&bus, LeaseKey::Registry, length).await.unwrap();
         let sender = sender.clone();
         tokio::spawn(async move {
-            let leadership = candidate.acquire(|_| ()).await;
+            let leadership = elector.acquire(|_| ()).await;
             let _ = sender.send((number, leadership)).await;
         });
     }
     let (one, first) = within("a leader", leaders.recv()).await.unwrap();
-    // It renews the lease. On a busy machine a renewal may be late, and the next candidate acquires the lease:
+    // It renews the lease. On a busy machine a renewal may be late, and the next process acquires the lease:
     // then it is not valid here.
     let leases = bus.bucket(Bucket::Leases).await.unwrap();
     let mut next = None;
@@ -150,8 +150,8 @@ async fn lease_continues_after_an_outage_and_a_lost_store() {
     let mut server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let length = Duration::from_millis(600);
-    let candidate = Candidate::new(&bus, LeaseKey::Placer, length).await.unwrap();
-    let lease = candidate.acquire(|_| ()).await;
+    let elector = LeaderElector::new(&bus, LeaseKey::Placer, length).await.unwrap();
+    let lease = elector.acquire(|_| ()).await;
     let (mut jobs, _) = ExclusiveBucket::open(&bus, Bucket::Jobs, &lease).await.unwrap();
     server.kill();
     until("the lease has ended", async || !lease.is_valid()).await;
@@ -173,7 +173,7 @@ async fn lease_continues_after_an_outage_and_a_lost_store() {
 async fn values_sent_together_are_all_stored() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
-    let lease = candidate(&bus).await.acquire(|_| ()).await;
+    let lease = elector(&bus).await.acquire(|_| ()).await;
     let (mut jobs, _) = ExclusiveBucket::open(&bus, Bucket::Jobs, &lease).await.unwrap();
     let shutdown = Shutdown::default();
     let keys: Vec<String> = (0..600).map(|i| format!("job-{i:03}")).collect();
@@ -214,7 +214,7 @@ async fn values_that_the_server_has_lost_are_stored_again_at_a_takeover() {
     let start = async |bus: &Bus| {
         let length = Duration::from_secs(5);
         let copied = [Bucket::Jobs];
-        Candidate::with_copies(bus, LeaseKey::Placer, length, &copied).await.unwrap()
+        LeaderElector::with_copies(bus, LeaseKey::Placer, length, &copied).await.unwrap()
     };
     let (first, second) = (start(&bus).await, start(&other).await);
     let lease = first.acquire(|_| ()).await;
@@ -256,8 +256,9 @@ async fn a_lost_bucket_is_noticed_without_a_write() {
     let bus = connect(&server, "main").await;
     let copied = [Bucket::Budget];
     let length = Duration::from_secs(5);
-    let candidate = Candidate::with_copies(&bus, LeaseKey::Placer, length, &copied).await.unwrap();
-    let lease = candidate.acquire(|_| ()).await;
+    let elector =
+        LeaderElector::with_copies(&bus, LeaseKey::Placer, length, &copied).await.unwrap();
+    let lease = elector.acquire(|_| ()).await;
     let (mut budget, _) = ExclusiveBucket::open(&bus, Bucket::Budget, &lease).await.unwrap();
     let shutdown = Shutdown::default();
     let reader = bus.bucket(Bucket::Budget).await.unwrap();
@@ -267,7 +268,7 @@ async fn a_lost_bucket_is_noticed_without_a_write() {
             let _ = budget.put(key, &round, &shutdown).await.unwrap();
         }
         let values = 2 + usize::try_from(round).unwrap();
-        until("the values are copied", async || candidate.copied(Bucket::Budget) == values).await;
+        until("the values are copied", async || elector.copied(Bucket::Budget) == values).await;
         budget.check().await.unwrap();
         assert!(!budget.take_lost(), "nothing is lost");
         match round {

@@ -27,7 +27,7 @@ pub use options::{
     Accounting, CompareOptions, Knobs, Neighbours, SurfaceError, Surfaces, policy_of,
 };
 pub use run::Comparer;
-pub use scenarios::{Case, CaseFilter, CompareError, NAMES, Orders, Worlds, cases, policies};
+pub use scenarios::{Case, CaseFilter, CompareError, JobSequences, NAMES, Worlds, cases, policies};
 pub use table::{Form, side_by_side, to_table, waterfall_table};
 pub use waterfall::Cause;
 

@@ -16,7 +16,7 @@ use super::limits::{Charged, Limits, limits};
 use super::options::{
     Accounting, CompareOptions, Knobs, Neighbours, Surfaces, name_of, policy_of, shares,
 };
-use super::scenarios::{self, Case, Orders, Worlds};
+use super::scenarios::{self, Case, JobSequences, Worlds};
 use super::{Comparison, Swept};
 use wattle_saving::parallel::in_parallel;
 use wattle_simulator::PolicyOutcome;
@@ -103,7 +103,7 @@ pub struct Comparer<'w> {
     worlds: &'w Worlds,
     pub(super) options: CompareOptions,
     /// The jobs of the cached results.
-    jobs: Option<Arc<Orders>>,
+    jobs: Option<Arc<JobSequences>>,
     ran: BTreeMap<Run, PolicyOutcome>,
     bounds: BTreeMap<Bounded, Limits>,
 }
@@ -224,14 +224,14 @@ impl<'w> Comparer<'w> {
         limits(world, scenario, charged, neighbours, caps, self.options.bound.as_ref())
     }
 
-    fn run(&self, jobs: &Orders, run: &Run) -> Result<PolicyOutcome, SimulationError> {
+    fn run(&self, jobs: &JobSequences, run: &Run) -> Result<PolicyOutcome, SimulationError> {
         self.run_as(jobs, run, &self.options_of(run))
     }
 
     /// A run under other conditions than the comparison's own.
     pub(super) fn run_as(
         &self,
-        jobs: &Orders,
+        jobs: &JobSequences,
         run: &Run,
         options: &RunOptions,
     ) -> Result<PolicyOutcome, SimulationError> {

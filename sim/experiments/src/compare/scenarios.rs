@@ -49,7 +49,7 @@ pub struct Case {
     /// Whether some jobs have deadlines.
     pub deadlines: bool,
     /// The jobs, shared by cases that differ only in other fields.
-    pub jobs: Arc<Orders>,
+    pub jobs: Arc<JobSequences>,
 }
 
 impl Case {
@@ -68,14 +68,14 @@ impl Case {
 
 /// The jobs of a case in each order: as they ask, and with sizes open.
 #[derive(Clone, Debug)]
-pub struct Orders {
+pub struct JobSequences {
     /// On the GPUs that they ask for.
     pub rigid: Vec<Scenario>,
     /// The same jobs, each on any power of two of GPUs, where the scenario lets them.
     pub elastic: Vec<Scenario>,
 }
 
-impl Orders {
+impl JobSequences {
     /// Jobs on what they ask for, whatever a policy would like.
     #[must_use]
     pub fn rigid(orders: Vec<Scenario>) -> Self {
@@ -183,7 +183,7 @@ impl<'a> CaseFilter<'a> {
         workload: &'static str,
         orders: Vec<Scenario>,
     ) -> Vec<Case> {
-        let jobs = Arc::new(Orders::open(orders));
+        let jobs = Arc::new(JobSequences::open(orders));
         let mut cases = Vec::new();
         if workload.is_empty() && !self.workloads.is_empty() {
             return cases;

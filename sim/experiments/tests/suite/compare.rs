@@ -7,7 +7,7 @@ use std::sync::Arc;
 use wattle_experiments::bound::PricedSearch;
 use wattle_experiments::compare::{
     Accounting, Case, CaseFilter, CompareError, CompareOptions, Comparer, Comparison, EqualCarbon,
-    Form, Knobs, Neighbours, Orders, Summary, Surfaces, Worlds, cases, to_table,
+    Form, JobSequences, Knobs, Neighbours, Summary, Surfaces, Worlds, cases, to_table,
 };
 use wattle_experiments::frontier::{Frontier, FrontierPoint};
 use wattle_simulator::{Forecast, Lengths};
@@ -66,7 +66,7 @@ fn of_eaco_28(filter: &CaseFilter<'_>, options: CompareOptions) -> Vec<Compariso
 /// The case with its first jobs; with all of them in a run of all cases.
 fn first_jobs(case: &Case, count: u32) -> Case {
     let count = wattle_testkit::cases(count, u32::MAX) as usize;
-    let mut jobs = Orders::clone(&case.jobs);
+    let mut jobs = JobSequences::clone(&case.jobs);
     for order in jobs.rigid.iter_mut().chain(&mut jobs.elastic) {
         order.jobs.truncate(count);
     }

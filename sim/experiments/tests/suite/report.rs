@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wattle_common::job::GpuRequest;
 use wattle_experiments::compare::{
-    Accounting, Case, CompareOptions, Comparer, Knobs, Neighbours, Orders, Surfaces, Worlds,
+    Accounting, Case, CompareOptions, Comparer, JobSequences, Knobs, Neighbours, Surfaces, Worlds,
 };
 use wattle_experiments::report::{comparison_figure, comparison_page, record};
 use wattle_simulator::{CarbonSeries, Forecast, Lengths, Scenario, SimJob, Work};
@@ -55,7 +55,7 @@ fn a_comparison_page_is_complete() {
         world: Neighbours::Alone,
         workload: "",
         deadlines: false,
-        jobs: Arc::new(Orders::open(orders)),
+        jobs: Arc::new(JobSequences::open(orders)),
     };
     let options = CompareOptions {
         forecast: Forecast::default(),

@@ -18,7 +18,7 @@ use wattle_common::topology::ClusterShape;
 use wattle_common::{JobId, WorkloadId};
 use wattle_world::World;
 
-use super::{Case, CaseFilter, CompareError, Orders, SEED, Worlds};
+use super::{Case, CaseFilter, CompareError, JobSequences, SEED, Worlds};
 use crate::compare::options::{Accounting, Neighbours};
 use wattle_simulator::{Scenario, SimJob, Work};
 
@@ -59,7 +59,7 @@ pub(super) fn cases(
                     Ok::<_, CompareError>(scenario)
                 };
                 let orders: Result<Vec<_>, _> = (0..filter.orders).map(in_order).collect();
-                let jobs = Arc::new(Orders::rigid(orders?));
+                let jobs = Arc::new(JobSequences::rigid(orders?));
                 for world in filter.worlds(judged_in) {
                     for &accounting in filter.accountings(&ACCOUNTINGS) {
                         let (scenario, jobs) = (name, jobs.clone());
