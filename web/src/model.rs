@@ -271,7 +271,6 @@ impl Model {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use wattle_common::Energy;
     use wattle_common::job::JobPhase;
     use wattle_common::messages::{GpuSummary, LaunchState};
     use wattle_testkit as testkit;
@@ -318,23 +317,7 @@ pub(crate) mod tests {
 
     /// A status without spending.
     pub(crate) fn budget_status() -> BudgetStatus {
-        BudgetStatus {
-            at_us: Timestamp::from_s(100),
-            observed_generation: 0,
-            window_from_us: Timestamp::EPOCH,
-            window_until_us: Timestamp::EPOCH,
-            energy_mj: Energy::ZERO,
-            carbon_ug: None,
-            overrun_previous: None,
-            price: 0.0,
-            price_integral: None,
-            policy_price: 0.0,
-            power_mw_expected: Power::ZERO,
-            power_mw_baseline: None,
-            power_mw_budget_mean: None,
-            intensity_mg_per_kwh: None,
-            counted_until_us: BTreeMap::new(),
-        }
+        testkit::budget_status(Timestamp::from_s(100))
     }
 
     /// A cluster of two nodes with a running and a queued job.

@@ -18,6 +18,7 @@
 //! assert_eq!(known.points.len(), 2);
 //! ```
 
+mod budget;
 mod cases;
 pub mod documentation;
 mod id;
@@ -26,6 +27,7 @@ mod node;
 mod surface;
 mod window;
 
+pub use budget::budget_status;
 pub use cases::{CASES_ENV, cases};
 pub use id::{job, node, predictor, workload};
 pub use job::{job_record, job_spec, placement};

@@ -1,12 +1,10 @@
 //! Broken states of a cluster, each with the verdict of the overview: an operator finds the cause in it.
 
-use std::collections::BTreeMap;
-
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
     AimStatus, AppliedGpu, BudgetRecord, BudgetStatus, PredictorState, PredictorStatus, Scores,
 };
-use wattle_common::{Budget, Energy, Power, Timestamp, codec};
+use wattle_common::{Budget, Power, Timestamp, codec};
 use wattle_testkit as testkit;
 
 use super::content;
@@ -33,21 +31,13 @@ fn budget(model: &mut Model, energy_kwh: Option<f64>, power_kw: Option<f64>) {
     let (generation, since_us) = (1, Timestamp::EPOCH);
     model.budget = Some(BudgetRecord { generation, budget, since_us, intensity: None });
     model.status = Some(BudgetStatus {
-        at_us: Timestamp::from_s(100),
         observed_generation: 1,
-        window_from_us: Timestamp::EPOCH,
-        window_until_us: Timestamp::from_s(86_400),
-        energy_mj: Energy::ZERO,
-        carbon_ug: None,
-        overrun_previous: None,
         price: 1.0,
-        price_integral: None,
         policy_price: 1.0,
         power_mw_expected: Power::from_w(450),
         power_mw_baseline: Some(Power::from_w(450)),
         power_mw_budget_mean: energy_kwh.map(|_| Power::from_w(207)),
-        intensity_mg_per_kwh: None,
-        counted_until_us: BTreeMap::new(),
+        ..testkit::budget_status(Timestamp::from_s(100))
     });
     // The limit is in force from now on.
     model.tick(true, now(100));

@@ -8,7 +8,7 @@ use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetStatus, GpuCondition, GpuConditionKind, GpuHealth, JobRecord,
     NodeFault, NodeFaultKind, PowerReport, RecordedReason,
 };
-use wattle_common::{Budget, Energy, Power, Timestamp};
+use wattle_common::{Budget, Power, Timestamp};
 use wattle_testkit as testkit;
 
 use super::facts::{Configured, Facts};
@@ -40,21 +40,13 @@ fn budget(facts: &mut Facts, energy_kwh: Option<f64>, power_kw: Option<f64>, mea
     let (generation, since_us) = (1, Timestamp::EPOCH);
     facts.budget.set = Some(BudgetRecord { generation, budget, since_us, intensity: None });
     facts.budget.status = Some(BudgetStatus {
-        at_us: NOW,
         observed_generation: 1,
-        window_from_us: Timestamp::EPOCH,
-        window_until_us: Timestamp::from_s(86_400),
-        energy_mj: Energy::ZERO,
-        carbon_ug: None,
-        overrun_previous: None,
         price: 1.0,
-        price_integral: None,
         policy_price: 1.0,
         power_mw_expected: Power::from_w(450),
         power_mw_baseline: Some(Power::from_w(450)),
         power_mw_budget_mean: energy_kwh.map(|_| Power::from_w(mean_w)),
-        intensity_mg_per_kwh: None,
-        counted_until_us: [].into(),
+        ..testkit::budget_status(NOW)
     });
 }
 

@@ -354,21 +354,10 @@ mod tests {
 
     fn status() -> BudgetStatus {
         BudgetStatus {
-            at_us: Timestamp::EPOCH,
-            observed_generation: 0,
-            window_from_us: Timestamp::EPOCH,
-            window_until_us: Timestamp::from_s(86_400),
             energy_mj: Energy::from_j(150_000_000),
-            carbon_ug: None,
-            overrun_previous: None,
             price: 0.25,
-            price_integral: None,
-            policy_price: 0.0,
             power_mw_expected: Power::from_w(700),
-            power_mw_baseline: None,
-            power_mw_budget_mean: None,
-            intensity_mg_per_kwh: None,
-            counted_until_us: [].into(),
+            ..wattle_testkit::budget_status(Timestamp::EPOCH)
         }
     }
 

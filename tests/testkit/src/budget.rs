@@ -1,0 +1,28 @@
+//! The status of a budget.
+
+use std::collections::BTreeMap;
+
+use wattle_common::messages::BudgetStatus;
+use wattle_common::{Energy, Power, Timestamp};
+
+/// A status without spending, of a window that is one day long and began at the epoch.
+#[must_use]
+pub fn budget_status(at: Timestamp) -> BudgetStatus {
+    BudgetStatus {
+        at_us: at,
+        observed_generation: 0,
+        window_from_us: Timestamp::EPOCH,
+        window_until_us: Timestamp::from_s(86_400),
+        energy_mj: Energy::ZERO,
+        carbon_ug: None,
+        overrun_previous: None,
+        price: 0.0,
+        price_integral: None,
+        policy_price: 0.0,
+        power_mw_expected: Power::ZERO,
+        power_mw_baseline: None,
+        power_mw_budget_mean: None,
+        intensity_mg_per_kwh: None,
+        counted_until_us: BTreeMap::new(),
+    }
+}
