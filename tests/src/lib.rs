@@ -80,6 +80,23 @@ where
     }
 }
 
+/// Tries of a command that the server does not answer.
+const TRIES: usize = 5;
+
+/// The output of a command of `wattle` that has reached its server. A person does not wait for a server as long as one
+/// may take on a busy machine; a command that gives up has sent nothing, and is repeated.
+pub fn answered(mut run: impl FnMut() -> Output) -> Output {
+    let mut output = run();
+    for _ in 1..TRIES {
+        if !String::from_utf8_lossy(&output.stderr).contains("does not answer; if it requires TLS")
+        {
+            break;
+        }
+        output = run();
+    }
+    output
+}
+
 /// The key of the `wattle up` with this state folder.
 fn key_of(folder: &Path) -> PathBuf {
     folder.join("keys/bus.nk")
@@ -235,13 +252,10 @@ impl System {
 
     /// Runs a command of `wattle` against this system.
     pub fn wattle<S: AsRef<OsStr>>(&self, args: &[S]) -> Output {
-        Command::new(program("wattle"))
-            .args(args)
-            .envs(self.environment())
-            .envs(self.key.as_ref().map(|key| (env::CREDENTIALS, key)))
-            .envs(self.clock_environment())
-            .output()
-            .expect("wattle runs")
+        let mut command = Command::new(program("wattle"));
+        command.args(args).envs(self.environment()).envs(self.clock_environment());
+        command.envs(self.key.as_ref().map(|key| (env::CREDENTIALS, key)));
+        answered(|| command.output().expect("wattle runs"))
     }
 
     /// The environment of a process for which the simulated clock waits.

@@ -21,7 +21,7 @@ use wattle_runtime::testing::NatsServer;
 
 use crate::examples::{example, shifted_clock, simulate_gpus};
 use crate::simulated_clock::{SimulatedClock, environment};
-use crate::{PATIENCE, program, records, until};
+use crate::{PATIENCE, answered, program, records, until};
 
 /// System time per wall time.
 pub const RATE: u32 = 60;
@@ -239,14 +239,14 @@ impl Services {
 
     /// Runs a command of `wattle`.
     pub fn wattle(&self, args: &[&str]) -> Output {
-        Command::new(program("wattle"))
+        let mut command = Command::new(program("wattle"));
+        command
             .args(args)
             .env("WATTLE_NATS_URL", self.server.url())
             .env("WATTLE_CLUSTER", "main")
             .envs([environment(&self.state_of(&self.nodes[0]))])
-            .env("XDG_STATE_HOME", self.folder.path())
-            .output()
-            .expect("wattle runs")
+            .env("XDG_STATE_HOME", self.folder.path());
+        answered(|| command.output().expect("wattle runs"))
     }
 
     /// Submits a simulated job of one GPU.

@@ -20,7 +20,7 @@ use wattle_runtime::clock;
 use wattle_runtime::testing::{NatsServer, Turn, Weight, copy_program, turn, write_script};
 
 use crate::examples::{example, simulate_gpus};
-use crate::{program, records, repository, until};
+use crate::{answered, program, records, repository, until};
 
 /// The Slurm operator of the test cluster, by name and ids: Debian's user `daemon`.
 const OPERATOR: (u32, u32) = (1, 1);
@@ -340,14 +340,14 @@ impl SlurmSite {
     /// # Panics
     /// If it cannot be run.
     pub fn wattle(&self, args: &[&str]) -> Output {
-        Command::new(program("wattle"))
+        let mut command = Command::new(program("wattle"));
+        command
             .args(args)
             .env("WATTLE_NATS_URL", self.server.url())
             .env("WATTLE_CLUSTER", "main")
             .env("SLURM_CONF", self.slurm_folder().join("etc/slurm.conf"))
-            .env("XDG_STATE_HOME", self.folder.path())
-            .output()
-            .expect("wattle runs")
+            .env("XDG_STATE_HOME", self.folder.path());
+        answered(|| command.output().expect("wattle runs"))
     }
 
     /// The records of Slurm's job.

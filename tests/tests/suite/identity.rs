@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 use wattle_runtime::testing::{NatsServer, Weight, turn};
-use wattle_tests::program;
+use wattle_tests::{answered, program};
 
 /// A folder of keys for the cluster `main`, and a server that knows them.
 pub(crate) struct Site {
@@ -53,14 +53,14 @@ impl Site {
 
     /// Runs `wattle` as a person.
     pub(crate) fn wattle_as(&self, role: &str, args: &[&str]) -> Output {
-        command(args)
+        let mut command = command(args);
+        command
             .env("WATTLE_CREDENTIALS", self.seed(role))
             .env("WATTLE_CA", self.authority())
             .env("WATTLE_NATS_URL", self.server.url())
             .env("WATTLE_CLUSTER", "main")
-            .env("XDG_STATE_HOME", self.folder.path())
-            .output()
-            .unwrap()
+            .env("XDG_STATE_HOME", self.folder.path());
+        answered(|| command.output().unwrap())
     }
 }
 
