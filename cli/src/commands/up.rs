@@ -275,7 +275,9 @@ impl Up {
         shutdown: &Shutdown,
     ) -> anyhow::Result<()> {
         let began = clock::now();
-        let shown = progress::show(bus.clone(), trace.map(replay::Trace::len));
+        let gpus = hardware.nodes.iter().map(|node| (node.id.clone(), node.gpus as usize));
+        let gpus = gpus.collect();
+        let shown = progress::show(bus.clone(), gpus, trace.map(replay::Trace::len));
         let limit = async {
             match self.for_ {
                 Some(span) => tokio::time::sleep(span).await,

@@ -159,7 +159,9 @@ impl Processes {
             let each = async { while self.supervisors.join_next().await.is_some() {} };
             tokio::pin!(each);
             if tokio::time::timeout(SILENCE, &mut each).await.is_err() {
-                note("waiting for jobs to write their checkpoints; Ctrl-C ends them at once");
+                note(
+                    "waiting for the services, and for jobs to write their checkpoints; Ctrl-C ends all at once",
+                );
                 each.await;
             }
         };

@@ -315,9 +315,9 @@ pub(crate) async fn cancel_jobs(bus: &Bus, patience: Duration) {
                 return Ok(());
             }
             if requested.is_empty() {
-                let jobs = if active.len() == 1 { "job" } else { "jobs" };
+                let (jobs, they) = if active.len() == 1 { ("job", "it") } else { ("jobs", "they") };
                 note(&format!(
-                    "cancelling {} {jobs}; with --dir they can be resumed",
+                    "cancelling {} {jobs}; with --dir {they} can be resumed",
                     active.len()
                 ));
             }
@@ -367,6 +367,9 @@ pub(crate) async fn note_resumable_jobs(bus: &Bus) {
     let Ok(records) = records(bus).await else { return };
     let active = records.iter().filter(|record| !record.phase.is_final()).count();
     if active > 0 {
-        note(&format!("{active} jobs will be resumed by the next `wattle up` with the same --dir"));
+        let jobs = if active == 1 { "job" } else { "jobs" };
+        note(&format!(
+            "{active} {jobs} will be resumed by the next `wattle up` with the same --dir"
+        ));
     }
 }
