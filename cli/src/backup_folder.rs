@@ -15,6 +15,7 @@ use wattle_runtime::bus::StreamDescription;
 use wattle_runtime::files::{self, Access};
 
 use crate::output::usage;
+use crate::private_folder::check_owner;
 
 /// The name of the list.
 const LIST: &str = "backup.json";
@@ -99,7 +100,7 @@ impl BackupFolder {
     /// Creates the folder, readable by this user only: job records contain environment variables.
     ///
     /// # Errors
-    /// If it has files already, or cannot be created.
+    /// If it has files already, another user can change it, or it cannot be created.
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
         match fs::read_dir(path) {
@@ -107,6 +108,7 @@ impl BackupFolder {
                 if files.next().is_some() {
                     return Err(usage(format!("{shown} is not empty: name a new folder")));
                 }
+                check_owner(path, "folder")?;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let created = fs::DirBuilder::new().mode(0o700).recursive(true).create(path);
@@ -138,7 +140,7 @@ impl BackupFolder {
     /// Opens a complete backup and checks its files.
     ///
     /// # Errors
-    /// If it is incomplete or damaged.
+    /// If it is incomplete or damaged, or another user can change it.
     pub(crate) fn open(path: &Path) -> anyhow::Result<(Self, BackupList)> {
         let shown = path.display();
         let list = match fs::read(path.join(LIST)) {
@@ -148,6 +150,7 @@ impl BackupFolder {
             }
             Err(error) => return Err(error).context(format!("cannot read {shown}/{LIST}")),
         };
+        check_owner(path, "folder")?;
         let damaged = || format!("{shown}/{LIST} is damaged: use another backup");
         let list: BackupList = serde_json::from_slice(&list).with_context(damaged)?;
         if list.format != FORMAT {
@@ -211,6 +214,25 @@ mod tests {
         }
         let error = BackupFolder::create(&path).err().unwrap().to_string();
         assert!(error.contains("is not empty"), "{error}");
+    }
+
+    /// It has what others may not read, and its orders start programs once it is restored.
+    #[test]
+    fn a_folder_that_another_user_can_change_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let chmod = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let empty = folder.path().join("empty");
+        fs::create_dir(&empty).unwrap();
+        chmod(&empty, 0o777);
+        let error = BackupFolder::create(&empty).err().unwrap().to_string();
+        assert!(error.contains("every user may write"), "{error}");
+        let path = folder.path().join("b");
+        written(&path);
+        chmod(&path, 0o777);
+        let error = BackupFolder::open(&path).err().unwrap().to_string();
+        assert!(error.contains("every user may write"), "{error}");
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod job_records;
 mod nats_context;
 pub mod output;
 mod policies;
+mod private_folder;
 mod progress;
 mod quantity;
 mod sacct;

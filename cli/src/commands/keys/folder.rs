@@ -20,6 +20,7 @@ use wattle_runtime::files::{self, Access};
 use super::server;
 use crate::nats_context;
 use crate::output::usage;
+use crate::private_folder::check_owner;
 
 /// The list of keys.
 const LIST: &str = "keys.toml";
@@ -88,6 +89,7 @@ impl Folder {
     ) -> anyhow::Result<Self> {
         for folder in [path.to_owned(), path.join("seeds"), path.join("server")] {
             make_folder(&folder)?;
+            check_owner(&folder, "--folder")?;
         }
         let path = path.canonicalize()?;
         let lock = lock(&path)?;
@@ -105,6 +107,7 @@ impl Folder {
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         // A folder without a list gets no lock file.
         Self::read(path)?;
+        check_owner(path, "--folder")?;
         let lock = lock(path)?;
         Ok(Self { _lock: Some(lock), ..Self::read(path)? })
     }
@@ -338,6 +341,37 @@ mod tests {
         assert_eq!(folder.revoke(&role, false).unwrap(), 1);
         folder.save().unwrap();
         assert!(!seed.exists() && !configured().contains("nkey: U"));
+    }
+
+    #[test]
+    fn a_folder_that_another_user_can_change_gets_no_keys() {
+        let temporary = tempfile::tempdir().unwrap();
+        let cluster = || ClusterId::new("main").unwrap();
+        let chmod = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let path = temporary.path().join("open");
+        fs::create_dir(&path).unwrap();
+        chmod(&path, 0o777);
+        let refused = |folder: anyhow::Result<Folder>, text: &str| {
+            let error = folder.err().expect("it is refused").to_string();
+            assert!(error.contains(text) && error.contains("--folder"), "{error}");
+        };
+        refused(Folder::create(&path, cluster(), None, "nats"), "every user may write");
+        chmod(&path, 0o700);
+        Folder::create(&path, cluster(), None, "nats").unwrap().save().unwrap();
+        chmod(&path, 0o777);
+        refused(Folder::open(&path), "every user may write");
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        chmod(&path, 0o700);
+        std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+        refused(Folder::open(&path), "belongs to the user 65534");
+        let path = temporary.path().join("part");
+        fs::create_dir_all(path.join("server")).unwrap();
+        std::os::unix::fs::chown(path.join("server"), Some(65_534), None).unwrap();
+        refused(Folder::create(&path, cluster(), None, "nats"), "belongs to the user 65534");
     }
 
     #[test]

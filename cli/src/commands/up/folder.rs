@@ -9,7 +9,7 @@
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{BufRead as _, BufReader, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -17,6 +17,7 @@ use wattle_common::JobId;
 use wattle_launcher::log;
 
 use crate::output::{note, usage};
+use crate::private_folder::check_owner;
 
 /// Subfolders that only this user can read: the configuration of services, their state, the key, and the store
 /// of the NATS server.
@@ -57,7 +58,7 @@ impl Folder {
         };
         let cannot = |path: &Path| format!("cannot make {}", path.display());
         fs::create_dir_all(path.join(METRICS)).with_context(|| cannot(&path))?;
-        check_owner(&path)?;
+        check_owner(&path, "--dir")?;
         for part in PRIVATE.into_iter().chain(OUTPUT) {
             let folder = path.join(part);
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
@@ -118,26 +119,6 @@ impl Drop for Folder {
             let _ = fs::remove_dir_all(&self.path);
         }
     }
-}
-
-/// Refuses a folder that another user than this one and root can change: from its files the services take
-/// their orders and the jobs that they resume.
-fn check_owner(path: &Path) -> anyhow::Result<()> {
-    let found = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let (own, owner) = (rustix::process::geteuid().as_raw(), found.uid());
-    let shown = path.display();
-    if owner != own && owner != 0 {
-        return Err(usage(format!(
-            "{shown} belongs to the user {owner}, who could change what runs here as the user {own}: \
-             choose another --dir, or chown it"
-        )));
-    }
-    if found.mode() & 0o002 != 0 {
-        return Err(usage(format!(
-            "every user may write to {shown}: choose another --dir, or chmod o-w {shown}"
-        )));
-    }
-    Ok(())
 }
 
 /// Makes a folder with a name that no earlier `wattle up` has left.
