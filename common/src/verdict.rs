@@ -160,7 +160,8 @@ fn held_back(jobs: &[&JobRecord]) -> Option<Finding> {
     }
     let reasons: Vec<_> = queued.clone().filter_map(|record| record.reasons.last()).collect();
     let is_limit = |stage: &Option<String>| stage.as_deref().is_some_and(|s| LIMITS.contains(&s));
-    let first = reasons.first()?;
+    // Of many jobs the placer keeps only the first one's numbers current; the others' may be of an earlier budget.
+    let newest = reasons.iter().rev().max_by_key(|reason| reason.at_us)?;
     if !reasons.iter().all(|reason| reason.decision == WAITS && is_limit(&reason.stage)) {
         return None;
     }
@@ -168,7 +169,7 @@ fn held_back(jobs: &[&JobRecord]) -> Option<Finding> {
         1 => "1 queued job".to_owned(),
         jobs => format!("{jobs} queued jobs"),
     };
-    let text = format!("no job runs: the budget holds {jobs} back: {}", first.reason);
+    let text = format!("no job runs: the budget holds {jobs} back: {}", newest.reason);
     let remedy =
         "`wattle budget show` has the spending; wait for the next window, or raise the budget";
     Some(Finding::warning("budget", "budget", text, remedy))
@@ -317,11 +318,15 @@ mod tests {
         };
         let mut waiting = record("a", None);
         waiting.reasons.push(reason("budget"));
-        let other = record("b", None);
+        let mut other = record("b", None);
         let all = |jobs: &[&JobRecord]| texts(&Stored { jobs: jobs.to_vec(), ..Stored::default() });
         let expected =
             ["no job runs: the budget holds 2 queued jobs back: the window's budget is spent"];
         assert_eq!(all(&[&waiting, &other]), expected);
+        let before = NOW - Duration::from_secs(60);
+        let old = "power draw would be 0.7 kW, admission limit 0.1 kW".to_owned();
+        other.reasons.push(RecordedReason { at_us: before, reason: old, ..reason("budget") });
+        assert_eq!(all(&[&other, &waiting]), expected, "an earlier reason is not the present one");
         let mut running = record("c", None);
         running.enter(JobPhase::Running, NOW);
         assert_eq!(all(&[&waiting, &running]), [""; 0]);

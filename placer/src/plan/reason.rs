@@ -41,9 +41,9 @@ pub enum Reason {
     },
     /// The job has just arrived and the predictor's surface is pending.
     SurfaceAwaited,
-    /// Other jobs have precedence.
+    /// Other jobs have precedence, or no job gets GPUs.
     Outranked {
-        /// Number of jobs with precedence.
+        /// Number of jobs with precedence; 0: the policy gives GPUs to no job.
         before: u32,
     },
     /// Allocated step by step while completion time saved per energy exceeds the energy price.
@@ -321,6 +321,9 @@ impl fmt::Display for Reason {
                 not_shared.map_or(Ok(()), |reason| write!(f, "; not co-located: {reason}"))
             }
             Self::SurfaceAwaited => f.write_str("new job; the predictor's surface is pending"),
+            Self::Outranked { before: 0 } => f.write_str(
+                "no job gets GPUs: none is worth its energy at the energy price, or no GPU is available",
+            ),
             Self::Outranked { before: 1 } => f.write_str("1 job has precedence"),
             Self::Outranked { before } => write!(f, "{before} jobs have precedence"),
             Self::Awaits { gpus } => {
@@ -521,6 +524,7 @@ mod tests {
     #[test]
     fn singular_and_plural() {
         let outranked = |before| Reason::Outranked { before }.to_string();
+        assert!(outranked(0).starts_with("no job gets GPUs: "), "{}", outranked(0));
         assert_eq!(
             [outranked(1), outranked(2)],
             ["1 job has precedence", "2 jobs have precedence"]

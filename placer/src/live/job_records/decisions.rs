@@ -1,5 +1,7 @@
 //! A plan in the jobs' records: each decision with its reason, and why the first jobs wait.
 
+use std::collections::BTreeSet;
+
 use wattle_common::job::{JobPhase, Placement};
 use wattle_common::messages::job_record::{REASONS_MAX, WAITS};
 use wattle_common::messages::{JobRecord, Prediction, RecordedReason};
@@ -111,13 +113,15 @@ impl JobRecords {
                 self.add_reason(&job, reason);
             }
         }
+        let mut current = BTreeSet::new();
         for (stage, job) in reports.held_back() {
             let Some((id, (_, reason))) = id_of(state, job).zip(reports.why_held_back(job)) else {
                 continue;
             };
-            // Many jobs may be held back, and the numbers of a reason change often: the stage counts. Their
-            // records must not delay the orders of this round.
-            if !self.is_noted(&id, stage, WAITS) {
+            // Many jobs may be held back, and the numbers of a reason change often: the numbers of the first job
+            // of each stage are kept current, of the others the stage counts. Their records must not delay the
+            // orders of this round.
+            if current.insert(stage) || !self.is_noted(&id, stage, WAITS) {
                 let text = reason.to_string();
                 self.note_wait(&id, recorded(now, policy, Some(stage), WAITS.to_owned(), text));
             }

@@ -141,6 +141,28 @@ fn a_power_limit_is_enforced_by_caps() {
     assert_eq!((world.desired("n0").jobs.len(), world.desired("n0").gpus.len()), (4, 0));
 }
 
+/// Many jobs may wait for power; the numbers of the first one's reason are those of the present limit.
+#[test]
+fn the_reason_of_the_first_job_that_waits_for_power_is_current() {
+    let mut world = World::new(1, 4);
+    world.long = true;
+    minutes(&mut world, 1, 4, 50);
+    let limit = |kw| Budget::from_human(None, None, Some(kw), None).unwrap();
+    let reason = |world: &World, job: &str| {
+        let last = world.record(job).reasons.last().map(|reason| reason.reason.clone());
+        last.unwrap_or_default()
+    };
+    set(&mut world, limit(0.51));
+    for job in ["a", "b"] {
+        world.submit(spec(job, 1));
+    }
+    world.pass(120);
+    assert!(reason(&world, "a").contains("0.51 kW"), "{}", reason(&world, "a"));
+    set(&mut world, limit(0.52));
+    world.pass(120);
+    assert!(reason(&world, "a").contains("0.52 kW"), "{}", reason(&world, "a"));
+}
+
 /// Passes seconds until the status reflects this budget.
 fn until_reflected(world: &mut World, generation: u64) {
     for _ in 0..60 {
