@@ -16,6 +16,10 @@ use crate::job_end;
 use crate::quantity::{clock, energy, percent, power};
 use wattle_view::job::JobView;
 
+/// Why a queued job may have no reason.
+const NO_REASON: &str =
+    "no reason yet: the first queued job has one, and each that a limit holds back";
+
 /// Explains a job: state, request, consumption, predictions, measurements, alternatives, decisions.
 pub(super) fn describe(
     view: &JobView,
@@ -33,6 +37,9 @@ pub(super) fn describe(
     lines.push(basis(record, surface, prediction));
     lines.extend(other_gpu_types(record, surface));
     lines.extend(restarts(record));
+    if record.phase == JobPhase::Queued && record.reasons.is_empty() {
+        lines.push(NO_REASON.to_owned());
+    }
     if !all_measured.is_empty() {
         lines.push(String::new());
         lines.push("measured, and predicted at its placement:".to_owned());
@@ -67,18 +74,25 @@ pub(super) fn describe(
         lines.push(format!("+{:<8} {}", span(after), reason.decision));
         lines.push(format!("    {}: {}", reason.decided_by(), reason.reason));
     }
-    let paths: BTreeSet<&String> = record.log_paths.iter().collect();
-    if !paths.is_empty() {
+    let files = files(record);
+    if !files.is_empty() {
         lines.push(String::new());
-        lines.extend(paths.into_iter().map(|path| format!("output: {path}")));
-    }
-    // Its launchers know the whole path, which is in the job's environment.
-    if record.spec.checkpoint_signal.is_some() && record.attempt > 0 {
-        let folder = AdmissionId::name_of(&record.spec.job, record.admission.as_ref());
-        lines.push(format!("checkpoints: {folder} in checkpoint_dir"));
+        lines.extend(files);
     }
     lines.retain(|line| line != "-");
     lines.join("\n")
+}
+
+/// Where its output and its checkpoints are, one line each.
+fn files(record: &JobRecord) -> Vec<String> {
+    let paths: BTreeSet<&String> = record.log_paths.iter().collect();
+    let mut lines: Vec<String> = paths.into_iter().map(|path| format!("output: {path}")).collect();
+    // Its launchers know the whole path, which is in the job's environment.
+    if record.spec.checkpoint_signal.is_some() && record.attempt > 0 {
+        let folder = AdmissionId::name_of(&record.spec.job, record.admission.as_ref());
+        lines.push(format!("checkpoints: checkpoint_dir/{folder} (launcher.toml)"));
+    }
+    lines
 }
 
 /// The state and the placement.
@@ -384,11 +398,17 @@ mod tests {
         let mut record = record(JobPhase::Finished);
         record.spec.checkpoint_signal = Some("SIGUSR1".to_owned());
         let admission = AdmissionId::accepted(at(0), 7);
-        let line = format!("\ncheckpoints: t-9.{admission} in checkpoint_dir");
+        let line = format!("\ncheckpoints: checkpoint_dir/t-9.{admission} (launcher.toml)");
         (record.admission, record.attempt) = (Some(admission), 0);
         assert!(!shown(record.clone(), None).contains("checkpoints"), "it has not started");
         record.attempt = 1;
         assert!(shown(record.clone(), None).contains(&line), "{}", shown(record, None));
+        record.log_paths.clear();
+        let text = shown(record, None);
+        assert!(
+            text.contains(&format!("\n{line}")),
+            "below an empty line, also without output: {text}"
+        );
     }
 
     #[test]
@@ -454,6 +474,7 @@ mod tests {
         let queued = testkit::job_record(testkit::job_spec("t-9", 2), JobPhase::Queued);
         let view = JobView::new(queued, &Summaries::new(), at(600));
         let text = describe(&view, None, &[], None, at(600));
-        assert_eq!(text, "t-9 is queued\nwaited 10:00\nrequests 2 GPUs\nno prediction yet");
+        let expected = "t-9 is queued\nwaited 10:00\nrequests 2 GPUs\nno prediction yet\n";
+        assert_eq!(text, format!("{expected}{NO_REASON}"));
     }
 }
