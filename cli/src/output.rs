@@ -173,9 +173,14 @@ impl Table {
 
     /// Shortens the cells of one column so that lines fit `width` columns; the column keeps at least
     /// eight.
-    pub fn fit(mut self, column: usize, width: usize) -> Self {
+    pub fn fit(self, column: usize, width: usize) -> Self {
+        self.fit_above(column, width, 8)
+    }
+
+    /// As [`Self::fit`], and the column keeps at least `least`.
+    pub fn fit_above(mut self, column: usize, width: usize, least: usize) -> Self {
         let widths = self.widths();
-        let limit = widths[column].saturating_sub(self.width().saturating_sub(width)).max(8);
+        let limit = widths[column].saturating_sub(self.width().saturating_sub(width)).max(least);
         for row in &mut self.rows {
             row[column] = shorten(&row[column], limit);
         }

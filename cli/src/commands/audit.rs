@@ -22,7 +22,8 @@ use crate::output::{Align, Table, note, print, print_json, terminal_width};
 #[derive(Args)]
 #[command(
     after_help = "no key: the person was connected without a key and only declared its name.\n\
-        not proven: the NATS server has not proven the identity.\n\n\
+        not proven: the NATS server has not proven the identity.\n\
+        --json has every text in full.\n\n\
         Examples:\n  wattle audit\n  wattle audit --since 7d --json"
 )]
 pub(crate) struct Audit {
@@ -35,6 +36,9 @@ pub(crate) struct Audit {
     #[arg(long)]
     json: bool,
 }
+
+/// Least columns of an order: a command and most of a job's id.
+const ORDER_MIN: usize = 24;
 
 /// Text without control characters: it may come from a stranger's request.
 fn plain(text: &str) -> String {
@@ -82,6 +86,11 @@ fn table(records: &[OrderRecord]) -> Table {
     table
 }
 
+/// The table within a width: the order is shortened first, and then the reason of a refusal.
+fn shown(records: &[OrderRecord], width: usize) -> Table {
+    table(records).fit_above(2, width, ORDER_MIN).fit(3, width)
+}
+
 /// Runs the command.
 pub(crate) fn run(command: &Audit) -> anyhow::Result<()> {
     block_on(async {
@@ -111,13 +120,39 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<()> {
         if records.is_empty() {
             return Ok(());
         }
-        table(&records).fit(2, terminal_width()).print()
+        shown(&records, terminal_width()).print()
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use wattle_common::messages::Order;
+
     use super::*;
+
+    #[test]
+    fn a_long_refusal_leaves_room_for_the_orders() {
+        let record = |job: &str, refused: Option<&str>| OrderRecord {
+            at_us: Timestamp::from_s(1_795_753_177),
+            requester: Requester { rank: Rank::Local, user: UserId::of_local("ada") },
+            proven: false,
+            order: Order::Submit { job: wattle_testkit::job(job) },
+            refused: refused.map(str::to_owned),
+        };
+        let refusal = "requests 9 GPUs; the cluster of 8 cannot provide them";
+        let records = [record("train", None), record("wattle-simjob-6613aa6747568", Some(refusal))];
+        expect_test::expect![[r#"
+            TIME             PERSON       ORDER                     OUTCOME
+            11-27 04:19:37Z  ada, no key  submit train              accepted
+            11-27 04:19:37Z  ada, no key  submit wattle-simjob-66…  refused: requests 9 GPU…
+        "#]]
+        .assert_eq(&shown(&records, 80).render(false));
+        let whole = shown(&records, 200).render(false);
+        assert!(
+            whole.contains(refusal) && whole.contains("wattle-simjob-6613aa6747568"),
+            "{whole}"
+        );
+    }
 
     #[test]
     fn a_person_is_shown_with_its_rank_and_whether_it_is_proven() {

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use clap::Args;
+use wattle_common::job::JobPhase;
 use wattle_common::messages::{JobCounts, JobRecord};
 use wattle_common::total::Total;
 use wattle_common::{Energy, NodeId, Power, Timestamp};
@@ -239,6 +240,18 @@ fn unsaved_stops(views: &[JobView]) -> Vec<String> {
     lines
 }
 
+/// That ended jobs are not listed, with the number of the failed ones.
+fn hidden_ended(ended: &JobCounts) -> Option<String> {
+    let (jobs, are) = match ended.values().sum::<u64>() {
+        0 => return None,
+        1 => ("1 ended job".to_owned(), "is"),
+        jobs => (format!("{jobs} ended jobs"), "are"),
+    };
+    let failed = ended.get(&JobPhase::Failed).copied().unwrap_or(0);
+    let failed = if failed > 0 { format!(" ({failed} failed)") } else { String::new() };
+    Some(format!("{jobs}{failed} {are} hidden; --all shows them"))
+}
+
 /// The owner, with a `?` if no key has proven its identity.
 fn user(record: &JobRecord) -> String {
     let mark = if record.user_proven { "" } else { "?" };
@@ -261,13 +274,14 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
         if command.json {
             return print_json(&views);
         }
-        let ended: u64 = counts.iter().filter(|(phase, _)| phase.is_final()).map(|(_, n)| n).sum();
+        let ended = counts.iter().filter(|(phase, _)| phase.is_final());
+        let ended: JobCounts = ended.map(|(phase, jobs)| (*phase, *jobs)).collect();
         if views.is_empty() && filter.is_given() {
             let ended = if shows_ended { "" } else { "; --all includes ended ones" };
             note(&format!("no job of cluster {} matches{ended}", bus.cluster()));
             return Ok(());
         }
-        if views.is_empty() && ended == 0 {
+        if views.is_empty() && ended.values().all(|jobs| *jobs == 0) {
             note(&format!("cluster {} has no jobs; --cluster selects another", bus.cluster()));
             return Ok(());
         }
@@ -296,9 +310,8 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
             let shown = views.len();
             note(&format!("{shown} jobs are listed, {hidden} more are not; --limit all lists all"));
         }
-        if !shows_ended && ended > 0 {
-            let hidden = if ended == 1 { "job is" } else { "jobs are" };
-            note(&format!("{ended} ended {hidden} hidden; --all shows them"));
+        if !shows_ended {
+            hidden_ended(&ended).iter().for_each(|line| note(line));
         }
         Ok(())
     })
@@ -320,7 +333,6 @@ fn views(records: Vec<JobRecord>, summaries: &Summaries, now: Timestamp) -> Vec<
 #[cfg(test)]
 pub(crate) mod tests {
     use expect_test::expect;
-    use wattle_common::job::JobPhase;
     use wattle_common::messages::{JobSummary, NodeSummary};
     use wattle_testkit as testkit;
 
@@ -417,6 +429,16 @@ pub(crate) mod tests {
         let many = of(&[1; 10]);
         assert_eq!(many.len(), UNSAVED_MAX + 1);
         assert_eq!(many.last().unwrap(), "2 more jobs were stopped without a checkpoint");
+    }
+
+    #[test]
+    fn ended_jobs_that_are_not_listed_are_counted_with_the_failed_ones() {
+        let of = |jobs: &[(JobPhase, u64)]| hidden_ended(&jobs.iter().copied().collect());
+        assert_eq!(of(&[(JobPhase::Failed, 0)]), None);
+        let one = of(&[(JobPhase::Finished, 1)]);
+        assert_eq!(one.as_deref(), Some("1 ended job is hidden; --all shows them"));
+        let some = of(&[(JobPhase::Finished, 3), (JobPhase::Failed, 2)]);
+        assert_eq!(some.as_deref(), Some("5 ended jobs (2 failed) are hidden; --all shows them"));
     }
 
     #[test]
