@@ -21,7 +21,7 @@ use crate::output::{usage, usage_chain};
 const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
 /// The cluster name of `wattle up`.
 pub(crate) const DEFAULT_CLUSTER: &str = "local";
-/// Time limit for a TCP connection that only shows whether a process listens, and for a refusal of the server.
+/// Time limit for a TCP connection that only shows whether a process listens.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// Time limit for connecting to the bus.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -205,16 +205,17 @@ impl Connection {
         };
         // The options have the values of the environment.
         let config = BusConfig { credentials_file, ca_file, exact: true, ..BusConfig::at(&url) };
+        let has_key = config.credentials_file.is_some();
         let remedy = "start one with `wattle up`, or name it with --nats";
         if url == DEFAULT_URL && self.nats.is_none() && !accepts(&url).await {
             return Err(anyhow::anyhow!("no NATS server answers at {url}; {remedy}"));
         }
         match Bus::connect_within(&config, cluster, "wattle", PATIENCE).await {
             Ok(bus) => Ok(bus),
-            Err(BusError::Disconnected { url }) if accepts(&url).await => Err(anyhow::anyhow!(
-                "the server at {url} does not answer; if it requires TLS and a key, name the files with \
-                 --ca and --credentials"
-            )),
+            Err(BusError::Disconnected { url }) if accepts(&url).await => {
+                let remedy = silent_remedy(has_key);
+                Err(anyhow::anyhow!("the server at {url} does not answer within 5 s; {remedy}"))
+            }
             Err(BusError::Disconnected { url }) => {
                 Err(anyhow::anyhow!("no NATS server answers at {url}; {remedy}"))
             }
@@ -228,6 +229,15 @@ impl Connection {
             Err(error @ BusError::Unauthorized { .. }) => Err(error.into()),
             Err(error) => Err(error).context(format!("no connection; {remedy}")),
         }
+    }
+}
+
+/// What to do about a server that accepts a connection and does not answer.
+fn silent_remedy(has_key: bool) -> &'static str {
+    if has_key {
+        "its machine may be overloaded: repeat the command"
+    } else {
+        "if it requires TLS and a key, name the files with --ca and --credentials"
     }
 }
 
@@ -256,11 +266,10 @@ pub(crate) async fn require_cluster(bus: &Bus) -> anyhow::Result<()> {
     )))
 }
 
-/// Whether the server permits requests with this key in this cluster: its refusal comes at once, whether or not
-/// the placer answers.
+/// Whether the server permits requests with this key in this cluster. It refuses a request before it delivers one,
+/// so the first of a refusal and an answer decides; without either the command itself has the error.
 async fn is_permitted(bus: &Bus) -> bool {
-    let proven = tokio::time::timeout(ANSWERS_WITHIN, bus.has_proven_requester());
-    !matches!(proven.await, Ok(Ok(false)))
+    bus.has_proven_requester().await.unwrap_or(true)
 }
 
 /// Whether a process listens at an address `nats://HOST:PORT`.

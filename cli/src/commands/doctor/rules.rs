@@ -96,12 +96,14 @@ impl Rules<'_> {
         let server = match server {
             Ok(server) => server,
             Err(error) => {
-                self.problem(
-                    "server",
-                    error.clone(),
+                // An error of the key names its own remedy.
+                let remedy = if error.contains("refuses the connection") {
+                    "the server runs and requires a key that it knows (`wattle keys`, docs/security.md)"
+                } else {
                     "check that nats-server runs and that no firewall is between; \
-                     name the address with --nats or WATTLE_NATS_URL",
-                );
+                     name the address with --nats or WATTLE_NATS_URL"
+                };
+                self.problem("server", error.clone(), remedy);
                 self.checked.push("NATS server: cannot be used".to_owned());
                 return;
             }

@@ -208,6 +208,18 @@ fn the_first_line_names_a_cause_of_the_server() {
 }
 
 #[test]
+fn a_refused_key_has_a_remedy_of_its_own() {
+    let remedy = |of: &str| {
+        let mut facts = fine();
+        SERVER.iter().find(|(name, _)| *name == of).unwrap().1(&mut facts);
+        check(&facts).to_string()
+    };
+    let refused = remedy("key revoked");
+    assert!(refused.contains("wattle keys") && !refused.contains("firewall"), "{refused}");
+    assert!(remedy("server stopped").contains("firewall"));
+}
+
+#[test]
 fn the_first_line_names_the_service_that_is_away() {
     expect![[r#"
         placer stopped: 1 problem: no placer is active: no job starts
