@@ -167,11 +167,7 @@ fn price(status: &BudgetStatus) -> String {
     if status.price <= 0.0 {
         return "0: spending is below the budget".to_owned();
     }
-    let own = status.policy_price;
-    format!(
-        "{} of 1 (1: all jobs at their lowest energy); {own:.2e} in the policy's unit",
-        tidy(status.price)
-    )
+    format!("{} of 1 (1: all jobs at their lowest energy)", tidy(status.price))
 }
 
 /// Formats the state of the energy aim.

@@ -101,7 +101,7 @@ fn budget(model: &Model, view: &View) -> Vec<(Level, String)> {
     let mut lines = Vec::new();
     let limit = model.budget.as_ref().and_then(|record| record.budget.power_mw);
     let (most, of) = match limit {
-        Some(limit) => (Some(limit), "power limit"),
+        Some(limit) => (Some(limit), "that the limit allows"),
         None => (view.power_max(), "allowed by caps"),
     };
     let missing = view.power_missing();
@@ -419,7 +419,7 @@ mod tests {
         let head: Vec<&str> = text.lines().take(3).collect();
         expect![[r#"
             FAULT: the power limit is exceeded: 272 W of 200 W (and 1 more); 2 running, 1 q…
-            power   [########################] 272 W of 200 W power limit (136 %)
+            power   [########################] 272 W of 200 W that the limit allows (136 %)
             energy  [########----------------] 41.667 of 120 kWh, 22.8 h left; price 0.25"#]]
         .assert_eq(&head.join("\n"));
     }
