@@ -86,20 +86,21 @@ export function bars({ label, bars: all, format, labels }) {
 
 /**
  * A bar of a share of a limit, which may exceed it: the filled part, and a mark. The text beside it has
- * the figures.
+ * the figures. Without a known share it is an empty frame.
  */
 export function gauge({ share, mark, level = "", parts }) {
-  const whole = Math.max(1, share ?? 0, mark ?? 0);
+  const isKnown = share !== undefined && share !== null;
+  const whole = Math.max(1, ...[share, mark].filter((value) => value > 0));
   const width = (value) => Math.max(0, Math.min(100, (100 * value) / whole));
   let at = 0;
-  const filled = (parts ?? [{ class: "", share: share ?? 0 }]).map((part) => {
+  const filled = (parts ?? [{ class: "", share }]).filter((part) => isKnown && part.share > 0).map((part) => {
     const rect = h("rect", { class: `fill ${part.class} ${level}`, x: `${at}%`, width: `${width(part.share)}%`, height: "100%" });
     at += width(part.share);
     return rect;
   });
   const limit = whole > 1 && h("rect", { class: "limit", x: `${width(1)}%`, width: 2, height: "100%" });
   const marked = mark !== undefined && h("rect", { class: "mark", x: `${Math.min(99.4, width(mark))}%`, width: 2, height: "100%" });
-  return h("svg", { class: "gauge", "aria-hidden": "true" }, filled, limit, marked);
+  return h("svg", { class: isKnown ? "gauge" : "gauge unread", "aria-hidden": "true" }, filled, limit, marked);
 }
 
 /** A legend: `[class, text]`. */

@@ -6,6 +6,11 @@ function known(value) {
   return value !== undefined && value !== null && Number.isFinite(value);
 }
 
+/** The share of a value in another one; undefined unless both are known. */
+export function ratio(value, whole) {
+  return known(value) && whole > 0 ? value / whole : undefined;
+}
+
 /** A number with three significant digits, without an exponent. */
 export function number(value) {
   if (!known(value)) return NONE;
@@ -75,7 +80,7 @@ export function day(number, short = false) {
 }
 
 export function count(value, singular, plural = `${singular}s`) {
-  return `${value ?? 0} ${value === 1 ? singular : plural}`;
+  return `${known(value) ? value : NONE} ${value === 1 ? singular : plural}`;
 }
 
 /** A sum: `at least 680 W` where a part of it has no reading, `not known` where none has one. */

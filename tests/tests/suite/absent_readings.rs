@@ -5,7 +5,7 @@
 use crate::tidy::{files, shown};
 
 /// Optional readings, as fields of readings, summaries, reports and records.
-const READINGS: [&str; 15] = [
+const READINGS: [&str; 19] = [
     "power_mw_mean",
     "power_mw",
     "energy_mj_total",
@@ -21,11 +21,24 @@ const READINGS: [&str; 15] = [
     "cap_mw_min",
     "cap_mw_max",
     "clock_mhz_supported_max",
+    "power_mw_expected",
+    "power_mw_baseline",
+    "power_mw_budget_mean",
+    "intensity_mg_per_kwh",
 ];
 
 /// Crates that read, state or plan with readings.
-const CRATES: [&str; 8] =
-    ["cli/", "common/", "gpu/", "placer/", "power-agent/", "profiler/", "view/", "web/"];
+const CRATES: [&str; 9] = [
+    "cli/",
+    "common/",
+    "gpu/",
+    "placer/",
+    "power-agent/",
+    "profiler/",
+    "runtime/",
+    "view/",
+    "web/",
+];
 
 /// Statements that may: the file, a part of the statement, and why no reading is invented.
 const ALLOWED: [(&str, &str, &str); 2] = [
@@ -91,6 +104,20 @@ fn no_absent_reading_becomes_a_number() {
     }
     assert!(read > 50, "the fields are found: {read}");
     assert!(found.is_empty(), "an absent reading becomes a number:\n{}", found.join("\n"));
+}
+
+/// The page draws what is absent as absent: none of its scripts has a number in its place.
+#[test]
+fn no_script_of_the_page_has_a_number_for_an_absent_value() {
+    let numbers = ["?? 0", "|| 0", "??0", "||0"];
+    let mut read = 0;
+    for path in files(".js").into_iter().filter(|path| shown(path).starts_with("web/assets/")) {
+        read += 1;
+        let text = std::fs::read_to_string(&path).unwrap();
+        let found = text.lines().find(|line| numbers.iter().any(|number| line.contains(number)));
+        assert_eq!(found, None, "{}", shown(&path));
+    }
+    assert!(read > 5, "{read} scripts");
 }
 
 #[test]

@@ -19,17 +19,22 @@ function burnDown(page, ctx) {
   const [from, until, now] = [window.from_s, window.until_s, Math.min(Math.max(ctx.now(), window.from_s), window.until_s)];
   const spent = Object.entries(window.burned).map(([at, wh]) => [Number(at), wh]).filter(([at]) => at >= from && at <= now).sort((a, b) => a[0] - b[0]);
   const left = [[from, budget], ...spent.map(([at, wh]) => [at, budget - wh]), [now, budget - window.energy_wh]];
-  const draw = power.expected_w || power.now_w || 0;
-  const end = budget - window.energy_wh - (draw * (until - now)) / 3600;
-  const zero = draw > 0 ? now + ((budget - window.energy_wh) * 3600) / draw : until;
-  const forecast = [[now, budget - window.energy_wh], end >= 0 ? [until, end] : [zero, 0]];
-  const words = end >= 0 ? `${f.energy(end)} are left at its end` : `it is used up in ${f.span(zero - now)}`;
+  const rest = budget - window.energy_wh;
+  const draw = power.expected_w || power.now_w;
+  const series = [{ class: "even", points: [[from, budget], [until, 0]] }, { class: "gpus", points: left, area: true }];
+  const entries = [["gpus", `measured until ${f.time(now, ctx.now())}`], ["even", "even spending"]];
+  let words = "The expected power is not known, so there is no forecast.";
+  if (draw) {
+    const end = rest - (draw * (until - now)) / 3600;
+    const zero = now + (rest * 3600) / draw;
+    words = `At ${f.power(draw)} ${end >= 0 ? `${f.energy(end)} are left at its end` : `it is used up in ${f.span(zero - now)}`}.`;
+    series.push({ class: "forecast", points: [[now, rest], end >= 0 ? [until, end] : [zero, 0]] });
+    entries.splice(1, 0, ["forecast", `forecast at ${f.power(draw)}`]);
+  }
   return card("Remaining energy", curve({
-    label: `${f.energy(budget - window.energy_wh)} of ${f.energy(budget)} are left; at ${f.power(draw)} ${words}`,
-    series: [{ class: "even", points: [[from, budget], [until, 0]] }, { class: "gpus", points: left, area: true }, { class: "forecast", points: forecast }],
+    label: `${f.energy(rest)} of ${f.energy(budget)} are left. ${words}`, series,
     from, until, format: f.energy, now, labels: [f.time(from, ctx.now()), f.time(until, ctx.now())],
-  }), legend([["gpus", `measured until ${f.time(now, ctx.now())}`], ["forecast", `forecast at ${f.power(draw)}`], ["even", "even spending"]]),
-  h("p", null, `At ${f.power(draw)} ${words}.`));
+  }), legend(entries), h("p", null, words));
 }
 
 function limitCards(page, ctx) {
@@ -43,12 +48,12 @@ function limitCards(page, ctx) {
   }
   if (window && limits.carbon_g !== undefined) {
     cards.push(card("Carbon of the window", figure(f.carbon(window.carbon_g), h("span", { class: "of" }, ` of ${f.carbon(limits.carbon_g)}`)),
-      gauge({ share: (window.carbon_g ?? 0) / limits.carbon_g, mark: course?.passed }),
+      gauge({ share: f.ratio(window.carbon_g, limits.carbon_g), mark: course?.passed }),
       h("p", { class: "muted" }, page.intensity_g_per_kwh === undefined ? "intensity not known" : `now ${page.intensity_g_per_kwh} g/kWh (${page.series})`)));
   }
   if (limits?.power_w !== undefined) {
     cards.push(card("Power limit", figure(f.stated(f.power(power.now_w), power.now_w, power.is_partial), h("span", { class: "of" }, ` of ${f.power(limits.power_w)}`)),
-      gauge({ share: (power.now_w ?? 0) / limits.power_w, level: power.now_w > limits.power_w ? "over" : "" }),
+      gauge({ share: f.ratio(power.now_w, limits.power_w), level: power.now_w > limits.power_w ? "over" : "" }),
       h("p", { class: "muted" }, `expected ${f.power(power.expected_w)}`)));
   }
   return cards;

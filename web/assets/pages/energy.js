@@ -53,14 +53,14 @@ export function draw(page, ctx) {
   const { sums } = page;
   const hasCarbon = sums.carbon_g !== undefined;
   const currency = sums.cost === undefined ? undefined : page.currency;
-  const share = (wh) => (sums.total_wh ? (wh ?? 0) / sums.total_wh : 0);
+  const share = (wh) => f.ratio(wh, sums.total_wh);
   return [
     heading("Energy", h("p", { class: "verdict-line" }, page.ledger_read ? `${total(sums)} ${page.period === "day" ? "today" : `in ${page.period === "week" ? 7 : 30} days`}${hasCarbon ? `, ${f.carbon(sums.carbon_g)} CO₂` : ""}${currency ? `, ${f.money(sums.cost, currency)}` : ""}` : "The ledger is being read.")),
     h("div", { class: "tools" }, h("nav", { class: "choice", "aria-label": "Period" }, PERIODS.map(([kind, text]) =>
       h("a", { href: ctx.address({ period: kind === "day" ? "" : kind }), "aria-current": page.period === kind && "true" }, text)))),
     h("div", { class: "cards two" },
       card("By use", figure(total(sums)),
-        gauge({ share: 1, parts: USES.map(([kind, , key]) => ({ class: kind, share: share(sums[key]) })) }),
+        gauge({ share: sums.total_wh && 1, parts: USES.map(([kind, , key]) => ({ class: kind, share: share(sums[key]) })) }),
         legend(USES.map(([kind, text, key, isPartial]) => [kind, `${text} ${f.stated(f.energy(sums[key]), sums[key], sums[isPartial])}${f.isKnown(sums[key]) ? ` (${f.percent(share(sums[key]))})` : ""}`])),
         page.missing ? h("p", null, state(page.missing, "warning")) : null,
         page.until_s ? h("p", { class: "muted" }, `Measured until ${f.time(page.until_s, ctx.now())}; days are in UTC.`) : null,
@@ -70,7 +70,7 @@ export function draw(page, ctx) {
         hasCarbon && page.series ? h("p", { class: "muted" }, `Carbon intensity now: ${page.series}.`, page.static_share > 0 ? ` In ${f.percent(page.static_share)} of the time no provider had a value, and the static one counts.` : "") : null,
         !hasCarbon ? h("p", { class: "muted" }, "No carbon intensity is set: ", h("code", null, "wattle budget set --carbon FILE"), " sets one.") : null),
       card("By day", dayBars("Energy of each of the last 30 days by use", page.days,
-        (one) => USES.map(([kind, , key]) => ({ class: kind, value: one[key] ?? 0 })), total), legend(USES.map(([kind, text]) => [kind, text])))),
+        (one) => USES.filter(([, , key]) => f.isKnown(one[key])).map(([kind, , key]) => ({ class: kind, value: one[key] })), total), legend(USES.map(([kind, text]) => [kind, text])))),
     causes(page.causes),
     h("div", { class: "cards two" }, owners("User", "(not known)", page.users, hasCarbon, currency), owners("Project", "(none)", page.projects, hasCarbon, currency)),
   ];

@@ -119,7 +119,7 @@ export function draw(page, ctx) {
     cancel(page, ctx),
     h("div", { class: "cards three" },
       card("Progress", figure(f.percent(row.done), page.steps_total !== undefined ? h("span", { class: "of" }, ` of ${page.steps_total} steps`) : null),
-        gauge({ share: row.done ?? 0 }),
+        gauge({ share: row.done }),
         facts([["Speed", page.rate === undefined ? null : `${f.number(page.rate)} steps/s`], ["Epochs", page.epoch], [row.group === 2 ? "Ended" : "End", end(row, ctx)], ["Deadline", row.deadline_s ? f.time(row.deadline_s, ctx.now()) : null]])),
       card("Energy", figure(jobEnergy(row)),
         facts([["Not measured", row.energy_missing], ["Power", f.power(row.w)], ["CO₂ at the intensity now", f.carbon(carbon)],

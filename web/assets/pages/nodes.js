@@ -15,7 +15,7 @@ const COLUMNS = [
   { title: "GPU", head: true, cell: (gpu) => gpu.key },
   { title: "Type", class: "wide", cell: (gpu) => gpu.type },
   { title: "State", cell: (gpu) => gpuState(gpu.state) },
-  { title: "Power of cap", class: "power", cell: (gpu) => h("span", { class: "progress" }, gauge({ share: gpu.cap_w ? (gpu.w ?? 0) / gpu.cap_w : 0 }), h("span", null, `${f.watts(gpu.w)} / ${f.watts(gpu.cap_w)} W`)) },
+  { title: "Power of cap", class: "power", cell: (gpu) => h("span", { class: "progress" }, gauge({ share: f.ratio(gpu.w, gpu.cap_w) }), h("span", null, `${f.watts(gpu.w)} / ${f.watts(gpu.cap_w)} W`)) },
   { title: "Clock MHz", class: "number wide", cell: (gpu) => (gpu.clock_mhz ?? "–") + (gpu.clock_max_mhz ? ` (at most ${gpu.clock_max_mhz})` : "") },
   { title: "Busy", class: "number", cell: (gpu) => (gpu.busy === undefined ? "–" : `${gpu.busy} %`) },
   { title: "Memory GiB", class: "number medium", cell: (gpu) => `${gpu.memory_gib ?? "–"} / ${gpu.memory_total_gib ?? "–"}` },

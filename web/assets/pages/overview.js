@@ -17,14 +17,14 @@ function unread({ unread: names, unread_count: count }) {
 function powerCard({ power }) {
   const limit = power.limit_w ?? power.caps_w;
   const of = power.limit_w !== undefined ? "power limit" : "sum of caps";
-  const share = (watts) => (limit ? (watts ?? 0) / limit : 0);
+  const share = (watts) => f.ratio(watts, limit);
   const stated = (text, watts) => f.stated(text, watts, power.is_partial);
   return card("Power", figure(stated(f.power(power.now_w), power.now_w), h("span", { class: "of" }, limit ? ` of ${f.power(limit)}` : "")),
     gauge({
       share: share(power.now_w), parts: [{ class: "gpus", share: share(power.gpus_w) }, { class: "hosts", share: share(power.hosts_w) }],
       level: share(power.now_w) > 1 ? "over" : "",
     }),
-    legend([["gpus", `GPUs ${stated(f.power(power.gpus_w), power.gpus_w)}`], ["hosts", `hosts ${f.power(power.hosts_w)}`]]),
+    legend([["gpus", `GPUs ${stated(f.power(power.gpus_w), power.gpus_w)}`], ...(power.hosts_w === undefined ? [] : [["hosts", `hosts ${f.power(power.hosts_w)}`]])]),
     h("p", { class: "muted" }, limit ? `${stated(f.percent(share(power.now_w)), power.now_w)} of the ${of}` : "the caps are not known"),
     power.missing ? h("p", null, state(power.missing, "warning")) : null,
     power.unread_count > 0 ? h("p", null, state(`no readings of ${unread(power)}`, "warning")) : null);
@@ -34,7 +34,7 @@ function jobsCard({ jobs, gpus }) {
   const away = [[gpus.asleep, "asleep"], [gpus.closed, "without new jobs"], [gpus.lost, "lost"], [gpus.silent, "silent"]].filter(([count]) => count > 0);
   const [first, ...others] = jobs.words.split(", ");
   return card("Jobs", figure(first, h("span", { class: "of" }, `, ${others.join(", ")}`)),
-    gauge({ share: gpus.total ? gpus.busy / gpus.total : 0 }),
+    gauge({ share: f.ratio(gpus.busy, gpus.total) }),
     h("p", { class: "muted" }, `${gpus.busy} of ${f.count(gpus.total, "GPU")} busy, ${gpus.idle} idle`,
       away.map(([count, text]) => `, ${count} ${text}`)),
     h("p", { class: "muted" }, `${jobs.finished} finished, ${jobs.failed} failed, ${jobs.cancelled} cancelled`));
@@ -44,7 +44,7 @@ function todayCard({ today, intensity_g_per_kwh: intensity, ledger_read: isRead 
   if (!isRead) return card("Today", h("p", { class: "muted" }, "The ledger is being read."));
   const { energy } = today;
   return card("Today (UTC)", figure(f.stated(f.energy(energy.total_wh), energy.total_wh, energy.is_partial), h("span", { class: "of" }, today.carbon_g === undefined ? null : `, ${f.carbon(today.carbon_g)} CO₂`, today.cost === undefined ? null : `, ${f.money(today.cost, today.currency)}`)),
-    gauge({ share: energy.total_wh ? (energy.jobs_wh ?? 0) / energy.total_wh : 0 }),
+    gauge({ share: f.ratio(energy.jobs_wh, energy.total_wh) }),
     h("p", { class: "muted" }, `for jobs: ${f.stated(f.energy(energy.jobs_wh), energy.jobs_wh, energy.jobs_partial)}`),
     today.missing.map((text) => h("p", null, state(text, "warning"))),
     h("p", { class: "muted" }, h("a", { href: "/saving" }, today.saved_share === undefined ? "no saving known yet"
@@ -86,13 +86,13 @@ function history(page, ctx) {
 }
 
 function tile(id, node, isDetailed) {
-  const share = node.cap ? (node.w ?? 0) / node.cap : 0;
+  const share = f.ratio(node.w, node.cap);
   const words = `${node.w === undefined || node.cap === undefined ? "" : ` of ${f.power(node.cap)}`}, ${node.s}, ${node.busy} of ${node.n} GPUs busy`;
   const cells = (node.g ?? []).map(([watts, cap, kind], index) => {
-    const height = cap ? Math.min(100, (100 * (watts ?? 0)) / cap) : 0;
+    const share = f.ratio(watts, cap);
     return h("svg", { class: `cell ${kind}`, "aria-hidden": "true" },
       h("title", null, `GPU ${index}: ${f.watts(watts)} W of ${f.watts(cap)} W, ${kind}`),
-      h("rect", { class: "fill", y: `${100 - height}%`, width: "100%", height: `${height}%` }),
+      share === undefined ? null : h("rect", { class: "fill", y: `${100 - Math.min(100, 100 * share)}%`, width: "100%", height: `${Math.min(100, 100 * share)}%` }),
       kind === "lost" || kind === "closed" ? h("path", { class: "cross", d: "M3 3L13 13M13 3L3 13" }) : null);
   });
   const power = node.w === undefined ? "no readings" : f.stated(f.power(node.w), node.w, node.is_partial);

@@ -19,9 +19,11 @@ function periodCard([key, text], page) {
   const one = page.periods[key];
   if (one.share === undefined) return card(text, figure("–"), h("p", { class: "muted" }, "No energy of a job is compared yet."));
   return card(text, figure(f.energy(one.saved_wh), h("span", { class: "of" }, ` saved, ${f.percent(one.share, 1)}`)),
-    gauge({ share: one.baseline_wh ? one.used_wh / one.baseline_wh : 0 }),
+    gauge({ share: f.ratio(one.used_wh, one.baseline_wh) }),
     h("p", { class: "muted" }, `${f.energy(one.used_wh)} used, ${f.energy(one.baseline_wh)} for the baseline`),
     h("p", { class: "muted" }, one.slowdown === undefined ? null : `jobs run ${f.percent(one.slowdown, 1)} longer`, [one.carbon_g === undefined ? null : `${f.carbon(one.carbon_g)} CO₂`, one.cost === undefined ? null : f.money(one.cost, page.currency)].filter(Boolean).map((text) => `, ${text} saved`)),
+    one.carbon_is_partial ? h("p", { class: "muted" }, "The carbon intensity of a part of the time is not known; that part is left out of CO₂.") : null,
+    one.cost_is_partial ? h("p", { class: "muted" }, "The electricity price of a part of the time is not known; that part is left out of the saved cost.") : null,
     h("p", { class: "muted" }, `compared: ${f.percent(one.coverage)} of the jobs' energy`));
 }
 

@@ -19,8 +19,8 @@ const POINTS_MAX: usize = 288;
 pub(super) struct Course {
     /// Spent share of the budget.
     spent: f64,
-    /// Expected share at the end of the window.
-    expected: f64,
+    /// Expected share at the end of the window; absent: the power or the carbon intensity is not known.
+    expected: Option<f64>,
     /// `energy` or `carbon`, whichever is closer to its limit.
     of: &'static str,
     /// Passed share of the window.
@@ -34,23 +34,27 @@ pub(super) struct Course {
 impl Course {
     /// Whether the expected spending exceeds the budget.
     pub(super) fn is_over(&self) -> bool {
-        self.expected > 1.0 + TOLERANCE
+        self.expected.is_some_and(|expected| expected > 1.0 + TOLERANCE)
     }
 
     /// `budget on course`, `budget 12 % over at its end`.
     pub(super) fn words(&self) -> String {
+        let of = self.of;
         if self.spent > 1.0 {
-            format!("{} budget exceeded by {:.0} %", self.of, 100.0 * (self.spent - 1.0))
-        } else if self.is_over() {
-            format!("{} budget {:.0} % over at its end", self.of, 100.0 * (self.expected - 1.0))
-        } else {
-            format!("{} budget on course", self.of)
+            return format!("{of} budget exceeded by {:.0} %", 100.0 * (self.spent - 1.0));
+        }
+        match self.expected {
+            None => format!("{:.0} % of the {of} budget spent, no forecast", 100.0 * self.spent),
+            Some(expected) if self.is_over() => {
+                format!("{of} budget {:.0} % over at its end", 100.0 * (expected - 1.0))
+            }
+            Some(_) => format!("{of} budget on course"),
         }
     }
 
     pub(super) fn shown(&self) -> Value {
         json!({
-            "spent": rounded(self.spent, 3), "expected": rounded(self.expected, 3), "of": self.of,
+            "spent": rounded(self.spent, 3), "expected": self.expected.map(|expected| rounded(expected, 3)), "of": self.of,
             "passed": rounded(self.passed, 3), "until_s": seconds(self.until),
             "words": self.words(), "over": self.is_over(), "missing": self.missing,
         })
@@ -70,17 +74,20 @@ pub(super) fn course(model: &Model, now: Now) -> Option<Course> {
     let (from, until) = (status.window_from_us, status.window_until_us);
     let left = until.since(now.at);
     let window = until.since(from).as_secs_f64().max(1.0);
-    let more = expected_power(model).unwrap_or_default().over(left);
+    let more = expected_power(model).map(|power| power.over(left));
     let energy = budget.energy_mj.map(|limit| {
-        let expected = status.energy_mj + more;
-        ("energy", status.energy_mj.ratio(limit), expected.ratio(limit))
+        let expected = more.map(|more| (status.energy_mj + more).ratio(limit));
+        ("energy", status.energy_mj.ratio(limit), expected)
     });
     let carbon = budget.carbon_ug.zip(status.carbon_ug).map(|(limit, spent)| {
-        let more = status.intensity_mg_per_kwh.map(|i| more.carbon(i)).unwrap_or_default();
-        ("carbon", spent.as_g() / limit.as_g(), (spent + more).as_g() / limit.as_g())
+        let more = more.zip(status.intensity_mg_per_kwh).map(|(more, mean)| more.carbon(mean));
+        let expected = more.map(|more| (spent + more).as_g() / limit.as_g());
+        ("carbon", spent.as_g() / limit.as_g(), expected)
     });
     let both = [energy, carbon].into_iter().flatten();
-    let (of, spent, expected) = both.max_by(|a, b| a.2.total_cmp(&b.2))?;
+    // Without a forecast the spent share decides which of both is closer to its limit.
+    let share = |(_, spent, expected): &(&str, f64, Option<f64>)| expected.unwrap_or(*spent);
+    let (of, spent, expected) = both.max_by(|a, b| share(a).total_cmp(&share(b)))?;
     let passed = now.at.since(from).as_secs_f64() / window;
     let missing = model.tally.missing_gpus(day_of(from));
     Some(Course { spent, expected, of, passed: passed.min(1.0), until, missing })
@@ -177,8 +184,8 @@ pub(super) fn intensity(model: &Model, at: Timestamp) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use wattle_common::Budget;
     use wattle_common::messages::{AimStatus, BudgetRecord, BudgetStatus};
+    use wattle_common::{Budget, Carbon};
 
     use super::*;
     use crate::model::tests::{budget_status, example, now};
@@ -199,11 +206,25 @@ mod tests {
         model.status = Some(status.clone());
         let course = course(&model, now(100)).unwrap();
         assert_eq!((course.words().as_str(), course.is_over()), ("energy budget on course", false));
-        assert!((course.expected - 0.8).abs() < 1e-9 && (course.passed - 0.5).abs() < 1e-9);
+        let expected = course.expected.unwrap();
+        assert!((expected - 0.8).abs() < 1e-9 && (course.passed - 0.5).abs() < 1e-9);
         status.power_mw_expected = Power::from_w(8);
         model.status = Some(status);
         let course = super::course(&model, now(100)).unwrap();
         assert_eq!(course.words(), "energy budget 20 % over at its end");
+        // Neither the placer nor a reading states a power, and the intensity is not known.
+        let status = model.status.as_mut().unwrap();
+        status.power_mw_expected = Power::ZERO;
+        status.carbon_ug = Some(Carbon::from_ug(1_000_000));
+        model.summaries.clear();
+        let unknown = super::course(&model, now(100)).unwrap();
+        assert_eq!(unknown.words(), "40 % of the energy budget spent, no forecast");
+        assert_eq!((unknown.is_over(), &unknown.shown()["expected"]), (false, &Value::Null));
+        let carbon_ug = Some(Carbon::from_ug(2_000_000));
+        model.budget.as_mut().unwrap().budget = Budget { carbon_ug, ..Budget::default() };
+        model.status.as_mut().unwrap().power_mw_expected = Power::from_w(8);
+        let unknown = super::course(&model, now(100)).unwrap();
+        assert_eq!(unknown.words(), "50 % of the carbon budget spent, no forecast");
     }
 
     #[test]

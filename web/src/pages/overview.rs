@@ -190,7 +190,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "is_partial": !drawn.is_complete,
             "missing": drawn.gpus.missing("GPU"),
             "gpus_w": drawn.gpus.known().map(watts),
-            "hosts_w": power.map(|_| watts(drawn.hosts)),
+            "hosts_w": power.filter(|_| drawn.hosts > Power::ZERO).map(|_| watts(drawn.hosts)),
             "limit_w": limit.map(watts),
             "caps_w": caps.map(watts),
             "unread": unread.iter().take(UNREAD_SHOWN_MAX).map(|id| id.as_str()).collect::<Vec<_>>(),

@@ -24,6 +24,8 @@ fn shown(sums: &Sums) -> Value {
         "slowdown": compared.slowdown().map(|share| rounded(share, 4)),
         "carbon_g": sums.all.carbon.map(|_| significant(sums.carbon_saved_ug / 1e6)),
         "cost": sums.all.cost.map(|_| significant(sums.cost_saved)),
+        "carbon_is_partial": sums.all.carbon.is_some() && sums.carbon_is_partial,
+        "cost_is_partial": sums.all.cost.is_some() && sums.cost_is_partial,
     })
 }
 
