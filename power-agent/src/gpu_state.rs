@@ -321,9 +321,18 @@ impl GpuState {
     /// The highest cap that the GPU may have: the known one, the last known one, or the highest that it
     /// supports, and the one that is being set. A GPU that was never read counts with `unread`.
     pub(crate) fn cap_at_most(&self, unread: Power) -> Power {
-        let highest = self.facts.cap_range.map(|(_, highest)| highest);
-        let known = self.cap.or(self.cap_last).or(highest).or(self.facts.cap_default);
+        let known = self.cap_known();
         known.unwrap_or(unread).max(self.cap_pending.unwrap_or_default())
+    }
+
+    fn cap_known(&self) -> Option<Power> {
+        let highest = self.facts.cap_range.map(|(_, highest)| highest);
+        self.cap.or(self.cap_last).or(highest).or(self.facts.cap_default)
+    }
+
+    /// Whether the GPU answers and states no cap at all: nothing bounds its power.
+    pub(crate) fn is_unbounded(&self) -> bool {
+        self.healthy && self.cap_known().is_none()
     }
 
     /// Its cap for the node's limit.

@@ -81,6 +81,8 @@ pub struct PowerMachine {
     sleep_result: Option<SleepResult>,
     /// The lowest possible sum of the caps, while it exceeds the node's limit.
     limit_missed: Option<Power>,
+    /// A GPU that answers and states no cap, while the node has a limit.
+    limit_unbounded: Option<GpuIndex>,
 }
 
 impl PowerMachine {
@@ -109,6 +111,7 @@ impl PowerMachine {
             stores_caps: true,
             sleep_result: None,
             limit_missed: None,
+            limit_unbounded: None,
         }
     }
 

@@ -34,6 +34,13 @@ pub enum Note {
         /// The generation of the lease.
         generation: u64,
     },
+    /// The node has a limit, and a GPU that answers states no cap.
+    NodeLimitUnbounded {
+        /// The limit.
+        limit: Power,
+        /// The first such GPU.
+        gpu: GpuIndex,
+    },
     /// The lowest possible caps exceed the node's limit.
     NodeLimitMissed {
         /// The limit.
@@ -157,6 +164,11 @@ impl fmt::Display for Note {
                 f,
                 "node_limit_w is exceeded: it is {limit}, and the lowest caps that can be set add up to \
                  {lowest}: correct node_limit_w, or find the GPU that refuses its cap"
+            ),
+            Self::NodeLimitUnbounded { limit, gpu } => write!(
+                f,
+                "node_limit_w is {limit}, and nothing bounds the power of GPU {gpu}, which states no cap: the limit \
+                 holds for the other GPUs only"
             ),
             Self::NotApplied { gpu, error } => write!(f, "GPU {gpu}: not set: {error}"),
             Self::NoCap { gpu } => write!(

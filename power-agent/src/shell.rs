@@ -167,7 +167,9 @@ fn log(note: &Note) {
         | Note::ConditionBegan { gpu, .. }
         | Note::ClockAboveLock { gpu, .. }
         | Note::UnknownGpu { gpu } => tracing::warn!(gpu, "{note}"),
-        Note::Refused(OrderRefused::OutOfBounds(_)) | Note::NodeLimitMissed { .. } => {
+        Note::Refused(OrderRefused::OutOfBounds(_))
+        | Note::NodeLimitMissed { .. }
+        | Note::NodeLimitUnbounded { .. } => {
             tracing::error!("{note}");
         }
         Note::Expired { generation, .. } | Note::LeaseEnded { generation } => {

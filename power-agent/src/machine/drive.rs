@@ -91,6 +91,13 @@ impl PowerMachine {
             out.push(Action::Log(Note::NodeLimitMissed { limit, lowest }));
         }
         self.limit_missed = missed;
+        let unbounded = self.gpus.iter().find(|(_, gpu)| gpu.is_unbounded()).map(|(gpu, _)| *gpu);
+        if let Some(gpu) = unbounded
+            && self.limit_unbounded.is_none()
+        {
+            out.push(Action::Log(Note::NodeLimitUnbounded { limit, gpu }));
+        }
+        self.limit_unbounded = unbounded;
     }
 
     fn ramp(&self) -> Ramp {

@@ -22,6 +22,8 @@ struct Node {
     now: Timestamp,
     facts: GpuFacts,
     no_meter: bool,
+    /// Whether it states no cap.
+    no_cap: bool,
     /// Whether its driver sets caps and locks clocks.
     sets: (bool, bool),
     caps: [Power; 2],
@@ -49,6 +51,7 @@ impl Node {
             now: Timestamp::from_s(1_000),
             facts: facts(0),
             no_meter: false,
+            no_cap: false,
             sets: (true, true),
             caps: [w(300); 2],
             tried: Vec::new(),
@@ -106,7 +109,7 @@ impl Node {
     fn read(&self, gpu: u32) -> GpuStatus {
         GpuStatus {
             facts: if gpu == 0 { self.facts.clone() } else { facts(gpu) },
-            cap: Some(self.caps[gpu as usize]),
+            cap: (gpu > 0 || !self.no_cap).then_some(self.caps[gpu as usize]),
             clock: None,
             energy_total: None,
             no_meter: gpu == 0 && self.no_meter,
@@ -197,6 +200,25 @@ fn a_gpu_without_limits_for_a_cap_and_without_clocks_is_advised_only() {
     assert!(node.tried.iter().all(|action| matches!(action, Action::SetClock { clock: None, .. })));
     let noted = [Note::NoCap { gpu: 0 }, Note::NoLock { gpu: 0 }];
     assert!(noted.iter().all(|note| node.notes.contains(note)), "{:?}", node.notes);
+}
+
+/// It counts neither as 0 W nor silently.
+#[test]
+fn a_gpu_that_states_no_cap_is_named_where_the_node_has_a_limit() {
+    let limited = Settings { node_limit: Some(w(400)), ..Settings::default() };
+    let unbounded = |settings: &Settings, no_cap: bool| {
+        let mut node = Node::new(settings.clone());
+        if no_cap {
+            (node.facts.cap_range, node.facts.cap_default) = (None, None);
+        }
+        (node.no_cap, node.sets.0) = (no_cap, !no_cap);
+        node.pass(120);
+        let is_it = |note: &&Note| **note == Note::NodeLimitUnbounded { limit: w(400), gpu: 0 };
+        node.notes.iter().filter(is_it).count()
+    };
+    assert_eq!(unbounded(&limited, true), 1, "once");
+    assert_eq!(unbounded(&limited, false), 0);
+    assert_eq!(unbounded(&Settings::default(), true), 0, "nothing is limited");
 }
 
 #[test]
