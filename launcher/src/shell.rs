@@ -76,6 +76,7 @@ pub async fn run(mut config: Config, shutdown: &Shutdown) -> Result<(), ShellErr
     let of = config.clone();
     let engine = move |changes| {
         LocalEngine::new(of.state_dir.clone(), program, changes)
+            .adopting_orphans()
             .testing(&of)
             .removing_cgroups(&of.node, &of.job_limits)
     };

@@ -9,6 +9,7 @@ pub mod cgroup;
 mod ending;
 mod job_output;
 mod node_test;
+mod own_children;
 mod ownership;
 pub mod process;
 pub mod program;
@@ -29,6 +30,7 @@ use wattle_runtime::shell::chain;
 
 use self::cgroup::{Cgroup, Cgroups};
 use self::node_test::NodeTest;
+use self::own_children::OwnChildren;
 use self::process::Signal;
 use self::run_folder::{Claim, End, RunFolder, StopRecord};
 use super::{Engine, StatusSender};
@@ -52,6 +54,7 @@ pub struct LocalEngine {
     changes: StatusSender,
     /// The test of the node; without one it succeeds.
     test: Option<NodeTest>,
+    children: OwnChildren,
     /// The cgroup below which runs have theirs, and the prefix of their names.
     cgroups: Option<(String, String)>,
 }
@@ -59,8 +62,17 @@ pub struct LocalEngine {
 impl LocalEngine {
     /// An engine that stores runs below `state_dir` and runs `program supervise` for each.
     #[must_use]
-    pub const fn new(state_dir: PathBuf, program: PathBuf, changes: StatusSender) -> Self {
-        Self { state_dir, program, changes, test: None, cgroups: None }
+    pub fn new(state_dir: PathBuf, program: PathBuf, changes: StatusSender) -> Self {
+        let children = OwnChildren::default();
+        Self { state_dir, program, changes, test: None, children, cgroups: None }
+    }
+
+    /// Adopts and ends the processes of a job whose supervisor is killed. For a process whose only children are
+    /// this engine's.
+    #[must_use]
+    pub fn adopting_orphans(mut self) -> Self {
+        self.children = OwnChildren::adopting();
+        self
     }
 
     /// Tests all that a start by `config` needs.
@@ -119,7 +131,12 @@ impl LocalEngine {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        supervisor.spawn().map_err(StartError::Spawn)
+        let started = self.children.start(|| {
+            let child = supervisor.spawn()?;
+            let number = child.id();
+            Ok((child, number))
+        });
+        started.map_err(StartError::Spawn)
     }
 }
 
@@ -176,7 +193,8 @@ impl Engine for LocalEngine {
         for found in &found {
             if let Some(Status::Running(_)) = found.status {
                 let folder = self.folder(&found.spec.run());
-                tokio::spawn(follow(found.spec.clone(), folder, None, self.changes.clone()));
+                let (changes, children) = (self.changes.clone(), self.children.clone());
+                tokio::spawn(follow(found.spec.clone(), folder, None, changes, children));
             }
         }
         Ok(found)
@@ -186,7 +204,10 @@ impl Engine for LocalEngine {
         let folder = self.folder(&spec.run());
         let (spec, changes) = (spec.clone(), self.changes.clone());
         match self.spawn_supervisor(&folder, &spec) {
-            Ok(child) => tokio::spawn(follow(spec, folder, Some(child), changes)),
+            Ok(child) => {
+                let children = self.children.clone();
+                tokio::spawn(follow(spec, folder, Some(child), changes, children))
+            }
             Err(error) => {
                 tokio::spawn(async move { refuse(spec.run(), &folder, &error, &changes).await })
             }
@@ -208,8 +229,9 @@ impl Engine for LocalEngine {
 
     fn test(&mut self) {
         let (test, changes) = (self.test.clone(), self.changes.clone());
+        let children = self.children.clone();
         tokio::spawn(async move {
-            let run = move || test.map_or(Ok(()), |test| test.run());
+            let run = move || test.map_or(Ok(()), |test| test.run(&children));
             match tokio::task::spawn_blocking(run).await {
                 Ok(result) => changes.tested(result).await,
                 Err(error) => tracing::error!(error = chain(&error), "test of the node failed"),
@@ -289,9 +311,16 @@ async fn refuse(run: Run, folder: &RunFolder, error: &StartError, changes: &Stat
     changes.send(run, Status::Ended(outcome)).await;
 }
 
-/// Reports that a run's program runs, and then its end.
-async fn follow(spec: RunSpec, folder: RunFolder, mut child: Option<Child>, changes: StatusSender) {
+/// Reports that a run's program runs, and then its end. `child`: its supervisor, if it is a child of this process.
+async fn follow(
+    spec: RunSpec,
+    folder: RunFolder,
+    mut child: Option<Child>,
+    changes: StatusSender,
+    children: OwnChildren,
+) {
     let mut reported = false;
+    let number = child.as_ref().and_then(Child::id);
     let ended = loop {
         let supervisor_ended =
             child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)));
@@ -304,10 +333,11 @@ async fn follow(spec: RunSpec, folder: RunFolder, mut child: Option<Child>, chan
                     changes.send(spec.run(), Status::Running(handle(&claim, &spec))).await;
                 }
                 if started || !process::is_alive(&claim.supervisor) {
-                    break wait_for_end(&folder, &claim).await;
+                    break wait_for_end(&folder, &claim, &children).await;
                 }
             }
             Ok(Progress { claim: None, .. }) if supervisor_ended => {
+                children.ended(number);
                 return refuse(spec.run(), &folder, &StartError::SupervisorEnded, &changes).await;
             }
             Ok(_) => {}
@@ -325,6 +355,7 @@ async fn follow(spec: RunSpec, folder: RunFolder, mut child: Option<Child>, chan
     if let Some(mut child) = child {
         // Reaps the supervisor.
         let _ = child.wait().await;
+        children.ended(number);
     }
 }
 
@@ -341,7 +372,11 @@ fn progress(folder: &RunFolder) -> Result<Progress, StateError> {
 }
 
 /// Waits until the supervisor has ended, and reads the end that it recorded.
-async fn wait_for_end(folder: &RunFolder, claim: &Claim) -> Result<End, StateError> {
+async fn wait_for_end(
+    folder: &RunFolder,
+    claim: &Claim,
+    children: &OwnChildren,
+) -> Result<End, StateError> {
     #[expect(deprecated, reason = "its replacement is unsafe; an OwnedFd keeps its condition")]
     let handle = process::handle(&claim.supervisor).and_then(|handle| AsyncFd::new(handle).ok());
     if let Some(handle) = handle {
@@ -351,5 +386,8 @@ async fn wait_for_end(folder: &RunFolder, claim: &Claim) -> Result<End, StateErr
     while process::is_alive(&claim.supervisor) {
         tokio::time::sleep(START_POLL).await;
     }
+    // Its processes have this process as their parent now, if it was a child of this process.
+    let children = children.clone();
+    let _ = tokio::task::spawn_blocking(move || children.end_orphans()).await;
     folder.conclude(claim, clock::now())
 }

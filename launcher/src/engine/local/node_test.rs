@@ -11,6 +11,7 @@ use wattle_runtime::files::{self, Access};
 use wattle_runtime::shell::chain;
 
 use super::cgroup::Cgroups;
+use super::own_children::OwnChildren;
 use crate::fault::kind_of;
 use crate::run_spec::CgroupSpec;
 use crate::{Config, Fault};
@@ -43,11 +44,11 @@ impl NodeTest {
     }
 
     /// Does what a start does, without a job. It may wait for disks.
-    pub(super) fn run(&self) -> Result<(), Fault> {
+    pub(super) fn run(&self, children: &OwnChildren) -> Result<(), Fault> {
         self.write(&self.state_dir, 0o700)?;
         self.write(&self.log_dir, 0o711)?;
         self.create(&self.checkpoint_dir)?;
-        self.execute()?;
+        self.execute(children)?;
         let Some(cgroup) = &self.cgroup else { return Ok(()) };
         let checked = Cgroups::system().and_then(|cgroups| cgroups.of(cgroup).check());
         checked.map_err(|error| Fault { kind: NodeFaultKind::Cgroup, error: chain(&error) })
@@ -71,10 +72,20 @@ impl NodeTest {
     }
 
     /// Runs the program of every supervisor.
-    fn execute(&self) -> Result<(), Fault> {
+    fn execute(&self, children: &OwnChildren) -> Result<(), Fault> {
         let mut command = Command::new(&self.program);
         command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let status = command.status().map_err(|source| fault("run", &self.program, &source))?;
+        let started = children.start(|| {
+            let child = command.spawn()?;
+            let number = child.id();
+            Ok((child, Some(number)))
+        });
+        let status = started.and_then(|mut child| {
+            let status = child.wait();
+            children.ended(Some(child.id()));
+            status
+        });
+        let status = status.map_err(|source| fault("run", &self.program, &source))?;
         if status.success() {
             return Ok(());
         }

@@ -125,6 +125,12 @@ pub fn descendants(ancestor: u32) -> Vec<Identity> {
         .collect()
 }
 
+/// The numbers of the children of a process, also of ended ones that it has not waited for.
+pub(super) fn children(parent: u32) -> Vec<u32> {
+    let all = snapshot().into_iter();
+    all.filter(|(_, stat)| stat.parent == parent).map(|(number, _)| number).collect()
+}
+
 /// Kills the processes left in the session of a supervisor that has ended.
 pub fn kill_session(leader: &Identity) {
     // Linux does not reuse a pid while a session of that number has members. So if another process
