@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use wattle_common::codec;
 use wattle_common::hash::fnv1a;
 use wattle_common::id::NodeId;
 use wattle_common::messages::{LaunchReport, LaunchState, LaunchedJob};
 use wattle_common::subject::{Bucket, Reporter};
+use wattle_common::{Timestamp, codec};
 
 use super::{Bus, BusError, KvBucket};
 use crate::{clock, instance};
@@ -64,6 +64,31 @@ fn is_live(job: &LaunchedJob) -> bool {
     matches!(job.state, LaunchState::Running | LaunchState::Stopping)
 }
 
+/// How long another launcher has not reported.
+struct Silence {
+    /// The revision of its newest report.
+    seen: u64,
+    /// When this revision was seen first.
+    since: Timestamp,
+}
+
+impl Silence {
+    /// Whether the other launcher, whose newest report has this revision and lists this many running jobs, has
+    /// ended: its reports have stopped, and no job of it would start a second time.
+    fn has_ended(
+        &mut self,
+        now: Timestamp,
+        revision: u64,
+        live: usize,
+        heartbeat: Duration,
+    ) -> bool {
+        if revision != self.seen {
+            *self = Self { seen: revision, since: now };
+        }
+        live == 0 && now.since(self.since) >= heartbeat * SILENT_HEARTBEATS
+    }
+}
+
 /// A launcher that competes for the name of its node.
 pub(crate) struct Claim {
     actual: KvBucket,
@@ -103,7 +128,7 @@ impl Claim {
         // Without a report the launcher has ended.
         let Some(first) = first else { return std::future::pending().await };
         let claimed = || Ok(Claimed { claim: self, instance: first.instance.clone() });
-        let (mut seen, mut since, mut logged) = (0, clock::now(), false);
+        let (mut silence, mut logged) = (Silence { seen: 0, since: clock::now() }, false);
         loop {
             let stored = self.actual.get_own(&self.key).await?;
             let report = stored.as_ref().and_then(|(value, revision)| {
@@ -116,12 +141,8 @@ impl Claim {
                 }
                 continue;
             };
-            if revision != seen {
-                (seen, since) = (revision, clock::now());
-            }
             let live = report.jobs.iter().filter(|job| is_live(job)).count();
-            let is_silent = clock::now().since(since) >= self.heartbeat * SILENT_HEARTBEATS;
-            if is_silent && live == 0 {
+            if silence.has_ended(clock::now(), revision, live, self.heartbeat) {
                 if self.try_claim(&first, Some(revision)).await? {
                     return claimed();
                 }
@@ -177,7 +198,7 @@ impl Claimed<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wattle_common::{NodeId, Timestamp};
+    use wattle_common::NodeId;
 
     fn report(instance: &str, jobs: &[&str]) -> LaunchReport {
         let run = |job: &&str| LaunchedJob {
@@ -200,6 +221,24 @@ mod tests {
             fault: None,
             site: None,
         }
+    }
+
+    #[test]
+    fn a_name_is_free_three_heartbeats_after_the_last_report_without_a_running_job() {
+        let heartbeat = Duration::from_secs(10);
+        let at = Timestamp::from_s;
+        let mut silence = Silence { seen: 0, since: at(0) };
+        let mut looks = |until: u64, revision: u64, live: usize| {
+            let first = silence.since.as_us() / 1_000_000;
+            (first..until).find(|s| silence.has_ended(at(*s), revision, live, heartbeat))
+        };
+        assert_eq!(looks(100, 0, 1), None, "as long as the last report lists a job");
+        assert_eq!(looks(100, 0, 0), Some(30));
+        // It reports again.
+        assert!(!silence.has_ended(at(100), 1, 0, heartbeat));
+        assert!(!silence.has_ended(at(129), 1, 0, heartbeat));
+        assert!(silence.has_ended(at(130), 1, 0, heartbeat));
+        assert!(!silence.has_ended(at(140), 2, 0, heartbeat), "it has returned");
     }
 
     #[test]
