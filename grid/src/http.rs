@@ -116,7 +116,7 @@ pub enum ReadError {
         "{url} answers with no body (status {status}): the provider has no values for this zone and time, or a proxy \
          answers in its place; check the zone and the address"
     )]
-    NoBody {
+    EmptyAnswer {
         /// The address.
         url: String,
         /// The status.
@@ -236,7 +236,7 @@ impl Http {
         }
         match answer.body_mut().with_config().limit(BYTES_MAX).read_to_vec() {
             Ok(body) if body.iter().all(u8::is_ascii_whitespace) => {
-                Err(ReadError::NoBody { url: shown, status })
+                Err(ReadError::EmptyAnswer { url: shown, status })
             }
             Ok(body) => Ok(body),
             Err(ureq::Error::BodyExceedsLimit(_)) => Err(ReadError::TooLarge { url: shown }),

@@ -25,6 +25,21 @@ fn entry(from: Timestamp, seconds: u64, joules: u64) -> LedgerEntry {
     }
 }
 
+/// Time of a GPU of `a` without a meter, of this submission.
+fn no_meter(from_us: Timestamp, until_us: Timestamp, of: Option<&AdmissionId>) -> UnknownEnergy {
+    UnknownEnergy {
+        gpu: 0,
+        cause: UnknownCause::NoMeter,
+        from_us,
+        until_us,
+        energy_mj: Energy::ZERO,
+        unmeasured: true,
+        estimate_mj: None,
+        jobs: vec![job_id("a")],
+        admissions: of.map(|of| (job_id("a"), of.clone())).into_iter().collect(),
+    }
+}
+
 #[test]
 fn each_ledger_entry_counts_once_also_after_the_end_of_the_job() {
     let mut world = World::new(1, 2);
@@ -57,20 +72,9 @@ fn gpu_time_without_a_meter_is_recorded_once_and_is_no_energy() {
     world.pass(2);
     let from = world.now;
     let until = from + Duration::from_secs(60);
-    let no_meter = UnknownEnergy {
-        gpu: 0,
-        cause: UnknownCause::NoMeter,
-        from_us: from,
-        until_us: until,
-        energy_mj: Energy::ZERO,
-        unmeasured: true,
-        estimate_mj: None,
-        jobs: vec![job_id("a")],
-        admissions: [].into(),
-    };
     let unmetered = LedgerEntry {
         jobs: Vec::new(),
-        unknown: vec![no_meter.clone()],
+        unknown: vec![no_meter(from, until, None)],
         energy_mj_gpus: vec![None, None],
         ..entry(from, 60, 0)
     };
@@ -80,10 +84,8 @@ fn gpu_time_without_a_meter_is_recorded_once_and_is_no_energy() {
         assert_eq!((record.energy_mj, record.unmetered_ms), (None, 60_000), "also if repeated");
     }
     // One of two GPUs has a meter.
-    let no_meter =
-        UnknownEnergy { from_us: until, until_us: until + Duration::from_secs(60), ..no_meter };
     let partly = LedgerEntry {
-        unknown: vec![no_meter],
+        unknown: vec![no_meter(until, until + Duration::from_secs(60), None)],
         energy_mj_gpus: vec![None, Some(Energy::from_j(500))],
         ..entry(until, 60, 500)
     };
@@ -103,20 +105,9 @@ fn gpu_time_without_a_meter_counts_for_its_own_submission() {
     let mut from = world.now;
     let mut counted = |of: Option<&AdmissionId>| {
         let until = from + Duration::from_secs(60);
-        let no_meter = UnknownEnergy {
-            gpu: 0,
-            cause: UnknownCause::NoMeter,
-            from_us: from,
-            until_us: until,
-            energy_mj: Energy::ZERO,
-            unmeasured: true,
-            estimate_mj: None,
-            jobs: vec![job_id("a")],
-            admissions: of.map(|of| (job_id("a"), of.clone())).into_iter().collect(),
-        };
         let unmetered = LedgerEntry {
             jobs: Vec::new(),
-            unknown: vec![no_meter],
+            unknown: vec![no_meter(from, until, of)],
             energy_mj_gpus: vec![None],
             ..entry(from, 60, 0)
         };

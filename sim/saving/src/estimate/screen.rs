@@ -313,7 +313,8 @@ impl Made<'_> {
                 let _ = write!(text, ", and the series of {} repeats", span(series_s));
             }
             if filled > 0 {
-                let _ = write!(text, "; {} have the value before", pluralize(filled, "gap"));
+                let have = if filled == 1 { "has" } else { "have" };
+                let _ = write!(text, "; {} {have} the value before", pluralize(filled, "gap"));
             }
             text.push('.');
             text

@@ -46,6 +46,24 @@ use super::row::{Row, RowNotes, fit_id, flag, span};
 use super::slurm_cells::{Gpus, elapsed, gres, instant, tres};
 use super::{ROUNDING, RowError, TraceJob};
 
+/// The columns of the documented export.
+pub(super) const EXPORT: [&str; 14] = [
+    "JobID",
+    "JobName",
+    "User",
+    "Partition",
+    "Submit",
+    "Eligible",
+    "Start",
+    "End",
+    "Elapsed",
+    "State",
+    "ReqTRES",
+    "AllocTRES",
+    "NNodes",
+    "NodeList",
+];
+
 pub(super) static FORMAT: Format = Format {
     name: "Slurm sacct -P",
     key: "sacct",
@@ -72,22 +90,7 @@ pub(super) static FORMAT: Format = Format {
     row,
     repeats: true,
     is_headless: is_documented_row,
-    headless: &[
-        "JobID",
-        "JobName",
-        "User",
-        "Partition",
-        "Submit",
-        "Eligible",
-        "Start",
-        "End",
-        "Elapsed",
-        "State",
-        "ReqTRES",
-        "AllocTRES",
-        "NNodes",
-        "NodeList",
-    ],
+    headless: &EXPORT,
     ..CSV
 };
 

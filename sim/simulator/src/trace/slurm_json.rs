@@ -16,30 +16,21 @@ use super::RowError;
 use super::format::Format;
 use super::slurm;
 
+/// The columns that a job's fields fill beside those of the documented export. The time that it ran is a number of
+/// seconds, so `Elapsed` stays empty.
+const FURTHER: [&str; 5] = ["ElapsedRaw", "Suspended", "Constraints", "Comment", "Cluster"];
+
 /// The columns of `sacct -P` that a job's fields are read as.
-const COLUMNS: &[&str] = &[
-    "JobID",
-    "JobName",
-    "User",
-    "Partition",
-    "Submit",
-    "Eligible",
-    "Start",
-    "End",
-    "ElapsedRaw",
-    "Suspended",
-    "State",
-    "ReqTRES",
-    "AllocTRES",
-    "AllocNodes",
-    "NodeList",
-    "Constraints",
-    "Comment",
-    "Cluster",
-];
+static COLUMNS: [&str; slurm::EXPORT.len() + FURTHER.len()] = {
+    let mut columns = [""; slurm::EXPORT.len() + FURTHER.len()];
+    let (export, further) = columns.split_at_mut(slurm::EXPORT.len());
+    export.copy_from_slice(&slurm::EXPORT);
+    further.copy_from_slice(&FURTHER);
+    columns
+};
 
 pub(super) static FORMAT: Format =
-    Format { name: "Slurm sacct --json", headless: COLUMNS, json: Some(records), ..slurm::FORMAT };
+    Format { name: "Slurm sacct --json", headless: &COLUMNS, json: Some(records), ..slurm::FORMAT };
 
 #[derive(Deserialize)]
 struct Job {
@@ -196,13 +187,14 @@ fn records(object: &[u8]) -> Result<Vec<StringRecord>, RowError> {
         // A job that never started has 0, which is no time.
         text(&job.time.start),
         text(&job.time.end),
-        text(&job.time.elapsed),
-        text(&job.time.suspended),
+        String::new(),
         joined(&job.state.current, ","),
         tres(resources.and_then(|tres| tres.requested.as_ref())),
         tres(resources.and_then(|tres| tres.allocated.as_ref())),
         text(&job.allocation_nodes),
         plain(&job.nodes),
+        text(&job.time.elapsed),
+        text(&job.time.suspended),
         joined(&job.constraints, "&"),
         joined(comment, " "),
         plain(&job.cluster),
