@@ -10,6 +10,7 @@
 //! | `sh script` | the same, as one script |
 //! | `sh slow` | takes minutes or reads measured files (`DIR`): parsed in every test run, run on request |
 //! | `console session` | run in every test run, in the order of the page, against the system that the page starts; numbers of the output are not compared |
+//! | `console session dated` | the same for an output that differs between runs: the page states the day on which it was printed, and the lines without a number are compared |
 //! | `sh elsewhere REASON` | not run: its syntax is checked. The reasons are in [`REASONS`] |
 
 use std::path::{Path, PathBuf};
@@ -36,6 +37,8 @@ pub enum Run {
     Slow,
     /// In every test run, in the order of the page against the system that the page starts.
     Session,
+    /// As [`Self::Session`]; of the output only the lines without a number are compared.
+    DatedSession,
     /// Never, for one of [`REASONS`].
     Elsewhere(&'static str),
 }
@@ -115,6 +118,7 @@ pub fn commands() -> Result<Vec<Command>, Vec<String>> {
                 ["sh", "script"] => Run::Script,
                 ["sh" | "console", "slow"] => Run::Slow,
                 ["console", "session"] => Run::Session,
+                ["console", "session", "dated"] => Run::DatedSession,
                 ["sh" | "console", "elsewhere", word] if reason(word).is_some() => {
                     Run::Elsewhere(reason(word).unwrap_or_default())
                 }

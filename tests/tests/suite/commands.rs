@@ -81,7 +81,7 @@ fn class(command: &documentation::Command) -> Result<Class, String> {
         (Run::Slow, ["wattle-lab", ..]) => Ok(Class::Slow),
         (Run::Here, ["wattle-lab", ..]) => Ok(Class::Offline),
         (Run::Elsewhere(_), _) => Ok(Class::Elsewhere),
-        (Run::Session, _) => Ok(Class::Session),
+        (Run::Session | Run::DatedSession, _) => Ok(Class::Session),
         (Run::Script, _) => Ok(Class::Script),
         (Run::Here, ["wattle", "up", options @ ..]) => {
             // On a machine with GPUs this command would set their caps.

@@ -86,14 +86,14 @@ fn has_date(text: &str) -> bool {
 
 /// The output of a command that no test of the gate runs has the date of its run in the line before it.
 #[test]
-fn outputs_of_slow_commands_have_a_date() {
+fn outputs_that_differ_between_runs_have_a_date() {
     let (mut undated, mut seen) = (Vec::new(), 0);
     for page in files(".md") {
         let text = std::fs::read_to_string(&page).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        for (number, _) in
-            lines.iter().enumerate().filter(|(_, line)| line.starts_with("```console slow"))
-        {
+        for (number, _) in lines.iter().enumerate().filter(|(_, line)| {
+            ["```console slow", "```console session dated"].iter().any(|b| line.starts_with(b))
+        }) {
             let block = lines[number + 1..].iter().take_while(|line| !line.starts_with("```"));
             let is_output = |line: &&str| !line.starts_with("$ ") && !line.starts_with("    -");
             if !block.copied().any(|line| is_output(&line)) {
@@ -203,12 +203,15 @@ fn placer_toml_documents_every_policy() {
     assert_eq!(names, NAMES);
 }
 
-/// The screens of a page that shows them are whole, with the day of their capture.
+/// The screens of the pages that show them are whole, with the day of their capture or of a print.
 #[test]
 fn screens_are_complete_and_dated() {
-    let text = std::fs::read_to_string(root().join("docs/operating.md")).unwrap();
-    let cut: Vec<usize> =
-        (1..).zip(text.lines()).filter(|(_, line)| line.trim() == "...").map(|(n, _)| n).collect();
-    assert_eq!(cut, [0; 0], "lines that stand for left-out output");
-    assert!(text.contains("screens.py) on 20"), "the day of the capture");
+    for page in ["docs/operating.md", "docs/start.md"] {
+        let text = std::fs::read_to_string(root().join(page)).unwrap();
+        let cut = (1..).zip(text.lines()).filter(|(_, line)| line.trim() == "...");
+        let cut: Vec<usize> = cut.map(|(number, _)| number).collect();
+        assert_eq!(cut, [0; 0], "{page}: lines that stand for left-out output");
+        let is_captured = text.contains("screens.py) on 20");
+        assert!(is_captured || text.contains("```console session dated"), "{page}: a date");
+    }
 }
