@@ -1,4 +1,4 @@
-//! The policy `wattle`: a market for GPU-seconds.
+//! The policy `wattle`: a market for GPU-seconds, and for power where it is limited.
 //!
 #![doc = include_str!("wattle/README.md")]
 
@@ -10,6 +10,9 @@ mod knapsack;
 mod market;
 mod pair_selection;
 mod pairing;
+mod power_knapsack;
+mod power_supply;
+mod prices;
 mod rounding;
 mod upper_envelope;
 
@@ -25,16 +28,22 @@ use crate::plan::{Blocked, Plan, reason::Reason};
 use crate::policies::elastic::{ElasticJob, Sizing};
 use crate::policies::gpu_type_assignment::assign_types_by_turns;
 use crate::policies::wattle::allocation_cache::{AllocationCache, Conditions, Grants};
-use crate::policies::wattle::bidders::{build_bids, fixed_gpus};
+use crate::policies::wattle::bidders::{Bidder, build_bids, fixed_gpus};
 use crate::policies::wattle::incremental::{next_full_round, solve_incremental};
 use crate::policies::wattle::knapsack::UnusedGpuCost;
-use crate::policies::wattle::market::{ClearedMarket, Market, PriceForecast, clear};
+use crate::policies::wattle::market::{
+    Bid, ClearedMarket, Market, MarketSupply, clear, least_power_price,
+};
 use crate::policies::wattle::pairing::Pairing;
+use crate::policies::wattle::power_supply::PowerSupply;
+use crate::policies::wattle::prices::{PriceForecast, Prices};
 use crate::policies::wattle::rounding::Rounding;
 use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
 use crate::power::energy_cost::Charge;
+use crate::power::model::JobGpus;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::State;
+use crate::state::node::Node;
 use crate::state::operating_points::OperatingPoint;
 
 /// The long-run price of a GPU-second, s.
@@ -106,8 +115,10 @@ fn solve_full(input: PlanningInput<'_>) -> Plan {
     let mut estimates_work = false;
     let mut markets = BTreeMap::new();
     let mut first_waiting: Vec<(u64, JobKey)> = Vec::new();
+    let power = share_power(input, &sizing, &by_gpu_type);
     for (gpu_type, jobs) in &mut by_gpu_type {
-        let supply = Supply::of(input, gpu_type, &sizing);
+        let supply =
+            Supply { power: power.get(gpu_type).copied(), ..Supply::of(input, gpu_type, &sizing) };
         let allocation = allocate_type(input, jobs, &supply);
         let served: BTreeSet<JobKey> =
             allocation.targets.iter().flat_map(|target| &target.jobs).copied().collect();
@@ -185,6 +196,10 @@ struct Supply<'a> {
     fixed: u32,
     /// The cost of unused GPUs, where nodes sleep and all have one size.
     unused: Option<UnusedGpuCost>,
+    /// The highest power of a GPU, watts; infinite if unknown.
+    gpu_w_max: f64,
+    /// The power below the site's limit, if there is one.
+    power: Option<PowerSupply>,
 }
 
 impl<'a> Supply<'a> {
@@ -207,8 +222,129 @@ impl<'a> Supply<'a> {
             memory_mib: nodes().map(|node| node.facts.memory_mib).min().flatten(),
             fixed: fixed().sum(),
             unused: unused.map(|node_gpus| UnusedGpuCost { node_gpus, taken: 0, per_gpu }),
+            gpu_w_max: input
+                .state
+                .gpu_power(gpu_type)
+                .map_or(f64::INFINITY, |power| power.most.as_w()),
+            power: None,
         }
     }
+
+    /// What the market may hand out.
+    fn to_market(&self) -> MarketSupply {
+        let watts = self.power.map(|power| power.charged_w());
+        MarketSupply { gpus: self.free, watts }
+    }
+}
+
+/// The power of each GPU type: what it draws at one price of power at which all types together are within the
+/// site's limit, with an equal part of what is left for each of its nodes.
+fn share_power<'a>(
+    input: PlanningInput<'_>,
+    sizing: &Sizing<'_>,
+    by_gpu_type: &BTreeMap<&'a str, Vec<ElasticJob<'_>>>,
+) -> BTreeMap<&'a str, PowerSupply> {
+    let Some(site_w) = PowerSupply::of_site(input) else { return BTreeMap::new() };
+    let types = input.state.nodes().iter().map(|node| node.facts.gpu_type.as_str());
+    let types: BTreeSet<&str> = types.collect();
+    let fixed = |gpu_type: &str| {
+        let targets = sizing.fixed.iter().filter(|target| target.gpu_type == gpu_type);
+        let watts = |target: &Target| fixed_w(input, target);
+        (targets.clone().map(|target| target.gpus).sum(), targets.map(watts).sum())
+    };
+    let supply = |gpu_type: &str, limit_w: f64| {
+        let charge = Charge::on(input, gpu_type);
+        PowerSupply::new(nodes_of(input, gpu_type), charge, limit_w, fixed(gpu_type))
+    };
+    if let [only] = types.iter().collect::<Vec<_>>()[..] {
+        let gpu_type = by_gpu_type.keys().find(|gpu_type| *gpu_type == only);
+        return gpu_type
+            .map(|gpu_type| (*gpu_type, supply(gpu_type, site_w)))
+            .into_iter()
+            .collect();
+    }
+    // Without a market a type draws what its fixed jobs draw.
+    let needs_w = |gpu_type: &str| site_w - supply(gpu_type, site_w).charged_w();
+    let left_w = site_w - types.iter().map(|gpu_type| needs_w(gpu_type)).sum::<f64>();
+    let markets: Vec<TypeMarket<'_>> = by_gpu_type
+        .iter()
+        .map(|(gpu_type, jobs)| {
+            TypeMarket::new(input, jobs, &Supply::of(input, gpu_type, sizing), left_w)
+        })
+        .collect();
+    let demand = |power: f64| markets.iter().map(|market| market.drawn_w(power)).sum::<f64>();
+    let last = last_market(input, by_gpu_type.keys().next().copied());
+    let power = if demand(0.0) <= left_w {
+        0.0
+    } else {
+        least_power_price(last.prices.power, |power| demand(power) > left_w)
+    };
+    let drawn: Vec<f64> = markets.iter().map(|market| market.drawn_w(power)).collect();
+    let spare_w = (left_w - drawn.iter().sum::<f64>()).max(0.0);
+    let nodes = by_gpu_type.keys().map(|gpu_type| nodes_of(input, gpu_type).count()).sum::<usize>();
+    let shares = by_gpu_type.keys().zip(drawn).map(|(gpu_type, drawn_w)| {
+        let part = nodes_of(input, gpu_type).count() as f64 / nodes.max(1) as f64;
+        let limit_w = needs_w(gpu_type) + drawn_w + spare_w * part;
+        (*gpu_type, supply(gpu_type, limit_w))
+    });
+    shares.collect()
+}
+
+fn nodes_of<'a>(input: PlanningInput<'a>, gpu_type: &'a str) -> impl Iterator<Item = &'a Node> {
+    input.state.nodes().iter().filter(move |node| node.facts.gpu_type == gpu_type)
+}
+
+/// What the jobs of a fixed target draw above idle, watts.
+fn fixed_w(input: PlanningInput<'_>, target: &Target) -> f64 {
+    let node = input.state.nodes().iter().find(|node| node.facts.gpu_type == target.gpu_type);
+    let job = target.jobs.first().and_then(|&key| input.state.job(key));
+    let (Some(node), Some(job)) = (node, job) else { return 0.0 };
+    let gpus = JobGpus::of(node, job, target.gpus);
+    let gpu_w = gpus.expected_w(input, target.setting);
+    if !gpu_w.is_finite() {
+        return 0.0;
+    }
+    f64::from(target.gpus) * (gpu_w - Charge::on(input, &target.gpu_type).idle_w()).max(0.0)
+}
+
+/// The market of one GPU type on its own.
+struct TypeMarket<'a> {
+    market: Market<'a>,
+    gpus: u32,
+}
+
+impl<'a> TypeMarket<'a> {
+    fn new(
+        input: PlanningInput<'_>,
+        jobs: &[ElasticJob<'a>],
+        supply: &Supply<'_>,
+        watts: f64,
+    ) -> Self {
+        let market_supply = MarketSupply { gpus: supply.free, watts: Some(watts) };
+        let (bidders, market) = open_market(input, jobs, supply, market_supply);
+        Self { market, gpus: supply.free.saturating_sub(fixed_gpus(&bidders)) }
+    }
+
+    /// The charged power at this price of power, with the price of GPUs that clears, watts.
+    fn drawn_w(&self, power: f64) -> f64 {
+        let supply = MarketSupply { gpus: self.gpus, watts: None };
+        let at = |prices: Prices| Prices { power, ..prices };
+        let classes = 0..self.market.classes.len();
+        let prices = clear(supply, 0.0, classes.len(), |class, prices| {
+            self.market.demand(class, at(prices))
+        });
+        classes.map(|class| self.market.demand(class, at(prices)).watts).sum()
+    }
+}
+
+/// The market of this type after the last full round.
+fn last_market(input: PlanningInput<'_>, gpu_type: Option<&str>) -> ClearedMarket {
+    let cache = input.cache.and_then(|cache| cache.get::<AllocationCache>());
+    let cleared = cache.and_then(|cache| Some((cache, cache.markets.get(gpu_type?)?)));
+    let Some((cache, cleared)) = cleared else { return ClearedMarket::default() };
+    let lasted_s = input.now().since(cache.at).as_secs_f64();
+    let mean_power_price = cleared.mean_power_price.after(cleared.prices.power, lasted_s);
+    ClearedMarket { mean_power_price, ..*cleared }
 }
 
 /// The allocation of the GPUs of one type.
@@ -270,23 +406,18 @@ fn allocate_once(
     supply: &Supply<'_>,
     moved: &BTreeSet<JobKey>,
 ) -> TypeAllocation {
-    let largest_set = supply.nodes.largest_set();
-    let forecast = PriceForecast { long_run: LONG_RUN_PRICE, tau_s: TAU_PRIOR_S };
-    let (bidders, mut market) =
-        build_bids(input, jobs, supply.charge, forecast, supply.free, largest_set);
+    let last = last_market(input, Some(supply.gpu_type));
+    let (bidders, mut market) = open_market(input, jobs, supply, supply.to_market());
     if bidders.is_empty() {
         return TypeAllocation::default();
     }
-    let speeds = bidders.iter().map(|b| market.curves[b.curve].cheapest_speed(LONG_RUN_PRICE));
-    let mean_speed = speeds.sum::<f64>() / bidders.len() as f64;
-    market.set_tau(tau_s(input, mean_speed));
-
     let gpus = supply.free.saturating_sub(fixed_gpus(&bidders));
-    let (mut price, mut bids) = clear_market(&market, gpus);
-    let mut pairing = Pairing::of(input, supply, &market, &bidders, moved, &bids, price);
+    let to_market = MarketSupply { gpus, ..supply.to_market() };
+    let (mut prices, mut bids) = clear_market(&market, to_market, last.prices.power);
+    let mut pairing = Pairing::of(input, supply, &market, &bidders, moved, &bids, prices);
     if !pairing.pairs.is_empty() {
-        price = pairing.select_pairs(&mut market, &bidders, gpus);
-        bids = market.bids_at(price);
+        prices = pairing.select_pairs(&mut market, &bidders, to_market, last.prices.power);
+        bids = market.bids_at(prices);
     }
     let rounding = Rounding {
         supply,
@@ -294,20 +425,47 @@ fn allocate_once(
         market: &market,
         pairing: &pairing,
         bids: &bids,
-        price,
+        prices,
     };
     let allotment = rounding.round_to_blocks();
     TypeAllocation {
         targets: rounding.emit_targets(&allotment),
         estimates_work: bidders.iter().any(|bidder| !bidder.work_is_known),
-        market: Some(ClearedMarket { price, tau_s: market.forecast.tau_s, largest_set }),
+        market: Some(ClearedMarket {
+            prices,
+            forecast: market.forecast,
+            mean_power_price: last.mean_power_price,
+            largest_set: supply.nodes.largest_set(),
+        }),
     }
 }
 
-/// The price that clears the market without pairs, and the bids at that price.
-fn clear_market(market: &Market<'_>, gpus: u32) -> (f64, Vec<market::Bid>) {
-    let price = clear(gpus, market.classes.len(), |class, price| market.demand(class, price));
-    (price, market.bids_at(price))
+/// The bidders for one GPU type, and their market with the forecast of its prices.
+fn open_market<'a>(
+    input: PlanningInput<'_>,
+    jobs: &[ElasticJob<'a>],
+    supply: &Supply<'_>,
+    to_market: MarketSupply,
+) -> (Vec<Bidder<'a>>, Market<'a>) {
+    let power = last_market(input, Some(supply.gpu_type)).mean_power_price.value;
+    let long_run = Prices { gpu: LONG_RUN_PRICE, power: to_market.watts.map_or(0.0, |_| power) };
+    let forecast = PriceForecast { long_run, tau_s: TAU_PRIOR_S };
+    let largest_set = supply.nodes.largest_set();
+    let (bidders, mut market) =
+        build_bids(input, jobs, supply.charge, forecast, to_market, largest_set);
+    if !bidders.is_empty() {
+        let speeds = bidders.iter().map(|b| market.curves[b.curve].cheapest_speed(LONG_RUN_PRICE));
+        let mean_speed = speeds.sum::<f64>() / bidders.len() as f64;
+        market.set_tau(tau_s(input, mean_speed));
+    }
+    (bidders, market)
+}
+
+/// The prices that clear the market without pairs, and the bids at those prices.
+fn clear_market(market: &Market<'_>, supply: MarketSupply, last: f64) -> (Prices, Vec<Bid>) {
+    let prices =
+        clear(supply, last, market.classes.len(), |class, prices| market.demand(class, prices));
+    (prices, market.bids_at(prices))
 }
 
 /// The time constant of the price forecast, if jobs run at this multiple of the speed of one GPU.

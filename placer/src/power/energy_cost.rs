@@ -58,6 +58,12 @@ impl Charge {
         f64::from(point.gpus) * per_gpu
     }
 
+    /// Power above idle of all GPUs of an operating point, watts.
+    #[must_use]
+    pub fn above_idle_w(&self, point: &OperatingPoint) -> f64 {
+        self.watts(point) - f64::from(point.gpus) * self.share_w
+    }
+
     /// Charged energy of one training step, joules.
     #[must_use]
     pub fn joules_per_step(&self, point: &OperatingPoint) -> f64 {

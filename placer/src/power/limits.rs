@@ -2,10 +2,12 @@
 //!
 //! * [`Bound`]s bound the expected power of the site, of groups of nodes and of single nodes at any instant
 //!   ([`PlanningLimits::power_max`](crate::PlanningLimits::power_max),
-//!   [`PlanningLimits::power_bounds`](crate::PlanningLimits::power_bounds)). Settings are lowered first, to the highest power per GPU at which the plan fits. If the lowest
-//!   settings do not suffice, no node is woken, then the last starts of the plan are held back, then the
-//!   jobs that arrived last are stopped with a checkpoint, if they can be. A bound of some nodes affects
-//!   only the jobs on them.
+//!   [`PlanningLimits::power_bounds`](crate::PlanningLimits::power_bounds)). Settings are lowered first, to
+//!   the highest power per GPU at which the plan fits, but not below a job's floor: the setting with the most
+//!   work per charged joule ([`settings`]). If the floors do not suffice, no node is woken, then the last
+//!   starts of the plan are held back, then the jobs that arrived last are stopped with a checkpoint, if they
+//!   can be. Only the jobs that are left then, the first one or those that cannot stop, go below their floors.
+//!   A bound of some nodes affects only the jobs on them.
 //! * [`PlanningLimits::admission_limit`](crate::PlanningLimits::admission_limit) holds back new jobs with
 //!   which the minimum power would exceed it. Jobs that change their size continue.
 //! * [`PlanningLimits::preemption_limit`](crate::PlanningLimits::preemption_limit) pauses the jobs that
@@ -31,7 +33,7 @@ use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, NodeDecision, Plan, SettingChange};
 use crate::power::bounds::Bound;
 use crate::power::limits::item::{Item, Role};
-use crate::power::limits::settings::{ladder, priced_setting};
+use crate::power::limits::settings::{floor, ladder, priced_setting};
 use crate::power::model::{Estimate, JobGpus, PowerEstimate, PowerSum, baseline_w};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};
@@ -208,6 +210,7 @@ impl<'a> LimitedPlan<'a> {
         };
         let (minimum_w, minimum_expected_w) =
             (minimum(Estimate::Upper), minimum(Estimate::Expected));
+        let floor = floor(self.input, gpus, &ladder);
         let job = gpus.job;
         let present_w = match &job.state {
             State::Running { setting, .. } => gpus.expected_w(self.input, *setting),
@@ -218,6 +221,7 @@ impl<'a> LimitedPlan<'a> {
             job,
             on,
             role,
+            floor,
             ladder,
             chosen: 0,
             lowered_by: None,
@@ -273,22 +277,24 @@ impl<'a> LimitedPlan<'a> {
 
     /// Expected power within a bound if each remaining job has this power of each GPU, watts.
     fn bounded_w(&self, bound: &Bound, gpu_w: impl Fn(&Item<'a>) -> f64) -> f64 {
-        let mut sum = PowerSum::new(self.input);
-        for item in self.items.iter().filter(|item| self.remains(item)) {
-            sum.add(item.on, gpu_w(item));
-        }
-        sum.bounded_w(bound, self.node_decisions(self.wakes))
+        self.bounded_without_w(bound, &[], &[], gpu_w)
     }
 
-    /// Expected power within a bound if each remaining job has its lowest setting, without the wake-ups of
+    /// Expected power within a bound if each remaining job has this power of each GPU, without the wake-ups of
     /// these nodes and without these items, watts.
-    fn lowest_w(&self, bound: &Bound, not_woken: &[NodeKey], without: &[usize]) -> f64 {
+    fn bounded_without_w(
+        &self,
+        bound: &Bound,
+        not_woken: &[NodeKey],
+        without: &[usize],
+        gpu_w: impl Fn(&Item<'a>) -> f64,
+    ) -> f64 {
         let without: BTreeSet<JobKey> = without.iter().map(|&i| self.items[i].key).collect();
         let not_woken: BTreeSet<NodeKey> = not_woken.iter().copied().collect();
         let mut sum = PowerSum::new(self.input);
         for item in self.items.iter().filter(|item| self.remains(item)) {
             if !without.contains(&item.key) {
-                sum.add(item.on, item.lowest_w());
+                sum.add(item.on, gpu_w(item));
             }
         }
         let decisions = self.node_decisions(self.wakes);
@@ -380,40 +386,62 @@ impl<'a> LimitedPlan<'a> {
             .map(NodeDecision::node)
             .collect();
         wakes.reverse();
-        let count = fewest(wakes.len(), |n| fits(self.lowest_w(bound, &wakes[..n], &[])));
+        let count = fewest(wakes.len(), |n| {
+            fits(self.bounded_without_w(bound, &wakes[..n], &[], Item::floor_w))
+        });
         self.not_woken.extend(&wakes[..count]);
 
         let is_start = |i: &usize| self.items[*i].starts() && covered(&self.items[*i]);
         let starts: Vec<usize> = (0..self.items.len()).rev().filter(is_start).collect();
-        let count = fewest(starts.len(), |n| fits(self.lowest_w(bound, &[], &starts[..n])));
-        let is_held_back = |n: &usize| self.held_back.contains_key(&self.items[starts[*n]].key);
-        if let Some(last) = (0..count).rev().find(|n| !is_held_back(n)) {
-            let reason = bound.hold_reason(self.lowest_w(bound, &[], &starts[..last]));
-            self.hold_back(&starts[..count], starts[last], reason);
+        let mut stoppable = self.newest_stoppable();
+        stoppable.retain(|&i| covered(&self.items[i]));
+        let others = self.items.iter().any(|item| {
+            covered(item)
+                && matches!(item.role, Role::Continues | Role::Stops)
+                && !stoppable.iter().any(|&i| self.items[i].key == item.key)
+        });
+        // In the order in which they give way. One that would be left alone goes below its floor instead.
+        let in_turn: Vec<usize> = starts.iter().chain(&stoppable).copied().collect();
+        let fewest_at = |gpu_w: fn(&Item<'a>) -> f64| {
+            fewest(in_turn.len(), |n| {
+                fits(self.bounded_without_w(bound, &[], &in_turn[..n], gpu_w))
+            })
+        };
+        let mut count = fewest_at(Item::floor_w);
+        if !others && count == in_turn.len() && is_known {
+            count = fewest_at(Item::lowest_w).max(count.saturating_sub(1));
         }
-
+        let held = count.min(starts.len());
+        let is_held_back = |n: &usize| self.held_back.contains_key(&self.items[starts[*n]].key);
+        if let Some(last) = (0..held).rev().find(|n| !is_held_back(n)) {
+            let power_w = self.bounded_without_w(bound, &[], &starts[..last], Item::floor_w);
+            self.hold_back(&starts[..held], starts[last], bound.hold_reason(power_w));
+        }
         if !is_known {
             // After a restart, until the ledger's next entry: running jobs keep their settings.
             let kept = self.items.iter().filter(|item| covered(item)).map(|item| item.key);
             self.keep_settings.extend(kept);
             return;
         }
-        let mut stoppable = self.newest_stoppable();
-        stoppable.retain(|&i| covered(&self.items[i]));
-        let count = fewest(stoppable.len(), |n| fits(self.lowest_w(bound, &[], &stoppable[..n])));
-        for &i in &stoppable[..count] {
+        for &i in &in_turn[held..count] {
             self.stopped.entry(self.items[i].key).or_insert_with(|| bound.stop_reason());
         }
+        // Nothing else can give where the floors of the jobs that are left exceed the limit.
+        let to_floor = self.bounded_w(bound, Item::floor_w) <= limit_w;
+        let last = |item: &Item<'_>| if to_floor { item.floor } else { item.ladder.len() - 1 };
 
         let rungs = self.items.iter().filter(|item| covered(item));
         let mut levels: Vec<f64> =
-            rungs.flat_map(|item| item.ladder.iter().map(|rung| rung.1)).collect();
+            rungs.flat_map(|item| item.ladder[..=last(item)].iter().map(|rung| rung.1)).collect();
         levels.sort_by(f64::total_cmp);
         levels.dedup();
         // The highest power per GPU that fits, or the lowest one if none does. Other bounds may have lowered
         // a job already.
         let rung = |item: &Item<'_>, gpu_w: f64| {
-            if covered(item) { item.rung_at(gpu_w).max(item.chosen) } else { item.chosen }
+            if !covered(item) {
+                return item.chosen;
+            }
+            item.rung_at(gpu_w, last(item)).max(item.chosen)
         };
         let fits =
             |gpu_w: f64| self.bounded_w(bound, |item| item.ladder[rung(item, gpu_w)].1) <= limit_w;

@@ -8,11 +8,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use wattle_common::Timestamp;
+use wattle_common::{Power, Timestamp};
 
 use crate::allocation::transition::Target;
 use crate::plan::input::PlanningInput;
 use crate::policies::wattle::market::ClearedMarket;
+use crate::power::groups::PowerBound;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::Job;
@@ -85,10 +86,12 @@ impl Grants {
 }
 
 /// Everything apart from jobs that an allocation depends on.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Conditions {
     price: f64,
     price_now: f64,
+    power_max: Option<Power>,
+    power_bounds: Arc<Vec<PowerBound>>,
     tenants_max: u32,
     nodes_sleep: bool,
     allocation_revision: u64,
@@ -99,6 +102,8 @@ impl Conditions {
         Self {
             price: input.limits.price,
             price_now: input.limits.price_now(),
+            power_max: input.limits.power_max,
+            power_bounds: Arc::clone(&input.limits.power_bounds),
             tenants_max: input.limits.tenants_max,
             nodes_sleep: input.limits.nodes_sleep,
             allocation_revision: input.state.allocation_revision(),

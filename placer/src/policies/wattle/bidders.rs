@@ -7,19 +7,24 @@ use crate::plan::input::PlanningInput;
 use crate::policies::elastic::ElasticJob;
 use crate::policies::wattle::knapsack::{ChangeCost, Choice, Item, UNSERVED_PENALTY};
 use crate::policies::wattle::market::{
-    Bid, BidderClass, Market, PriceForecast, WORK_STEPS, age_of, age_step,
+    Bid, BidderClass, Market, MarketSupply, WORK_STEPS, age_of, age_step,
 };
-use crate::policies::wattle::upper_envelope::{JoulePrice, OperatingCurve};
+use crate::policies::wattle::power_knapsack;
+use crate::policies::wattle::prices::{EnergyPrice, PriceForecast, Prices};
+use crate::policies::wattle::upper_envelope::{CurvePoint, OperatingCurve, SizeCurve};
 use crate::power::energy_cost::Charge;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
-use crate::state::job_forecast::remaining_work;
+use crate::state::job_forecast::{is_unmeasured, remaining_work};
 use crate::state::operating_points::OperatingPoints;
 
 /// A job that has waited for this many times its exclusive run time plus [`PATIENCE_S`] gets its least size
 /// before other jobs get more than theirs.
 const PATIENCE: f64 = 4.0;
 const PATIENCE_S: f64 = 3_600.0;
+/// Below a power limit, most of the GPUs and of the power that overdue jobs get before others, as a share. With
+/// all of them a burst of long jobs decides alone which jobs run once it is overdue.
+const OVERDUE_SHARE: f64 = 0.25;
 /// The greatest cost of a change, as a share of the job's earnings during that time.
 const CHANGE_COST_MAX: f64 = 0.5;
 /// The share of its age that does not count for a job of unknown length. Its remaining work is estimated
@@ -69,6 +74,30 @@ impl Bidder<'_> {
         self.job.state != State::Queued || !self.job.attained.is_zero()
     }
 
+    /// The value of a size at its best setting, and the cost of a start at it, s/s.
+    fn start(
+        &self,
+        curve: &OperatingCurve<'_>,
+        size: &SizeCurve,
+        bid: &Bid,
+        prices: Prices,
+    ) -> Option<(f64, f64)> {
+        let joule = curve.joule(prices).total();
+        let point = size.best_point(bid.work_price, joule, self.speed_min)?;
+        let value = point.value(bid.work_price, curve.joule(prices).energy);
+        Some((value, change_cost(value, size.restart_s * self.restart_factor, bid.done_in_s)))
+    }
+
+    /// The settings that it may have with a size, ascending by power. One that was never measured starts at the
+    /// default setting.
+    fn settings(&self, size: &SizeCurve) -> Vec<CurvePoint> {
+        let is_fast_enough = |point: &CurvePoint| point.speed >= self.speed_min;
+        match size.default_point().filter(|_| is_unmeasured(self.job)) {
+            Some(default) => vec![default],
+            None => size.points().filter(is_fast_enough).collect(),
+        }
+    }
+
     /// Whether it may get this many GPUs.
     fn may_have(&self, gpus: u32) -> bool {
         (self.gpus_min..=self.gpus_max).contains(&gpus)
@@ -83,7 +112,7 @@ pub(super) fn build_bids<'a>(
     jobs: &[ElasticJob<'a>],
     charge: Charge,
     forecast: PriceForecast,
-    free: u32,
+    supply: MarketSupply,
     largest_set: u32,
 ) -> (Vec<Bidder<'a>>, Market<'a>) {
     let mut curves: Vec<OperatingCurve<'a>> = Vec::new();
@@ -94,8 +123,8 @@ pub(super) fn build_bids<'a>(
         let curve = *known.entry(std::ptr::from_ref(elastic.points)).or_insert_with(|| {
             let unit = elastic.points.unit_rate()?;
             let gpus_max = largest_set.max(elastic.fixed_size.unwrap_or(0));
-            let joule = JoulePrice::of(input);
-            curves.push(OperatingCurve::new(elastic.points, unit, charge, joule, gpus_max)?);
+            let energy = EnergyPrice::of(input);
+            curves.push(OperatingCurve::new(elastic.points, unit, charge, energy, gpus_max)?);
             Some(curves.len() - 1)
         });
         if let Some(index) = curve {
@@ -107,20 +136,21 @@ pub(super) fn build_bids<'a>(
         }
     }
     discount_estimated_ages(input, &mut bidders);
-    set_least_sizes(&mut bidders, &curves, free);
+    set_least_sizes(&mut bidders, &curves, supply);
     let mut classes: Vec<BidderClass> = Vec::new();
-    let mut numbers: BTreeMap<(usize, i32, u32, u32, u64, i32), usize> = BTreeMap::new();
+    let mut numbers: BTreeMap<(usize, i32, u32, u32, u64, i32, bool), usize> = BTreeMap::new();
     for bidder in &mut bidders {
         let gpus_max = bidder.fixed_size.unwrap_or(bidder.gpus_max);
         let speed_min = bidder.speed_min.to_bits();
         let bounds = (bidder.gpus_min, gpus_max, speed_min, bidder.age_step);
-        let key = (bidder.curve, bidder.work_step, bounds.0, bounds.1, bounds.2, bounds.3);
+        let is_fixed = bidder.fixed_size.is_some();
+        let key =
+            (bidder.curve, bidder.work_step, bounds.0, bounds.1, bounds.2, bounds.3, is_fixed);
         bidder.class = *numbers.entry(key).or_insert_with(|| {
             classes.push(class_of(bidder));
             classes.len() - 1
         });
-        // A job of fixed size takes no part in the market.
-        classes[bidder.class].jobs += u32::from(bidder.fixed_size.is_none());
+        classes[bidder.class].jobs += 1;
     }
     (bidders, Market { curves, classes, forecast })
 }
@@ -144,6 +174,7 @@ fn class_of(bidder: &Bidder<'_>) -> BidderClass {
         gpus_min: bidder.gpus_min,
         gpus_max: bidder.fixed_size.unwrap_or(bidder.gpus_max),
         may_wait: bidder.gpus_min == 0,
+        has_gpus: bidder.fixed_size.is_some(),
         speed_min: bidder.speed_min,
         age_s: age_of(bidder.age_step),
         jobs: 0,
@@ -216,9 +247,19 @@ fn discount_estimated_ages(input: PlanningInput<'_>, bidders: &mut [Bidder<'_>])
 }
 
 /// Sets the least sizes of jobs that must get GPUs, while GPUs are free: jobs with deadlines by deadline,
-/// then overdue jobs by arrival.
-fn set_least_sizes(bidders: &mut [Bidder<'_>], curves: &[OperatingCurve<'_>], free: u32) {
-    let mut left = free.saturating_sub(fixed_gpus(bidders));
+/// then overdue jobs by arrival, of which those without priority share a part of the supply. Below a power limit
+/// each of them does the most work per joule, or the least that its deadline needs.
+fn set_least_sizes(
+    bidders: &mut [Bidder<'_>],
+    curves: &[OperatingCurve<'_>],
+    supply: MarketSupply,
+) {
+    let gpus = supply.gpus.saturating_sub(fixed_gpus(bidders));
+    let mut left = MarketSupply { gpus, ..supply };
+    let mut for_overdue = MarketSupply {
+        gpus: supply.watts.map_or(gpus, |_| (OVERDUE_SHARE * f64::from(gpus)).floor() as u32),
+        watts: supply.watts.map(|watts| OVERDUE_SHARE * watts),
+    };
     let must = |bidder: &Bidder<'_>| bidder.speed_min > 0.0 || bidder.is_overdue;
     let mut first: Vec<usize> = (0..bidders.len()).filter(|&i| must(&bidders[i])).collect();
     first.sort_by_key(|&i| {
@@ -228,23 +269,30 @@ fn set_least_sizes(bidders: &mut [Bidder<'_>], curves: &[OperatingCurve<'_>], fr
     for index in first {
         let bidder = &mut bidders[index];
         let sizes = &curves[bidder.curve].sizes;
-        let fast_enough = sizes.iter().find(|size| size.speed_max() >= bidder.speed_min);
-        match fast_enough
-            .filter(|size| bidder.fixed_size.is_none() && size.gpus <= left.min(bidder.gpus_max))
-        {
-            Some(size) => {
-                left -= size.gpus;
-                bidder.gpus_min = size.gpus;
+        if let Some(size) = bidder.fixed_size {
+            let fixed = sizes.iter().find(|each| each.gpus == size);
+            if fixed.is_none_or(|each| each.speed_max() < bidder.speed_min) {
+                bidder.speed_min = 0.0;
             }
-            // Without room it competes like every other job.
-            None if bidder.fixed_size.is_none() => bidder.speed_min = 0.0,
-            None => {
-                let fixed = sizes.iter().find(|size| Some(size.gpus) == bidder.fixed_size);
-                if fixed.is_none_or(|size| size.speed_max() < bidder.speed_min) {
-                    bidder.speed_min = 0.0;
-                }
-            }
+            continue;
         }
+        let is_shared = bidder.speed_min <= 0.0 && bidder.job.facts.priority == 0;
+        let fast_enough = sizes.iter().find(|size| size.speed_max() >= bidder.speed_min);
+        let fitting = fast_enough.filter(|size| size.gpus <= left.gpus.min(bidder.gpus_max));
+        let least = fitting.and_then(|size| size.most_efficient_from(bidder.speed_min));
+        let least = least.filter(|_| supply.watts.is_some());
+        let watts = least.map_or(0.0, |point| point.watts);
+        let Some(size) = fitting.filter(|size| left.has(size.gpus, watts)) else {
+            // Without room it competes like every other job.
+            bidder.speed_min = 0.0;
+            continue;
+        };
+        if is_shared && !for_overdue.take(size.gpus, watts) {
+            continue;
+        }
+        left.take(size.gpus, watts);
+        bidder.gpus_min = size.gpus;
+        bidder.speed_min = bidder.speed_min.max(least.map_or(0.0, |point| point.speed));
     }
 }
 
@@ -253,30 +301,74 @@ pub(super) fn fixed_gpus(bidders: &[Bidder<'_>]) -> u32 {
     bidders.iter().filter_map(|bidder| bidder.fixed_size).sum()
 }
 
+/// The value of getting no GPUs.
+pub(super) fn unserved(gpus_min: u32, prices: Prices) -> f64 {
+    if gpus_min > 0 { -UNSERVED_PENALTY * (1.0 + prices.gpu) } else { 0.0 }
+}
+
 /// The value of each size to a job at the value of its work, and the cost of each change.
 pub(super) fn knapsack_item(
     bidder: &Bidder<'_>,
     curve: &OperatingCurve<'_>,
     bid: &Bid,
-    price: f64,
+    prices: Prices,
 ) -> Item {
-    let unserved = if bidder.gpus_min > 0 { -UNSERVED_PENALTY * (1.0 + price) } else { 0.0 };
     let count = 1 + curve.sizes.len();
     let (mut choices, mut costs) = (Vec::with_capacity(count), Vec::with_capacity(count));
-    choices.push(Choice { gpus: 0, value: unserved });
+    choices.push(Choice { gpus: 0, value: unserved(bidder.gpus_min, prices) });
     costs.push(0.0);
     for size in curve.sizes.iter().filter(|size| bidder.may_have(size.gpus)) {
-        let Some(point) = size.best_point(bid.work_price, bidder.speed_min) else { continue };
-        let value = point.at(bid.work_price);
+        let Some((value, cost)) = bidder.start(curve, size, bid, prices) else { continue };
         choices.push(Choice { gpus: size.gpus, value });
-        let restart_s = size.restart_s * bidder.restart_factor;
-        costs.push(change_cost(value, restart_s, bid.done_in_s));
+        costs.push(cost);
     }
     let changes = ChangeCost { costs, has_run: bidder.has_run() };
     let meant = bidder.job.intended_gpus().unwrap_or(0);
     let present = choices.iter().position(|choice| choice.gpus == meant).unwrap_or(0);
     let cost_from_now = (0..choices.len()).map(|to| changes.between(present, to)).collect();
     Item { choices, cost_from_now, present, changes: vec![changes] }
+}
+
+/// The same within a power limit: each size with each of its settings, less the cost of the change to it. With
+/// `kept` it has that size alone.
+pub(super) fn power_item(
+    bidder: &Bidder<'_>,
+    curve: &OperatingCurve<'_>,
+    bid: &Bid,
+    prices: Prices,
+    kept: Option<u32>,
+) -> power_knapsack::Item {
+    let has = |gpus: u32| kept.map_or_else(|| bidder.may_have(gpus), |kept| kept == gpus);
+    let sizes = || curve.sizes.iter().filter(|size| has(size.gpus));
+    let meant = bidder.job.intended_gpus();
+    let cost = |size: &SizeCurve| bidder.start(curve, size, bid, prices).map_or(0.0, |it| it.1);
+    let left = || curve.sizes.iter().find(|size| Some(size.gpus) == meant).map_or(0.0, cost);
+    let leaving = left();
+    let energy = curve.joule(prices).energy;
+    let mut item = power_knapsack::Item::default();
+    for size in sizes() {
+        let is_same = Some(size.gpus) == meant;
+        let is_free = is_same || (meant.is_none() && !bidder.has_run());
+        let change = if is_free { 0.0 } else { cost(size).max(leaving) };
+        let add = |point: CurvePoint| power_knapsack::Choice {
+            gpus: size.gpus,
+            watts: point.watts,
+            value: point.value(bid.work_price, energy) - change,
+            setting: point.setting,
+        };
+        item.choices.extend(bidder.settings(size).into_iter().map(add));
+    }
+    item.present = meant.and_then(|gpus| {
+        let setting = match &bidder.job.state {
+            State::Running { setting, .. } => Some(*setting),
+            State::Queued | State::Stopping { .. } => None,
+        };
+        let same = item.choices.iter().enumerate().filter(|(_, choice)| choice.gpus == gpus);
+        let exact = same.clone().find(|(_, choice)| Some(choice.setting) == setting);
+        exact.or_else(|| same.clone().next()).map(|(at, _)| at)
+    });
+    item.none = kept.is_none().then(|| unserved(bidder.gpus_min, prices) - leaving);
+    item
 }
 
 /// The cost of a start: the share of the earnings at that size which the restart takes.

@@ -4,7 +4,8 @@
 //! [`INTERVAL_PER_JOB_S`] per job apart, at most [`INTERVAL_MAX_S`]; among few jobs every event leads to a
 //! full round. In between, jobs of the last allocation get their GPUs and new jobs bid for free GPUs at the
 //! last price. A new job that needs more than a bid (it has a deadline, priority or no surface) leads to a
-//! full round at once, and so do many departures while a job waits: the last price no longer holds.
+//! full round at once, and so do many departures while a job waits: the last price no longer holds. Below a power
+//! limit new jobs get only power that is left.
 //!
 //! Solving again at the instant of a full round always takes this path, so a plan that was applied leaves
 //! nothing to do.
@@ -21,12 +22,14 @@ use crate::plan::input::{PlanningInput, PolicyCache};
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
 use crate::policies::elastic::ElasticJob;
+use crate::policies::wattle::REVIEW_INTERVAL;
 use crate::policies::wattle::allocation_cache::{AllocationCache, Conditions, Grants};
 use crate::policies::wattle::bidders::single_bidder;
-use crate::policies::wattle::market::{Market, PriceForecast};
-use crate::policies::wattle::upper_envelope::{JoulePrice, OperatingCurve};
-use crate::policies::wattle::{LONG_RUN_PRICE, REVIEW_INTERVAL};
+use crate::policies::wattle::market::Market;
+use crate::policies::wattle::prices::EnergyPrice;
+use crate::policies::wattle::upper_envelope::OperatingCurve;
 use crate::power::energy_cost::Charge;
+use crate::power::model::expected_power;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::is_unmeasured;
@@ -213,6 +216,7 @@ fn serve_newcomers(
     for (gpu_type, &gpus) in &progress.awaited {
         free.withhold(gpu_type, gpus);
     }
+    let mut spare_w = spare_w(input, &progress.open);
     for &(key, job) in newcomers {
         if infeasible(input.state, job).is_some() {
             return None;
@@ -229,8 +233,11 @@ fn serve_newcomers(
             bid_for_free(input, cache, (key, job), points, free.of_type(&points.gpu_type))
         });
         // Of several types the one with the earliest completion.
-        let earliest = bids.reduce(|a, b| if b.0 < a.0 { b } else { a });
-        if let Some((_, target)) = earliest {
+        let earliest = bids.reduce(|a, b| if b.done_in_s < a.done_in_s { b } else { a });
+        if let Some(FreeBid { target, drawn_w, .. }) = earliest
+            && drawn_w <= spare_w
+        {
+            spare_w -= drawn_w;
             free.take(&target.gpu_type, target.gpus);
             targets.push(target);
         }
@@ -238,39 +245,69 @@ fn serve_newcomers(
     Some(targets)
 }
 
-/// The bid of a new job for free GPUs of one type at the last price: the time to its completion, s, and its
-/// target.
+/// The power below the site's limit that neither the running jobs draw nor those that await these targets,
+/// watts; infinite without a limit.
+fn spare_w(input: PlanningInput<'_>, open: &[Target]) -> f64 {
+    let Some(limit) = input.limits.power_max else { return f64::INFINITY };
+    let awaited_w = |target: &Target| {
+        let charge = Charge::on(input, &target.gpu_type);
+        let of_job = |&key: &JobKey| {
+            let job = input.state.job(key).filter(|job| job.state == State::Queued)?;
+            let point =
+                job.operating_points_on(&target.gpu_type)?.point(target.gpus, target.setting)?;
+            Some(charge.above_idle_w(point))
+        };
+        target.jobs.iter().filter_map(of_job).sum::<f64>()
+    };
+    let awaited_w: f64 = open.iter().map(awaited_w).sum();
+    limit.as_w() - expected_power(input).as_w() - awaited_w
+}
+
+/// The bid of a new job for free GPUs.
+struct FreeBid {
+    /// The time to its completion, s.
+    done_in_s: f64,
+    target: Target,
+    /// What its GPUs draw above idle, watts.
+    drawn_w: f64,
+}
+
+/// The bid of a new job for free GPUs of one type at the last prices.
 fn bid_for_free(
     input: PlanningInput<'_>,
     cache: &AllocationCache,
     (key, job): (JobKey, &Job),
     points: &OperatingPoints,
     free: u32,
-) -> Option<(f64, Target)> {
+) -> Option<FreeBid> {
     let cleared = cache.markets.get(&points.gpu_type).filter(|_| free > 0)?;
     if !some_node_suits(input.state, job, &points.gpu_type) {
         return None;
     }
     let charge = Charge::on(input, &points.gpu_type);
-    let joule = JoulePrice::of(input);
+    let energy = EnergyPrice::of(input);
     let curve =
-        OperatingCurve::new(points, points.unit_rate()?, charge, joule, cleared.largest_set)?;
-    let forecast = PriceForecast { long_run: LONG_RUN_PRICE, tau_s: cleared.tau_s };
+        OperatingCurve::new(points, points.unit_rate()?, charge, energy, cleared.largest_set)?;
     let elastic = ElasticJob::new(input, key, job, points);
     let (bidder, mut class) = single_bidder(input, &elastic, &curve);
     class.gpus_max = free.min(elastic.gpus_max);
+    let forecast = cleared.forecast;
     let mut market = Market { curves: vec![curve], classes: vec![class], forecast };
-    market.set_tau(cleared.tau_s);
-    let bid = market.bid(&market.classes[0], cleared.price);
-    let size = market.curves[0].sizes.iter().find(|size| size.gpus == bid.gpus)?;
-    let point = size.best_point(bid.work_price, bidder.speed_min)?;
-    let value = point.at(bid.work_price);
+    market.set_tau(forecast.tau_s);
+    let bid = market.bid(&market.classes[0], cleared.prices);
+    let curve = &market.curves[0];
+    let size = curve.sizes.iter().find(|size| size.gpus == bid.gpus)?;
+    let joule = curve.joule(cleared.prices);
+    let best = size.best_point(bid.work_price, joule.total(), bidder.speed_min)?;
+    let chosen = size.default_point().filter(|_| is_unmeasured(job)).unwrap_or(best);
+    let value = best.value(bid.work_price, joule.energy);
     let target = Target {
         jobs: vec![key],
         gpus: bid.gpus,
         gpu_type: points.gpu_type.clone(),
-        setting: if is_unmeasured(job) { GpuSetting::DEFAULT } else { point.label },
-        reason: Reason::Market { gpus: bid.gpus, value, gpu_price: cleared.price },
+        setting: if is_unmeasured(job) { GpuSetting::DEFAULT } else { chosen.setting },
+        reason: Reason::Market { gpus: bid.gpus, value, gpu_price: cleared.prices.gpu },
     };
-    Some((bid.done_in_s, target))
+    let drawn_w = chosen.watts - f64::from(bid.gpus) * charge.share_w();
+    Some(FreeBid { done_in_s: bid.done_in_s, target, drawn_w })
 }

@@ -7,6 +7,7 @@
 use wattle_common::job::GpuSetting;
 
 use crate::policies::wattle::market::Bid;
+use crate::policies::wattle::prices::JoulePrices;
 use crate::policies::wattle::upper_envelope::OperatingCurve;
 use crate::power::energy_cost::Charge;
 use crate::state::job::Job;
@@ -27,47 +28,64 @@ pub(super) struct JointSize {
     pub(super) gpus: u32,
     pub(super) restart_s: f64,
     points: Vec<JointPoint>,
-    /// The greatest speed of each job and the least cost over all points.
+    /// The greatest speed of each job and the least power over all points.
     speeds_max: [f64; 2],
-    cost_min: f64,
+    watts_min: f64,
+    drawn_w_min: f64,
 }
 
 /// One setting for both.
 pub(super) struct JointPoint {
     pub(super) speeds: [f64; 2],
-    /// The cost of energy.
-    cost: f64,
+    /// The charge by the prediction for the pair, watts.
+    watts: f64,
+    /// The charge that counts within a power limit, watts: until they are measured, co-located jobs count with
+    /// the sum of their powers above idle.
+    pub(super) drawn_w: f64,
     pub(super) setting: GpuSetting,
+}
+
+impl JointPoint {
+    /// The value of both jobs' work, less the cost of power, s/s.
+    pub(super) fn value(&self, bids: [&Bid; 2], joule: JoulePrices) -> f64 {
+        bids[0].work_price * self.speeds[0] + bids[1].work_price * self.speeds[1]
+            - joule.cost(self.watts, self.drawn_w)
+    }
 }
 
 impl JointSize {
     fn new(gpus: u32, restart_s: f64, points: Vec<JointPoint>) -> Self {
         let speed_max = |k: usize| points.iter().map(|point| point.speeds[k]).fold(0.0, f64::max);
         let speeds_max = [0, 1].map(speed_max);
-        let cost_min = points.iter().map(|point| point.cost).fold(f64::INFINITY, f64::min);
-        Self { gpus, restart_s, points, speeds_max, cost_min }
+        let least =
+            |watts: fn(&JointPoint) -> f64| points.iter().map(watts).fold(f64::INFINITY, f64::min);
+        let (watts_min, drawn_w_min) = (least(|point| point.watts), least(|point| point.drawn_w));
+        Self { gpus, restart_s, points, speeds_max, watts_min, drawn_w_min }
     }
 
     /// An upper bound of the value of any point.
-    pub(super) fn value_bound(&self, bids: [&Bid; 2]) -> f64 {
+    pub(super) fn value_bound(&self, bids: [&Bid; 2], joule: JoulePrices) -> f64 {
         let earned: f64 = (0..2).map(|k| bids[k].work_price * self.speeds_max[k]).sum();
-        earned - self.cost_min
+        earned - joule.cost(self.watts_min, self.drawn_w_min)
     }
 
     /// The point with the greatest value among those with these least speeds, and its value.
     pub(super) fn best_point(
         &self,
         bids: [&Bid; 2],
+        joule: JoulePrices,
         speeds_min: [f64; 2],
     ) -> Option<(&JointPoint, f64)> {
-        let is_fast_enough = |point: &&JointPoint| {
-            point.speeds[0] >= speeds_min[0] && point.speeds[1] >= speeds_min[1]
-        };
-        let value = |point: &JointPoint| {
-            bids[0].work_price * point.speeds[0] + bids[1].work_price * point.speeds[1] - point.cost
-        };
-        let values = self.points.iter().filter(is_fast_enough).map(|point| (point, value(point)));
+        let points = self.fast_enough(speeds_min);
+        let values = points.map(|point| (point, point.value(bids, joule)));
         values.reduce(|best, next| if next.1 > best.1 { next } else { best })
+    }
+
+    /// The points with at least these speeds.
+    pub(super) fn fast_enough(&self, speeds_min: [f64; 2]) -> impl Iterator<Item = &JointPoint> {
+        self.points.iter().filter(move |point| {
+            point.speeds[0] >= speeds_min[0] && point.speeds[1] >= speeds_min[1]
+        })
     }
 }
 
@@ -77,12 +95,14 @@ impl JointCurve {
         curves: [&OperatingCurve<'_>; 2],
         jobs: [&Job; 2],
         charge: Charge,
-        joule: f64,
+        gpu_w_max: f64,
         gpus_max: u32,
     ) -> Option<Self> {
         let sizes = curves[0].sizes.iter().filter(|size| size.gpus <= gpus_max);
         let sizes: Vec<JointSize> = sizes
-            .filter_map(|size| joint_size(curves, jobs, charge, joule, (size.gpus, size.restart_s)))
+            .filter_map(|size| {
+                joint_size(curves, jobs, charge, gpu_w_max, (size.gpus, size.restart_s))
+            })
             .collect();
         (!sizes.is_empty()).then_some(Self { sizes })
     }
@@ -92,7 +112,7 @@ fn joint_size(
     curves: [&OperatingCurve<'_>; 2],
     jobs: [&Job; 2],
     charge: Charge,
-    joule: f64,
+    gpu_w_max: f64,
     (gpus, restart_s): (u32, f64),
 ) -> Option<JointSize> {
     let gpu_type = &curves[0].known.gpu_type;
@@ -115,17 +135,18 @@ fn joint_size(
     let default_w = [at_default(curves[0])?, at_default(curves[1])?];
     let points = exclusive[0].iter().filter_map(|one| {
         let two = curves[1].known.point(gpus, one.setting)?;
-        let power_ratio = f64::midpoint(
-            above_idle_w(&charge, one) / default_w[0],
-            above_idle_w(&charge, two) / default_w[1],
-        );
+        let above_idle_w = [one, two].map(|point| above_idle_w(&charge, point));
+        let power_ratio =
+            f64::midpoint(above_idle_w[0] / default_w[0], above_idle_w[1] / default_w[1]);
         let gpu_power_w = charge.idle_w() + (power_w - charge.idle_w()) * power_ratio;
+        let drawn_w = (charge.idle_w() + above_idle_w.iter().sum::<f64>()).min(gpu_w_max);
         let speeds = [
             relative[0] * one.steps_per_s / curves[0].unit,
             relative[1] * two.steps_per_s / curves[1].unit,
         ];
-        let cost = joule * charge.watts(&OperatingPoint { gpu_power_w, ..*one });
-        Some(JointPoint { speeds, cost, setting: one.setting })
+        let watts = |gpu_power_w| charge.watts(&OperatingPoint { gpu_power_w, ..*one });
+        let (watts, drawn_w) = (watts(gpu_power_w), watts(drawn_w));
+        Some(JointPoint { speeds, watts, drawn_w, setting: one.setting })
     });
     let points: Vec<JointPoint> = points.collect();
     (!points.is_empty()).then(|| JointSize::new(gpus, restart_s, points))

@@ -1,4 +1,5 @@
-//! The market for the GPUs of one type: bids at a price, and the price that clears.
+//! The market for the GPUs of one type and, below a power limit, for power: bids at prices, and the prices that
+//! clear.
 //!
 //! Jobs with the same operating points, nearly the same remaining work ([`WORK_STEPS`]) and the same bounds
 //! have the same demand and form one class, so each class bids once. A bid does not depend on whether a
@@ -6,7 +7,8 @@
 //! plan.
 
 use crate::plan::reason::GPU_PRICE_MAX;
-use crate::policies::wattle::upper_envelope::OperatingCurve;
+use crate::policies::wattle::prices::{MeanPowerPrice, PriceForecast, Prices};
+use crate::policies::wattle::upper_envelope::{CurvePoint, OperatingCurve};
 
 /// Steps per factor of e to which remaining work is rounded: 3 % apart. An error of a factor of two costs
 /// a hundredth of the gain.
@@ -37,42 +39,29 @@ pub(super) fn age_of(step: i32) -> f64 {
 
 /// The relative accuracy of the clearing price.
 pub(super) const PRICE_TOLERANCE: f64 = 1e-3;
+/// The relative accuracy of the price of power. At 5 % mean completion times are hardly longer; each step costs
+/// a search for the GPU price.
+const POWER_TOLERANCE: f64 = 0.01;
+/// The price of power at which the search begins without an earlier one, and its bounds, s/J. At the greatest
+/// every job is at its lowest power.
+const POWER_FIRST: f64 = 1e-4;
+const POWER_LEAST: f64 = 1e-8;
+const POWER_MOST: f64 = 1.0;
+/// The first step of the search from an earlier price, and the longest, as factors.
+const POWER_STEP_FIRST: f64 = 1.05;
+const POWER_STEP_MOST: f64 = 4.0;
+
 /// The highest price of a GPU-second in the search, s. Pairs may demand GPUs beyond it: the value of their
 /// work grows with the price.
 const PRICE_MAX: f64 = GPU_PRICE_MAX;
 
-/// The expected price of GPU-seconds over time.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PriceForecast {
-    /// The long-run price of a GPU-second, s.
-    pub(super) long_run: f64,
-    /// The time constant with which the present price decays to it, s.
-    pub(super) tau_s: f64,
-}
-
-impl PriceForecast {
-    /// The expected price after this time.
-    pub(super) fn after(&self, now: f64, seconds: f64) -> f64 {
-        self.decayed(now, self.decay(seconds))
-    }
-
-    /// The weight of the present price after this time.
-    fn decay(&self, seconds: f64) -> f64 {
-        (-seconds / self.tau_s).exp()
-    }
-
-    fn decayed(&self, now: f64, decay: f64) -> f64 {
-        self.long_run + (now - self.long_run) * decay
-    }
-}
-
 /// The outcome of a market.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ClearedMarket {
-    /// The price of a GPU-second, s.
-    pub(super) price: f64,
-    /// The time constant of its forecast, s.
-    pub(super) tau_s: f64,
+    pub(super) prices: Prices,
+    pub(super) forecast: PriceForecast,
+    /// The mean price of power until then.
+    pub(super) mean_power_price: MeanPowerPrice,
     /// The largest set of GPUs that one job could get.
     pub(super) largest_set: u32,
 }
@@ -89,6 +78,8 @@ pub(super) struct BidderClass {
     pub(super) gpus_max: u32,
     /// Whether it may get no GPUs.
     pub(super) may_wait: bool,
+    /// Whether it has its GPUs already and keeps them. It demands power alone.
+    pub(super) has_gpus: bool,
     /// The least speed with which it meets its deadline.
     pub(super) speed_min: f64,
     /// Time since submission, s.
@@ -106,17 +97,33 @@ impl BidderClass {
     }
 }
 
-/// The bid of a class at a GPU price.
+/// The bid of a class at given prices.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bid {
     /// The value of a unit of its work, s.
     pub(super) work_price: f64,
     /// The number of GPUs it demands.
     pub(super) gpus: u32,
+    /// The power it demands, as charged, watts.
+    pub(super) watts: f64,
     /// Its surplus, s/s.
     pub(super) surplus: f64,
     /// The time to its completion, s.
     pub(super) done_in_s: f64,
+}
+
+/// What bidders demand.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Demand {
+    pub(super) gpus: u64,
+    /// Charged power, watts.
+    pub(super) watts: f64,
+}
+
+impl Demand {
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self { gpus: self.gpus + other.gpus, watts: self.watts + other.watts }
+    }
 }
 
 /// The demand for the GPUs of one type.
@@ -136,55 +143,145 @@ impl Market<'_> {
         }
     }
 
-    /// The bid of a class at a price. The value of its work depends on its completion time and the
+    /// The bid of a class at these prices. The value of its work depends on its completion time and the
     /// completion time on that value, so both are found in two rounds.
-    pub(super) fn bid(&self, class: &BidderClass, gpu_price: f64) -> Bid {
+    pub(super) fn bid(&self, class: &BidderClass, prices: Prices) -> Bid {
         let mut bid = Bid::default();
+        let curve = &self.curves[class.curve];
         for round in 0..2 {
-            let price_at_completion = match round {
-                0 => self.forecast.decayed(gpu_price, class.decay),
-                _ => self.forecast.after(gpu_price, class.horizon_s(bid.done_in_s)),
+            let at_completion = match round {
+                0 => self.forecast.decayed(prices, class.decay),
+                _ => self.forecast.after(prices, class.horizon_s(bid.done_in_s)),
             };
-            let (work_price, speed);
-            work_price = self.curves[class.curve].work_cost(price_at_completion);
-            (bid.gpus, speed, bid.surplus) = self.best_size(class, work_price, gpu_price);
-            bid.work_price = work_price;
+            bid.work_price = curve.work_cost(at_completion);
+            let best = self.best_size(class, bid.work_price, prices);
+            (bid.gpus, bid.watts, bid.surplus) = (best.gpus, best.watts, best.surplus);
             // A waiting job is assumed to run at half the speed of one GPU.
-            bid.done_in_s = class.work / if bid.gpus > 0 { speed } else { 0.5 };
+            bid.done_in_s = class.work / if bid.gpus > 0 { best.speed } else { 0.5 };
         }
         bid
     }
 
-    /// The bids of all classes at a price.
-    pub(super) fn bids_at(&self, gpu_price: f64) -> Vec<Bid> {
-        self.classes.iter().map(|class| self.bid(class, gpu_price)).collect()
+    /// The bids of all classes at these prices.
+    pub(super) fn bids_at(&self, prices: Prices) -> Vec<Bid> {
+        self.classes.iter().map(|class| self.bid(class, prices)).collect()
     }
 
-    /// The number of GPUs with the greatest surplus, the speed there, and the surplus.
-    fn best_size(&self, class: &BidderClass, work_price: f64, gpu_price: f64) -> (u32, f64, f64) {
-        let waiting = if class.may_wait { 0.0 } else { f64::NEG_INFINITY };
-        let mut best = (0, 0.0, waiting);
-        for size in &self.curves[class.curve].sizes {
+    /// The size and setting with the greatest surplus.
+    fn best_size(&self, class: &BidderClass, work_price: f64, prices: Prices) -> BestSize {
+        let surplus = if class.may_wait { 0.0 } else { f64::NEG_INFINITY };
+        let mut best = BestSize { gpus: 0, watts: 0.0, speed: 0.0, surplus };
+        let curve = &self.curves[class.curve];
+        let joule = curve.joule(prices).total();
+        for size in &curve.sizes {
             if size.gpus < class.gpus_min || size.gpus > class.gpus_max {
                 continue;
             }
-            let Some(point) = size.best_point(work_price, class.speed_min) else { continue };
-            let surplus = point.at(work_price) - gpu_price * f64::from(size.gpus);
-            if surplus > best.2 {
-                best = (size.gpus, point.slope, surplus);
+            let Some(point) = size.best_point(work_price, joule, class.speed_min) else { continue };
+            let surplus = point.value(work_price, joule) - prices.gpu * f64::from(size.gpus);
+            if surplus > best.surplus {
+                let CurvePoint { speed, watts, .. } = point;
+                best = BestSize { gpus: size.gpus, watts, speed, surplus };
             }
         }
         best
     }
 
-    /// The GPUs that all jobs of a class demand at a price.
-    pub(super) fn demand(&self, class: usize, gpu_price: f64) -> u64 {
+    /// What all jobs of a class demand at these prices.
+    pub(super) fn demand(&self, class: usize, prices: Prices) -> Demand {
         let class = &self.classes[class];
-        match class.jobs {
-            0 => 0,
-            jobs => u64::from(jobs) * u64::from(self.bid(class, gpu_price).gpus),
+        if class.jobs == 0 {
+            return Demand::default();
         }
+        let bid = self.bid(class, prices);
+        let gpus = if class.has_gpus { 0 } else { bid.gpus };
+        let jobs = class.jobs;
+        Demand { gpus: u64::from(jobs) * u64::from(gpus), watts: f64::from(jobs) * bid.watts }
     }
+}
+
+/// A size with its best setting.
+struct BestSize {
+    gpus: u32,
+    watts: f64,
+    speed: f64,
+    surplus: f64,
+}
+
+/// What one market may hand out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MarketSupply {
+    pub(super) gpus: u32,
+    /// Charged power, watts; absent: not limited.
+    pub(super) watts: Option<f64>,
+}
+
+impl MarketSupply {
+    /// Whether this much of it is left.
+    pub(super) fn has(&self, gpus: u32, watts: f64) -> bool {
+        gpus <= self.gpus && self.watts.is_none_or(|left| watts <= left)
+    }
+
+    /// Takes a part of it. False if less is left.
+    pub(super) fn take(&mut self, gpus: u32, watts: f64) -> bool {
+        if !self.has(gpus, watts) {
+            return false;
+        }
+        self.gpus -= gpus;
+        self.watts = self.watts.map(|left| left - watts);
+        true
+    }
+}
+
+/// The prices at which `count` bidders together demand at most the supply: the least price of power at which
+/// they do, and for it the least price of GPUs. `last`: the price of power to search from.
+pub(super) fn clear(
+    supply: MarketSupply,
+    last: f64,
+    count: usize,
+    demand: impl Fn(usize, Prices) -> Demand,
+) -> Prices {
+    let at = |power: f64| {
+        let demanded = |bidder, gpu| demand(bidder, Prices { gpu, power }).gpus;
+        Prices { gpu: clear_gpus(supply.gpus, count, demanded), power }
+    };
+    let drawn = |prices| (0..count).map(|bidder| demand(bidder, prices).watts).sum::<f64>();
+    let free = at(0.0);
+    match supply.watts {
+        Some(watts) if drawn(free) > watts => {
+            at(least_power_price(last, |power| drawn(at(power)) > watts))
+        }
+        _ => free,
+    }
+}
+
+/// The least price of power that does not exceed the supply, from `last` on; s/J. At price 0 it is exceeded.
+pub(super) fn least_power_price(last: f64, exceeds: impl Fn(f64) -> bool) -> f64 {
+    let first = if last > POWER_LEAST { last } else { POWER_FIRST };
+    let is_low = exceeds(first);
+    let (mut low, mut high, mut step) = (first, first, POWER_STEP_FIRST);
+    loop {
+        if is_low {
+            (low, high) = (high, high * step);
+            if high > POWER_MOST {
+                return high;
+            }
+            if !exceeds(high) {
+                break;
+            }
+        } else {
+            (low, high) = (low / step, low);
+            if low < POWER_LEAST || exceeds(low) {
+                break;
+            }
+        }
+        step = (step * step).min(POWER_STEP_MOST);
+    }
+    while high > low * (1.0 + POWER_TOLERANCE) {
+        let middle = f64::sqrt(low * high);
+        *(if exceeds(middle) { &mut low } else { &mut high }) = middle;
+    }
+    high
 }
 
 /// A bidder whose demand differs between the ends of the search interval.
@@ -197,7 +294,7 @@ struct Undecided {
 /// The least price at which `count` bidders together demand at most `gpus` GPUs. `demand` is the demand of
 /// one bidder at a price and does not increase with the price, so a bidder with the same demand at both
 /// ends of an interval is not evaluated again within it.
-pub(super) fn clear(gpus: u32, count: usize, demand: impl Fn(usize, f64) -> u64) -> f64 {
+pub(super) fn clear_gpus(gpus: u32, count: usize, demand: impl Fn(usize, f64) -> u64) -> f64 {
     let gpus = u64::from(gpus);
     // At price zero demand usually exceeds supply; stop early.
     let at_zero = (0..count).try_fold(0, |sum, bidder| {
@@ -247,25 +344,49 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_price_of_power_is_the_least_that_clears() {
+        for (last, watts) in
+            [(0.0, 700.0), (1e-3, 700.0), (5e-5, 700.0), (1e-4, 20.0), (0.3, 999.0)]
+        {
+            // Watts fall from 1,000 at price 0 with the price.
+            let drawn = |price: f64| 1_000.0 / (1.0 + price * 1e4);
+            let price = least_power_price(last, |price| drawn(price) > watts);
+            let exact = (1_000.0 / watts - 1.0) * 1e-4;
+            assert!(price >= exact && price <= 1.011 * exact, "{price} {exact} from {last}");
+        }
+        let bound = least_power_price(1e-4, |_| true);
+        assert!(bound.is_finite() && bound > POWER_MOST);
+    }
+
+    #[test]
+    fn both_prices_clear_together() {
+        // Each bidder takes one GPU up to its own value, less 100 W at the price of power.
+        let value = |bidder: usize| 1.0 + bidder as f64;
+        let demand = |bidder: usize, prices: Prices| {
+            let takes = value(bidder) > prices.gpu + 100.0 * prices.power;
+            Demand { gpus: u64::from(takes), watts: if takes { 100.0 } else { 0.0 } }
+        };
+        let clear = |gpus, watts| clear(MarketSupply { gpus, watts }, 0.0, 10, demand);
+        assert_eq!(clear(4, None).power, 0.0);
+        assert_eq!(clear(4, Some(400.0)), clear(4, None), "power is not scarce");
+        let scarce = clear(4, Some(200.0));
+        assert!((scarce.gpu + 100.0 * scarce.power - 8.0).abs() < 0.2, "{scarce:?}");
+        assert_eq!(clear(10, Some(200.0)).gpu, 0.0, "GPUs are not scarce");
+    }
+
+    #[test]
     fn the_price_is_the_least_that_clears() {
         for (scale, gpus) in [(100.0, 10), (100.0, 99), (1e6, 3), (0.2, 1)] {
             // One bidder that demands scale / (1 + price) GPUs.
-            let price = clear(gpus, 1, |_, price| (scale / (1.0 + price)) as u64);
+            let price = clear_gpus(gpus, 1, |_, price| (scale / (1.0 + price)) as u64);
             let exact = (scale / f64::from(gpus + 1) - 1.0).max(0.0);
             assert!((price - exact).abs() <= 2e-3 * exact + 1e-6, "{price} {exact}");
         }
         // Many bidders, each with a demand of one up to its own price.
-        let price = clear(3, 10, |bidder, price| u64::from(price < 1.0 + bidder as f64));
+        let price = clear_gpus(3, 10, |bidder, price| u64::from(price < 1.0 + bidder as f64));
         assert!((price - 7.0).abs() < 0.01, "{price}");
         // With demand at any price no price clears.
-        let bound = clear(0, 1, |_, _| 1);
+        let bound = clear_gpus(0, 1, |_, _| 1);
         assert!(bound.is_finite() && bound > GPU_PRICE_MAX, "{bound}");
-    }
-
-    #[test]
-    fn the_price_forecast_returns_to_the_long_run_price() {
-        let forecast = PriceForecast { long_run: 0.1, tau_s: 100.0 };
-        assert!((forecast.after(2.0, 0.0) - 2.0).abs() < 1e-12);
-        assert!((forecast.after(2.0, 1e6) - 0.1).abs() < 1e-12);
     }
 }

@@ -2,54 +2,60 @@
 //!
 //! Pairs are matched at the price that clears without pairs. Each pair frees GPUs, so the price falls and
 //! further pairs gain less. Here every pair bids at every price either together or as two exclusive jobs,
-//! whichever has the greater surplus, and the price is the least at which demand does not exceed supply.
+//! whichever has the greater surplus, and the prices are the least at which demand does not exceed supply.
 //!
 //! Identical pairs flip together at one price. Of the pairs that are indifferent at the clearing price,
 //! those with the least surplus are split as long as GPUs are free; otherwise a cluster that is one job
 //! short would be half empty.
 
 use crate::policies::wattle::bidders::Bidder;
-use crate::policies::wattle::market::{Market, PRICE_TOLERANCE, clear};
+use crate::policies::wattle::market::{Demand, Market, MarketSupply, PRICE_TOLERANCE, clear};
 use crate::policies::wattle::pairing::{PairBid, Pairing};
+use crate::policies::wattle::prices::Prices;
 
 /// A pair is indifferent if it would not share at a price lower by this share.
 const INDIFFERENCE: f64 = 4.0 * PRICE_TOLERANCE;
 
 impl Pairing {
-    /// Keeps the pairs that gain at the clearing price and returns that price. Their jobs are subtracted
-    /// from their classes in the market.
+    /// Keeps the pairs that gain at the clearing prices and returns those prices. Their jobs are subtracted
+    /// from their classes in the market. `last`: the price of power to search from.
     pub(super) fn select_pairs(
         &mut self,
         market: &mut Market<'_>,
         bidders: &[Bidder<'_>],
-        gpus: u32,
-    ) -> f64 {
+        supply: MarketSupply,
+        last: f64,
+    ) -> Prices {
         for bidder in self.paired() {
             market.classes[bidders[bidder].class].jobs -= 1;
         }
         let classes = market.classes.len();
-        let price = clear(gpus, classes + self.pairs.len(), |bidder, price| {
-            match bidder.checked_sub(classes) {
-                Some(pair) => self.bid(pair, market, bidders, price).demand(),
-                None => market.demand(bidder, price),
-            }
-        });
+        let demand = |bidder: usize, prices: Prices| match bidder.checked_sub(classes) {
+            Some(pair) => self.bid(pair, market, bidders, prices).demand(),
+            None => market.demand(bidder, prices),
+        };
+        let prices = clear(supply, last, classes + self.pairs.len(), demand);
         let bids: Vec<PairBid> =
-            (0..self.pairs.len()).map(|pair| self.bid(pair, market, bidders, price)).collect();
-        let by_classes: u64 = (0..classes).map(|class| market.demand(class, price)).sum();
-        let demand = by_classes + bids.iter().map(PairBid::demand).sum::<u64>();
-        let mut free = u64::from(gpus).saturating_sub(demand);
+            (0..self.pairs.len()).map(|pair| self.bid(pair, market, bidders, prices)).collect();
+        let by_classes = (0..classes).map(|class| market.demand(class, prices));
+        let demanded = by_classes.chain(bids.iter().map(PairBid::demand));
+        let demanded = demanded.fold(Demand::default(), Demand::plus);
+        let mut left = MarketSupply {
+            gpus: u64::from(supply.gpus).saturating_sub(demanded.gpus) as u32,
+            watts: supply.watts.map(|watts| (watts - demanded.watts).max(0.0)),
+        };
         let mut shares: Vec<bool> = bids.iter().map(PairBid::shares).collect();
-        let just_below = price * (1.0 - INDIFFERENCE);
+        let lower = |price: f64| price * (1.0 - INDIFFERENCE);
+        let just_below = Prices { gpu: lower(prices.gpu), power: lower(prices.power) };
         let mut indifferent: Vec<usize> = (0..bids.len())
             .filter(|&pair| shares[pair])
             .filter(|&pair| !self.bid(pair, market, bidders, just_below).shares())
             .collect();
         indifferent.sort_by(|&x, &y| bids[x].surplus.total_cmp(&bids[y].surplus));
         for pair in indifferent {
-            let added = bids[pair].gpus_apart.saturating_sub(bids[pair].gpus_together);
-            if added <= free {
-                free -= added;
+            let (apart, together) = (bids[pair].apart, bids[pair].together);
+            let added = apart.gpus.saturating_sub(together.gpus);
+            if left.take(u32::try_from(added).unwrap_or(u32::MAX), apart.watts - together.watts) {
                 shares[pair] = false;
             }
         }
@@ -59,6 +65,6 @@ impl Pairing {
         }
         let mut shares = shares.into_iter();
         self.pairs.retain(|_| shares.next().unwrap_or(true));
-        price
+        prices
     }
 }

@@ -12,10 +12,12 @@ use wattle_common::job::GpuSetting;
 use crate::plan::input::PlanningInput;
 use crate::policies::colocation_trial::{may_share, were_parted};
 use crate::policies::wattle::Supply;
-use crate::policies::wattle::bidders::{Bidder, change_cost};
-use crate::policies::wattle::joint_curve::JointCurve;
-use crate::policies::wattle::knapsack::{ChangeCost, Choice, Item, UNSERVED_PENALTY};
-use crate::policies::wattle::market::{Bid, Market};
+use crate::policies::wattle::bidders::{Bidder, change_cost, unserved};
+use crate::policies::wattle::joint_curve::{JointCurve, JointSize};
+use crate::policies::wattle::knapsack::{ChangeCost, Choice, Item};
+use crate::policies::wattle::market::{Bid, Demand, Market};
+use crate::policies::wattle::power_knapsack;
+use crate::policies::wattle::prices::{JoulePrices, Prices};
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::relative_speed_max;
@@ -45,13 +47,13 @@ impl Pair {
     }
 }
 
-/// The better option of a pair at a GPU price: sharing, or two exclusive jobs.
+/// The better option of a pair at given prices: sharing, or two exclusive jobs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PairBid {
     /// The gain of sharing, s/s.
     pub(super) surplus: f64,
-    pub(super) gpus_together: u64,
-    pub(super) gpus_apart: u64,
+    pub(super) together: Demand,
+    pub(super) apart: Demand,
 }
 
 impl PairBid {
@@ -59,9 +61,9 @@ impl PairBid {
         self.surplus > 0.0
     }
 
-    /// The GPUs it demands.
-    pub(super) fn demand(&self) -> u64 {
-        if self.shares() { self.gpus_together } else { self.gpus_apart }
+    /// What it demands.
+    pub(super) fn demand(&self) -> Demand {
+        if self.shares() { self.together } else { self.apart }
     }
 }
 
@@ -69,6 +71,8 @@ impl PairBid {
 pub(super) struct Pairing {
     pub(super) pairs: Vec<Pair>,
     curves: Vec<JointCurve>,
+    /// The energy price at the grid's present carbon intensity, s/J.
+    energy: f64,
 }
 
 /// A possible pair and its surplus.
@@ -117,12 +121,12 @@ impl ShareBound {
 
 /// Inputs of the evaluation of pairs, with the joint curves computed so far.
 struct Evaluation<'e, 'a> {
-    input: PlanningInput<'e>,
     supply: &'e Supply<'a>,
     market: &'e Market<'a>,
     bidders: &'e [Bidder<'a>],
     bids: &'e [Bid],
-    price: f64,
+    prices: Prices,
+    joule: JoulePrices,
     /// By bidder.
     bounds: &'e [ShareBound],
     curves: Vec<JointCurve>,
@@ -160,10 +164,11 @@ impl Evaluation<'_, '_> {
         let permitted = permitted_sizes(one, two);
         let mut together = apart;
         for size in self.curves[curve].sizes.iter().filter(|size| permitted(size.gpus)) {
-            let rent = self.price * f64::from(size.gpus);
+            let rent = self.prices.gpu * f64::from(size.gpus);
             // The bound saves the evaluation of sizes that cannot be better.
-            if size.value_bound(bids) - rent > together
-                && let Some((_, value)) = size.best_point(bids, [one.speed_min, two.speed_min])
+            if size.value_bound(bids, self.joule) - rent > together
+                && let Some((_, value)) =
+                    size.best_point(bids, self.joule, [one.speed_min, two.speed_min])
             {
                 together = together.max(value - rent);
             }
@@ -181,7 +186,7 @@ impl Evaluation<'_, '_> {
                 curves,
                 [one.job, two.job],
                 self.supply.charge,
-                self.input.limits.price_now(),
+                self.supply.gpu_w_max,
                 self.supply.nodes.largest_set(),
             )?);
             Some(self.curves.len() - 1)
@@ -190,8 +195,8 @@ impl Evaluation<'_, '_> {
 }
 
 impl Pairing {
-    /// The pairs at a price, given the bids of all classes as exclusive jobs. Pairs of `moved` jobs are not
-    /// kept together.
+    /// The pairs at these prices, given the bids of all classes as exclusive jobs. Pairs of `moved` jobs are
+    /// not kept together.
     pub(super) fn of(
         input: PlanningInput<'_>,
         supply: &Supply<'_>,
@@ -199,16 +204,27 @@ impl Pairing {
         bidders: &[Bidder<'_>],
         moved: &BTreeSet<JobKey>,
         bids: &[Bid],
-        price: f64,
+        prices: Prices,
     ) -> Self {
+        let energy = input.limits.price_now();
         if input.limits.tenants_max < 2 {
-            return Self { pairs: Vec::new(), curves: Vec::new() };
+            return Self { pairs: Vec::new(), curves: Vec::new(), energy };
         }
         let (curves, known) = (Vec::new(), BTreeMap::new());
         let bound = |bidder: &Bidder<'_>| ShareBound::of(bidder, market, bids, supply.gpu_type);
         let bounds: &[ShareBound] = &bidders.iter().map(bound).collect::<Vec<_>>();
-        let mut evaluation =
-            Evaluation { input, supply, market, bidders, bids, price, bounds, curves, known };
+        let joule = JoulePrices { energy, power: prices.power };
+        let mut evaluation = Evaluation {
+            supply,
+            market,
+            bidders,
+            bids,
+            prices,
+            joule,
+            bounds,
+            curves,
+            known,
+        };
         let groups = groups(bidders);
         let mut candidates: Vec<Candidate> = Vec::new();
         for (a, b) in co_tenants(bidders, moved) {
@@ -238,7 +254,7 @@ impl Pairing {
         };
         candidates.sort_by(by_surplus);
         let pairs = match_greedily(&candidates, &groups, bidders);
-        Self { pairs, curves: evaluation.curves }
+        Self { pairs, curves: evaluation.curves, energy }
     }
 
     /// The bidders that are in a pair.
@@ -246,35 +262,54 @@ impl Pairing {
         self.pairs.iter().flat_map(|pair| [pair.a, pair.b])
     }
 
-    /// The bid of a pair at a price.
+    /// The bid of a pair at these prices.
     pub(super) fn bid(
         &self,
         pair: usize,
         market: &Market<'_>,
         bidders: &[Bidder<'_>],
-        price: f64,
+        prices: Prices,
     ) -> PairBid {
         let pair = &self.pairs[pair];
         let (a, b) = (&bidders[pair.a], &bidders[pair.b]);
-        let bids = [a, b].map(|bidder| market.bid(&market.classes[bidder.class], price));
+        let bids = [a, b].map(|bidder| market.bid(&market.classes[bidder.class], prices));
         let gpus_min = a.gpus_min.max(b.gpus_min);
-        let mut best = (0, if gpus_min > 0 { f64::NEG_INFINITY } else { 0.0 });
-        let permitted = permitted_sizes(a, b);
-        for size in self.curves[pair.curve].sizes.iter().filter(|size| permitted(size.gpus)) {
-            let point = size.best_point([&bids[0], &bids[1]], [a.speed_min, b.speed_min]);
-            let Some((_, value)) = point else { continue };
-            let gain = value - price * f64::from(size.gpus);
+        let mut best = (Demand::default(), if gpus_min > 0 { f64::NEG_INFINITY } else { 0.0 });
+        let joule = self.joule(prices);
+        for size in self.sizes(pair, a, b) {
+            let speeds_min = [a.speed_min, b.speed_min];
+            let Some((point, value)) = size.best_point([&bids[0], &bids[1]], joule, speeds_min)
+            else {
+                continue;
+            };
+            let gain = value - prices.gpu * f64::from(size.gpus);
             if gain > best.1 {
-                best = (size.gpus, gain);
+                best = (Demand { gpus: size.gpus.into(), watts: point.drawn_w }, gain);
             }
         }
         let gain = best.1 - bids[0].surplus - bids[1].surplus;
+        let gpus = bids.iter().map(|bid| u64::from(bid.gpus)).sum();
         PairBid {
             // A pair that must stay together does so at any loss.
             surplus: if pair.keep.is_infinite() { pair.keep } else { gain + pair.keep },
-            gpus_together: u64::from(best.0),
-            gpus_apart: u64::from(bids[0].gpus) + u64::from(bids[1].gpus),
+            together: best.0,
+            apart: Demand { gpus, watts: bids.iter().map(|bid| bid.watts).sum() },
         }
+    }
+
+    fn joule(&self, prices: Prices) -> JoulePrices {
+        JoulePrices { energy: self.energy, power: prices.power }
+    }
+
+    /// The sizes that a pair may have.
+    fn sizes(
+        &self,
+        pair: &Pair,
+        a: &Bidder<'_>,
+        b: &Bidder<'_>,
+    ) -> impl Iterator<Item = &JointSize> {
+        let permitted = permitted_sizes(a, b);
+        self.curves[pair.curve].sizes.iter().filter(move |size| permitted(size.gpus))
     }
 
     /// The value of each number of GPUs to a pair, and the cost of changes.
@@ -283,19 +318,19 @@ impl Pairing {
         pair: &Pair,
         bidders: &[Bidder<'_>],
         bids: &[Bid],
-        price: f64,
+        prices: Prices,
     ) -> Item {
         let both = [&bidders[pair.a], &bidders[pair.b]];
         let bids = both.map(|bidder| &bids[bidder.class]);
         let gpus_min = both[0].gpus_min.max(both[1].gpus_min);
         let speeds_min = both.map(|bidder| bidder.speed_min);
-        let unserved = if gpus_min > 0 { -UNSERVED_PENALTY * (1.0 + price) } else { 0.0 };
-        let mut choices = vec![Choice { gpus: 0, value: unserved }];
+        let joule = self.joule(prices);
+        let mut choices = vec![Choice { gpus: 0, value: unserved(gpus_min, prices) }];
         let mut changes =
             both.map(|bidder| ChangeCost { costs: vec![0.0], has_run: bidder.has_run() });
-        let permitted = permitted_sizes(both[0], both[1]);
-        for size in self.curves[pair.curve].sizes.iter().filter(|size| permitted(size.gpus)) {
-            let Some((point, value)) = size.best_point(bids, speeds_min) else { continue };
+        for size in self.sizes(pair, both[0], both[1]) {
+            let Some((point, _)) = size.best_point(bids, joule, speeds_min) else { continue };
+            let value = point.value(bids, JoulePrices { power: 0.0, ..joule });
             choices.push(Choice { gpus: size.gpus, value });
             for (k, change) in changes.iter_mut().enumerate() {
                 let earnings = bids[k].work_price * point.speeds[k];
@@ -325,19 +360,67 @@ impl Pairing {
         Item { choices, cost_from_now, present: closest, changes: changes.into() }
     }
 
-    /// The best setting of a pair on this many GPUs, and its value.
+    /// The same within a power limit: each size with each of its settings, less the cost of the change to it.
+    /// With `kept` it has that size alone.
+    pub(super) fn power_item(
+        &self,
+        pair: &Pair,
+        bidders: &[Bidder<'_>],
+        bids: &[Bid],
+        prices: Prices,
+        kept: Option<u32>,
+    ) -> power_knapsack::Item {
+        let both = [&bidders[pair.a], &bidders[pair.b]];
+        let of_size = self.knapsack_item(pair, bidders, bids, prices);
+        let cost = |gpus: u32| {
+            let at = of_size.choices.iter().position(|choice| choice.gpus == gpus);
+            at.map_or(0.0, |at| of_size.cost_from_now[at])
+        };
+        let bids = both.map(|bidder| &bids[bidder.class]);
+        let speeds_min = both.map(|bidder| bidder.speed_min);
+        let energy = JoulePrices { energy: self.energy, power: 0.0 };
+        let mut item = power_knapsack::Item::default();
+        for size in self.sizes(pair, both[0], both[1]) {
+            if kept.is_some_and(|kept| kept != size.gpus) {
+                continue;
+            }
+            let from = item.choices.len();
+            let change = cost(size.gpus);
+            item.choices.extend(size.fast_enough(speeds_min).map(|point| power_knapsack::Choice {
+                gpus: size.gpus,
+                watts: point.drawn_w,
+                value: point.value(bids, energy) - change,
+                setting: point.setting,
+            }));
+            item.choices[from..].sort_by(|a, b| a.watts.total_cmp(&b.watts));
+        }
+        let present = of_size.choices[of_size.present].gpus;
+        let setting = match &both[0].job.state {
+            State::Running { setting, .. } => Some(*setting),
+            State::Queued | State::Stopping { .. } => None,
+        };
+        let same = item.choices.iter().enumerate().filter(|(_, choice)| choice.gpus == present);
+        let exact = same.clone().find(|(_, choice)| Some(choice.setting) == setting);
+        item.present = exact.or_else(|| same.clone().next()).map(|(at, _)| at);
+        let none = of_size.choices[0].value - of_size.cost_from_now[0];
+        item.none = kept.is_none().then_some(none);
+        item
+    }
+
+    /// The best setting of a pair on this many GPUs, its value, and the power that counts, watts.
     pub(super) fn setting(
         &self,
         pair: &Pair,
         bidders: &[Bidder<'_>],
         bids: &[Bid],
         gpus: u32,
-    ) -> Option<(GpuSetting, f64)> {
+    ) -> Option<(GpuSetting, f64, f64)> {
         let (a, b) = (&bidders[pair.a], &bidders[pair.b]);
         let size = self.curves[pair.curve].sizes.iter().find(|size| size.gpus == gpus)?;
         let bids = [&bids[a.class], &bids[b.class]];
-        let (point, value) = size.best_point(bids, [a.speed_min, b.speed_min])?;
-        Some((point.setting, value))
+        let joule = JoulePrices { energy: self.energy, power: 0.0 };
+        let (point, value) = size.best_point(bids, joule, [a.speed_min, b.speed_min])?;
+        Some((point.setting, value, point.drawn_w))
     }
 }
 

@@ -1,15 +1,18 @@
-//! Rounding to blocks: the sizes of all jobs and pairs, and the targets that follow from them.
+//! Rounding to blocks: the sizes and settings of all jobs and pairs, and the targets that follow from them.
 
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::transition::Target;
 use crate::plan::reason::Reason;
 use crate::policies::wattle::Supply;
-use crate::policies::wattle::bidders::{Bidder, knapsack_item};
+use crate::policies::wattle::bidders::{Bidder, knapsack_item, power_item};
 use crate::policies::wattle::knapsack::{UnusedGpuCost, solve};
 use crate::policies::wattle::market::{Bid, Market};
 use crate::policies::wattle::pairing::{Pair, Pairing};
-use crate::policies::wattle::upper_envelope::Line;
+use crate::policies::wattle::power_knapsack;
+use crate::policies::wattle::power_supply::PowerSupply;
+use crate::policies::wattle::prices::Prices;
+use crate::policies::wattle::upper_envelope::{CurvePoint, SizeCurve};
 use crate::state::job::State;
 
 /// A job's setting is kept if the best one is worth no more than this share more.
@@ -22,50 +25,93 @@ pub(super) struct Rounding<'t, 'a> {
     pub(super) market: &'t Market<'a>,
     pub(super) pairing: &'t Pairing,
     pub(super) bids: &'t [Bid],
-    pub(super) price: f64,
+    pub(super) prices: Prices,
 }
 
-/// The numbers of GPUs of jobs and pairs, by index.
+/// What one job or pair gets.
+#[derive(Clone, Copy, Debug)]
+struct Allotted {
+    /// Its index among bidders or pairs.
+    index: usize,
+    gpus: u32,
+    setting: GpuSetting,
+    /// The value of its work less the cost of energy, s/s.
+    value: f64,
+    /// The charge that counts within a power limit, watts.
+    watts: f64,
+}
+
+/// What jobs and pairs get.
+#[derive(Default)]
 pub(super) struct Allotment {
-    exclusive: Vec<(usize, u32)>,
-    pairs: Vec<(usize, u32)>,
+    exclusive: Vec<Allotted>,
+    pairs: Vec<Allotted>,
 }
 
 impl Allotment {
     /// Whether a job that has not settled gets another size.
     fn moves_held(&self, bidders: &[Bidder<'_>], pairs: &[Pair]) -> bool {
+        let sizes = |count: usize, all: &[Allotted]| {
+            let mut sizes = vec![0; count];
+            all.iter().for_each(|each| sizes[each.index] = each.gpus);
+            sizes
+        };
         let moves = |held: Option<u32>, gpus: u32| held.is_some_and(|size| size != gpus);
-        self.exclusive.iter().any(|&(index, gpus)| moves(bidders[index].held, gpus))
-            || self.pairs.iter().any(|&(index, gpus)| moves(pairs[index].held(bidders), gpus))
+        let mut alone = sizes(bidders.len(), &self.exclusive);
+        let together = sizes(pairs.len(), &self.pairs);
+        for (pair, &gpus) in pairs.iter().zip(&together) {
+            (alone[pair.a], alone[pair.b]) = (gpus, gpus);
+        }
+        bidders.iter().zip(alone).any(|(bidder, gpus)| moves(bidder.held, gpus))
+    }
+
+    fn fits(&self, power: &PowerSupply) -> bool {
+        let all = || self.exclusive.iter().chain(&self.pairs);
+        power.fits(all().map(|each| each.gpus).sum(), all().map(|each| each.watts).sum())
     }
 }
 
 impl Rounding<'_, '_> {
-    /// The number of GPUs of every job and pair. A job that has not settled is not moved.
+    /// What every job and pair gets. A job that has not settled is not moved.
     pub(super) fn round_to_blocks(&self) -> Allotment {
-        let allotment = self.round(false);
-        if allotment.moves_held(self.bidders, &self.pairing.pairs) {
-            return self.round(true);
+        let not_moving = |round: &dyn Fn(bool) -> Allotment| {
+            let allotment = round(false);
+            if allotment.moves_held(self.bidders, &self.pairing.pairs) {
+                return round(true);
+            }
+            allotment
+        };
+        let Some(power) = self.supply.power else { return not_moving(&|kept| self.round(kept)) };
+        if self.prices.power <= 0.0 {
+            let allotment = not_moving(&|kept| self.round(kept));
+            if allotment.fits(&power) {
+                return allotment;
+            }
         }
-        allotment
+        not_moving(&|kept| self.round_within(&power, kept))
     }
 
-    /// Jobs that cannot stop keep their size; with `keep_held` so do jobs that have not
-    /// settled.
+    /// The bidders that are not in a pair.
+    fn unpaired(&self) -> Vec<usize> {
+        let mut is_paired = vec![false; self.bidders.len()];
+        self.pairing.paired().for_each(|index| is_paired[index] = true);
+        (0..self.bidders.len()).filter(|&index| !is_paired[index]).collect()
+    }
+
+    /// Sizes without regard to power, each at the setting with the greatest surplus. Jobs that cannot stop keep
+    /// their size; with `keep_held` so do jobs that have not settled.
     fn round(&self, keep_held: bool) -> Allotment {
-        let Self { bidders, pairing, bids, price, .. } = *self;
-        let mut is_paired = vec![false; bidders.len()];
-        pairing.paired().for_each(|index| is_paired[index] = true);
-        let mut allotment = Allotment { exclusive: Vec::new(), pairs: Vec::new() };
+        let Self { bidders, pairing, bids, prices, .. } = *self;
+        let (mut exclusive, mut pairs) = (Vec::new(), Vec::new());
         let mut items = Vec::with_capacity(bidders.len());
         let mut open = Vec::with_capacity(bidders.len());
-        for index in (0..bidders.len()).filter(|&index| !is_paired[index]) {
+        for index in self.unpaired() {
             let bidder = &bidders[index];
             match bidder.fixed_size.or(bidder.held.filter(|_| keep_held)) {
-                Some(gpus) => allotment.exclusive.push((index, gpus)),
+                Some(gpus) => exclusive.push((index, gpus)),
                 None => {
                     let curve = &self.market.curves[bidder.curve];
-                    items.push(knapsack_item(bidder, curve, &bids[bidder.class], price));
+                    items.push(knapsack_item(bidder, curve, &bids[bidder.class], prices));
                     open.push(index);
                 }
             }
@@ -73,14 +119,14 @@ impl Rounding<'_, '_> {
         let mut open_pairs = Vec::new();
         for (index, pair) in pairing.pairs.iter().enumerate() {
             match pair.held(bidders).filter(|_| keep_held) {
-                Some(gpus) => allotment.pairs.push((index, gpus)),
+                Some(gpus) => pairs.push((index, gpus)),
                 None => {
-                    items.push(pairing.knapsack_item(pair, bidders, bids, price));
+                    items.push(pairing.knapsack_item(pair, bidders, bids, prices));
                     open_pairs.push(index);
                 }
             }
         }
-        let kept = || allotment.exclusive.iter().chain(&allotment.pairs).map(|(_, gpus)| *gpus);
+        let kept = || exclusive.iter().chain(&pairs).map(|(_, gpus)| *gpus);
         let mut nodes = self.supply.nodes.clone();
         nodes.take_sets(kept());
         let gpus = self.supply.free.saturating_sub(kept().sum());
@@ -88,52 +134,97 @@ impl Rounding<'_, '_> {
         let unused = self.supply.unused.map(|unused| UnusedGpuCost { taken, ..unused });
         let chosen = solve(&items, gpus, &nodes, unused);
         let mut sizes = items.iter().zip(&chosen).map(|(item, &choice)| item.choices[choice].gpus);
-        allotment.exclusive.extend(open.into_iter().zip(sizes.by_ref()));
-        allotment.pairs.extend(open_pairs.into_iter().zip(sizes));
-        allotment
+        exclusive.extend(open.into_iter().zip(sizes.by_ref()));
+        pairs.extend(open_pairs.into_iter().zip(sizes));
+        Allotment {
+            exclusive: exclusive.into_iter().filter_map(|each| self.exclusive(each)).collect(),
+            pairs: pairs.into_iter().filter_map(|each| self.pair(each)).collect(),
+        }
     }
 
-    /// The targets of these sizes, each at the setting with the greatest surplus.
-    pub(super) fn emit_targets(&self, allotment: &Allotment) -> Vec<Target> {
-        let gpu_price = self.price;
-        let gpu_type = || self.supply.gpu_type.to_owned();
-        let exclusive = allotment.exclusive.iter().filter_map(|&(index, gpus)| {
-            let bidder = &self.bidders[index];
-            let sizes = &self.market.curves[bidder.curve].sizes;
-            let size = sizes.iter().find(|size| size.gpus == gpus)?;
-            let work_price = self.bids[bidder.class].work_price;
-            let best = size.best_point(work_price, bidder.speed_min)?;
-            let setting = setting_to_use(&size.points, best, work_price, bidder);
-            let reason = Reason::Market { gpus, value: best.at(work_price), gpu_price };
-            Some(Target { jobs: vec![bidder.key], gpus, gpu_type: gpu_type(), setting, reason })
+    /// A job with this many GPUs at its best setting. `None` for no GPUs.
+    fn exclusive(&self, (index, gpus): (usize, u32)) -> Option<Allotted> {
+        let bidder = &self.bidders[index];
+        let curve = &self.market.curves[bidder.curve];
+        let size = curve.sizes.iter().find(|size| size.gpus == gpus)?;
+        let (work_price, energy) =
+            (self.bids[bidder.class].work_price, curve.joule(self.prices).energy);
+        let best = size.best_point(work_price, energy, bidder.speed_min)?;
+        let point = setting_to_use(size, best, (work_price, energy), bidder);
+        let (value, watts) = (best.value(work_price, energy), point.watts);
+        Some(Allotted { index, gpus, setting: point.setting, value, watts })
+    }
+
+    /// A pair with this many GPUs at its best setting. `None` for no GPUs.
+    fn pair(&self, (index, gpus): (usize, u32)) -> Option<Allotted> {
+        let pair = &self.pairing.pairs[index];
+        let (setting, value, watts) = self.pairing.setting(pair, self.bidders, self.bids, gpus)?;
+        Some(Allotted { index, gpus, setting, value, watts })
+    }
+
+    /// Sizes and settings within the power. Jobs that cannot stop keep their size; with `keep_held` so do jobs
+    /// that have not settled.
+    fn round_within(&self, power: &PowerSupply, keep_held: bool) -> Allotment {
+        let Self { bidders, pairing, bids, prices, .. } = *self;
+        let unpaired = self.unpaired();
+        let of_job = |&index: &usize| {
+            let bidder = &bidders[index];
+            let kept = bidder.fixed_size.or(bidder.held.filter(|_| keep_held));
+            let curve = &self.market.curves[bidder.curve];
+            power_item(bidder, curve, &bids[bidder.class], prices, kept)
+        };
+        let of_pair = |pair: &Pair| {
+            let kept = pair.held(bidders).filter(|_| keep_held);
+            pairing.power_item(pair, bidders, bids, prices, kept)
+        };
+        let items: Vec<power_knapsack::Item> =
+            unpaired.iter().map(of_job).chain(pairing.pairs.iter().map(of_pair)).collect();
+        let (gpus, nodes) = (self.supply.free, &self.supply.nodes);
+        let chosen = power_knapsack::solve(&items, gpus, nodes, power, prices);
+        let mut allotted = items.iter().zip(&chosen).map(|(item, &choice)| {
+            let power_knapsack::Choice { gpus, watts, value, setting } = item.choices[choice?];
+            Some(Allotted { index: 0, gpus, setting, value, watts })
         });
-        let paired = allotment.pairs.iter().filter_map(|&(index, gpus)| {
-            let pair = &self.pairing.pairs[index];
-            let (setting, value) = self.pairing.setting(pair, self.bidders, self.bids, gpus)?;
-            let jobs = vec![self.bidders[pair.a].key, self.bidders[pair.b].key];
-            let reason = Reason::Market { gpus, value, gpu_price };
-            Some(Target { jobs, gpus, gpu_type: gpu_type(), setting, reason })
+        let exclusive = unpaired.iter().zip(allotted.by_ref());
+        let exclusive = exclusive.filter_map(|(&index, each)| Some(Allotted { index, ..each? }));
+        let exclusive = exclusive.collect();
+        let pairs = allotted.enumerate();
+        let pairs = pairs.filter_map(|(index, each)| Some(Allotted { index, ..each? })).collect();
+        Allotment { exclusive, pairs }
+    }
+
+    /// The targets of these sizes and settings.
+    pub(super) fn emit_targets(&self, allotment: &Allotment) -> Vec<Target> {
+        let target = |jobs, each: &Allotted| {
+            let Allotted { gpus, setting, value, .. } = *each;
+            let reason = Reason::Market { gpus, value, gpu_price: self.prices.gpu };
+            Target { jobs, gpus, gpu_type: self.supply.gpu_type.to_owned(), setting, reason }
+        };
+        let key = |bidder: usize| self.bidders[bidder].key;
+        let exclusive = allotment.exclusive.iter().map(|each| target(vec![key(each.index)], each));
+        let paired = allotment.pairs.iter().map(|each| {
+            let pair = &self.pairing.pairs[each.index];
+            target(vec![key(pair.a), key(pair.b)], each)
         });
         exclusive.chain(paired).collect()
     }
 }
 
-/// The best setting, or the job's present one if the best is hardly better.
+/// The best setting, or the job's present one if the best is hardly better at these values of work and prices of
+/// a joule.
 fn setting_to_use(
-    points: &[Line<GpuSetting>],
-    best: &Line<GpuSetting>,
-    work_price: f64,
+    size: &SizeCurve,
+    best: CurvePoint,
+    (work_price, joule): (f64, f64),
     bidder: &Bidder<'_>,
-) -> GpuSetting {
-    let State::Running { setting, .. } = &bidder.job.state else { return best.label };
-    let mut fast_enough = points.iter().filter(|point| point.slope >= bidder.speed_min);
-    match fast_enough.find(|point| point.label == *setting) {
-        Some(present)
-            if best.at(work_price) - present.at(work_price)
-                <= SETTING_TOLERANCE * best.at(work_price).abs() =>
-        {
-            present.label
+) -> CurvePoint {
+    let State::Running { setting, .. } = &bidder.job.state else { return best };
+    let value = |point: CurvePoint| point.value(work_price, joule);
+    let mut fast_enough = size.points().filter(|point| point.speed >= bidder.speed_min);
+    match fast_enough.find(|point| point.setting == *setting) {
+        Some(present) if value(best) - value(present) <= SETTING_TOLERANCE * value(best).abs() => {
+            present
         }
-        _ => best.label,
+        _ => best,
     }
 }

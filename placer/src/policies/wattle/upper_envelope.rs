@@ -1,17 +1,17 @@
-//! A job's operating points at the present energy price, as upper envelopes of straight lines.
+//! A job's operating points as upper envelopes of straight lines.
 //!
-//! At a fixed energy price an operating point with speed `v`, power `P` and `n` GPUs is a line twice:
-//! its surplus `v p - lambda P` is linear in the value of work `p`, and the cost of a unit of work
-//! `(1 + lambda P + n nu) / v` is linear in the GPU price `nu`. Only lines on the upper envelope are ever
-//! best, and the best one is found by binary search.
+//! An operating point with speed `v`, power `P` and `n` GPUs is a line twice. Its surplus `v p - e P`, over the
+//! price `e` of a joule, is `v x - P` at the ratio `x = p / e` to the value of work `p`: the same lines at every
+//! price. The cost of a unit of work `(1 + lambda P + n nu) / v` is linear in the GPU price `nu`. Only lines on
+//! the upper envelope are ever best, and the best one is found by binary search.
 //!
-//! The surplus uses the energy price at the grid's present carbon intensity, the cost of work its mean
-//! price. Work is counted in seconds on one GPU ([`crate::Job::unit_rate`]), surplus in seconds of
-//! completion time per second.
+//! A joule costs the energy price `lambda` plus the price of power `mu`, where power is limited. The surplus
+//! uses the energy price at the grid's present carbon intensity, the cost of work its mean price. Work is
+//! counted in seconds on one GPU ([`crate::Job::unit_rate`]), surplus in seconds of completion time per second.
 
 use wattle_common::job::GpuSetting;
 
-use crate::plan::input::PlanningInput;
+use crate::policies::wattle::prices::{EnergyPrice, JoulePrices, Prices};
 use crate::power::energy_cost::Charge;
 use crate::state::operating_points::OperatingPoints;
 use crate::state::restarts::typical_cost;
@@ -32,10 +32,6 @@ impl<T> Line<T> {
 
     pub(super) fn at(&self, x: f64) -> f64 {
         self.slope * x - self.cost
-    }
-
-    fn with_label<U>(&self, label: U) -> Line<U> {
-        Line { slope: self.slope, cost: self.cost, from: self.from, label }
     }
 }
 
@@ -64,43 +60,91 @@ pub(super) fn highest<T>(envelope: &[Line<T>], x: f64) -> usize {
     envelope.partition_point(|line| line.from <= x).saturating_sub(1)
 }
 
+/// A setting on a number of GPUs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CurvePoint {
+    /// Work per second.
+    pub(super) speed: f64,
+    /// The charge for all its GPUs, watts.
+    pub(super) watts: f64,
+    pub(super) setting: GpuSetting,
+}
+
+impl CurvePoint {
+    /// Its value at a value of work and a price of a joule, s/s.
+    pub(super) fn value(&self, work_price: f64, joule: f64) -> f64 {
+        work_price * self.speed - joule * self.watts
+    }
+}
+
 /// The operating points with one number of GPUs.
 #[derive(Clone, Debug)]
 pub(super) struct SizeCurve {
     pub(super) gpus: u32,
     /// Seconds without progress after a start on them, by the formula. A job's own cost is a multiple.
     pub(super) restart_s: f64,
-    /// The envelope of surplus over the value of work: the slope is the speed, the cost that of energy.
-    pub(super) points: Vec<Line<GpuSetting>>,
+    /// The envelope over the ratio of the value of work to the price of a joule, by speed and power.
+    points: Vec<Line<GpuSetting>>,
+    /// The best point where a joule is free: the fastest, the first one listed of several.
+    fastest: CurvePoint,
+    default_point: Option<CurvePoint>,
+}
+
+fn curve_point(line: &Line<GpuSetting>) -> CurvePoint {
+    CurvePoint { speed: line.slope, watts: line.cost, setting: line.label }
 }
 
 impl SizeCurve {
-    /// The point with the greatest surplus among those with at least this speed.
-    pub(super) fn best_point(&self, work_price: f64, speed_min: f64) -> Option<&Line<GpuSetting>> {
-        let best = highest(&self.points, work_price);
-        if self.points.get(best)?.slope >= speed_min {
-            return self.points.get(best);
+    /// `None` without points.
+    fn new(gpus: u32, restart_s: f64, points: &[CurvePoint]) -> Option<Self> {
+        let faster = |best: CurvePoint, next: &CurvePoint| {
+            if next.speed > best.speed { *next } else { best }
+        };
+        let fastest = points.iter().fold(*points.first()?, faster);
+        let default_point = points.iter().find(|point| point.setting.is_default()).copied();
+        let line = |point: &CurvePoint| Line::new(point.speed, point.watts, point.setting);
+        let points = envelope(points.iter().map(line).collect());
+        Some(Self { gpus, restart_s, points, fastest, default_point })
+    }
+
+    /// The point with the greatest value among those with at least this speed.
+    pub(super) fn best_point(
+        &self,
+        work_price: f64,
+        joule: f64,
+        speed_min: f64,
+    ) -> Option<CurvePoint> {
+        if joule <= 0.0 {
+            return (self.fastest.speed >= speed_min).then_some(self.fastest);
         }
-        self.points.get(self.points.partition_point(|point| point.slope < speed_min))
+        let best = self.points.get(highest(&self.points, work_price / joule))?;
+        if best.slope >= speed_min {
+            return Some(curve_point(best));
+        }
+        self.points
+            .get(self.points.partition_point(|point| point.slope < speed_min))
+            .map(curve_point)
     }
 
-    pub(super) fn speed_max(&self) -> f64 {
-        self.points.last().map_or(0.0, |point| point.slope)
+    /// The points that are best at some prices, by speed and power, ascending.
+    pub(super) fn points(&self) -> impl Iterator<Item = CurvePoint> {
+        self.points.iter().map(curve_point)
     }
-}
 
-/// The price of a joule, seconds of completion time.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct JoulePrice {
-    /// At the grid's present carbon intensity.
-    pub(super) now: f64,
-    /// At its mean.
-    pub(super) mean: f64,
-}
+    /// The point at the default cap and clock.
+    pub(super) const fn default_point(&self) -> Option<CurvePoint> {
+        self.default_point
+    }
 
-impl JoulePrice {
-    pub(super) fn of(input: PlanningInput<'_>) -> Self {
-        Self { now: input.limits.price_now(), mean: input.limits.price }
+    /// The point with the most work per joule among those with at least this speed.
+    pub(super) fn most_efficient_from(&self, speed_min: f64) -> Option<CurvePoint> {
+        let efficiency = |point: &CurvePoint| point.speed / point.watts;
+        let fast_enough = self.points().filter(|point| point.speed >= speed_min);
+        fast_enough.max_by(|a, b| efficiency(a).total_cmp(&efficiency(b)))
+    }
+
+    pub(super) const fn speed_max(&self) -> f64 {
+        self.fastest.speed
     }
 }
 
@@ -112,7 +156,9 @@ pub(super) struct OperatingCurve<'a> {
     pub(super) unit: f64,
     /// By number of GPUs, ascending; never empty.
     pub(super) sizes: Vec<SizeCurve>,
-    /// The envelope of the negative cost of a unit of work over the GPU price, with the speed.
+    energy: EnergyPrice,
+    /// The envelope of the negative cost of a unit of work over the GPU price while power is free, with the
+    /// speed.
     cheapest: Vec<Line<f64>>,
 }
 
@@ -122,46 +168,55 @@ impl<'a> OperatingCurve<'a> {
         known: &'a OperatingPoints,
         unit: f64,
         charge: Charge,
-        joule: JoulePrice,
+        energy: EnergyPrice,
         gpus_max: u32,
     ) -> Option<Self> {
         let mut sizes = Vec::with_capacity(known.sizes().count());
-        let mut costs = Vec::with_capacity(known.points().len());
         for points in known.points().chunk_by(|a, b| a.gpus == b.gpus) {
             let gpus = points[0].gpus;
             if gpus > gpus_max || gpus == 0 {
                 continue;
             }
-            let lines = points.iter().map(|point| {
-                let watts = charge.watts(point);
-                Line::new(point.steps_per_s / unit, joule.now * watts, (point.setting, watts))
-            });
-            let envelope = envelope(lines.collect());
-            let mut add_cost = |speed: f64, watts: f64| {
-                let cost = (1.0 + joule.mean * watts) / speed;
-                costs.push(Line::new(-f64::from(gpus) / speed, cost, speed));
-            };
-            // A point below the surplus envelope is never the cheapest either, if energy has a price at
-            // both intensities or at neither.
-            if (joule.now > 0.0) == (joule.mean > 0.0) {
-                envelope.iter().for_each(|line| add_cost(line.slope, line.label.1));
-            } else {
-                points.iter().for_each(|p| add_cost(p.steps_per_s / unit, charge.watts(p)));
-            }
-            let points = envelope.iter().map(|line| line.with_label(line.label.0)).collect();
-            let restart_s = typical_cost(gpus).as_secs_f64();
-            sizes.push(SizeCurve { gpus, restart_s, points });
+            let points: Vec<CurvePoint> = (points.iter())
+                .map(|point| CurvePoint {
+                    speed: point.steps_per_s / unit,
+                    watts: charge.watts(point),
+                    setting: point.setting,
+                })
+                .collect();
+            sizes.extend(SizeCurve::new(gpus, typical_cost(gpus).as_secs_f64(), &points));
         }
+        let costs = sizes.iter().flat_map(|size| {
+            size.points().map(|point| {
+                let cost = (1.0 + energy.mean * point.watts) / point.speed;
+                Line::new(-f64::from(size.gpus) / point.speed, cost, point.speed)
+            })
+        });
+        let cheapest = envelope(costs.collect());
         let is_valid = unit.is_finite() && unit > 0.0 && !sizes.is_empty();
-        is_valid.then(|| Self { known, unit, sizes, cheapest: self::envelope(costs) })
+        is_valid.then_some(Self { known, unit, sizes, energy, cheapest })
     }
 
-    /// The least cost of a unit of work at a GPU price.
-    pub(super) fn work_cost(&self, gpu_price: f64) -> f64 {
-        -self.cheapest[highest(&self.cheapest, gpu_price)].at(gpu_price)
+    /// The prices of a joule now.
+    pub(super) fn joule(&self, prices: Prices) -> JoulePrices {
+        JoulePrices { energy: self.energy.now, power: prices.power }
     }
 
-    /// The speed at which a unit of work costs least.
+    /// The least cost of a unit of work at these prices.
+    pub(super) fn work_cost(&self, prices: Prices) -> f64 {
+        if prices.power <= 0.0 {
+            return -self.cheapest[highest(&self.cheapest, prices.gpu)].at(prices.gpu);
+        }
+        let joule = self.energy.mean + prices.power;
+        let of_size = |size: &SizeCurve| {
+            let rent = 1.0 + prices.gpu * f64::from(size.gpus);
+            let costs = size.points.iter().map(|point| (rent + joule * point.cost) / point.slope);
+            costs.fold(f64::INFINITY, f64::min)
+        };
+        self.sizes.iter().map(of_size).fold(f64::INFINITY, f64::min)
+    }
+
+    /// The speed at which a unit of work costs least while power is free.
     pub(super) fn cheapest_speed(&self, gpu_price: f64) -> f64 {
         self.cheapest[highest(&self.cheapest, gpu_price)].label
     }

@@ -24,6 +24,10 @@ pub(super) struct Item<'a> {
     pub(super) role: Role,
     /// Settings with the expected power of each GPU in watts: the desired one first, then descending.
     pub(super) ladder: Vec<(GpuSetting, f64)>,
+    /// Index of the setting with the most work per charged joule, and for a job with a bound on its slowdown
+    /// the last setting within that bound. The limits choose a lower one only where nothing else can give. The
+    /// last index where speeds are not known.
+    pub(super) floor: usize,
     /// Index of the chosen setting.
     pub(super) chosen: usize,
     /// Index of the bound that lowered it.
@@ -50,9 +54,13 @@ impl Item<'_> {
     pub(super) fn lowest_w(&self) -> f64 {
         self.ladder.last().map_or(0.0, |rung| rung.1)
     }
-    /// The index of the first setting of at most this power, or of the last one.
-    pub(super) fn rung_at(&self, gpu_w: f64) -> usize {
-        self.ladder.iter().position(|rung| rung.1 <= gpu_w).unwrap_or(self.ladder.len() - 1)
+    /// Expected power of each GPU at its floor, watts.
+    pub(super) fn floor_w(&self) -> f64 {
+        self.ladder.get(self.floor).map_or(0.0, |rung| rung.1)
+    }
+    /// The index of the first setting of at most this power, or of the last one up to `last`.
+    pub(super) fn rung_at(&self, gpu_w: f64, last: usize) -> usize {
+        self.ladder[..=last].iter().position(|rung| rung.1 <= gpu_w).unwrap_or(last)
     }
     pub(super) fn is_new(&self) -> bool {
         self.role == Role::Starts { is_new: true }

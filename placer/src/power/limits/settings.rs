@@ -7,6 +7,7 @@ use crate::plan::input::PlanningInput;
 use crate::power::energy_cost::Charge;
 use crate::power::model::JobGpus;
 use crate::power::step::{best_step, least_energy};
+use crate::state::operating_points::OperatingPoint;
 
 /// Caps on the ladder below the known operating points, as fractions of the highest power.
 const CAP_STEPS: u32 = 20;
@@ -44,6 +45,28 @@ pub(super) fn ladder(
         }
     }
     ladder
+}
+
+/// The index of the lowest setting on a ladder that the limits choose while something else can give: the one with
+/// the most work per charged joule. Below it the same power completes less work. The operating points of a job
+/// with a bound on its slowdown are within that bound, so its floor is too.
+///
+/// The last index where no speed is known.
+pub(super) fn floor(
+    input: PlanningInput<'_>,
+    gpus: JobGpus<'_>,
+    ladder: &[(GpuSetting, f64)],
+) -> usize {
+    let charge = Charge::on(input, gpus.gpu_type);
+    let points = gpus.job.operating_points_on(gpus.gpu_type);
+    // With the power that the limits count, which may be above that of the operating point.
+    let joules = |&(setting, gpu_power_w): &(GpuSetting, f64)| {
+        let point = points?.point(gpus.gpus, setting)?;
+        Some(charge.joules_per_step(&OperatingPoint { gpu_power_w, ..*point }))
+    };
+    let known = ladder.iter().enumerate().filter_map(|(at, rung)| Some((at, joules(rung)?)));
+    let best = known.min_by(|a, b| a.1.total_cmp(&b.1));
+    best.map_or(ladder.len() - 1, |(at, _)| at)
 }
 
 /// The setting by PowerFlow's rule: from the least energy of a training step up, as long as the best step
