@@ -32,11 +32,11 @@ use crate::policies::wattle::bidders::{Bidder, build_bids, fixed_gpus};
 use crate::policies::wattle::incremental::{next_full_round, solve_incremental};
 use crate::policies::wattle::knapsack::UnusedGpuCost;
 use crate::policies::wattle::market::{
-    Bid, ClearedMarket, Market, MarketSupply, clear, least_power_price,
+    Bid, ClearedMarket, Market, MarketRules, MarketSupply, clear, least_power_price,
 };
 use crate::policies::wattle::pairing::Pairing;
 use crate::policies::wattle::power_supply::PowerSupply;
-use crate::policies::wattle::prices::{PriceForecast, Prices};
+use crate::policies::wattle::prices::{MeanPowerPrice, PriceForecast, Prices};
 use crate::policies::wattle::rounding::Rounding;
 use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
 use crate::power::energy_cost::Charge;
@@ -273,11 +273,11 @@ fn share_power<'a>(
         })
         .collect();
     let demand = |power: f64| markets.iter().map(|market| market.drawn_w(power)).sum::<f64>();
-    let last = last_market(input, by_gpu_type.keys().next().copied());
+    let (last, _) = last_power_price(input, by_gpu_type.keys().next().copied());
     let power = if demand(0.0) <= left_w {
         0.0
     } else {
-        least_power_price(last.prices.power, |power| demand(power) > left_w)
+        least_power_price(last, |power| demand(power) > left_w)
     };
     let drawn: Vec<f64> = markets.iter().map(|market| market.drawn_w(power)).collect();
     let spare_w = (left_w - drawn.iter().sum::<f64>()).max(0.0);
@@ -337,14 +337,14 @@ impl<'a> TypeMarket<'a> {
     }
 }
 
-/// The market of this type after the last full round.
-fn last_market(input: PlanningInput<'_>, gpu_type: Option<&str>) -> ClearedMarket {
+/// The price of power of this type after the last full round, s/J, and its mean until now.
+fn last_power_price(input: PlanningInput<'_>, gpu_type: Option<&str>) -> (f64, MeanPowerPrice) {
     let cache = input.cache.and_then(|cache| cache.get::<AllocationCache>());
     let cleared = cache.and_then(|cache| Some((cache, cache.markets.get(gpu_type?)?)));
-    let Some((cache, cleared)) = cleared else { return ClearedMarket::default() };
+    let Some((cache, cleared)) = cleared else { return Default::default() };
     let lasted_s = input.now().since(cache.at).as_secs_f64();
-    let mean_power_price = cleared.mean_power_price.after(cleared.prices.power, lasted_s);
-    ClearedMarket { mean_power_price, ..*cleared }
+    let price = cleared.prices.power;
+    (price, cleared.mean_power_price.after(price, lasted_s))
 }
 
 /// The allocation of the GPUs of one type.
@@ -406,17 +406,17 @@ fn allocate_once(
     supply: &Supply<'_>,
     moved: &BTreeSet<JobKey>,
 ) -> TypeAllocation {
-    let last = last_market(input, Some(supply.gpu_type));
+    let (last, mean_power_price) = last_power_price(input, Some(supply.gpu_type));
     let (bidders, mut market) = open_market(input, jobs, supply, supply.to_market());
     if bidders.is_empty() {
         return TypeAllocation::default();
     }
     let gpus = supply.free.saturating_sub(fixed_gpus(&bidders));
     let to_market = MarketSupply { gpus, ..supply.to_market() };
-    let (mut prices, mut bids) = clear_market(&market, to_market, last.prices.power);
+    let (mut prices, mut bids) = clear_market(&market, to_market, last);
     let mut pairing = Pairing::of(input, supply, &market, &bidders, moved, &bids, prices);
     if !pairing.pairs.is_empty() {
-        prices = pairing.select_pairs(&mut market, &bidders, to_market, last.prices.power);
+        prices = pairing.select_pairs(&mut market, &bidders, to_market, last);
         bids = market.bids_at(prices);
     }
     let rounding = Rounding {
@@ -433,8 +433,8 @@ fn allocate_once(
         estimates_work: bidders.iter().any(|bidder| !bidder.work_is_known),
         market: Some(ClearedMarket {
             prices,
-            forecast: market.forecast,
-            mean_power_price: last.mean_power_price,
+            rules: market.rules,
+            mean_power_price,
             largest_set: supply.nodes.largest_set(),
         }),
     }
@@ -447,12 +447,13 @@ fn open_market<'a>(
     supply: &Supply<'_>,
     to_market: MarketSupply,
 ) -> (Vec<Bidder<'a>>, Market<'a>) {
-    let power = last_market(input, Some(supply.gpu_type)).mean_power_price.value;
-    let long_run = Prices { gpu: LONG_RUN_PRICE, power: to_market.watts.map_or(0.0, |_| power) };
+    let (last, mean) = last_power_price(input, Some(supply.gpu_type));
+    let (last, mean) = to_market.watts.map_or((0.0, 0.0), |_| (last, mean.value));
+    let long_run = Prices { gpu: LONG_RUN_PRICE, power: mean };
     let forecast = PriceForecast { long_run, tau_s: TAU_PRIOR_S };
+    let rules = MarketRules::new(forecast, to_market, last > 0.0);
     let largest_set = supply.nodes.largest_set();
-    let (bidders, mut market) =
-        build_bids(input, jobs, supply.charge, forecast, to_market, largest_set);
+    let (bidders, mut market) = build_bids(input, jobs, supply.charge, rules, largest_set);
     if !bidders.is_empty() {
         let speeds = bidders.iter().map(|b| market.curves[b.curve].cheapest_speed(LONG_RUN_PRICE));
         let mean_speed = speeds.sum::<f64>() / bidders.len() as f64;

@@ -7,10 +7,10 @@ use crate::plan::input::PlanningInput;
 use crate::policies::elastic::ElasticJob;
 use crate::policies::wattle::knapsack::{ChangeCost, Choice, Item, UNSERVED_PENALTY};
 use crate::policies::wattle::market::{
-    Bid, BidderClass, Market, MarketSupply, WORK_STEPS, age_of, age_step,
+    Bid, BidderClass, Market, MarketRules, MarketSupply, WORK_STEPS, age_of, age_step,
 };
 use crate::policies::wattle::power_knapsack;
-use crate::policies::wattle::prices::{EnergyPrice, PriceForecast, Prices};
+use crate::policies::wattle::prices::{EnergyPrice, Prices};
 use crate::policies::wattle::upper_envelope::{CurvePoint, OperatingCurve, SizeCurve};
 use crate::power::energy_cost::Charge;
 use crate::state::gpu_set::JobKey;
@@ -22,9 +22,6 @@ use crate::state::operating_points::OperatingPoints;
 /// before other jobs get more than theirs.
 const PATIENCE: f64 = 4.0;
 const PATIENCE_S: f64 = 3_600.0;
-/// Below a power limit, most of the GPUs and of the power that overdue jobs get before others, as a share. With
-/// all of them a burst of long jobs decides alone which jobs run once it is overdue.
-const OVERDUE_SHARE: f64 = 0.25;
 /// The greatest cost of a change, as a share of the job's earnings during that time.
 const CHANGE_COST_MAX: f64 = 0.5;
 /// The share of its age that does not count for a job of unknown length. Its remaining work is estimated
@@ -111,8 +108,7 @@ pub(super) fn build_bids<'a>(
     input: PlanningInput<'_>,
     jobs: &[ElasticJob<'a>],
     charge: Charge,
-    forecast: PriceForecast,
-    supply: MarketSupply,
+    rules: MarketRules,
     largest_set: u32,
 ) -> (Vec<Bidder<'a>>, Market<'a>) {
     let mut curves: Vec<OperatingCurve<'a>> = Vec::new();
@@ -136,7 +132,7 @@ pub(super) fn build_bids<'a>(
         }
     }
     discount_estimated_ages(input, &mut bidders);
-    set_least_sizes(&mut bidders, &curves, supply);
+    set_least_sizes(&mut bidders, &curves, rules.must_run);
     let mut classes: Vec<BidderClass> = Vec::new();
     let mut numbers: BTreeMap<(usize, i32, u32, u32, u64, i32, bool), usize> = BTreeMap::new();
     for bidder in &mut bidders {
@@ -152,7 +148,7 @@ pub(super) fn build_bids<'a>(
         });
         classes[bidder.class].jobs += 1;
     }
-    (bidders, Market { curves, classes, forecast })
+    (bidders, Market { curves, classes, rules })
 }
 
 /// A job as the only bidder, and the class of it alone.
@@ -246,9 +242,9 @@ fn discount_estimated_ages(input: PlanningInput<'_>, bidders: &mut [Bidder<'_>])
     }
 }
 
-/// Sets the least sizes of jobs that must get GPUs, while GPUs are free: jobs with deadlines by deadline,
-/// then overdue jobs by arrival, of which those without priority share a part of the supply. Below a power limit
-/// each of them does the most work per joule, or the least that its deadline needs.
+/// Sets the least sizes of jobs that must get GPUs, while `supply` lasts: jobs with deadlines by deadline, then
+/// overdue jobs by arrival. Below a power limit each of them does the most work per joule at the speed that its
+/// deadline needs.
 fn set_least_sizes(
     bidders: &mut [Bidder<'_>],
     curves: &[OperatingCurve<'_>],
@@ -256,10 +252,6 @@ fn set_least_sizes(
 ) {
     let gpus = supply.gpus.saturating_sub(fixed_gpus(bidders));
     let mut left = MarketSupply { gpus, ..supply };
-    let mut for_overdue = MarketSupply {
-        gpus: supply.watts.map_or(gpus, |_| (OVERDUE_SHARE * f64::from(gpus)).floor() as u32),
-        watts: supply.watts.map(|watts| OVERDUE_SHARE * watts),
-    };
     let must = |bidder: &Bidder<'_>| bidder.speed_min > 0.0 || bidder.is_overdue;
     let mut first: Vec<usize> = (0..bidders.len()).filter(|&i| must(&bidders[i])).collect();
     first.sort_by_key(|&i| {
@@ -276,21 +268,16 @@ fn set_least_sizes(
             }
             continue;
         }
-        let is_shared = bidder.speed_min <= 0.0 && bidder.job.facts.priority == 0;
         let fast_enough = sizes.iter().find(|size| size.speed_max() >= bidder.speed_min);
         let fitting = fast_enough.filter(|size| size.gpus <= left.gpus.min(bidder.gpus_max));
         let least = fitting.and_then(|size| size.most_efficient_from(bidder.speed_min));
         let least = least.filter(|_| supply.watts.is_some());
         let watts = least.map_or(0.0, |point| point.watts);
-        let Some(size) = fitting.filter(|size| left.has(size.gpus, watts)) else {
+        let Some(size) = fitting.filter(|size| left.take(size.gpus, watts)) else {
             // Without room it competes like every other job.
             bidder.speed_min = 0.0;
             continue;
         };
-        if is_shared && !for_overdue.take(size.gpus, watts) {
-            continue;
-        }
-        left.take(size.gpus, watts);
         bidder.gpus_min = size.gpus;
         bidder.speed_min = bidder.speed_min.max(least.map_or(0.0, |point| point.speed));
     }

@@ -291,9 +291,9 @@ fn bid_for_free(
     let elastic = ElasticJob::new(input, key, job, points);
     let (bidder, mut class) = single_bidder(input, &elastic, &curve);
     class.gpus_max = free.min(elastic.gpus_max);
-    let forecast = cleared.forecast;
-    let mut market = Market { curves: vec![curve], classes: vec![class], forecast };
-    market.set_tau(forecast.tau_s);
+    let rules = cleared.rules;
+    let mut market = Market { curves: vec![curve], classes: vec![class], rules };
+    market.set_tau(rules.forecast.tau_s);
     let bid = market.bid(&market.classes[0], cleared.prices);
     let curve = &market.curves[0];
     let size = curve.sizes.iter().find(|size| size.gpus == bid.gpus)?;

@@ -214,18 +214,10 @@ impl Pairing {
         let bound = |bidder: &Bidder<'_>| ShareBound::of(bidder, market, bids, supply.gpu_type);
         let bounds: &[ShareBound] = &bidders.iter().map(bound).collect::<Vec<_>>();
         let joule = JoulePrices { energy, power: prices.power };
-        let mut evaluation = Evaluation {
-            supply,
-            market,
-            bidders,
-            bids,
-            prices,
-            joule,
-            bounds,
-            curves,
-            known,
-        };
-        let groups = groups(bidders);
+        let mut evaluation =
+            Evaluation { supply, market, bidders, bids, prices, joule, bounds, curves, known };
+        // Where power is scarce no new pairs are formed: see the README.
+        let groups = if prices.power > 0.0 { Vec::new() } else { groups(bidders) };
         let mut candidates: Vec<Candidate> = Vec::new();
         for (a, b) in co_tenants(bidders, moved) {
             candidates.extend(evaluation.candidate(a, b, KEEP_BONUS, CandidateKind::CoTenants));
