@@ -14,8 +14,9 @@ use wattle_common::{Frequency, Power};
 
 use crate::model::cap::GpuSpec;
 
-/// Caps of the axis as shares of the default cap; the traces contain no cap below 40 %.
-const CAP_SHARES: [f64; 6] = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4];
+/// Caps of the axis as shares of the default cap. The traces contain no cap below 40 %, but an A100 at the lowest
+/// measured clock, 870 of 1,410 MHz, draws 35 %. The placer leaves out caps that a GPU cannot have.
+const CAP_SHARES: [f64; 7] = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.35];
 /// Clocks of the axis as shares of the top clock.
 const CLOCK_SHARES: [f64; 4] = [0.9, 0.8, 0.7, 0.6];
 /// Step of clocks, MHz (NVML on data-centre GPUs).
@@ -238,8 +239,8 @@ mod tests {
         unique.sort();
         unique.dedup();
         assert_eq!(unique.len(), all.len(), "duplicate configurations");
-        let few = configurations(GpuRequest::exactly(8), &[], &seen, &classes, axes(&GPU, &[]), 72);
-        assert_eq!(few, all[..72]);
+        let few = configurations(GpuRequest::exactly(8), &[], &seen, &classes, axes(&GPU, &[]), 76);
+        assert_eq!(few, all[..76]);
         assert!(few.iter().any(|c| c.neighbours == seen[0]), "a past set comes early");
         assert!(classes.iter().all(|c| few.iter().any(|p| p.neighbours == [c.clone()])));
     }

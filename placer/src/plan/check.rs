@@ -153,11 +153,16 @@ pub fn check(input: PlanningInput<'_>, plan: &Plan) -> Vec<Violation> {
                 }
                 check_start(input, &mut added, key, job, on, *observe, &mut found);
             }
-            Decision::Stop { .. } | Decision::Set { .. } => {
+            Decision::Set { .. } => {
+                if job.state == State::Queued {
+                    found.push(Violation::NotRunning(key));
+                }
+            }
+            Decision::Stop { .. } => {
                 if !matches!(job.state, State::Running { .. }) {
                     found.push(Violation::NotRunning(key));
                 }
-                if matches!(decision, Decision::Stop { .. }) && !job.facts.can_stop {
+                if !job.facts.can_stop {
                     found.push(Violation::CannotStop(key));
                 }
                 let moves = matches!(decision, Decision::Stop { next_gpus: Some(_), .. });
@@ -189,10 +194,13 @@ pub fn check(input: PlanningInput<'_>, plan: &Plan) -> Vec<Violation> {
     found
 }
 
-/// Whether both decisions may concern the same job: only confirming it and changing its setting.
+/// Whether both decisions may concern the same job: a change of its setting with its confirmation, or with its
+/// end there, until which the setting holds.
 fn are_compatible(one: &Decision, other: &Decision) -> bool {
     let pair = |a: &Decision, b: &Decision| {
-        matches!((a, b), (Decision::Confirm { .. }, Decision::Set { .. }))
+        let keeps_setting =
+            matches!(a, Decision::Confirm { .. } | Decision::Stop { .. } | Decision::Undo { .. });
+        keeps_setting && matches!(b, Decision::Set { .. })
     };
     pair(one, other) || pair(other, one)
 }

@@ -42,10 +42,9 @@ pub(super) fn check_power(input: PlanningInput<'_>, plan: &Plan, found: &mut Vec
         .collect();
     for (key, job) in input.state.running() {
         match &job.state {
-            State::Running { on, setting, .. } => {
+            State::Running { on, setting, .. } | State::Stopping { on, setting } => {
                 add(key, on, set.get(&key).copied().unwrap_or(*setting));
             }
-            State::Stopping { on, .. } => add(key, on, GpuSetting::DEFAULT),
             State::Queued => {}
         }
     }

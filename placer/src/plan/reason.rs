@@ -121,16 +121,24 @@ pub enum Reason {
         /// Preemption limit.
         above: Power,
     },
-    /// Stopped or not started: the lowest settings exceed the power limit.
+    /// Stopped, not started or lowered: the settings with the most work per joule exceed the power limit.
     PowerLimit {
         /// Power limit.
         most: Option<Power>,
     },
-    /// Stopped or not started: the lowest settings exceed the power limit of a group or a node.
+    /// Stopped, not started or lowered: the settings with the most work per joule exceed the power limit of a group
+    /// or a node.
     GroupLimit {
         /// The group or node.
         name: Arc<str>,
         /// Its power limit.
+        most: Power,
+    },
+    /// Lowered below the bound on its slowdown, because nothing else can give power.
+    BoundGivesWay {
+        /// The bound on the slowdown, thousandths.
+        permille: u32,
+        /// The power limit.
         most: Power,
     },
     /// Placed by the rules of the site's scheduler: CPUs, memory, the same GPU indices on each node.
@@ -395,6 +403,12 @@ impl fmt::Display for Reason {
             Self::GroupLimit { name, most } => {
                 write!(f, "no power left within the limit of {name}, {}", Kw(*most))
             }
+            Self::BoundGivesWay { permille, most } => write!(
+                f,
+                "slower than its bound of {} %: nothing else can give power within the limit of {}",
+                f64::from(*permille) / 10.0,
+                Kw(*most)
+            ),
             Self::PowerLimit { most: None } => f.write_str("no power left within the limit"),
 
             Self::DeadlinesHold { tenants, after } => {

@@ -180,7 +180,8 @@ impl<'a> Sizing<'a> {
 
     /// The plan for these targets and the fixed ones. `before`: how many jobs come before a stopped one.
     pub fn plan(mut self, input: PlanningInput<'_>, shared: Vec<Target>, before: u32) -> Plan {
-        let targets = self.all_targets(input, shared);
+        let mut targets = self.all_targets(shared);
+        measure_at_default(input, &mut targets);
         let mut plan = self.plan_for(input, &targets, before);
         // If no job waits, only a change of size or GPU type could follow.
         let starts = plan.decisions.iter().filter(|d| matches!(d, Decision::Start { .. })).count();
@@ -191,16 +192,10 @@ impl<'a> Sizing<'a> {
         plan
     }
 
-    /// The fixed targets and these. A job without a measurement starts at the default setting.
-    pub fn all_targets(&mut self, input: PlanningInput<'_>, shared: Vec<Target>) -> Vec<Target> {
+    /// The fixed targets and these.
+    pub fn all_targets(&mut self, shared: Vec<Target>) -> Vec<Target> {
         let mut targets = std::mem::take(&mut self.fixed);
         targets.extend(shared);
-        for target in &mut targets {
-            let mut jobs = target.jobs.iter().filter_map(|&job| input.state.job(job));
-            if jobs.any(is_unmeasured) {
-                target.setting = GpuSetting::DEFAULT;
-            }
-        }
         targets
     }
 
@@ -209,6 +204,16 @@ impl<'a> Sizing<'a> {
         let mut plan = plan_transition(input, targets, &Reason::Outranked { before });
         plan.decisions.extend(self.rejected);
         plan
+    }
+}
+
+/// Sets the default setting for jobs without a measurement.
+pub fn measure_at_default(input: PlanningInput<'_>, targets: &mut [Target]) {
+    for target in targets {
+        let mut jobs = target.jobs.iter().filter_map(|&job| input.state.job(job));
+        if jobs.any(is_unmeasured) {
+            target.setting = GpuSetting::DEFAULT;
+        }
     }
 }
 

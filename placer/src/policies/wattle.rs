@@ -11,6 +11,7 @@ mod market;
 mod pair_selection;
 mod pairing;
 mod power_knapsack;
+mod power_shares;
 mod power_supply;
 mod prices;
 mod rounding;
@@ -25,25 +26,24 @@ use crate::allocation::transition::Target;
 use crate::plan::capabilities::PriceRange;
 use crate::plan::input::{PlanningInput, PolicyCache};
 use crate::plan::{Blocked, Plan, reason::Reason};
-use crate::policies::elastic::{ElasticJob, Sizing};
+use crate::policies::elastic::{ElasticJob, Sizing, measure_at_default};
 use crate::policies::gpu_type_assignment::assign_types_by_turns;
 use crate::policies::wattle::allocation_cache::{AllocationCache, Conditions, Grants};
 use crate::policies::wattle::bidders::{Bidder, build_bids, fixed_gpus};
 use crate::policies::wattle::incremental::{next_full_round, solve_incremental};
 use crate::policies::wattle::knapsack::UnusedGpuCost;
 use crate::policies::wattle::market::{
-    Bid, ClearedMarket, Market, MarketRules, MarketSupply, clear, least_power_price,
+    Bid, ClearedMarket, Market, MarketRules, MarketSupply, clear,
 };
 use crate::policies::wattle::pairing::Pairing;
+use crate::policies::wattle::power_shares::{limit_unknown_power, share_power};
 use crate::policies::wattle::power_supply::PowerSupply;
-use crate::policies::wattle::prices::{MeanPowerPrice, PriceForecast, Prices};
+use crate::policies::wattle::prices::{PriceForecast, Prices};
 use crate::policies::wattle::rounding::Rounding;
 use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
 use crate::power::energy_cost::Charge;
-use crate::power::model::JobGpus;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::State;
-use crate::state::node::Node;
 use crate::state::operating_points::OperatingPoint;
 
 /// The long-run price of a GPU-second, s.
@@ -115,6 +115,7 @@ fn solve_full(input: PlanningInput<'_>) -> Plan {
     let mut estimates_work = false;
     let mut markets = BTreeMap::new();
     let mut first_waiting: Vec<(u64, JobKey)> = Vec::new();
+    limit_unknown_power(input, &mut sizing.fixed);
     let power = share_power(input, &sizing, &by_gpu_type);
     for (gpu_type, jobs) in &mut by_gpu_type {
         let supply =
@@ -130,7 +131,11 @@ fn solve_full(input: PlanningInput<'_>) -> Plan {
         targets.extend(allocation.targets);
     }
     let before = targets.len() as u32;
-    let targets = sizing.all_targets(input, targets);
+    let mut targets = sizing.all_targets(targets);
+    // Where power has a price, a job starts within what the limit leaves, and is measured there.
+    if markets.values().all(|market: &ClearedMarket| market.prices.power <= 0.0) {
+        measure_at_default(input, &mut targets);
+    }
     let rejected = sizing.rejected.len();
     let mut plan = sizing.plan_for(input, &targets, before);
     // A job that has GPUs but no free block is named before one without GPUs.
@@ -237,114 +242,11 @@ impl<'a> Supply<'a> {
     }
 }
 
-/// The power of each GPU type: what it draws at one price of power at which all types together are within the
-/// site's limit, with an equal part of what is left for each of its nodes.
-fn share_power<'a>(
-    input: PlanningInput<'_>,
-    sizing: &Sizing<'_>,
-    by_gpu_type: &BTreeMap<&'a str, Vec<ElasticJob<'_>>>,
-) -> BTreeMap<&'a str, PowerSupply> {
-    let Some(site_w) = PowerSupply::of_site(input) else { return BTreeMap::new() };
-    let types = input.state.nodes().iter().map(|node| node.facts.gpu_type.as_str());
-    let types: BTreeSet<&str> = types.collect();
-    let fixed = |gpu_type: &str| {
-        let targets = sizing.fixed.iter().filter(|target| target.gpu_type == gpu_type);
-        let watts = |target: &Target| fixed_w(input, target);
-        (targets.clone().map(|target| target.gpus).sum(), targets.map(watts).sum())
-    };
-    let supply = |gpu_type: &str, limit_w: f64| {
-        let charge = Charge::on(input, gpu_type);
-        PowerSupply::new(nodes_of(input, gpu_type), charge, limit_w, fixed(gpu_type))
-    };
-    if let [only] = types.iter().collect::<Vec<_>>()[..] {
-        let gpu_type = by_gpu_type.keys().find(|gpu_type| *gpu_type == only);
-        return gpu_type
-            .map(|gpu_type| (*gpu_type, supply(gpu_type, site_w)))
-            .into_iter()
-            .collect();
-    }
-    // Without a market a type draws what its fixed jobs draw.
-    let needs_w = |gpu_type: &str| site_w - supply(gpu_type, site_w).charged_w();
-    let left_w = site_w - types.iter().map(|gpu_type| needs_w(gpu_type)).sum::<f64>();
-    let markets: Vec<TypeMarket<'_>> = by_gpu_type
-        .iter()
-        .map(|(gpu_type, jobs)| {
-            TypeMarket::new(input, jobs, &Supply::of(input, gpu_type, sizing), left_w)
-        })
-        .collect();
-    let demand = |power: f64| markets.iter().map(|market| market.drawn_w(power)).sum::<f64>();
-    let (last, _) = last_power_price(input, by_gpu_type.keys().next().copied());
-    let power = if demand(0.0) <= left_w {
-        0.0
-    } else {
-        least_power_price(last, |power| demand(power) > left_w)
-    };
-    let drawn: Vec<f64> = markets.iter().map(|market| market.drawn_w(power)).collect();
-    let spare_w = (left_w - drawn.iter().sum::<f64>()).max(0.0);
-    let nodes = by_gpu_type.keys().map(|gpu_type| nodes_of(input, gpu_type).count()).sum::<usize>();
-    let shares = by_gpu_type.keys().zip(drawn).map(|(gpu_type, drawn_w)| {
-        let part = nodes_of(input, gpu_type).count() as f64 / nodes.max(1) as f64;
-        let limit_w = needs_w(gpu_type) + drawn_w + spare_w * part;
-        (*gpu_type, supply(gpu_type, limit_w))
-    });
-    shares.collect()
-}
-
-fn nodes_of<'a>(input: PlanningInput<'a>, gpu_type: &'a str) -> impl Iterator<Item = &'a Node> {
-    input.state.nodes().iter().filter(move |node| node.facts.gpu_type == gpu_type)
-}
-
-/// What the jobs of a fixed target draw above idle, watts.
-fn fixed_w(input: PlanningInput<'_>, target: &Target) -> f64 {
-    let node = input.state.nodes().iter().find(|node| node.facts.gpu_type == target.gpu_type);
-    let job = target.jobs.first().and_then(|&key| input.state.job(key));
-    let (Some(node), Some(job)) = (node, job) else { return 0.0 };
-    let gpus = JobGpus::of(node, job, target.gpus);
-    let gpu_w = gpus.expected_w(input, target.setting);
-    if !gpu_w.is_finite() {
-        return 0.0;
-    }
-    f64::from(target.gpus) * (gpu_w - Charge::on(input, &target.gpu_type).idle_w()).max(0.0)
-}
-
-/// The market of one GPU type on its own.
-struct TypeMarket<'a> {
-    market: Market<'a>,
-    gpus: u32,
-}
-
-impl<'a> TypeMarket<'a> {
-    fn new(
-        input: PlanningInput<'_>,
-        jobs: &[ElasticJob<'a>],
-        supply: &Supply<'_>,
-        watts: f64,
-    ) -> Self {
-        let market_supply = MarketSupply { gpus: supply.free, watts: Some(watts) };
-        let (bidders, market) = open_market(input, jobs, supply, market_supply);
-        Self { market, gpus: supply.free.saturating_sub(fixed_gpus(&bidders)) }
-    }
-
-    /// The charged power at this price of power, with the price of GPUs that clears, watts.
-    fn drawn_w(&self, power: f64) -> f64 {
-        let supply = MarketSupply { gpus: self.gpus, watts: None };
-        let at = |prices: Prices| Prices { power, ..prices };
-        let classes = 0..self.market.classes.len();
-        let prices = clear(supply, 0.0, classes.len(), |class, prices| {
-            self.market.demand(class, at(prices))
-        });
-        classes.map(|class| self.market.demand(class, at(prices)).watts).sum()
-    }
-}
-
-/// The price of power of this type after the last full round, s/J, and its mean until now.
-fn last_power_price(input: PlanningInput<'_>, gpu_type: Option<&str>) -> (f64, MeanPowerPrice) {
+/// The price of power of this type after the last full round, s/J; 0 without one.
+fn last_power_price(input: PlanningInput<'_>, gpu_type: &str) -> f64 {
     let cache = input.cache.and_then(|cache| cache.get::<AllocationCache>());
-    let cleared = cache.and_then(|cache| Some((cache, cache.markets.get(gpu_type?)?)));
-    let Some((cache, cleared)) = cleared else { return Default::default() };
-    let lasted_s = input.now().since(cache.at).as_secs_f64();
-    let price = cleared.prices.power;
-    (price, cleared.mean_power_price.after(price, lasted_s))
+    let cleared = cache.and_then(|cache| cache.markets.get(gpu_type));
+    cleared.map_or(0.0, |cleared| cleared.prices.power)
 }
 
 /// The allocation of the GPUs of one type.
@@ -406,7 +308,7 @@ fn allocate_once(
     supply: &Supply<'_>,
     moved: &BTreeSet<JobKey>,
 ) -> TypeAllocation {
-    let (last, mean_power_price) = last_power_price(input, Some(supply.gpu_type));
+    let last = last_power_price(input, supply.gpu_type);
     let (bidders, mut market) = open_market(input, jobs, supply, supply.to_market());
     if bidders.is_empty() {
         return TypeAllocation::default();
@@ -434,7 +336,6 @@ fn allocate_once(
         market: Some(ClearedMarket {
             prices,
             rules: market.rules,
-            mean_power_price,
             largest_set: supply.nodes.largest_set(),
         }),
     }
@@ -447,11 +348,11 @@ fn open_market<'a>(
     supply: &Supply<'_>,
     to_market: MarketSupply,
 ) -> (Vec<Bidder<'a>>, Market<'a>) {
-    let (last, mean) = last_power_price(input, Some(supply.gpu_type));
-    let (last, mean) = to_market.watts.map_or((0.0, 0.0), |_| (last, mean.value));
-    let long_run = Prices { gpu: LONG_RUN_PRICE, power: mean };
+    let last = last_power_price(input, supply.gpu_type);
+    // The price of power is expected to fall to zero: its mean so far predicts no better.
+    let long_run = Prices { gpu: LONG_RUN_PRICE, power: 0.0 };
     let forecast = PriceForecast { long_run, tau_s: TAU_PRIOR_S };
-    let rules = MarketRules::new(forecast, to_market, last > 0.0);
+    let rules = MarketRules::new(forecast, to_market, last > 0.0 && to_market.watts.is_some());
     let largest_set = supply.nodes.largest_set();
     let (bidders, mut market) = build_bids(input, jobs, supply.charge, rules, largest_set);
     if !bidders.is_empty() {

@@ -168,16 +168,13 @@ impl<'a> LimitedPlan<'a> {
                     (on, *setting, Role::Stops)
                 }
                 State::Running { on, setting, .. } => (on, *setting, Role::Continues),
-                State::Stopping { on, .. } => (on, GpuSetting::DEFAULT, Role::Stops),
+                State::Stopping { on, setting } => (on, *setting, Role::Stops),
                 State::Queued => continue,
             };
             let gpus = JobGpus::on(input, job, gpu_type, on);
             let planned = set.get(&key).copied().unwrap_or(present);
-            let ladder = if role == Role::Stops {
-                vec![(present, gpus.expected_w(input, present))]
-            } else {
-                ladder(input, gpus, desired(gpus, planned))
-            };
+            let first = if role == Role::Stops { present } else { desired(gpus, planned) };
+            let ladder = ladder(input, gpus, first);
             limited.add(key, gpus, on, role, planned, ladder);
         }
         for decision in &plan.decisions {
@@ -210,12 +207,12 @@ impl<'a> LimitedPlan<'a> {
         };
         let (minimum_w, minimum_expected_w) =
             (minimum(Estimate::Upper), minimum(Estimate::Expected));
-        let floor = floor(self.input, gpus, &ladder);
-        let job = gpus.job;
-        let present_w = match &job.state {
-            State::Running { setting, .. } => gpus.expected_w(self.input, *setting),
-            State::Queued | State::Stopping { .. } => 0.0,
+        // The work of a job that stops counts no more.
+        let floor = match role {
+            Role::Stops => ladder.len() - 1,
+            Role::Continues | Role::Starts { .. } => floor(self.input, gpus, &ladder),
         };
+        let job = gpus.job;
         self.items.push(Item {
             key,
             job,
@@ -226,7 +223,6 @@ impl<'a> LimitedPlan<'a> {
             chosen: 0,
             lowered_by: None,
             planned,
-            present_w,
             minimum_w,
             minimum_expected_w,
         });
@@ -243,13 +239,13 @@ impl<'a> LimitedPlan<'a> {
             item.starts() && !self.held_back.contains_key(&item.key) && bound.covers_any(item.on)
         };
         let starts: Vec<usize> = (0..self.items.len()).rev().filter(is_start).collect();
-        let power_w = |n: usize| self.with_stopping_w(bound, &starts[..n]);
+        let power_w = |n: usize| self.with_stopping_w(bound, &starts[..n], Item::chosen_w);
         let count = fewest(starts.len(), |n| power_w(n) <= bound.limit_w);
         if let Some(last) = count.checked_sub(1) {
             let reason = bound.hold_reason(power_w(last));
             self.hold_back(&starts[..count], starts[last], reason);
         }
-        if self.with_stopping_w(bound, &[]) > bound.limit_w {
+        if self.with_stopping_w(bound, &[], Item::chosen_w) > bound.limit_w {
             let wakes = self.node_decisions(self.wakes).filter(|decision| is_wake(decision));
             let wakes = wakes.map(NodeDecision::node).filter(|node| bound.covers(*node));
             let wakes: Vec<NodeKey> = wakes.collect();
@@ -257,15 +253,20 @@ impl<'a> LimitedPlan<'a> {
         }
     }
 
-    /// Expected power within a bound at the chosen settings while stopped jobs still run, without these
-    /// items, watts.
-    fn with_stopping_w(&self, bound: &Bound, without: &[usize]) -> f64 {
+    /// Expected power within a bound while stopped jobs still run, at their lowest settings, if each other job
+    /// has this power of each GPU; without these items, watts.
+    fn with_stopping_w(
+        &self,
+        bound: &Bound,
+        without: &[usize],
+        gpu_w: impl Fn(&Item<'a>) -> f64,
+    ) -> f64 {
         let without: BTreeSet<JobKey> = without.iter().map(|&i| self.items[i].key).collect();
         let is_left_out = |key: &JobKey| self.held_back.contains_key(key) || without.contains(key);
         let mut sum = PowerSum::new(self.input);
         for item in self.items.iter().filter(|item| !is_left_out(&item.key)) {
             let stops = self.stopped.contains_key(&item.key);
-            sum.add(item.on, if stops { item.present_w } else { item.chosen_w() });
+            sum.add(item.on, if stops { item.lowest_w() } else { gpu_w(item) });
         }
         sum.bounded_w(bound, self.node_decisions(self.wakes))
     }
@@ -426,8 +427,9 @@ impl<'a> LimitedPlan<'a> {
         for &i in &in_turn[held..count] {
             self.stopped.entry(self.items[i].key).or_insert_with(|| bound.stop_reason());
         }
-        // Nothing else can give where the floors of the jobs that are left exceed the limit.
-        let to_floor = self.bounded_w(bound, Item::floor_w) <= limit_w;
+        // Nothing else can give where the floors of the jobs that are left exceed the limit, together with the
+        // jobs that are stopped until these have stopped.
+        let to_floor = self.with_stopping_w(bound, &[], Item::floor_w) <= limit_w;
         let last = |item: &Item<'_>| if to_floor { item.floor } else { item.ladder.len() - 1 };
 
         let rungs = self.items.iter().filter(|item| covered(item));
@@ -443,8 +445,9 @@ impl<'a> LimitedPlan<'a> {
             }
             item.rung_at(gpu_w, last(item)).max(item.chosen)
         };
-        let fits =
-            |gpu_w: f64| self.bounded_w(bound, |item| item.ladder[rung(item, gpu_w)].1) <= limit_w;
+        let fits = |gpu_w: f64| {
+            self.with_stopping_w(bound, &[], |item| item.ladder[rung(item, gpu_w)].1) <= limit_w
+        };
         let level = levels.partition_point(|&gpu_w| fits(gpu_w)).saturating_sub(1);
         let gpu_w = levels.get(level).copied().unwrap_or(0.0);
         for item in &mut self.items {

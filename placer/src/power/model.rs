@@ -152,8 +152,9 @@ impl<'j> JobGpus<'j> {
 /// The GPUs that a job holds, and their setting.
 fn held_gpus(job: &Job) -> Option<(&GpuSet, GpuSetting)> {
     match &job.state {
-        State::Running { on, setting, .. } => Some((on, *setting)),
-        State::Stopping { on, .. } => Some((on, GpuSetting::DEFAULT)),
+        State::Running { on, setting, .. } | State::Stopping { on, setting } => {
+            Some((on, *setting))
+        }
         State::Queued => None,
     }
 }

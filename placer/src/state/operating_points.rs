@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 
+use wattle_common::Power;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface};
 
@@ -136,6 +137,11 @@ impl OperatingPoints {
     /// Removes the points with a locked clock.
     pub fn remove_clocks(&mut self) {
         self.points.retain(|point| point.setting.clock_mhz_max.is_none());
+    }
+
+    /// Removes the points with a cap below this one.
+    pub fn remove_caps_below(&mut self, least: Power) {
+        self.points.retain(|point| point.setting.cap_mw.is_none_or(|cap| cap >= least));
     }
 
     /// All points, sorted by GPUs, then by setting.

@@ -1,5 +1,7 @@
 //! The policy `wattle` in small examples and on random problems.
 
+mod power_limit;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

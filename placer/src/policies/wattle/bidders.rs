@@ -85,14 +85,30 @@ impl Bidder<'_> {
         Some((value, change_cost(value, size.restart_s * self.restart_factor, bid.done_in_s)))
     }
 
-    /// The settings that it may have with a size, ascending by power. One that was never measured starts at the
-    /// default setting.
-    fn settings(&self, size: &SizeCurve) -> Vec<CurvePoint> {
-        let is_fast_enough = |point: &CurvePoint| point.speed >= self.speed_min;
-        match size.default_point().filter(|_| is_unmeasured(self.job)) {
-            Some(default) => vec![default],
-            None => size.points().filter(is_fast_enough).collect(),
+    /// The settings that it may have with a size, ascending by power, each with its value less the energy, s/s.
+    ///
+    /// A measurement at the default setting says most about the others, but the default draws more than the setting
+    /// that pays. A job without a measurement is there for its first window only. So its default setting is worth
+    /// as much, at these prices, as the setting that pays.
+    fn settings(
+        &self,
+        curve: &OperatingCurve<'_>,
+        size: &SizeCurve,
+        bid: &Bid,
+        prices: Prices,
+    ) -> Vec<(CurvePoint, f64)> {
+        let joule = curve.joule(prices);
+        let value = |point: CurvePoint| point.value(bid.work_price, joule.energy);
+        let fast_enough = size.points().filter(|point| point.speed >= self.speed_min);
+        let mut settings: Vec<_> = fast_enough.map(|point| (point, value(point))).collect();
+        if let Some(default) = size.default_point().filter(|_| is_unmeasured(self.job)) {
+            let paying = size.best_point(bid.work_price, joule.total(), self.speed_min);
+            let paying = paying.unwrap_or(default);
+            let drawn_more_w = (default.watts - paying.watts).max(0.0);
+            settings.retain(|(point, _)| !point.setting.is_default());
+            settings.push((default, value(paying) + prices.power * drawn_more_w));
         }
+        settings
     }
 
     /// Whether it may get this many GPUs.
@@ -134,21 +150,24 @@ pub(super) fn build_bids<'a>(
     discount_estimated_ages(input, &mut bidders);
     set_least_sizes(&mut bidders, &curves, rules.must_run);
     let mut classes: Vec<BidderClass> = Vec::new();
-    let mut numbers: BTreeMap<(usize, i32, u32, u32, u64, i32, bool), usize> = BTreeMap::new();
+    let mut numbers: BTreeMap<DemandKey, usize> = BTreeMap::new();
     for bidder in &mut bidders {
-        let gpus_max = bidder.fixed_size.unwrap_or(bidder.gpus_max);
-        let speed_min = bidder.speed_min.to_bits();
-        let bounds = (bidder.gpus_min, gpus_max, speed_min, bidder.age_step);
-        let is_fixed = bidder.fixed_size.is_some();
-        let key =
-            (bidder.curve, bidder.work_step, bounds.0, bounds.1, bounds.2, bounds.3, is_fixed);
-        bidder.class = *numbers.entry(key).or_insert_with(|| {
+        bidder.class = *numbers.entry(demand_key(bidder)).or_insert_with(|| {
             classes.push(class_of(bidder));
             classes.len() - 1
         });
         classes[bidder.class].jobs += 1;
     }
     (bidders, Market { curves, classes, rules })
+}
+
+/// What the demand of a bidder depends on.
+type DemandKey = (usize, i32, i32, (u32, u32, u64), bool);
+
+fn demand_key(bidder: &Bidder<'_>) -> DemandKey {
+    let gpus_max = bidder.fixed_size.unwrap_or(bidder.gpus_max);
+    let bounds = (bidder.gpus_min, gpus_max, bidder.speed_min.to_bits());
+    (bidder.curve, bidder.work_step, bidder.age_step, bounds, bidder.fixed_size.is_some())
 }
 
 /// A job as the only bidder, and the class of it alone.
@@ -331,19 +350,18 @@ pub(super) fn power_item(
     let cost = |size: &SizeCurve| bidder.start(curve, size, bid, prices).map_or(0.0, |it| it.1);
     let left = || curve.sizes.iter().find(|size| Some(size.gpus) == meant).map_or(0.0, cost);
     let leaving = left();
-    let energy = curve.joule(prices).energy;
     let mut item = power_knapsack::Item::default();
     for size in sizes() {
         let is_same = Some(size.gpus) == meant;
         let is_free = is_same || (meant.is_none() && !bidder.has_run());
         let change = if is_free { 0.0 } else { cost(size).max(leaving) };
-        let add = |point: CurvePoint| power_knapsack::Choice {
+        let add = |(point, value): (CurvePoint, f64)| power_knapsack::Choice {
             gpus: size.gpus,
             watts: point.watts,
-            value: point.value(bid.work_price, energy) - change,
+            value: value - change,
             setting: point.setting,
         };
-        item.choices.extend(bidder.settings(size).into_iter().map(add));
+        item.choices.extend(bidder.settings(curve, size, bid, prices).into_iter().map(add));
     }
     item.present = meant.and_then(|gpus| {
         let setting = match &bidder.job.state {

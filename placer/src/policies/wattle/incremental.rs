@@ -299,13 +299,15 @@ fn bid_for_free(
     let size = curve.sizes.iter().find(|size| size.gpus == bid.gpus)?;
     let joule = curve.joule(cleared.prices);
     let best = size.best_point(bid.work_price, joule.total(), bidder.speed_min)?;
-    let chosen = size.default_point().filter(|_| is_unmeasured(job)).unwrap_or(best);
+    // Where power has a price, a job without a measurement starts within what the limit leaves.
+    let is_at_default = is_unmeasured(job) && cleared.prices.power <= 0.0;
+    let chosen = size.default_point().filter(|_| is_at_default).unwrap_or(best);
     let value = best.value(bid.work_price, joule.energy);
     let target = Target {
         jobs: vec![key],
         gpus: bid.gpus,
         gpu_type: points.gpu_type.clone(),
-        setting: if is_unmeasured(job) { GpuSetting::DEFAULT } else { chosen.setting },
+        setting: if is_at_default { GpuSetting::DEFAULT } else { chosen.setting },
         reason: Reason::Market { gpus: bid.gpus, value, gpu_price: cleared.prices.gpu },
     };
     let drawn_w = chosen.watts - f64::from(bid.gpus) * charge.share_w();

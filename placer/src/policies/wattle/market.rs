@@ -7,7 +7,7 @@
 //! plan.
 
 use crate::plan::reason::GPU_PRICE_MAX;
-use crate::policies::wattle::prices::{MeanPowerPrice, PriceForecast, Prices};
+use crate::policies::wattle::prices::{PriceForecast, Prices};
 use crate::policies::wattle::upper_envelope::{CurvePoint, OperatingCurve};
 
 /// Steps per factor of e to which remaining work is rounded: 3 % apart. An error of a factor of two costs
@@ -23,7 +23,7 @@ const AGE_WEIGHT_SCARCE: f64 = 0.4;
 /// Where power is scarce, most of the GPUs and of the power that jobs get before others because of deadlines or a
 /// long wait, as a share. With all of them, such a job takes the power of several others: at 62 % of the peak
 /// power of ElasticFlow's trace, in which every job has a deadline, the mean completion time is 1.4 times as long.
-const MUST_RUN_SHARE: f64 = 0.25;
+pub(super) const MUST_RUN_SHARE: f64 = 0.25;
 
 /// The least share of the time to completion that counts at any age. A job priced at the present price
 /// alone would pay any price, and no price would clear.
@@ -48,14 +48,14 @@ pub(super) const PRICE_TOLERANCE: f64 = 1e-3;
 /// The relative accuracy of the price of power. At 5 % mean completion times are hardly longer; each step costs
 /// a search for the GPU price.
 const POWER_TOLERANCE: f64 = 0.01;
-/// The price of power at which the search begins without an earlier one, and its bounds, s/J. At the greatest
-/// every job is at its lowest power.
+/// The price of power at which the search begins without an earlier one, and its bounds, s/J. Among short jobs, whose
+/// completion hardly lowers the expected price, it may exceed a second per joule.
 const POWER_FIRST: f64 = 1e-4;
 const POWER_LEAST: f64 = 1e-8;
-const POWER_MOST: f64 = 1.0;
-/// The first step of the search from an earlier price, and the longest, as factors.
-const POWER_STEP_FIRST: f64 = 1.05;
-const POWER_STEP_MOST: f64 = 4.0;
+const POWER_MOST: f64 = 1e4;
+/// The first step of the search from an earlier price, and the longest, in steps of [`POWER_TOLERANCE`].
+const POWER_STEP_FIRST: i32 = 5;
+const POWER_STEP_MOST: i32 = 160;
 
 /// The highest price of a GPU-second in the search, s. Pairs may demand GPUs beyond it: the value of their
 /// work grows with the price.
@@ -89,8 +89,6 @@ impl MarketRules {
 pub(super) struct ClearedMarket {
     pub(super) prices: Prices,
     pub(super) rules: MarketRules,
-    /// The mean price of power until then.
-    pub(super) mean_power_price: MeanPowerPrice,
     /// The largest set of GPUs that one job could get.
     pub(super) largest_set: u32,
 }
@@ -286,33 +284,37 @@ pub(super) fn clear(
     }
 }
 
-/// The least price of power that does not exceed the supply, from `last` on; s/J. At price 0 it is exceeded.
+/// The least price of power that does not exceed the supply, found from `last` on; s/J. At price 0 it is exceeded.
+/// Prices are steps of [`POWER_TOLERANCE`] apart, so that the result does not depend on `last`.
 pub(super) fn least_power_price(last: f64, exceeds: impl Fn(f64) -> bool) -> f64 {
-    let first = if last > POWER_LEAST { last } else { POWER_FIRST };
-    let is_low = exceeds(first);
-    let (mut low, mut high, mut step) = (first, first, POWER_STEP_FIRST);
+    let step_of = |price: f64| (price.ln() / POWER_TOLERANCE.ln_1p()).round() as i32;
+    let price = |step: i32| (f64::from(step) * POWER_TOLERANCE.ln_1p()).exp();
+    let (least, most) = (step_of(POWER_LEAST), step_of(POWER_MOST));
+    let first = step_of(if last > POWER_LEAST { last } else { POWER_FIRST });
+    let is_low = exceeds(price(first));
+    let (mut low, mut high, mut length) = (first, first, POWER_STEP_FIRST);
     loop {
         if is_low {
-            (low, high) = (high, high * step);
-            if high > POWER_MOST {
-                return high;
+            (low, high) = (high, high + length);
+            if high > most {
+                return price(high);
             }
-            if !exceeds(high) {
+            if !exceeds(price(high)) {
                 break;
             }
         } else {
-            (low, high) = (low / step, low);
-            if low < POWER_LEAST || exceeds(low) {
+            (low, high) = (low - length, low);
+            if low < least || exceeds(price(low)) {
                 break;
             }
         }
-        step = (step * step).min(POWER_STEP_MOST);
+        length = (2 * length).min(POWER_STEP_MOST);
     }
-    while high > low * (1.0 + POWER_TOLERANCE) {
-        let middle = f64::sqrt(low * high);
-        *(if exceeds(middle) { &mut low } else { &mut high }) = middle;
+    while high > low + 1 {
+        let middle = i32::midpoint(low, high);
+        *(if exceeds(price(middle)) { &mut low } else { &mut high }) = middle;
     }
-    high
+    price(high)
 }
 
 /// A bidder whose demand differs between the ends of the search interval.
@@ -384,6 +386,8 @@ mod tests {
             let price = least_power_price(last, |price| drawn(price) > watts);
             let exact = (1_000.0 / watts - 1.0) * 1e-4;
             assert!(price >= exact && price <= 1.011 * exact, "{price} {exact} from {last}");
+            let from_elsewhere = least_power_price(7e-4, |price| drawn(price) > watts);
+            assert!((price - from_elsewhere).abs() < 1e-12, "{price} from {last}");
         }
         let bound = least_power_price(1e-4, |_| true);
         assert!(bound.is_finite() && bound > POWER_MOST);
@@ -398,11 +402,11 @@ mod tests {
             Demand { gpus: u64::from(takes), watts: if takes { 100.0 } else { 0.0 } }
         };
         let clear = |gpus, watts| clear(MarketSupply { gpus, watts }, 0.0, 10, demand);
-        assert_eq!(clear(4, None).power, 0.0);
+        assert!(clear(4, None).power < 1e-12);
         assert_eq!(clear(4, Some(400.0)), clear(4, None), "power is not scarce");
         let scarce = clear(4, Some(200.0));
         assert!((scarce.gpu + 100.0 * scarce.power - 8.0).abs() < 0.2, "{scarce:?}");
-        assert_eq!(clear(10, Some(200.0)).gpu, 0.0, "GPUs are not scarce");
+        assert!(clear(10, Some(200.0)).gpu < 1e-12, "GPUs are not scarce");
     }
 
     #[test]

@@ -80,28 +80,6 @@ impl PriceForecast {
     }
 }
 
-/// The running mean of the price of power, to which its forecast returns.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct MeanPowerPrice {
-    /// s/J.
-    pub(super) value: f64,
-    /// The time that it is the mean of, s.
-    over_s: f64,
-}
-
-impl MeanPowerPrice {
-    /// Longest time that the mean is taken over, s: twenty days. A shorter one would follow single bursts of
-    /// work.
-    const OVER_MAX_S: f64 = 20.0 * 86_400.0;
-
-    /// The mean after this price has been in force for this time.
-    pub(super) fn after(self, price: f64, seconds: f64) -> Self {
-        let over_s = (self.over_s + seconds).min(Self::OVER_MAX_S);
-        let weight = if over_s > 0.0 { (seconds / over_s).min(1.0) } else { 0.0 };
-        Self { value: self.value + weight * (price - self.value), over_s }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,17 +92,5 @@ mod tests {
         let (first, last) = (forecast.after(now, 0.0), forecast.after(now, 1e6));
         assert!((first.gpu - 2.0).abs() < 1e-12 && first.power.abs() < 1e-12);
         assert!((last.gpu - 0.1).abs() < 1e-12 && (last.power - 1e-4).abs() < 1e-12);
-    }
-
-    #[test]
-    fn the_mean_weighs_prices_by_their_time() {
-        let mean = MeanPowerPrice::default().after(4.0, 100.0);
-        assert!((mean.value - 4.0).abs() < 1e-12);
-        assert_eq!(mean.after(9.0, 0.0), mean, "no time has passed");
-        assert!((mean.after(0.0, 300.0).value - 1.0).abs() < 1e-12);
-        assert_eq!(MeanPowerPrice::default().after(4.0, 0.0).value, 0.0);
-        // Older prices are forgotten in the end.
-        let long = (0..100).fold(mean, |mean, _| mean.after(1.0, 86_400.0));
-        assert!((long.value - 1.0).abs() < 0.01);
     }
 }

@@ -1,5 +1,6 @@
 //! The plan as the limits leave it, and what they changed.
 
+use wattle_common::Power;
 use wattle_common::job::GpuSetting;
 
 use crate::plan::reason::Reason;
@@ -55,12 +56,27 @@ impl LimitedPlan<'_> {
                         reason: reason.clone(),
                     });
                 }
+                Decision::Stop { .. } | Decision::Undo { .. } => {
+                    let item = self.items.iter().find(|item| item.key == key);
+                    let lowered = item.and_then(|item| self.lowered(item, bounds, &mut report));
+                    plan.decisions.extend(lowered);
+                    plan.decisions.push(decision.clone());
+                }
                 _ => plan.decisions.push(decision.clone()),
             }
         }
         for item in &self.items {
-            let State::Running { setting: present, .. } = &item.job.state else { continue };
+            let present = match &item.job.state {
+                State::Running { setting, .. } => setting,
+                State::Stopping { .. } => {
+                    plan.decisions.extend(self.lowered(item, bounds, &mut report));
+                    continue;
+                }
+                State::Queued => continue,
+            };
             if let Some(reason) = self.stopped.get(&item.key) {
+                // Until it has stopped it draws the least power that it can.
+                plan.decisions.extend(set(item, item.lowest_setting(), reason, &mut report));
                 plan.decisions.push(Decision::Stop {
                     job: item.key,
                     next_gpus: None,
@@ -95,6 +111,17 @@ impl LimitedPlan<'_> {
             plan.blocked = Some(blocked);
         }
         (plan, report)
+    }
+
+    /// The lower setting of a job that stops, until it has stopped.
+    fn lowered(
+        &self,
+        item: &Item<'_>,
+        bounds: &[Bound],
+        report: &mut PowerLimitsReport,
+    ) -> Option<Decision> {
+        let reason = bounds[item.lowered_by?].stop_reason();
+        set(item, item.chosen_setting(), &reason, report)
     }
 
     /// The chosen setting of an item. Reports it if it is not the planned one.
@@ -134,9 +161,33 @@ impl LimitedPlan<'_> {
     /// a reason of its own.
     fn reason_to_change(&self, item: &Item<'_>, bounds: &[Bound]) -> Reason {
         match item.lowered_by {
-            Some(index) => bounds[index].stop_reason(),
+            Some(index) => {
+                let below_floor = item.chosen > item.floor;
+                match item.job.facts.max_slowdown_permille.filter(|_| below_floor) {
+                    Some(permille) => {
+                        let most = Power::from_w_f64(bounds[index].limit_w);
+                        Reason::BoundGivesWay { permille, most }
+                    }
+                    None => bounds[index].stop_reason(),
+                }
+            }
             None if self.is_priced => Reason::Priced { price: self.input.limits.price },
             None => Reason::Reset { setting: item.chosen_setting() },
         }
     }
+}
+
+/// The change of a job that stops to this setting, if it is one. Reports it.
+fn set(
+    item: &Item<'_>,
+    to: GpuSetting,
+    reason: &Reason,
+    report: &mut PowerLimitsReport,
+) -> Option<Decision> {
+    if to == item.planned {
+        return None;
+    }
+    let change = SettingChange { from: item.planned, to, reason: reason.clone() };
+    report.settings.insert(item.key, change);
+    Some(Decision::Set { job: item.key, setting: to, reason: reason.clone() })
 }

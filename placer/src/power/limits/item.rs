@@ -34,14 +34,16 @@ pub(super) struct Item<'a> {
     pub(super) lowered_by: Option<usize>,
     /// The setting in the plan, or the present one.
     pub(super) planned: GpuSetting,
-    /// Expected power of each GPU at the present setting, watts; 0 if the job does not run.
-    pub(super) present_w: f64,
     /// Its minimum power above idle, watts, by the upper end of its prediction and by the mean.
     pub(super) minimum_w: f64,
     pub(super) minimum_expected_w: f64,
 }
 
 impl Item<'_> {
+    /// The setting of least power.
+    pub(super) fn lowest_setting(&self) -> GpuSetting {
+        self.ladder[self.ladder.len() - 1].0
+    }
     /// The chosen setting.
     pub(super) fn chosen_setting(&self) -> GpuSetting {
         self.ladder[self.chosen].0

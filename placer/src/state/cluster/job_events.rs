@@ -140,6 +140,9 @@ impl ClusterState {
             if self.without_locks.contains(&surface.gpu_type) {
                 operating_points.remove_clocks();
             }
+            if let Some(least) = self.gpu_power(&surface.gpu_type).and_then(|power| power.cap_min) {
+                operating_points.remove_caps_below(least);
+            }
             let operating_points = Arc::new(operating_points);
             self.surface_with_points_known(key, surface, operating_points);
         }
@@ -170,12 +173,16 @@ impl ClusterState {
 
     /// The caps and clocks of a running job's GPUs were changed.
     pub fn job_set(&mut self, key: JobKey, setting: GpuSetting) {
-        if let Some(Job { state: State::Running { setting: current, .. }, .. }) =
-            one_of(&mut self.jobs, key)
+        let Some(job) = one_of(&mut self.jobs, key) else { return };
+        let is_running = matches!(job.state, State::Running { .. });
+        if let State::Running { setting: current, .. } | State::Stopping { setting: current, .. } =
+            &mut job.state
         {
             *current = setting;
             self.has_settings |= !setting.is_default();
-            self.restart_observations_with(key);
+            if is_running {
+                self.restart_observations_with(key);
+            }
         }
     }
 

@@ -86,6 +86,58 @@ fn clocks_are_lowered_before_jobs_wait_and_raised_when_power_is_left() {
     assert_eq!(expected_power(site.input()), Power::from_w(1_100));
 }
 
+/// Where the settings with the most work per joule exceed the limit, the newest jobs are stopped. Until they have
+/// stopped they and the others are lowered to the limit, as far as their GPUs permit.
+#[test]
+fn a_limit_that_falls_stops_jobs_and_lowers_them_until_they_have_stopped() {
+    let fifo = policy("fifo").unwrap();
+    // 300 W and GPUs that idle at 40 W; a job adds 90 W at its floor and 60 W at the lowest cap.
+    for (limit_w, jobs) in [(900, 4), (750, 3), (650, 2)] {
+        let mut site = bounded(&[4]);
+        let keys: Vec<JobKey> =
+            (0..4).map(|i| arrive(&mut site, facts(&format!("j{i}"), 1), Some(2))).collect();
+        rest(&mut site, &*fifo);
+        let limit = Power::from_w(limit_w);
+        site.limits.power_max = Some(limit);
+        round(&mut site, &*fifo);
+        let lowest = Power::from_w(300 + 4 * 100);
+        let drawn = expected_power(site.input());
+        assert!(drawn <= limit.max(lowest), "{drawn} while jobs stop for {limit}");
+        site.complete_stops();
+        assert!(rest(&mut site, &*fifo) <= limit);
+        let settings: Vec<_> = keys.iter().map(|&key| setting(&site, key)).collect();
+        assert!(settings[..jobs].iter().all(|&setting| setting == at(1_080)), "{settings:?}");
+        assert!(settings[jobs..].iter().all(Option::is_none), "{settings:?}");
+    }
+}
+
+#[test]
+fn a_bound_on_the_slowdown_gives_way_last_and_says_so() {
+    let fifo = policy("fifo").unwrap();
+    let mut site = bounded(&[2]);
+    let bound = JobFacts { can_stop: false, max_slowdown_permille: Some(20), ..facts("kept", 1) };
+    let kept = arrive(&mut site, bound, Some(2));
+    let other = arrive(&mut site, facts("other", 1), Some(2));
+    // 380 W without jobs. The bound permits the default setting alone, 160 W above idle.
+    site.limits.power_max = Some(Power::from_w(380 + 160 + 90));
+    rest(&mut site, &*fifo);
+    assert_eq!(
+        (setting(&site, kept), setting(&site, other)),
+        (Some(GpuSetting::DEFAULT), at(1_080))
+    );
+    // The other job gives way first, and nothing else can.
+    site.limits.power_max = Some(Power::from_w(380 + 160 + 60));
+    rest(&mut site, &*fifo);
+    assert_eq!((setting(&site, kept), setting(&site, other)), (Some(GpuSetting::DEFAULT), None));
+    site.limits.power_max = Some(Power::from_w(380 + 100));
+    let plan = round(&mut site, &*fifo);
+    let said: Vec<String> = plan.decisions.iter().map(|each| each.reason().to_string()).collect();
+    assert_eq!(
+        said,
+        ["slower than its bound of 2 %: nothing else can give power within the limit of 0.48 kW"]
+    );
+}
+
 #[test]
 fn fixed_caps_count_in_the_limit_and_predictions_in_the_expected_power() {
     let fifo = policy("fifo").unwrap();

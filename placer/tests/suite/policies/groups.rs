@@ -75,18 +75,18 @@ fn node_w(site: &Site, node: usize) -> u64 {
 #[test]
 fn a_group_limit_affects_only_its_nodes() {
     let fifo = policy("fifo").unwrap();
-    // n0: a host and two GPUs; 200 W above idle GPUs are left for its jobs.
-    let mut site = limited(&[2, 2], vec![group(&[0], HOST_W + 2 * 120)]);
+    // n0: a host and two GPUs with the power that does most work per joule, 130 W each.
+    let mut site = limited(&[2, 2], vec![group(&[0], HOST_W + 2 * 130)]);
     let keys = ["a", "b", "c", "d"].map(|name| arrive(&mut site, facts(name, 1), Some(2)));
     converge(&mut site, &*fifo);
-    assert!(node_w(&site, 0) <= HOST_W + 2 * 120, "{}", node_w(&site, 0));
+    assert!(node_w(&site, 0) <= HOST_W + 2 * 130, "{}", node_w(&site, 0));
     let on = |site: &Site, node: usize| {
         (0..2).filter(|gpu| !site.node(NodeKey::at(node)).tenants(*gpu).is_empty()).count()
     };
     assert_eq!((on(&site, 0), on(&site, 1)), (2, 2));
     let default = keys.iter().filter(|key| site.size(**key).1 == GpuSetting::DEFAULT).count();
     assert_eq!(default, 2, "the jobs on n1 have no cap");
-    // A limit below the lowest caps stops the last job of the group only.
+    // A limit below that power stops the last job of the group only.
     site.limits.power_bounds = Arc::new(vec![group(&[0], HOST_W + LEAST_W + IDLE_W)]);
     let plans = converge(&mut site, &*fifo);
     let stopped: Vec<&Reason> = plans

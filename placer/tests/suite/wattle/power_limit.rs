@@ -1,0 +1,95 @@
+//! The policy `wattle` below a power limit.
+
+use wattle_common::Power;
+use wattle_placer::power::model::expected_power;
+use wattle_placer::{GpuPower, Reason};
+
+use super::*;
+
+/// Two nodes of eight GPUs that idle at 60 W, with hosts of 1,000 W: 2,960 W without jobs.
+fn limited(limit_w: u64) -> Site {
+    let mut site = cluster(&[8, 8]);
+    let draw = GpuPower {
+        idle: Power::from_w(60),
+        most: Power::from_w(400),
+        cap_min: Some(Power::from_w(100)),
+        host: Power::from_w(1_000),
+    };
+    site.gpu_power_known([("a100".to_owned(), draw)].into());
+    site.limits.power_max = Some(Power::from_w(limit_w));
+    site
+}
+
+/// A kind with this speed at one GPU, and the power of its GPUs above idle at a clock, watts.
+const FIXED: Kind = Kind { grows: 1.0, peak: 64, ..ROOT };
+
+fn above_idle_w(clock: u32) -> f64 {
+    FIXED.point(1, Some(clock), false).gpu_power_w.mean - IDLE_W
+}
+
+#[test]
+fn short_jobs_run_at_the_most_work_per_joule_and_long_ones_wait() {
+    // Power for 8 of 16 GPUs at the lowest clock, with which a joule does most.
+    let mut site = limited(2_960 + (8.2 * above_idle_w(900)) as u64);
+    let jobs: Vec<JobKey> = (1..=4)
+        .map(|k| arrive(&mut site, facts(&format!("j{k}"), 4, 4), FIXED, Some(k * 100_000)))
+        .collect();
+    converge(&mut site);
+    let sizes = jobs.iter().map(|&job| site.size(job));
+    let lowest = GpuSetting { clock_mhz_max: Some(Frequency::from_mhz(900)), cap_mw: None };
+    let running: Vec<_> =
+        sizes.map(|(gpus, setting)| (gpus, gpus > 0 && setting == lowest)).collect();
+    assert_eq!(running, [(4, true), (4, true), (0, false), (0, false)]);
+    assert!(Some(expected_power(site.input())) <= site.limits.power_max);
+    // They wait in the market, and not because the limit held a planned start back.
+    let plan = site.plan(&*policy("wattle").unwrap());
+    let blocked = plan.blocked.map(|blocked| (blocked.job, blocked.reason));
+    assert_eq!(blocked, Some((jobs[2], Reason::Outranked { before: 2 })));
+}
+
+#[test]
+fn a_limit_that_leaves_power_changes_nothing() {
+    let plans = [None, Some(Power::from_w(2_960 + 16 * 340 + 1))].map(|limit| {
+        let mut site = limited(0);
+        site.limits.power_max = limit;
+        for k in 1..=5 {
+            arrive(&mut site, facts(&format!("j{k}"), 1, 8), ROOT, Some(k * 9_000));
+        }
+        let plans = converge(&mut site);
+        plans.into_iter().map(|plan| plan.decisions).collect::<Vec<_>>()
+    });
+    assert_eq!(plans[0], plans[1]);
+}
+
+#[test]
+fn a_job_of_unknown_power_displaces_no_other() {
+    let mut site = limited(2_960 + (8.2 * above_idle_w(900)) as u64);
+    let known: Vec<JobKey> = (1..=3)
+        .map(|k| arrive(&mut site, facts(&format!("j{k}"), 2, 2), FIXED, Some(k * 100_000)))
+        .collect();
+    converge(&mut site);
+    site.pass(SETTLED);
+    // At the default it would count with 400 W for each of its GPUs, more than the limit leaves.
+    let unknown = site.job_arrived(facts("unknown", 2, 2));
+    converge(&mut site);
+    let (gpus, setting) = site.size(unknown);
+    assert_eq!((gpus, setting.cap_mw), (2, Some(Power::from_w(100))));
+    let running = known.iter().filter(|&&job| site.size(job).0 > 0).count();
+    assert_eq!(running, 3, "{:?}", known.iter().map(|&job| site.size(job)).collect::<Vec<_>>());
+    assert!(Some(expected_power(site.input())) <= site.limits.power_max);
+}
+
+#[test]
+fn a_job_that_cannot_stop_keeps_its_gpus_below_any_limit() {
+    let mut site = limited(2_960 + 16 * 340);
+    let kept = JobFacts { can_stop: false, ..facts("kept", 4, 4) };
+    let kept = arrive(&mut site, kept, FIXED, Some(900_000));
+    let other = arrive(&mut site, facts("other", 4, 4), FIXED, Some(1_000));
+    converge(&mut site);
+    assert_eq!((gpus(&site, kept), gpus(&site, other)), (4, 4));
+    site.pass(SETTLED);
+    site.limits.power_max = Some(Power::from_w(2_960 + (4.1 * above_idle_w(900)) as u64));
+    converge(&mut site);
+    assert_eq!((gpus(&site, kept), gpus(&site, other)), (4, 0));
+    assert!(Some(expected_power(site.input())) <= site.limits.power_max);
+}
