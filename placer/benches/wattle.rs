@@ -11,13 +11,14 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::support::{Site, job_facts, node_facts};
-use wattle_common::Frequency;
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Surface, SurfacePoint};
 use wattle_common::rng::Stream;
-use wattle_placer::{JobFacts, OperatingPoints, Progress, policy};
+use wattle_common::{Frequency, Power};
+use wattle_placer::{GpuPower, JobFacts, OperatingPoints, Progress, policy};
 
 /// As in the binaries.
 #[global_allocator]
@@ -99,9 +100,26 @@ fn arrive(
     site.job_progressed(key, Progress { steps_total, ..Progress::default() });
 }
 
-/// The allocation has settled.
-fn at_rest(scale: (u32, u32)) -> Site {
+/// The same below a limit of half the power of the GPUs above idle.
+fn from_nothing_below_limit(scale: (u32, u32)) -> Site {
+    const HOST_W: u64 = 300;
+    const IDLE_W: u64 = 60;
+    const MOST_W: u64 = 400;
     let mut site = from_nothing(scale);
+    let draw = GpuPower {
+        idle: Power::from_w(IDLE_W),
+        most: Power::from_w(MOST_W),
+        cap_min: Some(Power::from_w(100)),
+        host: Power::from_w(HOST_W),
+    };
+    site.gpu_power_known([("a100".to_owned(), draw)].into());
+    let node_w = HOST_W + 8 * IDLE_W + 4 * (MOST_W - IDLE_W);
+    site.limits.power_max = Some(Power::from_w(u64::from(scale.0) * node_w));
+    site
+}
+
+/// The allocation has settled.
+fn at_rest(mut site: Site) -> Site {
     let wattle = policy("wattle").unwrap();
     loop {
         let plan = site.plan(&*wattle);
@@ -120,10 +138,29 @@ fn first_full_round(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
     bencher.bench_local(|| site.plan(&*wattle));
 }
 
+#[divan::bench(args = SCALES, sample_count = 5, sample_size = 1)]
+fn first_full_round_below_limit(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
+    let site = from_nothing_below_limit(scale);
+    let wattle = policy("wattle").unwrap();
+    bencher.bench_local(|| site.plan(&*wattle));
+}
+
+/// A full round below the limit after one job has completed.
+#[divan::bench(args = SCALES, sample_count = 5, sample_size = 1)]
+fn full_round_below_limit(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
+    let mut site = at_rest(from_nothing_below_limit(scale));
+    let (gone, _) = site.running().next().expect("a job runs");
+    site.job_finished(gone);
+    // The last prices remain, from which the search begins.
+    site.pass(Duration::from_secs(61));
+    let wattle = policy("wattle").unwrap();
+    bencher.bench_local(|| site.plan(&*wattle));
+}
+
 /// An incremental round: one job has completed and one has arrived.
 #[divan::bench(args = SCALES, sample_count = 5, sample_size = 1)]
 fn incremental_round(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
-    let mut site = at_rest(scale);
+    let mut site = at_rest(from_nothing(scale));
     let (gone, job) = site.running().next().expect("a job runs");
     let known =
         job.surface.clone().zip(job.operating_points.clone()).expect("every job has a surface");
@@ -136,7 +173,7 @@ fn incremental_round(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
 /// A full round after one job has completed.
 #[divan::bench(args = SCALES, sample_count = 5, sample_size = 1)]
 fn full_round(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
-    let mut site = at_rest(scale);
+    let mut site = at_rest(from_nothing(scale));
     let (gone, _) = site.running().next().expect("a job runs");
     site.job_finished(gone);
     site.cache = None;
@@ -147,7 +184,7 @@ fn full_round(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
 /// The same where two jobs may share a GPU but no surface predicts it.
 #[divan::bench(args = SCALES, sample_count = 5, sample_size = 1)]
 fn full_round_with_sharing(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
-    let mut site = at_rest(scale);
+    let mut site = at_rest(from_nothing(scale));
     site.limits.tenants_max = 2;
     site.cache = None;
     let (gone, _) = site.running().next().expect("a job runs");

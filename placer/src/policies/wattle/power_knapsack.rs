@@ -1,7 +1,7 @@
 //! The multiple-choice knapsack in two resources: a size and a setting for each item within GPUs and power.
 //!
-//! 1. **Dual prices.** The market's search finds the prices at which the choices of greatest net value fit both
-//!    supplies. With hulls of many small steps little is lost between these choices and the best ones.
+//! 1. **Dual prices.** Each item gets the choice of greatest net value at the prices that clear the market. With hulls
+//!    of many small steps little is lost between these choices and the best ones.
 //! 2. **Trim.** Nodes that are used in part draw power that the prices do not know of, and blocks must fit nodes:
 //!    the steps down that lose least per priced resource are taken until everything fits.
 //! 3. **Fill.** The steps up that gain most per priced resource are taken while they fit.
@@ -14,7 +14,6 @@
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::capacity::NodeCounts;
-use crate::policies::wattle::market::{Demand, MarketSupply, clear};
 use crate::policies::wattle::power_supply::PowerSupply;
 use crate::policies::wattle::prices::Prices;
 
@@ -213,9 +212,13 @@ impl<'i> Allocation<'i> {
     fn fit_nodes(&mut self) {
         loop {
             // One that keeps its size has its GPUs already, and no smaller size.
-            let reduced = self.placed().1.into_iter().find_map(|item| self.smaller(item));
-            let Some(step) = reduced else { return };
-            self.take(step);
+            let unplaced = self.placed().1;
+            let reduced: Vec<Step> =
+                unplaced.into_iter().filter_map(|item| self.smaller(item)).collect();
+            if reduced.is_empty() {
+                return;
+            }
+            reduced.into_iter().for_each(|step| self.take(step));
         }
     }
 
@@ -292,22 +295,15 @@ impl<'i> Allocation<'i> {
     }
 }
 
-/// The choices of all items within `gpus` GPUs that fit the nodes, and within the power. `last`: the prices to
-/// search from.
+/// The choices of all items within `gpus` GPUs that fit the nodes, and within the power. `prices`: those that clear
+/// the market.
 pub(super) fn solve(
     items: &[Item],
     gpus: u32,
     nodes: &NodeCounts,
     supply: &PowerSupply,
-    last: Prices,
+    prices: Prices,
 ) -> Vec<Chosen> {
-    let demand = |item: usize, prices: Prices| {
-        let item: &Item = &items[item];
-        let (gpus, watts) = item.used(item.best(prices));
-        Demand { gpus: gpus.into(), watts }
-    };
-    let market = MarketSupply { gpus, watts: Some(supply.charged_w()) };
-    let prices = clear(market, last.power, items.len(), demand);
     let empty = Allocation {
         items,
         supply,
@@ -337,6 +333,7 @@ pub(super) fn solve(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policies::wattle::market::{Demand, MarketSupply, clear};
     use crate::power::energy_cost::Charge;
 
     fn nodes(count: u32) -> NodeCounts {
@@ -367,6 +364,18 @@ mod tests {
         Item { choices, none: Some(0.0), present: None }
     }
 
+    /// The choices at the prices that clear them.
+    fn solve_cleared(items: &[Item], gpus: u32, nodes: &NodeCounts, watts: f64) -> Vec<Chosen> {
+        let demand = |item: usize, prices: Prices| {
+            let item: &Item = &items[item];
+            let (gpus, watts) = item.used(item.best(prices));
+            Demand { gpus: gpus.into(), watts }
+        };
+        let market = MarketSupply { gpus, watts: Some(watts) };
+        let prices = clear(market, 0.0, items.len(), demand);
+        solve(items, gpus, nodes, &supply(watts), prices)
+    }
+
     fn best_by_search(items: &[Item], gpus: u32, watts: f64) -> f64 {
         let Some((first, rest)) = items.split_first() else { return 0.0 };
         let fitting = first.all().filter(|&to| {
@@ -388,7 +397,7 @@ mod tests {
         for seed in 0..12 {
             let items: Vec<Item> = (0..4).map(|k| item(seed * 10 + k)).collect();
             for (gpus, watts) in [(8, 2_000.0), (8, 900.0), (4, 5_000.0), (8, 350.0), (8, 99.0)] {
-                let chosen = solve(&items, gpus, &nodes, &supply(watts), Prices::default());
+                let chosen = solve_cleared(&items, gpus, &nodes, watts);
                 let used = || items.iter().zip(&chosen).map(|(item, &choice)| item.used(choice));
                 assert!(used().map(|used| used.0).sum::<u32>() <= gpus);
                 assert!(used().map(|used| used.1).sum::<f64>() <= watts + 1e-6);
@@ -416,7 +425,7 @@ mod tests {
     #[test]
     fn the_present_choices_are_kept_where_others_are_no_better() {
         let mut items: Vec<Item> = (0..4).map(item).collect();
-        let chosen = solve(&items, 8, &nodes(1), &supply(1_000.0), Prices::default());
+        let chosen = solve_cleared(&items, 8, &nodes(1), 1_000.0);
         for (item, &choice) in items.iter_mut().zip(&chosen) {
             item.present = choice;
         }
