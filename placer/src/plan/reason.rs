@@ -15,6 +15,7 @@ use crate::accounts::Account;
 /// Highest market price of a GPU-second, s of completion time. Above it demand exceeds supply at every
 /// price.
 pub(crate) const GPU_PRICE_MAX: f64 = 1e9;
+const J_PER_KWH: f64 = 3.6e6;
 
 /// Reason of a decision.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +64,8 @@ pub enum Reason {
         value: f64,
         /// Price, s of completion time per GPU-second; above 1e9 no price clears the market.
         gpu_price: f64,
+        /// Price of power below a limit, seconds of completion time per joule; 0 where it is not scarce.
+        power_price: f64,
     },
     /// The job's assigned GPUs are still occupied, asleep or fragmented.
     Awaits {
@@ -299,7 +302,14 @@ impl fmt::Display for Reason {
             Self::WholeNodes { nodes: 1 } => f.write_str("head of the queue; first free node"),
             Self::WholeNodes { nodes } => write!(f, "head of the queue; first {nodes} free nodes"),
             Self::EfficientStep { gpus, ratio, price } => efficient_step(f, *gpus, *ratio, *price),
-            Self::Market { gpus, value, gpu_price } => market(f, *gpus, *value, *gpu_price),
+            Self::Market { gpus, value, gpu_price, power_price } => {
+                market(f, *gpus, *value, *gpu_price)?;
+                if *power_price > 0.0 {
+                    let s_per_kwh = significant(*power_price * J_PER_KWH);
+                    write!(f, "; power is scarce, price {s_per_kwh} s per kWh")?;
+                }
+                Ok(())
+            }
             Self::Share { gpus } => write!(f, "its share of the GPUs: {}", Gpus(*gpus)),
             Self::Priced { price } => {
                 write!(f, "operating point at energy price {}", significant(*price))
@@ -520,7 +530,12 @@ mod tests {
 
     #[test]
     fn a_price_that_does_not_clear_the_market_is_not_displayed() {
-        let market = |gpu_price| Reason::Market { gpus: 1, value: 2.5, gpu_price }.to_string();
+        let market = |gpu_price| {
+            let power_price = 0.0;
+            Reason::Market { gpus: 1, value: 2.5, gpu_price, power_price }.to_string()
+        };
+        let scarce = Reason::Market { gpus: 1, value: 2.5, gpu_price: 0.0, power_price: 1e-4 };
+        assert!(scarce.to_string().ends_with("price 0; power is scarce, price 360 s per kWh"));
         assert_eq!(
             market(1.5),
             "1 GPU: worth 2.50 s of completion time per second; GPU price 1.50 s per GPU-second"

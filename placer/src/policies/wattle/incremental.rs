@@ -308,7 +308,12 @@ fn bid_for_free(
         gpus: bid.gpus,
         gpu_type: points.gpu_type.clone(),
         setting: if is_at_default { GpuSetting::DEFAULT } else { chosen.setting },
-        reason: Reason::Market { gpus: bid.gpus, value, gpu_price: cleared.prices.gpu },
+        reason: Reason::Market {
+            gpus: bid.gpus,
+            value,
+            gpu_price: cleared.prices.gpu,
+            power_price: cleared.prices.power,
+        },
     };
     let drawn_w = chosen.watts - f64::from(bid.gpus) * charge.share_w();
     Some(FreeBid { done_in_s: bid.done_in_s, target, drawn_w })

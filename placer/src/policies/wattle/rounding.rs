@@ -197,7 +197,8 @@ impl Rounding<'_, '_> {
     pub(super) fn emit_targets(&self, allotment: &Allotment) -> Vec<Target> {
         let target = |jobs, each: &Allotted| {
             let Allotted { gpus, setting, value, .. } = *each;
-            let reason = Reason::Market { gpus, value, gpu_price: self.prices.gpu };
+            let Prices { gpu: gpu_price, power: power_price } = self.prices;
+            let reason = Reason::Market { gpus, value, gpu_price, power_price };
             Target { jobs, gpus, gpu_type: self.supply.gpu_type.to_owned(), setting, reason }
         };
         let key = |bidder: usize| self.bidders[bidder].key;
