@@ -187,7 +187,10 @@ impl<'s> Engine<'s> {
             reads,
             profiles: (reads_any && !oracle).then(|| {
                 let is_sampled = options.learning.is_sampled(scenario.jobs.len());
-                Profiles::new(scenario.seed, reads, is_sampled)
+                let models = scenario.cluster.groups().iter();
+                let models = models.filter_map(|group| world.gpu(&group.gpu_type));
+                let caps_min = models.map(|gpu| (gpu.gpu_type.clone(), gpu.cap_min)).collect();
+                Profiles::new(scenario.seed, reads, is_sampled, caps_min)
             }),
             oracle: (reads_any && oracle)
                 .then(|| Oracle::new(world, scenario, reads, options.surface_noise)),

@@ -14,7 +14,7 @@ use wattle_common::job::GpuRequest;
 use wattle_common::messages::window::Neighbour;
 use wattle_common::messages::{JobWindow, Surface};
 use wattle_common::rng::Stream;
-use wattle_common::{Energy, Frequency, JobId, NodeId, Timestamp, WorkloadId};
+use wattle_common::{Energy, Frequency, JobId, NodeId, Power, Timestamp, WorkloadId};
 use wattle_placer::{JobFacts, OperatingPoints, Reads};
 use wattle_predictor::{Predictor, PredictorConfig};
 use wattle_world::GpuState;
@@ -52,7 +52,7 @@ pub(crate) struct WindowInput<'a> {
     pub(crate) gpus_here: Vec<u32>,
     pub(crate) gpus: u32,
     pub(crate) nodes: u32,
-    pub(crate) cap: wattle_common::Power,
+    pub(crate) cap: Power,
     /// The locked clock of its GPUs.
     pub(crate) clock_max: Option<Frequency>,
     pub(crate) neighbours: Vec<Neighbour>,
@@ -72,6 +72,8 @@ pub(crate) struct Profiles {
     learned: BTreeMap<WorkloadId, u32>,
     /// The sample of jobs; absent where every window is learned.
     sample: Option<Sample>,
+    /// The lowest cap of each GPU type. The live placer leaves out what is below it, too.
+    caps_min: BTreeMap<String, Power>,
 }
 
 /// Result of a window.
@@ -84,8 +86,19 @@ pub(crate) enum Learned {
     LeftOut(Option<SurfaceWithPoints>),
 }
 
+/// Removes the points with caps that a GPU of the type cannot have.
+fn remove_impossible_caps(caps_min: &BTreeMap<String, Power>, surface: &mut Surface) {
+    let Some(&least) = caps_min.get(&surface.gpu_type) else { return };
+    surface.points.retain(|point| point.cap_mw.is_none_or(|cap| cap >= least));
+}
+
 impl Profiles {
-    pub(crate) fn new(seed: u64, reads: Reads, is_sampled: bool) -> Self {
+    pub(crate) fn new(
+        seed: u64,
+        reads: Reads,
+        is_sampled: bool,
+        caps_min: BTreeMap<String, Power>,
+    ) -> Self {
         let shipped = PredictorConfig::shipped();
         let points_max = if reads == Reads::All { shipped.points_max } else { POINTS_MAX };
         Self {
@@ -93,6 +106,7 @@ impl Profiles {
             noise: Stream::new(seed, "profiles"),
             learned: BTreeMap::new(),
             sample: is_sampled.then(Sample::default),
+            caps_min,
         }
     }
 
@@ -137,7 +151,8 @@ impl Profiles {
         let others = gpu_types.filter(move |gpu_type| on.as_deref() != Some(*gpu_type));
         let others =
             others.filter_map(|gpu_type| self.predictor.surface_elsewhere(now, &job.id, gpu_type));
-        let surfaces = own.into_iter().chain(others).map(|surface| {
+        let surfaces = own.into_iter().chain(others).map(|mut surface| {
+            remove_impossible_caps(&self.caps_min, &mut surface);
             let points = OperatingPoints::of_job(&surface, job);
             (Arc::new(surface), Arc::new(points))
         });
@@ -162,9 +177,10 @@ impl Profiles {
             }
         }
         let window = self.measure(input);
-        let Some(surface) = self.predictor.observe(window.until_us, &window) else {
+        let Some(mut surface) = self.predictor.observe(window.until_us, &window) else {
             return Learned::Nothing;
         };
+        remove_impossible_caps(&self.caps_min, &mut surface);
         let surface = Arc::new(surface);
         *self.learned.entry(input.workload.clone()).or_default() += 1;
         if let Some(sample) = &mut self.sample {
@@ -183,7 +199,7 @@ impl Profiles {
         let busy = noisy(100.0 * input.gpu_state.utilization_gpu).min(100.0);
         let own_busy = noisy(100.0 * own.utilization_gpu).min(busy);
         let memory_busy = noisy(100.0 * input.gpu_state.utilization_memory).min(100.0);
-        let power = wattle_common::Power::from_w_f64(power_w);
+        let power = Power::from_w_f64(power_w);
         let span_us = input.until_us - input.from_us;
         JobWindow {
             job: input.job.clone(),

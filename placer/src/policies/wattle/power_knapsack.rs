@@ -252,7 +252,7 @@ impl<'i> Allocation<'i> {
         }
     }
 
-    /// Shares the power out among the chosen sizes anew.
+    /// Shares the power out among the chosen sizes from scratch.
     fn share_power(&self) -> Self {
         let same_size = |item: usize| {
             let gpus = self.items[item].used(self.chosen[item]).0;

@@ -18,7 +18,7 @@ use crate::state::job::State;
 use crate::state::node::Node;
 
 /// The power of each GPU type: what it draws at one price of power at which all types together are within the
-/// site's limit, with an equal part of what is left for each of its nodes.
+/// site's limit, with an equal part of the remaining power for each of its nodes.
 pub(super) fn share_power<'a>(
     input: PlanningInput<'_>,
     sizing: &Sizing<'_>,

@@ -112,7 +112,7 @@ fn a_limit_that_falls_stops_jobs_and_lowers_them_until_they_have_stopped() {
 }
 
 #[test]
-fn a_bound_on_the_slowdown_gives_way_last_and_says_so() {
+fn a_bound_on_the_slowdown_gives_way_last_with_a_reason() {
     let fifo = policy("fifo").unwrap();
     let mut site = bounded(&[2]);
     let bound = JobFacts { can_stop: false, max_slowdown_permille: Some(20), ..facts("kept", 1) };
@@ -131,9 +131,10 @@ fn a_bound_on_the_slowdown_gives_way_last_and_says_so() {
     assert_eq!((setting(&site, kept), setting(&site, other)), (Some(GpuSetting::DEFAULT), None));
     site.limits.power_max = Some(Power::from_w(380 + 100));
     let plan = round(&mut site, &*fifo);
-    let said: Vec<String> = plan.decisions.iter().map(|each| each.reason().to_string()).collect();
+    let reasons: Vec<String> =
+        plan.decisions.iter().map(|each| each.reason().to_string()).collect();
     assert_eq!(
-        said,
+        reasons,
         ["slower than its bound of 2 %: nothing else can give power within the limit of 0.48 kW"]
     );
 }
