@@ -59,9 +59,9 @@ async fn jobs_survive_the_loss_of_the_storage() {
     let training = |steps: &'static str| {
         ["--workload", "eaco-alexnet", "--steps", steps, "--steps-per-epoch", "500"]
     };
-    let long = system.submit("long", &[], &training("9000"));
-    let first = system.submit("first", &[], &training("2000"));
-    let second = system.submit("second", &[], &training("1000"));
+    let long = system.submit("long", &[], &training("5000"));
+    let first = system.submit("first", &[], &training("1000"));
+    let second = system.submit("second", &[], &training("500"));
     for job in [&long, &first] {
         system.until_job(job, "it runs", |r| r.phase == JobPhase::Running).await;
     }
@@ -76,7 +76,7 @@ async fn jobs_survive_the_loss_of_the_storage() {
         .unwrap();
     let meanwhile: Vec<JobId> = ["m0", "m1", "m2"]
         .into_iter()
-        .map(|job| system.submit(job, &[], &training("200")))
+        .map(|job| system.submit(job, &[], &training("100")))
         .collect();
     let backup = backup.wait_with_output().unwrap();
     assert!(backup.status.success());
@@ -147,7 +147,7 @@ async fn jobs_survive_the_loss_of_the_storage() {
         newer.then_some(())
     })
     .await;
-    let after = system.submit("after", &[], &training("200"));
+    let after = system.submit("after", &[], &training("100"));
     assert!(system.wattle(&["cancel", late.as_str()]).status.success());
     for job in [&long, &after] {
         let end = system.until_job(job, "it has ended", |r| r.phase.is_final()).await;

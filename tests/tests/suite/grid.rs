@@ -21,7 +21,7 @@ use wattle_tests::{program, until};
 const STEP_S: u64 = 300;
 /// Number of steps with a high intensity, and of all steps of the forecast.
 const HIGH: u64 = 3;
-const STEPS: u64 = 7;
+const STEPS: u64 = 5;
 
 /// A server like Electricity Maps.
 struct Provider {

@@ -24,7 +24,7 @@ const SERVICES: [&str; 7] = [
 async fn killing_any_service_loses_no_job() {
     let mut system =
         System::up(&["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo"]).await;
-    let training = ["--workload", "eaco-alexnet", "--steps", "3000", "--steps-per-epoch", "500"];
+    let training = ["--workload", "eaco-alexnet", "--steps", "1500", "--steps-per-epoch", "500"];
     // Two run, two wait behind them.
     let jobs: Vec<_> = (0..4).map(|i| system.submit(&format!("k{i}"), &[], &training)).collect();
     for job in &jobs[..2] {
@@ -67,7 +67,7 @@ async fn killing_any_service_loses_no_job() {
 async fn killing_wattle_up_loses_no_job() {
     let args = ["--simulated", "1x1:v100", "--rate", "60", "--policy", "fifo"];
     let mut system = System::up(&args).await;
-    let training = ["--workload", "eaco-alexnet", "--steps", "3000", "--steps-per-epoch", "200"];
+    let training = ["--workload", "eaco-alexnet", "--steps", "1200", "--steps-per-epoch", "200"];
     let first = system.submit("first", &[], &training);
     let second = system.submit("second", &[], &training);
     system.until_job(&first, "it has trained", |r| r.epoch.is_some_and(|epoch| epoch > 0)).await;
@@ -139,7 +139,7 @@ async fn no_cap_outlives_its_lease() {
         let cap = report.gpus[0].cap_mw?;
         (cap.as_mw() == watts * 1_000).then_some(report)
     };
-    let job = system.submit("j", &[], &["--workload", "eaco-alexnet", "--steps", "6000"]);
+    let job = system.submit("j", &[], &["--workload", "eaco-alexnet", "--steps", "3000"]);
     system.until_job(&job, "it runs", |r| r.phase == JobPhase::Running).await;
     until("the cap stands", async || capped(120).await).await;
 

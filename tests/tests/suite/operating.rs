@@ -13,7 +13,7 @@ use wattle_tests::{System, kill, until};
 const ARGS: [&str; 6] = ["--simulated", "2x1:v100", "--rate", "120", "--policy", "fifo"];
 
 fn training(steps: &str) -> Vec<&str> {
-    vec!["--workload", "eaco-resnet50", "--steps", steps, "--steps-per-epoch", "500"]
+    vec!["--workload", "eaco-resnet50", "--steps", steps, "--steps-per-epoch", "300"]
 }
 
 /// The complete ledger.
@@ -128,7 +128,7 @@ async fn energy_agrees_with_the_ledger_in_every_sum(system: &System, ended: &[Jo
 }
 
 async fn logs_name_the_nodes_and_follow_a_job_to_its_end(system: &System) -> [JobId; 2] {
-    let both = system.submit("both-nodes", &["--gpus", "2"], &training("3000"));
+    let both = system.submit("both-nodes", &["--gpus", "2"], &training("1200"));
     system.until_job(&both, "it runs", |r| r.step.is_some_and(|step| step > 0)).await;
     // Follows to the end of the job.
     let (code, followed, notes) = text(&system.wattle(&["logs", "-f", "both"]));
@@ -157,7 +157,7 @@ async fn logs_name_the_nodes_and_follow_a_job_to_its_end(system: &System) -> [Jo
         assert!(file.contains("epoch"), "the job's own output: {file}");
     }
     // The output of one node is printed as it is.
-    let single = system.submit("single", &[], &training("500"));
+    let single = system.submit("single", &[], &training("300"));
     let end = system.until_job(&single, "it is finished", |r| r.phase.is_final()).await;
     let (_, printed, _) = text(&system.wattle(&["logs", "single"]));
     assert_eq!(printed, std::fs::read_to_string(&end.log_paths[0]).unwrap());
@@ -165,7 +165,7 @@ async fn logs_name_the_nodes_and_follow_a_job_to_its_end(system: &System) -> [Jo
 }
 
 async fn unique_prefix_names_a_job_and_an_ended_job_is_explained(system: &System) {
-    let done = system.submit("train-a", &["--workload", "eaco-resnet50"], &training("3000"));
+    let done = system.submit("train-a", &["--workload", "eaco-resnet50"], &training("1200"));
     // On a busy machine the predictors may need longer than the job.
     until("train-a has a predicted speed", async || {
         text(&system.wattle(&["explain", "train-a"])).1.contains("alternatives").then_some(())

@@ -36,7 +36,7 @@ async fn simulated_nodes_sleep_and_wake_for_a_job() {
     let shown = system.wattle(&["nodes"]);
     assert!(String::from_utf8_lossy(&shown.stdout).contains("asleep"), "{shown:?}");
 
-    let training = ["--workload", "eaco-alexnet", "--steps", "2000", "--steps-per-epoch", "500"];
+    let training = ["--workload", "eaco-alexnet", "--steps", "500", "--steps-per-epoch", "100"];
     let job = system.submit("wakes", &[], &training);
     let end = system.until_job(&job, "it is finished", |r| r.phase.is_final()).await;
     assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", system.logs());

@@ -74,7 +74,7 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     let limited = site.wattle(&["budget", "set", "--power-kw", "1.6"]);
     assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
     let ids: Vec<u32> =
-        (0..21).map(|at| site.sbatch(users[at % 2], requests[at % requests.len()], 6)).collect();
+        (0..12).map(|at| site.sbatch(users[at % 2], requests[at % requests.len()], 6)).collect();
     let array = site.sbatch("games", &["--gres=gpu:1", "--array=0-3"], 6);
     let dependency = format!("--dependency=afterok:{array}");
     let dependent = site.sbatch("games", &["--gres=gpu:1", &dependency], 6);

@@ -90,7 +90,7 @@ async fn each_service_is_replaced_while_jobs_run() {
     let args =
         ["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo", "--gpu-cap-w", "120"];
     let mut system = System::up(&args).await;
-    let training = ["--workload", "eaco-alexnet", "--steps", "5000", "--steps-per-epoch", "500"];
+    let training = ["--workload", "eaco-alexnet", "--steps", "3000", "--steps-per-epoch", "500"];
     // Two run, one waits behind them.
     let jobs: Vec<_> = (0..3).map(|i| system.submit(&format!("u{i}"), &[], &training)).collect();
     for job in &jobs[..2] {

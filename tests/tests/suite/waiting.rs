@@ -50,9 +50,17 @@ fn text(output: &std::process::Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
+/// One system for all of it.
 #[tokio::test]
-async fn submit_waits_for_the_end_and_has_the_jobs_exit_code() {
-    let mut system = System::up(&["--simulated", "1x2:v100", "--rate", "60"]).await;
+async fn commands_wait_for_jobs_and_budgets() {
+    let mut system = System::up(&["--simulated", "1x4:v100", "--rate", "60"]).await;
+    submit_waits_for_the_end_and_has_the_jobs_exit_code(&system).await;
+    a_wait_ends_without_the_job_and_a_cancellation_ends_both(&system).await;
+    budget_set_waits_until_the_status_reflects_it(&system).await;
+    assert!(system.end().await.success());
+}
+
+async fn submit_waits_for_the_end_and_has_the_jobs_exit_code(system: &System) {
     let wait = |job: &str, program: &[&str]| {
         let head = ["submit", "--wait", "--job", job];
         text(&system.wattle(&[&head[..], program].concat()))
@@ -80,14 +88,11 @@ async fn submit_waits_for_the_end_and_has_the_jobs_exit_code() {
     // A refused job is not waited for.
     let (code, _, notes) = wait("json", &["--", "true"]);
     assert!(code == Some(2) && notes.contains("exists already"), "{notes}");
-    assert!(system.end().await.success());
 }
 
-#[tokio::test]
-async fn a_wait_ends_without_the_job_and_a_cancellation_ends_both() {
-    let mut system = System::up(&["--simulated", "1x4:v100", "--rate", "60"]).await;
+async fn a_wait_ends_without_the_job_and_a_cancellation_ends_both(system: &System) {
     // Ctrl-C ends the wait only.
-    let waiting = Waiting::submit(&system, "long", &[]);
+    let waiting = Waiting::submit(system, "long", &[]);
     let (job, pid) = (waiting.job.clone(), waiting.child.id());
     system.until_job(&job, "it runs", |r| r.phase == JobPhase::Running).await;
     kill(pid, "INT");
@@ -104,7 +109,7 @@ async fn a_wait_ends_without_the_job_and_a_cancellation_ends_both() {
     assert_eq!((&state["job"], &state["generation"]), (&"limited".into(), &1.into()), "{state}");
 
     // The server restarts while a command waits.
-    let waiting = Waiting::submit(&system, "cancelled", &[]);
+    let waiting = Waiting::submit(system, "cancelled", &[]);
     let cancelled = waiting.job.clone();
     system.until_job(&cancelled, "it runs", |r| r.phase == JobPhase::Running).await;
     system.kill_9("nats-server");
@@ -125,20 +130,17 @@ async fn a_wait_ends_without_the_job_and_a_cancellation_ends_both() {
     assert_eq!((&ended["phase"], &ended["generation"]), (&"cancelled".into(), &2.into()));
     let (code, _, notes) = text(&system.wattle(&["cancel", "--timeout", "1s", "limited"]));
     assert!(code == Some(2) && notes.contains("--wait"), "{notes}");
-    assert!(system.end().await.success());
 }
 
 /// After the command one reading of the status suffices.
-#[tokio::test]
-async fn budget_set_waits_until_the_status_reflects_it() {
-    let mut system = System::up(&["--simulated", "1x2:v100", "--rate", "60"]).await;
+async fn budget_set_waits_until_the_status_reflects_it(system: &System) {
     let status = async || {
         let bucket = system.bus.bucket(Bucket::Budget).await.unwrap();
         let status = bucket.get::<BudgetStatus>(BUDGET_STATUS).await.unwrap();
         status.expect("a status is stored").0
     };
     let mut last = 0;
-    for kilowatts in ["0.9", "0.7", "0.8"] {
+    for kilowatts in ["1.4", "1.2", "1.3"] {
         let set = ["budget", "set", "--wait", "--power-kw", kilowatts, "--json"];
         let stored = system.json(&set);
         let generation = reflects::generation(&stored);
@@ -150,5 +152,4 @@ async fn budget_set_waits_until_the_status_reflects_it() {
     }
     let cleared = system.json(&["budget", "clear", "--wait", "--json"]);
     assert_eq!(status().await.observed_generation, reflects::generation(&cleared));
-    assert!(system.end().await.success());
 }

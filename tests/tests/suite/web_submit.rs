@@ -7,7 +7,7 @@ use wattle_runtime::testing::{Weight, turn};
 use wattle_tests::System;
 use wattle_tests::browser::{self, Browser};
 
-use crate::web::{THEMES, WIDTHS, accessibility_rules, check_accessibility, sign_in, theme};
+use crate::web::{WIDTHS, accessibility_rules, check_accessibility, sign_in};
 
 /// WebDriver's codes of the keys Tab, Space and Enter.
 const TAB: &str = "\u{e004}";
@@ -40,10 +40,7 @@ async fn check_form(browser: &Browser) {
         assert!(excess.as_i64().is_some_and(|excess| excess <= 0), "at {width}: {excess}");
     }
     if let Some(rules) = accessibility_rules() {
-        for kind in THEMES {
-            theme(browser, kind).await;
-            check_accessibility(browser, &rules, &format!("the form, {kind}")).await;
-        }
+        check_accessibility(browser, &rules, "the form").await;
     }
     browser.width(WIDTHS[0]).await;
 }

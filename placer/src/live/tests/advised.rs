@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use wattle_common::Power;
+use wattle_testkit::cases;
 
 use crate::live::tests::power_shares::{limit, metered, pass};
 use crate::live::tests::spec;
@@ -111,7 +112,7 @@ fn a_start_on_an_advised_node_waits_for_reductions_elsewhere() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(cases(12, 40)))]
 
     /// The limit holds in every second with the real caps of a node that only advises.
     #[test]

@@ -362,7 +362,7 @@ fn accepted_jobs_survive_random_faults() {
         }
         (writes, failed)
     };
-    let seeds = u64::from(cases(250, 1_000));
+    let seeds = u64::from(cases(84, 1_000));
     let half = seeds / 2;
     let (writes, failed) = std::thread::scope(|scope| {
         let second = scope.spawn(move || run(half..seeds));

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{LaunchState, LedgerEntry, SetBudget};
 use wattle_common::{Budget, Power};
+use wattle_testkit::cases;
 
 use crate::live::Event;
 use crate::live::tests::kinds::surface;
@@ -290,7 +291,7 @@ fn groups_and_nodes_have_limits_of_their_own() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(cases(16, 60)))]
 
     /// The limit holds in every second while jobs come and go, limits change within what is feasible, and
     /// nodes are cut off and return.

@@ -178,7 +178,7 @@ fn an_excess_by_the_upper_bound_alone_has_time_to_end() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(cases(64, 256)))]
+    #![proptest_config(ProptestConfig::with_cases(cases(24, 256)))]
 
     /// If jobs can be preempted, no window overruns by more than 1 %, whatever the forecast error.
     #[test]

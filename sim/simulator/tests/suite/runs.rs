@@ -87,7 +87,7 @@ fn jobs(workloads: Vec<String>) -> impl Strategy<Value = Vec<SimJob>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(cases(8, 24)))]
+    #![proptest_config(ProptestConfig::with_cases(cases(5, 24)))]
 
     /// Every job finishes or is rejected as too large, under every policy; no plan breaks a rule;
     /// and a second run is identical.
@@ -125,7 +125,7 @@ proptest! {
 /// For a trace without model names, the seed determines the workloads and the results.
 #[test]
 fn the_seed_determines_workload_mix_and_results() {
-    const JOBS: usize = 40;
+    const JOBS: usize = 24;
     let mut text = "job_id,submit_s,duration_s,num_gpus,vc\n".to_owned();
     for i in 0..JOBS {
         text += &format!("{i},{},{},{},x\n", i * 300, 500 + i * 37 % 20_000, 1 + i % 3);
