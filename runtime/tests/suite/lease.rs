@@ -106,7 +106,7 @@ async fn release_for_test(bus: &Bus) {
 /// Of many processes one holds the lease; the next follows when it is released, or ends with the lease. How
 /// long this takes is a test of [`wattle_common::lease`] on virtual time.
 #[tokio::test]
-async fn one_candidate_holds_the_lease_at_a_time() {
+async fn one_process_holds_the_lease_at_a_time() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let length = Duration::from_millis(900);
