@@ -105,7 +105,7 @@ async fn no_training_continues_after_the_end() {
     // The job has time for a checkpoint; a second signal ends the wait.
     system.signal("INT");
     until("it prints what it waits for", async || {
-        system.stderr().contains("Ctrl-C ends them at once").then_some(())
+        system.stderr().contains("Ctrl-C ends all at once").then_some(())
     })
     .await;
     system.signal("INT");

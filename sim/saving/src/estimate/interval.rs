@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use wattle_simulator::Scenario;
+use wattle_simulator::{Prediction, Scenario};
 
 use crate::schedule::Schedule;
 
@@ -39,17 +39,23 @@ pub(super) fn spread(values: &[f64]) -> f64 {
     t * deviation * (1.0 + 1.0 / count).sqrt()
 }
 
-/// Mean absolute relative errors of predicted power and speed in a run, combined.
+/// Mean absolute relative errors of predicted power and speed in a run, combined; `None` if no prediction of the
+/// run was compared with a measurement.
 #[must_use]
-pub(super) fn prediction_error(schedule: &Schedule) -> f64 {
-    let Some(prediction) = &schedule.prediction else { return 0.0 };
-    let share = |percent: Option<f64>| percent.unwrap_or(0.0) / 100.0;
-    share(prediction.power.mape).hypot(share(prediction.speed.mape))
+pub(super) fn prediction_error(prediction: Option<&Prediction>) -> Option<f64> {
+    let prediction = prediction?;
+    let known = [prediction.power.mape, prediction.speed.mape].into_iter().flatten();
+    known.map(|percent| percent / 100.0).reduce(f64::hypot)
 }
 
-/// Half-width from errors of power and speed, kWh. `scenario` holds the jobs of both schedules.
+/// Half-width from errors of power and speed, kWh; `None` if they are not known. `scenario` holds the jobs of both
+/// schedules.
 #[must_use]
-pub(super) fn model_error(scenario: &Scenario, baseline: &Schedule, wattle: &Schedule) -> f64 {
+pub(super) fn model_error(
+    scenario: &Scenario,
+    baseline: &Schedule,
+    wattle: &Schedule,
+) -> Option<f64> {
     let mut by_workload: BTreeMap<&str, f64> = BTreeMap::new();
     let jobs = scenario.jobs.iter().zip(&baseline.detail.jobs).zip(&wattle.detail.jobs);
     for ((job, before), after) in jobs {
@@ -60,12 +66,28 @@ pub(super) fn model_error(scenario: &Scenario, baseline: &Schedule, wattle: &Sch
     // The standard deviation of a normal error whose mean absolute value is 1.
     let per_absolute = (std::f64::consts::PI / 2.0).sqrt();
     let squares: f64 = by_workload.values().map(|kwh| kwh * kwh).sum();
-    NORMAL_95 * per_absolute * prediction_error(wattle) * squares.sqrt()
+    Some(NORMAL_95 * per_absolute * prediction_error(wattle.prediction.as_ref())? * squares.sqrt())
 }
 
 #[cfg(test)]
 mod tests {
+    use wattle_simulator::PredictionError;
+
     use super::*;
+
+    #[test]
+    fn an_error_that_was_not_measured_is_not_zero() {
+        let of = |power: Option<f64>, speed: Option<f64>| {
+            let error = |mape| PredictionError { mape, ..PredictionError::default() };
+            let prediction =
+                Prediction { power: error(power), speed: error(speed), ..Prediction::default() };
+            prediction_error(Some(&prediction))
+        };
+        assert_eq!(of(None, None), None);
+        assert_eq!(of(None, Some(4.0)), Some(0.04));
+        assert!(of(Some(3.0), Some(4.0)).is_some_and(|error| (error - 0.05).abs() < 1e-12));
+        assert_eq!(prediction_error(None), None);
+    }
 
     #[test]
     fn spread_is_the_prediction_interval_of_a_normal_sample() {

@@ -271,12 +271,19 @@ impl Made<'_> {
         } else {
             String::new()
         };
-        all.push(format!(
-            "Interval: {by_seeds}power and speed at other settings as wrong as the predictions, {} \
-             (+-{}).{totals}",
-            percent(self.error),
-            energy(self.by_model)
-        ));
+        let by_model = match self.error {
+            Some(error) => format!(
+                "power and speed at other settings as wrong as the predictions, {} (+-{})",
+                percent(error),
+                energy(self.by_model)
+            ),
+            None => {
+                "without errors of power and speed at other settings, because no prediction was \
+                     compared with a measurement"
+                    .to_owned()
+            }
+        };
+        all.push(format!("Interval: {by_seeds}{by_model}.{totals}"));
         all.push(
             "The schedule in the table is made on predictions; parts, seeds and the other \
              declarations of restartable jobs on exact ones."

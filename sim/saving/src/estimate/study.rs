@@ -268,9 +268,14 @@ pub fn estimate(
     saved_seeds.extend(saved_further.into_iter().map(|saved_kwh| scale * saved_kwh));
     let by_seeds = spread(&saved_seeds);
     let pairs = || draws.iter().zip(&main.runs);
-    let by_model =
-        scale * mean(pairs().map(|(draw, run)| model_error(&draw.scenario, &draw.baseline, run)));
-    let error = mean(main.runs.iter().map(prediction_error));
+    let by_models =
+        pairs().filter_map(|(draw, run)| model_error(&draw.scenario, &draw.baseline, run));
+    let by_models: Vec<f64> = by_models.collect();
+    let errors: Vec<f64> =
+        main.runs.iter().filter_map(|run| prediction_error(run.prediction.as_ref())).collect();
+    // Runs without a measured error contribute nothing.
+    let by_model = if by_models.is_empty() { 0.0 } else { scale * mean(by_models.into_iter()) };
+    let error = (!errors.is_empty()).then(|| mean(errors.into_iter()));
 
     // An end differs from the run on predictions as its search on exact surfaces differs from the own.
     let completion_of = |pooled: &Pooled| {
@@ -376,7 +381,7 @@ pub(super) struct Made<'a> {
     pub(super) by_seeds: f64,
     pub(super) by_model: f64,
     /// The prediction error behind `by_model`.
-    pub(super) error: f64,
+    pub(super) error: Option<f64>,
 }
 
 /// Rounds to a millionth, which removes rounding errors from the output.
