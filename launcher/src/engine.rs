@@ -23,7 +23,8 @@ use crate::{Event, Fault, Found, Outcome, Run, RunSpec, Status, StopStage};
 ///   is the cause, and as [`crate::Outcome::Prevented`] if the node is.
 /// * **Ended means free.** `Ended` is reported when no process of the run holds its GPUs.
 /// * **A stop is stored before it is carried out**, so that [`Engine::resume`] returns it: a run
-///   that exits after a stop was requested has not failed.
+///   that exits after a stop was requested has not failed. `resume` carries out a stop that was stored
+///   only, so that no restart costs a job its checkpoint.
 /// * **Runs outlive the launcher.** After a restart `resume` returns every run that was not
 ///   forgotten, and later changes are reported as before.
 /// * **No decisions.** An engine never starts, moves, requeues or stops a run by itself.

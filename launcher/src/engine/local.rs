@@ -193,6 +193,11 @@ impl Engine for LocalEngine {
         for found in &found {
             if let Some(Status::Running(_)) = found.status {
                 let folder = self.folder(&found.spec.run());
+                if let Ok(Some(stop)) = folder.stop()
+                    && !stop.is_signalled
+                {
+                    carry_out(&folder, stop);
+                }
                 let (changes, children) = (self.changes.clone(), self.children.clone());
                 tokio::spawn(follow(found.spec.clone(), folder, None, changes, children));
             }
@@ -216,15 +221,14 @@ impl Engine for LocalEngine {
 
     fn stop(&mut self, run: &Run, stage: StopStage) {
         let folder = self.folder(run);
-        if let Err(error) = folder.write_stop(&StopRecord { stage, at_us: clock::now() }) {
+        let stop = StopRecord { stage, at_us: clock::now(), is_signalled: false };
+        if let Err(error) = folder.write_stop(&stop) {
             tracing::error!(
                 error = chain(&error),
                 "stop not stored: after a restart the job would be reported as exited by itself"
             );
         }
-        if let Err(error) = signal(&folder, stage) {
-            tracing::error!(error = chain(&error), job = %run.job, "job cannot be signalled");
-        }
+        carry_out(&folder, stop);
     }
 
     fn test(&mut self) {
@@ -259,6 +263,20 @@ pub fn kill_all(state_dir: &Path) -> Result<bool, StateError> {
         signal(&RunFolder::of(state_dir, &found.spec.run()), StopStage::Kill)?;
     }
     Ok(any)
+}
+
+/// Signals the processes of a run as `stop` requests, and stores that this was done. A kill in between repeats
+/// the signal after the restart.
+fn carry_out(folder: &RunFolder, mut stop: StopRecord) {
+    let job = folder.path().display();
+    if let Err(error) = signal(folder, stop.stage) {
+        tracing::error!(error = chain(&error), %job, "job cannot be signalled");
+        return;
+    }
+    stop.is_signalled = true;
+    if let Err(error) = folder.write_stop(&stop) {
+        tracing::warn!(error = chain(&error), %job, "signal not stored: a restart sends it again");
+    }
 }
 
 fn signal(folder: &RunFolder, stage: StopStage) -> Result<(), StateError> {

@@ -5,7 +5,7 @@ use std::fs;
 use wattle_launcher::config::JobLimits;
 use wattle_launcher::engine::Engine as _;
 use wattle_launcher::engine::local::process;
-use wattle_launcher::engine::local::run_folder::RunFolder;
+use wattle_launcher::engine::local::run_folder::{RunFolder, StopRecord};
 use wattle_launcher::{Outcome, StopStage};
 use wattle_runtime::testing::{HANG, until};
 
@@ -104,4 +104,28 @@ async fn no_process_survives_the_kill_of_its_supervisor() {
     process::signal(&claim.supervisor, process::Signal::KILL);
     assert!(matches!(node.end(&run).await, Outcome::Lost(_)));
     until(HANG, async || left(&folder).is_empty().then_some(())).await.expect("none is left");
+}
+
+/// The launcher was killed after it stored the stop and before it sent the signal.
+#[tokio::test]
+async fn a_restart_sends_the_signal_of_a_stop_once() {
+    let mut node = Node::new(JobLimits::default());
+    let script = "trap 'echo x >> signals' USR1; trap 'exit 5' TERM; echo $$ > pid; \
+                  while true; do sleep 0.02; done";
+    let run = node.start("stops", 1, script).run();
+    node.running(&run).await;
+    node.pid("stops", "pid").await;
+    let folder = RunFolder::of(&node.config.state_dir, &run);
+    let at_us = wattle_runtime::clock::now();
+    let stop = StopRecord { stage: StopStage::Checkpoint, at_us, is_signalled: false };
+    folder.write_stop(&stop).unwrap();
+    let node = node.restart().await;
+    let signals = node.config.checkpoint_dir.join("stops/signals");
+    let sent = until(HANG, async || fs::read_to_string(&signals).ok()).await;
+    assert_eq!(sent.as_deref(), Some("x\n"));
+    assert_eq!(folder.stop().unwrap(), Some(StopRecord { is_signalled: true, ..stop }));
+    let mut node = node.restart().await;
+    node.engine.stop(&run, StopStage::Terminate);
+    assert_eq!(node.end(&run).await, Outcome::Code(5));
+    assert_eq!(fs::read_to_string(&signals).unwrap(), "x\n", "sent once");
 }

@@ -124,9 +124,9 @@ async fn a_full_disk_prevents_a_start_and_not_an_end() {
     assert_eq!(config.state_dir, disk.0);
     let mut node = Node::with(folder, config, PROGRAM);
     assert_eq!(node.tested().await, Ok(()));
-    let waits = "echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done; exit 3";
+    let waits = "while [ ! -e go ]; do sleep 0.02; done; exit 3";
     let runs = node.start("runs", 1, waits).run();
-    node.pid("runs", "pid").await;
+    node.running(&runs).await;
     disk.fill();
     let fault = node.tested().await.unwrap_err();
     assert_eq!(fault.kind, NodeFaultKind::Disk, "{fault:?}");

@@ -172,6 +172,19 @@ impl Node {
         }
     }
 
+    /// Waits until the run's first process is stored.
+    pub(crate) async fn running(&mut self, run: &Run) {
+        loop {
+            let change = tokio::time::timeout(DEADLINE, self.changes.recv()).await;
+            match change.expect("it runs in time") {
+                Some(Event::StatusChanged(of, Status::Running(_))) if of == *run => return,
+                Some(Event::StatusChanged(of, status)) if of == *run => panic!("{status:?}"),
+                Some(_) => {}
+                None => panic!("the engine reports the start"),
+            }
+        }
+    }
+
     /// The pid that a job writes to a file of its folder.
     pub(crate) async fn pid(&self, job: &str, file: &str) -> u32 {
         let path = self.folder.path().join("c").join(job).join(file);

@@ -9,7 +9,7 @@
 //! | `end.room` | launcher | room for `end.json`, so that a full disk prevents a start and not an end |
 //! | `claim.json` | the first supervisor; a second one finds it and exits | this supervisor starts the run |
 //! | `started.json` | supervisor, once the program runs | the job's first process |
-//! | `stop.json` | launcher, before each signal | the last stop requested |
+//! | `stop.json` | launcher, before and after each signal | the last stop requested, and whether its signal was sent |
 //! | `end.json` | supervisor, once no process of the job is left | how the run ended |
 //!
 //! A kill between any two writes leaves a state that [`RunFolder::find`] can read.
@@ -64,6 +64,9 @@ pub struct StopRecord {
     pub stage: StopStage,
     /// When this stage began.
     pub at_us: Timestamp,
+    /// Whether its signal was sent. A launcher that resumes the run sends it otherwise.
+    #[serde(default)]
+    pub is_signalled: bool,
 }
 
 /// The end of a run.
