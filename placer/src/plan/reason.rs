@@ -138,7 +138,7 @@ pub enum Reason {
         most: Power,
     },
     /// Lowered below the bound on its slowdown, because nothing else can give power.
-    BoundGivesWay {
+    SlowdownBoundExceeded {
         /// The bound on the slowdown, thousandths.
         permille: u32,
         /// The power limit.
@@ -413,7 +413,7 @@ impl fmt::Display for Reason {
             Self::GroupLimit { name, most } => {
                 write!(f, "no power left within the limit of {name}, {}", Kw(*most))
             }
-            Self::BoundGivesWay { permille, most } => write!(
+            Self::SlowdownBoundExceeded { permille, most } => write!(
                 f,
                 "slower than its bound of {} %: nothing else can give power within the limit of {}",
                 f64::from(*permille) / 10.0,

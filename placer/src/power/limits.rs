@@ -6,7 +6,8 @@
 //!   the highest power per GPU at which the plan fits, but not below a job's floor: the setting with the most
 //!   work per charged joule ([`settings`]). If the floors do not suffice, no node is woken, then the last
 //!   starts of the plan are held back, then the jobs that arrived last are stopped with a checkpoint, if they
-//!   can be. Only the jobs that are left then, the first one or those that cannot stop, go below their floors.
+//!   can be. Until these have stopped they have their settings of least power. Only the jobs that are left then,
+//!   the first one or those that cannot stop, go below their floors.
 //!   A bound of some nodes affects only the jobs on them.
 //! * [`PlanningLimits::admission_limit`](crate::PlanningLimits::admission_limit) holds back new jobs with
 //!   which the minimum power would exceed it. Jobs that change their size continue.

@@ -88,8 +88,8 @@ impl Bidder<'_> {
     /// The settings that it may have with a size, ascending by power, each with its value less the energy, s/s.
     ///
     /// A measurement at the default setting improves the predictions of all others, but the default draws more than
-    /// the setting that pays. A job without a measurement is there for its first window only. So its default
-    /// setting is worth as much, at these prices, as the setting that pays.
+    /// the setting that pays. A job without a measurement keeps the default for its first window only. So at
+    /// these prices the default is worth as much as the setting that pays.
     fn settings(
         &self,
         curve: &OperatingCurve<'_>,

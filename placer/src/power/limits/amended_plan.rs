@@ -166,7 +166,7 @@ impl LimitedPlan<'_> {
                 match item.job.facts.max_slowdown_permille.filter(|_| below_floor) {
                     Some(permille) => {
                         let most = Power::from_w_f64(bounds[index].limit_w);
-                        Reason::BoundGivesWay { permille, most }
+                        Reason::SlowdownBoundExceeded { permille, most }
                     }
                     None => bounds[index].stop_reason(),
                 }
