@@ -58,6 +58,9 @@ pub const JOBS_PER_NODE_MAX: usize = 4_096;
 /// Largest attempt number of a job. It is half of the type's range, so that the next number always exists.
 pub const ATTEMPT_MAX: u32 = u32::MAX / 2;
 
+/// Stops that are kept of a job.
+pub const STOPS_MAX: usize = 32;
+
 /// Largest number of co-tenants in one message.
 pub const NEIGHBOURS_MAX: usize = 16;
 

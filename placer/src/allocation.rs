@@ -6,6 +6,7 @@ pub mod capacity;
 pub mod feasibility;
 pub mod first_fit;
 mod network;
+pub mod restart_rules;
 pub mod settling;
 pub(crate) mod site_rules;
 pub mod transition;

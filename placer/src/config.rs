@@ -16,6 +16,7 @@ use wattle_common::{ClusterId, Frequency, Power};
 use wattle_grid::GridConfig;
 
 use crate::accounts::rules::AccountRules;
+use crate::allocation::restart_rules::RestartRules;
 use crate::config::node_sleep::SleepConfig;
 use crate::controller::ControllerConfig;
 use crate::plan::input::TENANTS_MAX_DEFAULT;
@@ -95,6 +96,9 @@ pub struct Config {
     /// Quotas and fair shares of users and projects.
     #[serde(default)]
     pub accounts: AccountRules,
+    /// What a restart of a running job costs, and how many it may have.
+    #[serde(default)]
+    pub restarts: RestartRules,
     /// Groups of nodes with a power limit.
     #[serde(default)]
     pub power_groups: Vec<PowerGroup>,
@@ -186,6 +190,7 @@ impl Config {
             ));
         }
         self.accounts.check()?;
+        self.restarts.check().map_err(|error| format!("restarts: {error}"))?;
         PowerGroup::check(&self.power_groups).map_err(|error| format!("power_groups: {error}"))?;
         self.sleep.check(self.node_stale_after())?;
         self.grid.check()
@@ -195,6 +200,7 @@ impl Config {
             tenants_max: self.tenants_max,
             share: self.share,
             accounts: Arc::new(self.accounts.clone()),
+            restarts: self.restarts,
             power_groups: self.power_groups.iter().cloned().map(Arc::new).collect(),
             jobs_max: self.jobs_max,
             price: 0.0,

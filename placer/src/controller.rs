@@ -28,6 +28,7 @@ use wattle_common::Timestamp;
 use wattle_common::job::{GpuSetting, Sharing};
 
 use crate::accounts::rules::AccountRules;
+use crate::allocation::restart_rules::RestartRules;
 use crate::plan::input::{
     IDLE_BEFORE_SLEEP, PlanningInput, PlanningLimits, PolicyCache, TENANTS_MAX_DEFAULT,
 };
@@ -47,6 +48,8 @@ pub struct ControllerConfig {
     pub share: Sharing,
     /// Quotas and fair shares of users and projects.
     pub accounts: Arc<AccountRules>,
+    /// The site's rules on restarts.
+    pub restarts: RestartRules,
     /// Groups of nodes with a power limit.
     pub power_groups: Vec<Arc<PowerGroup>>,
     /// Most queued and running jobs.
@@ -70,6 +73,7 @@ impl Default for ControllerConfig {
             tenants_max: TENANTS_MAX_DEFAULT,
             share: Sharing::Any,
             accounts: Arc::default(),
+            restarts: RestartRules::default(),
             power_groups: Vec::new(),
             jobs_max: usize::MAX,
             price: 0.0,
@@ -122,6 +126,7 @@ impl<P: PolicyHandle> Controller<P> {
             nodes_sleep: config.nodes_sleep,
             idle_before_sleep: config.idle_before_sleep,
             accounts: Arc::clone(&config.accounts),
+            restarts: config.restarts,
             power_bounds: Arc::new(
                 config.power_groups.iter().cloned().map(PowerBound::Group).collect(),
             ),

@@ -72,9 +72,11 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Round {
     let node_sleep = node_sleep::apply(input, &mut plan);
     // A pause replaces whatever the stages before have decided about the job.
     deferral.pause(&mut plan);
-    // Last, because nothing may add power to a plan that keeps the limits: they count the settings, the nodes
+    // After all others, because nothing may add power to a plan that keeps the limits: they count the settings, the nodes
     // that wake, and paused jobs until they have stopped.
     let power_limits = enforce(capabilities, input, &mut plan);
+    // After every stage that changes settings. Without a limit it may keep the higher of two settings.
+    settling::keep_changed_settings(input, &mut plan);
 
     let reports = StageReports {
         deferral,

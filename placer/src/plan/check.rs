@@ -4,6 +4,7 @@
 //! policies or with first fit. A plan without violations may be carried out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use wattle_common::GpuIndex;
 
@@ -123,9 +124,15 @@ fn may_move(input: PlanningInput<'_>, job: &Job) -> bool {
         .is_some_and(|left| !left.is_zero() && left < 3 * restart_cost);
     let failed =
         on.by_node.iter().any(|here| here.gpus & !input.state.node(here.node).facts.healthy != 0);
+    let day = Duration::from_secs(24 * 3_600);
+    let stops = job.restarts.stops.iter().filter(|at| input.now().since(**at) < day).count();
+    let rules = input.limits.restarts;
+    let is_elastic = job.facts.request.min < job.facts.request.max;
+    let most = if is_elastic { rules.elastic_per_day_max } else { rules.per_day_max };
+    let within_bound = stops < most as usize;
     failed
         || job.facts.deadline.is_some()
-        || (input.now() >= *since + 10 * restart_cost && !ends_soon)
+        || (within_bound && input.now() >= *since + 10 * restart_cost && !ends_soon)
 }
 
 /// The violations of a plan made for `input`.

@@ -10,6 +10,7 @@ use wattle_common::job::Sharing;
 use wattle_common::{NodeId, Power, Timestamp};
 
 use crate::accounts::rules::AccountRules;
+use crate::allocation::restart_rules::RestartRules;
 use crate::power::groups::PowerBound;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
@@ -52,6 +53,8 @@ pub struct PlanningLimits {
     pub grid: Option<Arc<GridForecast>>,
     /// Quotas and fair shares of users and projects.
     pub accounts: Arc<AccountRules>,
+    /// The site's rules on restarts.
+    pub restarts: RestartRules,
     /// Whether idle nodes may sleep.
     pub nodes_sleep: bool,
     /// How long a node must have been idle before it sleeps.
@@ -73,6 +76,7 @@ impl Default for PlanningLimits {
             preemption_limit: None,
             grid: None,
             accounts: Arc::default(),
+            restarts: RestartRules::default(),
             nodes_sleep: false,
             idle_before_sleep: IDLE_BEFORE_SLEEP,
         }

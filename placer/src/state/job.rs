@@ -252,6 +252,9 @@ pub struct Job {
     pub next_gpu_type: Option<Arc<str>>,
     /// GPU sets on which its placement was undone; they are not tried again.
     pub undone_on: Vec<GpuSet>,
+    /// The setting that its GPUs had before the present one, and when that changed. Not known after a restart of
+    /// the placer.
+    pub setting_left: Option<(GpuSetting, Timestamp)>,
     /// Its restarts: measured costs, sizes it left.
     pub restarts: Restarts,
 }
@@ -274,7 +277,16 @@ impl Job {
             next_gpus: None,
             next_gpu_type: None,
             undone_on: Vec::new(),
+            setting_left: None,
             restarts: Restarts::new(),
+        }
+    }
+    /// The cap and clock of its GPUs, while it holds some.
+    #[must_use]
+    pub const fn setting(&self) -> Option<GpuSetting> {
+        match &self.state {
+            State::Running { setting, .. } | State::Stopping { setting, .. } => Some(*setting),
+            State::Queued => None,
         }
     }
     /// GPU time by `now`: the sum of GPUs times seconds over its placements.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use wattle_common::time::{scaled, span_s};
 
+use wattle_common::bounds::STOPS_MAX;
 use wattle_common::{Timestamp, WorkloadId};
 
 /// The weight of the more general factor, in measurements: our own choice.
@@ -186,6 +187,8 @@ pub struct Restarts {
     pub measured: Vec<MeasuredRestart>,
     /// Stops by a plan before the job had run for ten times its restart cost.
     pub early_stops: u32,
+    /// Its last stops by plans, oldest first, at most [`STOPS_MAX`].
+    pub stops: Vec<Timestamp>,
     /// Sizes that it had and left for others; one entry for each size.
     pub left_sizes: Vec<LeftSize>,
     pub(crate) stop_requested: Option<Timestamp>,
@@ -197,10 +200,29 @@ impl Restarts {
         Self {
             measured: Vec::new(),
             early_stops: 0,
+            stops: Vec::new(),
             left_sizes: Vec::new(),
             stop_requested: None,
             interruption: None,
         }
+    }
+
+    /// A plan stops the job.
+    pub(crate) fn stop_requested_at(&mut self, now: Timestamp) {
+        self.stop_requested = Some(now);
+        if self.stops.len() >= STOPS_MAX {
+            self.stops.remove(0);
+        }
+        self.stops.push(now);
+    }
+
+    /// Its stops within the last `span`, oldest first.
+    pub(crate) fn stops_since(
+        &self,
+        now: Timestamp,
+        span: Duration,
+    ) -> impl Iterator<Item = &Timestamp> {
+        self.stops.iter().filter(move |at| now.since(**at) < span)
     }
 
     /// All processes are gone. `has_progress`: whether the job ever reported progress.

@@ -215,3 +215,62 @@ fn a_clock_that_cannot_be_locked_is_no_operating_point() {
     };
     assert_eq!((settings(None), settings(Some("p100")), settings(Some("v100"))), (3, 3, 1));
 }
+
+/// A job that plans have stopped as often as its site permits within a day keeps its GPUs.
+#[test]
+fn the_stops_of_a_day_are_bounded() {
+    let policies = ["wattle", "powerflow", "afs"].map(|name| policy(name).unwrap());
+    for (policy, (stops, shrinks)) in
+        policies.iter().flat_map(|policy| [(policy, (23, true)), (policy, (24, false))])
+    {
+        let mut site = cluster(4);
+        site.limits.restarts.patience_ms = 0;
+        let job = arrive(&mut site, "a", UP_TO_FOUR, &[1.0, 1.9, 3.6]);
+        round(&mut site, &**policy);
+        assert_eq!(site.size(job).0, 4);
+        site.pass(Duration::from_secs(3_600));
+        let stopped = (0..stops).map(Timestamp::from_s).collect();
+        site.job_restarts_restored(job, [], 0, stopped, Vec::new());
+        arrive(&mut site, "b", UP_TO_FOUR, &[1.0, 1.9, 3.6]);
+        let size = |site: &mut Site| {
+            round(site, &**policy);
+            site.size(job).0
+        };
+        assert_eq!(size(&mut site) < 4, shrinks, "{} after {stops} stops", policy.name());
+        // A day after the first of them the job may be stopped again.
+        site.pass(Duration::from_secs(24 * 3_600));
+        assert!(size(&mut site) < 4, "{}", policy.name());
+    }
+}
+
+/// Prices that swing by the minute change a setting once in ten minutes at most.
+#[test]
+fn a_changed_setting_does_not_change_back_at_once() {
+    for name in ["fifo", "wattle", "powerflow"] {
+        let policy = policy(name).unwrap();
+        let mut site = cluster(1);
+        site.limits.price_sets_clocks = true;
+        let job = site.job_arrived(job_facts("a", GpuRequest::exactly(1)));
+        let clocks = [(None, 1.0, 300.0), (Some(1_080), 0.8, 150.0)];
+        let points = clocks.map(|(clock, rate, watts)| wattle_common::messages::SurfacePoint {
+            clock_mhz_max: clock.map(wattle_common::Frequency::from_mhz),
+            ..point(1, rate, watts)
+        });
+        let surface = wattle_testkit::surface("a", "v100", points);
+        site.surface_known(job, Arc::new(Surface { windows: 1, ..surface }));
+        round(&mut site, &*policy);
+        let mut changes = Vec::new();
+        let mut setting = site.size(job).1;
+        for minute in 0..60 {
+            site.limits.price = if minute % 2 == 0 { 0.0 } else { 1.0 };
+            round(&mut site, &*policy);
+            if site.size(job).1 != setting {
+                setting = site.size(job).1;
+                changes.push(minute);
+            }
+            site.pass(Duration::from_secs(60));
+        }
+        let spans: Vec<i32> = changes.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(changes.len() >= 2 && spans.iter().all(|span| *span >= 10), "{name}: {changes:?}");
+    }
+}

@@ -156,6 +156,9 @@ impl<'s> Engine<'s> {
             ..ControllerConfig::default()
         };
         config.tenants_max = options.tenants_max.unwrap_or(config.tenants_max);
+        if let Some(most) = options.restarts_per_day_max {
+            (config.restarts.per_day_max, config.restarts.elastic_per_day_max) = (most, most);
+        }
         let mut controller = Controller::new(config, policy);
         let state = controller.events();
         let locations = scenario.cluster.switches().zip(scenario.cluster.boards());

@@ -142,6 +142,8 @@ pub struct RunOptions {
     pub lengths: Lengths,
     /// Maximum number of jobs on one GPU; `None` is the placer's default.
     pub tenants_max: Option<u32>,
+    /// Most stops of a job by plans within a day, above 32 no bound; `None`: the placer's defaults.
+    pub restarts_per_day_max: Option<u32>,
     /// Which jobs may share a GPU. No job of a trace declares consent.
     pub share: Sharing,
     /// Which restarts take time.

@@ -19,8 +19,8 @@ pub struct Facts {
     pub admin_level: Option<String>,
     /// Why the accounting database does not answer; empty: it does.
     pub accounting_error: String,
-    /// This machine's time, when `config` was read.
-    pub now: Timestamp,
+    /// This machine's time before and after `config` was read: slurmctld's clock was read in between.
+    pub read_between: (Timestamp, Timestamp),
     /// `scontrol show config`.
     pub config: Settings,
     /// `scontrol show partition`.

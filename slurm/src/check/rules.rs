@@ -86,7 +86,8 @@ impl Rules<'_> {
             self.missing(Level::Advise, found, "give these nodes other NodeName= in slurm.conf");
         }
         if let Some(theirs) = facts.config.at {
-            let difference = facts.now.since(theirs).max(theirs.since(facts.now));
+            let (from, until) = facts.read_between;
+            let difference = from.since(theirs).max(theirs.since(until));
             if difference > CLOCK_DIFFERENCE_MAX {
                 let found = format!(
                     "the clocks of this machine and slurmctld differ by {} s",

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nix::unistd::User;
 use wattle_common::Timestamp;
+use wattle_runtime::clock;
 
 use super::programs::Programs;
 use crate::check::{Facts, Files, IntakeSettings, Partition, Settings};
@@ -15,7 +16,7 @@ use crate::text::{TextError, nodes};
 ///
 /// # Errors
 /// If Slurm's programs are not there or slurmctld does not answer.
-pub async fn facts(programs: &Programs, user: &str, now: Timestamp) -> Result<Facts, SlurmError> {
+pub async fn facts(programs: &Programs, user: &str) -> Result<Facts, SlurmError> {
     let show = async |what: &str| -> Result<String, SlurmError> {
         Ok(programs.run("scontrol", &["show", what], &[]).await?.output)
     };
@@ -23,7 +24,10 @@ pub async fn facts(programs: &Programs, user: &str, now: Timestamp) -> Result<Fa
         command: format!("scontrol show {what}"),
         error: error.to_string(),
     };
-    let config = Settings::parse(&show("config").await?).map_err(|e| wrong("config", e))?;
+    let before = clock::wall_now();
+    let config = show("config").await?;
+    let read_between = (before, clock::wall_now());
+    let config = Settings::parse(&config).map_err(|e| wrong("config", e))?;
     let partitions = Partition::parse_all(&show("partition").await?);
     let nodes = nodes::nodes(&show("node").await?).map_err(|e| wrong("node", e))?;
     let (admin_level, accounting_error) = match admin_level(programs, user).await {
@@ -32,13 +36,13 @@ pub async fn facts(programs: &Programs, user: &str, now: Timestamp) -> Result<Fa
     };
     let files = files(Path::new(config.get("SLURM_CONF")));
     let heartbeat_age =
-        files.settings.as_ref().and_then(|s| heartbeat_age(s.get("heartbeat"), now));
+        files.settings.as_ref().and_then(|s| heartbeat_age(s.get("heartbeat"), clock::wall_now()));
     Ok(Facts {
         user: user.to_owned(),
         uid: User::from_name(user).ok().flatten().map(|user| user.uid.as_raw()),
         admin_level,
         accounting_error,
-        now,
+        read_between,
         config,
         partitions,
         nodes,

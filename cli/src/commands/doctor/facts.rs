@@ -310,7 +310,7 @@ async fn slurm(configured: &[Configured]) -> Option<Result<SlurmReport, String>>
         return None;
     }
     let programs = Programs { folder, time_limit: SLURM_WITHIN, ..Programs::default() };
-    let found = slurm_facts(&programs, "wattle", clock::wall_now()).await;
+    let found = slurm_facts(&programs, "wattle").await;
     // Slurm's programs print the same cause several times.
     let first = |text: String| text.split(';').next().unwrap_or_default().to_owned();
     Some(found.map(|found| check(&found)).map_err(|error| first(error.to_string())))

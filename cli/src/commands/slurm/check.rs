@@ -1,7 +1,6 @@
 //! `wattle slurm check`: what Slurm lacks for each level.
 
 use clap::Args;
-use wattle_runtime::clock;
 use wattle_slurm::Level;
 use wattle_slurm::check::check;
 use wattle_slurm::shell::facts::facts;
@@ -30,7 +29,7 @@ pub(super) struct Check {
 pub(super) fn run(command: &Check) -> anyhow::Result<()> {
     let programs = command.commands.programs();
     let user = &command.commands.user;
-    let found = block_on(async { Ok(facts(&programs, user, clock::wall_now()).await?) })?;
+    let found = block_on(async { Ok(facts(&programs, user).await?) })?;
     let report = check(&found);
     if command.json {
         print_json(&report)?;

@@ -39,7 +39,7 @@ pub(super) fn run(command: &ReleaseAll) -> anyhow::Result<()> {
 
 async fn give_all_back(command: &ReleaseAll) -> anyhow::Result<()> {
     let programs = command.commands.programs();
-    let found = facts(&programs, &command.commands.user, clock::wall_now()).await?;
+    let found = facts(&programs, &command.commands.user).await?;
     if let Some(age) = found.heartbeat_age.filter(|age| *age < STOPPED && !command.dry_run) {
         return Err(usage(format!(
             "wattle-slurm wrote its heartbeat {} s ago and would hold the jobs again: stop it, wait {} s, \

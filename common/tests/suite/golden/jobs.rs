@@ -97,6 +97,7 @@ fn requests_and_job_records() {
         restarts: vec![],
         restart_cost_ms: None,
         early_stops: 0,
+        stops_us: vec![],
         stops_unsaved: 0,
         left_sizes: vec![],
         prediction_placed: None,
@@ -108,6 +109,7 @@ fn requests_and_job_records() {
     check_read("job-record-probed", &record);
     let (gpu_time_ms, run_time_ms) = (Some(7_200_000), Some(3_600_000));
     check("job-record-unsaved", &JobRecord { stops_unsaved: 1, ..record.clone() });
+    check("job-record-stops", &JobRecord { stops_us: vec![at(1)], ..record.clone() });
     check("job-record-unmetered", &JobRecord { unmetered_ms: 60_000, ..record.clone() });
     check("job-record-ran", &JobRecord { gpu_time_ms, run_time_ms, ..record.clone() });
     let failed = JobRecord {

@@ -97,6 +97,7 @@ fn config() -> Config {
         nats: wattle_runtime::bus::BusConfig::at("nats://127.0.0.1:4222"),
         metrics: wattle_common::config::MetricsConfig::default(),
         policy: "fifo".to_owned(),
+        restarts: crate::allocation::restart_rules::RestartRules::default(),
         tenants_max: 2,
         share: Sharing::Consented,
         nodes_expected: None,

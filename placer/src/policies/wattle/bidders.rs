@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::allocation::restart_rules::{DAY, RestartRules};
 use crate::allocation::settling::SIZE_LASTS_S;
 use crate::plan::input::PlanningInput;
 use crate::policies::elastic::ElasticJob;
@@ -61,7 +62,10 @@ pub(super) struct Bidder<'a> {
     /// Sizes that it left and that nothing new is known of.
     tried_sizes: Vec<u32>,
     /// Its restart cost over the formula's.
-    pub(super) restart_factor: f64,
+    restart_factor: f64,
+    /// Its stops within a day, and what they cost.
+    stops: usize,
+    restart_rules: RestartRules,
     /// Whether it has priority or has waited for too long.
     is_overdue: bool,
 }
@@ -82,7 +86,12 @@ impl Bidder<'_> {
         let joule = curve.joule(prices).total();
         let point = size.best_point(bid.work_price, joule, self.speed_min)?;
         let value = point.value(bid.work_price, curve.joule(prices).energy);
-        Some((value, change_cost(value, size.restart_s * self.restart_factor, bid.done_in_s)))
+        Some((value, change_cost(value, self.restart_s(size.restart_s), bid.done_in_s)))
+    }
+
+    /// What is charged for a restart that takes this long by the formula, s.
+    pub(super) fn restart_s(&self, typical_s: f64) -> f64 {
+        self.restart_rules.charged_s(self.stops, typical_s * self.restart_factor)
     }
 
     /// The settings that it may have with a size, ascending by power, each with its value less the energy, s/s.
@@ -244,6 +253,8 @@ fn bidder<'a>(
         held: kept.map(|size| size.gpus),
         tried_sizes: elastic.tried_sizes.clone(),
         restart_factor,
+        stops: job.restarts.stops_since(input.now(), DAY).count(),
+        restart_rules: input.limits.restarts,
         is_overdue,
     }
 }

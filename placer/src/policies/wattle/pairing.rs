@@ -326,7 +326,7 @@ impl Pairing {
             choices.push(Choice { gpus: size.gpus, value });
             for (k, change) in changes.iter_mut().enumerate() {
                 let earnings = bids[k].work_price * point.speeds[k];
-                let restart_s = size.restart_s * both[k].restart_factor;
+                let restart_s = both[k].restart_s(size.restart_s);
                 change.costs.push(change_cost(earnings, restart_s, bids[k].done_in_s));
             }
         }

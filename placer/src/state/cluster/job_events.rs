@@ -175,6 +175,8 @@ impl ClusterState {
     pub fn job_set(&mut self, key: JobKey, setting: GpuSetting) {
         let Some(job) = one_of(&mut self.jobs, key) else { return };
         let is_running = matches!(job.state, State::Running { .. });
+        let before = job.setting().filter(|before| *before != setting);
+        job.setting_left = before.map(|before| (before, self.now)).or(job.setting_left);
         if let State::Running { setting: current, .. } | State::Stopping { setting: current, .. } =
             &mut job.state
         {
@@ -224,19 +226,21 @@ impl ClusterState {
         }
     }
 
-    /// The measured restarts of a restored job, its early stops and the sizes it left. Called after all jobs
+    /// The measured restarts of a restored job, its stops and the sizes it left. Called after all jobs
     /// are restored.
     pub fn job_restarts_restored(
         &mut self,
         key: JobKey,
         measured: impl IntoIterator<Item = MeasuredRestart>,
         early_stops: u32,
+        stops: Vec<Timestamp>,
         left_sizes: Vec<LeftSize>,
     ) {
         let competition = self.competition;
         if let Some(job) = one_of(&mut self.jobs, key) {
             measured.into_iter().for_each(|restart| job.restarts.remember(restart));
             job.restarts.early_stops = early_stops;
+            job.restarts.stops = stops;
             job.restarts.left_sizes = left_sizes;
             // The jobs that compete are the restored ones.
             let left = job.restarts.left_sizes.iter_mut();
@@ -276,7 +280,7 @@ impl ClusterState {
         (job.next_gpus, job.next_gpu_type) = (None, None);
         if let State::Running { on, setting, .. } = &mut job.state {
             let (on, setting) = (std::mem::take(on), *setting);
-            job.restarts.stop_requested = Some(self.now);
+            job.restarts.stop_requested_at(self.now);
             if undone && job.undone_on.len() < UNDONE_SETS_MAX {
                 job.undone_on.push(on.clone());
             }
