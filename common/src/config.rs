@@ -15,6 +15,21 @@ use crate::lease::{SERVICE_LEASE_DEFAULT, SERVICE_LEASE_MAX, SERVICE_LEASE_MIN};
 /// not overflow.
 pub const NUMBER_MAX: u64 = DURATION_MAX.as_secs() * 1_000;
 
+/// Why the values of a configuration contradict each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The byte of the file at which the wrong value or its table begins; absent: not one place.
+    pub at: Option<usize>,
+    /// The keys and the remedy.
+    pub text: String,
+}
+
+impl From<String> for Problem {
+    fn from(text: String) -> Self {
+        Self { at: None, text }
+    }
+}
+
 /// The `[metrics]` table of every service's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]

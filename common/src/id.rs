@@ -158,6 +158,10 @@ id!(
     ProjectId
 );
 id!(
+    /// A power feeder: a board, a circuit, a PDU.
+    FeederId
+);
+id!(
     /// A person who submits jobs, operates the cluster or observes it.
     UserId
 );

@@ -8,6 +8,7 @@
 pub mod actual;
 pub mod budget;
 pub mod desired;
+pub mod feeders;
 pub mod gpu_health;
 pub mod grid;
 pub mod job_record;
@@ -34,6 +35,7 @@ pub use actual::{
 };
 pub use budget::{AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget};
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
+pub use feeders::{FeederStatus, FeedersStatus};
 pub use gpu_health::{GpuCondition, GpuConditionKind, GpuHealth, MemoryRepair};
 pub use grid::{Accounting, GridStatus, InUse, Origin, PriceSeries, SignalStatus};
 pub use job_record::{JobRecord, Late, LeftSizeRecord, Prediction, RecordedReason, RestartRecord};

@@ -2,26 +2,30 @@
 //!
 //! Durations are of the system's clock, which a simulation may scale. Only the bus uses wall time.
 
+pub mod feeders;
 pub mod node_sleep;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_spanned::Spanned;
 use wattle_common::aim::{Aim, MAX_SLOWDOWN_DEFAULT};
 use wattle_common::bounds::LEASE_DEFAULT;
-use wattle_common::config::{non_zero, service_lease, service_lease_default};
+use wattle_common::config::{Problem, non_zero, service_lease, service_lease_default};
+use wattle_common::feeders::FeederTree;
 use wattle_common::job::{GpuSetting, Sharing};
 use wattle_common::{ClusterId, Frequency, Power};
 use wattle_grid::GridConfig;
 
 use crate::accounts::rules::AccountRules;
 use crate::allocation::restart_rules::RestartRules;
+use crate::config::feeders::{FeederConfig, NodeConfig};
 use crate::config::node_sleep::SleepConfig;
 use crate::controller::ControllerConfig;
 use crate::plan::input::TENANTS_MAX_DEFAULT;
 use crate::policies::UnknownPolicy;
-use crate::power::groups::PowerGroup;
 
 /// The placer's configuration.
 #[derive(Clone, Debug, Deserialize)]
@@ -99,9 +103,15 @@ pub struct Config {
     /// What a restart of a running job costs, and how many it may have.
     #[serde(default)]
     pub restarts: RestartRules,
-    /// Groups of nodes with a power limit.
+    /// Power feeders.
     #[serde(default)]
-    pub power_groups: Vec<PowerGroup>,
+    pub feeder: Vec<Spanned<FeederConfig>>,
+    /// The nodes on them.
+    #[serde(default)]
+    pub node: Vec<Spanned<NodeConfig>>,
+    /// Of earlier versions; feeders replace it.
+    #[serde(default)]
+    pub power_groups: Option<Spanned<IgnoredAny>>,
     /// Sleep of idle nodes.
     #[serde(default)]
     pub sleep: SleepConfig,
@@ -153,12 +163,34 @@ const fn default_ended_kept() -> usize {
     10_000
 }
 
+/// What replaces the groups of nodes of earlier versions.
+const GROUPS_REPLACED: &str = "[[power_groups]] is replaced by feeders: for each group write [[feeder]] with its name \
+    and limit_w, and [[node]] with name, the list of its nodes, and feeds, the list with its feeder; a group within \
+    another one has it as parent";
+
 impl Config {
     /// Checks the values, and values that depend on each other.
     ///
     /// # Errors
     /// Names the keys and the remedy.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Problem> {
+        self.check_values()?;
+        if let Some(groups) = &self.power_groups {
+            return Err(Problem {
+                at: Some(groups.span().start),
+                text: GROUPS_REPLACED.to_owned(),
+            });
+        }
+        self.feeders().map(drop)
+    }
+    /// The feeders and the nodes on them.
+    ///
+    /// # Errors
+    /// The first place that is invalid, with the remedy.
+    pub fn feeders(&self) -> Result<FeederTree, Problem> {
+        feeders::tree(&self.feeder, &self.node)
+    }
+    fn check_values(&self) -> Result<(), String> {
         crate::policy(&self.policy).map_err(|error| match error {
             UnknownPolicy::Name { .. } => format!(
                 "policy: {error}; the policies of the laboratory (`wattle-lab simulate`) place no live jobs"
@@ -191,7 +223,6 @@ impl Config {
         }
         self.accounts.check()?;
         self.restarts.check().map_err(|error| format!("restarts: {error}"))?;
-        PowerGroup::check(&self.power_groups).map_err(|error| format!("power_groups: {error}"))?;
         self.sleep.check(self.node_stale_after())?;
         self.grid.check()
     }
@@ -201,14 +232,18 @@ impl Config {
             share: self.share,
             accounts: Arc::new(self.accounts.clone()),
             restarts: self.restarts,
-            power_groups: self.power_groups.iter().cloned().map(Arc::new).collect(),
+            feeders: Arc::new(self.feeders().expect("a configuration is checked before use")),
             jobs_max: self.jobs_max,
             price: 0.0,
             max_slowdown: (self.aim == Aim::Energy).then_some(self.max_slowdown),
             nodes_sleep: self.sleep.is_on(),
             idle_before_sleep: self.sleep.idle_before_sleep(),
-            site_setting: GpuSetting { cap_mw: self.gpu_cap(), clock_mhz_max: self.gpu_clock() },
+            site_setting: self.site_setting(),
         }
+    }
+    /// The cap and clock of every GPU of the site.
+    pub(crate) fn site_setting(&self) -> GpuSetting {
+        GpuSetting { cap_mw: self.gpu_cap(), clock_mhz_max: self.gpu_clock() }
     }
     pub(crate) const fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)

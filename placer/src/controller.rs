@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
+use wattle_common::feeders::FeederTree;
 use wattle_common::job::{GpuSetting, Sharing};
 
 use crate::accounts::rules::AccountRules;
@@ -33,7 +34,7 @@ use crate::plan::input::{
     IDLE_BEFORE_SLEEP, PlanningInput, PlanningLimits, PolicyCache, TENANTS_MAX_DEFAULT,
 };
 use crate::policies::{Capabilities, Policy, Reads};
-use crate::power::groups::{PowerBound, PowerGroup};
+use crate::power::bounds::PowerBounds;
 use crate::power::slowdown::SlowdownController;
 use crate::state::cluster::ClusterState;
 
@@ -50,8 +51,8 @@ pub struct ControllerConfig {
     pub accounts: Arc<AccountRules>,
     /// The site's rules on restarts.
     pub restarts: RestartRules,
-    /// Groups of nodes with a power limit.
-    pub power_groups: Vec<Arc<PowerGroup>>,
+    /// The feeders and the nodes on them.
+    pub feeders: Arc<FeederTree>,
     /// Most queued and running jobs.
     pub jobs_max: usize,
     /// The least price of a joule, in the policy's unit. A budget may raise it.
@@ -74,7 +75,7 @@ impl Default for ControllerConfig {
             share: Sharing::Any,
             accounts: Arc::default(),
             restarts: RestartRules::default(),
-            power_groups: Vec::new(),
+            feeders: Arc::default(),
             jobs_max: usize::MAX,
             price: 0.0,
             max_slowdown: None,
@@ -127,10 +128,8 @@ impl<P: PolicyHandle> Controller<P> {
             idle_before_sleep: config.idle_before_sleep,
             accounts: Arc::clone(&config.accounts),
             restarts: config.restarts,
-            power_bounds: Arc::new(
-                config.power_groups.iter().cloned().map(PowerBound::Group).collect(),
-            ),
-            caps_enforced: !config.power_groups.is_empty(),
+            power_bounds: Arc::new(PowerBounds::of_feeders(&config.feeders)),
+            caps_enforced: !config.feeders.is_empty(),
             ..PlanningLimits::default()
         };
         let mut state = ClusterState::new();

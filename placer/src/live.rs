@@ -51,6 +51,7 @@ mod admission;
 mod adoption;
 mod bounds;
 mod budget;
+mod feeders;
 mod grid;
 mod job_energy;
 mod job_records;
@@ -68,9 +69,9 @@ mod verdict;
 use std::sync::Arc;
 
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, GridStatus, JobProgressed,
-    JobRecord, LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SubmitJob,
-    Surface,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, FeedersStatus, GridStatus,
+    JobProgressed, JobRecord, LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply,
+    SetBudget, SubmitJob, Surface,
 };
 use wattle_common::{AdmissionId, JobId, Machine, NodeId, Timestamp};
 use wattle_grid::{Signal, SignalSeries};
@@ -81,6 +82,7 @@ use crate::{Policy, Progress};
 
 use adoption::StoreComparison;
 use budget::Spending;
+use feeders::Feeders;
 use grid::GridSignals;
 use job_records::JobRecords;
 use nodes::Nodes;
@@ -153,6 +155,8 @@ pub enum Action {
     StoreAimStatus(AimStatus),
     /// Store the sources of carbon intensity and electricity price.
     StoreGridStatus(Box<GridStatus>),
+    /// Store the power of each feeder.
+    StoreFeedersStatus(Box<FeedersStatus>),
     /// Delete the mark of a restored store: the records are compared with the nodes' reports.
     ForgetRestoration,
     /// Answer a submission or cancellation.
@@ -181,6 +185,7 @@ pub struct Placer {
     nodes: Nodes,
     comparison: StoreComparison,
     spending: Spending,
+    feeders: Feeders,
     grid: GridSignals,
     rounds: Rounds,
     verdict: Verdict,
@@ -198,8 +203,10 @@ impl Placer {
         now: Timestamp,
     ) -> Self {
         let config = Arc::new(config);
+        let controller = config.controller();
         let mut placer = Self {
-            controller: Controller::new(config.controller(), policy),
+            feeders: Feeders::new(Arc::clone(&controller.feeders)),
+            controller: Controller::new(controller, policy),
             jobs: JobRecords::new(&config),
             nodes: Nodes::new(Arc::clone(&config), now),
             comparison: StoreComparison::new(&config),
@@ -313,6 +320,7 @@ impl Placer {
         // The status names the planned budget, so it follows the orders of that plan.
         self.spending.store(now, nodes, controller, out);
         self.grid.store(now, self.spending.generation(), out);
+        self.feeders.store(now, controller, outbox, out);
         // A client may rely on all that was stored before its reply.
         outbox.send_replies(out);
         jobs.forget_ended(self.config.ended_kept, out);

@@ -13,5 +13,5 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let about = "Places jobs on the cluster's GPUs within its energy, carbon and power budget";
     Program { name: "wattle-placer", about, threads: Threads::Two }
-        .main(|file| config::load_checked(file, Config::check), service::run)
+        .main(|file| config::load_located(file, Config::check), service::run)
 }

@@ -1,10 +1,9 @@
 //! Power and energy: the power model, the cost of energy, the budget controller and the power limits.
 
-pub(crate) mod bounds;
+pub mod bounds;
 pub mod budget;
 pub mod carbon_deferral;
 pub mod energy_cost;
-pub mod groups;
 pub(crate) mod limits;
 pub mod model;
 pub(crate) mod node_sleep;

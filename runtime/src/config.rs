@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
+use wattle_common::config::Problem;
 
 use crate::clock::{self, ClockError};
 
@@ -57,10 +58,12 @@ pub enum ConfigError {
         remedy: &'static str,
     },
     /// Values contradict each other.
-    #[error("{}: {problem}", path.display())]
+    #[error("{}{}: {problem}", path.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
     Invalid {
         /// The file.
         path: PathBuf,
+        /// Line, from 1; absent: not one line.
+        line: Option<usize>,
         /// The keys and the remedy.
         problem: String,
     },
@@ -79,14 +82,18 @@ fn place(key: &str) -> String {
 /// [`ConfigError`] names the file, line, key and remedy.
 pub fn load<C: DeserializeOwned>(path: &Path) -> Result<C, ConfigError> {
     clock::init()?;
+    parse(&read(path)?, path)
+}
+
+/// The text of the file at `path`.
+fn read(path: &Path) -> Result<String, ConfigError> {
     let unreadable = |source| ConfigError::Unreadable { path: path.to_owned(), source };
     let len = std::fs::metadata(path).map_err(unreadable)?.len();
     if len > FILE_LEN_MAX {
         let message = format!("{len} bytes are too large for a configuration");
         return Err(unreadable(std::io::Error::other(message)));
     }
-    let text = std::fs::read_to_string(path).map_err(unreadable)?;
-    parse(&text, path)
+    std::fs::read_to_string(path).map_err(unreadable)
 }
 
 /// [`load`], then `check`, which compares values with each other.
@@ -97,10 +104,35 @@ pub fn load_checked<C: DeserializeOwned, E: std::fmt::Display>(
     path: &Path,
     check: impl FnOnce(&C) -> Result<(), E>,
 ) -> Result<C, ConfigError> {
-    let config = load(path)?;
-    check(&config).map_err(|error| ConfigError::Invalid {
+    load_located(path, |config| check(config).map_err(|error| Problem::from(error.to_string())))
+}
+
+/// [`load`], then `check`, whose errors may name the place in the file.
+///
+/// # Errors
+/// As [`load`], or the error of `check` with the file and the line.
+pub fn load_located<C: DeserializeOwned>(
+    path: &Path,
+    check: impl FnOnce(&C) -> Result<(), Problem>,
+) -> Result<C, ConfigError> {
+    clock::init()?;
+    parse_located(&read(path)?, path, check)
+}
+
+/// [`parse`], then `check`, whose errors may name the place in `text`.
+///
+/// # Errors
+/// As [`load_located`].
+pub fn parse_located<C: DeserializeOwned>(
+    text: &str,
+    path: &Path,
+    check: impl FnOnce(&C) -> Result<(), Problem>,
+) -> Result<C, ConfigError> {
+    let config = parse(text, path)?;
+    check(&config).map_err(|Problem { at, text: problem }| ConfigError::Invalid {
         path: path.to_owned(),
-        problem: error.to_string(),
+        line: at.map(|at| position(text, at).0),
+        problem,
     })?;
     Ok(config)
 }
@@ -288,6 +320,10 @@ url = \"nats://127.0.0.1:4222\"
         assert_eq!(load::<Example>(&path).unwrap().lease_ms, 60_000);
         let error = load_checked(&path, |_: &Example| Err("too long")).unwrap_err().to_string();
         assert_eq!(error, format!("{}: too long", path.display()));
+        let at = GOOD.find("lease_ms");
+        let check = |_: &Example| Err(Problem { at, text: "too long".to_owned() });
+        let error = load_located(&path, check).unwrap_err().to_string();
+        assert_eq!(error, format!("{}:4: too long", path.display()));
         std::fs::write(&path, [0xff; 10]).unwrap();
         assert!(matches!(load::<Example>(&path), Err(ConfigError::Unreadable { .. })));
     }

@@ -13,11 +13,11 @@ use serde::Serialize;
 use wattle_common::bounds::plausible_ledger_entry;
 use wattle_common::id::PredictorId;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobRecord, NodeSummary, PredictorStatus,
-    ServiceLease,
+    AimStatus, BudgetRecord, BudgetStatus, FeedersStatus, GridStatus, JobRecord, NodeSummary,
+    PredictorStatus, ServiceLease,
 };
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, GRID_STATUS, PredictorKey, Reporter,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, FEEDERS_STATUS, GRID_STATUS, PredictorKey, Reporter,
 };
 use wattle_common::{AdmissionId, JobId, NodeId, Power, Timestamp, codec};
 use wattle_view::Summaries;
@@ -98,6 +98,8 @@ pub struct Model {
     pub grid: Option<GridStatus>,
     /// Its consumption.
     pub status: Option<BudgetStatus>,
+    /// The power of the feeders.
+    pub feeders: Option<FeedersStatus>,
     /// The state of the energy aim.
     pub aim: Option<AimStatus>,
     /// The predictors.
@@ -185,6 +187,9 @@ impl Model {
             BUDGET_SET => self.budget = value.and_then(|value| codec::decode_json(value).ok()),
             BUDGET_STATUS => self.status = value.and_then(|value| codec::decode_json(value).ok()),
             GRID_STATUS => self.grid = value.and_then(|value| codec::decode_json(value).ok()),
+            FEEDERS_STATUS => {
+                self.feeders = value.and_then(|value| codec::decode_json(value).ok());
+            }
             AIM_STATUS => self.aim = value.and_then(|value| codec::decode_json(value).ok()),
             _ => {}
         }

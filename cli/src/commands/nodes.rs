@@ -6,6 +6,7 @@
 
 mod advised;
 mod conditions;
+mod feeders;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,15 +33,21 @@ use crate::summaries;
         MEMORY the used and the total device memory. STATE is ok, lost (the GPU does not respond),\n\
         a condition of the GPU or fault of the node (it cannot start jobs), whose remedy stands\n\
         below the table, or the sleep state of the node.\n\n\
-        Examples:\n  wattle nodes\n  wattle nodes --wide\n  wattle nodes --json"
+        With --power MEASURED adds the readings of the nodes on a feeder by their feeds, ≥ where one is missing,\n\
+        EXPECTED is the draw by the plan in force, in which a silent node counts with its caps, and WORST the\n\
+        highest if any single feeder is lost.\n\n\
+        Examples:\n  wattle nodes\n  wattle nodes --wide\n  wattle nodes --power\n  wattle nodes --json"
 )]
 pub(crate) struct Nodes {
     /// All columns, and all jobs in full
     #[arg(long)]
     wide: bool,
+    /// The feeders as a tree, with watts against their limits
+    #[arg(long, conflicts_with = "wide")]
+    power: bool,
     #[command(flatten)]
     connection: Connection,
-    /// Print the nodes' reports as a JSON array
+    /// Print the nodes' reports, or the feeders, as a JSON array
     #[arg(long)]
     json: bool,
 }
@@ -285,6 +292,10 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
         let mut nodes = nodes(&bus).await?;
         let ids = nodes.iter().map(|node| node.node.clone()).collect();
         summarize(&mut nodes, summaries::of(&bus, ids).await);
+        if command.power {
+            let now = wattle_runtime::clock::now();
+            return feeders::show(&bus, &nodes, now, command.json).await;
+        }
         if command.json {
             return print_json(&nodes);
         }

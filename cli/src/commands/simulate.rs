@@ -100,6 +100,9 @@ pub struct Simulate {
     /// Slack of every job for carbon deferral; needs --carbon
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     slack: Option<Duration>,
+    /// Feeders with power limits and the nodes on them, n0, n1 and so on: [[feeder]] and [[node]] as in placer.toml
+    #[arg(long, value_name = "FILE.toml")]
+    feeders: Option<PathBuf>,
     #[command(flatten)]
     aim: AimOptions,
     /// A constant energy price in the unit of the policy, in place of an aim; 0: energy is free
@@ -207,6 +210,9 @@ impl Simulate {
     ) -> anyhow::Result<Scenario> {
         let mut scenario = scenario_of(world, trace, cluster, self.carbon.as_deref(), seed)?;
         self.set_grid(&mut scenario)?;
+        if let Some(path) = &self.feeders {
+            crate::feeders_file::read(path, world, &mut scenario)?;
+        }
         restartable(&self.restartable)?.apply(&mut scenario, trace);
         scenario.set_order(self.order);
         if let Some(load) = self.load.or(self.is_builtin().then_some(LOAD)) {
@@ -407,6 +413,8 @@ impl Simulate {
     /// The limits of the runs as text.
     fn under(&self) -> anyhow::Result<Vec<String>> {
         let mut under: Vec<String> = self.budget.budget()?.iter().map(limits).collect();
+        let feeders = self.feeders.as_deref().and_then(Path::file_name);
+        under.extend(feeders.map(|file| format!("feeders of {}", file.to_string_lossy())));
         under.extend(self.sleep.then(|| "unused nodes sleep".to_owned()));
         let restartable = restartable(&self.restartable)?;
         under.extend((restartable != Restartable::All).then(|| restartable.to_string()));

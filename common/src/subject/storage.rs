@@ -22,9 +22,9 @@ pub enum Bucket {
     Knowledge,
     /// Keys: [`PredictorKey`]; the champion, and the state of each predictor.
     Predictors,
-    /// Keys [`BUDGET_SET`], [`BUDGET_STATUS`], [`AIM_STATUS`], [`GRID_STATUS`] and [`STORE_RESTORED`]: the budget in
-    /// force, its consumption, the state of the energy aim, the sources of carbon intensity and price, and
-    /// whether the store was restored from a backup.
+    /// Keys [`BUDGET_SET`], [`BUDGET_STATUS`], [`AIM_STATUS`], [`GRID_STATUS`], [`FEEDERS_STATUS`] and
+    /// [`STORE_RESTORED`]: the budget in force, its consumption, the state of the energy aim, the sources of carbon
+    /// intensity and price, the power of each feeder, and whether the store was restored from a backup.
     Budget,
     /// Key = service: [`LeaseKey`]; [`crate::messages::ServiceLease`].
     Leases,
@@ -38,6 +38,8 @@ pub const BUDGET_STATUS: &str = "status";
 pub const AIM_STATUS: &str = "aim";
 /// Key of the state of the grid's signals in [`Bucket::Budget`]: [`crate::messages::GridStatus`].
 pub const GRID_STATUS: &str = "grid";
+/// Key of the power of each feeder in [`Bucket::Budget`]: [`crate::messages::FeedersStatus`].
+pub const FEEDERS_STATUS: &str = "feeders";
 /// Key of the mark of a restored store in [`Bucket::Budget`]: [`crate::messages::StoreRestored`].
 pub const STORE_RESTORED: &str = "restored";
 

@@ -17,6 +17,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wattle_common::codec::{decode_json, decode_telemetry, encode_telemetry};
 use wattle_common::comparison::ComparedEnergy;
+use wattle_common::feeders::{Connection, Feeder};
+use wattle_common::id::FeederId;
 use wattle_common::id::ProjectId;
 use wattle_common::id::{PredictorId, SubmissionId, SwitchId, UserId};
 use wattle_common::job::{

@@ -10,7 +10,6 @@ use crate::controller::{Controller, PolicyHandle};
 use crate::plan::input::GridForecast;
 use crate::policies::RELATIVE_PRICES;
 use crate::power::budget::{BudgetController, Grid};
-use crate::power::groups::PowerBound;
 use crate::power::model::{PowerEstimate, min_power};
 
 /// The budget in force.
@@ -63,15 +62,10 @@ impl<P: PolicyHandle> Controller<P> {
 
     /// A node reports the limit of the sum of its caps, or that it has none. Returns whether that is new.
     pub fn node_limit_known(&mut self, node: &NodeId, limit: Option<Power>) -> bool {
-        let next = limit.map(|limit| PowerBound::Node(node.clone(), limit));
-        let is_own =
-            |bound: &PowerBound| matches!(bound, PowerBound::Node(known, _) if known == node);
-        if self.limits.power_bounds.iter().find(|bound| is_own(bound)) == next.as_ref() {
+        if self.limits.power_bounds.of_node(node) == limit {
             return false;
         }
-        let bounds = Arc::make_mut(&mut self.limits.power_bounds);
-        bounds.retain(|bound| !is_own(bound));
-        bounds.extend(next);
+        Arc::make_mut(&mut self.limits.power_bounds).set_node(node, limit);
         self.limits.caps_enforced = self.limits.is_power_limited();
         true
     }

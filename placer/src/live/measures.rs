@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::job::JobPhase;
+use wattle_common::messages::FeederStatus;
 use wattle_common::{Energy, Power, Timestamp};
 
 pub use crate::live::grid::GridMeasures;
@@ -33,6 +34,8 @@ pub struct Measures {
     pub power_reserved: Option<Power>,
     /// The power limit of the budget.
     pub power_limit: Option<Power>,
+    /// The power of each feeder; empty: not known yet, or no feeder.
+    pub feeders: Vec<FeederStatus>,
     /// The energy price, from 0 (free) to 1 (the highest of the policy).
     pub price: Option<f64>,
     /// The estimated and the largest permitted increase of mean completion time under the energy aim, shares.
@@ -121,6 +124,7 @@ impl Placer {
             power_baseline: least_baseline(input),
             power_reserved: reserved_power_sum(input).filter(|_| limits.is_power_limited()),
             power_limit: limits.power_max,
+            feeders: self.feeders.statuses(&self.controller).unwrap_or_default(),
             price: match (budget, aim) {
                 (_, Some(aim)) => Some(aim.price),
                 (Some(budget), None) => Some(budget.position()),

@@ -96,7 +96,7 @@ pub enum Violation {
     NothingToObserve(JobKey),
     /// A power bound is exceeded although the plan starts a job or wakes a node within it.
     PowerExceeded {
-        /// The group or node; empty: the site.
+        /// The feeder, with the lost one, or node; empty: the site.
         bound: String,
         /// Expected power, watts.
         power_w: u64,

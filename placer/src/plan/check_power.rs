@@ -68,7 +68,7 @@ pub(super) fn check_power(input: PlanningInput<'_>, plan: &Plan, found: &mut Vec
         if power_w > bound.limit_w * (1.0 + ROUNDING) && (starts(&bound) || wakes(&bound)) {
             found.push(Violation::PowerExceeded {
                 bound: bound.name(),
-                power_w: power_w.round() as u64,
+                power_w: (power_w + bound.static_w()).round() as u64,
             });
         }
     }

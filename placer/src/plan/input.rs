@@ -11,7 +11,7 @@ use wattle_common::{NodeId, Power, Timestamp};
 
 use crate::accounts::rules::AccountRules;
 use crate::allocation::restart_rules::RestartRules;
-use crate::power::groups::PowerBound;
+use crate::power::bounds::PowerBounds;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
 
@@ -40,8 +40,8 @@ pub struct PlanningLimits {
     pub price_sets_clocks: bool,
     /// Power limit of all nodes together, at any instant.
     pub power_max: Option<Power>,
-    /// Power limits of groups of nodes and of single nodes.
-    pub power_bounds: Arc<Vec<PowerBound>>,
+    /// Power limits of feeders, whole and with each single feeder lost, and of single nodes.
+    pub power_bounds: Arc<PowerBounds>,
     /// Whether each GPU's cap enforces the power reserved for it. Then no GPU reserves less than
     /// the lowest cap it accepts.
     pub caps_enforced: bool,
@@ -93,7 +93,7 @@ impl PlanningLimits {
     /// Whether the power of this node is limited at every instant.
     #[must_use]
     pub fn limits_power_of(&self, node: &NodeId) -> bool {
-        self.power_max.is_some() || self.power_bounds.iter().any(|bound| bound.covers(node))
+        self.power_max.is_some() || self.power_bounds.cover(node)
     }
 
     /// The price of a joule at the grid's present intensity: the price times the carbon ratio.

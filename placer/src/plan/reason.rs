@@ -129,11 +129,13 @@ pub enum Reason {
         /// Power limit.
         most: Option<Power>,
     },
-    /// Stopped, not started or lowered: the settings with the most work per joule exceed the power limit of a group
+    /// Stopped, not started or lowered: the settings with the most work per joule exceed the power limit of a feeder
     /// or a node.
-    GroupLimit {
-        /// The group or node.
+    LocalLimit {
+        /// The feeder or node.
         name: Arc<str>,
+        /// The feeder whose loss gives it this much power; absent: every feeder is in operation.
+        lost: Option<Arc<str>>,
         /// Its power limit.
         most: Power,
     },
@@ -410,8 +412,12 @@ impl fmt::Display for Reason {
             Self::PowerLimit { most: Some(most) } => {
                 write!(f, "no power left within the limit of {}", Kw(*most))
             }
-            Self::GroupLimit { name, most } => {
-                write!(f, "no power left within the limit of {name}, {}", Kw(*most))
+            Self::LocalLimit { name, lost, most } => {
+                write!(f, "no power left within the limit of {name}, {}", Kw(*most))?;
+                match lost {
+                    Some(lost) => write!(f, ", if {lost} is lost"),
+                    None => Ok(()),
+                }
             }
             Self::SlowdownBoundExceeded { permille, most } => write!(
                 f,

@@ -1,6 +1,6 @@
 //! Power limits, enforced on the plan of any policy.
 //!
-//! * [`Bound`]s bound the expected power of the site, of groups of nodes and of single nodes at any instant
+//! * [`Bound`]s bound the expected power of the site, of feeders and of single nodes at any instant
 //!   ([`PlanningLimits::power_max`](crate::PlanningLimits::power_max),
 //!   [`PlanningLimits::power_bounds`](crate::PlanningLimits::power_bounds)). Settings are lowered first, to
 //!   the highest power per GPU at which the plan fits, but not below a job's floor: the setting with the most
@@ -32,10 +32,10 @@ use crate::plan::capabilities::Capabilities;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, NodeDecision, Plan, SettingChange};
-use crate::power::bounds::Bound;
+use crate::power::bounds::{Bound, Counted};
 use crate::power::limits::item::{Item, Role};
 use crate::power::limits::settings::{floor, ladder, priced_setting};
-use crate::power::model::{Estimate, JobGpus, PowerEstimate, PowerSum, baseline_w};
+use crate::power::model::{Estimate, JobGpus, PowerEstimate, PowerSum, baseline_w, whole_nodes};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};
 
@@ -81,8 +81,13 @@ pub(crate) fn enforce(
         limited.hold_back_new(limit.as_w());
     }
     let bounds = Bound::all(input);
+    let mut drawn = None;
     for (index, bound) in bounds.iter().enumerate() {
-        limited.fit(index, bound);
+        let by_node = drawn.get_or_insert_with(|| limited.by_node_w());
+        if !limited.is_clearly_within(bound, by_node) {
+            limited.fit(index, bound);
+            drawn = None;
+        }
     }
     for bound in &bounds {
         limited.wait_for_stops(bound);
@@ -263,9 +268,13 @@ impl<'a> LimitedPlan<'a> {
         gpu_w: impl Fn(&Item<'a>) -> f64,
     ) -> f64 {
         let without: BTreeSet<JobKey> = without.iter().map(|&i| self.items[i].key).collect();
-        let is_left_out = |key: &JobKey| self.held_back.contains_key(key) || without.contains(key);
+        let counts = |item: &&Item<'a>| {
+            bound.covers_any(item.on)
+                && !self.held_back.contains_key(&item.key)
+                && !without.contains(&item.key)
+        };
         let mut sum = PowerSum::new(self.input);
-        for item in self.items.iter().filter(|item| !is_left_out(&item.key)) {
+        for item in self.items.iter().filter(counts) {
             let stops = self.stopped.contains_key(&item.key);
             sum.add(item.on, if stops { item.lowest_w() } else { gpu_w(item) });
         }
@@ -294,10 +303,11 @@ impl<'a> LimitedPlan<'a> {
         let without: BTreeSet<JobKey> = without.iter().map(|&i| self.items[i].key).collect();
         let not_woken: BTreeSet<NodeKey> = not_woken.iter().copied().collect();
         let mut sum = PowerSum::new(self.input);
-        for item in self.items.iter().filter(|item| self.remains(item)) {
-            if !without.contains(&item.key) {
-                sum.add(item.on, gpu_w(item));
-            }
+        let counts = |item: &&Item<'a>| {
+            bound.covers_any(item.on) && self.remains(item) && !without.contains(&item.key)
+        };
+        for item in self.items.iter().filter(counts) {
+            sum.add(item.on, gpu_w(item));
         }
         let decisions = self.node_decisions(self.wakes);
         sum.bounded_w(bound, decisions.filter(|decision| !not_woken.contains(&decision.node())))
@@ -312,7 +322,7 @@ impl<'a> LimitedPlan<'a> {
 
     /// Baseline power of the cluster if this many nodes are woken, watts.
     fn baseline_w(&self, wakes: usize) -> f64 {
-        baseline_w(self.input, |_| true, self.node_decisions(wakes))
+        baseline_w(self.input, whole_nodes(self.input), self.node_decisions(wakes))
     }
 
     /// Minimum power above idle of the job that waits for a node to wake, watts.
@@ -370,6 +380,34 @@ impl<'a> LimitedPlan<'a> {
             self.held_back.entry(self.items[item].key).or_insert_with(|| reason.clone());
         }
         self.blocked = Some(Blocked { job: self.items[first].key, reason });
+    }
+
+    /// The power of each node at the chosen settings, in node order, watts.
+    fn by_node_w(&self) -> Vec<f64> {
+        let mut sum = PowerSum::new(self.input);
+        for item in self.items.iter().filter(|item| self.remains(item)) {
+            sum.add(item.on, item.chosen_w());
+        }
+        sum.by_node_w(self.node_decisions(self.wakes))
+    }
+
+    /// Whether the plan is within a feeder's limit by more than rounding, so that nothing gives way for it. A large
+    /// site has many feeders, of which few bind.
+    fn is_clearly_within(&self, bound: &Bound, by_node_w: &[f64]) -> bool {
+        if !bound.is_local() || bound.counted == Counted::Caps {
+            return false;
+        }
+        let is_known = |key: NodeKey| {
+            self.input.state.gpu_power(&self.input.state.node(key).facts.gpu_type).is_some()
+        };
+        let mut drawn_w = 0.0;
+        for (key, share) in bound.shares(self.input.state) {
+            if !is_known(key) {
+                return false;
+            }
+            drawn_w += share * by_node_w[key.index()];
+        }
+        drawn_w < bound.limit_w - 1e-6
     }
 
     /// A power bound: wakes fewer nodes, holds back starts, stops jobs, and lowers settings until the

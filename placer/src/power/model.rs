@@ -12,7 +12,7 @@
 //! lowest cap. On a node whose caps are fixed, because its power agent only advises, jobs run at the default
 //! setting; in the power limit each GPU with a job counts with the cap that it has. Nothing is decided here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::Power;
 use wattle_common::job::GpuSetting;
@@ -54,10 +54,10 @@ fn node_baseline_w(input: PlanningInput<'_>, node: &Node, is_asleep: bool) -> f6
     }
 }
 
-/// Baseline power of the nodes that count once these node decisions are carried out, watts.
+/// Baseline power of these nodes by their shares, once these node decisions are carried out, watts.
 pub(crate) fn baseline_w<'n>(
     input: PlanningInput<'_>,
-    counts: impl Fn(NodeKey) -> bool,
+    nodes: impl Iterator<Item = (NodeKey, f64)>,
     decisions: impl Iterator<Item = &'n NodeDecision>,
 ) -> f64 {
     let sleeps = |decision: &NodeDecision| matches!(decision, NodeDecision::Sleep { .. });
@@ -66,21 +66,47 @@ pub(crate) fn baseline_w<'n>(
     let is_asleep = |key, node: &Node| {
         decided.get(&key).copied().unwrap_or(node.wakefulness == Wakefulness::Asleep)
     };
-    let nodes = input.state.keyed_nodes().filter(|(key, _)| counts(*key));
-    nodes.map(|(key, node)| node_baseline_w(input, node, is_asleep(key, node))).sum()
+    let watts = |(key, share): (NodeKey, f64)| {
+        let node = input.state.node(key);
+        share * node_baseline_w(input, node, is_asleep(key, node))
+    };
+    nodes.map(watts).sum()
+}
+
+/// Every node with all of its power.
+pub(crate) fn whole_nodes(input: PlanningInput<'_>) -> impl Iterator<Item = (NodeKey, f64)> {
+    input.state.keyed_nodes().map(|(key, _)| (key, 1.0))
 }
 
 /// The least baseline power: nodes that may sleep are asleep. `None` if it is unknown for some node.
 #[must_use]
 pub fn least_baseline(input: PlanningInput<'_>) -> Option<Power> {
+    let all_known = is_power_known(input);
+    all_known.then(|| Power::from_w_f64(least_nodes_w(input).sum()))
+}
+
+/// The least baseline power of each node, in node order. `None` if it is unknown for some node.
+#[must_use]
+pub fn least_by_node(input: PlanningInput<'_>) -> Option<Vec<Power>> {
+    let all_known = is_power_known(input);
+    all_known.then(|| least_nodes_w(input).map(Power::from_w_f64).collect())
+}
+
+fn least_nodes_w(input: PlanningInput<'_>) -> impl Iterator<Item = f64> {
+    input
+        .state
+        .nodes()
+        .iter()
+        .map(move |node| node_baseline_w(input, node, input.limits.nodes_sleep))
+}
+
+/// Whether there are nodes and the power of each without jobs is known.
+fn is_power_known(input: PlanningInput<'_>) -> bool {
     let is_known = |node: &Node| {
         node.facts.watts.is_some() || input.state.gpu_power(&node.facts.gpu_type).is_some()
     };
     let nodes = input.state.nodes();
-    let all_known = !nodes.is_empty() && nodes.iter().all(is_known);
-    let watts =
-        nodes.iter().map(|node| node_baseline_w(input, node, input.limits.nodes_sleep)).sum();
-    all_known.then(|| Power::from_w_f64(watts))
+    !nodes.is_empty() && nodes.iter().all(is_known)
 }
 
 /// Which power of an operating point counts.
@@ -202,25 +228,39 @@ impl<'a> PowerSum<'a> {
 
     /// The sum over all GPUs, each at most at its highest power.
     pub(crate) fn total_w(&self) -> f64 {
-        self.total_of(|_| true)
+        self.total_of(whole_nodes(self.input))
     }
 
-    /// The sum over all GPUs of the nodes that count, each at most at its highest power.
-    fn total_of(&self, counts: impl Fn(NodeKey) -> bool) -> f64 {
-        let of_node = |((key, node), gpus): ((NodeKey, &Node), &Vec<f64>)| {
-            if !counts(key) {
-                return 0.0;
-            }
-            let limits = self.input.state.gpu_power(&node.facts.gpu_type);
-            let most = limits.map_or(f64::INFINITY, |power| power.most.as_w());
-            let most = most.max(fixed_w(self.input, node).unwrap_or(0.0));
-            let idle = idle_w(self.input, node);
-            let most = (most - idle).max(0.0);
-            let planned = gpus.iter().map(|watts| watts.min(most)).sum::<f64>();
-            let may_draw = node.unconfirmed.unwrap_or_default();
-            planned.max(may_draw.power.as_w() - idle * f64::from(may_draw.gpus))
+    /// The sum over the GPUs of nodes, each at most at its highest power, by the shares of the nodes.
+    fn total_of(&self, nodes: impl Iterator<Item = (NodeKey, f64)>) -> f64 {
+        nodes.map(|(key, share)| share * self.node_w(key, self.input.state.node(key))).sum()
+    }
+
+    /// The sum over the GPUs of a node, each at most at its highest power.
+    fn node_w(&self, key: NodeKey, node: &Node) -> f64 {
+        let limits = self.input.state.gpu_power(&node.facts.gpu_type);
+        let most = limits.map_or(f64::INFINITY, |power| power.most.as_w());
+        let most = most.max(fixed_w(self.input, node).unwrap_or(0.0));
+        let idle = idle_w(self.input, node);
+        let most = (most - idle).max(0.0);
+        let gpus = &self.above_idle_w[key.index()];
+        let planned = gpus.iter().map(|watts| watts.min(most)).sum::<f64>();
+        let may_draw = node.unconfirmed.unwrap_or_default();
+        planned.max(may_draw.power.as_w() - idle * f64::from(may_draw.gpus))
+    }
+
+    /// The power of each node once these node decisions are carried out, in node order, watts.
+    pub(crate) fn by_node_w<'n>(
+        &self,
+        decisions: impl Iterator<Item = &'n NodeDecision>,
+    ) -> Vec<f64> {
+        let wakes = decisions.filter(|decision| matches!(decision, NodeDecision::Wake { .. }));
+        let woken: BTreeSet<NodeKey> = wakes.map(NodeDecision::node).collect();
+        let of_node = |(key, node): (NodeKey, &Node)| {
+            let is_asleep = node.wakefulness == Wakefulness::Asleep && !woken.contains(&key);
+            node_baseline_w(self.input, node, is_asleep) + self.node_w(key, node)
         };
-        self.input.state.keyed_nodes().zip(&self.above_idle_w).map(of_node).sum()
+        self.input.state.keyed_nodes().map(of_node).collect()
     }
 
     /// The caps of the GPUs of a bound's nodes, watts: no cap is below the lowest that its GPU supports.
@@ -242,10 +282,10 @@ impl<'a> PowerSum<'a> {
         bound: &Bound,
         decisions: impl Iterator<Item = &'n NodeDecision>,
     ) -> f64 {
-        let covers = |key| bound.covers(key);
         let wakes = decisions.filter(|decision| matches!(decision, NodeDecision::Wake { .. }));
+        let nodes = || bound.shares(self.input.state);
         match bound.counted {
-            Counted::Nodes => baseline_w(self.input, covers, wakes) + self.total_of(covers),
+            Counted::Nodes => baseline_w(self.input, nodes(), wakes) + self.total_of(nodes()),
             Counted::Caps => self.caps_w(bound),
         }
     }
@@ -261,7 +301,24 @@ pub fn expected_power(input: PlanningInput<'_>) -> Power {
         let watts = JobGpus::on(input, job, gpu_type, on).expected_w(input, setting);
         sum.add_expected(on, if watts.is_finite() { watts } else { 0.0 });
     }
-    Power::from_w_f64(baseline_w(input, |_| true, std::iter::empty()) + sum.total_w())
+    Power::from_w_f64(baseline_w(input, whole_nodes(input), std::iter::empty()) + sum.total_w())
+}
+
+/// Expected power of each node as it is, in node order, as power limits count it: a node that does not confirm its
+/// caps, or whose caps are fixed, with its caps. `None` where the power of a node is not known.
+#[must_use]
+pub fn expected_by_node(input: PlanningInput<'_>) -> Option<Vec<Power>> {
+    least_baseline(input)?;
+    let mut sum = PowerSum::new(input);
+    for (_, job) in input.state.running() {
+        let Some((on, setting)) = held_gpus(job) else { continue };
+        let gpu_type = input.state.gpu_type_of(job)?;
+        let watts = JobGpus::on(input, job, gpu_type, on).expected_w(input, setting);
+        sum.add(on, watts);
+    }
+    let by_node = sum.by_node_w(std::iter::empty());
+    let known = by_node.into_iter().map(|watts| watts.is_finite().then_some(watts));
+    known.map(|watts| Some(Power::from_w_f64(watts?))).collect()
 }
 
 /// Power reserved for a GPU with its present jobs, watts. `None` if unbounded.
@@ -283,7 +340,7 @@ fn reserved_power(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<f
 /// Power reserved for the present jobs, complete nodes. `None` if it is unknown for a GPU type.
 #[must_use]
 pub fn reserved_power_sum(input: PlanningInput<'_>) -> Option<Power> {
-    let mut watts = baseline_w(input, |_| true, std::iter::empty());
+    let mut watts = baseline_w(input, whole_nodes(input), std::iter::empty());
     for (key, node) in input.state.keyed_nodes().filter(|(_, node)| node.is_awake()) {
         for gpu in 0..node.facts.gpus {
             watts += reserved_power(input, key, gpu)? - idle_w(input, node);
@@ -387,7 +444,7 @@ impl From<Power> for MinimumPower {
 /// Minimum power of the cluster with its running jobs.
 #[must_use]
 pub fn min_power(input: PlanningInput<'_>, reduction: PowerEstimate) -> MinimumPower {
-    let baseline = baseline_w(input, |_| true, std::iter::empty());
+    let baseline = baseline_w(input, whole_nodes(input), std::iter::empty());
     let (mut upper_w, mut lower_w) = (baseline, baseline);
     for (_, job) in input.state.running() {
         let Some((on, setting)) = held_gpus(job) else { continue };

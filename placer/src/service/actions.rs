@@ -6,7 +6,9 @@
 
 use wattle_common::Machine as _;
 use wattle_common::messages::{BudgetReply, JobRecord, NodeDesired, Reply};
-use wattle_common::subject::{AIM_STATUS, BUDGET_SET, BUDGET_STATUS, GRID_STATUS, STORE_RESTORED};
+use wattle_common::subject::{
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, FEEDERS_STATUS, GRID_STATUS, STORE_RESTORED,
+};
 use wattle_runtime::bus::{ExclusiveError, Stored};
 use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
@@ -178,6 +180,9 @@ impl PlacerService {
             Action::StoreAimStatus(status) => self.budget.put(AIM_STATUS, &status, shutdown).await,
             Action::StoreGridStatus(status) => {
                 self.budget.put(GRID_STATUS, &*status, shutdown).await
+            }
+            Action::StoreFeedersStatus(status) => {
+                self.budget.put(FEEDERS_STATUS, &*status, shutdown).await
             }
             Action::ForgetRestoration => self.budget.delete(STORE_RESTORED, shutdown).await,
             Action::WakeNode(node) => {

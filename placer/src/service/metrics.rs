@@ -50,6 +50,7 @@ pub struct PlacerMetrics {
     rounds: Histogram,
     alarms: Counter,
     power: Gauges<1>,
+    feeder_power: Gauges<2>,
     price: Gauge,
     slowdown: Gauges<1>,
     findings: Gauges<1>,
@@ -192,6 +193,12 @@ impl PlacerMetrics {
                 "wattle_placer_power_watts",
                 "Power of the cluster with its hosts: expected, baseline, reserved or limit, watts",
                 ["quantity"],
+            ),
+            feeder_power: metrics.gauges(
+                "wattle_placer_feeder_power_watts",
+                "Power on a feeder with its static load: expected, worst (the highest if any single feeder is \
+                 lost) or limit, watts",
+                ["feeder", "quantity"],
             ),
             price: metrics.gauge(
                 "wattle_placer_energy_price_ratio",
@@ -345,6 +352,15 @@ impl PlacerMetrics {
             ("limit", measures.power_limit),
         ] {
             self.power.set([quantity], power.map(Power::as_w));
+        }
+        for status in &measures.feeders {
+            for (quantity, power) in [
+                ("expected", status.power_mw_expected),
+                ("worst", status.power_mw_worst),
+                ("limit", status.feeder.limit_mw),
+            ] {
+                self.feeder_power.set([status.feeder.name.as_str(), quantity], Some(power.as_w()));
+            }
         }
         self.price.set([], measures.price);
         self.slowdown.set(["estimate"], measures.slowdown.map(|(estimate, _)| estimate));

@@ -164,20 +164,108 @@ fn invalid_usage_and_configuration_exit_with_code_2() {
         ("max_slowdown = 0.05", "max_slowdown = 50", "give a share from 0 to 1,"),
         ("node_lost_after_ms = 120_000", "node_lost_after_ms = 1", "node_stale_after_ms"),
         ("tenants_max = 2", "tenants_max = 0", "greater than 0"),
-        (
-            "[sleep]",
-            "[[power_groups]]\nname = \"r\"\nnodes = []\nlimit_kw = 1\n[sleep]",
-            "no nodes",
-        ),
-        (
-            "[sleep]",
-            "[[power_groups]]\nname = \"r\"\nnodes = [\"n0\"]\nlimit_kw = 0\n[sleep]",
-            "limit_kw of group r must be greater than 0",
-        ),
     ] {
         fs::write(&file, good.replacen(right, wrong, 1)).unwrap();
         let (code, stderr) = placer(&["--config", file.to_str().unwrap()]);
         assert!(code == Some(2) && stderr.contains(names), "{names}: {stderr}");
+    }
+}
+
+/// Each wrong tree of feeders ends the placer with exit code 2, the file, the line and the remedy.
+#[test]
+fn a_wrong_tree_of_feeders_is_refused_with_its_line() {
+    let placer = |args: &[&str]| {
+        let run = Command::new(env!("CARGO_BIN_EXE_wattle-placer")).args(args).output().unwrap();
+        (run.status.code(), String::from_utf8(run.stderr).unwrap())
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("placer.toml");
+    let base = "cluster = \"main\"\n[nats]\nurl = \"nats://127.0.0.1:1\"\n";
+    let board = "[[feeder]]\nname = \"a\"\nlimit_w = 5000\n";
+    let pdu = "[[feeder]]\nname = \"p\"\nparent = \"a\"\nlimit_w = 1000\n";
+    let on = |feeds: &str| format!("[[node]]\nname = \"n0\"\nfeeds = {feeds}\n");
+    let of = |rest: &str| format!("{board}{pdu}{rest}");
+    for (tables, line, names) in [
+        (
+            format!("{}{pdu}", board.replace("limit_w", "parent = \"p\"\nlimit_w")),
+            4,
+            "form a cycle",
+        ),
+        (
+            of(&pdu.replace("\"p\"", "\"q\"").replace("\"a\"", "\"b\"")),
+            11,
+            "the parent of feeder q, b, is unknown",
+        ),
+        (of(board), 11, "two feeders have the name a; rename one"),
+        (of(&on("[]")), 11, "node n0 is on no feeder"),
+        (of(&on("[\"r\"]")), 11, "node n0 is on the unknown feeder r"),
+        (
+            of(&format!("{}{}", on("[\"p\"]"), on("[\"a\"]"))),
+            14,
+            "node n0 is in two tables [[node]]",
+        ),
+        (
+            of(&format!("{}min_feeds = 2", on("[\"p\"]"))),
+            11,
+            "min_feeds = 2 of node n0: give 1 to 1",
+        ),
+        (
+            of(&format!("{}idle_w = 1000.5", on("[\"p\"]"))),
+            7,
+            "the limit of feeder p, 1000 W, is below what its nodes draw without jobs: give at least 1001 W",
+        ),
+        (
+            of(&on("[\"p\"]")).replace("limit_w = 1000", "limit_w = 1000\nstatic_load_w = 1200"),
+            7,
+            "at least 1200 W",
+        ),
+        (
+            of("").replace("limit_w = 1000", "voltage = 400"),
+            7,
+            "lacks amperage, phases, power_factor, max_utilization",
+        ),
+        (
+            of("").replace("limit_w = 1000", "voltage = 400\nlimit_w = 1"),
+            7,
+            "keep limit_w or the others",
+        ),
+        (of("").replace("limit_w = 1000\n", ""), 7, "feeder p has no limit; add limit_w"),
+        (
+            of("").replace("limit_w = 1000", "limit_w = -5"),
+            7,
+            "limit_w = -5 of p: give a number greater than 0",
+        ),
+        (
+            "[[power_groups]]\nname = \"r\"\nnodes = [\"n0\"]\nlimit_kw = 1\n".to_owned(),
+            4,
+            "is replaced by feeders",
+        ),
+    ] {
+        fs::write(&file, format!("{base}{tables}")).unwrap();
+        let (code, stderr) = placer(&["--config", file.to_str().unwrap()]);
+        let place = format!("{}:{line}: ", file.display());
+        assert!(
+            code == Some(2) && stderr.contains(&place) && stderr.contains(names),
+            "{tables}\n{stderr}"
+        );
+    }
+    for (wrong, names) in [
+        ("phases = 2", "give 1 or 3"),
+        ("max_utilization = 0.8", "as in 80"),
+        ("power_factor = 1.1", "a share above 0 to 1"),
+    ] {
+        let circuit =
+            "voltage = 400\namperage = 32\nphases = 3\npower_factor = 0.9\nmax_utilization = 80";
+        let key = wrong.split(' ').next().unwrap();
+        let circuit: Vec<&str> =
+            circuit.lines().map(|line| if line.starts_with(key) { wrong } else { line }).collect();
+        fs::write(
+            &file,
+            format!("{base}{}", of("").replace("limit_w = 1000", &circuit.join("\n"))),
+        )
+        .unwrap();
+        let (code, stderr) = placer(&["--config", file.to_str().unwrap()]);
+        assert!(code == Some(2) && stderr.contains(names), "{stderr}");
     }
 }
 
@@ -187,17 +275,29 @@ fn the_example_configuration_is_valid() {
     let config: wattle_placer::Config =
         wattle_runtime::config::parse(text, Path::new("placer.toml")).unwrap();
     config.check().unwrap();
-    assert!(config.power_groups.is_empty());
-    let mut text = text.to_owned();
-    for line in
-        ["[[power_groups]]", "name = \"rack-1\"", "nodes = [\"n0\", \"n1\"]", "limit_kw = 12.5"]
-    {
-        text = text.replacen(&format!("# {line}"), line, 1);
-    }
+    assert!(config.feeders().unwrap().is_empty());
+    // The commented example of feeders.
+    let from = text.find("# [[feeder]]").unwrap();
+    let len = text[from..].find("\n\n").unwrap();
+    let tables = text[from..from + len].lines().filter_map(|line| line.strip_prefix("# "));
+    let tables = tables.filter(|line| line.starts_with("[[") || line.contains(" = "));
+    let example = tables.collect::<Vec<_>>().join("\n");
+    let text = format!("{}{example}{}", &text[..from], &text[from + len..]);
     let config: wattle_placer::Config =
         wattle_runtime::config::parse(&text, Path::new("placer.toml")).unwrap();
     config.check().unwrap();
-    assert_eq!(config.power_groups[0].nodes.len(), 2);
+    let tree = config.feeders().unwrap();
+    let limits: Vec<(&str, u64)> = tree
+        .feeders()
+        .iter()
+        .map(|feeder| (feeder.name.as_str(), feeder.limit_mw.as_mw() / 1_000))
+        .collect();
+    // 400 V x 63 A x sqrt 3 x 0.95 x 80 %.
+    assert_eq!(
+        limits,
+        [("board-a", 33_172), ("board-b", 33_172), ("pdu-a1", 17_000), ("pdu-b1", 17_000)]
+    );
+    assert_eq!(tree.connections()[0].nodes.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,6 +18,8 @@ mod predictions;
 pub(crate) mod recording;
 mod reports;
 
+use std::sync::Arc;
+
 use wattle_common::{NodeId, Timestamp};
 use wattle_placer::controller::{Controller, ControllerConfig};
 use wattle_placer::{NodeFacts, Policy, Reads};
@@ -30,6 +32,7 @@ use crate::engine::job::{JobTable, SimulatedJob};
 use crate::engine::metering::{MeterReading, install_budget};
 use crate::engine::nodes::watts;
 use crate::engine::recording::{Recorder, Recording};
+use crate::feeders::FeederMeter;
 use crate::gpus::Gpus;
 use crate::meter::Meter;
 use crate::oracle::Oracle;
@@ -95,6 +98,8 @@ struct BudgetUse {
     /// The meter's last reading; `None` if nothing is controlled.
     reading: Option<MeterReading>,
     spending: SpendingMeter,
+    /// The power of the feeders, where there are any.
+    feeders: Option<FeederMeter>,
     /// Whether the budget or the power limit blocks the head of the queue.
     admission_closed: bool,
     /// Number of jobs deferred to a lower carbon intensity.
@@ -153,6 +158,7 @@ impl<'s> Engine<'s> {
             max_slowdown: options.max_slowdown,
             nodes_sleep: options.nodes_sleep,
             share: options.share,
+            feeders: Arc::new(scenario.feeders.clone()),
             ..ControllerConfig::default()
         };
         config.tenants_max = options.tenants_max.unwrap_or(config.tenants_max);
@@ -227,6 +233,7 @@ impl<'s> Engine<'s> {
             budget: BudgetUse {
                 reading,
                 spending: SpendingMeter::default(),
+                feeders: FeederMeter::new(scenario),
                 admission_closed: false,
                 deferred: 0,
                 deferred_us: 0,
@@ -358,6 +365,9 @@ impl<'s> Engine<'s> {
             let closed = self.budget.admission_closed;
             self.budget.spending.add(power_mw, span_us, limit, position, closed);
         }
+        if let Some(feeders) = &mut self.budget.feeders {
+            feeders.add(&self.hardware.gpus, span_us);
+        }
         self.budget.deferred_us += u64::from(self.budget.deferred) * span_us;
         self.hardware.meter.advance(now_us, &self.hardware.gpus);
         self.now_us = now_us;
@@ -408,6 +418,6 @@ impl<'s> Engine<'s> {
 }
 
 /// Name of a simulated node, as in `wattle up`.
-fn node_id(index: usize) -> NodeId {
+pub(crate) fn node_id(index: usize) -> NodeId {
     NodeId::new(&format!("n{index}")).expect("a letter and digits are an id")
 }

@@ -159,6 +159,17 @@ impl<'w> Gpus<'w> {
             self.nodes_awake + u64::from(before.is_some()) - u64::from(asleep_mw.is_some());
     }
 
+    /// Power of a node.
+    pub(crate) fn node_mw(&self, node: NodeKey) -> u64 {
+        let Node { model, gpus, asleep_mw, .. } = &self.nodes[node.index()];
+        if let Some(asleep_mw) = asleep_mw {
+            return *asleep_mw;
+        }
+        let host = self.world.host_power_of(self.models[*model as usize], gpus.len() as u32);
+        let state = |gpu: &Gpu| self.states[gpu.state as usize].power.as_mw();
+        host.as_mw() + gpus.iter().map(state).sum::<u64>()
+    }
+
     /// Power of an awake node without a job.
     fn idle_mw(&self, node: NodeKey) -> u64 {
         let (model, gpus) = (self.model(node), self.nodes[node.index()].gpus.len() as u32);

@@ -22,6 +22,7 @@
 pub mod carbon;
 mod detail;
 mod engine;
+mod feeders;
 pub mod gavel;
 pub mod generator;
 mod gpus;
@@ -50,6 +51,7 @@ pub use detail::{Detail, JobOutcome, NodeOutcome};
 pub use engine::recording::{
     Level, RecordedJob, RecordedNode, RecordedPlacement, Recording, SleepInterval,
 };
+pub use feeders::FeederUse;
 pub use load::LoadError;
 pub use oracle::{gpu_counts, selectable_clocks};
 pub use outcome::{Outcome, PolicyOutcome, PredictionRegret};

@@ -11,6 +11,7 @@ use serde::Serialize;
 use wattle_common::JobId;
 use wattle_common::duration::DurationUnit;
 
+use crate::feeders::FeederUse;
 use crate::prediction_error::Prediction;
 use crate::scenario::WorkloadShare;
 use crate::spending::Spending;
@@ -115,6 +116,9 @@ pub struct PolicyOutcome {
     /// Use of the budget; absent without a budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spending: Option<Spending>,
+    /// What each feeder carried; absent without feeders.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub feeders: Vec<FeederUse>,
     /// Mean carbon deferral over all jobs; absent where no job has slack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deferred_s_mean: Option<f64>,
@@ -265,6 +269,7 @@ impl PolicyOutcome {
             }
             lines.push(parts.join(", "));
         }
+        lines.extend(self.feeders.iter().map(FeederUse::words));
         if let Some(deferred) = self.deferred_s_mean {
             lines.push(format!("carbon deferral {} mean", unit.format(deferred)));
         }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Serialize;
+use wattle_common::feeders::FeederTree;
 use wattle_common::gpu_type::{gpu_type_of, variants_of};
 use wattle_common::job::GpuRequest;
 use wattle_common::rng::Stream;
@@ -87,6 +88,8 @@ pub struct Scenario {
     pub carbon: Option<CarbonSeries>,
     /// A day-ahead forecast of it, where budgets use one.
     pub day_ahead: Option<CarbonSeries>,
+    /// The feeders and the nodes on them; empty: the power of no feeder is limited.
+    pub feeders: FeederTree,
     /// Electricity prices, where they are given. They change no decision.
     pub prices: Option<PriceSeries>,
     /// The seed of all random draws.
@@ -198,6 +201,7 @@ impl Scenario {
             jobs,
             carbon: None,
             day_ahead: None,
+            feeders: FeederTree::default(),
             prices: None,
             seed,
             workloads: shares.into_iter().filter_map(share).collect(),

@@ -21,6 +21,7 @@
 mod budget;
 mod cases;
 pub mod documentation;
+mod feeders;
 mod id;
 mod job;
 mod node;
@@ -29,6 +30,7 @@ mod window;
 
 pub use budget::budget_status;
 pub use cases::{CASES_ENV, cases};
+pub use feeders::{feeders_status, node_summary};
 pub use id::{job, node, predictor, workload};
 pub use job::{job_record, job_spec, placement};
 pub use node::{

@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { curve, gauge, legend } from "../chart.js";
 import * as f from "../format.js";
-import { card, facts, figure, heading, state } from "../parts.js";
+import { card, facts, figure, heading, state, table } from "../parts.js";
 import { send } from "../session.js";
 
 let message = { text: "", kind: "" };
@@ -64,6 +64,23 @@ function fallback(signal, what) {
   return signal?.fallback ? h("p", null, state(`${what}: ${signal.source}`, "warning"), signal.error ? ` ${signal.error}` : "") : null;
 }
 
+/** The feeders as a tree, with power against their limits. */
+function feederCard(feeders) {
+  if (!feeders) return null;
+  const columns = [
+    { title: "Feeder", head: true, cell: (row) => `${"\u2003".repeat(row.depth)}${row.key}` },
+    { title: "Limit", class: "number", cell: (row) => f.power(row.limit_w) },
+    { title: "Measured", class: "number", cell: (row) => f.stated(f.power(row.measured_w), row.measured_w, row.is_partial) },
+    { title: "Expected", class: "number", cell: (row) => f.power(row.expected_w) },
+    { title: "Worst", class: "number", cell: (row) => f.power(row.worst_w) },
+    { title: "If lost", cell: (row) => row.lost ?? "" },
+    { title: "Nodes", class: "number", cell: (row) => row.nodes },
+  ];
+  return card("Feeders", table("Feeders", columns, feeders, "no feeder"),
+    feeders.filter((row) => row.fault).map((row) => h("p", null, state(row.fault, "fault"))),
+    h("p", { class: "muted" }, "Worst is the highest expected power if any single feeder is lost."));
+}
+
 function form(ctx) {
   if (!ctx.session.person?.operates) {
     return h("p", { class: "muted" }, "Signed-in operators can set the budget here.");
@@ -97,6 +114,7 @@ export function draw(page, ctx) {
     heading("Budget", h("p", { class: "verdict-line" }, course ? state(course.words, course.over ? "warning" : "ok") : words)),
     page.limits ? h("div", { class: "cards three" }, limitCards(page, ctx)) : null,
     burnDown(page, ctx),
+    feederCard(page.feeders),
     h("div", { class: "cards two" },
       card("Control", facts([
         ["Energy price", page.price === undefined ? null : `${f.number(page.price)} of 1`],

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 use wattle_common::messages::SignalStatus;
 use wattle_common::verdict::aim_exceeded;
-use wattle_common::{Energy, Power, Timestamp};
+use wattle_common::{Energy, FeederId, NodeId, Power, Timestamp};
+use wattle_view::feeders::{Row, drawn, rows};
 
 use super::{rounded, seconds, watt_hours, watts};
 use crate::model::tally::day_of;
@@ -125,6 +126,27 @@ pub(super) fn grid(model: &Model, now: Now) -> Option<Value> {
     }))
 }
 
+/// The feeders as a tree; absent: there are none, or their power is not known yet.
+fn feeders(model: &Model) -> Option<Vec<Value>> {
+    let reading = |id: &NodeId| drawn(model.nodes.get(id), model.summaries.get(id));
+    let row = |row: Row| {
+        json!({
+            "key": row.feeder.as_str(),
+            "depth": row.depth,
+            "limit_w": watts(row.limit_mw),
+            "measured_w": row.measured_mw.map(watts),
+            "is_partial": row.is_partial.then_some(true),
+            "expected_w": watts(row.expected_mw),
+            "worst_w": watts(row.worst_mw),
+            "lost": row.lost.as_ref().map(FeederId::as_str),
+            "nodes": row.nodes,
+            "fault": row.fault(),
+        })
+    };
+    let rows = rows(model.feeders.as_ref()?, reading);
+    Some(rows.into_iter().map(row).collect())
+}
+
 /// The content of the page.
 pub(super) fn content(model: &Model, now: Now) -> Value {
     let set = model.budget.as_ref().filter(|set| !set.budget.is_none());
@@ -168,6 +190,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "baseline_w": status.and_then(|status| status.power_mw_baseline).map(watts),
             "budget_mean_w": status.and_then(|status| status.power_mw_budget_mean).map(watts),
         },
+        "feeders": feeders(model),
         "aim": aim,
         "intensity_g_per_kwh": intensity(model, now.at),
         "grid": grid(model, now),
@@ -225,6 +248,32 @@ mod tests {
         model.status.as_mut().unwrap().power_mw_expected = Power::from_w(8);
         let unknown = super::course(&model, now(100)).unwrap();
         assert_eq!(unknown.words(), "50 % of the carbon budget spent, no forecast");
+    }
+
+    #[test]
+    fn feeders_are_shown_with_their_power() {
+        let mut model = example();
+        assert_eq!(super::content(&model, now(100))["feeders"], Value::Null);
+        model.feeders = Some(wattle_testkit::feeders_status());
+        let shown = super::content(&model, now(100))["feeders"].clone();
+        let keys: Vec<&str> =
+            shown.as_array().unwrap().iter().filter_map(|row| row["key"].as_str()).collect();
+        assert_eq!(keys, ["board-a", "pdu-a", "board-b", "pdu-b"]);
+        let row = &shown[3];
+        assert_eq!(
+            (&row["depth"], &row["limit_w"], &row["worst_w"]),
+            (&json!(1), &json!(900), &json!(950))
+        );
+        assert_eq!(row["lost"], "board-a");
+        assert!(row["fault"].as_str().unwrap().contains("above its limit of 900 W"), "{row}");
+        // A node without any reading adds nothing, and the sum is a lower bound.
+        model.summaries.clear();
+        let silent = super::content(&model, now(100))["feeders"].clone();
+        assert_eq!(
+            (&silent[3]["measured_w"], &silent[3]["is_partial"]),
+            (&Value::Null, &json!(true))
+        );
+        assert_eq!(silent[0]["measured_w"], 50);
     }
 
     #[test]

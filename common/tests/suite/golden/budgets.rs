@@ -102,3 +102,35 @@ fn budgets() {
     check("budget-status-held", &held);
     check("budget-status-fed", &BudgetStatus { power_mw_baseline, power_mw_budget_mean, ..status });
 }
+
+#[test]
+fn feeders() {
+    let named = |name: &str| FeederId::new(name).unwrap();
+    let of = |name: &str, parent: Option<&str>, watts: u64| FeederStatus {
+        feeder: Feeder {
+            name: named(name),
+            parent: parent.map(named),
+            limit_mw: Power::from_w(watts),
+            static_load_mw: Power::from_w(500),
+        },
+        power_mw_expected: Power::from_w(12_300),
+        power_mw_worst: Power::from_w(12_300),
+        lost: None,
+    };
+    let raised = FeederStatus {
+        power_mw_worst: Power::from_w(23_600),
+        lost: Some(named("board-b")),
+        ..of("pdu-a1", Some("board-a"), 45_000)
+    };
+    let feeds = Connection {
+        nodes: [node()].into(),
+        feeds: vec![named("pdu-a1"), named("pdu-b1")],
+        min_feeds: 1,
+    };
+    let status = FeedersStatus {
+        at_us: at(3),
+        feeders: vec![of("board-a", None, 90_000), raised],
+        connections: vec![feeds],
+    };
+    check("feeders-status", &status);
+}

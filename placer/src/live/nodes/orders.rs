@@ -130,7 +130,7 @@ impl Nodes {
             let gpu = reported.gpu;
             let setting = match key {
                 Some(key) => controller.gpu_setting(key, gpu),
-                None => self.config.controller().site_setting,
+                None => self.config.site_setting(),
             };
             DesiredGpu { gpu, cap_mw: setting.cap_mw, clock_mhz_max: setting.clock_mhz_max }
         });

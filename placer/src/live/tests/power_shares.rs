@@ -1,18 +1,19 @@
-//! Power limits of the site, of groups and of nodes while caps change, nodes are silent or refuse caps.
+//! Power limits of the site, of feeders and of nodes while caps change, nodes are silent or refuse caps.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
+use serde_spanned::Spanned;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{LaunchState, LedgerEntry, SetBudget};
-use wattle_common::{Budget, Power};
+use wattle_common::{Budget, FeederId, Power};
 use wattle_testkit::cases;
 
+use crate::config::feeders::{FeederConfig, Names, NodeConfig};
 use crate::live::Event;
 use crate::live::tests::kinds::surface;
 use crate::live::tests::spec;
 use crate::live::tests::world::World;
-use crate::power::groups::PowerGroup;
 
 const GPUS: u32 = 2;
 pub(super) const IDLE: Power = Power::from_w(50);
@@ -248,14 +249,92 @@ fn a_node_that_refuses_its_caps_counts_with_them() {
     assert_eq!(world.desired("n1").jobs.len(), 1);
 }
 
+/// Configures feeders without parents, and nodes with their feeds, of which one suffices.
+fn put_on_feeders(world: &mut World, feeders: &[(&str, f64)], nodes: &[(&str, &[&str])]) {
+    let id = |name: &str| FeederId::new(name).unwrap();
+    let feeder = |(name, limit_w): &(&str, f64)| FeederConfig {
+        name: id(name),
+        parent: None,
+        limit_w: Some(*limit_w),
+        voltage: None,
+        amperage: None,
+        phases: None,
+        power_factor: None,
+        max_utilization: None,
+        static_load_w: 0.0,
+    };
+    let node = |(name, feeds): &(&str, &[&str])| NodeConfig {
+        name: Names::One(wattle_testkit::node(name)),
+        feeds: feeds.iter().map(|feed| id(feed)).collect(),
+        min_feeds: 1,
+        idle_w: None,
+    };
+    world.config.feeder = feeders.iter().map(|config| Spanned::new(0..0, feeder(config))).collect();
+    world.config.node = nodes.iter().map(|config| Spanned::new(0..0, node(config))).collect();
+}
+
+/// n0 is on both feeders, n1 on the first, n2 on the second: what each carries, whole and with the other lost.
+fn carried(world: &World) -> [[Power; 2]; 2] {
+    let drawn = [0, 1, 2].map(|node| draw(world, node));
+    let half = drawn[0].scale(0.5);
+    [[half + drawn[1], drawn[0] + drawn[1]], [half + drawn[2], drawn[0] + drawn[2]]]
+}
+
+/// The caps of the agents keep each feeder within its limit with the other one lost, in every second: while jobs
+/// start, while a node that carries the load of both is silent, and when it returns.
 #[test]
-fn groups_and_nodes_have_limits_of_their_own() {
+fn caps_hold_each_limit_with_the_other_feeder_lost() {
     let mut world = metered(3);
-    world.config.power_groups = vec![PowerGroup {
-        name: "rack-1".to_owned(),
-        nodes: ["n0", "n1"].map(wattle_testkit::node).into(),
-        limit_kw: 0.95,
-    }];
+    // Two hosts and four idle GPUs draw 800 W; 1,150 W are left for 350 W of jobs on n0 and one of the others.
+    let feeds: [(&str, &[&str]); 3] = [("n0", &["a", "b"]), ("n1", &["a"]), ("n2", &["b"])];
+    put_on_feeders(&mut world, &[("a", 1_150.0), ("b", 1_150.0)], &feeds);
+    world.restart();
+    meter(&mut world, 3, IDLE);
+    let most = Power::from_w(1_150);
+    let watch = |world: &mut World, seconds: u64| {
+        for _ in 0..seconds {
+            world.pass(1);
+            let carried = carried(world);
+            assert!(carried.iter().flatten().all(|power| *power <= most), "{carried:?}");
+        }
+    };
+    for job in ["a", "b", "c", "d", "e", "f"] {
+        world.submit(spec(job, 1));
+        watch(&mut world, 10);
+    }
+    let busy = |world: &World| ["n0", "n1", "n2"].map(|node| world.desired(node).jobs.len());
+    assert!(busy(&world).iter().sum::<usize>() >= 4, "{:?}", busy(&world));
+    assert!(["n0", "n1", "n2"].iter().all(|node| world.desired(node).power_limited));
+    let status = world.feeders.clone().unwrap();
+    let worst = status.feeders.iter().map(|feeder| feeder.lost.as_ref().map(ToString::to_string));
+    assert_eq!(worst.collect::<Vec<_>>(), [Some("b".to_owned()), Some("a".to_owned())]);
+    assert!(status.feeders.iter().all(|feeder| feeder.power_mw_worst <= most), "{status:?}");
+    // Silent, n0 keeps its jobs at the caps that it has, and counts with them.
+    world.cut_off("n0", true);
+    watch(&mut world, 200);
+    world.cut_off("n0", false);
+    watch(&mut world, 120);
+    assert!(world.log.iter().all(|line| !line.contains("is on no feeder")), "{:?}", world.log);
+}
+
+/// What the configuration of feeders lacks is an alarm.
+#[test]
+fn a_node_on_no_feeder_and_a_limit_below_the_idle_draw_are_alarmed() {
+    let mut world = metered(2);
+    put_on_feeders(&mut world, &[("a", 390.0)], &[("n0", &["a"])]);
+    world.restart();
+    meter(&mut world, 2, IDLE);
+    world.pass(10);
+    let has = |words: &str| world.log.iter().any(|line| line.contains(words));
+    assert!(has("n1 is on no feeder"), "{:?}", world.log);
+    let low = "the limit of feeder a, 390 W, is below what its nodes draw without jobs: give at least 400 W";
+    assert!(has(low), "{:?}", world.log);
+}
+
+#[test]
+fn feeders_and_nodes_have_limits_of_their_own() {
+    let mut world = metered(3);
+    put_on_feeders(&mut world, &[("rack-1", 950.0)], &[("n0", &["rack-1"]), ("n1", &["rack-1"])]);
     world.set_node_limit("n2", Power::from_w(320));
     world.restart();
     // The power of hosts and idle GPUs is metered again.

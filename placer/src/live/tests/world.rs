@@ -75,6 +75,7 @@ pub(super) struct World {
     pub(super) budget_status: Option<BudgetStatus>,
     pub(super) aim_status: Option<AimStatus>,
     pub(super) grid: Option<wattle_common::messages::GridStatus>,
+    pub(super) feeders: Option<wattle_common::messages::FeedersStatus>,
     pub(super) budget_reply: Option<BudgetReply>,
     /// The mark of a restored store.
     pub(super) restored: Option<StoreRestored>,
@@ -113,7 +114,9 @@ fn config() -> Config {
         gpu_cap_w: None,
         gpu_clock_mhz_max: None,
         accounts: AccountRules::default(),
-        power_groups: Vec::new(),
+        feeder: Vec::new(),
+        node: Vec::new(),
+        power_groups: None,
         sleep: crate::config::node_sleep::SleepConfig::default(),
         grid: wattle_grid::GridConfig::default(),
     }
@@ -174,6 +177,7 @@ impl World {
             budget_status: None,
             aim_status: None,
             grid: None,
+            feeders: None,
             budget_reply: None,
             restored: None,
             orders_may_be_forged: false,
@@ -382,6 +386,7 @@ impl World {
                 Action::ForgetRestoration => self.restored = None,
                 Action::StoreAimStatus(status) => self.aim_status = Some(status),
                 Action::StoreGridStatus(status) => self.grid = Some(*status),
+                Action::StoreFeedersStatus(status) => self.feeders = Some(*status),
                 Action::StoreBudgetStatus(status) => {
                     let before = self.budget_status.as_ref().map(|last| last.observed_generation);
                     if before != Some(status.observed_generation) {

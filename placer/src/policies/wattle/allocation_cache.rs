@@ -13,7 +13,7 @@ use wattle_common::{Power, Timestamp};
 use crate::allocation::transition::Target;
 use crate::plan::input::PlanningInput;
 use crate::policies::wattle::market::ClearedMarket;
-use crate::power::groups::PowerBound;
+use crate::power::bounds::PowerBounds;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::Job;
@@ -91,7 +91,7 @@ pub(super) struct Conditions {
     price: f64,
     price_now: f64,
     power_max: Option<Power>,
-    power_bounds: Arc<Vec<PowerBound>>,
+    power_bounds: Arc<PowerBounds>,
     tenants_max: u32,
     nodes_sleep: bool,
     allocation_revision: u64,

@@ -1,6 +1,5 @@
 //! The plan as the limits leave it, and what they changed.
 
-use wattle_common::Power;
 use wattle_common::job::GpuSetting;
 
 use crate::plan::reason::Reason;
@@ -165,7 +164,7 @@ impl LimitedPlan<'_> {
                 let below_floor = item.chosen > item.floor;
                 match item.job.facts.max_slowdown_permille.filter(|_| below_floor) {
                     Some(permille) => {
-                        let most = Power::from_w_f64(bounds[index].limit_w);
+                        let most = bounds[index].most();
                         Reason::SlowdownBoundExceeded { permille, most }
                     }
                     None => bounds[index].stop_reason(),

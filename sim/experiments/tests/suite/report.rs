@@ -35,6 +35,7 @@ fn elastic_jobs() -> Scenario {
         jobs: (0..14).map(job).collect(),
         carbon: Some(CarbonSeries::parse("c", "at_s,g_per_kwh\n0,400\n3600,100\n").unwrap()),
         day_ahead: None,
+        feeders: wattle_common::feeders::FeederTree::default(),
         prices: None,
         seed: 7,
         workloads: Vec::new(),

@@ -28,6 +28,9 @@ pub(super) fn install_budget(
     options: &RunOptions,
     start_us: u64,
 ) -> Option<MeterReading> {
+    if options.budget.is_some() || controller.limits().is_power_limited() {
+        controller.events().gpu_power_known(gpu_power(world, scenario));
+    }
     let has_grid = scenario.carbon.is_some();
     let may_defer =
         has_grid && !options.no_deferral && scenario.jobs.iter().any(|job| job.slack.is_some());

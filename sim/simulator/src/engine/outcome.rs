@@ -95,6 +95,7 @@ impl Engine<'_> {
             deadlines_missed: totals.deadlines_missed,
             budget_overrun,
             spending,
+            feeders: self.budget.feeders.map(|feeders| feeders.outcome()).unwrap_or_default(),
             deferred_s_mean: may_wait.then_some(deferred_s),
             prediction: self
                 .prediction

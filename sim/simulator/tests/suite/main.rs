@@ -3,6 +3,7 @@
 
 mod aim;
 mod budgets;
+mod feeders;
 mod files;
 mod generator;
 mod inferred;

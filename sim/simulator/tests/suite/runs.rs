@@ -48,6 +48,7 @@ fn scenario(cluster: &str, jobs: Vec<SimJob>) -> Scenario {
         jobs,
         carbon: None,
         day_ahead: None,
+        feeders: wattle_common::feeders::FeederTree::default(),
         prices: None,
         seed: 7,
         workloads: Vec::new(),

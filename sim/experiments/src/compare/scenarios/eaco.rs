@@ -125,6 +125,7 @@ fn drawn(
         jobs,
         carbon: None,
         day_ahead: None,
+        feeders: wattle_common::feeders::FeederTree::default(),
         prices: None,
         seed,
         workloads: Vec::new(),
