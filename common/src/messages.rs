@@ -33,7 +33,9 @@ pub use actual::{
     AppliedGpu, JobProcesses, LaunchReport, LaunchState, LaunchedJob, PowerReport, ReachedLimit,
     SiteNode, SleepResult,
 };
-pub use budget::{AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget};
+pub use budget::{
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, LimitCost, SetBudget,
+};
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use feeders::{FeederStatus, FeedersStatus};
 pub use gpu_health::{GpuCondition, GpuConditionKind, GpuHealth, MemoryRepair};

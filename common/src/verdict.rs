@@ -265,6 +265,7 @@ mod tests {
             power_mw_baseline: idle.map(Power::from_w),
             power_mw_budget_mean: mean.map(Power::from_w),
             intensity_mg_per_kwh: None,
+            limit_cost: None,
             counted_until_us: BTreeMap::new(),
         }
     }

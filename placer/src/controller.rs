@@ -35,6 +35,7 @@ use crate::plan::input::{
 };
 use crate::policies::{Capabilities, Policy, Reads};
 use crate::power::bounds::PowerBounds;
+use crate::power::limit_cost::LimitCost;
 use crate::power::slowdown::SlowdownController;
 use crate::state::cluster::ClusterState;
 
@@ -114,6 +115,7 @@ pub struct Controller<P> {
     cache: Option<PolicyCache>,
     budget: Option<ActiveBudget>,
     aim: Option<SlowdownController>,
+    limit_cost: LimitCost,
 }
 
 impl<P: PolicyHandle> Controller<P> {
@@ -143,6 +145,7 @@ impl<P: PolicyHandle> Controller<P> {
             cache: None,
             budget: None,
             aim: None,
+            limit_cost: LimitCost::default(),
         }
     }
 
@@ -189,6 +192,12 @@ impl<P: PolicyHandle> Controller<P> {
     #[must_use]
     pub const fn limits(&self) -> &PlanningLimits {
         &self.limits
+    }
+
+    /// What the power limit costs.
+    #[must_use]
+    pub const fn limit_cost(&self) -> &LimitCost {
+        &self.limit_cost
     }
 
     /// The input of a plan made now.

@@ -33,6 +33,9 @@ pub struct Plan {
     pub blocked: Option<Blocked>,
     /// The energy price at which it was made.
     pub price: f64,
+    /// The price of power at which it fills the power limit, seconds of completion time per joule; 0: the limit does
+    /// not bind, or the policy has no price of power.
+    pub power_price: f64,
     /// The policy's cache for its next round, valid once this plan is applied.
     pub cache: Option<PolicyCache>,
 }

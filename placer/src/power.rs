@@ -4,6 +4,7 @@ pub mod bounds;
 pub mod budget;
 pub mod carbon_deferral;
 pub mod energy_cost;
+pub mod limit_cost;
 pub(crate) mod limits;
 pub mod model;
 pub(crate) mod node_sleep;

@@ -231,6 +231,9 @@ async fn show(command: Show) -> anyhow::Result<()> {
             print(&format!("overrun  {:.2} % in the previous window", 100.0 * overrun))?;
         }
     }
+    if let Some((cost, limit)) = status.limit_cost.zip(set.budget.power_mw) {
+        print(&format!("limit    {}", cost.sentence(limit)))?;
+    }
     print(&format!("draw     {} kW expected", kw(status.power_mw_expected)))?;
     if let Some(empty) = status.power_mw_baseline {
         print(&format!("idle     {} kW without jobs", kw(empty)))?;

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
+use crate::duration::span;
 use crate::generation::is_unknown;
 use crate::id::NodeId;
 use crate::messages::grid::Origin;
@@ -155,6 +156,70 @@ pub struct BudgetStatus {
     /// Carbon intensity now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intensity_mg_per_kwh: Option<CarbonIntensity>,
+    /// What the power limit costs; absent: there is none, or the policy has no price of power.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_cost: Option<LimitCost>,
     /// End of the last counted ledger entry of each node.
     pub counted_until_us: BTreeMap<NodeId, Timestamp>,
+}
+
+/// What a power limit costs, by the policy's price of power.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LimitCost {
+    /// The price of power now, seconds of completion time per kilowatt-hour; 0: the limit does not bind now.
+    pub price_s_per_kwh: f64,
+    /// By how much one more kilowatt would have shortened the mean completion time of the jobs of about the last
+    /// day, s; absent: fewer than ten jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_s_per_kw: Option<f64>,
+}
+
+/// The largest share of a limit for which its cost is stated: the figure holds for small changes.
+const SMALL_CHANGE: f64 = 0.05;
+
+impl LimitCost {
+    /// What a little more power than `limit` would change, as a sentence.
+    #[must_use]
+    pub fn sentence(&self, limit: Power) -> String {
+        let Some(saved_s_per_kw) = self.saved_s_per_kw else {
+            return if self.price_s_per_kwh > 0.0 {
+                "it decides now; what more power would save is known after ten completed jobs"
+                    .into()
+            } else {
+                "it does not bind".into()
+            };
+        };
+        // 1, 10, 100 W and so on.
+        let more_w = 10f64.powf((limit.as_w() * SMALL_CHANGE).max(1.0).log10().floor());
+        let saved_s = saved_s_per_kw * more_w / 1e3;
+        if saved_s < 1.0 {
+            return "it has hardly delayed the jobs of the last day".to_owned();
+        }
+        let more =
+            if more_w < 1e3 { format!("{more_w} W") } else { format!("{} kW", more_w / 1e3) };
+        let saved = span(saved_s);
+        format!("it decides: {more} more would complete jobs about {saved} sooner on average")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cost_of_a_limit_is_stated_for_a_small_change() {
+        let stated = |price_s_per_kwh: f64, saved_s_per_kw: Option<f64>, limit_w: u64| {
+            LimitCost { price_s_per_kwh, saved_s_per_kw }.sentence(Power::from_w(limit_w))
+        };
+        let decides = "it decides: 1 kW more would complete jobs about 4 min sooner on average";
+        assert_eq!(stated(9.0, Some(240.0), 28_000), decides);
+        assert!(stated(9.0, Some(9_000.0), 1_000).starts_with("it decides: 10 W more"));
+        assert!(stated(9.0, Some(2.0), 2_000_000).contains("100 kW more"));
+        assert_eq!(
+            stated(9.0, Some(0.5), 28_000),
+            "it has hardly delayed the jobs of the last day"
+        );
+        assert!(stated(9.0, None, 28_000).contains("after ten completed jobs"));
+        assert_eq!(stated(0.0, None, 28_000), "it does not bind");
+    }
 }

@@ -24,6 +24,7 @@ impl<P: PolicyHandle> Controller<P> {
 
     /// A job completed its work. Returns the work in seconds on one GPU, where that is known.
     pub fn job_completed(&mut self, key: JobKey) -> Option<f64> {
+        self.limit_cost.job_completed(self.state.now());
         self.state.job_finished(key)
     }
 

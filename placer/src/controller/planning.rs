@@ -34,6 +34,7 @@ impl<P: PolicyHandle> Controller<P> {
     pub fn apply(&mut self, plan: &Plan) {
         plan.apply_to(&mut self.state);
         self.cache.clone_from(&plan.cache);
+        self.limit_cost.price_changed(self.state.now(), plan.power_price);
     }
 
     /// Whether GPUs may have other settings than the site's.

@@ -13,7 +13,7 @@ use wattle_common::bounds::check_budget;
 use wattle_common::budget::{Budget, WINDOW_MIN};
 use wattle_common::messages::budget::STEPS_MAX;
 use wattle_common::messages::{
-    BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, LedgerEntry, SetBudget,
+    BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, LedgerEntry, LimitCost, SetBudget,
 };
 use wattle_common::{Carbon, CarbonIntensity, Energy, NodeId, Power, Timestamp, generation};
 
@@ -457,7 +457,18 @@ impl Spending {
             power_mw_baseline: least_baseline(input).filter(|_| self.is_idle_power_known(nodes)),
             power_mw_budget_mean: has_window.then(|| Power::from_w_f64(budget.mean_w(now))),
             intensity_mg_per_kwh: intensity.map(CarbonIntensity::from_g_per_kwh),
+            limit_cost: limit_cost(now, controller),
             counted_until_us: in_force.counted.clone(),
         })
     }
+}
+
+/// What the power limit costs; `None` without a limit, or where no price of power is known.
+pub(super) fn limit_cost(now: Timestamp, controller: &LiveController) -> Option<LimitCost> {
+    controller.limits().power_max?;
+    let cost = controller.limit_cost();
+    let price_s_per_kwh = cost.price_s_per_kwh();
+    let saved_s_per_kw = cost.saved_s(now, Power::from_w(1_000));
+    let is_priced = price_s_per_kwh > 0.0 || saved_s_per_kw.is_some_and(|saved_s| saved_s > 0.0);
+    is_priced.then_some(LimitCost { price_s_per_kwh, saved_s_per_kw })
 }

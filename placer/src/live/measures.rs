@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::job::JobPhase;
-use wattle_common::messages::FeederStatus;
+use wattle_common::messages::{FeederStatus, LimitCost};
 use wattle_common::{Energy, Power, Timestamp};
 
 pub use crate::live::grid::GridMeasures;
 pub use crate::live::verdict::Findings;
 
+use crate::live::budget::limit_cost;
 use crate::live::{Placer, verdict};
 use crate::power::model::{expected_power, least_baseline, reserved_power_sum};
 
@@ -34,6 +35,8 @@ pub struct Measures {
     pub power_reserved: Option<Power>,
     /// The power limit of the budget.
     pub power_limit: Option<Power>,
+    /// What the power limit costs; absent: no limit, or no price of power.
+    pub limit_cost: Option<LimitCost>,
     /// The power of each feeder; empty: not known yet, or no feeder.
     pub feeders: Vec<FeederStatus>,
     /// The energy price, from 0 (free) to 1 (the highest of the policy).
@@ -124,6 +127,7 @@ impl Placer {
             power_baseline: least_baseline(input),
             power_reserved: reserved_power_sum(input).filter(|_| limits.is_power_limited()),
             power_limit: limits.power_max,
+            limit_cost: limit_cost(now, &self.controller),
             feeders: self.feeders.statuses(&self.controller).unwrap_or_default(),
             price: match (budget, aim) {
                 (_, Some(aim)) => Some(aim.price),

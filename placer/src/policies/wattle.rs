@@ -145,6 +145,9 @@ fn solve_full(input: PlanningInput<'_>) -> Plan {
         plan.again_at = Some(input.now() + REVIEW_INTERVAL);
     }
     let jobs = input.state.job_count() - rejected;
+    let cleared = markets.values().map(|market| market.prices.power).fold(0.0, f64::max);
+    let shared_w = power.values().map(PowerSupply::charged_w).sum();
+    plan.power_price = stated_power_price(cleared, jobs, shared_w);
     plan.cache = Some(PolicyCache::new(AllocationCache {
         at: input.now(),
         until: next_full_round(input.now(), jobs),
@@ -154,6 +157,7 @@ fn solve_full(input: PlanningInput<'_>) -> Plan {
         conditions: Conditions::of(input),
         surface_revision: input.state.surface_revision(),
         grants: vec![Grants::new(input.state, targets)],
+        power_price: plan.power_price,
         markets,
     }));
     plan
@@ -247,6 +251,16 @@ fn last_power_price(input: PlanningInput<'_>, gpu_type: &str) -> f64 {
     let cache = input.cache.and_then(|cache| cache.get::<AllocationCache>());
     let cleared = cache.and_then(|cache| cache.markets.get(gpu_type));
     cleared.map_or(0.0, |cleared| cleared.prices.power)
+}
+
+/// The price of power that is stated outside the policy, s/J, of a market that cleared at `price` among this many jobs
+/// that share this much power, watts.
+///
+/// Among a few short jobs the market clears at any price above some value: the value of their work rises with the
+/// price. There the price is at most the number of jobs over the power that they share: if speeds grow in proportion
+/// to power, a watt more shortens the sum of completion times by no more than that, per second.
+fn stated_power_price(price: f64, jobs: usize, shared_w: f64) -> f64 {
+    if shared_w > 0.0 { price.min(jobs as f64 / shared_w) } else { 0.0 }
 }
 
 /// The allocation of the GPUs of one type.

@@ -50,6 +50,8 @@ pub struct PlacerMetrics {
     rounds: Histogram,
     alarms: Counter,
     power: Gauges<1>,
+    power_price: Gauge,
+    kw_saves: Gauge,
     feeder_power: Gauges<2>,
     price: Gauge,
     slowdown: Gauges<1>,
@@ -193,6 +195,15 @@ impl PlacerMetrics {
                 "wattle_placer_power_watts",
                 "Power of the cluster with its hosts: expected, baseline, reserved or limit, watts",
                 ["quantity"],
+            ),
+            power_price: metrics.gauge(
+                "wattle_placer_power_price_seconds_per_kwh",
+                "Price of power below the power limit now, seconds of completion time per kWh; 0: it does not bind",
+            ),
+            kw_saves: metrics.gauge(
+                "wattle_placer_power_limit_seconds_per_kw",
+                "By how much one more kW would have shortened the mean completion time of about the last day's \
+                 jobs, seconds",
             ),
             feeder_power: metrics.gauges(
                 "wattle_placer_feeder_power_watts",
@@ -353,6 +364,9 @@ impl PlacerMetrics {
         ] {
             self.power.set([quantity], power.map(Power::as_w));
         }
+        let cost = measures.limit_cost;
+        self.power_price.set([], cost.map(|cost| cost.price_s_per_kwh));
+        self.kw_saves.set([], cost.and_then(|cost| cost.saved_s_per_kw));
         for status in &measures.feeders {
             for (quantity, power) in [
                 ("expected", status.power_mw_expected),

@@ -97,6 +97,10 @@ pub struct PolicyOutcome {
     /// Stops of completed jobs by a plan before they had run for ten times their restart cost, or within three
     /// times that cost before their end, for whatever reason; preemption counts.
     pub early_stops: u32,
+    /// By how much one more kilowatt below the power limit would have shortened the mean completion time, s, by the
+    /// policy's price of power; absent: the policy has none, or there is no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kw_saves_s: Option<f64>,
     /// GPU hours of restarts, without progress.
     pub restart_gpu_h: f64,
     /// Duration of the simulation; measured by the caller.

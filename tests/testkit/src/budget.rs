@@ -23,6 +23,7 @@ pub fn budget_status(at: Timestamp) -> BudgetStatus {
         power_mw_baseline: None,
         power_mw_budget_mean: None,
         intensity_mg_per_kwh: None,
+        limit_cost: None,
         counted_until_us: BTreeMap::new(),
     }
 }

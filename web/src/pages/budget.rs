@@ -188,6 +188,10 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "is_partial": !model.drawn().is_complete,
             "expected_w": status.map(|status| watts(status.power_mw_expected)),
             "baseline_w": status.and_then(|status| status.power_mw_baseline).map(watts),
+            "limit_cost": status
+                .and_then(|status| status.limit_cost)
+                .zip(budget.and_then(|budget| budget.power_mw))
+                .map(|(cost, limit)| cost.sentence(limit)),
             "budget_mean_w": status.and_then(|status| status.power_mw_budget_mean).map(watts),
         },
         "feeders": feeders(model),

@@ -1,5 +1,7 @@
 //! Budgets, the aim, carbon intensities and prices.
 
+use wattle_common::messages::LimitCost;
+
 use super::*;
 
 #[test]
@@ -39,6 +41,7 @@ fn budgets() {
         power_mw_baseline: None,
         power_mw_budget_mean: None,
         intensity_mg_per_kwh: Some(CarbonIntensity::from_g_per_kwh(250.0)),
+        limit_cost: None,
         counted_until_us: [(node(), at(3))].into(),
     };
     check("budget-status", &status);
@@ -100,6 +103,8 @@ fn budgets() {
         (Some(Power::from_w(450)), Some(Power::from_w(4_975)));
     let held = BudgetStatus { price: 1.0, price_integral: Some(0.44), ..status.clone() };
     check("budget-status-held", &held);
+    let cost = LimitCost { price_s_per_kwh: 360.0, saved_s_per_kw: Some(240.0) };
+    check("budget-status-limit", &BudgetStatus { limit_cost: Some(cost), ..status.clone() });
     check("budget-status-fed", &BudgetStatus { power_mw_baseline, power_mw_budget_mean, ..status });
 }
 

@@ -36,6 +36,8 @@ pub(super) struct AllocationCache {
     pub(super) surface_revision: u64,
     /// The targets of the full round, then those of later rounds.
     pub(super) grants: Vec<Arc<Grants>>,
+    /// The price of power that its plan states, s/J.
+    pub(super) power_price: f64,
     /// By GPU type.
     pub(super) markets: BTreeMap<String, ClearedMarket>,
 }

@@ -117,6 +117,7 @@ pub(super) fn solve_incremental(input: PlanningInput<'_>) -> Option<Plan> {
         plan_partial_transition(input, &open, &[], &Reason::Outranked { before })
     };
     plan.cache = next_cache;
+    plan.power_price = cache.power_price;
     let outranked = |job| Blocked { job, reason: Reason::Outranked { before } };
     plan.blocked = plan.blocked.or_else(|| first_waiting.map(outranked));
     plan.again_at = if changed {
@@ -312,7 +313,7 @@ fn bid_for_free(
             gpus: bid.gpus,
             value,
             gpu_price: cleared.prices.gpu,
-            power_price: cleared.prices.power,
+            power_price: cache.power_price,
         },
     };
     let drawn_w = chosen.watts - f64::from(bid.gpus) * charge.share_w();

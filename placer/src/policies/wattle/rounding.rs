@@ -4,7 +4,6 @@ use wattle_common::job::GpuSetting;
 
 use crate::allocation::transition::Target;
 use crate::plan::reason::Reason;
-use crate::policies::wattle::Supply;
 use crate::policies::wattle::bidders::{Bidder, knapsack_item, power_item};
 use crate::policies::wattle::knapsack::{UnusedGpuCost, solve};
 use crate::policies::wattle::market::{Bid, Market};
@@ -13,6 +12,7 @@ use crate::policies::wattle::power_knapsack;
 use crate::policies::wattle::power_supply::PowerSupply;
 use crate::policies::wattle::prices::Prices;
 use crate::policies::wattle::upper_envelope::{CurvePoint, SizeCurve};
+use crate::policies::wattle::{Supply, stated_power_price};
 use crate::state::job::State;
 
 /// A job's setting is kept if the best one is worth no more than this share more.
@@ -197,7 +197,9 @@ impl Rounding<'_, '_> {
     pub(super) fn emit_targets(&self, allotment: &Allotment) -> Vec<Target> {
         let target = |jobs, each: &Allotted| {
             let Allotted { gpus, setting, value, .. } = *each;
-            let Prices { gpu: gpu_price, power: power_price } = self.prices;
+            let gpu_price = self.prices.gpu;
+            let shared_w = self.supply.power.map_or(0.0, |power| power.charged_w());
+            let power_price = stated_power_price(self.prices.power, self.bidders.len(), shared_w);
             let reason = Reason::Market { gpus, value, gpu_price, power_price };
             Target { jobs, gpus, gpu_type: self.supply.gpu_type.to_owned(), setting, reason }
         };

@@ -22,6 +22,7 @@ impl LimitedPlan<'_> {
             again_at: self.plan.again_at,
             blocked: self.plan.blocked.clone(),
             price: self.plan.price,
+            power_price: self.plan.power_price,
             cache: self.plan.cache.clone(),
         };
         for decision in &self.plan.decisions {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use wattle_common::Power;
 use wattle_common::duration::span;
 use wattle_placer::controller::budget::ActiveBudget;
 
@@ -24,6 +25,10 @@ impl Engine<'_> {
                 let windows = spending.iter().flat_map(|spending| &spending.windows);
                 windows.map(|window| window.overrun).reduce(f64::max)
             });
+        let kw_saves_s = self.controller.limits().power_max.and_then(|_| {
+            let saved_s = self.controller.limit_cost().saved_s_in_all(Power::from_w(1_000));
+            saved_s.filter(|saved_s| *saved_s > 0.0)
+        });
         let may_wait = self.scenario.jobs.iter().any(|job| job.slack.is_some());
         let deferred_s = seconds(self.budget.deferred_us as f64 / self.jobs.len().max(1) as f64);
         let times = times(&self.totals.finished);
@@ -87,6 +92,7 @@ impl Engine<'_> {
             migrations: totals.migrations,
             restarts_max: totals.restarts_max,
             early_stops: totals.early_stops,
+            kw_saves_s,
             restart_gpu_h: (totals.restart_gpu_us as f64 / 3.6e3).round() / 1e6,
             wall_s: 0.0,
             rejected: totals.rejected.len(),
