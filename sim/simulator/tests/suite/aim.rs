@@ -13,8 +13,8 @@ fn run(world: &World, scenario: &Scenario, name: &str, bound: Option<f64>) -> Po
 #[test]
 fn the_controller_of_the_energy_aim_holds_its_bound() {
     let world = World::builtin();
-    let cluster = "8x8:v100".parse().unwrap();
-    let trace = generator::generate(300, 7);
+    let cluster = "4x8:v100".parse().unwrap();
+    let trace = generator::generate(150, 7);
     let mut scenario = Scenario::from_trace(&world, &trace, &cluster, 7).unwrap();
     scenario.set_load(&world, 0.8).unwrap();
     let time = run(&world, &scenario, "wattle", None);
