@@ -9,9 +9,14 @@
 //! With energy weighted by the grid's carbon intensity, [`priced_over`] bounds the completion time
 //! at given emissions, with perfect knowledge of the intensity and unlimited deferral.
 //!
+//! A [`Supply`] with a power limit adds a price of power over time to the price of GPUs, so [`priced`]
+//! holds for the schedules that never draw more. [`over_limits`] is the bound on the mean completion
+//! time over the limit. Power that no job is charged, such as that of sleeping nodes, is subtracted
+//! from the limit by the caller.
+//!
 //! The bounds hold for schedules with one job per GPU. Jobs that share a GPU divide its idle power
 //! and may finish below a bound. Energy that is not charged to jobs, such as that of sleeping
-//! nodes, is added by the caller with [`BoundFrontier::shifted_kwh`].
+//! nodes, is added by the caller with [`BoundFrontier::shifted`].
 //!
 //! All functions are pure and deterministic. No policy may use them.
 //!
@@ -34,17 +39,21 @@
 mod contention_free;
 mod dual;
 mod frontier;
+mod limited;
 mod priced;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tests_exact;
+#[cfg(test)]
+mod tests_limited;
 mod weights;
 
 use std::sync::Arc;
 
 pub use contention_free::contention_free;
 pub use frontier::BoundFrontier;
+pub use limited::over_limits;
 pub use priced::{PricePath, Priced, PricedSearch, priced, priced_over};
 
 /// Joules in a kilowatt-hour.
@@ -70,6 +79,38 @@ pub struct BoundJob {
     pub work: f64,
     /// Its options. Jobs with equal options form a class.
     pub options: Arc<[BoundOption]>,
+}
+
+impl BoundJob {
+    /// The least power of its options of at most `gpus` GPUs, W.
+    fn least_w(&self, gpus: u32) -> f64 {
+        let fits = self.options.iter().filter(|option| option.gpus <= gpus);
+        fits.map(|option| option.power_w).fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// What a cluster offers to its jobs at every instant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Supply {
+    /// Number of GPUs.
+    pub gpus: u32,
+    /// Power in the caller's accounting of [`BoundOption::power_w`], W; infinite without a limit.
+    pub watts: f64,
+}
+
+impl Supply {
+    /// Whether the power is limited.
+    #[must_use]
+    pub fn is_power_limited(&self) -> bool {
+        self.watts.is_finite()
+    }
+}
+
+impl From<u32> for Supply {
+    /// GPUs without a power limit.
+    fn from(gpus: u32) -> Self {
+        Self { gpus, watts: f64::INFINITY }
+    }
 }
 
 /// Why a bound cannot be computed.
@@ -107,6 +148,18 @@ pub enum BoundError {
         job: usize,
         /// The cluster's number of GPUs.
         gpus: u32,
+    },
+    /// Every option of a job draws more power than the limit leaves.
+    #[error(
+        "job {job} draws at least {least_w:.0} W, and the limit leaves {watts:.0} W to jobs; raise the limit or leave the job out"
+    )]
+    LimitTooLow {
+        /// The job's index.
+        job: usize,
+        /// The least power of an option, W.
+        least_w: f64,
+        /// The limit, W.
+        watts: f64,
     },
     /// A setting of the search is invalid.
     #[error("{what} is {value}; {remedy}")]

@@ -6,11 +6,16 @@
 //! the same cluster, jobs and horizon, and the same sleep rule unless the accounting differs. The
 //! lower bounds ([`crate::bound`]) are for the same jobs in the same world.
 //!
+//! Below power limits each policy is run as it is, at several limits, and compared with the bound and with
+//! the other policies at each limit ([`LimitComparison`]).
+//!
 //! Scenarios are not tuned to a policy, nothing is extrapolated, and all runs are reported.
 
 mod judge;
+mod limit_table;
 mod limits;
 mod options;
+mod power_limits;
 mod run;
 mod scenarios;
 mod table;
@@ -23,11 +28,15 @@ use wattle_saving::spread::RatioSpread;
 use wattle_simulator::PolicyOutcome;
 use wattle_simulator::RunOptions;
 
+pub use limit_table::limits_table;
 pub use options::{
     Accounting, CompareOptions, Knobs, Neighbours, SurfaceError, Surfaces, policy_of,
 };
+pub use power_limits::{LimitComparison, LimitRun, LimitSummary, SHARES};
 pub use run::Comparer;
-pub use scenarios::{Case, CaseFilter, CompareError, JobSequences, NAMES, Worlds, cases, policies};
+pub use scenarios::{
+    Case, CaseFilter, CompareError, JobSequences, NAMES, POWER_LIMITS, Worlds, cases, policies,
+};
 pub use table::{Form, side_by_side, to_table, waterfall_table};
 pub use waterfall::Cause;
 

@@ -8,9 +8,12 @@ use wattle_baselines::policy;
 use wattle_experiments::bound::PricedSearch;
 use wattle_experiments::compare::{
     Accounting, Case, CaseFilter, CompareOptions, Comparer, Comparison, Form, Knobs, NAMES,
-    Neighbours, Surfaces, cases, policy_of, side_by_side, to_table, waterfall_table,
+    Neighbours, POWER_LIMITS, Surfaces, cases, limits_table, policy_of, side_by_side, to_table,
+    waterfall_table,
 };
-use wattle_experiments::report::{comparison_figure, comparison_page, record};
+use wattle_experiments::report::{
+    comparison_figure, comparison_page, limits_figure, limits_page, record,
+};
 use wattle_simulator::{Forecast, Lengths};
 
 use wattle_cli::atomic_file::AtomicFile;
@@ -20,13 +23,13 @@ use wattle_cli::output::{note, print, usage, usage_chain};
 /// Compare policies at equal energy on a fixed scenario
 ///
 /// Each policy runs at several settings of its parameter, which gives a frontier of completion time over
-/// energy. docs/comparing.md describes the scenarios and the files they need.
+/// energy; under powerlimit-16 it runs below several power limits. docs/comparing.md describes the scenarios and the files they need.
 #[derive(Args)]
 #[command(
-    after_help = "Scenarios: powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin\n\nJCT is the job completion time, from submission to completion.\n\nExamples:\n  wattle-lab compare powerflow-16 --data measurements --load 0.76 --world alone --quick --oracle\n  wattle-lab compare powerflow-16 --data measurements --surfaces smooth:0.1 --lengths unknown --json\n  wattle-lab compare eaco-28 --oracle --policy fifo,fifo-packed,eaco --load 0.7 --report out.html\n\nA full comparison takes hours, one with --quick about a minute."
+    after_help = "Scenarios: powerflow-16, powerlimit-16, greenflow-16, eaco-28, eaco-64, philly, builtin\n\nJCT is the job completion time, from submission to completion.\n\nExamples:\n  wattle-lab compare powerflow-16 --data measurements --load 0.76 --world alone --quick --oracle\n  wattle-lab compare powerflow-16 --data measurements --surfaces smooth:0.1 --lengths unknown --json\n  wattle-lab compare eaco-28 --oracle --policy fifo,fifo-packed,eaco --load 0.7 --report out.html\n  wattle-lab compare powerlimit-16 --oracle --workload v100-elastic --orders 1 --report limits.html\n\nA full comparison takes hours, one with --quick about a minute."
 )]
 pub(crate) struct Compare {
-    /// The scenario: powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin
+    /// The scenario: powerflow-16, powerlimit-16, greenflow-16, eaco-28, eaco-64, philly, builtin
     scenario: String,
     /// Folder with the measured files, searched recursively
     #[arg(long, value_name = "DIR", env = "WATTLE_DATA")]
@@ -45,11 +48,12 @@ pub(crate) struct Compare {
     /// Interference between co-tenants: alone (no sharing), pairs, mild [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     world: Vec<String>,
-    /// Variants of the scenario: published, compute-bound; CA-winter, AZ-spring, TX-summer, WA-autumn
-    /// and so on [default: all]
+    /// Variants of the scenario: published, compute-bound; a100-fixed, a100-elastic, v100-fixed,
+    /// v100-elastic; CA-winter, AZ-spring, TX-summer, WA-autumn and so on [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     workload: Vec<String>,
-    /// Number of arrival orders or random draws of the jobs [default: 5, 1 with --quick]
+    /// Number of arrival orders or random draws of the jobs [default: 5, 3 of powerlimit-16,
+    /// 1 with --quick]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100))]
     orders: Option<u64>,
     /// Predictions: oracle, predicted, or exact ones with errors as independent:SHARE, smooth:SHARE
@@ -91,6 +95,8 @@ pub(crate) struct Compare {
 
 /// The number of orders of a complete comparison.
 const ORDERS: u64 = 5;
+/// The same below power limits, where each order has its own bound.
+const ORDERS_BELOW_LIMITS: u64 = 3;
 
 /// Runs the command.
 pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
@@ -108,6 +114,7 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
     reject_duplicates("--world", &command.world)?;
     reject_duplicates("--workload", &command.workload)?;
     reject_duplicates("--waterfall", &command.waterfall)?;
+    command.check_limits()?;
     let options = command.options()?;
     let accountings =
         named(&command.accounting, "accounting", Accounting::ALL, Accounting::as_str)?;
@@ -118,7 +125,7 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
         accountings: &accountings,
         worlds: &in_worlds,
         workloads: &command.workload,
-        orders: command.orders.unwrap_or(if command.quick { 1 } else { ORDERS }),
+        orders: command.orders.unwrap_or_else(|| command.orders_default()),
         quick: command.quick,
     };
     let report = command.report.as_deref().map(AtomicFile::open).transpose()?;
@@ -133,6 +140,9 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
     }
     let form = if command.wide { Form::Wide } else { Form::Narrow };
     let mut comparer = Comparer::new(&worlds, options);
+    if command.is_below_limits() {
+        return below_limits(command, &comparer, &cases, form, report);
+    }
     let mut comparisons: Vec<Comparison> = Vec::new();
     let mut together_from = 0;
     for (number, case) in cases.iter().enumerate() {
@@ -180,7 +190,67 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Compares below power limits.
+fn below_limits(
+    command: &Compare,
+    comparer: &Comparer<'_>,
+    cases: &[Case],
+    form: Form,
+    report: Option<AtomicFile>,
+) -> anyhow::Result<()> {
+    let mut comparisons = Vec::new();
+    for (number, case) in cases.iter().enumerate() {
+        let what = format!("{} of {}: {}", number + 1, cases.len(), case_name(case));
+        let comparison = comparer.compare_limits(case, &mut |done, of| progress(&what, done, of));
+        let comparison = comparison.map_err(usage_chain)?;
+        if !command.json {
+            print(&limits_table(&comparison, form))?;
+            print("")?;
+        }
+        comparisons.push(comparison);
+    }
+    if command.json {
+        print(&serde_json::to_string_pretty(&comparisons).context("the comparison as JSON")?)?;
+    }
+    match (report, comparisons.first()) {
+        (Some(file), Some(first)) if file.is_svg() => file.write(&limits_figure(first)),
+        (Some(file), _) => file.write(&limits_page(&comparisons)),
+        (None, _) => Ok(()),
+    }
+}
+
 impl Compare {
+    /// Whether policies are compared below power limits.
+    fn is_below_limits(&self) -> bool {
+        self.scenario == POWER_LIMITS
+    }
+
+    fn orders_default(&self) -> u64 {
+        match (self.quick, self.is_below_limits()) {
+            (true, _) => 1,
+            (false, true) => ORDERS_BELOW_LIMITS,
+            (false, false) => ORDERS,
+        }
+    }
+
+    /// Refuses options that do not apply below power limits.
+    fn check_limits(&self) -> anyhow::Result<()> {
+        if !self.is_below_limits() {
+            return Ok(());
+        }
+        if self.budget.budget()?.is_some() {
+            return Err(usage(format!(
+                "{POWER_LIMITS} sets the power limits itself; omit the budget"
+            )));
+        }
+        if !self.waterfall.is_empty() {
+            return Err(usage(format!(
+                "--waterfall compares at equal energy, {POWER_LIMITS} at equal power limits; omit it, or use powerflow-16"
+            )));
+        }
+        Ok(())
+    }
+
     /// The first option that requires a carbon intensity.
     fn needs_a_grid(&self) -> Option<String> {
         let defers = self.policy.iter().find(|policy| policy.ends_with("+defer"));

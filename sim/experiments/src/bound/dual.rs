@@ -1,18 +1,19 @@
-//! The dual function: a lower bound on the cost of every schedule from a path of GPU prices.
+//! The dual function: a lower bound on the cost of every schedule from paths of prices.
 //!
-//! Let a GPU-second cost `nu(t)` seconds at time `t`, and a joule `mu w(t)` seconds with weight `w`
-//! (one, or the grid's relative intensity). For all prices `nu >= 0`, the sum of flow times + `mu`
-//! * weighted joules of every schedule is at least
+//! Let a GPU-second cost `nu(t)` seconds at time `t`, and a joule `lambda w(t) + mu(t)` seconds with
+//! weight `w` (one, or the grid's relative intensity) and price of power `mu`. For all prices `nu, mu
+//! >= 0`, the sum of flow times + `lambda` * weighted joules of every schedule is at least
 //!
 //! ```text
-//! sum_j min_T max_p { T - a_j + p x_j - int_{a_j}^{T} h_j(p, t) dt }  -  G int nu dt,
-//! h_j(p, t) = max(0, max over options of p * speed - mu w(t) * power - nu(t) * GPUs)
+//! sum_j min_T max_p { T - a_j + p x_j - int_{a_j}^{T} h_j(p, t) dt }  -  int (G nu + W mu) dt,
+//! h_j(p, t) = max(0, max over options of p speed - (lambda w(t) + mu(t)) power - nu(t) GPUs)
 //! ```
 //!
-//! for jobs that arrive at `a_j` with `x_j` steps, and `G` GPUs. A schedule uses at most `G` GPUs,
-//! so charging its use and refunding `G int nu` does not increase its cost; then every job
-//! minimizes independently. The inner part is the linear program of finishing at `T` at least cost,
-//! in its dual form with step price `p`.
+//! for jobs that arrive at `a_j` with `x_j` steps, `G` GPUs and `W` watts. A schedule uses at most `G`
+//! GPUs and draws at most `W` watts at every instant, so charging its use and refunding `int (G nu + W
+//! mu)` does not increase its cost; then every job minimizes independently. The inner part is the
+//! linear program of finishing at `T` at least cost, in its dual form with step price `p`. Without a
+//! power limit `mu` is 0.
 //!
 //! Approximations, all of which keep the result a lower bound:
 //! * Prices are constant within a bucket and zero after the last. Any path is valid.
@@ -22,11 +23,12 @@
 //! * `p` is on a grid. Every `p` gives a lower bound, so omitting some only lowers it.
 //! * Finish times after the last bucket use one `p`, the step price at free GPUs and the least
 //!   weight, at which the bracket is constant or increasing in `T`.
-//! * Weights are rounded down ([`super::weights`]).
+//! * Prices of a joule are rounded down ([`super::weights`]), and the refund with them: it counts the
+//!   price of power that is charged at least.
 //! * Energy and time are sums of some thousand terms; the rounding error is below 1e-11.
 
 use super::weights::Weights;
-use super::{BoundOption, Class};
+use super::{BoundOption, Class, Supply};
 
 /// A line `value - gpus * nu`.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +36,7 @@ struct Worth {
     value: f64,
     gpus: f64,
     speed: f64,
+    watts: f64,
 }
 
 impl Worth {
@@ -42,17 +45,38 @@ impl Worth {
     }
 }
 
-/// A class at one energy price.
+/// A class of jobs.
 struct Priceable<'c> {
     class: &'c Class,
-    /// Options by ascending GPUs, as (GPUs, speed, mu * power).
+    /// Options by ascending GPUs, as (GPUs, speed, power).
     options: Vec<(f64, f64, f64)>,
+}
+
+/// A value for each bucket, of GPUs and of watts: prices, demand, or step sizes of a search.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Paths {
+    pub(super) gpus: Vec<f64>,
+    pub(super) watts: Vec<f64>,
+}
+
+impl Paths {
+    pub(super) fn of(buckets: usize, gpus: f64, watts: f64) -> Self {
+        Self { gpus: vec![gpus; buckets], watts: vec![watts; buckets] }
+    }
+
+    /// Adds an option for some seconds of a bucket.
+    fn add(&mut self, bucket: usize, option: Worth, seconds: f64) {
+        self.gpus[bucket] += option.gpus * seconds;
+        self.watts[bucket] += option.watts * seconds;
+    }
 }
 
 /// The dual function at one energy price.
 pub(super) struct Dual<'c> {
     classes: Vec<Priceable<'c>>,
-    gpus: f64,
+    supply: Supply,
+    /// The energy price, seconds per weighted joule.
+    lambda: f64,
     /// Start of the first bucket, seconds.
     origin_s: f64,
     bucket_s: f64,
@@ -79,21 +103,23 @@ struct Scratch {
 pub(super) struct Answer {
     /// The value, seconds.
     pub(super) value_s: f64,
-    /// Demand for GPUs at these prices, per bucket.
-    pub(super) demand: Vec<f64>,
+    /// Demand for GPUs and watts at these prices, per bucket.
+    pub(super) demand: Paths,
+    /// The refund of a watt over all time, seconds: the value changes by its negative where the limit
+    /// is a watt higher.
+    pub(super) per_watt_s: f64,
 }
 
 impl<'c> Dual<'c> {
     pub(super) fn new(
         classes: &'c [Class],
-        gpus: u32,
-        mu: f64,
+        supply: Supply,
+        lambda: f64,
         (origin_s, bucket_s): (f64, f64),
         weights: &'c Weights,
     ) -> Self {
-        let priced = |option: &BoundOption| {
-            (f64::from(option.gpus), option.steps_per_s, mu * option.power_w)
-        };
+        let priced =
+            |option: &BoundOption| (f64::from(option.gpus), option.steps_per_s, option.power_w);
         let classes = classes
             .iter()
             .map(|class| {
@@ -103,15 +129,28 @@ impl<'c> Dual<'c> {
             })
             .collect();
         let scratch = Scratch::default();
-        Self { classes, gpus: f64::from(gpus), origin_s, bucket_s, weights, scratch }
+        Self { classes, supply, lambda, origin_s, bucket_s, weights, scratch }
     }
 
     /// The value at a path, with `step_prices` step prices per class.
-    pub(super) fn at(&mut self, path: &[f64], step_prices: usize) -> Answer {
+    pub(super) fn at(&mut self, paths: &Paths, step_prices: usize) -> Answer {
+        let path = &paths.gpus[..];
         let highest = path.iter().copied().fold(0.0, f64::max);
-        let mut demand = vec![0.0; path.len()];
-        let mut value_s = -self.gpus * self.bucket_s * path.iter().sum::<f64>();
-        let (origin_s, bucket_s, weights) = (self.origin_s, self.bucket_s, self.weights);
+        let mut demand = Paths::of(path.len(), 0.0, 0.0);
+        let mut value_s = -f64::from(self.supply.gpus) * self.bucket_s * path.iter().sum::<f64>();
+        let (origin_s, bucket_s, lambda) = (self.origin_s, self.bucket_s, self.lambda);
+        let mut per_watt_s = 0.0;
+        let priced = if self.supply.is_power_limited() {
+            let joules = self.weights.with_power(lambda, &paths.watts);
+            let refunded = |bucket| joules.at(bucket) - lambda * self.weights.at(bucket);
+            let refunds = (0..path.len()).map(|bucket| refunded(bucket).max(0.0));
+            per_watt_s = bucket_s * refunds.sum::<f64>();
+            value_s -= self.supply.watts * per_watt_s;
+            joules
+        } else {
+            self.weights.times(lambda)
+        };
+        let weights = &priced;
         let grid = Grid { origin_s, bucket_s, path, ranked: ranked(path, weights), weights };
         for class in &self.classes {
             self.scratch.fill(class, &grid, highest, step_prices);
@@ -119,10 +158,10 @@ impl<'c> Dual<'c> {
                 value_s += self.scratch.job(arrival_s, work, &grid, &mut demand);
             }
         }
-        for taken in &mut demand {
+        for taken in demand.gpus.iter_mut().chain(&mut demand.watts) {
             *taken /= self.bucket_s;
         }
-        Answer { value_s, demand }
+        Answer { value_s, demand, per_watt_s }
     }
 }
 
@@ -147,11 +186,11 @@ fn ranked(path: &[f64], weights: &Weights) -> Vec<(f64, usize)> {
 }
 
 impl Priceable<'_> {
-    /// The step price at which running offsets a second of waiting, at GPU price `nu` and energy
-    /// weight `weight`.
+    /// The step price at which running offsets a second of waiting, at GPU price `nu` and `weight`
+    /// seconds per joule.
     fn break_even(&self, nu: f64, weight: f64) -> f64 {
         let cost =
-            |&(gpus, speed, energy): &(f64, f64, f64)| (1.0 + weight * energy + nu * gpus) / speed;
+            |&(gpus, speed, power): &(f64, f64, f64)| (1.0 + weight * power + nu * gpus) / speed;
         self.options.iter().map(cost).fold(f64::INFINITY, f64::min)
     }
 }
@@ -210,8 +249,8 @@ impl Scratch {
         &self.worth[price * self.levels..(price + 1) * self.levels]
     }
 
-    /// The least cost of a job at these prices; adds its demand for GPU-seconds per bucket.
-    fn job(&self, arrival_s: f64, work: f64, grid: &Grid<'_>, demand: &mut [f64]) -> f64 {
+    /// The least cost of a job at these prices; adds its demand per bucket, in GPU-seconds and joules.
+    fn job(&self, arrival_s: f64, work: f64, grid: &Grid<'_>, demand: &mut Paths) -> f64 {
         let buckets = grid.path.len();
         let since = (arrival_s - grid.origin_s) / grid.bucket_s;
         let first = (since as usize).min(buckets - 1);
@@ -260,17 +299,17 @@ impl Scratch {
     ///
     /// A step price on the grid completes slightly too much or too little work; the least-cost
     /// solution leaves the last bucket early, or mixes the solutions of two adjacent prices.
-    fn take(&self, span: &Span<'_>, price: usize, work: f64, demand: &mut [f64]) {
+    fn take(&self, span: &Span<'_>, price: usize, work: f64, demand: &mut Paths) {
         if price == 0 || price + 1 == self.step_prices.len() {
             // At the lowest or highest step price the bracket may be constant over many finish
             // times; the work then determines the end.
             let mut done = 0.0;
-            for (bucket, sum) in demand.iter_mut().enumerate().skip(span.first) {
-                let (gpus, speed) = span.taken(self.worth(price), bucket);
-                let seconds = span.seconds(bucket);
+            for bucket in span.first..span.grid.path.len() {
+                let taken = span.taken(self.worth(price), bucket);
+                let (speed, seconds) = (taken.speed, span.seconds(bucket));
                 let share =
                     if speed > 0.0 { ((work - done) / (speed * seconds)).min(1.0) } else { 0.0 };
-                *sum += share * gpus * seconds;
+                demand.add(bucket, taken, share * seconds);
                 done += share * speed * seconds;
                 if done >= work {
                     break;
@@ -317,8 +356,8 @@ impl Span<'_> {
         share * self.grid.bucket_s
     }
 
-    /// GPUs and speed of the optimal option in a bucket.
-    fn taken(&self, worth: &[Vec<Worth>], bucket: usize) -> (f64, f64) {
+    /// The optimal option in a bucket.
+    fn taken(&self, worth: &[Vec<Worth>], bucket: usize) -> Worth {
         taken(&worth[self.grid.weights.group(bucket)], self.grid.path[bucket])
     }
 
@@ -327,47 +366,46 @@ impl Span<'_> {
         let mut sum = 0.0;
         let mut last = 0.0;
         for bucket in self.first..self.end {
-            last = self.taken(worth, bucket).1 * self.seconds(bucket);
+            last = self.taken(worth, bucket).speed * self.seconds(bucket);
             sum += last;
         }
         (sum, last)
     }
 
-    fn add(&self, worth: &[Vec<Worth>], share: f64, demand: &mut [f64]) {
-        let span = demand.iter_mut().enumerate().take(self.end).skip(self.first);
-        for (bucket, sum) in span {
-            *sum += share * self.taken(worth, bucket).0 * self.seconds(bucket);
+    fn add(&self, worth: &[Vec<Worth>], share: f64, demand: &mut Paths) {
+        for bucket in self.first..self.end {
+            demand.add(bucket, self.taken(worth, bucket), share * self.seconds(bucket));
         }
     }
 
-    fn add_last(&self, worth: &[Vec<Worth>], share: f64, demand: &mut [f64]) {
+    fn add_last(&self, worth: &[Vec<Worth>], share: f64, demand: &mut Paths) {
         if self.end > self.first {
             let bucket = self.end - 1;
-            demand[bucket] += share * self.taken(worth, bucket).0 * self.seconds(bucket);
+            demand.add(bucket, self.taken(worth, bucket), share * self.seconds(bucket));
         }
     }
 }
 
-/// GPUs and speed of the optimal option at a GPU price; zero where running has no value.
-fn taken(worth: &[Worth], nu: f64) -> (f64, f64) {
-    let mut chosen = (0.0, 0.0, 0.0);
+/// The optimal option at a GPU price; zeros where running has no value.
+fn taken(worth: &[Worth], nu: f64) -> Worth {
+    let mut chosen = (0.0, Worth { value: 0.0, gpus: 0.0, speed: 0.0, watts: 0.0 });
     for line in worth {
         let gain = line.at(nu);
         if gain > chosen.0 {
-            chosen = (gain, line.gpus, line.speed);
+            chosen = (gain, *line);
         }
     }
-    (chosen.1, chosen.2)
+    chosen.1
 }
 
-/// The options that are optimal at some GPU price `nu >= 0`, at step price `p` and energy weight
-/// `weight`: the upper envelope of their lines and of zero.
+/// The options that are optimal at some GPU price `nu >= 0`, at step price `p` and `weight` seconds per
+/// joule: the upper envelope of their lines and of zero.
 fn useful(p: f64, weight: f64, options: &[(f64, f64, f64)], worth: &mut Vec<Worth>) {
     worth.clear();
     // Options ascend by GPUs, from the flattest line to the steepest, so each line must have a
     // higher value at free GPUs than those before it.
-    for &(gpus, speed, energy) in options {
-        let line = Worth { value: p * speed - weight * energy, gpus, speed };
+    for &(gpus, speed, watts) in options {
+        let line = Worth { value: p * speed - weight * watts, gpus, speed, watts };
         if line.value <= 0.0 || worth.last().is_some_and(|last| line.value <= last.value) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! A bound as a curve: the least mean completion time over energy.
+//! A bound as a curve: the least mean completion time over energy, or over a power limit in watts.
 //!
 //! The curve is convex and decreasing, and stored as its corners. No schedule exists left of the
 //! first corner; right of the last one the curve is constant.
@@ -113,9 +113,9 @@ impl BoundFrontier {
         Self { points: self.points.iter().map(|&(kwh, time)| (kwh * per_kwh, time)).collect() }
     }
 
-    /// The curve with added energy that every schedule uses.
+    /// The curve with energy, or power of a curve over limits, added that every schedule uses.
     #[must_use]
-    pub fn shifted_kwh(&self, kwh: f64) -> Self {
-        Self { points: self.points.iter().map(|&(energy, time)| (energy + kwh, time)).collect() }
+    pub fn shifted(&self, added: f64) -> Self {
+        Self { points: self.points.iter().map(|&(total, time)| (total + added, time)).collect() }
     }
 }

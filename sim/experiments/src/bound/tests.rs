@@ -8,22 +8,22 @@ use super::tests_exact::{cheapest, least_cost};
 use super::*;
 
 /// Rounding, relative.
-const ROUNDING: f64 = 1e-9;
+pub(super) const ROUNDING: f64 = 1e-9;
 
-fn option(gpus: u32, steps_per_s: f64, power_w: f64) -> BoundOption {
+pub(super) fn option(gpus: u32, steps_per_s: f64, power_w: f64) -> BoundOption {
     BoundOption { gpus, steps_per_s, power_w }
 }
 
-fn job(arrival_s: f64, work: f64, options: &[BoundOption]) -> BoundJob {
+pub(super) fn job(arrival_s: f64, work: f64, options: &[BoundOption]) -> BoundJob {
     BoundJob { arrival_s, work, options: options.into() }
 }
 
 /// Short buckets for jobs of some hundred seconds.
-fn fine() -> PricedSearch {
+pub(super) fn fine() -> PricedSearch {
     PricedSearch { bucket_s: 5.0, steps: 60, energy_prices: 6, ..PricedSearch::default() }
 }
 
-fn close(a: f64, b: f64, relative: f64) -> bool {
+pub(super) fn close(a: f64, b: f64, relative: f64) -> bool {
     (a - b).abs() <= relative * a.abs().max(b.abs())
 }
 
@@ -85,8 +85,8 @@ fn the_dual_is_exact_at_a_constant_price() {
     let classes = classes(&jobs, gpus).unwrap();
     // 200 buckets of 10 s: both finish well before.
     let weights = weights::Weights::one(200);
-    let mut dual = dual::Dual::new(&classes, gpus, mu, (7.0, 10.0), &weights);
-    let answer = dual.at(&[nu; 200], 4);
+    let mut dual = dual::Dual::new(&classes, gpus.into(), mu, (7.0, 10.0), &weights);
+    let answer = dual.at(&dual::Paths::of(200, nu, 0.0), 4);
     let step = options
         .iter()
         .map(|o| (1.0 + mu * o.power_w + nu * f64::from(o.gpus)) / o.steps_per_s)
@@ -94,7 +94,7 @@ fn the_dual_is_exact_at_a_constant_price() {
     let exact = step * 520.0 - f64::from(gpus) * nu * 2_000.0;
     assert!(close(answer.value_s, exact, ROUNDING), "{} of {exact}", answer.value_s);
     // The first takes 2 GPUs for 400 / 1.7 s, the second for 120 / 1.7 s.
-    let gpu_seconds: f64 = answer.demand.iter().sum::<f64>() * 10.0;
+    let gpu_seconds: f64 = answer.demand.gpus.iter().sum::<f64>() * 10.0;
     assert!(close(gpu_seconds, 2.0 * 520.0 / 1.7, 1e-6), "{gpu_seconds}");
 }
 
@@ -137,7 +137,7 @@ fn options() -> impl Strategy<Value = Arc<[BoundOption]>> {
     prop::collection::vec(option, 1..4).prop_map(Into::into)
 }
 
-fn some_jobs(most: usize) -> impl Strategy<Value = (Vec<BoundJob>, u32)> {
+pub(super) fn some_jobs(most: usize) -> impl Strategy<Value = (Vec<BoundJob>, u32)> {
     let job = (0.0_f64..150.0, 20.0_f64..300.0, options())
         .prop_map(|(arrival_s, work, options)| BoundJob { arrival_s, work, options });
     (prop::collection::vec(job, 2..=most), 1_u32..=4).prop_map(|(mut jobs, gpus)| {
@@ -228,7 +228,7 @@ proptest! {
             prop_assert!(a <= b * (1.0 + ROUNDING), "{kwh} kWh: {a} s alone, {b} s priced");
         }
         for round in 0..8 {
-            let (kwh, jct_s) = random_schedule(&jobs, gpus, salt.wrapping_add(round));
+            let (kwh, jct_s) = random_schedule(&jobs, gpus.into(), salt.wrapping_add(round));
             let above = bound.above(kwh * (1.0 + ROUNDING), jct_s);
             prop_assert!(above.is_some_and(|ratio| ratio >= 1.0 - ROUNDING), "{kwh} kWh, {jct_s} s: {above:?}");
         }
@@ -287,7 +287,7 @@ fn fitting(jobs: &[BoundJob], gpus: u32) -> Vec<BoundJob> {
 
 /// Energy (kWh) and mean completion time (s) of a schedule that picks, each second, a random first
 /// job and random options that fit.
-fn random_schedule(jobs: &[BoundJob], gpus: u32, salt: u64) -> (f64, f64) {
+pub(super) fn random_schedule(jobs: &[BoundJob], supply: Supply, salt: u64) -> (f64, f64) {
     let mut state = salt | 1;
     let mut draw = move |n: usize| {
         state =
@@ -297,11 +297,12 @@ fn random_schedule(jobs: &[BoundJob], gpus: u32, salt: u64) -> (f64, f64) {
     let mut left: Vec<f64> = jobs.iter().map(|job| job.work).collect();
     let (mut joules, mut flow_s, mut now) = (0.0, 0.0, 0.0);
     while left.iter().any(|&work| work > 0.0) {
-        let mut free = gpus;
+        let mut free = supply;
         let first = draw(jobs.len());
         for i in (0..jobs.len()).map(|i| (i + first) % jobs.len()) {
             let job = &jobs[i];
-            let fits: Vec<_> = job.options.iter().filter(|o| o.gpus <= free).collect();
+            let fits = |o: &&BoundOption| o.gpus <= free.gpus && o.power_w <= free.watts;
+            let fits: Vec<_> = job.options.iter().filter(fits).collect();
             if left[i] <= 0.0 || job.arrival_s > now || fits.is_empty() {
                 continue;
             }
@@ -309,7 +310,8 @@ fn random_schedule(jobs: &[BoundJob], gpus: u32, salt: u64) -> (f64, f64) {
             let seconds = (left[i] / option.steps_per_s).min(1.0);
             joules += option.power_w * seconds;
             left[i] -= option.steps_per_s * seconds;
-            free -= option.gpus;
+            free.gpus -= option.gpus;
+            free.watts -= option.power_w;
             if left[i] <= 1e-12 {
                 left[i] = 0.0;
                 flow_s += now + seconds - job.arrival_s;

@@ -3,11 +3,11 @@
 //!
 //! Between two events (arrivals, completions, and changes of the energy weight) an optimal schedule
 //! is constant. For a given order of events the variables are the lengths of the intervals and the
-//! seconds of each job in each option and interval; cost and constraints are linear. GPUs are
-//! limited on average over an interval, a relaxation: the result is at most the true optimum, and
+//! seconds of each job in each option and interval; cost and constraints are linear. GPUs and power
+//! are limited on average over an interval, a relaxation: the result is at most the true optimum, and
 //! the bounds must be below it.
 
-use super::BoundJob;
+use super::{BoundJob, Supply};
 
 /// The cheapest of all schedules.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +30,13 @@ pub(super) fn cheapest(jobs: &[BoundJob], mu: f64) -> f64 {
 
 /// The least sum of flow times + `mu` times joules. `turns` are ascending times at which the energy
 /// weight changes, with the new weight; the initial weight is one.
-pub(super) fn least_cost(jobs: &[BoundJob], gpus: u32, mu: f64, turns: &[(f64, f64)]) -> Exact {
+pub(super) fn least_cost(
+    jobs: &[BoundJob],
+    supply: impl Into<Supply>,
+    mu: f64,
+    turns: &[(f64, f64)],
+) -> Exact {
+    let supply = supply.into();
     let mut fixed: Vec<(f64, Event)> = (jobs.iter().enumerate())
         .map(|(job, facts)| (facts.arrival_s, Event::Arrives(job)))
         .chain(turns.iter().enumerate().map(|(turn, &(at_s, _))| (at_s, Event::Turns(turn))))
@@ -39,7 +45,7 @@ pub(super) fn least_cost(jobs: &[BoundJob], gpus: u32, mu: f64, turns: &[(f64, f
     let fixed: Vec<Event> = fixed.into_iter().map(|(_, event)| event).collect();
     let mut best: Option<Exact> = None;
     for order in orders(&fixed, jobs.len(), &mut Vec::new()) {
-        if let Some(found) = of_order(jobs, gpus, mu, turns, &order)
+        if let Some(found) = of_order(jobs, supply, mu, turns, &order)
             && best.is_none_or(|best| found.cost_s < best.cost_s)
         {
             best = Some(found);
@@ -83,7 +89,7 @@ fn orders(fixed: &[Event], jobs: usize, so_far: &mut Vec<Event>) -> Vec<Vec<Even
 
 fn of_order(
     jobs: &[BoundJob],
-    gpus: u32,
+    supply: Supply,
     mu: f64,
     turns: &[(f64, f64)],
     order: &[Event],
@@ -96,7 +102,9 @@ fn of_order(
             let here =
                 order[..i].contains(&Event::Arrives(j)) && !order[..i].contains(&Event::Ends(j));
             if here {
-                columns.extend(job.options.iter().filter(|o| o.gpus <= gpus).map(|o| (i, j, *o)));
+                columns.extend(
+                    job.options.iter().filter(|o| o.gpus <= supply.gpus).map(|o| (i, j, *o)),
+                );
             }
         }
     }
@@ -104,12 +112,19 @@ fn of_order(
     let row = || vec![0.0; width];
     let (mut at_most, mut equal) = (Vec::new(), Vec::new());
     for i in 0..lengths {
-        let mut capacity = row();
-        capacity[i] = -f64::from(gpus);
+        let mut gpus = row();
+        let mut watts = row();
+        gpus[i] = -f64::from(supply.gpus);
         for (c, (_, _, option)) in columns.iter().enumerate().filter(|(_, column)| column.0 == i) {
-            capacity[lengths + c] = f64::from(option.gpus);
+            gpus[lengths + c] = f64::from(option.gpus);
+            // In units of the limit, as GPUs are few.
+            watts[lengths + c] = option.power_w / supply.watts;
         }
-        at_most.push((capacity, 0.0));
+        at_most.push((gpus, 0.0));
+        if supply.is_power_limited() {
+            watts[i] = -1.0;
+            at_most.push((watts, 0.0));
+        }
         for j in 0..jobs.len() {
             let mut busy = row();
             busy[i] = -1.0;

@@ -5,6 +5,10 @@
 //! add up to the pair's power. Every schedule of pairs is therefore, in GPUs and in energy, a
 //! schedule of halves, for which the bound without sharing holds. The bound is looser, since a half
 //! needs no partner. GPUs are then counted in halves.
+//!
+//! Below a power limit the jobs have the limit less the power that no schedule avoids: that of nodes asleep,
+//! or awake and idle. Where nodes sleep, a job is charged its GPUs' shares of the awake host, as for energy,
+//! and awake nodes draw at least the sum of these shares.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +19,8 @@ use wattle_world::{GpuModel, Setting, Tenant, Workload, World};
 
 use super::{Bounds, Neighbours};
 use crate::bound::{
-    BoundError, BoundFrontier, BoundJob, BoundOption, PricedSearch, contention_free, priced,
-    priced_over,
+    BoundError, BoundFrontier, BoundJob, BoundOption, PricedSearch, Supply, contention_free,
+    over_limits, priced, priced_over,
 };
 use wattle_simulator::carbon::CarbonSeries;
 use wattle_simulator::{Scenario, Work};
@@ -38,9 +42,9 @@ impl Limits {
     /// Adds the energy and emissions of every schedule.
     pub(super) fn shifted(&self, kwh: f64, kg: f64) -> Self {
         Self {
-            alone: self.alone.shifted_kwh(kwh),
-            tight: self.tight.shifted_kwh(kwh),
-            carbon: self.carbon.as_ref().map(|carbon| carbon.shifted_kwh(kg)),
+            alone: self.alone.shifted(kwh),
+            tight: self.tight.shifted(kwh),
+            carbon: self.carbon.as_ref().map(|carbon| carbon.shifted(kg)),
         }
     }
 
@@ -66,41 +70,69 @@ pub(super) enum Charged {
 }
 
 /// Bounds for the jobs of `scenario` over all GPU counts of their requests and all clocks, and over
-/// all caps where a policy chooses caps. The default precision depends on the number of jobs.
+/// all caps where a policy chooses caps, for schedules that draw at most `watts` for jobs where there is a power
+/// limit. The default precision depends on the number of jobs.
 pub(super) fn limits(
     world: &World,
     scenario: &Scenario,
     charged: Charged,
     neighbours: Neighbours,
     caps: bool,
+    watts: Option<f64>,
     search: Option<&PricedSearch>,
 ) -> Limits {
     let shared = neighbours != Neighbours::Alone;
-    let jobs = bound_jobs(world, scenario, charged, shared, caps);
+    let jobs = bound_jobs(world, scenario, charged, shared, caps || watts.is_some());
     let gpus = scenario.cluster.gpu_count() as u32 * if shared { HALVES } else { 1 };
-    let search = search.cloned().unwrap_or_else(|| match jobs.len() {
+    let search = precision(search, &jobs);
+    let alone = contention_free(&jobs, gpus).expect("jobs that ran can be bounded");
+    let mut supply = Supply::from(gpus);
+    let limited = watts.map(|watts| Supply { gpus, watts });
+    let tight = match limited.map(|limited| priced(&jobs, limited, &search)) {
+        // No schedule holds such a limit: the runs exceed it, and only the bound without it holds for them.
+        None | Some(Err(_)) => priced(&jobs, gpus, &search).expect("as above"),
+        Some(Ok(tight)) => {
+            supply = limited.unwrap_or(supply);
+            tight
+        }
+    };
+    let carbon =
+        scenario.carbon.as_ref().and_then(|series| of_carbon(&jobs, supply, &search, series).ok());
+    Limits { alone, tight: tight.frontier, carbon }
+}
+
+fn precision(search: Option<&PricedSearch>, jobs: &[BoundJob]) -> PricedSearch {
+    search.cloned().unwrap_or_else(|| match jobs.len() {
         ..MANY_JOBS => PricedSearch::default(),
         _ => PricedSearch::coarse(),
-    });
-    let alone = contention_free(&jobs, gpus).expect("jobs that ran can be bounded");
-    let tight = priced(&jobs, gpus, &search).expect("as above");
-    let carbon =
-        scenario.carbon.as_ref().and_then(|series| of_carbon(&jobs, gpus, &search, series).ok());
-    Limits { alone, tight: tight.frontier, carbon }
+    })
+}
+
+/// The least mean completion time without sharing, in seconds, over the power that a limit leaves to jobs, W.
+pub(super) fn over_power(
+    world: &World,
+    scenario: &Scenario,
+    charged: Charged,
+    search: Option<&PricedSearch>,
+    limits_w: &[f64],
+) -> Result<BoundFrontier, BoundError> {
+    let jobs = bound_jobs(world, scenario, charged, false, true);
+    let gpus = scenario.cluster.gpu_count() as u32;
+    over_limits(&jobs, gpus, &precision(search, &jobs), limits_w)
 }
 
 /// The least mean completion time over emissions in kg. Empty where an hour has zero intensity,
 /// since waiting for it reduces emissions to zero.
 fn of_carbon(
     jobs: &[BoundJob],
-    gpus: u32,
+    supply: Supply,
     search: &PricedSearch,
     series: &CarbonSeries,
 ) -> Result<BoundFrontier, BoundError> {
     let mean = series.mean_g_per_kwh();
     let at = |s: f64| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX);
     let weight = |from_s, until_s| series.least_g_per_kwh(at(from_s), at(until_s)) / mean;
-    Ok(priced_over(jobs, gpus, search, &weight)?.frontier.scaled(mean / 1e3))
+    Ok(priced_over(jobs, supply, search, &weight)?.frontier.scaled(mean / 1e3))
 }
 
 /// Parts of a GPU where two jobs may share it.
@@ -154,7 +186,8 @@ fn bound_jobs(
     jobs
 }
 
-/// Every selectable clock, and caps on a finer grid than a predicted surface's.
+/// Every selectable clock, and caps: those of predicted surfaces and of the enforcement of power limits, which
+/// are on this grid, and others between them.
 fn settings(gpu: &GpuModel, caps: bool) -> Vec<Setting> {
     let mut settings = vec![Setting::default()];
     settings.extend(
@@ -162,11 +195,11 @@ fn settings(gpu: &GpuModel, caps: bool) -> Vec<Setting> {
             .into_iter()
             .map(|clock| Setting { clock_max: Some(clock), ..Setting::default() }),
     );
-    let shares = if caps { 4..20 } else { 0..0 };
-    settings.extend(shares.map(|share| Setting {
-        cap: Some(gpu.cap_default.scale(f64::from(share) / 20.0)),
-        ..Setting::default()
-    }));
+    if caps {
+        let shares = (4..20).map(|share| gpu.cap_default.scale(f64::from(share) / 20.0));
+        let caps = shares.chain([gpu.cap_min]);
+        settings.extend(caps.map(|cap| Setting { cap: Some(cap), ..Setting::default() }));
+    }
     settings
 }
 

@@ -42,6 +42,13 @@ pub(super) struct Setting {
     knob: f64,
 }
 
+impl Setting {
+    /// A policy as it is, with free energy.
+    pub(super) fn untuned(family: &str) -> Self {
+        Self { spelled: policy_of(family).0.to_owned(), price: 0.0, knob: 0.0 }
+    }
+}
+
 /// The settings of a policy; the first is the untuned one.
 fn settings(family: &str, elastic: bool, mhz: &[u32], knobs: Knobs) -> Vec<Setting> {
     let priced_at = |prices: &[f64]| -> Vec<Setting> {
@@ -100,7 +107,7 @@ enum Done {
 
 /// Makes comparisons, and caches results for further cases of the same jobs.
 pub struct Comparer<'w> {
-    worlds: &'w Worlds,
+    pub(super) worlds: &'w Worlds,
     pub(super) options: CompareOptions,
     /// The jobs of the cached results.
     jobs: Option<Arc<JobSequences>>,
@@ -210,18 +217,25 @@ impl<'w> Comparer<'w> {
                 Ok(Done::Run(run.clone(), Box::new(outcome)))
             }
             Task::Bound(bounded) => {
-                Ok(Done::Bound(*bounded, self.limits(&case.jobs.elastic[0], *bounded)))
+                Ok(Done::Bound(*bounded, self.limits(case, &case.jobs.elastic[0], *bounded)))
             }
         }
     }
 
     /// The bounds on an order's jobs.
-    pub(super) fn limits(&self, scenario: &Scenario, (charged, neighbours): Bounded) -> Limits {
+    pub(super) fn limits(
+        &self,
+        case: &Case,
+        scenario: &Scenario,
+        (charged, neighbours): Bounded,
+    ) -> Limits {
         // Surfaces of the world know clocks alone.
         let caps = self.options.surfaces == Surfaces::Predicted
             || self.options.policies.iter().any(|policy| policy.contains('+'));
         let world = self.worlds.of(neighbours);
-        limits(world, scenario, charged, neighbours, caps, self.options.bound.as_ref())
+        let limit = self.options.budget.and_then(|budget| budget.power_mw);
+        let watts = limit.map(|limit| limit.as_w() - self.rest_w(case, charged));
+        limits(world, scenario, charged, neighbours, caps, watts, self.options.bound.as_ref())
     }
 
     fn run(&self, jobs: &JobSequences, run: &Run) -> Result<PolicyOutcome, SimulationError> {
@@ -288,6 +302,14 @@ impl<'w> Comparer<'w> {
         horizon_s
     }
 
+    /// Power draw that no schedule avoids, W.
+    pub(super) fn rest_w(&self, case: &Case, charged: Charged) -> f64 {
+        match charged {
+            Charged::AboveIdle => self.idle_w(case),
+            Charged::Awake => self.asleep_w(case),
+        }
+    }
+
     /// Power draw of the sleeping cluster, W.
     fn asleep_w(&self, case: &Case) -> f64 {
         let (world, cluster) = (self.worlds.of(case.world), &case.jobs.rigid[0].cluster);
@@ -296,7 +318,7 @@ impl<'w> Comparer<'w> {
     }
 
     /// Power draw of the awake cluster without jobs, W.
-    fn idle_w(&self, case: &Case) -> f64 {
+    pub(super) fn idle_w(&self, case: &Case) -> f64 {
         let (world, cluster) = (self.worlds.of(case.world), &case.jobs.rigid[0].cluster);
         let nodes = cluster.nodes().filter_map(|(gpus, kind)| {
             let gpu = world.gpu(kind)?;

@@ -8,6 +8,7 @@ mod eaco;
 mod greenflow;
 mod philly;
 mod powerflow;
+mod powerlimit;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,8 +26,10 @@ use wattle_simulator::trace::TraceError;
 use wattle_simulator::{Scenario, ScenarioError, Work};
 
 /// The scenarios' names.
-pub const NAMES: [&str; 6] =
-    ["powerflow-16", "greenflow-16", "eaco-28", "eaco-64", "philly", "builtin"];
+pub const NAMES: [&str; 7] =
+    ["powerflow-16", "powerlimit-16", "greenflow-16", "eaco-28", "eaco-64", "philly", "builtin"];
+/// The scenario whose policies are compared below power limits ([`super::Comparer::compare_limits`]).
+pub const POWER_LIMITS: &str = powerlimit::NAME;
 
 /// Most GPUs of an elastic job, as in the measured tables.
 const GPUS_MAX: u32 = 64;
@@ -269,6 +272,7 @@ pub enum CompareError {
 pub fn cases(name: &str, filter: &CaseFilter<'_>) -> Result<(Worlds, Vec<Case>), CompareError> {
     let (worlds, cases) = match name {
         powerflow::NAME => powerflow::cases(filter)?,
+        powerlimit::NAME => powerlimit::cases(filter)?,
         greenflow::NAME => greenflow::cases(filter)?,
         philly::NAME => philly::cases(filter)?,
         builtin::NAME => builtin::cases(filter)?,
@@ -324,6 +328,7 @@ fn options_of(cases: &[Case]) -> String {
 pub fn policies(scenario: &str, world: Neighbours) -> Vec<String> {
     let all: &[&str] = match scenario {
         "eaco-28" | "eaco-64" => &["fifo", "fifo-packed", "gandiva", "eaco", "wattle"],
+        powerlimit::NAME => &["fifo", "srtf", "powerflow", "wattle"],
         greenflow::NAME => &[
             "fifo",
             "srtf",

@@ -197,6 +197,11 @@ fn header(comparison: &Comparison, accounting: Option<&str>, form: Form) -> Stri
     let plural = if orders == 1 { "" } else { "s" };
     words.push(format!("{} jobs in {orders} order{plural}", comparison.jobs));
     words.extend(accounting.map(str::to_owned));
+    header_words(&words, form)
+}
+
+/// Words in a line, which the narrow form breaks before it is too long.
+pub(super) fn header_words(words: &[String], form: Form) -> String {
     let mut out = String::new();
     let mut column = 0;
     for word in words {

@@ -105,7 +105,7 @@ impl Comparer<'_> {
         let work = |task: &Task| -> Result<Done, SimulationError> {
             match *task {
                 Task::Bound(order) => {
-                    let limits = self.limits(&case.jobs.elastic[order], bounded(case));
+                    let limits = self.limits(case, &case.jobs.elastic[order], bounded(case));
                     Ok(Done::Bound(Box::new(limits)))
                 }
                 Task::Run { order, rung, setting } => {

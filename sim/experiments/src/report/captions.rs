@@ -30,16 +30,21 @@ pub(super) fn heading(comparison: &Comparison) -> String {
 
 /// The policies' inputs: surfaces and job lengths.
 pub(super) fn inputs(comparison: &Comparison) -> String {
+    surfaces_and_lengths(comparison.surfaces, comparison.lengths)
+}
+
+/// The same of any comparison.
+pub(super) fn surfaces_and_lengths(surfaces: Surfaces, lengths: &str) -> String {
     let noisy = |share: f64, how: &str| {
         format!("true speeds and powers with errors of {}, {how}", percent(share))
     };
-    let surfaces = match comparison.surfaces {
+    let surfaces = match surfaces {
         Surfaces::Oracle => "true speeds and powers".to_owned(),
         Surfaces::Predicted => "predicted speeds and powers".to_owned(),
         Surfaces::Independent(share) => noisy(share, "independent for each number of GPUs"),
         Surfaces::Smooth(share) => noisy(share, "smooth over the number of GPUs"),
     };
-    let lengths = match comparison.lengths {
+    let lengths = match lengths {
         "known" => "each job's length from its arrival on",
         "reported" => "each job's length from its first report on",
         "past" => "each job's progress and the lengths of past jobs, not its own length",

@@ -281,7 +281,7 @@ fn missing_input_is_named_with_the_remedy() {
     let unknown = error("powerflow-17", &ALL_CASES);
     assert!(matches!(unknown, CompareError::Unknown { .. }));
     expect_test::expect![
-        "unknown scenario `powerflow-17`; use one of powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin"
+        "unknown scenario `powerflow-17`; use one of powerflow-16, powerlimit-16, greenflow-16, eaco-28, eaco-64, philly, builtin"
     ]
     .assert_eq(&unknown.to_string());
     for name in ["powerflow-16", "philly"] {

@@ -5,4 +5,5 @@ mod bounds;
 mod compare;
 #[path = "../../../saving/tests/suite/html.rs"]
 mod html;
+mod power_limits;
 mod report;
