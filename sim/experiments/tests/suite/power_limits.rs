@@ -48,6 +48,7 @@ fn scenario(jobs: &[(u64, u32, usize, u64)], gpu_type: &str) -> Scenario {
         workloads: Vec::new(),
         notes: Vec::new(),
         load: None,
+        feeders: wattle_common::feeders::FeederTree::default(),
     }
 }
 
