@@ -22,6 +22,10 @@ pub struct Released {
     /// has stopped and not completed, unless its owner has declared another code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_at_us: Option<Timestamp>,
+    /// Whether the scheduler has answered the command that sends the checkpoint signal. Until then a process that
+    /// continues sends it again: a job must not lose a checkpoint because a process ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_signalled: bool,
 }
 
 /// The state that outlives a process.

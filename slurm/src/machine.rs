@@ -256,6 +256,11 @@ impl SlurmMachine {
         result: Result<(), SlurmError>,
         out: &mut Vec<Action>,
     ) {
+        if let Command::Checkpoint { id, .. } = command
+            && !result.as_ref().is_err_and(SlurmError::is_temporary)
+        {
+            self.signalled(id, out);
+        }
         if let Err(error) = result {
             self.memory.failed(&command, &error, now + self.settings.retry);
             self.alarm(now, Alarm::Command { command, error: error.to_string() }, out);

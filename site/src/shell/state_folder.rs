@@ -195,8 +195,13 @@ mod tests {
         assert_eq!(state.load().unwrap(), PersistedState::default());
         assert!(StateFolder::open(&folder.path().join("state")).unwrap().is_none());
         let (kept, dropped) = (JobId::new("slurm-1-a").unwrap(), JobId::new("slurm-2-b").unwrap());
-        let mut released =
-            Released { attempt: 1, restarts: 0, at_us: Timestamp::from_s(5), stop_at_us: None };
+        let mut released = Released {
+            attempt: 1,
+            restarts: 0,
+            at_us: Timestamp::from_s(5),
+            stop_at_us: None,
+            is_signalled: false,
+        };
         state.store_released(&kept, released).unwrap();
         state.store_released(&dropped, released).unwrap();
         released.stop_at_us = Some(Timestamp::from_s(7));

@@ -9,6 +9,7 @@ use super::look::{Case, Round};
 use super::memory::Memory;
 use super::{Action, Alarm, SlurmMachine, gres};
 use crate::command::{Command, Place};
+use crate::intake;
 use crate::tag::Tag;
 use crate::view::{SlurmJob, SlurmState};
 
@@ -177,7 +178,8 @@ impl SlurmMachine {
         }
         self.memory.reasons.remove(&job.id);
         let (attempt, restarts) = (order.attempt, job.restarts);
-        let released = Released { attempt, restarts, at_us: round.look.now, stop_at_us: None };
+        let at_us = round.look.now;
+        let released = Released { attempt, restarts, at_us, stop_at_us: None, is_signalled: false };
         self.store_release(id, released, round.out);
         let mut nodes: Vec<_> = order.shares.iter().map(|share| share.node.clone()).collect();
         nodes.sort();
@@ -237,8 +239,13 @@ impl SlurmMachine {
         let is_expected = |attempt: u32| {
             attempt > newest || (attempt == newest && (known.attempt < attempt || known.has_gpus()))
         };
-        let found =
-            Released { attempt: 0, restarts: job.restarts, at_us: started_at, stop_at_us: None };
+        let found = Released {
+            attempt: 0,
+            restarts: job.restarts,
+            at_us: started_at,
+            stop_at_us: None,
+            is_signalled: false,
+        };
         let found = match released {
             Some(released) if released.restarts == job.restarts => {
                 if is_expected(released.attempt) {
@@ -285,7 +292,9 @@ impl SlurmMachine {
         }
         // Slurm sends SIGTERM with the requeue.
         let by_requeue = signal == "TERM" || job.state == SlurmState::Configuring;
-        let stop_at = self.state.released.get(id).and_then(|released| released.stop_at_us);
+        let released = self.state.released.get(id);
+        let is_signalled = released.is_some_and(|released| released.is_signalled);
+        let stop_at = released.and_then(|released| released.stop_at_us);
         if stop_at.is_none()
             && let Some(released) = self.state.released.get_mut(id)
         {
@@ -295,11 +304,24 @@ impl SlurmMachine {
         let is_due = stop_at.is_some_and(|at| now >= at + self.settings.checkpoint_grace);
         if by_requeue || is_due {
             self.command(round, job.id, Command::RequeueHold(job.id));
-        } else if self.memory.to_signal.remove(&job.id) || stop_at.is_none() {
+        } else if !is_signalled {
             let checkpoint = Command::Checkpoint { id: job.id, signal: signal.to_owned() };
             self.command(round, job.id, checkpoint);
         }
         true
+    }
+}
+
+impl SlurmMachine {
+    /// Slurm has answered the command that sends the checkpoint signal to a job. Stored after it: a process that
+    /// ends in between, or whose command had no answer, sends the signal again.
+    pub(super) fn signalled(&mut self, slurm_id: u32, out: &mut Vec<Action>) {
+        for (id, released) in &mut self.state.released {
+            let is_its = intake::slurm_id(id) == Some(slurm_id) && released.stop_at_us.is_some();
+            if is_its && !std::mem::replace(&mut released.is_signalled, true) {
+                out.push(Action::StoreReleased(id.clone(), *released));
+            }
+        }
     }
 }
 

@@ -27,8 +27,6 @@ pub(super) struct Memory {
     pub(super) refusals: BTreeMap<u32, String>,
     /// Slurm's reasons of jobs that were taken back.
     pub(super) reasons: BTreeMap<u32, String>,
-    /// Jobs whose signal is sent again.
-    pub(super) to_signal: BTreeSet<u32>,
     /// Where jobs that Slurm places ran at the last look that found them running: one that ends before the
     /// placer has recorded its start has no order.
     pub(super) ran_on: BTreeMap<JobId, Vec<NodeShare>>,
@@ -64,10 +62,6 @@ impl Memory {
 
     /// Notes that a command failed; `again_at`: when another one may be sent.
     pub(super) fn failed(&mut self, command: &Command, error: &SlurmError, again_at: Timestamp) {
-        if let (Command::Checkpoint { id, .. }, true) = (command, error.is_temporary()) {
-            // The signal may not have arrived.
-            self.to_signal.insert(*id);
-        }
         // A command for many jobs may have failed for one of them.
         let &[id] = &command.ids()[..] else { return };
         if !error.is_temporary() {
@@ -87,7 +81,6 @@ impl Memory {
         let is_seen = |id: &JobId| look.jobs.contains_key(id);
         self.past.retain(|id, _| is_seen(id) || is_live(id));
         self.command_at.retain(|id, _| is_needed(id));
-        self.to_signal.retain(is_needed);
         self.refusals.retain(|id, _| is_needed(id));
         self.reasons.retain(|id, _| is_needed(id));
         self.request_at.retain(|id, _| is_seen(id) || records.contains_key(id));

@@ -27,7 +27,8 @@ fn absent() -> SlurmView {
 /// A machine with a running job that Slurm does not have, and its record.
 fn vanished() -> (SlurmMachine, JobRecord) {
     let record = placed(JobPhase::Running, None, None);
-    let run = Released { attempt: 1, restarts: 0, at_us: NOW, stop_at_us: None };
+    let run =
+        Released { attempt: 1, restarts: 0, at_us: NOW, stop_at_us: None, is_signalled: false };
     let mut machine = released(&record, run);
     after(&mut machine, Event::DesiredChanged(order(&record, false)));
     (machine, record)

@@ -15,7 +15,7 @@ use crate::rules::{NOW, after, after_at, commands, machine, order, running, stat
 const SECOND: Duration = Duration::from_secs(1);
 
 fn run(attempt: u32, restarts: u32) -> Released {
-    Released { attempt, restarts, at_us: NOW, stop_at_us: None }
+    Released { attempt, restarts, at_us: NOW, stop_at_us: None, is_signalled: false }
 }
 
 /// The attempt that is reported for a run with this restart count, and what was stored.

@@ -118,12 +118,54 @@ fn a_failed_command_is_repeated_after_a_time_and_a_successful_one_at_once() {
     }
 }
 
+/// The process was killed after it stored the stop and before the signal was sent, or after both and before the
+/// answer was stored.
+#[test]
+fn a_restart_sends_a_checkpoint_signal_that_was_only_stored() {
+    let job = running(Some("USR1"));
+    let record = placed(JobPhase::Stopping, Some(JobPhase::Queued), Some("USR1"));
+    let run =
+        Released { attempt: 1, restarts: 0, at_us: NOW, stop_at_us: None, is_signalled: false };
+    let stored = |actions: &[Action]| {
+        let mut stored = actions.iter().filter_map(|action| match action {
+            Action::StoreReleased(_, released) => Some(*released),
+            _ => None,
+        });
+        stored.next_back()
+    };
+    let started = |run| {
+        let mut machine = released(&record, run);
+        after(&mut machine, Event::DesiredChanged(order(&record, true)));
+        machine
+    };
+    let signal = vec![Command::Checkpoint { id: 1, signal: "USR1".to_owned() }];
+    let first = after(&mut started(run), Event::Viewed(view(&job)));
+    assert_eq!(commands(&first), signal);
+    let intended = stored(&first).unwrap();
+    assert_eq!((intended.stop_at_us, intended.is_signalled), (Some(NOW), false));
+
+    let mut machine = started(intended);
+    let again = after_at(&mut machine, NOW + MOMENT, Event::Viewed(view(&job)));
+    assert_eq!(commands(&again), signal, "it was only stored");
+    let ended = after(&mut machine, Event::CommandEnded(signal[0].clone(), Ok(())));
+    let signalled = stored(&ended).unwrap();
+    assert_eq!(signalled, Released { is_signalled: true, ..intended });
+    assert_eq!(commands(&after_at(&mut machine, NOW + MOMENT, Event::Viewed(view(&job)))), []);
+
+    let mut machine = started(signalled);
+    assert_eq!(commands(&after_at(&mut machine, NOW + RETRY, Event::Viewed(view(&job)))), []);
+    // The grace is 20 s.
+    let due = after_at(&mut machine, NOW + RETRY * 4, Event::Viewed(view(&job)));
+    assert_eq!(commands(&due), [Command::RequeueHold(1)]);
+}
+
 #[test]
 fn a_checkpoint_signal_is_repeated_only_if_it_may_not_have_arrived() {
     for (error, is_repeated) in [(away(), true), (refused(), false)] {
         let job = running(Some("USR1"));
         let record = placed(JobPhase::Stopping, Some(JobPhase::Queued), Some("USR1"));
-        let run = Released { attempt: 1, restarts: 0, at_us: NOW, stop_at_us: None };
+        let run =
+            Released { attempt: 1, restarts: 0, at_us: NOW, stop_at_us: None, is_signalled: false };
         let mut machine = released(&record, run);
         after(&mut machine, Event::DesiredChanged(order(&record, true)));
         let signal = vec![Command::Checkpoint { id: 1, signal: "USR1".to_owned() }];
@@ -168,7 +210,8 @@ fn a_job_that_its_owner_holds_is_left_alone_until_it_is_released() {
 #[test]
 fn a_released_job_may_wait_for_a_limited_time() {
     let record = placed(JobPhase::Starting, None, Some("TERM"));
-    let run = Released { attempt: 1, restarts: 0, at_us: NOW, stop_at_us: None };
+    let run =
+        Released { attempt: 1, restarts: 0, at_us: NOW, stop_at_us: None, is_signalled: false };
     let mut machine = released(&record, run);
     after(&mut machine, Event::DesiredChanged(order(&record, false)));
     let mut at = |seconds| {
@@ -185,7 +228,8 @@ fn every_end_in_slurm_has_its_state() {
     let ended = |job: &SlurmJob, stop_at: Option<Timestamp>| {
         let record = placed(JobPhase::Running, None, Some("TERM"));
         let restarts = job.restarts;
-        let run = Released { attempt: 1, restarts, at_us: NOW, stop_at_us: stop_at };
+        let run =
+            Released { attempt: 1, restarts, at_us: NOW, stop_at_us: stop_at, is_signalled: false };
         let mut machine = released(&record, run);
         after(&mut machine, Event::DesiredChanged(order(&record, false)));
         let actions = after(&mut machine, Event::Viewed(view(job)));
@@ -257,7 +301,8 @@ fn reports_are_repeated_as_a_heartbeat() {
 
 #[test]
 fn a_release_is_forgotten_when_slurm_and_the_placer_are_done_with_the_job() {
-    let run = Released { attempt: 1, restarts: 0, at_us: NOW, stop_at_us: None };
+    let run =
+        Released { attempt: 1, restarts: 0, at_us: NOW, stop_at_us: None, is_signalled: false };
     let forgotten = |phase, view: SlurmView| {
         let record = placed(phase, None, None);
         let mut machine = released(&record, run);
@@ -342,7 +387,8 @@ fn only_a_refused_requeue_ends_a_job_whose_node_failed() {
     };
     let requeue = vec![Command::RequeueHold(1)];
     for (error, is_repeated) in [(away(), true), (refused(), false)] {
-        let run = Released { attempt: 1, restarts: 0, at_us: NOW, stop_at_us: None };
+        let run =
+            Released { attempt: 1, restarts: 0, at_us: NOW, stop_at_us: None, is_signalled: false };
         let mut machine = released(&record, run);
         after(&mut machine, Event::DesiredChanged(order(&record, false)));
         assert_eq!(commands(&after(&mut machine, Event::Viewed(view(&failed)))), requeue);
