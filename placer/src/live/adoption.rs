@@ -4,7 +4,8 @@
 //! The store is older than the nodes if it has the mark of `wattle restore`, or if a node has obeyed newer
 //! orders than the store contains. A node that differs gets no order before the comparison, because an
 //! order from old records would stop its jobs. The comparison waits until the other nodes have reported
-//! too; with the mark, all nodes are compared, and no job starts before that. Then, for each job:
+//! too; with the mark, all nodes are compared, and no job starts before that. A node that is silent at the
+//! comparison gets no order until it reports and is compared itself. Then, for each job:
 //! * An attempt that runs and that the store does not know is adopted: it keeps its GPUs and continues.
 //! * An attempt that has ended and that the store does not know is recorded with its end. It is not
 //!   started again.
@@ -38,7 +39,7 @@ use crate::live::nodes::Nodes;
 use crate::live::outbox::Outbox;
 use crate::live::{Action, Turn};
 
-/// Most jobs named in an alarm.
+/// Most jobs or nodes named in an alarm.
 const NAMED_MAX: usize = 5;
 
 /// What the comparison changed.
@@ -54,8 +55,10 @@ struct Outcome {
 pub(super) struct StoreComparison {
     /// When it is due; absent: the store is not older than the nodes.
     at: Option<Timestamp>,
-    /// The mark of a restored store, until the comparison.
+    /// The mark of a restored store, until every node is compared.
     restored: Option<StoreRestored>,
+    /// Whether the first comparison with a restored store is due.
+    is_first_due: bool,
     /// Whether the mark is to be deleted.
     mark_is_over: bool,
     /// How long it waits for the reports of the nodes.
@@ -64,7 +67,13 @@ pub(super) struct StoreComparison {
 
 impl StoreComparison {
     pub(super) fn new(config: &Config) -> Self {
-        Self { at: None, restored: None, mark_is_over: false, patience: config.node_stale_after() }
+        Self {
+            at: None,
+            restored: None,
+            is_first_due: false,
+            mark_is_over: false,
+            patience: config.node_stale_after(),
+        }
     }
 
     /// When the comparison is due.
@@ -74,7 +83,7 @@ impl StoreComparison {
 
     /// Whether no job may start, because a restored store was not compared yet.
     pub(super) const fn is_awaited(&self) -> bool {
-        self.restored.is_some()
+        self.is_first_due
     }
 
     /// Compares the records with all nodes before any order: the store was restored from a backup.
@@ -85,6 +94,7 @@ impl StoreComparison {
         nodes: &mut Nodes,
     ) {
         self.restored = Some(restored);
+        self.is_first_due = true;
         nodes.await_comparison_of_all();
         self.at = Some(now + self.patience);
     }
@@ -118,7 +128,7 @@ impl StoreComparison {
         }
         if self.is_awaited() {
             nodes.await_comparison(node);
-        } else if differs {
+        } else if differs || nodes.awaits_comparison(node) {
             nodes.await_comparison(node);
             self.at.get_or_insert(now + self.patience);
         }
@@ -132,10 +142,9 @@ impl StoreComparison {
         nodes: &mut Nodes,
     ) {
         self.at = None;
-        let waiting: Vec<NodeId> = nodes.awaiting_comparison().cloned().collect();
-        // Only those that have reported since the placer's start.
-        let compared: BTreeSet<NodeId> =
-            waiting.iter().filter(|node| nodes.is_compared(node)).cloned().collect();
+        // An order from old records would stop the jobs of a node that has not reported since the placer's start.
+        let (compared, silent): (BTreeSet<NodeId>, BTreeSet<NodeId>) =
+            nodes.awaiting_comparison().cloned().partition(|node| nodes.is_compared(node));
         let newest = self.newest_attempts(&compared, jobs, nodes);
         let vanished = vanished(&compared, &newest, jobs, nodes);
         let superseded: BTreeSet<JobId> = newest
@@ -182,12 +191,24 @@ impl StoreComparison {
                 }
             }
         }
-        for node in waiting {
-            nodes.end_comparison(&node);
-            nodes.refresh(turn, &node, jobs);
+        for node in &outcome.nodes {
+            nodes.end_comparison(node);
+            nodes.refresh(turn, node, jobs);
         }
         self.raise_alarms(&outcome, turn.outbox);
-        self.mark_is_over |= self.restored.take().is_some();
+        self.is_first_due = false;
+        if silent.is_empty() {
+            self.mark_is_over |= self.restored.take().is_some();
+        }
+        let awake: BTreeSet<&NodeId> = silent.iter().filter(|node| !nodes.sleeps(node)).collect();
+        if !awake.is_empty() {
+            turn.outbox.alarm(format!(
+                "the store is older than the nodes' states, and {} have not reported since ({} in all): each gets \
+                 no order until it reports and is compared",
+                named(&awake),
+                awake.len(),
+            ));
+        }
         turn.outbox.plan_soon();
     }
 
@@ -417,11 +438,11 @@ impl JobRecords {
     }
 }
 
-/// The first jobs, for an alarm.
-fn named(jobs: &BTreeSet<JobId>) -> String {
-    let mut named: Vec<&str> = jobs.iter().take(NAMED_MAX).map(JobId::as_str).collect();
-    if jobs.len() > NAMED_MAX {
-        named.push("...");
+/// The first of some ids, for an alarm.
+fn named(ids: &BTreeSet<impl ToString>) -> String {
+    let mut named: Vec<String> = ids.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    if ids.len() > NAMED_MAX {
+        named.push("...".to_owned());
     }
     named.join(", ")
 }

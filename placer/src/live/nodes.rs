@@ -255,6 +255,17 @@ impl Nodes {
         self.state_mut(node).awaits_comparison = true;
     }
 
+    /// Whether the node gets no order until it is compared with the store.
+    pub(super) fn awaits_comparison(&self, node: &NodeId) -> bool {
+        self.states.get(node).is_some_and(|state| state.awaits_comparison)
+    }
+
+    /// Whether the node is asleep, or changes to or from it.
+    pub(super) fn sleeps(&self, node: &NodeId) -> bool {
+        let sleep = self.states.get(node).and_then(|state| state.sleep);
+        sleep.is_some_and(|sleep| sleep.state != SleepState::WakeFailed)
+    }
+
     /// The nodes that wait for the comparison with the store.
     pub(super) fn awaiting_comparison(&self) -> impl Iterator<Item = &NodeId> {
         self.states.iter().filter(|(_, state)| state.awaits_comparison).map(|(id, _)| id)

@@ -242,3 +242,41 @@ fn job_that_moved_after_the_backup_is_found_on_its_new_node() {
     assert_eq!(record.placement.as_ref().unwrap().shares[0].node.as_str(), "n1");
     assert!(world.is_live("n1", "a", 2) && !world.is_live("n0", "a", 1));
 }
+
+/// A node that cannot be reached during the comparison runs jobs that the backup does not have.
+#[test]
+fn a_node_that_reports_late_is_compared_before_its_first_order() {
+    for silent_s in [25, 60, 200] {
+        let mut world = World::new(2, 4);
+        world.long = true;
+        world.submit(spec("a", 4));
+        world.submit(spec("b", 4));
+        world.submit(spec("c", 4));
+        world.pass(20);
+        let (jobs, orders, at) = (world.jobs.clone(), world.orders.clone(), world.now);
+        let node = world.record("b").placement.as_ref().unwrap().shares[0].node.to_string();
+        world.cancel("c");
+        world.cancel("b");
+        world.submit(spec("later", 4));
+        world.pass(20);
+        assert_eq!(world.record("later").phase, JobPhase::Running);
+        world.cut_off(&node, true);
+        world.restore_store(jobs, orders, at);
+        world.pass(silent_s);
+        // A placer that starts meanwhile knows that the node was not compared.
+        world.restart();
+        world.pass(30);
+        world.cut_off(&node, false);
+        world.pass(40);
+        for job in ["a", "later"] {
+            let record = world.record(job);
+            assert_eq!((record.phase, record.attempt), (JobPhase::Running, 1), "{:#?}", world.log);
+        }
+        assert!(world.is_live(&node, "later", 1), "{silent_s} s");
+        assert!(world.restored.is_none(), "all nodes were compared");
+        world.long = false;
+        world.pass(40);
+        assert_eq!(world.record("later").phase, JobPhase::Finished);
+        assert!(world.idle());
+    }
+}
