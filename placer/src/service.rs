@@ -142,6 +142,8 @@ struct PlacerService {
     reads: Requests,
     budgets: Requests,
     budget: ExclusiveBucket,
+    /// Whether the budget in force was not stored for want of room: its request is not acknowledged as stored.
+    budget_not_stored: bool,
     metered: Consumer,
     /// The energy ledger entry being counted, not yet acknowledged.
     counting: Option<StoredDelivery>,
@@ -244,6 +246,7 @@ impl Service for PlacerService {
             budgets,
             orders_log,
             budget,
+            budget_not_stored: false,
             metered,
             counting: None,
             progress,

@@ -173,7 +173,12 @@ impl PlacerService {
         shutdown: &Shutdown,
     ) -> Result<Stored, ExclusiveError> {
         let result = match action {
-            Action::StoreBudget(record) => self.budget.put(BUDGET_SET, &*record, shutdown).await,
+            Action::StoreBudget(record) => {
+                let stored = self.budget.put(BUDGET_SET, &*record, shutdown).await;
+                let refused = |error: &ExclusiveError| error.refused_value().is_some();
+                self.budget_not_stored = stored.as_ref().is_err_and(refused);
+                stored
+            }
             Action::StoreBudgetStatus(status) => {
                 self.budget.put(BUDGET_STATUS, &*status, shutdown).await
             }
@@ -205,7 +210,12 @@ impl PlacerService {
 
     async fn answer(&mut self, action: Action) {
         match action {
-            Action::AnswerBudget(number, reply) => {
+            Action::AnswerBudget(number, mut reply) => {
+                if self.budget_not_stored && matches!(reply, BudgetReply::Stored { .. }) {
+                    let error = "the budget is in force until the placer ends and is not stored, because the NATS \
+                                 server has no room for it: make room, and set it again";
+                    reply = BudgetReply::Refused { error: error.to_owned() };
+                }
                 let refused = match &reply {
                     BudgetReply::Refused { error } => Some(error.as_str()),
                     BudgetReply::Stored { .. } => None,

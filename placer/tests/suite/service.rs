@@ -6,10 +6,14 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use wattle_common::JobId;
+use wattle_common::budget::Budget;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::{CancelJob, JobRecord, LaunchState, Reply};
-use wattle_common::subject::RequestTopic;
+use wattle_common::messages::{
+    BudgetRecord, BudgetReply, CancelJob, JobRecord, LaunchState, Reply, SetBudget,
+};
+use wattle_common::subject::{BUDGET_SET, Bucket, RequestTopic};
+use wattle_common::{JobId, Power};
+use wattle_runtime::bus::KvBucket;
 use wattle_runtime::testing::until;
 
 use crate::site::{DEADLINE, Site, accepted, cancelled, spec};
@@ -300,24 +304,63 @@ fn the_example_configuration_is_valid() {
     assert_eq!(tree.connections()[0].nodes.len(), 2);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn full_bucket_refuses_submissions_and_the_placer_keeps_serving() {
-    let mut site = Site::new().await;
-    site.power(2).await;
-    site.launch(0, &[]).await;
-    assert_eq!(site.submit(spec("a", 1)).await, accepted("a"));
+/// Fills a bucket; returns the keys.
+async fn fill(bucket: &KvBucket) -> Vec<String> {
     let mut fillers = Vec::new();
-    for len in [1_000_000, 20_000, 400] {
+    for len in [1_000_000, 20_000, 400, 20] {
         let value = "x".repeat(len);
         loop {
             let filler = format!("filler-{}", fillers.len());
-            if site.jobs.put(&filler, &value).await.is_err() {
+            if bucket.put(&filler, &value).await.is_err() {
                 break;
             }
             fillers.push(filler);
         }
     }
     assert!(fillers.len() > 100);
+    fillers
+}
+
+/// A restart would not know the budget.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_that_is_not_stored_is_not_acknowledged() {
+    let site = Site::new().await;
+    let bucket = site.bus.bucket(Bucket::Budget).await.unwrap();
+    let set = async |power: Power| {
+        let budget = Budget { power_mw: Some(power), ..Budget::default() };
+        let subject = site.bus.request_subject(RequestTopic::BudgetSet);
+        let request = SetBudget { budget, intensity: None };
+        site.until("a reply", async || {
+            site.bus.request::<_, BudgetReply>(&subject, &request).await.ok()
+        })
+        .await
+    };
+    let stored = async || {
+        let record = bucket.get::<BudgetRecord>(BUDGET_SET).await.unwrap();
+        record.map(|(record, _)| record.budget.power_mw)
+    };
+    let first = Power::from_w(900);
+    assert!(matches!(set(first).await, BudgetReply::Stored { .. }));
+    let fillers = fill(&bucket).await;
+    let reply = set(Power::from_w(800)).await;
+    assert_eq!(stored().await, Some(Some(first)), "there was no room");
+    let BudgetReply::Refused { error } = &reply else { panic!("{reply:?}") };
+    assert!(error.contains("not stored") && error.contains("set it again"), "{error}");
+    for filler in &fillers {
+        bucket.delete(filler).await.unwrap();
+    }
+    let second = Power::from_w(800);
+    assert!(matches!(set(second).await, BudgetReply::Stored { .. }));
+    assert_eq!(stored().await, Some(Some(second)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn full_bucket_refuses_submissions_and_the_placer_keeps_serving() {
+    let mut site = Site::new().await;
+    site.power(2).await;
+    site.launch(0, &[]).await;
+    assert_eq!(site.submit(spec("a", 1)).await, accepted("a"));
+    let fillers = fill(&site.jobs).await;
     for _ in 0..3 {
         let reply = site.submit(spec("b", 1)).await;
         let Reply::Refused { error } = &reply else { panic!("{reply:?}") };
