@@ -215,6 +215,12 @@ fn revoke(command: &Revoke) -> anyhow::Result<()> {
 
 fn list(command: &List) -> anyhow::Result<()> {
     let folder = Folder::read(&command.at.folder)?;
+    if !folder.is_complete()? {
+        note(
+            "server/auth.conf does not agree with this list, because a change was interrupted or another version \
+             wrote it: the next change replaces it",
+        );
+    }
     if command.json {
         return print_json(&folder.keys());
     }

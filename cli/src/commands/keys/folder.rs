@@ -3,8 +3,10 @@
 //! `keys.toml` has the public keys, from which `server/auth.conf` and the contexts of people are generated. Folders have the mode
 //! 0700, files 0600. Every file is replaced atomically. A process that changes the folder holds its lock from
 //! reading the list until all files are written, so changes at the same time follow each other. The list is
-//! written first: after a crash the next change brings the other files up to date.
+//! written first. If the process ends in between, the next one that opens the folder for a change completes it: a
+//! revocation that only the list has would leave the key valid on the server.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::net::Ipv6Addr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -19,7 +21,7 @@ use wattle_runtime::files::{self, Access};
 
 use super::server;
 use crate::nats_context;
-use crate::output::usage;
+use crate::output::{note, usage};
 use crate::private_folder::check_owner;
 
 /// The list of keys.
@@ -109,7 +111,40 @@ impl Folder {
         Self::read(path)?;
         check_owner(path, "--folder")?;
         let lock = lock(path)?;
-        Ok(Self { _lock: Some(lock), ..Self::read(path)? })
+        let folder = Self { _lock: Some(lock), ..Self::read(path)? };
+        folder.complete()?;
+        Ok(folder)
+    }
+
+    /// Completes a change whose process ended after it had written the list.
+    fn complete(&self) -> anyhow::Result<()> {
+        if !self.is_complete()? {
+            self.write_configuration()?;
+            note(&format!(
+                "{} did not agree with {LIST}, because an earlier change was interrupted: it is replaced, and the \
+                 NATS server needs it",
+                self.configuration().display()
+            ));
+        }
+        let stems: BTreeSet<String> = self.users()?.iter().map(|user| user.0.file_stem()).collect();
+        for folder in ["seeds", CONTEXTS] {
+            for file in fs::read_dir(self.path.join(folder)).into_iter().flatten().flatten() {
+                let path = file.path();
+                let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                let is_ours =
+                    || fs::read_to_string(&path).is_ok_and(|text| text.contains("Wattle: "));
+                if !stems.contains(&stem) && is_ours() {
+                    delete(&path)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the server's configuration has the keys of the list.
+    pub(super) fn is_complete(&self) -> anyhow::Result<bool> {
+        let written = fs::read_to_string(self.configuration()).unwrap_or_default();
+        Ok(written == self.configuration_text()?)
     }
 
     /// Reads an existing folder, which another process may change afterwards.
@@ -216,32 +251,42 @@ impl Folder {
         Ok(path)
     }
 
+    /// The role, the public key and whether it is a previous one, of each key.
+    fn users(&self) -> anyhow::Result<Vec<(Role, String, bool)>> {
+        let user = |key: &Key| -> anyhow::Result<_> {
+            let role = key.role.parse::<Role>().context("keys.toml has an invalid role")?;
+            Ok((role, key.public.clone(), key.previous))
+        };
+        self.listed.key.iter().map(user).collect()
+    }
+
+    /// The part of the server's configuration that has the keys.
+    fn configuration(&self) -> PathBuf {
+        self.server().join("auth.conf")
+    }
+
+    fn configuration_text(&self) -> anyhow::Result<String> {
+        let users = self.users()?;
+        let all = users.iter().map(|(role, public, _)| (role, public.as_str()));
+        Ok(server::configuration(&self.listed.cluster, &self.listed.server_path, all))
+    }
+
+    fn write_configuration(&self) -> anyhow::Result<()> {
+        write_private(&self.configuration(), &self.configuration_text()?)
+    }
+
     /// Writes the list, the server's configuration and new seeds, and deletes revoked seeds.
     pub(super) fn save(&self) -> anyhow::Result<()> {
-        let mut users = Vec::new();
-        for key in &self.listed.key {
-            let role = key.role.parse::<Role>().context("keys.toml has an invalid role")?;
-            users.push((role, key.public.clone(), key.previous));
-        }
-        let all = users.iter().map(|(role, public, _)| (role, public.as_str()));
-        let text = server::configuration(&self.listed.cluster, &self.listed.server_path, all);
+        let users = self.users()?;
         write_private(&self.path.join(LIST), &toml::to_string_pretty(&self.listed)?)?;
-        write_private(&self.server().join("auth.conf"), &text)?;
+        self.write_configuration()?;
         // A key whose seed is not written any more is replaced by `wattle keys rotate`; until then the
         // previous one is valid.
         for (path, seed) in &self.created {
             write_private(path, seed)?;
         }
         self.write_contexts(&users)?;
-        for seed in &self.revoked {
-            fs::remove_file(seed)
-                .or_else(|error| match error.kind() {
-                    std::io::ErrorKind::NotFound => Ok(()),
-                    _ => Err(error),
-                })
-                .with_context(|| format!("cannot delete {}", seed.display()))?;
-        }
-        Ok(())
+        self.revoked.iter().try_for_each(|file| delete(file))
     }
 
     /// Writes the contexts of people with their current keys.
@@ -266,6 +311,16 @@ impl Folder {
             write_private(&self.context(role), &text)?;
         }
         Ok(())
+    }
+}
+
+/// Deletes a file, if there is one.
+fn delete(file: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot delete {}", file.display()))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -341,6 +396,42 @@ mod tests {
         assert_eq!(folder.revoke(&role, false).unwrap(), 1);
         folder.save().unwrap();
         assert!(!seed.exists() && !configured().contains("nkey: U"));
+    }
+
+    /// The process was killed after it wrote the list. The server must not permit the revoked key for longer than
+    /// until the next command, also if that is the same one.
+    #[test]
+    fn an_interrupted_change_is_completed_by_the_next_one() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("keys");
+        let (gone, stays): (Role, Role) =
+            ("user gone".parse().unwrap(), "user stays".parse().unwrap());
+        let mut folder =
+            Folder::create(&path, ClusterId::new("main").unwrap(), None, "nats").unwrap();
+        let seed = folder.add(&gone).unwrap();
+        folder.add(&stays).unwrap();
+        folder.save().unwrap();
+        drop(folder);
+        let files =
+            [path.join("server/auth.conf"), seed, path.join(CONTEXTS).join("user-gone.json")];
+        let before = files.each_ref().map(|file| fs::read(file).unwrap());
+        let mut folder = Folder::open(&path).unwrap();
+        folder.revoke(&gone, false).unwrap();
+        folder.save().unwrap();
+        drop(folder);
+        for (file, content) in files.iter().zip(before) {
+            fs::write(file, content).unwrap();
+        }
+        assert!(!Folder::read(&path).unwrap().is_complete().unwrap());
+
+        let mut folder = Folder::open(&path).unwrap();
+        assert!(folder.revoke(&gone, false).is_err(), "the list has no such key");
+        assert!(folder.is_complete().unwrap());
+        drop(folder);
+        let configured = fs::read_to_string(&files[0]).unwrap();
+        assert_eq!(configured.matches("nkey: U").count(), 1, "{configured}");
+        assert!(!files[1].exists() && !files[2].exists(), "its secret is gone");
+        assert!(path.join("seeds/user-stays.nk").exists());
     }
 
     #[test]
