@@ -142,8 +142,9 @@ pub fn inbox(public_key: &str) -> String {
     format!("_INBOX.{public_key}")
 }
 
-/// The services that must not run while a backup is restored.
-pub const RESTORE_WITHOUT: [&str; 2] = ["wattle-placer", "wattle-registry"];
+/// The services that must not run while a backup is restored, and their leases.
+pub const RESTORE_WITHOUT: [(&str, LeaseKey); 2] =
+    [("wattle-placer", LeaseKey::Placer), ("wattle-registry", LeaseKey::Registry)];
 
 /// The topics that a monitor may subscribe to.
 pub const TELEMETRY: [Topic; 6] = [
@@ -305,7 +306,7 @@ impl Grant<'_> {
             self.publish(format!("$JS.API.STREAM.RESTORE.{stream}"));
             self.publish(format!("$JS.SNAPSHOT.RESTORE.{stream}.*"));
         }
-        for service in RESTORE_WITHOUT {
+        for (service, _) in RESTORE_WITHOUT {
             self.publish(format!("$SRV.PING.{service}"));
         }
     }

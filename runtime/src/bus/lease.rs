@@ -13,7 +13,7 @@ use futures_util::StreamExt as _;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 use wattle_common::codec;
-use wattle_common::lease::{Holding, Refusal, Standby, Step, StoredLease};
+use wattle_common::lease::{Holding, Refusal, SERVICE_LEASE_MIN, Standby, Step, StoredLease};
 use wattle_common::messages::{LeaseHolder, ServiceLease};
 use wattle_common::subject::{Bucket, LeaseKey};
 
@@ -28,6 +28,48 @@ const RETRY: Duration = Duration::from_millis(250);
 const STORED_AFTER: Duration = Duration::from_millis(20);
 /// Queued commands to the task that renews the lease.
 const COMMANDS_MAX: usize = 16;
+
+/// Most reads in a row that the server does not answer.
+const READS_MAX: u32 = 10;
+
+impl Bus {
+    /// The process that holds the lease `key`: it waits until the lease is renewed, released or over. `None`: no
+    /// process holds it. On a busy machine this finds a process that answers no request in time.
+    ///
+    /// # Errors
+    /// As [`Bus::bucket`], or if the lease cannot be read.
+    pub async fn lease_holder(&self, key: &LeaseKey) -> Result<Option<LeaseHolder>, BusError> {
+        let bucket = self.bucket(Bucket::Leases).await?;
+        let mut standby = Standby::new(instance::holder(), SERVICE_LEASE_MIN);
+        let (mut first, mut unanswered) = (None, 0);
+        loop {
+            let stored = match read(&bucket, key).await {
+                Ok(stored) => stored,
+                Err(error) if error.is_transient() && unanswered < READS_MAX => {
+                    unanswered += 1;
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            unanswered = 0;
+            let step = standby.read(clock::monotonic(), &stored, instance::has_ended);
+            let Step::Read { after } = step else { return Ok(None) };
+            if *first.get_or_insert(stored.revision) != stored.revision {
+                return Ok(stored.lease.map(|lease| lease.holder));
+            }
+            tokio::time::sleep(after).await;
+        }
+    }
+}
+
+async fn read(bucket: &KvBucket, key: &LeaseKey) -> Result<StoredLease, BusError> {
+    let change = bucket.read_enveloped(&key.to_string()).await?;
+    Ok(change.map_or(StoredLease { revision: 0, lease: None }, |change| {
+        let lease = change.value.and_then(|value| codec::decode_json(&value).ok());
+        StoredLease { revision: change.revision, lease }
+    }))
+}
 
 /// Acquires the lease of a service for this process, against the others of the same service.
 #[derive(Clone)]
@@ -128,11 +170,7 @@ impl LeaderElector {
     }
 
     async fn read(&self) -> Result<StoredLease, BusError> {
-        let change = self.bucket.read_enveloped(&self.key.to_string()).await?;
-        Ok(change.map_or(StoredLease { revision: 0, lease: None }, |change| {
-            let lease = change.value.and_then(|value| codec::decode_json(&value).ok());
-            StoredLease { revision: change.revision, lease }
-        }))
+        read(&self.bucket, &self.key).await
     }
 
     /// Replaces `revision`.

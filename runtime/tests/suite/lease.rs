@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::common::{connect, until, within};
-use wattle_common::messages::ServiceLease;
+use wattle_common::Timestamp;
+use wattle_common::messages::{LeaseHolder, ServiceLease};
 use wattle_common::subject::{Bucket, LeaseKey};
 use wattle_runtime::bus::{Bus, ExclusiveBucket, ExclusiveError, LeaderElector, Stored};
 use wattle_runtime::shell::Shutdown;
@@ -142,6 +143,38 @@ async fn one_process_holds_the_lease_at_a_time() {
     drop(second);
     let (three, _third) = within("the last", leaders.recv()).await.unwrap();
     assert!(!first.is_valid() && one != two && two != three && one != three);
+}
+
+/// A process is found by its lease also where it answers no request; a lease without renewals is over.
+#[tokio::test]
+async fn the_holder_of_a_lease_is_found_by_its_renewals() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let key = LeaseKey::Registry;
+    assert_eq!(within("read", bus.lease_holder(&key)).await.unwrap(), None);
+    let leases = bus.bucket(Bucket::Leases).await.unwrap();
+    let other =
+        LeaseHolder { instance: "other".to_owned(), boot: None, pid_namespace: None, pid: 1 };
+    let of_other = ServiceLease {
+        holder: other.clone(),
+        length_ms: 5_000,
+        since_us: Timestamp::EPOCH,
+        released: false,
+    };
+    leases.put("registry", &of_other).await.unwrap();
+    let renewing = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            leases.put("registry", &of_other).await.unwrap();
+        }
+    };
+    tokio::select! {
+        found = within("renewed", bus.lease_holder(&key)) => assert_eq!(found.unwrap(), Some(other)),
+        () = renewing => unreachable!(),
+    }
+    let over = ServiceLease { length_ms: 600, ..of_other };
+    leases.put("registry", &over).await.unwrap();
+    assert_eq!(within("over", bus.lease_holder(&key)).await.unwrap(), None);
 }
 
 /// The lease of a process that was away is confirmed again if no other process acquired it.
