@@ -82,14 +82,15 @@ where
 
 /// Tries of a command that the server does not answer.
 const TRIES: usize = 5;
+/// What such a command prints: `cli/src/connection.rs`.
+pub const UNANSWERED: &str = "does not answer within 5 s";
 
 /// The output of a command of `wattle` that has reached its server. A person does not wait for a server as long as one
 /// may take on a busy machine; a command that gives up has sent nothing, and is repeated.
 pub fn answered(mut run: impl FnMut() -> Output) -> Output {
     let mut output = run();
     for _ in 1..TRIES {
-        if !String::from_utf8_lossy(&output.stderr).contains("does not answer; if it requires TLS")
-        {
+        if !String::from_utf8_lossy(&output.stderr).contains(UNANSWERED) {
             break;
         }
         output = run();

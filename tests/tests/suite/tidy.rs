@@ -132,3 +132,10 @@ fn lint_exceptions_have_a_reason() {
         }
     }
 }
+
+/// Tests repeat a command by this text.
+#[test]
+fn a_command_without_an_answer_prints_what_tests_look_for() {
+    let source = std::fs::read_to_string(root().join("cli/src/connection.rs")).unwrap();
+    assert!(source.contains(wattle_tests::UNANSWERED));
+}
