@@ -324,7 +324,10 @@ async fn a_cap_ordered_is_a_cap_applied_and_shows_in_power() {
 
     let until = node.order(1, Duration::from_secs(200), vec![cap(0, 150)]).await;
     let report = node.report("the cap stands", |r| r.gpus[0].cap_mw == Some(w(150))).await;
-    assert_eq!((report.observed_generation, report.lease_until_us), (1, Some(until)));
+    assert_eq!(report.observed_generation, 1);
+    // The clocks of two processes differ by some microseconds.
+    let ends = report.lease_until_us.unwrap();
+    assert!(ends <= until && until.since(ends) < Duration::from_secs(1), "{ends} and {until}");
     assert_eq!(report.gpus[1].cap_mw, report.gpus[1].cap_mw_default, "its neighbour is free");
     node.summary("the cap shows in power", |s| {
         s.gpus[0].cap_mw == Some(w(150))

@@ -90,10 +90,11 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     for &id in &ids {
         let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
         assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
-        assert_eq!(end.attempt, 1, "{end:#?}");
         let fields = accounted_end(&site, id).await;
         assert_eq!(fields[0], "COMPLETED", "{fields:?}");
-        let decided = end.reasons.iter().find(|reason| reason.decision.starts_with("placed on"));
+        // A slow Slurm may not start it where it was placed first.
+        let mut reasons = end.reasons.iter().rev();
+        let decided = reasons.find(|reason| reason.decision.starts_with("placed on"));
         let at = decided.map(|reason| reason.decision.trim_start_matches("placed on ").to_owned());
         let at = at.unwrap_or_else(|| panic!("{end:#?}"));
         // `wt1:0,1 wt2:0,1`: the same GPUs in Slurm's accounting.
@@ -119,7 +120,8 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     // The service is killed while a job runs, and slurmctld is killed and started.
     let long =
         site.sbatch("games", &["--gres=gpu:2", "--comment=wattle: workload=eaco-alexnet"], 60);
-    site.until_job(long, "it runs", |record| record.phase == JobPhase::Running).await;
+    let running = site.until_job(long, "it runs", |record| record.phase == JobPhase::Running).await;
+    let attempt = running.attempt;
     site.until_saved().await;
     site.kill_9("slurm", "control");
     let killed = site.cluster("kill-ctld", &[]);
@@ -144,7 +146,8 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
     assert_eq!(accounted_end(&site, elastic).await[0], "COMPLETED");
     let end = site.until_job(long, "it has finished", |record| record.phase.is_final()).await;
-    assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{end:#?}\n{}", site.logs());
+    let ran_on = (end.phase, end.attempt) == (JobPhase::Finished, attempt);
+    assert!(ran_on, "started again: {end:#?}\n{}", site.logs());
     assert_eq!(accounted_end(&site, long).await[0], "COMPLETED");
     // The energy is in the ledger, in the record and in Slurm's accounting.
     let job = end.spec.job.clone();

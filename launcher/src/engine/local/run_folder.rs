@@ -199,6 +199,8 @@ impl RunFolder {
     /// # Errors
     /// Where it cannot be removed.
     pub fn remove(&self) -> Result<(), StateError> {
+        // First, because a kill in between must not leave a run without its end, which would count as lost.
+        let _ = fs::remove_file(self.0.join(SPEC));
         match fs::remove_dir_all(&self.0) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 return Err(StateError::new(&self.0, "remove", source));
