@@ -183,22 +183,24 @@ impl LimitCost {
     pub fn sentence(&self, limit: Power) -> String {
         let Some(saved_s_per_kw) = self.saved_s_per_kw else {
             return if self.price_s_per_kwh > 0.0 {
-                "it decides now; what more power would save is known after ten completed jobs"
+                "the power limit binds; what more power would save is known after ten completed jobs"
                     .into()
             } else {
-                "it does not bind".into()
+                "the power limit does not bind".into()
             };
         };
         // 1, 10, 100 W and so on.
         let more_w = 10f64.powf((limit.as_w() * SMALL_CHANGE).max(1.0).log10().floor());
         let saved_s = saved_s_per_kw * more_w / 1e3;
         if saved_s < 1.0 {
-            return "it has hardly delayed the jobs of the last day".to_owned();
+            return "the power limit has hardly delayed the jobs of the last day".to_owned();
         }
         let more =
             if more_w < 1e3 { format!("{more_w} W") } else { format!("{} kW", more_w / 1e3) };
         let saved = span(saved_s);
-        format!("it decides: {more} more would complete jobs about {saved} sooner on average")
+        format!(
+            "the power limit binds: {more} more would complete jobs about {saved} sooner on average"
+        )
     }
 }
 
@@ -211,15 +213,16 @@ mod tests {
         let stated = |price_s_per_kwh: f64, saved_s_per_kw: Option<f64>, limit_w: u64| {
             LimitCost { price_s_per_kwh, saved_s_per_kw }.sentence(Power::from_w(limit_w))
         };
-        let decides = "it decides: 1 kW more would complete jobs about 4 min sooner on average";
+        let decides =
+            "the power limit binds: 1 kW more would complete jobs about 4 min sooner on average";
         assert_eq!(stated(9.0, Some(240.0), 28_000), decides);
-        assert!(stated(9.0, Some(9_000.0), 1_000).starts_with("it decides: 10 W more"));
+        assert!(stated(9.0, Some(9_000.0), 1_000).starts_with("the power limit binds: 10 W more"));
         assert!(stated(9.0, Some(2.0), 2_000_000).contains("100 kW more"));
         assert_eq!(
             stated(9.0, Some(0.5), 28_000),
-            "it has hardly delayed the jobs of the last day"
+            "the power limit has hardly delayed the jobs of the last day"
         );
         assert!(stated(9.0, None, 28_000).contains("after ten completed jobs"));
-        assert_eq!(stated(0.0, None, 28_000), "it does not bind");
+        assert_eq!(stated(0.0, None, 28_000), "the power limit does not bind");
     }
 }

@@ -10,14 +10,30 @@ fn id(name: &str) -> FeederId {
     FeederId::new(name).expect("a name in tests is an id")
 }
 
+/// A feeder with its limit and static load, watts.
+#[must_use]
+pub fn feeder(name: &str, parent: Option<&str>, limit_w: u64, load_w: u64) -> Feeder {
+    Feeder {
+        name: id(name),
+        parent: parent.map(id),
+        limit_mw: Power::from_w(limit_w),
+        static_load_mw: Power::from_w(load_w),
+    }
+}
+
+/// Nodes on feeds, of which they need at least `min_feeds`.
+#[must_use]
+pub fn connection(nodes: &[&str], feeds: &[&str], min_feeds: u32) -> Connection {
+    Connection {
+        nodes: nodes.iter().map(|name| node(name)).collect(),
+        feeds: feeds.iter().map(|feed| id(feed)).collect(),
+        min_feeds,
+    }
+}
+
 fn status(name: &str, parent: Option<&str>, limit_w: u64, expected_w: u64) -> FeederStatus {
     FeederStatus {
-        feeder: Feeder {
-            name: id(name),
-            parent: parent.map(id),
-            limit_mw: Power::from_w(limit_w),
-            static_load_mw: Power::ZERO,
-        },
+        feeder: feeder(name, parent, limit_w, 0),
         power_mw_expected: Power::from_w(expected_w),
         power_mw_worst: Power::from_w(expected_w),
         lost: None,
@@ -34,12 +50,8 @@ pub fn feeders_status() -> FeedersStatus {
     (raised.power_mw_worst, raised.lost) = (Power::from_w(950), Some(id("board-a")));
     let pdu = status("pdu-a", Some("board-a"), 1_500, 475);
     let feeders = vec![board, pdu, status("board-b", None, 2_000, 475), raised];
-    let on = |name: &str, feeds: &[&str]| Connection {
-        nodes: [node(name)].into(),
-        feeds: feeds.iter().map(|feed| id(feed)).collect(),
-        min_feeds: 1,
-    };
-    let connections = vec![on("n0", &["pdu-a", "pdu-b"]), on("n1", &["pdu-a"])];
+    let connections =
+        vec![connection(&["n0"], &["pdu-a", "pdu-b"], 1), connection(&["n1"], &["pdu-a"], 1)];
     FeedersStatus { at_us: Timestamp::from_s(90), feeders, connections }
 }
 

@@ -30,7 +30,7 @@ mod window;
 
 pub use budget::budget_status;
 pub use cases::{CASES_ENV, cases};
-pub use feeders::{feeders_status, node_summary};
+pub use feeders::{connection, feeder, feeders_status, node_summary};
 pub use id::{job, node, predictor, workload};
 pub use job::{job_record, job_spec, placement};
 pub use node::{

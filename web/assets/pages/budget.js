@@ -55,7 +55,7 @@ function limitCards(page, ctx) {
     cards.push(card("Power limit", figure(f.stated(f.power(power.now_w), power.now_w, power.is_partial), h("span", { class: "of" }, ` of ${f.power(limits.power_w)}`)),
       gauge({ share: f.ratio(power.now_w, limits.power_w), level: power.now_w > limits.power_w ? "over" : "" }),
       h("p", { class: "muted" }, `expected ${f.power(power.expected_w)}`),
-      power.limit_cost === undefined ? null : h("p", { class: "muted" }, `The limit: ${power.limit_cost}.`)));
+      power.limit_cost === undefined ? null : h("p", { class: "muted" }, `${power.limit_cost[0].toUpperCase()}${power.limit_cost.slice(1)}.`)));
   }
   return cards;
 }

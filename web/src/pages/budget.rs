@@ -211,7 +211,7 @@ pub(super) fn intensity(model: &Model, at: Timestamp) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use wattle_common::messages::{AimStatus, BudgetRecord, BudgetStatus};
+    use wattle_common::messages::{AimStatus, BudgetRecord, BudgetStatus, LimitCost};
     use wattle_common::{Budget, Carbon};
 
     use super::*;
@@ -252,6 +252,21 @@ mod tests {
         model.status.as_mut().unwrap().power_mw_expected = Power::from_w(8);
         let unknown = super::course(&model, now(100)).unwrap();
         assert_eq!(unknown.words(), "50 % of the carbon budget spent, no forecast");
+    }
+
+    #[test]
+    fn the_cost_of_the_power_limit_is_stated() {
+        let mut model = example();
+        let stated = |model: &Model| content(model, now(100))["power"]["limit_cost"].clone();
+        let limit_cost = Some(LimitCost { price_s_per_kwh: 9.0, saved_s_per_kw: Some(240.0) });
+        model.status = Some(BudgetStatus { limit_cost, ..budget_status() });
+        assert_eq!(stated(&model), json!(null), "without a limit");
+        let budget = Budget { power_mw: Some(Power::from_w(28_000)), ..Budget::default() };
+        let since_us = Timestamp::EPOCH;
+        model.budget = Some(BudgetRecord { generation: 1, budget, since_us, intensity: None });
+        let text =
+            "the power limit binds: 1 kW more would complete jobs about 4 min sooner on average";
+        assert_eq!(stated(&model), json!(text));
     }
 
     #[test]

@@ -1,32 +1,11 @@
 //! Feeders in simulations: no limit is exceeded, whole or with a single feeder lost.
 
 use wattle_baselines::{NAMES, policy};
-use wattle_common::feeders::{Connection, Feeder, FeederTree, Place};
+use wattle_common::feeders::{FeederTree, Place};
 use wattle_common::job::GpuRequest;
-use wattle_common::{FeederId, Power};
 use wattle_simulator::{RunOptions, Scenario, generator, run_with};
+use wattle_testkit::{connection, feeder};
 use wattle_world::World;
-
-fn id(name: &str) -> FeederId {
-    name.parse().unwrap()
-}
-
-fn feeder(name: &str, parent: Option<&str>, limit_w: u64, load_w: u64) -> Feeder {
-    Feeder {
-        name: id(name),
-        parent: parent.map(id),
-        limit_mw: Power::from_w(limit_w),
-        static_load_mw: Power::from_w(load_w),
-    }
-}
-
-fn on(nodes: &[&str], feeds: &[&str], min_feeds: u32) -> Connection {
-    Connection {
-        nodes: nodes.iter().map(|node| node.parse().unwrap()).collect(),
-        feeds: feeds.iter().map(|feed| id(feed)).collect(),
-        min_feeds,
-    }
-}
 
 /// Two sides. n0 and n1 run on one of them, n2 is on the first only, n3 needs both.
 fn tree(limit_w: u64) -> FeederTree {
@@ -37,8 +16,11 @@ fn tree(limit_w: u64) -> FeederTree {
         feeder("pdu-b", Some("board-b"), limit_w, 0),
     ];
     let both = ["pdu-a", "pdu-b"];
-    let connections =
-        vec![on(&["n0", "n1"], &both, 1), on(&["n2"], &["pdu-a"], 1), on(&["n3"], &both, 2)];
+    let connections = vec![
+        connection(&["n0", "n1"], &both, 1),
+        connection(&["n2"], &["pdu-a"], 1),
+        connection(&["n3"], &both, 2),
+    ];
     FeederTree::new(feeders, connections).unwrap()
 }
 
@@ -83,7 +65,8 @@ fn a_node_on_no_feeder_and_a_limit_below_the_idle_draw_are_refused() {
     let low = scenario.set_feeders(&world, tree(1_000)).unwrap_err();
     assert_eq!(low.place, Place::Feeder(2));
     assert!(low.problem.contains("if board-b is lost: give at least"), "{low}");
-    let part = FeederTree::new(vec![feeder("a", None, 9_000, 0)], vec![on(&["n0"], &["a"], 1)]);
+    let part =
+        FeederTree::new(vec![feeder("a", None, 9_000, 0)], vec![connection(&["n0"], &["a"], 1)]);
     let missing = scenario.set_feeders(&world, part.unwrap()).unwrap_err();
     assert!(missing.problem.starts_with("node n1 of the simulated cluster is on no feeder"));
 }
