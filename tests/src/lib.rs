@@ -308,23 +308,9 @@ impl System {
     /// not counted as launchers.
     #[must_use]
     pub fn processes(&self, program: &str) -> Vec<u32> {
-        let mut found = Vec::new();
-        let mut todo = vec![self.up.id()];
-        while let Some(parent) = todo.pop() {
-            let path = format!("/proc/{parent}/task/{parent}/children");
-            for child in std::fs::read_to_string(path).unwrap_or_default().split_whitespace() {
-                let child: u32 = child.parse().expect("the kernel lists numbers");
-                let command = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
-                let mut words = command.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-                let first = words.next().unwrap_or_default();
-                let supervises = words.next().is_some_and(|word| word == "supervise");
-                if first.rsplit('/').next() == Some(program) && !supervises {
-                    found.push(child);
-                }
-                todo.push(child);
-            }
-        }
-        found
+        let mut found = descendants(self.up.id(), program);
+        found.retain(|(_, command)| command.as_deref() != Some("supervise"));
+        found.into_iter().map(|(pid, _)| pid).collect()
     }
 
     /// All processes that run `program` for this system, also those that are not its children: a job
@@ -437,6 +423,27 @@ pub fn kill(pid: u32, signal: &str) {
 pub fn kill_if_running(pid: u32, signal: &str) -> bool {
     let status = Command::new("kill").args([format!("-{signal}"), pid.to_string()]).status();
     status.is_ok_and(|status| status.success())
+}
+
+/// The processes that `root` and its descendants have started and that run `program`, each with the first word of its
+/// command line.
+#[must_use]
+pub fn descendants(root: u32, program: &str) -> Vec<(u32, Option<String>)> {
+    let mut found = Vec::new();
+    let mut todo = vec![root];
+    while let Some(parent) = todo.pop() {
+        let path = format!("/proc/{parent}/task/{parent}/children");
+        for child in std::fs::read_to_string(path).unwrap_or_default().split_whitespace() {
+            let child: u32 = child.parse().expect("the kernel lists numbers");
+            let command = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+            let mut words = command.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+            if words.next().unwrap_or_default().rsplit('/').next() == Some(program) {
+                found.push((child, words.next().map(std::borrow::Cow::into_owned)));
+            }
+            todo.push(child);
+        }
+    }
+    found
 }
 
 /// A minimal NATS client for payloads that the project itself would not send.
