@@ -1,17 +1,20 @@
 //! The budget options shared by several commands, and the text form of a budget.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::Args;
 use wattle_common::duration::parse_span;
 use wattle_common::duration::span;
-use wattle_common::{Budget, Power};
+use wattle_common::{Budget, Power, PowerSeries, Timestamp};
+use wattle_simulator::input_file::{self, SERIES_BYTES_MAX};
 
-use crate::output::usage;
+use crate::output::{usage, usage_chain};
 use crate::quantity::number;
 
 /// The budget options.
-#[derive(Args, Clone, Copy, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct BudgetOptions {
     /// Energy budget per window, whole nodes
     #[arg(long, value_name = "KWH", value_parser = |text: &str| number::<f64>(text, "kWh"))]
@@ -22,17 +25,29 @@ pub struct BudgetOptions {
     /// Power limit at every instant, whole nodes
     #[arg(long, value_name = "KW", value_parser = |text: &str| number::<f64>(text, "kW"))]
     pub power_kw: Option<f64>,
+    /// Power limit over time, whole nodes: time,kw (times of day in UTC, HH:MM, repeated every day) or at_s,kw
+    /// (seconds from now on, repeated at its end)
+    #[arg(long, value_name = "FILE")]
+    pub power_series: Option<PathBuf>,
     /// Length of a window: 90m, 24h, 7d [default: 24h]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub window: Option<Duration>,
 }
 
 impl BudgetOptions {
-    /// The budget; `None` without limits.
-    pub fn budget(&self) -> anyhow::Result<Option<Budget>> {
-        let Self { energy_kwh, carbon_kg, power_kw, window } = *self;
-        let budget = Budget::from_human(energy_kwh, carbon_kg, power_kw, window)
+    /// The budget from `now` on; `None` without limits.
+    pub fn budget(&self, now: Timestamp) -> anyhow::Result<Option<Budget>> {
+        let Self { energy_kwh, carbon_kg, power_kw, ref power_series, window } = *self;
+        let mut budget = Budget::from_human(energy_kwh, carbon_kg, power_kw, window)
             .map_err(|error| usage(error.to_string()))?;
+        if let Some(path) = power_series {
+            let text = input_file::read(path, SERIES_BYTES_MAX)
+                .with_context(|| format!("cannot read the power limits {}", path.display()))
+                .map_err(usage_chain)?;
+            let series = PowerSeries::parse(&String::from_utf8_lossy(&text), now)
+                .map_err(|error| usage(format!("--power-series {}: {error}", path.display())))?;
+            budget.power_series = Some(series);
+        }
         if budget.is_none() && window.is_some() {
             return Err(usage("--window needs a budget: give --energy-kwh or --carbon-kg"));
         }
@@ -52,6 +67,11 @@ pub(crate) fn limits(budget: &Budget) -> String {
     }
     if let Some(power) = budget.power_mw {
         parts.push(format!("at most {} kW", kw(power)));
+    }
+    if let Some(series) = &budget.power_series {
+        let (least, most) = series.range();
+        let period = span(series.period_s as f64);
+        parts.push(format!("at most {} to {} kW over {period}", kw(least), kw(most)));
     }
     if parts.is_empty() { "no limit".to_owned() } else { parts.join(", ") }
 }

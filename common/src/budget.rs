@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::power_series::PowerSeries;
+use crate::time::Timestamp;
 use crate::units::{Carbon, Energy, Power};
 
 /// Default window: one day.
@@ -19,7 +21,7 @@ pub const WINDOW_MIN: Duration = Duration::from_secs(60);
 pub const WINDOW_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 /// Limits on energy, carbon and power; an absent quantity is not limited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
     /// Energy in each window, complete nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,6 +32,9 @@ pub struct Budget {
     /// Power at every instant, complete nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_mw: Option<Power>,
+    /// Power over time, complete nodes. Of two limits the lower one counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_series: Option<PowerSeries>,
     /// Length of a window, milliseconds. Windows follow each other from the time the budget is set.
     #[serde(default = "window_ms_default")]
     pub window_ms: u64,
@@ -41,7 +46,13 @@ const fn window_ms_default() -> u64 {
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { energy_mj: None, carbon_ug: None, power_mw: None, window_ms: window_ms_default() }
+        Self {
+            energy_mj: None,
+            carbon_ug: None,
+            power_mw: None,
+            power_series: None,
+            window_ms: window_ms_default(),
+        }
     }
 }
 
@@ -95,6 +106,7 @@ impl Budget {
             energy_mj: energy.map(Energy::from_mj),
             carbon_ug: carbon.map(Carbon::from_ug),
             power_mw: power.map(Power::from_mw),
+            power_series: None,
             window_ms: u64::try_from(window.as_millis()).unwrap_or(u64::MAX),
         })
     }
@@ -102,7 +114,26 @@ impl Budget {
     /// Whether nothing is limited.
     #[must_use]
     pub const fn is_none(&self) -> bool {
-        self.energy_mj.is_none() && self.carbon_ug.is_none() && self.power_mw.is_none()
+        self.energy_mj.is_none() && self.carbon_ug.is_none() && !self.limits_power()
+    }
+
+    /// Whether power is limited.
+    #[must_use]
+    pub const fn limits_power(&self) -> bool {
+        self.power_mw.is_some() || self.power_series.is_some()
+    }
+
+    /// The power limit at an instant.
+    #[must_use]
+    pub fn power_at(&self, at: Timestamp) -> Option<Power> {
+        self.least_power(at, at)
+    }
+
+    /// The lowest power limit from `from` until before `until`; for an empty interval, that at `from`.
+    #[must_use]
+    pub fn least_power(&self, from: Timestamp, until: Timestamp) -> Option<Power> {
+        let in_series = self.power_series.as_ref().map(|series| series.least(from, until));
+        self.power_mw.into_iter().chain(in_series).min()
     }
 
     /// Whether energy or carbon is limited, which requires a price.
@@ -124,6 +155,7 @@ impl Budget {
             && self.energy_mj.is_none_or(|energy| energy > Energy::ZERO)
             && self.carbon_ug.is_none_or(|carbon| carbon > Carbon::ZERO)
             && self.power_mw.is_none_or(|power| power > Power::ZERO)
+            && self.power_series.as_ref().is_none_or(|series| series.check().is_ok())
     }
 }
 
@@ -175,6 +207,20 @@ mod tests {
             .map(|error| error + "\n")
             .concat(),
         );
+    }
+
+    #[test]
+    fn of_two_power_limits_the_lower_one_counts() {
+        let at = Timestamp::from_s;
+        let series = PowerSeries::parse("at_s,kw\n0,10\n60,5\n120,10", at(0)).unwrap();
+        let mut budget = Budget { power_series: Some(series), ..Budget::default() };
+        assert!(budget.limits_power() && !budget.is_none());
+        assert_eq!(budget.power_at(at(10)), Some(Power::from_w(10_000)));
+        budget.power_mw = Some(Power::from_w(7_000));
+        let limits = [10, 70].map(|s| budget.power_at(at(s)));
+        assert_eq!(limits, [7_000, 5_000].map(|w| Some(Power::from_w(w))));
+        assert_eq!(budget.least_power(at(10), at(61)), Some(Power::from_w(5_000)));
+        assert_eq!(Budget::default().power_at(at(0)), None);
     }
 
     #[test]

@@ -139,7 +139,7 @@ fn kw(power: Power) -> f64 {
 #[must_use]
 pub fn below_idle(budget: &Budget, status: &BudgetStatus) -> Option<Finding> {
     let idle = status.power_mw_baseline?;
-    let limit = budget.power_mw.map(|limit| (limit, "the limit is", ""));
+    let limit = budget.power_at(status.at_us).map(|limit| (limit, "the limit is", ""));
     let mean = status.power_mw_budget_mean.filter(|_| budget.has_window());
     let mean = mean.map(|mean| (mean, "the budget allows", " on average"));
     let too_little = [limit, mean].into_iter().flatten().filter(|(power, ..)| *power < idle);

@@ -114,6 +114,8 @@ pub struct Controller<P> {
     limits: PlanningLimits,
     cache: Option<PolicyCache>,
     budget: Option<ActiveBudget>,
+    /// When the power limit over time next changes for plans.
+    power_step_at: Option<Timestamp>,
     aim: Option<SlowdownController>,
     limit_cost: LimitCost,
 }
@@ -144,6 +146,7 @@ impl<P: PolicyHandle> Controller<P> {
             limits,
             cache: None,
             budget: None,
+            power_step_at: None,
             aim: None,
             limit_cost: LimitCost::default(),
         }
@@ -166,8 +169,7 @@ impl<P: PolicyHandle> Controller<P> {
     #[must_use]
     pub fn reads(&self) -> Reads {
         let limits = self.budget.as_ref().map(|budget| budget.controller().budget());
-        let is_limited =
-            limits.is_some_and(|budget| budget.has_window() || budget.power_mw.is_some());
+        let is_limited = limits.is_some_and(|budget| budget.has_window() || budget.limits_power());
         let is_limited = is_limited || !self.limits.power_bounds.is_empty();
         if is_limited { Reads::All } else { self.can.reads }
     }

@@ -16,6 +16,7 @@ use crate::plan::{Blocked, Plan};
 use crate::policies::{Policy, colocation_trial, settings};
 use crate::power::carbon_deferral::Deferrals;
 use crate::power::limits::enforce;
+use crate::power::lowest_limit::{hold_back_starts, jobs_over_lowest_limit};
 use crate::power::node_sleep;
 use crate::power::over_budget::jobs_over_budget;
 use crate::state::cluster::ClusterState;
@@ -38,7 +39,8 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Round {
     // Jobs that cannot start now are hidden first: a policy serves its queue in order, so that the jobs behind
     // a hidden one would wait for it.
     let deferral = Deferrals::of(capabilities, input);
-    let over_budget = jobs_over_budget(capabilities, input);
+    let mut over_budget = jobs_over_budget(capabilities, input);
+    over_budget.extend(jobs_over_lowest_limit(input));
     let hidden: BTreeSet<JobKey> =
         deferral.waiting.keys().chain(over_budget.keys()).copied().collect();
     let visible = without(input, &hidden);
@@ -70,6 +72,8 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Round {
     let fixed_settings = settings::fix(policy, input, &mut plan);
     // After all placements: nodes wake for the jobs that are left, and sleep where none is placed.
     let node_sleep = node_sleep::apply(input, &mut plan);
+    // With the sizes of this plan, which no later stage changes.
+    over_budget.extend(hold_back_starts(input, &mut plan));
     // A pause replaces whatever the stages before have decided about the job.
     deferral.pause(&mut plan);
     // After all others, because nothing may add power to a plan that keeps the limits: they count the settings, the nodes

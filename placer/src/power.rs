@@ -6,6 +6,7 @@ pub mod carbon_deferral;
 pub mod energy_cost;
 pub mod limit_cost;
 pub(crate) mod limits;
+pub(crate) mod lowest_limit;
 pub mod model;
 pub(crate) mod node_sleep;
 pub(crate) mod over_budget;

@@ -231,7 +231,12 @@ async fn show(command: Show) -> anyhow::Result<()> {
             print(&format!("overrun  {:.2} % in the previous window", 100.0 * overrun))?;
         }
     }
-    if let Some((cost, limit)) = status.limit_cost.zip(set.budget.power_mw) {
+    if let Some(series) = &set.budget.power_series {
+        let next = series.changes_after(now);
+        let kw_at = |at| set.budget.power_at(at).map_or(0.0, kw);
+        print(&format!("limit    {} kW, {} kW from {next} on", kw_at(now), kw_at(next)))?;
+    }
+    if let Some((cost, limit)) = status.limit_cost.zip(set.budget.power_at(now)) {
         print(&format!("limit    {}", cost.sentence(limit)))?;
     }
     print(&format!("draw     {} kW expected", kw(status.power_mw_expected)))?;
@@ -292,12 +297,14 @@ async fn until_reflected(
 
 async fn change(
     change: Change,
-    budget: Option<Budget>,
+    options: Option<BudgetOptions>,
     carbon: Option<&Path>,
 ) -> anyhow::Result<()> {
     let bus = change.connection.open().await?;
     job_records::require_storage(&bus, "budget")?;
     // The system's clock is known once the bus is open.
+    let budget = options.map(|options| options.budget(clock::now())).transpose()?;
+    let budget = budget.map(Option::unwrap_or_default);
     let intensity = carbon.map(|path| intensities(path, clock::now())).transpose()?;
     let before = stored(&bus).await?.map(|record| record.since_us);
     let reply = set(&bus, budget, intensity).await?;
@@ -324,17 +331,21 @@ async fn change(
 pub(crate) fn run(command: BudgetCommand) -> anyhow::Result<()> {
     match command.action {
         Action::Show(inner) => block_on(show(inner)),
-        Action::Clear(inner) => block_on(change(inner.change, Some(Budget::default()), None)),
+        Action::Clear(inner) => {
+            block_on(change(inner.change, Some(BudgetOptions::default()), None))
+        }
         Action::Set(inner) => {
-            let budget = inner.budget.budget()?;
+            // Invalid options are refused before the connection; the system's clock is known behind it.
+            let budget = inner.budget.budget(clock::wall_now())?;
             if budget.is_none() && inner.carbon.is_none() {
                 return Err(usage(
-                    "no limit given: give --energy-kwh, --carbon-kg or --power-kw, or --carbon for the \
-                     intensity alone; `wattle budget clear` removes the budget",
+                    "no limit given: give --energy-kwh, --carbon-kg, --power-kw or --power-series, or --carbon \
+                     for the intensity alone; `wattle budget clear` removes the budget",
                 ));
             }
             let carbon = inner.carbon.as_deref();
-            block_on(change(inner.change, budget, carbon))
+            let options = budget.is_some().then_some(inner.budget);
+            block_on(change(inner.change, options, carbon))
         }
     }
 }

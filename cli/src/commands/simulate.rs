@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use wattle_common::Timestamp;
 use wattle_common::duration::parse_span;
 use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
@@ -318,7 +319,8 @@ impl Simulate {
         if self.price.is_some() {
             return Ok(None);
         }
-        let has_window = self.budget.budget()?.is_some_and(|budget| budget.has_window());
+        let has_window =
+            self.budget.budget(Timestamp::EPOCH)?.is_some_and(|budget| budget.has_window());
         self.aim.max_slowdown(has_window)
     }
 
@@ -334,7 +336,7 @@ impl Simulate {
             tenants_max: self.tenants_max,
             restarts_per_day_max: self.restarts_per_day,
             share: self.share,
-            budget: self.budget.budget()?,
+            budget: self.budget.budget(Timestamp::EPOCH)?,
             forecast: self.forecast_kind(),
             learning: self.learn_from.unwrap_or_default(),
             ..RunOptions::default()
@@ -359,7 +361,7 @@ impl Simulate {
             if self.seeds > 1 {
                 number = format!("{number}, seed {}", scenario.seed);
             }
-            let mut options = options;
+            let mut options = options.clone();
             let bound = self.max_slowdown()?.filter(|_| !self.aim_by_controller);
             if let Some(bound) = bound {
                 options.price =
@@ -397,7 +399,7 @@ impl Simulate {
             }
             if oracle && (policy.capabilities().reads != Reads::Nothing || options.budget.is_some())
             {
-                let mut options = RunOptions { oracle: true, ..options };
+                let mut options = RunOptions { oracle: true, ..options.clone() };
                 if let Some(bound) = bound {
                     options.price =
                         aim_price(world, scenario, policy.as_ref(), &options, bound, &number)?;
@@ -412,7 +414,8 @@ impl Simulate {
 impl Simulate {
     /// The limits of the runs as text.
     fn under(&self) -> anyhow::Result<Vec<String>> {
-        let mut under: Vec<String> = self.budget.budget()?.iter().map(limits).collect();
+        let mut under: Vec<String> =
+            self.budget.budget(Timestamp::EPOCH)?.iter().map(limits).collect();
         let feeders = self.feeders.as_deref().and_then(Path::file_name);
         under.extend(feeders.map(|file| format!("feeders of {}", file.to_string_lossy())));
         under.extend(self.sleep.then(|| "unused nodes sleep".to_owned()));

@@ -127,7 +127,8 @@ impl Up {
 
     /// The bound of the energy aim; `None` under another aim.
     fn max_slowdown(&self) -> anyhow::Result<Option<f64>> {
-        let has_window = self.budget.budget()?.is_some_and(|budget| budget.has_window());
+        let has_window =
+            self.budget.budget(clock::wall_now())?.is_some_and(|budget| budget.has_window());
         self.aim.max_slowdown(has_window)
     }
 
@@ -241,7 +242,7 @@ impl Up {
             error = &mut failure => return Err(error),
             () = shutdown.wait() => return Ok(()),
         }
-        let (budget, carbon) = (self.budget.budget()?, self.carbon.as_deref());
+        let (budget, carbon) = (self.budget.budget(clock::now())?, self.carbon.as_deref());
         if budget.is_some() || carbon.is_some() {
             let intensity = carbon.map(|path| intensities(path, clock::now())).transpose()?;
             set_budget(&bus, budget, intensity).await?;

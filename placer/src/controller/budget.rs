@@ -3,14 +3,19 @@
 //! The caller meters energy and calls [`Controller::control`] when [`Controller::control_at`] is due.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use wattle_common::{NodeId, Power, Timestamp};
+use wattle_common::{Budget, NodeId, Power, Timestamp};
 
 use crate::controller::{Controller, PolicyHandle};
 use crate::plan::input::GridForecast;
 use crate::policies::RELATIVE_PRICES;
 use crate::power::budget::{BudgetController, Grid};
 use crate::power::model::{PowerEstimate, min_power};
+
+/// How long before its start a lower power limit is in force for plans: caps take seconds, and a checkpoint about a
+/// minute.
+const LIMIT_LEAD: Duration = Duration::from_secs(60);
 
 /// The budget in force.
 #[derive(Clone, Debug)]
@@ -47,9 +52,27 @@ impl<P: PolicyHandle> Controller<P> {
     /// Puts a budget in force.
     pub fn set_budget(&mut self, controller: BudgetController, now: Timestamp) {
         let position = controller.position();
-        self.limits.power_max = controller.budget().power_mw;
+        let Budget { power_mw, power_series, .. } = controller.budget();
+        self.limits.power_max = *power_mw;
+        let series = power_series.clone().map(|series| Arc::new(series.at_most(*power_mw)));
+        self.limits.power_series = series;
+        self.apply_power_series(now);
         self.limits.caps_enforced = self.limits.is_power_limited();
         self.budget = Some(ActiveBudget { controller, next: now, position });
+    }
+
+    /// Puts the step of a power limit over time in force that holds now or soon.
+    fn apply_power_series(&mut self, now: Timestamp) -> Controlled {
+        let Some(series) = &self.limits.power_series else {
+            self.power_step_at = None;
+            return Controlled::default();
+        };
+        let until = now + LIMIT_LEAD;
+        let most = series.least(now, until + Duration::from_micros(1));
+        self.power_step_at =
+            Some(series.changes_after(now).min(series.changes_after(until) - LIMIT_LEAD));
+        let changed = self.limits.power_max.replace(most) != Some(most);
+        Controlled { limits_changed: changed, plan_again: changed }
     }
 
     /// Replaces the carbon intensity of the budget in force; window, spending and price continue.
@@ -87,7 +110,7 @@ impl<P: PolicyHandle> Controller<P> {
     #[must_use]
     pub fn control_at(&self) -> Option<Timestamp> {
         let budget = self.budget.as_ref().map(|budget| budget.next);
-        budget.into_iter().chain(self.aim_step_at()).min()
+        budget.into_iter().chain(self.aim_step_at()).chain(self.power_step_at).min()
     }
 
     /// Makes the next control step due at once.
@@ -99,11 +122,12 @@ impl<P: PolicyHandle> Controller<P> {
 
     /// Takes the control steps that are due: sets the price and the limits for the next rounds.
     pub fn control(&mut self, now: Timestamp) -> Controlled {
-        let aim = self.control_aim(now);
-        let budget = self.control_budget(now);
+        let is_step = self.power_step_at.is_some_and(|at| at <= now);
+        let power = if is_step { self.apply_power_series(now) } else { Controlled::default() };
+        let steps = [power, self.control_aim(now), self.control_budget(now)];
         Controlled {
-            limits_changed: aim.limits_changed || budget.limits_changed,
-            plan_again: aim.plan_again || budget.plan_again,
+            limits_changed: steps.iter().any(|step| step.limits_changed),
+            plan_again: steps.iter().any(|step| step.plan_again),
         }
     }
 

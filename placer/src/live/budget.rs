@@ -159,7 +159,7 @@ impl Spending {
         provider: Option<String>,
         nodes: &mut Nodes,
     ) -> BudgetReply {
-        let budget = request.budget;
+        let budget = request.budget.clone();
         let replaced = self.replacement(turn.now, request, provider, turn.controller);
         let replaced = replaced.map(|(record, continued)| {
             let generation = record.generation;
@@ -268,8 +268,8 @@ impl Spending {
             until_us: record.since_us,
             ..Spent::default()
         });
-        let resumed =
-            BudgetController::resumed(record.budget, grid(&record), open, position, turn.now);
+        let budget = record.budget.clone();
+        let resumed = BudgetController::resumed(budget, grid(&record), open, position, turn.now);
         turn.controller.set_budget(resumed, turn.now);
         self.in_force = Some(InForce { record, counted });
         // The power limit may be another, and the caps with it.

@@ -157,7 +157,7 @@ impl Placer {
     fn window_measures(&self) -> Option<WindowMeasures> {
         let record = self.spending.record().filter(|record| record.budget.has_window())?;
         let ledger = self.controller.budget()?.controller().ledger();
-        let (open, budget) = (ledger.open(), record.budget);
+        let (open, budget) = (ledger.open(), &record.budget);
         Some(WindowMeasures {
             energy_limit: budget.energy_mj,
             energy_spent_j: open.energy_j,

@@ -117,6 +117,15 @@ pub enum Reason {
         /// Admission limit.
         below: Power,
     },
+    /// Not started: it cannot stop, and with it the jobs that cannot stop exceed a power limit during its run.
+    LowestLimit {
+        /// The least power of these jobs and of all nodes.
+        drawn: Power,
+        /// The power limit.
+        most: Power,
+        /// Start of the limit.
+        at: Timestamp,
+    },
     /// Preempted: the minimum power of the running jobs exceeds the rest of the budget.
     Paused {
         /// Minimum power draw, complete nodes.
@@ -403,6 +412,12 @@ impl fmt::Display for Reason {
             Self::HeldBack { drawn, below } => {
                 write!(f, "power draw would be {}, admission limit {}", Kw(*drawn), Kw(*below))
             }
+            Self::LowestLimit { drawn, most, at } => write!(
+                f,
+                "it cannot stop, and such jobs would need {} under the power limit of {} at {at}",
+                Kw(*drawn),
+                Kw(*most)
+            ),
             Self::Paused { drawn, above } => write!(
                 f,
                 "minimum power draw {} exceeds what the budget sustains, {}",

@@ -35,6 +35,8 @@ use crate::plan::{Blocked, Decision, NodeDecision, Plan, SettingChange};
 use crate::power::bounds::{Bound, Counted};
 use crate::power::limits::item::{Item, Role};
 use crate::power::limits::settings::{floor, ladder, priced_setting};
+
+pub(crate) use crate::power::limits::settings::least_gpu_w;
 use crate::power::model::{Estimate, JobGpus, PowerEstimate, PowerSum, baseline_w, whole_nodes};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};

@@ -5,7 +5,7 @@
 
 use wattle_common::messages::{CancelJob, Order, SetBudget, SubmitJob};
 use wattle_common::subject::{Rank, Requester, Subject};
-use wattle_common::{JobId, NodeId};
+use wattle_common::{JobId, NodeId, Power};
 
 use crate::live::Placer;
 
@@ -65,6 +65,11 @@ pub(super) fn set_budget(
         budget.energy_mj.map(|energy| format!("{:.3} kWh", energy.as_kwh())),
         budget.carbon_ug.map(|carbon| format!("{:.3} kg", carbon.as_kg())),
         budget.power_mw.map(|power| format!("{:.3} kW", power.as_w() / 1e3)),
+        budget.power_series.as_ref().map(|series| {
+            let (least, most) = series.range();
+            let kw = |power: Power| power.as_w() / 1e3;
+            format!("{:.3} to {:.3} kW in {} steps", kw(least), kw(most), series.steps.len())
+        }),
     ];
     let limits: Vec<String> = limits.into_iter().flatten().collect();
     let text = if limits.is_empty() { "without limits".to_owned() } else { limits.join(", ") };

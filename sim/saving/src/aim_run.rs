@@ -26,7 +26,7 @@ pub fn run_with_energy_aim(
     let mut made = 0;
     let run_at_price = |price: f64| {
         made += 1;
-        let options = RunOptions { price, ..*options };
+        let options = RunOptions { price, ..options.clone() };
         let mut jobs = |ended: usize, of: usize| progress(made, ended, of);
         let (outcome, detail) = run_detailed(world, scenario, policy, &options, &mut jobs)?;
         Ok(Schedule::simulated(outcome, detail, options.nodes_sleep).without_detail())

@@ -360,7 +360,8 @@ impl<'s> Engine<'s> {
         self.record_levels(now_us);
         let span_us = now_us.saturating_sub(self.now_us);
         if let Some(active) = self.controller.budget() {
-            let limit = active.controller().budget().power_mw;
+            // A change of the limit is an event, so that one limit holds since the last one.
+            let limit = active.controller().budget().power_at(Timestamp::from_us(self.now_us));
             let (power_mw, position) = (self.hardware.gpus.power_mw, active.position());
             let closed = self.budget.admission_closed;
             self.budget.spending.add(power_mw, span_us, limit, position, closed);

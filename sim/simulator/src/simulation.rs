@@ -125,7 +125,7 @@ impl Learning {
 }
 
 /// Options of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunOptions {
     /// Whether the oracle provides true surfaces.
     pub oracle: bool,

@@ -81,7 +81,7 @@ impl SpendingMeter {
             carbon_kg: rounded(window.carbon_g / 1e3),
             overrun: rounded(controller.overrun(window)),
         });
-        let limited = controller.budget().power_mw.is_some();
+        let limited = controller.budget().limits_power();
         Spending {
             windows: windows.collect(),
             power_kw_peak: rounded(self.peak_mw as f64 / 1e6),

@@ -54,6 +54,7 @@ function limitCards(page, ctx) {
   if (limits?.power_w !== undefined) {
     cards.push(card("Power limit", figure(f.stated(f.power(power.now_w), power.now_w, power.is_partial), h("span", { class: "of" }, ` of ${f.power(limits.power_w)}`)),
       gauge({ share: f.ratio(power.now_w, limits.power_w), level: power.now_w > limits.power_w ? "over" : "" }),
+      limits.power_next === undefined ? null : h("p", { class: "muted" }, `${f.power(limits.power_next.w)} from ${f.time(limits.power_next.at_s, ctx.now())} on`),
       h("p", { class: "muted" }, `expected ${f.power(power.expected_w)}`),
       power.limit_cost === undefined ? null : h("p", { class: "muted" }, `${power.limit_cost[0].toUpperCase()}${power.limit_cost.slice(1)}.`)));
   }

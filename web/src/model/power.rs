@@ -47,7 +47,7 @@ impl Model {
             self.history.interrupt(now.at);
             return;
         }
-        self.follow_limit();
+        self.follow_limit(now);
         self.follow_awake(now);
         let summarized = &self.summarized;
         self.summaries.retain(|node, _| {
@@ -64,13 +64,13 @@ impl Model {
     }
 
     /// A budget is in force when the placer has planned for it.
-    fn follow_limit(&mut self) {
+    fn follow_limit(&mut self, now: Now) {
         let set = self.budget.as_ref();
         let is_planned = |status: &BudgetStatus, set: &BudgetRecord| {
             status.observed_generation == 0 || status.observed_generation >= set.generation
         };
         if self.status.as_ref().zip(set).is_none_or(|(status, set)| is_planned(status, set)) {
-            self.limit = set.and_then(|set| set.budget.power_mw);
+            self.limit = set.and_then(|set| set.budget.power_at(now.at));
         }
     }
 

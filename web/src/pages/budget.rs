@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use wattle_common::messages::SignalStatus;
 use wattle_common::verdict::aim_exceeded;
-use wattle_common::{Energy, FeederId, NodeId, Power, Timestamp};
+use wattle_common::{Budget, Energy, FeederId, NodeId, Power, Timestamp};
 use wattle_view::feeders::{Row, drawn, rows};
 
 use super::{rounded, seconds, watt_hours, watts};
@@ -150,20 +150,19 @@ fn feeders(model: &Model) -> Option<Vec<Value>> {
 /// The content of the page.
 pub(super) fn content(model: &Model, now: Now) -> Value {
     let set = model.budget.as_ref().filter(|set| !set.budget.is_none());
-    let budget = set.map(|set| set.budget);
+    let budget = set.map(|set| &set.budget);
     let status = model.status.as_ref();
-    let window =
-        status.filter(|_| budget.is_some_and(|budget| budget.has_window())).map(|status| {
-            json!({
-                "from_s": seconds(status.window_from_us),
-                "until_s": seconds(status.window_until_us),
-                "energy_wh": watt_hours(status.energy_mj),
-                "missing": model.tally.missing_gpus(day_of(status.window_from_us)),
-                "carbon_g": status.carbon_ug.map(super::grams),
-                "overrun_previous": status.overrun_previous.map(|share| rounded(share, 4)),
-                "burned": burned(model, status.window_from_us, status.energy_mj),
-            })
-        });
+    let window = status.filter(|_| budget.is_some_and(Budget::has_window)).map(|status| {
+        json!({
+            "from_s": seconds(status.window_from_us),
+            "until_s": seconds(status.window_until_us),
+            "energy_wh": watt_hours(status.energy_mj),
+            "missing": model.tally.missing_gpus(day_of(status.window_from_us)),
+            "carbon_g": status.carbon_ug.map(super::grams),
+            "overrun_previous": status.overrun_previous.map(|share| rounded(share, 4)),
+            "burned": burned(model, status.window_from_us, status.energy_mj),
+        })
+    });
     let aim = model.aim.filter(|_| window.is_none()).map(|aim| {
         json!({
             "max_slowdown": aim.max_slowdown,
@@ -176,7 +175,11 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
         "limits": budget.map(|budget| json!({
             "energy_wh": budget.energy_mj.map(watt_hours),
             "carbon_g": budget.carbon_ug.map(super::grams),
-            "power_w": budget.power_mw.map(watts),
+            "power_w": budget.power_at(now.at).map(watts),
+            "power_next": budget.power_series.as_ref().map(|series| {
+                let at = series.changes_after(now.at);
+                json!({ "w": budget.power_at(at).map(watts), "at_s": seconds(at) })
+            }),
             "window_s": budget.window().as_secs(),
             "since_s": set.map(|set| seconds(set.since_us)),
         })),
@@ -190,7 +193,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "baseline_w": status.and_then(|status| status.power_mw_baseline).map(watts),
             "limit_cost": status
                 .and_then(|status| status.limit_cost)
-                .zip(budget.and_then(|budget| budget.power_mw))
+                .zip(budget.and_then(|budget| budget.power_at(now.at)))
                 .map(|(cost, limit)| cost.sentence(limit)),
             "budget_mean_w": status.and_then(|status| status.power_mw_budget_mean).map(watts),
         },

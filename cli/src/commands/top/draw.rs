@@ -43,7 +43,7 @@ fn findings(model: &Model, view: &View) -> Vec<Finding> {
     if view.placer_away {
         findings.extend(verdict::service_away("placer"));
     }
-    let limit = model.budget.as_ref().and_then(|record| record.budget.power_mw);
+    let limit = model.budget.as_ref().and_then(|record| record.budget.power_at(view.now));
     findings
         .extend(view.power().zip(limit).and_then(|(drawn, most)| verdict::over_limit(drawn, most)));
     let stored = Stored {
@@ -99,7 +99,7 @@ fn level(share: f64) -> Level {
 /// The power against the power limit, else against the caps; the budget's windows if there are any.
 fn budget(model: &Model, view: &View) -> Vec<(Level, String)> {
     let mut lines = Vec::new();
-    let limit = model.budget.as_ref().and_then(|record| record.budget.power_mw);
+    let limit = model.budget.as_ref().and_then(|record| record.budget.power_at(view.now));
     let (most, of) = match limit {
         Some(limit) => (Some(limit), "that the limit allows"),
         None => (view.power_max(), "allowed by caps"),

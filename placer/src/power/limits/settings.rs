@@ -47,6 +47,12 @@ pub(super) fn ladder(
     ladder
 }
 
+/// The least power of one GPU with a job to which the limits can lower it, watts.
+pub(crate) fn least_gpu_w(input: PlanningInput<'_>, gpus: JobGpus<'_>) -> f64 {
+    let ladder = ladder(input, gpus, GpuSetting::DEFAULT);
+    ladder.last().map_or(f64::INFINITY, |rung| rung.1)
+}
+
 /// The index of the lowest setting on a ladder that the limits choose while something else can give: the one with
 /// the most work per charged joule. Below it the same power completes less work. The operating points of a job
 /// with a bound on its slowdown are within that bound, so its floor is too.

@@ -233,7 +233,7 @@ impl<'w> Comparer<'w> {
         let caps = self.options.surfaces == Surfaces::Predicted
             || self.options.policies.iter().any(|policy| policy.contains('+'));
         let world = self.worlds.of(neighbours);
-        let limit = self.options.budget.and_then(|budget| budget.power_mw);
+        let limit = self.options.budget.as_ref().and_then(|budget| budget.power_mw);
         let watts = limit.map(|limit| limit.as_w() - self.rest_w(case, charged));
         limits(world, scenario, charged, neighbours, caps, watts, self.options.bound.as_ref())
     }
@@ -262,7 +262,7 @@ impl<'w> Comparer<'w> {
             nodes_sleep: run.sleeps,
             lengths: self.options.lengths,
             tenants_max: (run.world == Neighbours::Alone).then_some(1),
-            budget: self.options.budget,
+            budget: self.options.budget.clone(),
             forecast: self.options.forecast,
             no_deferral: !run.defers,
             ..RunOptions::default()

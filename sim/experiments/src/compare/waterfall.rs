@@ -123,7 +123,7 @@ impl Comparer<'_> {
         for (task, done) in tasks.iter().zip(done) {
             match (task, done) {
                 (Task::Run { order, rung, setting }, Done::Run(outcome)) => {
-                    let options = lines(&runs[*order][*setting])[*rung].options;
+                    let options = lines(&runs[*order][*setting])[*rung].options.clone();
                     let run = swept_run(family, &settings[*setting], *order, *outcome, options);
                     ran[*order].push(run);
                 }
@@ -152,21 +152,25 @@ impl Comparer<'_> {
 
     /// The conditions, from the most idealized to the comparison's own.
     fn lines(&self, own: RunOptions) -> Vec<Conditions> {
-        let known =
-            RunOptions { oracle: true, surface_noise: None, lengths: Lengths::Known, ..own };
+        let known = RunOptions {
+            oracle: true,
+            surface_noise: None,
+            lengths: Lengths::Known,
+            ..own.clone()
+        };
         let mut lines = vec![
             Conditions {
                 what: "online decisions, whole GPUs on nodes",
-                options: RunOptions { restarts: Restarts::Free, ..known },
+                options: RunOptions { restarts: Restarts::Free, ..known.clone() },
             },
             Conditions {
                 what: "restarts at other GPU counts",
-                options: RunOptions { restarts: Restarts::MovesFree, ..known },
+                options: RunOptions { restarts: Restarts::MovesFree, ..known.clone() },
             },
             Conditions { what: "moves that make room (fragmentation)", options: known },
         ];
         if self.options.surfaces != Surfaces::Oracle {
-            let options = RunOptions { lengths: Lengths::Known, ..own };
+            let options = RunOptions { lengths: Lengths::Known, ..own.clone() };
             lines.push(Conditions { what: "prediction errors of speed and power", options });
         }
         if own.lengths != Lengths::Known {

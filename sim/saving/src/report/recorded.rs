@@ -40,7 +40,8 @@ impl Recorded {
     ) -> Result<Self, SimulationError> {
         let (outcome, recording) = run_recorded(world, scenario, policy, options, progress)?;
         let name = policy.name().to_owned();
-        let power_limit_w = options.budget.and_then(|budget| budget.power_mw).map(Power::as_w);
+        let power_limit_w =
+            options.budget.as_ref().and_then(|budget| budget.power_mw).map(Power::as_w);
         Ok(Self { family: name.clone(), name, slot, power_limit_w, outcome, recording })
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn install_budget(
         return None;
     }
     let from = Timestamp::from_us(start_us);
-    let budget = options.budget.unwrap_or_default();
+    let budget = options.budget.clone().unwrap_or_default();
     controller.set_budget(BudgetController::new(budget, grid(scenario, options), from), from);
     controller.events().gpu_power_known(gpu_power(world, scenario));
     Some(MeterReading { at_us: start_us, joules: 0.0 })

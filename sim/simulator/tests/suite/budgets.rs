@@ -60,7 +60,7 @@ fn power_never_exceeds_the_limit() {
     for name in NAMES {
         for oracle in [true, false] {
             let options = RunOptions {
-                budget: Some(limit),
+                budget: Some(limit.clone()),
                 nodes_sleep: true,
                 oracle,
                 ..RunOptions::default()

@@ -11,6 +11,7 @@ mod lockstep;
 mod measured;
 mod named;
 mod peer;
+mod power_histories;
 mod recording;
 mod runs;
 mod settling;

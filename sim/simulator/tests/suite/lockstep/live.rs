@@ -93,7 +93,7 @@ pub(super) fn replay(
     let mut live = Live::new(world, recording, &observed, policy);
     let start = Timestamp::EPOCH + START;
     live.measure_idle_nodes(start);
-    if let Some(budget) = options.budget {
+    if let Some(budget) = options.budget.clone() {
         let request = SetBudget { budget, intensity: None };
         live.handle(start, Event::BudgetSet(0, Box::new(request)));
         live.metered_us = Some(start.as_us());
