@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::Args;
 use wattle_common::duration::parse_span;
 use wattle_common::duration::span;
 use wattle_common::{Budget, Power, PowerSeries, Timestamp};
+use wattle_runtime::shell::chain;
 use wattle_simulator::input_file::{self, SERIES_BYTES_MAX};
 
-use crate::output::{usage, usage_chain};
+use crate::output::usage;
 use crate::quantity::number;
 
 /// The budget options.
@@ -41,9 +41,10 @@ impl BudgetOptions {
         let mut budget = Budget::from_human(energy_kwh, carbon_kg, power_kw, window)
             .map_err(|error| usage(error.to_string()))?;
         if let Some(path) = power_series {
-            let text = input_file::read(path, SERIES_BYTES_MAX)
-                .with_context(|| format!("cannot read the power limits {}", path.display()))
-                .map_err(usage_chain)?;
+            let text = input_file::read(path, SERIES_BYTES_MAX).map_err(|error| {
+                let name = path.display();
+                usage(format!("cannot read the power limits {name}: {}", chain(&error)))
+            })?;
             let series = PowerSeries::parse(&String::from_utf8_lossy(&text), now)
                 .map_err(|error| usage(format!("--power-series {}: {error}", path.display())))?;
             budget.power_series = Some(series);

@@ -36,7 +36,7 @@ pub use actual::{
 pub use budget::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, LimitCost, SetBudget,
 };
-pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
+pub use desired::{CapBound, DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use feeders::{FeederStatus, FeedersStatus};
 pub use gpu_health::{GpuCondition, GpuConditionKind, GpuHealth, MemoryRepair};
 pub use grid::{Accounting, GridStatus, InUse, Origin, PriceSeries, SignalStatus};

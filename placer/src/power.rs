@@ -2,6 +2,7 @@
 
 pub mod bounds;
 pub mod budget;
+pub(crate) mod caps_ahead;
 pub mod carbon_deferral;
 pub mod energy_cost;
 pub mod limit_cost;

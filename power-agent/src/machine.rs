@@ -76,7 +76,11 @@ pub struct PowerMachine {
     last_sleep: Option<Timestamp>,
     /// Caps that outlive the agent.
     caps: PersistedCaps,
-    /// Whether they are stored. Otherwise a cap found at the start may be that of a killed agent.
+    /// The bound of every cap that is in force under a power limit over time.
+    bound: Option<Power>,
+    /// When the next one begins.
+    next_bound: Option<Timestamp>,
+    /// Whether caps are stored. Otherwise a cap found at the start may be that of a killed agent.
     stores_caps: bool,
     sleep_result: Option<SleepResult>,
     /// The lowest possible sum of the caps, while it exceeds the node's limit.
@@ -108,6 +112,8 @@ impl PowerMachine {
             reported: None,
             last_sleep: None,
             caps: PersistedCaps::default(),
+            bound: None,
+            next_bound: None,
             stores_caps: true,
             sleep_result: None,
             limit_missed: None,
@@ -205,6 +211,7 @@ impl PowerMachine {
             let generation = version.generation;
             self.lease = Some(Lease { generation, length, until, power_limited, gpus });
         }
+        (self.bound, self.next_bound) = (self.caps.bound_at(now), self.caps.next_bound(now));
         self.set_targets(out);
     }
 
@@ -239,8 +246,9 @@ impl PowerMachine {
     /// Keeps the ordered caps for the time after the lease, if they are shares of a power limit.
     fn keep_share(&mut self, desired: &NodeDesired, out: &mut Vec<Action>) {
         let limited = desired.power_limited.then(|| shares(desired));
-        if self.caps.limited != limited {
-            self.caps.limited = limited;
+        let ahead = if desired.power_limited { desired.caps_ahead.clone() } else { Vec::new() };
+        if self.caps.limited != limited || self.caps.ahead != ahead {
+            (self.caps.limited, self.caps.ahead) = (limited, ahead);
             out.push(Action::StoreCaps(self.caps.clone()));
         }
     }
@@ -250,18 +258,21 @@ impl PowerMachine {
         if !desired.power_limited {
             return;
         }
-        let before = self.caps.limited.clone();
+        let before = self.caps.clone();
         self.caps.lower_to(shares(desired));
-        if self.caps.limited != before {
+        if self.caps.ahead.is_empty() {
+            self.caps.ahead.clone_from(&desired.caps_ahead);
+        }
+        if self.caps != before {
             out.push(Action::StoreCaps(self.caps.clone()));
         }
     }
 
     /// Gives every GPU its current target.
     fn set_targets(&mut self, out: &mut Vec<Action>) {
-        let safe = Safe { settings: &self.settings, caps: &self.caps, stopping: self.stopping };
+        let bounds = Bounds::of(&self.settings, &self.caps, self.bound, self.stopping);
         for (gpu, state) in &mut self.gpus {
-            set_target(state, *gpu, self.lease.as_ref(), safe, out);
+            set_target(state, *gpu, self.lease.as_ref(), bounds, out);
         }
     }
 
@@ -322,10 +333,10 @@ impl PowerMachine {
 
     /// The driver does not support a setting of this GPU: from now on it is advice.
     fn unsupported(&mut self, gpu: GpuIndex, out: &mut Vec<Action>) {
-        let safe = Safe { settings: &self.settings, caps: &self.caps, stopping: self.stopping };
+        let bounds = Bounds::of(&self.settings, &self.caps, self.bound, self.stopping);
         let Some(state) = self.gpus.get_mut(&gpu) else { return };
         state.facts = state.supported(state.facts.clone());
-        set_target(state, gpu, self.lease.as_ref(), safe, out);
+        set_target(state, gpu, self.lease.as_ref(), bounds, out);
         readings::note_unsupported(gpu, state, out);
     }
 
@@ -383,11 +394,20 @@ impl PowerMachine {
         }
     }
 
-    /// Ends an expired lease. It is called first for every event and wake, so that no setting of an
-    /// expired lease is issued.
+    /// Ends an expired lease, and puts the next bound of the caps in force. It is called first for every event and
+    /// wake, so that no setting of an expired lease is issued.
     fn expire(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        if let Some(lease) = self.lease.take_if(|lease| lease.until <= now) {
+        let expired = self.lease.take_if(|lease| lease.until <= now);
+        if let Some(lease) = &expired {
             out.push(Action::Log(Note::LeaseEnded { generation: lease.generation }));
+        }
+        let bound = self.caps.bound_at(now);
+        self.next_bound = self.caps.next_bound(now);
+        if bound != self.bound {
+            out.push(Action::Log(Note::CapsBounded { bound }));
+        }
+        if expired.is_some() || bound != self.bound {
+            self.bound = bound;
             self.set_targets(out);
         }
     }
@@ -456,7 +476,8 @@ impl Machine for PowerMachine {
         let lease = self.lease.as_ref().map(|lease| (lease.until, "the lease ends"));
         let step = self.next_step().map(|at| (at, "the ramp's next step"));
         let read = Some((self.read_at, "heartbeat"));
-        [lease, step, read].into_iter().flatten().min_by_key(|(at, _)| *at)
+        let bound = self.next_bound.map(|at| (at, "a bound of the caps begins"));
+        [lease, step, read, bound].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }
 
@@ -465,21 +486,50 @@ fn shares(desired: &NodeDesired) -> BTreeMap<GpuIndex, Power> {
     desired.gpus.iter().filter_map(|gpu| gpu.cap_mw.map(|cap| (gpu.gpu, cap))).collect()
 }
 
-/// Where the cap of a GPU without a lease comes from.
+/// The cap of a GPU without a lease, and the bound of every cap.
 #[derive(Clone, Copy)]
-struct Safe<'a> {
+struct Bounds<'a> {
     settings: &'a Settings,
     caps: &'a PersistedCaps,
+    bound: Option<Power>,
     stopping: bool,
 }
 
-impl Safe<'_> {
-    fn cap(self, gpu: GpuIndex, facts: &GpuFacts) -> Option<Power> {
-        if self.stopping {
+impl<'a> Bounds<'a> {
+    const fn of(
+        settings: &'a Settings,
+        caps: &'a PersistedCaps,
+        bound: Option<Power>,
+        stopping: bool,
+    ) -> Self {
+        Self { settings, caps, bound, stopping }
+    }
+
+    fn safe_cap(self, gpu: GpuIndex, facts: &GpuFacts) -> Option<Power> {
+        let cap = if self.stopping {
             self.caps.final_cap(gpu, facts, self.settings)
         } else {
             self.caps.safe_cap(gpu, facts, self.settings)
-        }
+        };
+        let bound = self.bound.and_then(|bound| facts.nearest_cap(bound));
+        cap.map(|cap| bound.map_or(cap, |bound| cap.min(bound)))
+    }
+
+    /// The ordered settings with a cap within the bound.
+    fn within(
+        self,
+        gpu: GpuIndex,
+        facts: &GpuFacts,
+        ordered: Option<&DesiredGpu>,
+    ) -> Option<DesiredGpu> {
+        let Some(bound) = self.bound else { return ordered.copied() };
+        let bound = facts.nearest_cap(bound).unwrap_or(bound);
+        let cap = ordered.and_then(|gpu| gpu.cap_mw).or(facts.cap_default);
+        Some(DesiredGpu {
+            gpu,
+            cap_mw: Some(cap.map_or(bound, |cap| cap.min(bound))),
+            clock_mhz_max: ordered.and_then(|gpu| gpu.clock_mhz_max),
+        })
     }
 }
 
@@ -487,13 +537,16 @@ fn set_target(
     state: &mut GpuState,
     gpu: GpuIndex,
     lease: Option<&Lease>,
-    safe: Safe<'_>,
+    bounds: Bounds<'_>,
     out: &mut Vec<Action>,
 ) {
     let before = state.rejected.clone();
     match lease {
-        Some(lease) => state.set_target(lease.gpus.get(&gpu), lease.power_limited),
-        None => state.set_safe_target(safe.cap(gpu, &state.facts)),
+        Some(lease) => {
+            let ordered = bounds.within(gpu, &state.facts, lease.gpus.get(&gpu));
+            state.set_target(ordered.as_ref(), lease.power_limited);
+        }
+        None => state.set_safe_target(bounds.safe_cap(gpu, &state.facts)),
     }
     if state.rejected != before
         && let Some(error) = state.rejected.clone()

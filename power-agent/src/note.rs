@@ -34,6 +34,11 @@ pub enum Note {
         /// The generation of the lease.
         generation: u64,
     },
+    /// Under a power limit over time another bound of every cap is in force.
+    CapsBounded {
+        /// The bound; absent: the ordered caps and the shares alone.
+        bound: Option<Power>,
+    },
     /// The node has a limit, and a GPU that answers states no cap.
     NodeLimitUnbounded {
         /// The limit.
@@ -159,6 +164,12 @@ impl fmt::Display for Note {
                     f,
                     "lease of generation {generation} expired: GPUs return to their safe state"
                 )
+            }
+            Self::CapsBounded { bound: Some(bound) } => {
+                write!(f, "the power limit changes: no cap is above {bound}")
+            }
+            Self::CapsBounded { bound: None } => {
+                f.write_str("the power limit changes: the ordered caps apply")
             }
             Self::NodeLimitMissed { limit, lowest } => write!(
                 f,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use wattle_common::{GpuIndex, Power};
+use wattle_common::messages::CapBound;
+use wattle_common::{GpuIndex, Power, Timestamp};
 
 use crate::config::Settings;
 use crate::gpu_state::GpuFacts;
@@ -22,6 +23,9 @@ pub struct PersistedCaps {
     /// limit. A GPU that is not named has its default cap as its share. Absent: no limit is in force.
     #[serde(default)]
     pub limited: Option<BTreeMap<GpuIndex, Power>>,
+    /// Bounds of every cap under a power limit that changes with time, ascending by time.
+    #[serde(default)]
+    pub ahead: Vec<CapBound>,
 }
 
 impl PersistedCaps {
@@ -44,6 +48,18 @@ impl PersistedCaps {
         let share = limited.get(&gpu).copied().or(facts.cap_default);
         let share = share.and_then(|share| facts.nearest_cap(share));
         cap.map(|cap| share.map_or(cap, |share| cap.min(share)))
+    }
+
+    /// The bound of every cap at an instant; absent: the shares alone bound the caps.
+    #[must_use]
+    pub fn bound_at(&self, now: Timestamp) -> Option<Power> {
+        self.ahead.iter().rev().find(|bound| bound.from_us <= now)?.cap_mw
+    }
+
+    /// When the next bound begins.
+    #[must_use]
+    pub fn next_bound(&self, now: Timestamp) -> Option<Timestamp> {
+        self.ahead.iter().map(|bound| bound.from_us).find(|from| *from > now)
     }
 
     /// The shares of an order that has expired before it was received: they only lower the known ones,

@@ -156,7 +156,9 @@ fn log(note: &Note) {
         | Note::ConditionEnded { gpu, .. }
         | Note::NoCap { gpu }
         | Note::NoLock { gpu } => tracing::info!(gpu, "{note}"),
-        Note::EntersSleep | Note::DriverReturned => tracing::info!("{note}"),
+        Note::EntersSleep | Note::DriverReturned | Note::CapsBounded { .. } => {
+            tracing::info!("{note}");
+        }
         Note::ConditionBegan { gpu, condition, .. } if condition.is_fault() => {
             tracing::error!(gpu, "{note}");
         }

@@ -36,7 +36,7 @@ use crate::wait::Wait;
 /// Show or set the energy, carbon and power budget.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle budget set --energy-kwh 120 --window 24h\n  wattle budget set --carbon-kg 30 --carbon intensity.csv --power-kw 9.5\n  wattle budget set --wait --power-kw 9.5\n  wattle budget show\n  wattle budget clear"
+    after_help = "Examples:\n  wattle budget set --energy-kwh 120 --window 24h\n  wattle budget set --carbon-kg 30 --carbon intensity.csv --power-kw 9.5\n  wattle budget set --wait --power-kw 9.5\n  wattle budget set --power-series limits.csv\n  wattle budget show\n  wattle budget clear"
 )]
 pub(crate) struct BudgetCommand {
     #[command(subcommand)]

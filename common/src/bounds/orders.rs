@@ -13,6 +13,7 @@ use super::{
     check_gpus, invalid, not_ahead,
 };
 use crate::messages::NodeDesired;
+use crate::messages::desired::CAPS_AHEAD_MAX;
 use crate::time::Timestamp;
 use crate::topology::GPUS_PER_NODE_MAX;
 
@@ -107,6 +108,7 @@ fn check_numbers(order: &NodeDesired, now: Timestamp) -> Result<(), OutOfBounds>
     }
     at_most("number of gpus", order.gpus.len(), GPUS_PER_NODE_MAX as usize)?;
     order.gpus.iter().try_for_each(|gpu| at_most("gpu", gpu.gpu, GPUS_PER_NODE_MAX - 1))?;
+    at_most("number of caps_ahead", order.caps_ahead.len(), CAPS_AHEAD_MAX)?;
     at_most("number of jobs", order.jobs.len(), JOBS_PER_NODE_MAX)?;
     order.jobs.iter().try_for_each(|job| check_gpus("gpus of a job", &job.gpus))
 }
@@ -168,6 +170,7 @@ mod tests {
             gpus: vec![],
             jobs: vec![],
             power_limited: false,
+            caps_ahead: Vec::new(),
             sleep: None,
         }
     }

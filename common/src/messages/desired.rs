@@ -7,7 +7,8 @@
 //! * **Lost or doubled:** a restarted agent reads the last value from the bucket. A value with an
 //!   older (generation, `issued_at_us`) than the last applied one is ignored. After `expires_at_us`
 //!   the power agent applies its safe cap; jobs continue. Under a power limit of the site
-//!   (`power_limited`) the safe cap of a GPU is at most its last ordered cap.
+//!   (`power_limited`) the safe cap of a GPU is at most its last ordered cap. If the limit falls later, the order
+//!   names what no cap may exceed from then on, with or without a placer (`caps_ahead`).
 
 use serde::{Deserialize, Serialize};
 
@@ -43,9 +44,26 @@ pub struct NodeDesired {
     /// cap rises above them after the lease.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub power_limited: bool,
+    /// Bounds of every cap of the node under a power limit over time, ascending by time. Each holds from its instant
+    /// until the next one, within the lease and after it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caps_ahead: Vec<CapBound>,
     /// Sleep state; absent: awake.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleep: Option<NodeSleep>,
+}
+
+/// Most bounds in [`NodeDesired::caps_ahead`].
+pub const CAPS_AHEAD_MAX: usize = 16;
+
+/// A bound of every cap of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapBound {
+    /// From when on it holds, by the node's clock.
+    pub from_us: Timestamp,
+    /// The highest cap; absent: the ordered caps and the shares alone bound the caps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_mw: Option<Power>,
 }
 
 /// A sleep state other than awake, and when it began.

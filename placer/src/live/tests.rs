@@ -19,6 +19,7 @@ mod measures;
 mod node;
 mod node_faults;
 mod node_sleep;
+mod power_over_time;
 mod power_shares;
 mod settling;
 mod site_jobs;

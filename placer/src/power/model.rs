@@ -322,7 +322,7 @@ pub fn expected_by_node(input: PlanningInput<'_>) -> Option<Vec<Power>> {
 }
 
 /// Power reserved for a GPU with its present jobs, watts. `None` if unbounded.
-fn reserved_power(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<f64> {
+pub(crate) fn reserved_power(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<f64> {
     let node = input.state.node(node);
     let gpu_type = &node.facts.gpu_type;
     let limits = input.state.gpu_power(gpu_type)?;

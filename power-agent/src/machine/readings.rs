@@ -3,7 +3,7 @@
 use wattle_common::messages::GpuConditionKind;
 use wattle_common::{Frequency, GpuIndex, Timestamp, topology};
 
-use super::{Action, PowerMachine, Safe, set_target};
+use super::{Action, Bounds, PowerMachine, set_target};
 use crate::conditions::Change;
 use crate::gpu_state::{GpuFacts, GpuState, GpuStatus};
 use crate::note::Note;
@@ -73,17 +73,17 @@ impl PowerMachine {
             self.caps.found.insert(read.facts.uuid.clone(), cap);
             out.push(Action::StoreCaps(self.caps.clone()));
         }
-        let safe = Safe { settings: &self.settings, caps: &self.caps, stopping: self.stopping };
+        let bounds = Bounds::of(&self.settings, &self.caps, self.bound, self.stopping);
         let state = self.gpus.entry(gpu).or_insert_with(|| {
             let mut state = GpuState::new(read.facts.clone());
-            set_target(&mut state, gpu, lease, safe, out);
+            set_target(&mut state, gpu, lease, bounds, out);
             state
         });
         // Of a GPU that could not be read at the service's start only the index is known.
         let facts = state.supported(read.facts);
         if state.facts != facts {
             state.facts = facts;
-            set_target(state, gpu, lease, safe, out);
+            set_target(state, gpu, lease, bounds, out);
         }
         note_unsupported(gpu, state, out);
         state.no_meter = read.no_meter;

@@ -3,6 +3,7 @@
 
 mod advise;
 mod bounds;
+mod caps_ahead;
 mod conditions;
 mod config;
 mod model;

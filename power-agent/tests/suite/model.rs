@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use wattle_common::messages::{DesiredGpu, MemoryRepair, NodeDesired, PowerReport};
+use wattle_common::messages::{CapBound, DesiredGpu, MemoryRepair, NodeDesired, PowerReport};
 use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp};
 use wattle_gpu::{GpuHealth, Slowdown};
 use wattle_power_agent::{
@@ -49,6 +49,18 @@ pub(crate) fn step_with_modes() -> impl Strategy<Value = Step> {
         1 => (0..GPUS, any::<bool>()).prop_map(|(gpu, on)| Step::Mig(gpu, on)),
         1 => any::<bool>().prop_map(Step::Driver),
     ]
+}
+
+/// Bounds of every cap in an order: of every other generation, for some seconds.
+fn caps_ahead(issued_at: Timestamp, generation: u64) -> Vec<CapBound> {
+    let bound = |after_s, watts: Option<u64>| CapBound {
+        from_us: issued_at + Duration::from_secs(after_s),
+        cap_mw: watts.map(Power::from_w),
+    };
+    if generation.is_multiple_of(2) {
+        return Vec::new();
+    }
+    vec![bound(generation, Some(60 * generation)), bound(20, Some(170)), bound(30, None)]
 }
 
 pub(crate) fn step() -> impl Strategy<Value = Step> {
@@ -103,6 +115,8 @@ pub(crate) struct Node {
     caps: PersistedCaps,
     /// Shares of a power limit, from the last order that was in force.
     shares: Option<BTreeMap<GpuIndex, Power>>,
+    /// Bounds of every cap, from the same order.
+    ahead: Vec<CapBound>,
     /// Cap of each GPU when it was first read.
     first: BTreeMap<GpuIndex, Power>,
     pub(crate) stopped: bool,
@@ -169,6 +183,7 @@ impl Node {
             newest: None,
             caps: PersistedCaps::default(),
             shares: None,
+            ahead: Vec::new(),
             first: BTreeMap::new(),
             stopped: false,
             prompt: true,
@@ -186,7 +201,13 @@ impl Node {
         let safe = Power::from_w(SAFE_W);
         let cap = if self.stopped { self.first.get(&gpu).copied().unwrap_or(safe) } else { safe };
         let Some(shares) = &self.shares else { return cap };
-        cap.min(shares.get(&gpu).map_or(DEFAULT, |share| nearest(*share)))
+        self.bounded(cap.min(shares.get(&gpu).map_or(DEFAULT, |share| nearest(*share))))
+    }
+
+    /// The cap within the bound of every cap that holds now.
+    fn bounded(&self, cap: Power) -> Power {
+        let begun = self.ahead.iter().rev().find(|bound| bound.from_us <= self.now);
+        begun.and_then(|bound| bound.cap_mw).map_or(cap, |bound| cap.min(nearest(bound)))
     }
 
     /// The caps within the node's limit for these requested ones: the highest common level that fits.
@@ -360,26 +381,10 @@ impl Node {
                         .collect(),
                     jobs: Vec::new(),
                     power_limited,
+                    caps_ahead: caps_ahead(issued_at, generation),
                     sleep: None,
                 };
-                let key = |o: &NodeDesired| (o.generation, o.issued_at_us);
-                if self.newest.as_ref().is_none_or(|newest| key(newest) < key(&desired)) {
-                    self.newest = Some(desired.clone());
-                    self.prompt = issued_at == self.now;
-                    let shares = desired.gpus.iter().filter_map(|gpu| Some((gpu.gpu, gpu.cap_mw?)));
-                    let shares: BTreeMap<GpuIndex, Power> = shares.collect();
-                    if expires_at > self.now {
-                        self.shares = power_limited.then_some(shares);
-                    } else if power_limited {
-                        // An expired order lowers shares.
-                        let known = self.shares.get_or_insert_default();
-                        for (gpu, share) in shares {
-                            let lower = known.get(&gpu).map_or(share, |known| share.min(*known));
-                            known.insert(gpu, lower);
-                        }
-                    }
-                }
-                self.event(Event::DesiredChanged(desired));
+                self.order(desired);
             }
             Step::Advance { ms } => self.advance(Duration::from_millis(ms), false),
             Step::AnswerOne => {
@@ -411,6 +416,43 @@ impl Node {
         }
     }
 
+    /// Time passes, and longer while a ramp to the last bound may not have ended.
+    pub(crate) fn settle(&mut self, span: Duration) {
+        const RAMP: Duration = Duration::from_secs(3);
+        self.advance(span, true);
+        let begun = |bound: &CapBound, now| bound.from_us <= now && now < bound.from_us + RAMP;
+        while self.ahead.iter().any(|bound| begun(bound, self.now)) {
+            self.advance(RAMP, true);
+        }
+    }
+
+    /// An order arrives.
+    pub(crate) fn order(&mut self, desired: NodeDesired) {
+        let key = |o: &NodeDesired| (o.generation, o.issued_at_us);
+        if self.newest.as_ref().is_none_or(|newest| key(newest) < key(&desired)) {
+            self.newest = Some(desired.clone());
+            self.prompt = desired.issued_at_us == self.now;
+            let shares = desired.gpus.iter().filter_map(|gpu| Some((gpu.gpu, gpu.cap_mw?)));
+            let shares: BTreeMap<GpuIndex, Power> = shares.collect();
+            let ahead = desired.caps_ahead.iter().filter(|_| desired.power_limited);
+            if desired.expires_at_us > self.now {
+                self.shares = desired.power_limited.then_some(shares);
+                self.ahead = ahead.copied().collect();
+            } else if desired.power_limited {
+                // An expired order lowers shares, and adds bounds where there are none.
+                let known = self.shares.get_or_insert_default();
+                for (gpu, share) in shares {
+                    let lower = known.get(&gpu).map_or(share, |known| share.min(*known));
+                    known.insert(gpu, lower);
+                }
+                if self.ahead.is_empty() {
+                    self.ahead = ahead.copied().collect();
+                }
+            }
+        }
+        self.event(Event::DesiredChanged(desired));
+    }
+
     pub(crate) fn check_reached(&self) {
         let desired: Option<BTreeMap<GpuIndex, DesiredGpu>> =
             self.in_force().map(|desired| desired.gpus.iter().map(|g| (g.gpu, *g)).collect());
@@ -418,6 +460,7 @@ impl Node {
         let requested = |(gpu, model): (GpuIndex, &ModelGpu)| {
             let Some(desired) = &desired else { return self.safe_cap(gpu) };
             let cap = desired.get(&gpu).and_then(|d| d.cap_mw).unwrap_or(DEFAULT);
+            let cap = self.bounded(cap);
             match facts().check_cap(cap) {
                 Ok(()) => cap,
                 Err(_) if power_limited => nearest(cap),
@@ -434,7 +477,7 @@ impl Node {
                 continue;
             };
             let of_gpu = desired.get(&gpu);
-            let cap = of_gpu.and_then(|d| d.cap_mw).unwrap_or(DEFAULT);
+            let cap = self.bounded(of_gpu.and_then(|d| d.cap_mw).unwrap_or(DEFAULT));
             let clock = of_gpu.and_then(|d| d.clock_mhz_max);
             if clock.is_none_or(|clock| facts().check_clock(clock).is_ok()) {
                 assert_eq!(model.clock, clock, "GPU {gpu}, desired {of_gpu:?}");

@@ -50,7 +50,7 @@ proptest! {
             model.lost = false;
             model.refuses = false;
         }
-        node.advance(Duration::from_secs(16), true);
+        node.settle(Duration::from_secs(16));
         prop_assert!(node.sum() <= w(limit_w), "{}", node.sum());
         node.check_reached();
         node.newest = None;

@@ -28,7 +28,7 @@ proptest! {
         }
         // Two heartbeats: the first may still find a refused setting. The longest ramp, 200 W in
         // steps of 70 W, is shorter.
-        node.advance(Duration::from_secs(11), true);
+        node.settle(Duration::from_secs(11));
         node.check_reached();
         node.advance(Duration::from_secs(60), true);
         assert!(node.in_force().is_none(), "no lease of this test is longer");

@@ -250,6 +250,7 @@ impl Placer {
                 gpus: Vec::new(),
                 jobs,
                 power_limited: false,
+                caps_ahead: Vec::new(),
                 sleep: None,
             };
             self.desired.insert(node.clone(), desired);

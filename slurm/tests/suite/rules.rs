@@ -126,6 +126,7 @@ pub(crate) fn order(record: &JobRecord, stop: bool) -> NodeDesired {
         gpus: Vec::new(),
         jobs: vec![job],
         power_limited: false,
+        caps_ahead: Vec::new(),
         sleep: None,
     }
 }

@@ -116,6 +116,7 @@ pub fn node_desired(
         gpus: Vec::new(),
         jobs: Vec::new(),
         power_limited: false,
+        caps_ahead: Vec::new(),
         sleep: None,
     }
 }

@@ -1,5 +1,6 @@
 //! Budgets, the aim, carbon intensities and prices.
 
+use wattle_common::PowerSeries;
 use wattle_common::messages::LimitCost;
 
 use super::*;
@@ -17,13 +18,26 @@ fn budgets() {
         period_s: 7_200,
         origins: Vec::new(),
     };
-    check("set-budget", &SetBudget { budget, intensity: Some(intensity.clone()) });
-    check("budget-reply-stored", &BudgetReply::Stored { budget, generation: 0 });
-    check("budget-reply-generation", &BudgetReply::Stored { budget, generation: 3 });
+    check("set-budget", &SetBudget { budget: budget.clone(), intensity: Some(intensity.clone()) });
+    let power_series = PowerSeries {
+        starts_at_us: at(0),
+        steps: vec![(0, Power::from_w(9_500)), (57_600, Power::from_w(5_000))],
+        period_s: 86_400,
+    };
+    let over_time = Budget { power_series: Some(power_series), ..budget.clone() };
+    check("set-budget-over-time", &SetBudget { budget: over_time, intensity: None });
+    let stored = |generation| BudgetReply::Stored { budget: budget.clone(), generation };
+    check("budget-reply-stored", &stored(0));
+    check("budget-reply-generation", &stored(3));
     let error = "a carbon budget needs the grid's intensity: give --carbon FILE".into();
     check("budget-reply-refused", &BudgetReply::Refused { error });
-    let record =
-        BudgetRecord { generation: 0, budget, since_us: at(1), intensity: Some(intensity) };
+    let record_with = |intensity| BudgetRecord {
+        generation: 0,
+        budget: budget.clone(),
+        since_us: at(1),
+        intensity: Some(intensity),
+    };
+    let record = record_with(intensity);
     check("budget-record", &record);
     check("budget-record-generation", &BudgetRecord { generation: 3, ..record });
     let status = BudgetStatus {
@@ -97,8 +111,7 @@ fn budgets() {
         period_s: 316_231_200,
         origins,
     };
-    let record = BudgetRecord { generation: 0, budget, since_us: at(1), intensity: Some(provided) };
-    check("budget-record-of-a-provider", &record);
+    check("budget-record-of-a-provider", &record_with(provided));
     let (power_mw_baseline, power_mw_budget_mean) =
         (Some(Power::from_w(450)), Some(Power::from_w(4_975)));
     let held = BudgetStatus { price: 1.0, price_integral: Some(0.44), ..status.clone() };

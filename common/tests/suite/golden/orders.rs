@@ -29,12 +29,17 @@ fn desired() {
             stop: false,
         }],
         power_limited: false,
+        caps_ahead: Vec::new(),
         sleep: None,
     };
     check("node-desired", &desired);
     let mut admitted = desired.clone();
     admitted.jobs[0].admission = admission();
     check("node-desired-admission", &admitted);
+    let bound = |s, w: Option<u64>| CapBound { from_us: at(s), cap_mw: w.map(Power::from_w) };
+    let caps_ahead = vec![bound(57_600, Some(180)), bound(68_400, None)];
+    let bounded = NodeDesired { power_limited: true, caps_ahead, ..desired.clone() };
+    check("node-desired-caps-ahead", &bounded);
     let sleep = Some(NodeSleep { state: SleepState::EnteringSleep, since_us: at(1) });
     check("node-desired-sleep", &NodeDesired { jobs: vec![], gpus: vec![], sleep, ..desired });
 }

@@ -4,13 +4,14 @@ use wattle_common::bounds::orders::is_in_sequence;
 use wattle_common::bounds::{DATE_TOLERANCE, next_generation};
 use wattle_common::job::JobPhase;
 use wattle_common::messages::desired::ORDER_TEXT_MAX;
-use wattle_common::messages::{DesiredGpu, DesiredJob, NodeDesired};
+use wattle_common::messages::{CapBound, DesiredGpu, DesiredJob, NodeDesired};
 use wattle_common::{NodeId, Timestamp};
 
 use crate::live::job_records::JobRecords;
 use crate::live::nodes::Nodes;
 use crate::live::nodes::power_shares::note_replaced;
 use crate::live::{Action, LiveController};
+use crate::power::caps_ahead::caps_ahead;
 
 /// Whether an order's dates are plausible.
 fn is_current(order: &NodeDesired, now: Timestamp) -> bool {
@@ -50,8 +51,9 @@ impl Nodes {
         // Whether a cap may rise depends on the reductions that the nodes have not reported.
         self.note_reductions(now, controller);
         let raises_wait = self.raises_wait(controller);
+        let ahead = caps_ahead(controller.input());
         for node in nodes {
-            self.write_order(now, &node, raises_wait, jobs, controller, out);
+            self.write_order(now, &node, (raises_wait, &ahead), jobs, controller, out);
         }
     }
 
@@ -60,7 +62,7 @@ impl Nodes {
         &mut self,
         now: Timestamp,
         node: &NodeId,
-        raises_wait: bool,
+        (raises_wait, ahead): (bool, &[CapBound]),
         records: &JobRecords,
         controller: &LiveController,
         out: &mut Vec<Action>,
@@ -99,6 +101,8 @@ impl Nodes {
                 generation: last.generation + u64::from(now <= last.issued_at_us),
                 issued_at_us: now,
                 expires_at_us,
+                // They change with every plan, and are renewed with the lease.
+                caps_ahead: ahead.to_vec(),
                 ..last.clone()
             },
             None => NodeDesired {
@@ -109,6 +113,7 @@ impl Nodes {
                 gpus,
                 jobs,
                 power_limited,
+                caps_ahead: ahead.to_vec(),
                 sleep,
             },
         };

@@ -28,7 +28,8 @@ fn budgeted() -> World {
     world.pass(2);
     let window = Some(Duration::from_secs(3_600));
     let budget = Budget::from_human(Some(5.0), None, None, window).unwrap();
-    world.deliver(Event::BudgetSet(1, Box::new(SetBudget { budget, intensity: None })));
+    let request = SetBudget { budget: budget.clone(), intensity: None };
+    world.deliver(Event::BudgetSet(1, Box::new(request)));
     assert_eq!(world.budget_reply.take(), Some(BudgetReply::Stored { budget, generation: 1 }));
     world
 }
@@ -151,7 +152,8 @@ fn garbage_in_the_stored_budget_is_ignored_with_an_alarm() {
     world.pass(1);
     let limit = Budget::from_human(None, None, Some(9.0), None).unwrap();
     assert_eq!(limit.power_mw, Some(Power::from_w(9_000)));
-    world.deliver(Event::BudgetSet(9, Box::new(SetBudget { budget: limit, intensity: None })));
+    let request = SetBudget { budget: limit.clone(), intensity: None };
+    world.deliver(Event::BudgetSet(9, Box::new(request)));
     assert_eq!(
         world.budget_reply.take(),
         Some(BudgetReply::Stored { budget: limit, generation: 2 })

@@ -63,7 +63,8 @@ fn the_price_follows_the_ledger_and_persists_across_a_restart() {
     world.submit(spec("a", 4));
     world.pass(2);
     let budget = energy(0.5, 3_600);
-    assert_eq!(set(&mut world, budget), BudgetReply::Stored { budget, generation: 1 });
+    let stored = BudgetReply::Stored { budget: budget.clone(), generation: 1 };
+    assert_eq!(set(&mut world, budget.clone()), stored);
     assert!(status(&world).price <= 0.0);
     // 1.1 kW against a sustainable mean of 0.5 kW.
     minutes(&mut world, 3, 4, 200);
@@ -303,7 +304,9 @@ fn invalid_budgets_are_refused() {
     let BudgetReply::Refused { error } = set(&mut world, no_window) else { panic!("accepted") };
     assert!(error.contains("window"), "{error}");
     let carbon = Budget::from_human(None, Some(1.0), None, None).unwrap();
-    let BudgetReply::Refused { error } = set(&mut world, carbon) else { panic!("accepted") };
+    let BudgetReply::Refused { error } = set(&mut world, carbon.clone()) else {
+        panic!("accepted")
+    };
     assert!(error.contains("--carbon"), "{error}");
     let steps = vec![(5, CarbonIntensity::from_g_per_kwh(1.0))];
     let name = "x".to_owned();

@@ -6,7 +6,9 @@ use wattle_common::job::GpuRequest;
 use wattle_common::messages::{
     IntensitySeries, JobEnergy, JobProgressed, LaunchState, LaunchedJob, SetBudget,
 };
-use wattle_common::{Budget, Carbon, CarbonIntensity, Energy, Frequency, Power, Timestamp};
+use wattle_common::{
+    Budget, Carbon, CarbonIntensity, Energy, Frequency, Power, PowerSeries, Timestamp,
+};
 use wattle_testkit as kit;
 
 use crate::live::Event;
@@ -43,6 +45,13 @@ fn event(world: &World, kind: u8, n: &[u64; 5], count: usize) -> Event {
                 energy_mj: Some(Energy::from_mj(n[0])),
                 carbon_ug: Some(Carbon::from_ug(n[1])),
                 power_mw: Some(Power::from_mw(n[2])),
+                power_series: (count > 0).then(|| PowerSeries {
+                    starts_at_us: at(n[4]),
+                    steps: (0..count as u64)
+                        .map(|i| (i.saturating_mul(n[4]), Power::from_mw(n[2])))
+                        .collect(),
+                    period_s: n[3],
+                }),
                 window_ms: n[3],
             };
             let steps = (0..count as u64)

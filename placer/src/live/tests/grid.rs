@@ -124,7 +124,10 @@ fn a_restart_continues_with_known_values_and_spending() {
     let now = world.now;
     read(&mut world, Ok(reading(now, &[500.0, 100.0, 90.0, 80.0])));
     let budget = Budget::from_human(None, Some(30.0), None, None).unwrap();
-    world.deliver(Event::BudgetSet(7, Box::new(SetBudget { budget, intensity: None })));
+    world.deliver(Event::BudgetSet(
+        7,
+        Box::new(SetBudget { budget: budget.clone(), intensity: None }),
+    ));
     assert!(matches!(world.budget_reply, Some(BudgetReply::Stored { .. })));
     let since = world.budget.as_ref().unwrap().since_us;
     world.pass(2_000);
@@ -136,7 +139,7 @@ fn a_restart_continues_with_known_values_and_spending() {
     read(&mut world, Ok(reading(now, &[70.0])));
     assert_eq!(source(&world), (InUse::Live, 70.0));
     let record = world.budget.as_ref().unwrap();
-    assert_eq!((record.since_us, record.budget), (since, budget), "the window continues");
+    assert_eq!((record.since_us, &record.budget), (since, &budget), "the window continues");
     let history = record.intensity.as_ref().unwrap();
     let is_first = |step: &(u64, CarbonIntensity)| step.1 == CarbonIntensity::from_g_per_kwh(500.0);
     assert!(history.steps.iter().any(is_first), "past values are kept: {history:?}");

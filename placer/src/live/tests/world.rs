@@ -396,8 +396,8 @@ impl World {
                 }
                 Action::AnswerBudget(_, reply) => {
                     if let BudgetReply::Stored { budget, .. } = &reply {
-                        let stored = self.budget.as_ref().map(|record| record.budget);
-                        assert_eq!(stored, Some(*budget), "stored before it is acknowledged");
+                        let stored = self.budget.as_ref().map(|record| &record.budget);
+                        assert_eq!(stored, Some(budget), "stored before it is acknowledged");
                     }
                     self.budget_reply = Some(reply);
                 }
