@@ -35,6 +35,11 @@ pub struct BudgetOptions {
 }
 
 impl BudgetOptions {
+    /// The budget of a simulation; `None` without limits.
+    pub fn in_simulation(&self) -> anyhow::Result<Option<Budget>> {
+        self.budget(Timestamp::EPOCH)
+    }
+
     /// The budget from `now` on; `None` without limits.
     pub fn budget(&self, now: Timestamp) -> anyhow::Result<Option<Budget>> {
         let Self { energy_kwh, carbon_kg, power_kw, ref power_series, window } = *self;

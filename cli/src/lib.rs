@@ -14,6 +14,7 @@ pub mod budget;
 mod cluster_file;
 mod commands;
 mod connection;
+mod date;
 mod feeders_file;
 mod inputs;
 mod job_end;

@@ -39,7 +39,12 @@ pub(crate) struct Wait<'a> {
 fn may_pass(error: &anyhow::Error) -> bool {
     error.downcast_ref::<BusError>().is_some_and(|error| {
         error.is_transient()
-            || matches!(error, BusError::NoResponder { .. } | BusError::NoStorage { .. })
+            || matches!(
+                error,
+                BusError::NoResponder { .. }
+                    | BusError::NoStorage { .. }
+                    | BusError::StorageUnanswered { .. }
+            )
     })
 }
 

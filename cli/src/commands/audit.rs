@@ -12,6 +12,7 @@ use wattle_common::{Timestamp, codec};
 use wattle_runtime::clock;
 
 use crate::connection::{Connection, block_on};
+use crate::date::second;
 use crate::job_records;
 use crate::output::{Align, Table, note, print, print_json, terminal_width};
 
@@ -45,13 +46,6 @@ fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Date and time in UTC.
-fn time(at: Timestamp) -> String {
-    let stamp =
-        i64::try_from(at.as_us()).ok().and_then(|us| jiff::Timestamp::from_microsecond(us).ok());
-    stamp.map_or_else(|| at.to_string(), |stamp| stamp.strftime("%m-%d %H:%M:%SZ").to_string())
-}
-
 /// A person with its rank, if that is not a user's, and whether its identity is proven.
 fn person(requester: &Requester, proven: bool) -> String {
     let Requester { rank, user } = requester;
@@ -77,7 +71,7 @@ fn table(records: &[OrderRecord]) -> Table {
     for record in records {
         let outcome = record.refused.as_ref().map(|error| format!("refused: {}", plain(error)));
         table.row(vec![
-            time(record.at_us),
+            second(record.at_us),
             person(&record.requester, record.proven),
             plain(&record.order.to_string()),
             outcome.unwrap_or_else(|| "accepted".to_owned()),

@@ -28,6 +28,7 @@ use wattle_view::emissions::Rates;
 use crate::aim::percent;
 use crate::budget::{BudgetOptions, kw, limits, tidy};
 use crate::connection::{Connection, block_on};
+use crate::date::minute;
 use crate::job_records;
 use crate::output::{note, print, print_json, usage, usage_chain};
 use crate::takeover;
@@ -234,7 +235,8 @@ async fn show(command: Show) -> anyhow::Result<()> {
     if let Some(series) = &set.budget.power_series {
         let next = series.changes_after(now);
         let kw_at = |at| set.budget.power_at(at).map_or(0.0, kw);
-        print(&format!("limit    {} kW, {} kW from {next} on", kw_at(now), kw_at(next)))?;
+        let from = minute(next);
+        print(&format!("limit    {} kW; {} kW from {from} UTC on", kw_at(now), kw_at(next)))?;
     }
     if let Some((cost, limit)) = status.limit_cost.zip(set.budget.power_at(now)) {
         print(&format!("limit    {}", cost.sentence(limit)))?;

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use wattle_common::Timestamp;
 use wattle_common::duration::parse_span;
 use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
@@ -319,8 +318,7 @@ impl Simulate {
         if self.price.is_some() {
             return Ok(None);
         }
-        let has_window =
-            self.budget.budget(Timestamp::EPOCH)?.is_some_and(|budget| budget.has_window());
+        let has_window = self.budget.in_simulation()?.is_some_and(|budget| budget.has_window());
         self.aim.max_slowdown(has_window)
     }
 
@@ -336,7 +334,7 @@ impl Simulate {
             tenants_max: self.tenants_max,
             restarts_per_day_max: self.restarts_per_day,
             share: self.share,
-            budget: self.budget.budget(Timestamp::EPOCH)?,
+            budget: self.budget.in_simulation()?,
             forecast: self.forecast_kind(),
             learning: self.learn_from.unwrap_or_default(),
             ..RunOptions::default()
@@ -414,8 +412,7 @@ impl Simulate {
 impl Simulate {
     /// The limits of the runs as text.
     fn under(&self) -> anyhow::Result<Vec<String>> {
-        let mut under: Vec<String> =
-            self.budget.budget(Timestamp::EPOCH)?.iter().map(limits).collect();
+        let mut under: Vec<String> = self.budget.in_simulation()?.iter().map(limits).collect();
         let feeders = self.feeders.as_deref().and_then(Path::file_name);
         under.extend(feeders.map(|file| format!("feeders of {}", file.to_string_lossy())));
         under.extend(self.sleep.then(|| "unused nodes sleep".to_owned()));

@@ -360,8 +360,9 @@ impl fmt::Display for Reason {
             }
             Self::Deferred { now, below, until } => write!(
                 f,
-                "deferred until {until} at the latest: grid at {now:.0} g/kWh, expected to fall to \
-                 {below:.0} g/kWh"
+                "deferred until {} at the latest: grid at {now:.0} g/kWh, expected to fall to \
+                 {below:.0} g/kWh",
+                Utc(*until)
             ),
             Self::SiteRules { nodes: 1 } => f.write_str("on the node with enough CPUs and memory"),
             Self::SiteRules { nodes } => {
@@ -414,9 +415,10 @@ impl fmt::Display for Reason {
             }
             Self::LowestLimit { drawn, most, at } => write!(
                 f,
-                "it cannot stop, and such jobs would need {} under the power limit of {} at {at}",
+                "it cannot stop, and such jobs would need {} under the power limit of {} at {}",
                 Kw(*drawn),
-                Kw(*most)
+                Kw(*most),
+                Utc(*at)
             ),
             Self::Paused { drawn, above } => write!(
                 f,
@@ -461,6 +463,7 @@ impl fmt::Display for Reason {
             ),
             Self::NeighboursGone => f.write_str("no co-tenant is left"),
             Self::DeadlineBroken { job, deadline, end } => {
+                let (end, deadline) = (Utc(*end), Utc(*deadline));
                 write!(f, "at its measured speed {job} would end at {end}, deadline {deadline}")
             }
         }
@@ -533,6 +536,19 @@ struct Kw(Power);
 impl fmt::Display for Kw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.2} kW", self.0.as_w() / 1e3)
+    }
+}
+
+/// Displays as `2026-11-27 16:00:00 UTC`; in a simulation, which starts at the Unix epoch, as `1970-01-02 03:40:00 UTC`.
+struct Utc(Timestamp);
+
+impl fmt::Display for Utc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = i64::try_from(self.0.as_us()).ok();
+        match us.and_then(|us| jiff::Timestamp::from_microsecond(us).ok()) {
+            Some(at) => write!(f, "{} UTC", at.strftime("%Y-%m-%d %H:%M:%S")),
+            None => write!(f, "{}", self.0),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use async_nats::jetstream::ErrorCode;
 use wattle_common::ClusterId;
 use wattle_common::codec::{CodecError, PAYLOAD_LEN_MAX};
 
+use super::connect::OPENED_WITHIN;
 use super::{Limit, SERVICE_BUSY};
 
 /// An error of the client library.
@@ -28,6 +29,13 @@ pub enum BusError {
     Timeout {
         /// The operation.
         what: String,
+    },
+    /// The server has no such stream, and has not created it in time: this key may not create it, or the server is
+    /// slow.
+    #[error("stream {stream} does not exist and was not created in time")]
+    Missing {
+        /// The stream.
+        stream: String,
     },
     /// Another write came first: read the value and decide again.
     #[error("key `{key}` of bucket {bucket} has changed since it was read")]
@@ -105,13 +113,25 @@ pub enum BusError {
         /// Which of the two.
         limit: Limit,
     },
-    /// The cluster's buckets cannot be opened in time: no placer has created them, or this key may not read
-    /// them.
+    /// The cluster has no buckets: no placer has created them.
     #[error(
         "cluster `{cluster}` has no storage on the nats server at {url}: start its placer, which creates \
          it, or name another cluster with --cluster"
     )]
     NoStorage {
+        /// Its address.
+        url: String,
+        /// The cluster.
+        cluster: ClusterId,
+    },
+    /// The server has not answered in time whether the cluster has buckets: it is slow, or this key may not read
+    /// them.
+    #[error(
+        "the nats server at {url} has not opened the storage of cluster `{cluster}` within {} s: if the server is \
+         busy, repeat the command; otherwise this key may not read that cluster: name another with --cluster",
+        OPENED_WITHIN.as_secs()
+    )]
+    StorageUnanswered {
         /// Its address.
         url: String,
         /// The cluster.
@@ -235,6 +255,7 @@ impl BusError {
             Self::Disconnected { .. }
                 | Self::Busy
                 | Self::Timeout { .. }
+                | Self::Missing { .. }
                 | Self::NoJetStream { .. }
                 | Self::Service { code: SERVICE_BUSY, .. }
         )

@@ -6,7 +6,7 @@
 //! values and keeps the old ones.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::GetStreamError;
@@ -63,14 +63,25 @@ impl Bus {
     /// [`BusError::NoJetStream`], [`BusError::Foreign`], [`BusError::NoStorage`], or if the server refuses.
     pub async fn bucket(&self, bucket: Bucket) -> Result<KvBucket, BusError> {
         let name = bucket.name(self.cluster());
-        let opened = self.retry_until_done("bucket", || self.open_bucket(&name));
+        // Of a server that does not answer in time nothing is known, in particular not that it has no storage.
+        let is_missing = AtomicBool::new(false);
+        let opened = self.retry_until_done("bucket", || async {
+            let opened = self.open_bucket(&name).await;
+            let missing = matches!(opened, Err(BusError::Missing { .. }));
+            is_missing.store(missing, Ordering::Relaxed);
+            opened
+        });
         let store = if self.shared.gives_up.load(Ordering::Relaxed) {
             match tokio::time::timeout(OPENED_WITHIN, opened).await {
                 Ok(opened) => opened?,
                 Err(_) if !self.is_connected() => return Err(self.not_connected()),
                 Err(_) => {
-                    let cluster = self.cluster().clone();
-                    return Err(BusError::NoStorage { url: self.shared.url.clone(), cluster });
+                    let (url, cluster) = (self.shared.url.clone(), self.cluster().clone());
+                    return Err(if is_missing.into_inner() {
+                        BusError::NoStorage { url, cluster }
+                    } else {
+                        BusError::StorageUnanswered { url, cluster }
+                    });
                 }
             }
         } else {

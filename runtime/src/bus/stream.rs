@@ -259,19 +259,10 @@ impl Bus {
                 GetStreamErrorKind::JetStream(reply)
                     if reply.error_code() == ErrorCode::STREAM_NOT_FOUND =>
                 {
-                    let created = self
-                        .shared
-                        .jetstream
-                        .call("create", &object, |context| context.create_stream(config.clone()));
-                    match created.await? {
-                        Ok(stream) => stream.cached_info().config.clone(),
-                        Err(error) if overlaps(&error) && self.exists_soon(&name).await => {
-                            return Err(BusError::Timeout {
-                                what: format!("create stream {name}"),
-                            });
-                        }
-                        Err(error) => return Err(self.create_error(&config.name, error)),
-                    }
+                    self.create(config.clone()).await.map_err(|error| match error {
+                        BusError::Timeout { .. } => BusError::Missing { stream: name.clone() },
+                        error => error,
+                    })?
                 }
                 GetStreamErrorKind::JetStream(reply) => {
                     return Err(self.jetstream_error(what(), reply));
@@ -290,6 +281,23 @@ impl Bus {
                 updated.await?.map_err(|error| self.create_error(&changed.name, error)).map(drop)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Creates a stream; returns its configuration.
+    async fn create(&self, config: Config) -> Result<Config, BusError> {
+        let name = config.name.clone();
+        let object = format!("stream {name}");
+        let created = self
+            .shared
+            .jetstream
+            .call("create", &object, |context| context.create_stream(config.clone()));
+        match created.await? {
+            Ok(stream) => Ok(stream.cached_info().config.clone()),
+            Err(error) if overlaps(&error) && self.exists_soon(&name).await => {
+                Err(BusError::Timeout { what: format!("create stream {name}") })
+            }
+            Err(error) => Err(self.create_error(&name, error)),
         }
     }
 

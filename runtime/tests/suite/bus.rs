@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use wattle_common::codec;
 use wattle_common::id::{JobId, NodeId};
 use wattle_common::messages::{JobProgressed, Reply, SubmitJob};
-use wattle_common::subject::{JobTopic, NodeTopic, RequestTopic, Subject, Topic};
+use wattle_common::subject::{Bucket, JobTopic, NodeTopic, RequestTopic, Subject, Topic};
 use wattle_common::{ClusterId, Timestamp};
 use wattle_runtime::bus::{Bus, BusConfig, BusError};
 use wattle_runtime::testing::NatsServer;
@@ -255,6 +255,33 @@ async fn nkey_permissions_are_enforced() {
         server.restart().await;
         until("the client reconnects", async || bus.is_connected()).await;
     }
+}
+
+/// The error with which a command ends that may not publish to this subject and opens a bucket.
+async fn error_without(denied: &str) -> BusError {
+    let users = format!(
+        "authorization: {{ users: [ {{ nkey: {NKEY}, permissions: {{ publish: {{ deny: \"{denied}\" }} }} }} ] }}"
+    );
+    let server = NatsServer::start_with(&users).await;
+    let folder = tempfile::tempdir().unwrap();
+    let seed = folder.path().join("user.nk");
+    std::fs::write(&seed, format!("{NKEY_SEED}\n")).unwrap();
+    std::fs::set_permissions(&seed, PermissionsExt::from_mode(0o600)).unwrap();
+    let config = BusConfig { credentials_file: Some(seed), ..BusConfig::at(&server.url()) };
+    let patience = Duration::from_secs(60);
+    let bus = Bus::connect_within(&config, cluster("main"), "test", patience).await.unwrap();
+    bus.bucket(Bucket::Jobs).await.err().expect("it cannot be opened")
+}
+
+/// A server that does not answer has not stated that a cluster has no storage.
+#[tokio::test]
+async fn storage_is_missing_only_if_the_server_answers_so() {
+    let (missing, unanswered) = tokio::join!(
+        error_without("$JS.API.STREAM.CREATE.>"),
+        error_without("$JS.API.STREAM.INFO.>"),
+    );
+    assert!(matches!(missing, BusError::NoStorage { .. }), "{missing}");
+    assert!(matches!(unanswered, BusError::StorageUnanswered { .. }), "{unanswered}");
 }
 
 #[tokio::test]

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Args;
 use wattle_baselines::policy;
-use wattle_common::Timestamp;
 use wattle_experiments::bound::PricedSearch;
 use wattle_experiments::compare::{
     Accounting, Case, CaseFilter, CompareOptions, Comparer, Comparison, Form, Knobs, NAMES,
@@ -239,7 +238,7 @@ impl Compare {
         if !self.is_below_limits() {
             return Ok(());
         }
-        if self.budget.budget(Timestamp::EPOCH)?.is_some() {
+        if self.budget.in_simulation()?.is_some() {
             return Err(usage(format!(
                 "{POWER_LIMITS} sets the power limits itself; omit the budget"
             )));
@@ -297,7 +296,7 @@ impl Compare {
                     return Err(usage(format!("--forecast {other}: use persistence or perfect")));
                 }
             },
-            budget: self.budget.budget(Timestamp::EPOCH)?,
+            budget: self.budget.in_simulation()?,
             bound: self.quick.then(PricedSearch::coarse),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         })

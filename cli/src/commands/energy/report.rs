@@ -1,7 +1,6 @@
 //! The report of `wattle energy`: rows, verdict, table, CSV.
 
 mod csv;
-mod date;
 mod row;
 mod table;
 mod verdict;
@@ -9,9 +8,9 @@ mod verdict;
 use serde::Serialize;
 use wattle_common::{Energy, Timestamp};
 
-use self::date::date;
 use self::row::{Amount, Row, Sums, causes, unmetered_s};
 use super::By;
+use crate::date::date;
 use wattle_view::emissions::Rates;
 use wattle_view::energy::{Accounts, OwnerEnergy, Submission, Uses};
 

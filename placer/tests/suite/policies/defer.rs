@@ -225,6 +225,6 @@ fn the_reason_states_the_end_of_the_wait() {
     let reason = plan.blocked.unwrap().reason.to_string();
     assert_eq!(
         reason,
-        "deferred until 28800.000000s at the latest: grid at 400 g/kWh, expected to fall to 100 g/kWh"
+        "deferred until 1970-01-01 08:00:00 UTC at the latest: grid at 400 g/kWh, expected to fall to 100 g/kWh"
     );
 }

@@ -96,7 +96,7 @@ fn eaco_undoes_a_placement_that_breaks_a_deadline() {
     }
     let plan = site.plan(&*eaco);
     expect_test::expect![[r#"
-        newcomer undone: at its measured speed urgent would end at 2000.000000s, deadline 1100.000000s
+        newcomer undone: at its measured speed urgent would end at 1970-01-01 00:33:20 UTC, deadline 1970-01-01 00:18:20 UTC
     "#]]
     .assert_eq(&show(&site, &plan));
     decide(&mut site, &*eaco);

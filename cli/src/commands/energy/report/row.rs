@@ -8,7 +8,7 @@ use wattle_common::messages::UnknownCause;
 use wattle_common::{AdmissionId, Energy};
 use wattle_view::energy::{Accounts, Uses};
 
-use super::date::minute;
+use crate::date::minute;
 
 /// Energy by use, in both units of the report.
 #[derive(Clone, Copy, Debug, Serialize)]

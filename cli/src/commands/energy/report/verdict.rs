@@ -3,9 +3,9 @@
 use wattle_common::Energy;
 
 use super::Report;
-use super::date::minute;
 use super::row::{Amount, Row, gpu_time_unit};
 use crate::budget::tidy;
+use crate::date::minute;
 use crate::quantity::{EnergyUnit, energy, percent};
 
 impl Report {
