@@ -267,10 +267,16 @@ impl System {
 
     /// Runs a command that must succeed, and parses its output as JSON.
     pub fn json<S: AsRef<OsStr>>(&self, args: &[S]) -> Value {
-        let output = self.wattle(args);
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{error}");
-        serde_json::from_slice(&output.stdout).expect("--json prints JSON")
+        loop {
+            let output = self.wattle(args);
+            let error = String::from_utf8_lossy(&output.stderr);
+            if output.status.success() {
+                return serde_json::from_slice(&output.stdout).expect("--json prints JSON");
+            }
+            // What a busy server does not answer in time, a later command reads.
+            assert!(error.contains("if the server is busy, repeat the command"), "{error}");
+            pause();
+        }
     }
 
     /// Submits a simulated job with options of `wattle submit` and arguments of simjob.

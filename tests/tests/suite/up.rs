@@ -58,7 +58,6 @@ fn a_server_that_does_not_start_is_reported_with_its_output() {
         assert_eq!(status.code(), Some(1), "{error}");
         assert!(error.contains("nats-server does not start"), "{error}");
         assert!(error.contains(&server) && error.contains(expected), "{error}");
-        assert!(error.matches("starting it again").count() <= 3, "{error}");
         let kept = error.lines().find_map(|line| line.strip_prefix("logs and state are kept in "));
         assert!(Path::new(kept.unwrap()).join("logs/nats-server.log").exists(), "{error}");
     }
