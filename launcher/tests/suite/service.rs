@@ -128,6 +128,7 @@ impl Site {
             gpus: vec![],
             jobs,
             power_limited: false,
+            caps_ahead: Vec::new(),
             sleep: None,
         };
         self.desired.put("n0", &desired).await.unwrap();

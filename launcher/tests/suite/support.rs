@@ -89,6 +89,7 @@ pub(crate) fn desired(generation: u64, jobs: Vec<DesiredJob>) -> NodeDesired {
         gpus: vec![],
         jobs,
         power_limited: false,
+        caps_ahead: Vec::new(),
         sleep: None,
     }
 }

@@ -52,7 +52,8 @@ fn replace(path: &Path, caps: &PersistedCaps) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wattle_common::Power;
+    use wattle_common::messages::CapBound;
+    use wattle_common::{Power, Timestamp};
 
     #[test]
     fn stored_caps_are_read_again() {
@@ -63,6 +64,10 @@ mod tests {
             found: [("GPU-7".to_owned(), Power::from_w(180))].into(),
             restored: false,
             limited: Some([(0, Power::from_w(120))].into()),
+            ahead: vec![CapBound {
+                from_us: Timestamp::from_s(9),
+                cap_mw: Some(Power::from_w(110)),
+            }],
         };
         file.write(&caps);
         assert_eq!(file.read(), caps);

@@ -167,6 +167,7 @@ impl Node {
             gpus,
             jobs: Vec::new(),
             power_limited: false,
+            caps_ahead: Vec::new(),
             sleep: None,
         };
         self.desired.put("n0", &desired).await.unwrap();
