@@ -8,6 +8,8 @@
 //!
 //! Our own choices:
 //! * A node stays awake at least as long as its waking took.
+//! * While the expected power exceeds the power limit, as when a lower limit begins, an unused node sleeps at
+//!   once: its idle draw is power that jobs could have.
 //! * A node with unhealthy GPUs stays awake, because while it sleeps their recovery is not reported, and a job
 //!   that needs them would wait for good.
 //! * No node goes to sleep while a job waits for GPUs that exist but are asleep, waking, fragmented or being
@@ -23,6 +25,7 @@ use crate::allocation::feasibility::{same_shape, suits};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, NodeDecision, Plan};
+use crate::power::model::expected_power;
 use crate::state::gpu_set::{JobKey, NodeKey, lowest};
 use crate::state::job::Job;
 use crate::state::node::Wakefulness;
@@ -192,6 +195,8 @@ impl<'a> AfterPlan<'a> {
     }
 
     fn put_to_sleep(&self, plan: &mut Plan) {
+        let limit = self.input.limits.power_max;
+        let is_exceeded = limit.is_some_and(|limit| expected_power(self.input) > limit);
         let idle_min = self.input.limits.idle_before_sleep;
         for (key, node) in self.input.state.keyed_nodes() {
             let is_unused = self.free.free(key) == node.facts.healthy && node.is_empty();
@@ -201,7 +206,7 @@ impl<'a> AfterPlan<'a> {
             }
             let idle_min = node.facts.watts.map_or(idle_min, |watts| watts.wakes_in.max(idle_min));
             let idle = self.input.now().since(node.idle_since);
-            if idle >= idle_min {
+            if idle >= idle_min || is_exceeded {
                 let reason = Reason::Unused { idle };
                 plan.nodes.push(NodeDecision::Sleep { node: key, reason });
             } else {

@@ -15,7 +15,7 @@ use wattle_placer::{
     Reads, Reason, State, check,
 };
 
-use crate::policies::helpers::{arrive, cluster, facts, surface};
+use crate::policies::helpers::{arrive, cluster, facts, show, surface};
 
 /// Nodes whose hosts draw 300 W, with GPUs of 250 W that idle at 40 W.
 pub(super) fn bounded(sizes: &[u32]) -> Site {
@@ -61,6 +61,21 @@ fn setting(site: &Site, key: JobKey) -> Option<GpuSetting> {
 
 fn at(mhz: u32) -> Option<GpuSetting> {
     Some(GpuSetting { clock_mhz_max: Some(Frequency::from_mhz(mhz)), cap_mw: None })
+}
+
+/// Where a lower limit begins, the idle draw of unused nodes is power that jobs could have.
+#[test]
+fn unused_nodes_sleep_at_once_while_the_limit_is_exceeded() {
+    let fifo = policy("fifo").unwrap();
+    let mut site = bounded(&[4, 4]);
+    arrive(&mut site, facts("j", 1), Some(2));
+    site.limits.nodes_sleep = true;
+    let drawn = rest(&mut site, &*fifo);
+    site.limits.power_max = Some(drawn);
+    assert!(round(&mut site, &*fifo).nodes.is_empty(), "the limit is kept");
+    site.limits.power_max = Some(drawn.saturating_sub(Power::from_w(150)));
+    let plan = round(&mut site, &*fifo);
+    assert_eq!(show(&site, &plan).lines().filter(|line| line.contains("sleeps")).count(), 1);
 }
 
 #[test]
