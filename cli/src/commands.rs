@@ -4,6 +4,7 @@ pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod budget;
 pub(crate) mod cancel;
+pub(crate) mod capacity;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod energy;

@@ -29,6 +29,7 @@ mod quantity;
 mod sacct;
 mod summaries;
 mod takeover;
+mod trace_options;
 mod verdict;
 mod wait;
 
@@ -102,6 +103,8 @@ enum Command {
     Simulate(commands::simulate::Simulate),
     /// Estimate what Wattle would have saved on the jobs of a trace.
     Saving(commands::saving::Saving),
+    /// Estimate how many nodes fit below a power limit, and how small the limit may be.
+    Capacity(commands::capacity::Capacity),
     /// Print a shell completion script.
     Completions(commands::completions::Completions),
     /// Write the manual pages.
@@ -179,6 +182,7 @@ pub fn run() -> ExitCode {
         Command::Slurm(command) => commands::slurm::run(command),
         Command::Simulate(command) => commands::simulate::run(command, &POLICIES, Some(LABORATORY)),
         Command::Saving(command) => commands::saving::run(command),
+        Command::Capacity(command) => commands::capacity::run(&command),
         Command::Compare(_) => Err(moved("compare")),
         Command::Evaluate(_) => Err(moved("evaluate")),
         Command::Child(command) => commands::up::become_child(&command),

@@ -20,6 +20,8 @@
 //! * A large trace is simulated on a sample of its jobs and nodes ([`sample`]). The sample's relative
 //!   saving is applied to the baseline of all jobs.
 
+mod assumptions;
+mod capacity;
 mod draw;
 mod groups;
 mod interval;
@@ -29,6 +31,7 @@ mod sample;
 mod screen;
 mod study;
 
+pub use capacity::{Answer, CapacityEstimate, CapacityParts, capacity};
 pub use groups::{Group, Grouping};
 pub use sample::Sample;
 pub use study::estimate;
@@ -118,6 +121,18 @@ pub enum SavingError {
     /// The recorded schedule cannot be replayed.
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    /// A power limit that the nodes exceed without jobs.
+    #[error(
+        "a limit of {limit} is not above the {least} that the nodes draw without jobs; {remedy}"
+    )]
+    LimitTooLow {
+        /// The limit, with its unit.
+        limit: String,
+        /// The power of nodes without jobs, with its unit.
+        least: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// No job completed in both schedules.
     #[error("no job completes in both schedules; is the cluster large enough for the jobs?")]
     NoJobs,

@@ -6,6 +6,7 @@
 //! traces cannot become markup.
 
 mod axes;
+mod capacity;
 pub mod claims;
 pub mod format;
 mod frame;
@@ -23,6 +24,7 @@ mod simulation;
 pub mod table;
 mod timeline;
 
+pub use capacity::capacity_figure;
 pub use recorded::Recorded;
 pub use saving::saving_page;
 pub use simulation::{simulation_figure, simulation_page};

@@ -29,6 +29,8 @@ pub struct Schedule {
     pub detail: Detail,
     /// Prediction errors of the run; `None` for a recorded schedule and for FIFO.
     pub prediction: Option<Prediction>,
+    /// Time above the power limit of the run, s; 0 without a limit.
+    pub exceeded_s: f64,
     /// Number of starts on a GPU with another job.
     pub shared_starts: usize,
     /// Number of jobs that completed.
@@ -51,6 +53,10 @@ impl Schedule {
             rest_w: rest_w.sum(),
             completion_s: completions(&detail),
             prediction: outcome.prediction,
+            exceeded_s: outcome
+                .spending
+                .and_then(|spending| spending.power_exceeded_s)
+                .unwrap_or_default(),
             shared_starts: outcome.shared_starts,
             finished: outcome.finished,
             notes: outcome.notes,
@@ -75,6 +81,7 @@ impl Schedule {
             rest_w: replay.detail.nodes.iter().map(|node| node.awake_w).sum(),
             completion_s: completions(&replay.detail),
             prediction: None,
+            exceeded_s: 0.0,
             shared_starts: 0,
             finished: replay.detail.jobs.iter().filter(|job| job.end_s.is_some()).count(),
             notes: replay.notes,

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use wattle_common::{NodeId, Timestamp};
 use wattle_placer::controller::{Controller, ControllerConfig};
-use wattle_placer::{NodeFacts, Policy, Reads};
+use wattle_placer::{FixedCaps, NodeFacts, Policy, Reads};
 use wattle_world::{Workload, World};
 
 use crate::detail::Detail;
@@ -183,6 +183,10 @@ impl<'s> Engine<'s> {
             });
             state.switch_known(node, switch);
             state.boards_known(node, board);
+            if options.fixed_caps {
+                let highest = world.gpu(gpu_type).map(|gpu| gpu.cap_default);
+                state.caps_fixed(node, Some(FixedCaps { highest }));
+            }
         }
         state.inventory_known(true);
         let start_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);

@@ -152,6 +152,9 @@ pub struct RunOptions {
     pub budget: Option<Budget>,
     /// Source of the carbon intensity forecast.
     pub forecast: Forecast,
+    /// Whether the caps of all GPUs are fixed at the default: plans count each used GPU with its cap within a
+    /// power limit, as where no cap can be set. The policy should choose no settings then.
+    pub fixed_caps: bool,
     /// Whether carbon deferral is off, whatever slack jobs declare.
     pub no_deferral: bool,
     /// The jobs whose windows the predictor learns.

@@ -83,6 +83,17 @@ fn wrong_usage_gives_exit_code_2_and_a_remedy() {
     saving_is_refused(&["--prices", &prices, "--currency", "CHF"], &["--prices", "--currency"]);
     saving_is_refused(&["--prices", &grid], &["grid.csv", "at_s,g_per_kwh", "at,eur_per_mwh"]);
     saving_is_refused(&["--prices", "/no/such.xml"], &["/no/such.xml"]);
+    let capacity_is_refused = |trace: &str, args: &[&str], expected: &[&str]| {
+        let capacity = ["capacity", "--trace", trace, "--cluster", "2x4:v100"];
+        refused("wattle", &[&capacity, args].concat(), expected);
+    };
+    let empty = file("empty.csv", "job_id,submit_s,duration_s,num_gpus,vc\n");
+    capacity_is_refused(good, &[], &["--limit"]);
+    capacity_is_refused(good, &["--limit", "3"], &["--limit", "56kW"]);
+    capacity_is_refused(good, &["--limit", "3kV"], &["3kV", "56kW"]);
+    capacity_is_refused(good, &["--limit", "1W"], &["1 W", "without jobs", "higher limit"]);
+    capacity_is_refused(good, &["--limit", "90W", "--no-sleep"], &["90 W", "--no-sleep"]);
+    capacity_is_refused(&empty, &["--limit", "3kW"], &["empty.csv", "no row is a valid job"]);
     let twice = ["compare", "builtin", "--load", "0.8,0.5,0.8"];
     refused("wattle-lab", &twice, &["--load", "0.8", "twice"]);
     refused("wattle-lab", &["compare", "builtin", "--policy", "fifo,fifo"], &["fifo", "twice"]);

@@ -42,7 +42,7 @@ enum Class {
 }
 
 /// The only place that knows which subcommands need a server.
-const OFFLINE: &[&str] = &["simulate", "saving", "keys", "completions", "man"];
+const OFFLINE: &[&str] = &["simulate", "saving", "capacity", "keys", "completions", "man"];
 const LIVE: &[&str] = &[
     "submit",
     "jobs",

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use wattle_common::job::{GpuRequest, Sharing};
 use wattle_common::topology::ClusterShape;
+use wattle_common::{Budget, Power};
 use wattle_placer::policy;
 use wattle_simulator::trace::Trace;
 use wattle_simulator::{
@@ -45,6 +46,8 @@ pub(super) struct Features {
     pub(super) sleep: bool,
     /// Whether the policy reads the world's surfaces in place of predictions.
     pub(super) exact: bool,
+    /// The power limit of all nodes.
+    pub(super) limit: Option<Power>,
 }
 
 /// Jobs on a cluster, complete or sampled.
@@ -106,6 +109,11 @@ fn open_sizes(world: &World, scenario: &mut Scenario) {
     }
 }
 
+/// The budget of a power limit.
+fn budget(limit: Option<Power>) -> Option<Budget> {
+    limit.map(|limit| Budget { power_mw: Some(limit), ..Budget::default() })
+}
+
 /// Time of a job of a run on predictions relative to one on exact surfaces (measured: 12 to 22).
 pub(super) const PREDICTED_COST: usize = 15;
 
@@ -126,6 +134,11 @@ impl Progress<'_> {
         if let Ok(mut count) = self.report.lock() {
             count.of += jobs;
         }
+    }
+
+    /// Reports the final count.
+    pub(super) fn finish(&self) {
+        self.add(usize::MAX / 2);
     }
 
     pub(super) fn add(&self, jobs: usize) {
@@ -167,6 +180,9 @@ impl Runner<'_> {
             nodes_sleep: features.sleep,
             share: features.share,
             oracle: features.exact,
+            budget: budget(features.limit),
+            // A limit without caps is held by starting fewer jobs.
+            fixed_caps: !features.settings && features.limit.is_some(),
             ..RunOptions::default()
         };
         self.simulate(scenario, &name, &options)
@@ -195,6 +211,21 @@ impl Runner<'_> {
     /// FIFO with exclusive GPUs at default settings, all nodes awake.
     pub(super) fn fifo(&self, scenario: &Scenario) -> Result<Schedule, SimulationError> {
         self.simulate(scenario, "fifo", &RunOptions::default())
+    }
+
+    /// FIFO with exclusive GPUs below a power limit, with the exact power of jobs.
+    pub(super) fn fifo_below(
+        &self,
+        scenario: &Scenario,
+        limit: Power,
+    ) -> Result<Schedule, SimulationError> {
+        let options = RunOptions {
+            budget: budget(Some(limit)),
+            nodes_sleep: self.options.sleep,
+            oracle: true,
+            ..RunOptions::default()
+        };
+        self.simulate(scenario, "fifo", &options)
     }
 
     /// The runs of least energy within the bound on exact surfaces.

@@ -1,14 +1,12 @@
 //! The answer on one screen of at most 80 columns, and its assumptions in words.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use wattle_common::duration::{DurationUnit, span};
 use wattle_common::job::Sharing;
-use wattle_simulator::Restartable;
 use wattle_simulator::text::{hang, pluralize};
-use wattle_simulator::trace::TraceJob;
 
+use super::assumptions;
 use super::study::Made;
 use super::{Parts, SavingEstimate, Totals};
 use crate::report::format;
@@ -209,47 +207,11 @@ impl Made<'_> {
     /// What the estimate assumes, most important first.
     pub(super) fn assumptions(&self, estimate: &SavingEstimate) -> Vec<String> {
         let mut all = Vec::new();
-        all.push(if estimate.recorded {
-            "Baseline: starts, ends and nodes as recorded (nodes by first fit where the trace has none), \
-             at default caps and clocks, all nodes awake."
-                .to_owned()
-        } else {
-            "Baseline: FIFO with exclusive GPUs, default caps and clocks, all nodes awake; the trace \
-             has no recorded starts and ends."
-                .to_owned()
-        });
-        all.extend(self.suspended().filter(|_| estimate.recorded));
-        let drawn: usize = self
-            .scenario
-            .workloads
-            .iter()
-            .filter(|share| share.drawn)
-            .map(|share| share.jobs)
-            .sum();
-        if drawn > 0 {
-            all.push(format!(
-                "Workloads of {} of {} jobs are not in the trace and drawn from the catalog.",
-                grouped(drawn as f64),
-                grouped(estimate.jobs as f64)
-            ));
-        }
-        let declared = match self.restartable {
-            Restartable::None => "no job".to_owned(),
-            other => {
-                other.to_string().replace(" is restartable", "").replace(" are restartable", "")
-            }
-        };
-        all.push(format!(
-            "Stopped, moved or resized where the trace does not state it: {declared}. Sharing a GPU: {}.",
-            estimate.options.share
-        ));
-        if estimate.options.sleep {
-            all.push(
-                "Unused nodes sleep 5 minutes after their last job and wake for queued jobs; Slurm \
-                 can suspend nodes too. Without: --no-sleep."
-                    .to_owned(),
-            );
-        }
+        all.push(assumptions::baseline(estimate.recorded));
+        all.extend(assumptions::suspended(self.trace).filter(|_| estimate.recorded));
+        all.extend(assumptions::drawn(self.scenario, estimate.jobs));
+        all.push(assumptions::restarts(self.restartable, estimate.options.share));
+        all.extend(estimate.options.sleep.then(assumptions::sleep));
         if let Some(sample) = self.sample {
             all.push(self.sampled(sample));
         }
@@ -290,26 +252,8 @@ impl Made<'_> {
                 .to_owned(),
         );
         all.extend(self.series(estimate.period_s));
-        all.push(
-            "Killed and failed jobs do the same work; GPU power as in published measurements."
-                .to_owned(),
-        );
+        all.push(assumptions::work());
         all
-    }
-
-    /// How suspended jobs of a recorded schedule count; `None` without any.
-    fn suspended(&self) -> Option<String> {
-        let times = self.trace.jobs.iter().map(TraceJob::suspended).filter(|time| !time.is_zero());
-        let (jobs, time) =
-            times.fold((0_usize, Duration::ZERO), |(jobs, sum), one| (jobs + 1, sum + one));
-        (jobs > 0).then(|| {
-            format!(
-                "Suspended: {} for {}, which count as waiting in the baseline; Wattle's schedule suspends \
-                 no job.",
-                pluralize(jobs, "job"),
-                span(time.as_secs_f64())
-            )
-        })
     }
 
     /// How prices and intensities over time lie on the period of `period_s`.
@@ -338,13 +282,7 @@ impl Made<'_> {
     }
 
     fn sampled(&self, sample: &super::Sample) -> String {
-        let mut text = format!("Simulated on {} jobs", grouped(sample.trace.jobs.len() as f64));
-        if sample.thinned > 1 {
-            let _ = write!(text, ", 1 of {} by GPU time, on {}", sample.thinned, sample.cluster);
-        }
-        if sample.is_window {
-            text.push_str(", consecutive from the middle");
-        }
+        let mut text = assumptions::simulated_on(sample);
         text.push_str("; relative saving applied to all jobs, times are the sample's");
         if sample.too_large > 0 {
             let _ = write!(text, "; {} larger jobs left out", sample.too_large);
@@ -361,7 +299,7 @@ impl Made<'_> {
 }
 
 /// A whole number with commas between thousands.
-fn grouped(value: f64) -> String {
+pub(super) fn grouped(value: f64) -> String {
     match format!("{value:.0}").as_str() {
         "-0" => "0".to_owned(),
         digits => format::grouped(digits),
@@ -397,7 +335,7 @@ fn money(cost: f64, currency: &str) -> String {
 }
 
 /// A share in per cent: one decimal below ten.
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     let value = 100.0 * share;
     if value.abs() >= 9.95 { format!("{value:.0} %") } else { format!("{value:.1} %") }
 }

@@ -25,7 +25,7 @@ use crate::aim::{AimOutcome, RUNS_MAX};
 use crate::parallel::in_parallel;
 use crate::schedule::{Schedule, Times};
 
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
+pub(super) fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
     if count > 0.0 { sum / count } else { 0.0 }
 }
@@ -135,6 +135,7 @@ fn design(
         sizes: true,
         sleep: options.sleep,
         exact: true,
+        limit: None,
     };
     let drawn = scenario.workloads.iter().any(|share| share.drawn);
     let by_seed = matches!(input.restartable, Restartable::Share(_));
@@ -160,7 +161,7 @@ fn design(
 
 /// Largest number of simulated jobs. A restartable job takes longer to simulate, since more placements
 /// are compared.
-fn jobs_max(options: &SavingOptions, scenario: &Scenario) -> usize {
+pub(super) fn jobs_max(options: &SavingOptions, scenario: &Scenario) -> usize {
     let jobs = scenario.jobs.len().max(1);
     let restartable = scenario.jobs.iter().filter(|job| job.can_stop).count();
     (options.jobs_max * 2 * jobs / (2 * jobs + restartable)).max(1)
@@ -345,7 +346,7 @@ pub fn estimate(
 
 /// Means over the draws of the first schedule of each pair; times are over the jobs that complete in
 /// both. `scale` is from the simulated jobs to all.
-fn totals<'s>(
+pub(super) fn totals<'s>(
     pairs: impl Iterator<Item = (&'s Schedule, &'s Schedule)> + Clone,
     scale: f64,
 ) -> Totals {
@@ -385,6 +386,6 @@ pub(super) struct Made<'a> {
 }
 
 /// Rounds to a millionth, which removes rounding errors from the output.
-fn rounded(value: f64) -> f64 {
+pub(super) fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }

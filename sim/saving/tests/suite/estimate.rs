@@ -15,7 +15,7 @@ use wattle_simulator::{PriceSeries, Restartable, Scenario};
 use wattle_world::{Setting, Tenant, World};
 
 /// Forty jobs of one to sixteen GPUs with recorded starts and ends.
-fn recorded() -> Trace {
+pub(crate) fn recorded() -> Trace {
     let mut text = String::from("job_id,submit_s,duration_s,num_gpus,vc,start_s,end_s\n");
     let mut free_at = [0_u64; 3];
     for i in 0..40_u64 {
