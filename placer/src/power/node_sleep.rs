@@ -19,6 +19,7 @@
 //! * Policies that share out sleeping nodes wake them through [`crate::allocation::transition`].
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::allocation::capacity::{FreeCapacity, Scope};
 use crate::allocation::feasibility::{same_shape, suits};
@@ -29,6 +30,9 @@ use crate::power::model::expected_power;
 use crate::state::gpu_set::{JobKey, NodeKey, lowest};
 use crate::state::job::Job;
 use crate::state::node::Wakefulness;
+
+/// Time from a node's sleep until its power is planned for jobs, below a power limit.
+const AFTER_SLEEP: Duration = Duration::from_secs(1);
 
 /// Applies the sleep rule to a plan. Returns the decisions that it adds.
 pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) -> Vec<NodeDecision> {
@@ -209,6 +213,11 @@ impl<'a> AfterPlan<'a> {
             if idle >= idle_min || is_exceeded {
                 let reason = Reason::Unused { idle };
                 plan.nodes.push(NodeDecision::Sleep { node: key, reason });
+                // The power that it no longer draws is free for jobs once it sleeps.
+                if self.input.limits.is_power_limited() {
+                    let then = self.input.now() + AFTER_SLEEP;
+                    plan.again_at = Some(plan.again_at.map_or(then, |at| at.min(then)));
+                }
             } else {
                 let then = node.idle_since + idle_min;
                 plan.again_at = Some(plan.again_at.map_or(then, |at| at.min(then)));

@@ -8,8 +8,8 @@
 //! shorter queues, which the estimate leaves out.
 //!
 //! * Curves are runs on exact surfaces, one for each seed, after the first only near its least limit. The run at
-//!   the least limit is made on predictions; where its mean completion time is longer, the target of all curves is
-//!   lowered by that ratio.
+//!   the least limit is made on predictions; where it misses the target, runs at higher limits find the least limit
+//!   on predictions, and those of all curves are raised by that ratio.
 //! * Parts, on the first seed: the least limit of FIFO below limits (order), without caps and clocks, where a
 //!   limit counts each used GPU with its default cap, without other sizes, and without node sleep.
 //! * The interval combines the spread over seeds and the prediction errors of power and speed, which are assumed
@@ -318,20 +318,32 @@ pub fn capacity(
     curves.extend(runs[1..].iter().map(|runs| curve(runs)));
     let Some(at_exact) = runs.swap_remove(0).pop() else { return Err(SavingError::NoJobs) };
 
-    let slower = (Times::of(&at_exact.schedule, &first.baseline).completion_s_mean
-        / target_of_first_s)
-        .max(1.0);
+    let mean_s = |schedule: &Schedule| Times::of(schedule, &first.baseline).completion_s_mean;
+    let mut on_predictions = vec![(exact_w, mean_s(&at_exact.schedule))];
+    let mut main = at_exact.schedule;
     // A limit that is not reached, or reached by every run, is not between two runs.
-    let slower = if matches!(exact, LeastLimit::At(_)) { slower } else { 1.0 };
-    let least_of = |curve: &[(f64, f64)], draw: &Draw| least_limit(curve, target_s(draw) / slower);
+    if matches!(exact, LeastLimit::At(_)) {
+        let mut higher: Vec<f64> = study.limits_w.clone();
+        higher.retain(|limit_w| *limit_w > exact_w * (1.0 + SAME_LIMIT));
+        higher.sort_by(f64::total_cmp);
+        for limit_w in higher {
+            if mean_s(&main) <= target_of_first_s {
+                break;
+            }
+            progress.expect(jobs * PREDICTED_COST);
+            main = study.run(first, main_variant, limit_w)?;
+            on_predictions.push((limit_w, mean_s(&main)));
+        }
+    }
+    let corrected_w = least_limit(&on_predictions, target_of_first_s).value().unwrap_or(highest_w);
+    let higher = (corrected_w / exact_w).max(1.0);
+    let least_of =
+        |curve: &[(f64, f64)], draw: &Draw| least_limit(curve, target_s(draw)).scaled(higher);
     let found: Vec<LeastLimit> =
         curves.iter().zip(&draws).map(|(curve, draw)| least_of(curve, draw)).collect();
-    let corrected_w = found[0].value().unwrap_or(highest_w);
-    let main = if corrected_w > exact_w * (1.0 + SAME_LIMIT) {
-        study.run(first, main_variant, corrected_w)?
-    } else {
-        at_exact.schedule
-    };
+    if on_predictions.len() > 1 {
+        main = study.run(first, main_variant, corrected_w)?;
+    }
     // The steps of runs that were not needed.
     progress.finish();
 
@@ -443,7 +455,7 @@ pub fn capacity(
             found.len()
         ));
     }
-    all.extend(is_reached.then(|| screen::predictions(slower)));
+    all.extend(is_reached.then(|| screen::predictions(higher)));
     all.extend((exceeded_s > 0.0).then(|| screen::exceeded(exceeded_s)));
     all.push(
         "The nodes have no limit but this one: neither breakers, cooling nor GPUs' share of it."

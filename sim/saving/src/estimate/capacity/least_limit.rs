@@ -12,6 +12,15 @@ pub(super) enum LeastLimit {
 }
 
 impl LeastLimit {
+    /// The limit times a factor.
+    pub(super) fn scaled(self, factor: f64) -> Self {
+        match self {
+            Self::None => Self::None,
+            Self::At(limit) => Self::At(limit * factor),
+            Self::AtMost(limit) => Self::AtMost(limit * factor),
+        }
+    }
+
     /// The limit, if any run reaches the time.
     pub(super) fn value(self) -> Option<f64> {
         match self {

@@ -173,15 +173,15 @@ pub(super) fn interval_of(
     format!("Interval: {by_seeds}{by_model}.")
 }
 
-/// How predictions count.
-pub(super) fn predictions(slower: f64) -> String {
+/// How predictions count: the factor on the least limit.
+pub(super) fn predictions(higher: f64) -> String {
     let schedule = "The schedule in the table is made on predictions, the curves on exact surfaces";
-    if slower <= 1.0 {
-        format!("{schedule}; predictions cost no time.")
+    if higher <= 1.0 {
+        format!("{schedule}; predictions need no higher limit.")
     } else {
         format!(
-            "{schedule}, whose target is {} shorter, because that schedule takes so much longer on predictions.",
-            percent(1.0 - 1.0 / slower)
+            "{schedule}; on predictions the least limit is {} higher, and all are raised by as much.",
+            percent(higher - 1.0)
         )
     }
 }
