@@ -34,7 +34,8 @@ pub use actual::{
     SiteNode, SleepResult,
 };
 pub use budget::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, LimitCost, SetBudget,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, LimitCost, PowerMargin,
+    SetBudget,
 };
 pub use desired::{CapBound, DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use feeders::{FeederStatus, FeedersStatus};

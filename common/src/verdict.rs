@@ -266,6 +266,7 @@ mod tests {
             power_mw_budget_mean: mean.map(Power::from_w),
             intensity_mg_per_kwh: None,
             limit_cost: None,
+            power_margin: None,
             counted_until_us: BTreeMap::new(),
         }
     }

@@ -9,6 +9,7 @@
 //! * [`lifecycle`]: restored, stopped, completed and ended jobs;
 //! * [`aim`]: the price of the energy aim;
 //! * [`budget`]: from metered energy to a price and power limits;
+//! * [`measured_power`]: from measured power to the correction of predicted power;
 //! * [`planning`]: plan, check, apply; which cap and clock each GPU gets;
 //! * [`sleep`]: which decisions about nodes can be carried out now.
 //!
@@ -18,6 +19,7 @@ pub mod admission;
 pub mod aim;
 pub mod budget;
 pub mod lifecycle;
+pub mod measured_power;
 pub mod planning;
 pub mod sleep;
 
@@ -40,6 +42,7 @@ use crate::power::slowdown::SlowdownController;
 use crate::state::cluster::ClusterState;
 
 use budget::ActiveBudget;
+use measured_power::MeasuredPower;
 
 /// Configuration of a controller.
 #[derive(Clone, Debug)]
@@ -118,6 +121,7 @@ pub struct Controller<P> {
     power_step_at: Option<Timestamp>,
     aim: Option<SlowdownController>,
     limit_cost: LimitCost,
+    measured: MeasuredPower,
 }
 
 impl<P: PolicyHandle> Controller<P> {
@@ -149,6 +153,7 @@ impl<P: PolicyHandle> Controller<P> {
             power_step_at: None,
             aim: None,
             limit_cost: LimitCost::default(),
+            measured: MeasuredPower::default(),
         }
     }
 

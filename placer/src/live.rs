@@ -57,6 +57,7 @@ mod job_energy;
 mod job_records;
 mod lifecycle;
 mod listing;
+mod measured_power;
 pub mod measures;
 mod nodes;
 mod outbox;
@@ -70,8 +71,8 @@ use std::sync::Arc;
 
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, FeedersStatus, GridStatus,
-    JobProgressed, JobRecord, LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply,
-    SetBudget, SubmitJob, Surface,
+    JobProgressed, JobRecord, LaunchReport, LedgerEntry, NodeDesired, NodeSummary, PowerReport,
+    Reply, SetBudget, SubmitJob, Surface,
 };
 use wattle_common::{AdmissionId, JobId, Machine, NodeId, Timestamp};
 use wattle_grid::{Signal, SignalSeries};
@@ -85,6 +86,7 @@ use budget::Spending;
 use feeders::Feeders;
 use grid::GridSignals;
 use job_records::JobRecords;
+use measured_power::NodeReadings;
 use nodes::Nodes;
 use outbox::Outbox;
 use planning::Rounds;
@@ -112,6 +114,8 @@ pub enum Event {
     BudgetSet(RequestNumber, Box<SetBudget>),
     /// A node's energy ledger has a new entry.
     EnergyMetered(Box<LedgerEntry>),
+    /// A profiler has read its GPUs for a second.
+    NodeSummarized(Box<NodeSummary>),
     /// A power agent reports its GPUs.
     PowerReported(PowerReport),
     /// A launcher reports its jobs.
@@ -189,6 +193,7 @@ pub struct Placer {
     grid: GridSignals,
     rounds: Rounds,
     verdict: Verdict,
+    readings: NodeReadings,
     outbox: Outbox,
     tick_at: Timestamp,
 }
@@ -214,6 +219,7 @@ impl Placer {
             grid: GridSignals::new(&config.grid, now),
             rounds: Rounds::new(config.round_delay(), now),
             verdict: Verdict::default(),
+            readings: NodeReadings::new(now),
             outbox: Outbox::new(),
             tick_at: now,
             config,
@@ -229,9 +235,16 @@ impl Placer {
         self.rounds.made()
     }
 
+    /// Whether readings of power count: a power limit is in force.
+    #[must_use]
+    pub fn reads_power(&self) -> bool {
+        self.controller.limits().is_power_limited()
+    }
+
     /// Updates the state by an event. The caller flushes the changes.
     fn process(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
-        let Self { controller, jobs, nodes, comparison, spending, grid, outbox, .. } = self;
+        let Self { controller, jobs, nodes, comparison, spending, grid, readings, outbox, .. } =
+            self;
         let turn = &mut Turn { now, controller, outbox };
         if !bounds::is_within(turn, &event, nodes) {
             return;
@@ -259,6 +272,9 @@ impl Placer {
             Event::EnergyMetered(entry) => {
                 jobs.count_energy(&entry);
                 spending.metered(turn, &entry, nodes);
+            }
+            Event::NodeSummarized(summary) => {
+                readings.summarized(turn, &summary, nodes, spending);
             }
             Event::PowerReported(report) => {
                 let node = report.node.clone();
@@ -395,7 +411,8 @@ impl Placer {
         }
         jobs.store_noted(now);
         turn.outbox.plan_soon();
-        let Self { controller, jobs, nodes, spending, verdict, outbox, .. } = self;
+        let Self { controller, jobs, nodes, spending, readings, verdict, outbox, .. } = self;
+        readings.look(&mut Turn { now, controller, outbox }, nodes, spending);
         let (status, aim) = (spending.status(now, nodes, controller), controller.aim_status());
         let (budget, status, aim) = (spending.record(), status.as_ref(), aim.as_ref());
         verdict.look(jobs.all(), Seen { now, budget, status, aim }, outbox);

@@ -1,9 +1,10 @@
-//! Power and energy: the power model, the cost of energy, the budget controller and the power limits.
+//! Power and energy: the power model, the cost of energy, the budget controller, the power limits and their correction by measurements.
 
 pub mod bounds;
 pub mod budget;
 pub(crate) mod caps_ahead;
 pub mod carbon_deferral;
+pub mod correction;
 pub mod energy_cost;
 pub mod limit_cost;
 pub(crate) mod limits;

@@ -49,7 +49,7 @@ use requests::Waiting;
 use storage::Storage;
 use submissions::{Admissions, Submissions};
 use traces::JobTraces;
-use values::{metered, open, progressed, reported, reports, stored};
+use values::{metered, open, progressed, reported, reports, stored, summarized};
 
 /// The name under which placers register.
 const NAME: &str = "wattle-placer";
@@ -119,6 +119,7 @@ enum Input {
     Woken(Event),
     Grid(Box<poller::Read>),
     Progress(Delivery),
+    Summary(Delivery),
 }
 
 /// The live placer with its connections.
@@ -148,6 +149,7 @@ struct PlacerService {
     /// The energy ledger entry being counted, not yet acknowledged.
     counting: Option<StoredDelivery>,
     progress: Subscription,
+    summaries: Subscription,
     orders_log: OrderLog,
     /// Unanswered requests.
     waiting: BTreeMap<RequestNumber, Waiting>,
@@ -227,6 +229,7 @@ impl Service for PlacerService {
         let budgets = registered.endpoint(Topic::BudgetSet.pattern(cluster)).await?;
         let orders_log = OrderLog::new(&bus, "placer");
         let progress = bus.subscribe(&Topic::JobProgressed.pattern(cluster)).await?;
+        let summaries = bus.subscribe(&Topic::NodeSummarized.pattern(cluster)).await?;
         Ok(Self {
             bus,
             shutdown: phase.shutdown.clone(),
@@ -250,6 +253,7 @@ impl Service for PlacerService {
             metered,
             counting: None,
             progress,
+            summaries,
             waiting: BTreeMap::new(),
             count: 0,
             wake_command: config.sleep.wake_command.clone().unwrap_or_default(),
@@ -293,6 +297,7 @@ impl Service for PlacerService {
             Some(event) = self.woken.1.recv() => Input::Woken(event),
             Some(read) = self.grid.next() => Input::Grid(Box::new(read)),
             Some(message) = self.progress.next() => Input::Progress(message),
+            Some(message) = self.summaries.next() => Input::Summary(message),
         })
     }
 
@@ -416,6 +421,11 @@ impl PlacerService {
                 Some(Event::GridRead(read.signal, read.result.map(Box::new)))
             }
             Input::Progress(message) => progressed(&message.subject, &message.payload),
+            // Without a power limit the readings of every second are not decoded.
+            Input::Summary(message) if self.placer.reads_power() => {
+                summarized(&message.subject, &message.payload)
+            }
+            Input::Summary(_) => None,
         }
     }
 

@@ -241,6 +241,9 @@ async fn show(command: Show) -> anyhow::Result<()> {
     if let Some((cost, limit)) = status.limit_cost.zip(set.budget.power_at(now)) {
         print(&format!("limit    {}", cost.sentence(limit)))?;
     }
+    if let Some(margin) = &status.power_margin {
+        print(&format!("margin   {}", margin.sentence()))?;
+    }
     print(&format!("draw     {} kW expected", kw(status.power_mw_expected)))?;
     if let Some(empty) = status.power_mw_baseline {
         print(&format!("idle     {} kW without jobs", kw(empty)))?;

@@ -1,8 +1,8 @@
 //! One second of a node's readings, for people and any NATS client.
 //!
 //! * **Publisher:** profiler.
-//! * **Listeners:** people (`nats sub`, `wattle tap`), `wattle up`, `wattle top`, web page; as a reply
-//!   `wattle jobs`, `wattle nodes`, `wattle explain`.
+//! * **Listeners:** the placer below a power limit, people (`nats sub`, `wattle tap`), `wattle up`, `wattle top`,
+//!   web page; as a reply `wattle jobs`, `wattle nodes`, `wattle explain`.
 //! * **How often:** once a second.
 //! * **Delivery:** core NATS, JSON; the last one also as the reply to [`ReadSummary`], through the
 //!   NATS service API.

@@ -340,6 +340,7 @@ impl Grant<'_> {
             self.serve(topic);
         }
         self.subscribe(Topic::JobProgressed.pattern(self.cluster));
+        self.subscribe(Topic::NodeSummarized.pattern(self.cluster));
     }
 
     fn registry(&mut self) {

@@ -355,6 +355,13 @@ impl Spending {
         }
     }
 
+    /// The correction of predicted power has changed.
+    pub(super) fn margin_changed(&mut self) {
+        if self.in_force.is_some() {
+            self.to_store.insert(Stored::Status);
+        }
+    }
+
     /// Takes the control steps of the budget and of the energy aim that are due.
     pub(super) fn control(&mut self, turn: &mut Turn<'_>, nodes: &Nodes) {
         turn.controller.events().gpu_power_known(self.gpu_power(nodes));
@@ -458,6 +465,7 @@ impl Spending {
             power_mw_budget_mean: has_window.then(|| Power::from_w_f64(budget.mean_w(now))),
             intensity_mg_per_kwh: intensity.map(CarbonIntensity::from_g_per_kwh),
             limit_cost: limit_cost(now, controller),
+            power_margin: limits.power_max.and_then(|_| controller.power_margin()),
             counted_until_us: in_force.counted.clone(),
         })
     }

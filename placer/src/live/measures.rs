@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::job::JobPhase;
-use wattle_common::messages::{FeederStatus, LimitCost};
+use wattle_common::messages::{FeederStatus, LimitCost, PowerMargin};
 use wattle_common::{Energy, Power, Timestamp};
 
 pub use crate::live::grid::GridMeasures;
@@ -37,6 +37,8 @@ pub struct Measures {
     pub power_limit: Option<Power>,
     /// What the power limit costs; absent: no limit, or no price of power.
     pub limit_cost: Option<LimitCost>,
+    /// The correction of predicted power by measurements; absent: no power limit.
+    pub power_margin: Option<PowerMargin>,
     /// The power of each feeder; empty: not known yet, or no feeder.
     pub feeders: Vec<FeederStatus>,
     /// The energy price, from 0 (free) to 1 (the highest of the policy).
@@ -128,6 +130,7 @@ impl Placer {
             power_reserved: reserved_power_sum(input).filter(|_| limits.is_power_limited()),
             power_limit: limits.power_max,
             limit_cost: limit_cost(now, &self.controller),
+            power_margin: self.controller.power_margin(),
             feeders: self.feeders.statuses(&self.controller).unwrap_or_default(),
             price: match (budget, aim) {
                 (_, Some(aim)) => Some(aim.price),

@@ -15,6 +15,7 @@ mod job_energy;
 mod kinds;
 mod limits_under_faults;
 mod listing;
+mod measured_power;
 mod measures;
 mod node;
 mod node_faults;

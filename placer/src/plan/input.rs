@@ -12,6 +12,7 @@ use wattle_common::{NodeId, Power, PowerSeries, Timestamp};
 use crate::accounts::rules::AccountRules;
 use crate::allocation::restart_rules::RestartRules;
 use crate::power::bounds::PowerBounds;
+use crate::power::correction::PowerFactors;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
 
@@ -47,6 +48,8 @@ pub struct PlanningLimits {
     /// Whether each GPU's cap enforces the power reserved for it. Then no GPU reserves less than
     /// the lowest cap it accepts.
     pub caps_enforced: bool,
+    /// The corrections of the predicted power of running jobs by measurements, below a power limit.
+    pub power_factors: Arc<PowerFactors>,
     /// Power, with every job at its lowest, above which no new job starts.
     pub admission_limit: Option<Power>,
     /// Power, with every job at its lowest, above which running jobs are preempted.
@@ -75,6 +78,7 @@ impl Default for PlanningLimits {
             power_series: None,
             power_bounds: Arc::default(),
             caps_enforced: false,
+            power_factors: Arc::default(),
             admission_limit: None,
             preemption_limit: None,
             grid: None,

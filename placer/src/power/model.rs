@@ -9,7 +9,8 @@
 //!
 //! The power of a job comes from its operating points. Without one it is the GPU's highest power. Co-located
 //! jobs add their power above idle. No GPU exceeds its cap. With enforced caps no GPU counts less than its
-//! lowest cap. On a node whose caps are fixed, because its power agent only advises, jobs run at the default
+//! lowest cap. Below a power limit measurements correct the expected power of a running job
+//! ([`crate::power::correction`]). On a node whose caps are fixed, because its power agent only advises, jobs run at the default
 //! setting; in the power limit each GPU with a job counts with the cap that it has. Nothing is decided here.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use crate::plan::NodeDecision;
 use crate::plan::capabilities::Capabilities;
 use crate::plan::input::PlanningInput;
 use crate::power::bounds::{Bound, Counted};
+use crate::power::correction::FACTOR_LEAST;
 use crate::power::energy_cost::Charge;
 use crate::power::step::least_energy;
 use crate::state::gpu_set::{GpuSet, NodeGpus, NodeKey, bits};
@@ -52,6 +54,12 @@ fn node_baseline_w(input: PlanningInput<'_>, node: &Node, is_asleep: bool) -> f6
             host.unwrap_or(Power::ZERO).as_w() + f64::from(node.facts.gpus) * idle_w(input, node)
         }
     }
+}
+
+/// Power of each node without jobs as it is, in node order, watts.
+pub(crate) fn baseline_by_node_w(input: PlanningInput<'_>) -> Vec<f64> {
+    let is_asleep = |node: &Node| node.wakefulness == Wakefulness::Asleep;
+    input.state.nodes().iter().map(|node| node_baseline_w(input, node, is_asleep(node))).collect()
 }
 
 /// Baseline power of these nodes by their shares, once these node decisions are carried out, watts.
@@ -159,7 +167,44 @@ impl<'j> JobGpus<'j> {
         self.power_w(input, setting, Estimate::Expected)
     }
 
+    /// As [`Self::expected_w`], at most the prediction where measurements exceed it: a cap is not raised for a GPU
+    /// that exceeds it.
+    fn reserved_w(&self, input: PlanningInput<'_>, setting: GpuSetting) -> f64 {
+        self.corrected_w(input, setting, Estimate::Expected, self.factor(input).min(1.0))
+    }
+
+    /// Whether a correction can lower its expected power: not where it counts with the lowest cap of its GPUs.
+    pub(crate) fn can_be_lowered(&self, input: PlanningInput<'_>, setting: GpuSetting) -> bool {
+        let least_w = self.corrected_w(input, setting, Estimate::Expected, FACTOR_LEAST);
+        least_w < self.predicted_w(input, setting)
+    }
+
+    /// Expected power without the correction by measurements, watts.
+    pub(crate) fn predicted_w(&self, input: PlanningInput<'_>, setting: GpuSetting) -> f64 {
+        self.corrected_w(input, setting, Estimate::Expected, 1.0)
+    }
+
+    /// The correction of its power above idle by measurements ([`crate::power::correction`]).
+    fn factor(&self, input: PlanningInput<'_>) -> f64 {
+        input.limits.power_factors.of(self.job.arrival)
+    }
+
     fn power_w(&self, input: PlanningInput<'_>, setting: GpuSetting, estimate: Estimate) -> f64 {
+        let factor = match estimate {
+            Estimate::Expected => self.factor(input),
+            // The reserve of budgets counts the upper end of predictions.
+            Estimate::Upper => 1.0,
+        };
+        self.corrected_w(input, setting, estimate, factor)
+    }
+
+    fn corrected_w(
+        &self,
+        input: PlanningInput<'_>,
+        setting: GpuSetting,
+        estimate: Estimate,
+        factor: f64,
+    ) -> f64 {
         let setting = if self.is_fixed { GpuSetting::DEFAULT } else { setting };
         let uncapped = GpuSetting { cap_mw: None, ..setting };
         let known = self.job.operating_points_on(self.gpu_type).and_then(|points| {
@@ -171,7 +216,18 @@ impl<'j> JobGpus<'j> {
         let cap = setting.cap_mw.map_or(f64::INFINITY, Power::as_w);
         let least = limits.and_then(|power| power.cap_min);
         let least = least.filter(|_| input.limits.caps_enforced).unwrap_or(Power::ZERO).as_w();
-        known.map_or(most, |point| estimate.of(point)).max(least).min(cap).min(most)
+        let idle = limits.map_or(0.0, |power| power.idle.as_w());
+        let scaled = |watts: f64, factor: f64| {
+            if factor.total_cmp(&1.0).is_eq() {
+                watts
+            } else {
+                idle + factor * (watts - idle).max(0.0)
+            }
+        };
+        let predicted = known.map_or(most, |point| estimate.of(point));
+        // Lowered before the cap, at which a job draws the cap; raised after it, because it is exceeded.
+        let capped = scaled(predicted, factor.min(1.0)).max(least).min(cap).min(most);
+        scaled(capped, factor.max(1.0))
     }
 }
 
@@ -304,6 +360,22 @@ pub fn expected_power(input: PlanningInput<'_>) -> Power {
     Power::from_w_f64(baseline_w(input, whole_nodes(input), std::iter::empty()) + sum.total_w())
 }
 
+/// Power by which measurements lower the expected power of running jobs below their predictions, watts; negative
+/// where they raise it.
+pub(crate) fn corrected_by_w(input: PlanningInput<'_>) -> f64 {
+    if input.limits.power_factors.is_empty() {
+        return 0.0;
+    }
+    let of_job = |(_, job)| {
+        let job: &Job = job;
+        let (on, setting) = held_gpus(job)?;
+        let gpus = JobGpus::on(input, job, input.state.gpu_type_of(job)?, on);
+        let off = gpus.predicted_w(input, setting) - gpus.expected_w(input, setting);
+        Some(f64::from(gpus.gpus) * off)
+    };
+    input.state.running().filter_map(of_job).filter(|watts| watts.is_finite()).sum()
+}
+
 /// Expected power of each node as it is, in node order, as power limits count it: a node that does not confirm its
 /// caps, or whose caps are fixed, with its caps. `None` where the power of a node is not known.
 #[must_use]
@@ -331,7 +403,7 @@ pub(crate) fn reserved_power(input: PlanningInput<'_>, node: NodeKey, gpu: u32) 
         let job = input.state.job(key)?;
         let (on, setting) = held_gpus(job)?;
         let gpus = JobGpus::on(input, job, gpu_type, on);
-        Some((gpus.expected_w(input, setting) - idle).max(0.0))
+        Some((gpus.reserved_w(input, setting) - idle).max(0.0))
     });
     let watts = (idle + above_idle.sum::<f64>()).min(limits.most.as_w());
     Some(watts.max(limits.cap_min.unwrap_or(Power::ZERO).as_w()))

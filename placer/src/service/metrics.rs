@@ -52,6 +52,8 @@ pub struct PlacerMetrics {
     power: Gauges<1>,
     power_price: Gauge,
     kw_saves: Gauge,
+    power_correction: Gauge,
+    power_unused: Gauge,
     feeder_power: Gauges<2>,
     price: Gauge,
     slowdown: Gauges<1>,
@@ -204,6 +206,14 @@ impl PlacerMetrics {
                 "wattle_placer_power_limit_seconds_per_kw",
                 "By how much one more kW would have shortened the mean completion time of about the last day's \
                  jobs, seconds",
+            ),
+            power_correction: metrics.gauge(
+                "wattle_placer_power_correction_ratio",
+                "Expected over predicted power above idle of the running jobs, by measurements below a power limit",
+            ),
+            power_unused: metrics.gauge(
+                "wattle_placer_power_unused_ratio",
+                "Share of the power limit that was unused while jobs waited, of about the last hour, by measured power",
             ),
             feeder_power: metrics.gauges(
                 "wattle_placer_feeder_power_watts",
@@ -367,6 +377,9 @@ impl PlacerMetrics {
         let cost = measures.limit_cost;
         self.power_price.set([], cost.map(|cost| cost.price_s_per_kwh));
         self.kw_saves.set([], cost.and_then(|cost| cost.saved_s_per_kw));
+        let margin = measures.power_margin;
+        self.power_correction.set([], margin.map(|margin| margin.correction));
+        self.power_unused.set([], margin.and_then(|margin| margin.unused_share));
         for status in &measures.feeders {
             for (quantity, power) in [
                 ("expected", status.power_mw_expected),

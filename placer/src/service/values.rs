@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use wattle_common::codec;
-use wattle_common::messages::{JobProgressed, LaunchReport, LedgerEntry, PowerReport};
+use wattle_common::messages::{JobProgressed, LaunchReport, LedgerEntry, NodeSummary, PowerReport};
 use wattle_common::subject::{Bucket, Reporter, Subject};
 use wattle_runtime::bus::{
     Bus, Change, ExclusiveBucket, ExclusiveError, Leadership, StoredDelivery, Watch,
@@ -64,6 +64,21 @@ pub(super) fn progressed(subject: &str, payload: &[u8]) -> Option<Event> {
             None
         }
         Ok(message) => Some(Event::Progressed(message)),
+        Err(error) => {
+            tracing::warn!(subject, %error, "message ignored: it cannot be decoded");
+            None
+        }
+    }
+}
+
+/// The readings in a message.
+pub(super) fn summarized(subject: &str, payload: &[u8]) -> Option<Event> {
+    match codec::decode_json::<NodeSummary>(payload) {
+        Ok(summary) if !access::is_about(subject, Some(&summary.node), None) => {
+            tracing::warn!(subject, "message ignored: it is about another node");
+            None
+        }
+        Ok(summary) => Some(Event::NodeSummarized(Box::new(summary))),
         Err(error) => {
             tracing::warn!(subject, %error, "message ignored: it cannot be decoded");
             None

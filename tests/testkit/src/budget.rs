@@ -24,6 +24,7 @@ pub fn budget_status(at: Timestamp) -> BudgetStatus {
         power_mw_budget_mean: None,
         intensity_mg_per_kwh: None,
         limit_cost: None,
+        power_margin: None,
         counted_until_us: BTreeMap::new(),
     }
 }

@@ -1,7 +1,7 @@
 //! Budgets, the aim, carbon intensities and prices.
 
 use wattle_common::PowerSeries;
-use wattle_common::messages::LimitCost;
+use wattle_common::messages::{LimitCost, PowerMargin};
 
 use super::*;
 
@@ -56,6 +56,7 @@ fn budgets() {
         power_mw_budget_mean: None,
         intensity_mg_per_kwh: Some(CarbonIntensity::from_g_per_kwh(250.0)),
         limit_cost: None,
+        power_margin: None,
         counted_until_us: [(node(), at(3))].into(),
     };
     check("budget-status", &status);
@@ -118,6 +119,14 @@ fn budgets() {
     check("budget-status-held", &held);
     let cost = LimitCost { price_s_per_kwh: 360.0, saved_s_per_kw: Some(240.0) };
     check("budget-status-limit", &BudgetStatus { limit_cost: Some(cost), ..status.clone() });
+    let margin = PowerMargin {
+        correction: 0.875,
+        jobs_below: 14,
+        jobs_above: 1,
+        jobs_measured: 16,
+        unused_share: Some(0.012),
+    };
+    check("budget-status-margin", &BudgetStatus { power_margin: Some(margin), ..status.clone() });
     check("budget-status-fed", &BudgetStatus { power_mw_baseline, power_mw_budget_mean, ..status });
 }
 

@@ -14,6 +14,7 @@ use crate::allocation::transition::Target;
 use crate::plan::input::PlanningInput;
 use crate::policies::wattle::market::ClearedMarket;
 use crate::power::bounds::PowerBounds;
+use crate::power::correction::PowerFactors;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::Job;
@@ -94,6 +95,7 @@ pub(super) struct Conditions {
     price_now: f64,
     power_max: Option<Power>,
     power_bounds: Arc<PowerBounds>,
+    power_factors: Arc<PowerFactors>,
     tenants_max: u32,
     nodes_sleep: bool,
     allocation_revision: u64,
@@ -106,6 +108,7 @@ impl Conditions {
             price_now: input.limits.price_now(),
             power_max: input.limits.power_max,
             power_bounds: Arc::clone(&input.limits.power_bounds),
+            power_factors: Arc::clone(&input.limits.power_factors),
             tenants_max: input.limits.tenants_max,
             nodes_sleep: input.limits.nodes_sleep,
             allocation_revision: input.state.allocation_revision(),

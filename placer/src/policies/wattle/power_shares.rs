@@ -99,7 +99,8 @@ fn fixed_w(input: PlanningInput<'_>, target: &Target) -> f64 {
     let job = target.jobs.first().and_then(|&key| input.state.job(key));
     let (Some(node), Some(job)) = (node, job) else { return 0.0 };
     let gpus = JobGpus::of(node, job, target.gpus);
-    let gpu_w = gpus.expected_w(input, target.setting);
+    // The supply has what is measured below the prediction.
+    let gpu_w = gpus.predicted_w(input, target.setting);
     if !gpu_w.is_finite() {
         return 0.0;
     }

@@ -2,7 +2,7 @@
 
 use crate::plan::input::PlanningInput;
 use crate::power::energy_cost::Charge;
-use crate::power::model::least_baseline;
+use crate::power::model::{corrected_by_w, least_baseline};
 use crate::state::node::Node;
 
 /// Power below the site's limit for the jobs of one GPU type, and what their nodes draw.
@@ -42,11 +42,12 @@ impl PowerSupply {
         Self { limit_w, node_w, node_gpus, awake, fixed_gpus, fixed_w, share_w }
     }
 
-    /// What the site's limit leaves above the least draw of all nodes, watts. `None` without a limit, or where
+    /// What the site's limit leaves above the least draw of all nodes, and what running jobs draw less than
+    /// predicted, watts: the market counts with predictions. `None` without a limit, or where
     /// the draw of some node is unknown.
     pub(super) fn of_site(input: PlanningInput<'_>) -> Option<f64> {
         let limit = input.limits.power_max?;
-        Some(limit.as_w() - least_baseline(input)?.as_w())
+        Some(limit.as_w() - least_baseline(input)?.as_w() + corrected_by_w(input))
     }
 
     /// The charged power that the market may hand out, watts.

@@ -36,7 +36,11 @@ pub(super) fn ladder(
         let caps = (1..CAP_STEPS).rev().map(fraction).filter(|cap| *cap > least).chain([least]);
         let lowest_w = lower.last().map_or(f64::INFINITY, |rung| rung.1);
         let clock_mhz_max = lower.last().map_or(desired, |rung| rung.0).clock_mhz_max;
-        let capped = |cap: Power| (GpuSetting { cap_mw: Some(cap), clock_mhz_max }, cap.as_w());
+        let capped = |cap: Power| {
+            let setting = GpuSetting { cap_mw: Some(cap), clock_mhz_max };
+            // More than the cap where measurements exceed it.
+            (setting, cap.as_w().max(gpus.expected_w(input, setting)))
+        };
         lower.extend(caps.filter(|cap| cap.as_w() < lowest_w).map(capped));
     }
     for rung in lower {

@@ -1,0 +1,301 @@
+//! From measured power to the correction of predicted power, and the unused share of the limit.
+//!
+//! The caller passes the readings of each node to [`Controller::power_measured`], and calls
+//! [`Controller::look_at_power`] after them or once per tick. Only below a power limit do measurements count.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use wattle_common::messages::PowerMargin;
+use wattle_common::{Power, Timestamp};
+
+use crate::controller::{Controller, PolicyHandle};
+use crate::plan::input::PlanningInput;
+use crate::power::bounds::{Bound, Counted};
+use crate::power::correction::{JobReading, PowerCorrection, SILENT_AFTER};
+use crate::power::model::{
+    JobGpus, baseline_by_node_w, corrected_by_w, enforced_cap, expected_by_node, expected_power,
+    idle_w, least_baseline,
+};
+use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
+use crate::state::job::{Job, State};
+use crate::state::node::Node;
+
+/// Share of a cap above idle from which a GPU counts as at its cap.
+const AT_CAP: f64 = 0.99;
+/// Least predicted power above idle of a GPU that is compared, watts.
+const COMPARED_LEAST_W: f64 = 5.0;
+/// A cap in force above the ordered one by more than this is not carried out yet.
+const CAP_ROUNDING: Power = Power::from_w(1);
+/// The time constant of the unused share, s.
+const FADES_IN_S: f64 = 3_600.0;
+
+/// The mean power of one GPU over an interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GpuReading {
+    /// The GPU.
+    pub gpu: u32,
+    /// Its power.
+    pub power: Power,
+    /// The cap in force; absent: not known.
+    pub cap: Option<Power>,
+    /// Whether its driver lowers its clock for the cap. Then it may draw less than the cap, because the cap cuts its
+    /// peaks.
+    pub is_capped: bool,
+}
+
+/// Measured power beside predicted power.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MeasuredPower {
+    correction: PowerCorrection,
+    /// The end of the last interval of each node, and its power above that of the awake node without jobs, watts.
+    nodes: BTreeMap<NodeKey, (Timestamp, f64)>,
+    unused: UnusedPower,
+}
+
+/// The share of the power limit that was unused while jobs waited, of about the last hour.
+#[derive(Clone, Copy, Debug, Default)]
+struct UnusedPower {
+    until: Timestamp,
+    /// The fading time while jobs waited, s, and its integral of the unused share.
+    waited_s: f64,
+    unused_s: f64,
+}
+
+impl UnusedPower {
+    /// From the last call until `now` this share was unused; absent: no job waited, or it is not known.
+    fn add(&mut self, now: Timestamp, unused: Option<f64>) {
+        let span_s = now.since(self.until).as_secs_f64().min(SILENT_AFTER.as_secs_f64());
+        self.until = self.until.max(now);
+        let Some(unused) = unused else { return };
+        let left = (-span_s / FADES_IN_S).exp();
+        self.waited_s = self.waited_s * left + span_s;
+        self.unused_s = self.unused_s * left + unused * span_s;
+    }
+
+    fn share(&self) -> Option<f64> {
+        (self.waited_s > 0.0).then(|| self.unused_s / self.waited_s)
+    }
+}
+
+/// The readings of one job on a node.
+struct OnNode<'a> {
+    job: &'a Job,
+    on: &'a GpuSet,
+    gpus: u32,
+    measured_w: f64,
+    is_at_cap: bool,
+    /// Whether all its GPUs have carried out their caps and have no other job.
+    counts: bool,
+}
+
+impl<P: PolicyHandle> Controller<P> {
+    /// The power of a node's GPUs over an interval. A GPU without a reading is left out. Returns whether a plan may
+    /// differ after it.
+    pub fn power_measured(
+        &mut self,
+        node: NodeKey,
+        (from, until): (Timestamp, Timestamp),
+        readings: &[GpuReading],
+    ) -> bool {
+        let input = PlanningInput::new(&self.state, &self.limits);
+        let Some(known) = self.state.nodes().get(node.index()) else { return false };
+        if !self.limits.limits_power_of(&known.facts.id) || !known.is_awake() {
+            self.measured.nodes.remove(&node);
+            return false;
+        }
+        let idle = idle_w(input, known);
+        let mut above_w = 0.0;
+        let mut jobs: BTreeMap<JobKey, OnNode<'_>> = BTreeMap::new();
+        for reading in readings.iter().filter(|reading| reading.gpu < known.facts.gpus) {
+            let gpu_w = reading.power.as_w() - idle;
+            above_w += gpu_w;
+            let cap = enforced_cap(input, node, reading.gpu);
+            let tenants = known.tenants(reading.gpu);
+            for &key in tenants {
+                let Some(job) = self.state.job(key) else { continue };
+                let State::Running { on, .. } = &job.state else { continue };
+                let begin =
+                    || OnNode { job, on, gpus: 0, measured_w: 0.0, is_at_cap: false, counts: true };
+                let here = jobs.entry(key).or_insert_with(begin);
+                here.gpus += 1;
+                here.measured_w += gpu_w;
+                let in_force = reading.cap.into_iter().chain(cap).min();
+                here.is_at_cap |= reading.is_capped;
+                here.is_at_cap |= in_force.is_some_and(|cap| gpu_w >= AT_CAP * (cap.as_w() - idle));
+                let is_late = cap.zip(reading.cap).is_some_and(|(cap, is)| is > cap + CAP_ROUNDING);
+                here.counts &= tenants.len() == 1 && !is_late;
+            }
+        }
+        let complete = readings.len() as u32 >= known.facts.gpus;
+        let of_job = |here: &OnNode<'_>| reading(input, node, here, (from, until));
+        let of_jobs: Vec<JobReading> = jobs.values().filter_map(of_job).collect();
+        if complete {
+            self.measured.nodes.insert(node, (until, above_w));
+        } else {
+            self.measured.nodes.remove(&node);
+        }
+        for reading in &of_jobs {
+            self.measured.correction.measured(reading);
+        }
+        self.adopt_factors()
+    }
+
+    /// Looks for silent nodes, ended jobs and exceeded limits. Returns whether a plan may differ after it.
+    pub fn look_at_power(&mut self, now: Timestamp) -> bool {
+        if !self.limits.is_power_limited() {
+            self.measured = MeasuredPower::default();
+            return self.adopt_factors();
+        }
+        let input = PlanningInput::new(&self.state, &self.limits);
+        let running: BTreeMap<u64, &GpuSet> = self
+            .state
+            .running()
+            .filter_map(|(_, job)| Some((job.arrival, running_on(job)?)))
+            .collect();
+        let runs_on = |arrival: u64, node: NodeKey| {
+            let on = running.get(&arrival).map(|on| &on.by_node);
+            on.is_some_and(|on| on.iter().any(|here| here.node == node))
+        };
+        self.measured.correction.look(now, runs_on);
+        let nodes = &mut self.measured.nodes;
+        nodes.retain(|_, (until, _)| now.since(*until) <= SILENT_AFTER);
+        let by_node = if nodes.is_empty() { None } else { power_by_node(input, nodes) };
+        let mut unused = None;
+        for bound in Bound::all(input).iter().filter(|bound| bound.counted == Counted::Nodes) {
+            let Some((by_node, is_complete)) = &by_node else { break };
+            let drawn =
+                bound.shares(input.state).map(|(node, share)| share * by_node[node.index()]);
+            let drawn_w: f64 = drawn.sum();
+            // To the milliwatt, as powers are.
+            if drawn_w > bound.limit_w + 1e-3 {
+                self.measured.correction.exceeded(now, |node| bound.covers(node));
+            }
+            if !bound.is_local() && *is_complete {
+                unused = Some((1.0 - drawn_w / bound.limit_w).max(0.0));
+            }
+        }
+        let waits = self.state.queue_len() > 0;
+        self.measured.unused.add(now, unused.filter(|_| waits));
+        self.adopt_factors()
+    }
+
+    /// When the correction changes next if the power of each GPU stays as it was measured last.
+    #[must_use]
+    pub fn correction_at(&self) -> Option<Timestamp> {
+        self.measured.correction.changes_at()
+    }
+
+    /// The state of the correction; `None` without a power limit of the site or a feeder.
+    #[must_use]
+    pub fn power_margin(&self) -> Option<PowerMargin> {
+        if !self.limits.is_power_limited() {
+            return None;
+        }
+        let input = PlanningInput::new(&self.state, &self.limits);
+        let (jobs_below, jobs_above) = self.limits.power_factors.counts();
+        let jobs = |jobs: usize| u32::try_from(jobs).unwrap_or(u32::MAX);
+        let baseline_w = least_baseline(input).map_or(0.0, Power::as_w);
+        let expected_w = (expected_power(input).as_w() - baseline_w).max(0.0);
+        let predicted_w = expected_w + corrected_by_w(input);
+        let is_corrected = !self.limits.power_factors.is_empty() && predicted_w > 0.0;
+        Some(PowerMargin {
+            correction: if is_corrected { expected_w / predicted_w } else { 1.0 },
+            jobs_below: jobs(jobs_below),
+            jobs_above: jobs(jobs_above),
+            jobs_measured: jobs(self.measured.correction.measured_jobs()),
+            unused_share: self.measured.unused.share(),
+        })
+    }
+
+    fn adopt_factors(&mut self) -> bool {
+        let factors = self.measured.correction.factors();
+        let differ = *factors != self.limits.power_factors;
+        if differ {
+            self.limits.power_factors = Arc::clone(factors);
+        }
+        differ
+    }
+}
+
+/// The GPUs of a running job.
+fn running_on(job: &Job) -> Option<&GpuSet> {
+    match &job.state {
+        State::Running { on, .. } => Some(on),
+        State::Queued | State::Stopping { .. } => None,
+    }
+}
+
+/// The reading of a job on a node; `None` where it cannot be compared: with co-tenants, with fixed caps, at the lowest cap, or
+/// with a GPU that was not read or has not carried out its cap.
+fn reading(
+    input: PlanningInput<'_>,
+    node: NodeKey,
+    here: &OnNode<'_>,
+    (from, until): (Timestamp, Timestamp),
+) -> Option<JobReading> {
+    let State::Running { setting, .. } = &here.job.state else { return None };
+    let held = here.on.by_node.iter().find(|held| held.node == node)?;
+    let known = input.state.node(node);
+    let gpus = JobGpus::on(input, here.job, &known.facts.gpu_type, here.on);
+    let predicted_w = gpus.predicted_w(input, *setting) - idle_w(input, known);
+    let is_compared = here.counts
+        && here.gpus == held.gpus.count_ones()
+        && !gpus.is_fixed
+        && predicted_w.is_finite()
+        && predicted_w >= COMPARED_LEAST_W
+        && gpus.can_be_lowered(input, *setting);
+    is_compared.then(|| JobReading {
+        arrival: here.job.arrival,
+        node,
+        nodes: here.on.by_node.len(),
+        gpus: here.gpus,
+        setting: *setting,
+        from,
+        until,
+        measured_w: here.measured_w,
+        predicted_w: f64::from(here.gpus) * predicted_w,
+        is_at_cap: here.is_at_cap,
+    })
+}
+
+/// The power of each node in node order, watts, and whether all of it is measured: a node without readings counts
+/// with its expected power.
+fn power_by_node(
+    input: PlanningInput<'_>,
+    measured: &BTreeMap<NodeKey, (Timestamp, f64)>,
+) -> Option<(Vec<f64>, bool)> {
+    let expected = expected_by_node(input)?;
+    let baseline = baseline_by_node_w(input);
+    let mut is_complete = true;
+    let of_node = |((key, node), expected): ((NodeKey, &Node), &Power)| {
+        let above_w = measured.get(&key).map(|(_, above_w)| *above_w);
+        is_complete &= above_w.is_some() || !node.is_awake();
+        above_w.map_or(expected.as_w(), |above_w| baseline[key.index()] + above_w)
+    };
+    let by_node = input.state.keyed_nodes().zip(&expected).map(of_node).collect();
+    Some((by_node, is_complete))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unused_share_counts_the_time_in_which_jobs_wait() {
+        let mut unused = UnusedPower::default();
+        assert_eq!(unused.share(), None);
+        for second in 1..=600 {
+            unused.add(Timestamp::from_s(second), (second > 300).then_some(0.1));
+        }
+        assert!((unused.share().unwrap() - 0.1).abs() < 1e-9, "only while jobs wait");
+        // Silence counts at most once.
+        unused.add(Timestamp::from_s(10_000), Some(0.5));
+        assert!(unused.share().unwrap() < 0.12);
+        for second in 10_001..30_000 {
+            unused.add(Timestamp::from_s(second), Some(0.02));
+        }
+        let share = unused.share().unwrap();
+        assert!((share - 0.02).abs() < 1e-3, "older shares fade: {share}");
+    }
+}

@@ -1,0 +1,310 @@
+//! The correction on virtual time, with jobs of known power.
+
+use super::*;
+use wattle_common::Power;
+use wattle_common::rng::Stream;
+
+const NODE: NodeKey = NodeKey(0);
+/// The predicted power of each job above idle, W.
+const PREDICTED_W: f64 = 200.0;
+
+/// One job on one node, whose GPU obeys its cap: the prediction times the factor, where that is below 1.
+struct Bench {
+    correction: PowerCorrection,
+    second: u64,
+    setting: GpuSetting,
+    nodes: usize,
+    predicted_w: f64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self {
+            correction: PowerCorrection::default(),
+            second: 0,
+            setting: GpuSetting::DEFAULT,
+            nodes: 1,
+            predicted_w: PREDICTED_W,
+        }
+    }
+
+    fn factor(&self) -> f64 {
+        self.correction.factors().of(7)
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_s(self.second)
+    }
+
+    /// A reading as the profiler sends it; returns the power that the GPU drew.
+    fn reads(&mut self, measured_w: f64, is_at_cap: bool) {
+        let from = self.now();
+        self.second += 1;
+        self.correction.measured(&JobReading {
+            arrival: 7,
+            node: NODE,
+            nodes: self.nodes,
+            gpus: 1,
+            setting: self.setting,
+            from,
+            until: self.now(),
+            measured_w,
+            predicted_w: self.predicted_w,
+            is_at_cap,
+        });
+        self.correction.look(self.now(), |_, _| true);
+    }
+
+    /// One second of a job that would draw this much; returns what it drew under its cap.
+    fn runs(&mut self, wants_w: f64) -> f64 {
+        let cap_w = self.predicted_w * self.factor().min(1.0);
+        let drawn_w = wants_w.min(cap_w);
+        self.reads(drawn_w, drawn_w >= 0.99 * cap_w);
+        drawn_w
+    }
+}
+
+#[test]
+fn an_exact_model_is_not_corrected() {
+    let mut bench = Bench::new();
+    for off_w in [0.0, 1.0, -1.0, 0.5].into_iter().cycle().take(600) {
+        bench.reads(PREDICTED_W + off_w, true);
+        assert!(bench.correction.factors().is_empty(), "{}", bench.second);
+        assert_eq!(bench.correction.changes_at(), None);
+    }
+}
+
+#[test]
+fn a_model_that_is_too_high_leaves_at_most_3_percent_after_ten_seconds() {
+    let mut bench = Bench::new();
+    let true_w = PREDICTED_W / 1.15;
+    let first = (1..).find(|_| {
+        bench.runs(true_w);
+        bench.factor() < 1.0
+    });
+    assert_eq!(first, Some(10), "the settling time and the time of measurement");
+    for _ in 0..3_600 {
+        assert!(bench.runs(true_w) >= true_w, "the cap does not slow the job");
+        let unused = 1.0 - true_w / (PREDICTED_W * bench.factor());
+        assert!((0.0..0.03).contains(&unused), "{unused} at {} s", bench.second);
+    }
+}
+
+#[test]
+fn a_model_that_is_too_low_never_draws_above_its_plan() {
+    let mut bench = Bench::new();
+    for _ in 0..600 {
+        let drawn_w = bench.runs(PREDICTED_W / 0.85);
+        assert!(drawn_w <= PREDICTED_W, "the cap holds");
+        assert!(bench.correction.factors().is_empty(), "a job at its cap proves nothing");
+    }
+}
+
+/// Where its peaks are cut, a GPU draws less than its cap. Without this rule its cap would fall again and again.
+#[test]
+fn a_cap_that_cuts_peaks_is_not_lowered() {
+    let mut bench = Bench::new();
+    for _ in 0..600 {
+        bench.reads(0.93 * PREDICTED_W * bench.factor(), true);
+        assert!(bench.correction.factors().is_empty(), "{}", bench.second);
+    }
+}
+
+#[test]
+fn power_above_a_cap_counts_within_ten_seconds() {
+    let mut bench = Bench::new();
+    for _ in 0..10 {
+        bench.reads(1.15 * PREDICTED_W, true);
+    }
+    assert!((bench.factor() - 1.15).abs() < 1e-9);
+    for _ in 0..120 {
+        bench.reads(2.0 * PREDICTED_W, true);
+    }
+    assert!((bench.factor() - FACTOR_MOST).abs() < 1e-9, "bounded");
+}
+
+#[test]
+fn noise_widens_the_margin_and_releases_no_job() {
+    let mut bench = Bench::new();
+    let mut noise = Stream::new(1, "power");
+    let (mut changes, mut last, mut unused) = (0, 1.0, 0.0);
+    for _ in 0..3_600 {
+        bench.runs(0.8 * PREDICTED_W * (1.0 + 0.01 * noise.normal()));
+        changes += i32::from((bench.factor() - last).abs() > 0.0);
+        last = bench.factor();
+        if bench.second > 60 {
+            assert!(bench.factor() < 1.0, "released at {} s", bench.second);
+            unused += 1.0 - 0.8 / bench.factor();
+        }
+    }
+    assert!(unused / 3_540.0 < 0.06, "{unused}");
+    assert!(changes < 40, "{changes} changes in an hour");
+}
+
+#[test]
+fn a_job_before_its_training_is_bounded_and_released_when_it_begins() {
+    let mut bench = Bench::new();
+    for _ in 0..60 {
+        bench.runs(0.1 * PREDICTED_W);
+    }
+    assert!((bench.factor() - FACTOR_LEAST).abs() < 1e-9);
+    let began = bench.second;
+    while bench.factor() < 1.0 {
+        let drawn_w = bench.runs(PREDICTED_W);
+        assert!(drawn_w <= FACTOR_LEAST * PREDICTED_W + 1e-9, "the lowered cap holds until then");
+        assert!(bench.second - began <= 3);
+    }
+    // It rests again, and its factor does not fall at once.
+    let released = bench.second;
+    while bench.second < released + HELD_FOR.as_secs() - 1 {
+        bench.runs(0.1 * PREDICTED_W);
+        assert!(bench.correction.factors().is_empty(), "held at {} s", bench.second);
+    }
+    bench.runs(0.1 * PREDICTED_W);
+    assert!(bench.factor() < 1.0);
+}
+
+#[test]
+fn a_silent_profiler_returns_the_factor_to_the_prediction() {
+    let mut bench = Bench::new();
+    for _ in 0..20 {
+        bench.runs(0.8 * PREDICTED_W);
+    }
+    assert!(bench.factor() < 1.0);
+    let at = |seconds: u64| Timestamp::from_s(20 + seconds);
+    bench.correction.look(at(5), |_, _| true);
+    assert!(bench.factor() < 1.0);
+    bench.correction.look(at(6), |_, _| true);
+    assert!(bench.correction.factors().is_empty());
+    // It reports again: measured again.
+    bench.second = 60;
+    for _ in 0..9 {
+        bench.runs(0.8 * PREDICTED_W);
+        assert!(bench.correction.factors().is_empty());
+    }
+    bench.runs(0.8 * PREDICTED_W);
+    assert!(bench.factor() < 1.0);
+}
+
+#[test]
+fn one_silent_node_of_two_is_enough() {
+    let mut bench = Bench::new();
+    bench.nodes = 2;
+    for _ in 0..60 {
+        bench.runs(0.8 * PREDICTED_W);
+        assert!(bench.correction.factors().is_empty(), "the other node was never measured");
+    }
+}
+
+#[test]
+fn the_node_with_the_highest_power_counts() {
+    let mut correction = PowerCorrection::default();
+    for second in 0..30 {
+        for (node, measured_w) in [(NodeKey(0), 140.0), (NodeKey(1), 180.0)] {
+            correction.measured(&JobReading {
+                arrival: 1,
+                node,
+                nodes: 2,
+                gpus: 4,
+                setting: GpuSetting::DEFAULT,
+                from: Timestamp::from_s(second),
+                until: Timestamp::from_s(second + 1),
+                measured_w,
+                predicted_w: 200.0,
+                is_at_cap: false,
+            });
+        }
+    }
+    assert!((correction.factors().of(1) - 0.92).abs() < 1e-9);
+}
+
+#[test]
+fn an_ended_job_and_a_lost_node_leave_nothing() {
+    let mut bench = Bench::new();
+    for _ in 0..20 {
+        bench.runs(0.8 * PREDICTED_W);
+    }
+    let now = bench.now();
+    bench.correction.look(now, |_, node| node != NODE);
+    assert!(bench.correction.factors().is_empty());
+    assert_eq!(bench.correction.measured_jobs(), 0);
+}
+
+#[test]
+fn a_cap_that_was_just_lowered_is_no_error() {
+    let mut bench = Bench::new();
+    for _ in 0..30 {
+        bench.runs(PREDICTED_W);
+    }
+    bench.setting.cap_mw = Some(Power::from_w(150));
+    bench.predicted_w = 0.6 * PREDICTED_W;
+    for _ in 0..2 {
+        bench.reads(PREDICTED_W, true);
+    }
+    for _ in 0..60 {
+        bench.runs(PREDICTED_W);
+        assert!(bench.correction.factors().is_empty(), "{}", bench.factor());
+    }
+}
+
+#[test]
+fn a_factor_lasts_until_the_power_of_new_settings_is_measured() {
+    let mut bench = Bench::new();
+    for _ in 0..30 {
+        bench.runs(0.8 * PREDICTED_W);
+    }
+    let before = bench.factor();
+    bench.setting.cap_mw = Some(Power::from_w(150));
+    for _ in 0..9 {
+        bench.reads(0.9 * PREDICTED_W, false);
+        assert!((bench.factor() - before).abs() < 1e-9);
+    }
+    bench.reads(0.9 * PREDICTED_W, false);
+    assert!((bench.factor() - 0.92).abs() < 1e-9);
+}
+
+#[test]
+fn a_new_prediction_takes_effect_with_the_next_reading() {
+    let mut bench = Bench::new();
+    for _ in 0..30 {
+        bench.runs(0.8 * PREDICTED_W);
+    }
+    bench.predicted_w = 0.8 * PREDICTED_W;
+    bench.reads(0.8 * PREDICTED_W, false);
+    assert!(bench.correction.factors().is_empty());
+}
+
+#[test]
+fn an_exceeded_limit_releases_its_jobs_at_once() {
+    let mut bench = Bench::new();
+    for _ in 0..30 {
+        bench.runs(0.8 * PREDICTED_W);
+    }
+    let now = bench.now();
+    bench.correction.exceeded(now, |node| node == NodeKey(1));
+    assert!(bench.factor() < 1.0, "a limit of other nodes");
+    bench.correction.exceeded(now, |node| node == NODE);
+    assert!(bench.correction.factors().is_empty());
+}
+
+#[test]
+fn one_reading_of_constant_power_states_when_the_factor_changes() {
+    let mut bench = Bench::new();
+    let reading = |from: u64, until: u64| JobReading {
+        arrival: 7,
+        node: NODE,
+        nodes: 1,
+        gpus: 1,
+        setting: GpuSetting::DEFAULT,
+        from: Timestamp::from_s(from),
+        until: Timestamp::from_s(until),
+        measured_w: 0.8 * PREDICTED_W,
+        predicted_w: PREDICTED_W,
+        is_at_cap: false,
+    };
+    bench.correction.measured(&reading(100, 100));
+    assert_eq!(bench.correction.changes_at(), Some(Timestamp::from_s(110)));
+    bench.correction.measured(&reading(100, 110));
+    assert!((bench.factor() - 0.82).abs() < 1e-9);
+    assert_eq!(bench.correction.changes_at(), None);
+}
