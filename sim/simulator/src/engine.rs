@@ -10,6 +10,7 @@ mod detail;
 mod events;
 mod job;
 mod lifecycle;
+mod measured_power;
 mod metering;
 mod nodes;
 mod outcome;
@@ -29,6 +30,7 @@ use crate::detail::Detail;
 use crate::engine::detail::SleepTimes;
 use crate::engine::events::{Event, EventQueue};
 use crate::engine::job::{JobTable, SimulatedJob};
+use crate::engine::measured_power::CORRECTED_ROUNDS_MAX;
 use crate::engine::metering::{MeterReading, install_budget};
 use crate::engine::nodes::watts;
 use crate::engine::recording::{Recorder, Recording};
@@ -41,7 +43,7 @@ use crate::prediction_error::Tally;
 use crate::profiles::Profiles;
 use crate::scenario::Scenario;
 use crate::simulation::{RunOptions, SimulationError};
-use crate::spending::SpendingMeter;
+use crate::spending::{Held, SpendingMeter};
 
 /// A hundred thousand years in microseconds. The sum of two such times does not overflow.
 const US_MAX: u64 = 100_000 * 31_557_600 * 1_000_000;
@@ -91,6 +93,8 @@ struct Replan {
     at_us: Option<u64>,
     /// Consecutive plans without an effect while no job runs.
     idle_plans: usize,
+    /// Whether measured power has corrected predicted power since the last plan.
+    is_corrected: bool,
 }
 
 /// Use of the budget and carbon deferral.
@@ -283,7 +287,8 @@ impl<'s> Engine<'s> {
         loop {
             let arrival = arrivals.peek().map(|&job| us(self.jobs[job].spec.submit));
             let control = self.controller.control_at().map(Timestamp::as_us);
-            let replan = self.replan.at_us.into_iter().chain(control).min();
+            let replan = self.replan.at_us.into_iter().chain(control).chain(self.correction_at());
+            let replan = replan.min();
             let replan = replan.filter(|_| self.may_replan(arrival.is_some()));
             let next = arrival.into_iter().chain(self.events.next_at()).chain(replan).min();
             let Some(now_us) = next else { break };
@@ -310,9 +315,15 @@ impl<'s> Engine<'s> {
                 self.arrive(job);
                 plan_again = true;
             }
-            if plan_again {
+            for _ in 0..CORRECTED_ROUNDS_MAX {
+                if !std::mem::take(&mut self.replan.is_corrected) && !plan_again {
+                    break;
+                }
+                plan_again = false;
                 self.reconfigure();
                 self.plan_until_stable()?;
+                // The conditions of the next measurements.
+                self.replan.is_corrected = self.measure_power(self.now_us);
             }
         }
         Ok(())
@@ -362,13 +373,16 @@ impl<'s> Engine<'s> {
     /// Advances the clock and accounts for the time since the last event.
     fn advance_to(&mut self, now_us: u64) {
         self.record_levels(now_us);
+        self.replan.is_corrected |= self.measure_power(now_us);
         let span_us = now_us.saturating_sub(self.now_us);
         if let Some(active) = self.controller.budget() {
             // A change of the limit is an event, so that one limit holds since the last one.
             let limit = active.controller().budget().power_at(Timestamp::from_us(self.now_us));
             let (power_mw, position) = (self.hardware.gpus.power_mw, active.position());
             let closed = self.budget.admission_closed;
-            self.budget.spending.add(power_mw, span_us, limit, position, closed);
+            let waits = self.controller.state().queue_len() > 0;
+            let held = Held { position, closed, waits };
+            self.budget.spending.add(power_mw, span_us, limit, held);
         }
         if let Some(feeders) = &mut self.budget.feeders {
             feeders.add(&self.hardware.gpus, span_us);

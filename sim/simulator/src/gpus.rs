@@ -170,6 +170,12 @@ impl<'w> Gpus<'w> {
         host.as_mw() + gpus.iter().map(state).sum::<u64>()
     }
 
+    /// The state of each GPU of a node.
+    pub(crate) fn gpu_states(&self, node: NodeKey) -> impl Iterator<Item = &GpuState> {
+        let gpus = self.nodes[node.index()].gpus.iter();
+        gpus.map(|gpu| &self.states[gpu.state as usize])
+    }
+
     /// Power of an awake node without a job.
     fn idle_mw(&self, node: NodeKey) -> u64 {
         let (model, gpus) = (self.model(node), self.nodes[node.index()].gpus.len() as u32);

@@ -271,6 +271,10 @@ impl PolicyOutcome {
             if let Some(exceeded) = spending.power_exceeded_s {
                 parts.push(format!("above the limit for {}", unit.format(exceeded)));
             }
+            if let Some(unused) = spending.power_unused_share {
+                parts
+                    .push(format!("{:.1} % of the limit unused while jobs waited", 100.0 * unused));
+            }
             lines.push(parts.join(", "));
         }
         lines.extend(self.feeders.iter().map(FeederUse::words));

@@ -13,6 +13,10 @@ pub struct Spending {
     pub power_kw_peak: f64,
     /// Time above the power limit; null without a limit.
     pub power_exceeded_s: Option<f64>,
+    /// The share of the power limit that was unused while jobs waited, mean over that time; absent: no limit, or no
+    /// job waited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_unused_share: Option<f64>,
     /// Energy price from 0 (free) to 1 (all jobs at their most efficient operating point), mean
     /// over time.
     pub price_mean: f64,
@@ -38,22 +42,30 @@ pub struct WindowSpent {
 pub(crate) struct SpendingMeter {
     peak_mw: u64,
     exceeded_us: u64,
+    /// Time in which jobs waited below a limit, and the integral of the unused share of the limit.
+    waited_us: u64,
+    unused_us: f64,
     priced_us: f64,
     admission_closed_us: u64,
     span_us: u64,
     preemptions: u32,
 }
 
+/// How a budget holds jobs back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    /// The energy price, from 0 to 1.
+    pub(crate) position: f64,
+    /// Whether it blocks the head of the queue.
+    pub(crate) closed: bool,
+    /// Whether any job waits.
+    pub(crate) waits: bool,
+}
+
 impl SpendingMeter {
-    /// Adds an interval of constant power at an energy price.
-    pub(crate) fn add(
-        &mut self,
-        power_mw: u64,
-        span_us: u64,
-        limit: Option<Power>,
-        position: f64,
-        admission_closed: bool,
-    ) {
+    /// Adds an interval of constant power.
+    pub(crate) fn add(&mut self, power_mw: u64, span_us: u64, limit: Option<Power>, held: Held) {
+        let Held { position, closed, waits } = held;
         if span_us == 0 {
             return;
         }
@@ -61,8 +73,14 @@ impl SpendingMeter {
         if limit.is_some_and(|limit| power_mw > limit.as_mw()) {
             self.exceeded_us += span_us;
         }
+        if let Some(limit) = limit.filter(|_| waits) {
+            let unused =
+                limit.as_mw().saturating_sub(power_mw) as f64 / limit.as_mw().max(1) as f64;
+            self.waited_us += span_us;
+            self.unused_us += unused * span_us as f64;
+        }
         self.priced_us += position * span_us as f64;
-        self.admission_closed_us += if admission_closed { span_us } else { 0 };
+        self.admission_closed_us += if closed { span_us } else { 0 };
         self.span_us += span_us;
     }
 
@@ -86,6 +104,8 @@ impl SpendingMeter {
             windows: windows.collect(),
             power_kw_peak: rounded(self.peak_mw as f64 / 1e6),
             power_exceeded_s: limited.then(|| rounded(self.exceeded_us as f64 / 1e6)),
+            power_unused_share: (self.waited_us > 0)
+                .then(|| rounded(self.unused_us / self.waited_us as f64)),
             price_mean: rounded(self.priced_us / self.span_us.max(1) as f64),
             admission_closed_s: rounded(self.admission_closed_us as f64 / 1e6),
             preemptions: self.preemptions,

@@ -11,7 +11,10 @@
 //! * the caps that power agents apply: the simulator's hardware is not visible from outside. Both compute
 //!   them by the same function ([`wattle_placer::controller::Controller::gpu_setting`]);
 //! * node sleep: the live placer waits for reports of a node that falls asleep, the simulated node sleeps
-//!   at once (`placer/src/live/tests/node_sleep.rs` covers the live part).
+//!   at once (`placer/src/live/tests/node_sleep.rs` covers the live part);
+//! * the correction of predicted power by measured power: the recording has no power of each GPU. So a power limit
+//!   is compared on true surfaces, which measurements confirm (`placer/src/live/tests/measured_power.rs` covers the
+//!   live part).
 
 mod live;
 mod observed;
@@ -103,7 +106,7 @@ fn a_power_limit_leads_to_the_same_decisions() {
     let world = World::builtin();
     let scenario = scenario(&world, CROWDED, "2x4:v100");
     let budget = Budget::from_human(None, None, Some(1.5), None).unwrap();
-    let options = RunOptions { budget: Some(budget), ..RunOptions::default() };
+    let options = RunOptions { budget: Some(budget), oracle: true, ..RunOptions::default() };
     for name in ["fifo", "eaco", "wattle"] {
         assert_lockstep(&world, &scenario, name, &options);
     }
