@@ -121,9 +121,11 @@ async fn a_restart_sends_the_signal_of_a_stop_once() {
     folder.write_stop(&stop).unwrap();
     let node = node.restart().await;
     let signals = node.config.checkpoint_dir.join("stops/signals");
-    let sent = until(HANG, async || fs::read_to_string(&signals).ok()).await;
-    assert_eq!(sent.as_deref(), Some("x\n"));
-    assert_eq!(folder.stop().unwrap(), Some(StopRecord { is_signalled: true, ..stop }));
+    // The shell creates the file before it writes a line, and the launcher stores the record after the signal.
+    let written = async || fs::read_to_string(&signals).ok().filter(|text| text.ends_with('\n'));
+    assert_eq!(until(HANG, written).await.as_deref(), Some("x\n"));
+    let is_stored = || folder.stop().unwrap() == Some(StopRecord { is_signalled: true, ..stop });
+    until(HANG, async || is_stored().then_some(())).await.expect("the record states the signal");
     let mut node = node.restart().await;
     node.engine.stop(&run, StopStage::Terminate);
     assert_eq!(node.end(&run).await, Outcome::Code(5));
