@@ -267,14 +267,7 @@ pub fn capacity(
     let count = if is_drawn { options.seeds.max(1) } else { 1 };
     let seeds: Vec<u64> = (0..count).map(|more| options.seed.wrapping_add(more)).collect();
 
-    let features = Features {
-        settings: true,
-        share: options.share,
-        sizes: true,
-        sleep: options.sleep,
-        exact: true,
-        limit: None,
-    };
+    let features = Features::all(&options);
     let can_stop = scenario_all.jobs.iter().any(|job| job.can_stop);
     let mut without =
         vec![Variant::Fifo, Variant::Wattle(Features { settings: false, ..features })];

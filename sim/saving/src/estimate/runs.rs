@@ -50,6 +50,20 @@ pub(super) struct Features {
     pub(super) limit: Option<Power>,
 }
 
+impl Features {
+    /// All features that the options permit, on exact surfaces and without a limit.
+    pub(super) const fn all(options: &SavingOptions) -> Self {
+        Self {
+            settings: true,
+            share: options.share,
+            sizes: true,
+            sleep: options.sleep,
+            exact: true,
+            limit: None,
+        }
+    }
+}
+
 /// Jobs on a cluster, complete or sampled.
 pub(super) struct Jobs<'a> {
     pub(super) world: &'a World,

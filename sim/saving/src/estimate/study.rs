@@ -129,14 +129,7 @@ fn design(
     jobs: usize,
     jobs_max: usize,
 ) -> Design {
-    let features = Features {
-        settings: true,
-        share: options.share,
-        sizes: true,
-        sleep: options.sleep,
-        exact: true,
-        limit: None,
-    };
+    let features = Features::all(options);
     let drawn = scenario.workloads.iter().any(|share| share.drawn);
     let by_seed = matches!(input.restartable, Restartable::Share(_));
     let seeds_are_equal = !drawn && !by_seed && jobs == scenario.jobs.len();
