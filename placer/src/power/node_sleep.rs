@@ -9,11 +9,11 @@
 //! Our own choices:
 //! * A node stays awake at least as long as its waking took.
 //! * While the expected power exceeds the power limit, as when a lower limit begins, an unused node sleeps at
-//!   once: its idle draw is power that jobs could have.
+//!   once, even if a job waits for GPUs: its idle draw is power that jobs could have, and no job starts meanwhile.
 //! * A node with unhealthy GPUs stays awake, because while it sleeps their recovery is not reported, and a job
 //!   that needs them would wait for good.
-//! * No node goes to sleep while a job waits for GPUs that exist but are asleep, waking, fragmented or being
-//!   freed, so that no node is woken again at once.
+//! * Otherwise no node goes to sleep while a job waits for GPUs that exist but are asleep, waking, fragmented or
+//!   being freed, so that no node is woken again at once.
 //! * As many nodes are woken as the queue needs in order, from its first blocked job on, up to a job that
 //!   needs more than exists.
 //! * Policies that share out sleeping nodes wake them through [`crate::allocation::transition`].
@@ -42,7 +42,7 @@ pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) -> Vec<NodeDecisi
     let planned = plan.nodes.len();
     let after = AfterPlan::new(input, plan);
     after.wake(plan);
-    if !after.needs_idle_nodes(plan) {
+    if after.is_exceeded || !after.needs_idle_nodes(plan) {
         after.put_to_sleep(plan);
     }
     plan.nodes[planned..].to_vec()
@@ -65,6 +65,8 @@ struct AfterPlan<'a> {
     decided: BTreeSet<JobKey>,
     /// Nodes that the plan decides about.
     ordered: BTreeSet<NodeKey>,
+    /// Whether the expected power exceeds the site's limit before the plan.
+    is_exceeded: bool,
 }
 
 impl<'a> AfterPlan<'a> {
@@ -77,7 +79,9 @@ impl<'a> AfterPlan<'a> {
         }
         let decided = plan.decisions.iter().map(Decision::job).collect();
         let ordered = plan.nodes.iter().map(NodeDecision::node).collect();
-        Self { input, free, decided, ordered }
+        let limit = input.limits.power_max;
+        let is_exceeded = limit.is_some_and(|limit| expected_power(input) > limit);
+        Self { input, free, decided, ordered, is_exceeded }
     }
 
     /// Wakes the nodes that the blocked job and those behind it need beyond awake and free GPUs.
@@ -199,8 +203,6 @@ impl<'a> AfterPlan<'a> {
     }
 
     fn put_to_sleep(&self, plan: &mut Plan) {
-        let limit = self.input.limits.power_max;
-        let is_exceeded = limit.is_some_and(|limit| expected_power(self.input) > limit);
         let idle_min = self.input.limits.idle_before_sleep;
         for (key, node) in self.input.state.keyed_nodes() {
             let is_unused = self.free.free(key) == node.facts.healthy && node.is_empty();
@@ -210,7 +212,7 @@ impl<'a> AfterPlan<'a> {
             }
             let idle_min = node.facts.watts.map_or(idle_min, |watts| watts.wakes_in.max(idle_min));
             let idle = self.input.now().since(node.idle_since);
-            if idle >= idle_min || is_exceeded {
+            if idle >= idle_min || self.is_exceeded {
                 let reason = Reason::Unused { idle };
                 plan.nodes.push(NodeDecision::Sleep { node: key, reason });
                 // The power that it no longer draws is free for jobs once it sleeps.

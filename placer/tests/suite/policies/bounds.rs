@@ -63,19 +63,26 @@ fn at(mhz: u32) -> Option<GpuSetting> {
     Some(GpuSetting { clock_mhz_max: Some(Frequency::from_mhz(mhz)), cap_mw: None })
 }
 
-/// Where a lower limit begins, the idle draw of unused nodes is power that jobs could have.
+/// Where a lower limit begins, the idle draw of unused nodes is power that jobs could have. A job that waits for
+/// room keeps them awake otherwise.
 #[test]
 fn unused_nodes_sleep_at_once_while_the_limit_is_exceeded() {
     let fifo = policy("fifo").unwrap();
-    let mut site = bounded(&[4, 4]);
-    arrive(&mut site, facts("j", 1), Some(2));
-    site.limits.nodes_sleep = true;
-    let drawn = rest(&mut site, &*fifo);
-    site.limits.power_max = Some(drawn);
-    assert!(round(&mut site, &*fifo).nodes.is_empty(), "the limit is kept");
-    site.limits.power_max = Some(drawn.saturating_sub(Power::from_w(150)));
-    let plan = round(&mut site, &*fifo);
-    assert_eq!(show(&site, &plan).lines().filter(|line| line.contains("sleeps")).count(), 1);
+    for waits in [false, true] {
+        let mut site = bounded(&[4, 4]);
+        arrive(&mut site, facts("j", 1), Some(2));
+        if waits {
+            arrive(&mut site, facts("wide", 6), Some(2));
+        }
+        site.limits.nodes_sleep = true;
+        let drawn = rest(&mut site, &*fifo);
+        site.limits.power_max = Some(drawn);
+        assert!(round(&mut site, &*fifo).nodes.is_empty(), "the limit is kept");
+        site.limits.power_max = Some(drawn.saturating_sub(Power::from_w(150)));
+        let plan = round(&mut site, &*fifo);
+        let asleep = show(&site, &plan).lines().filter(|line| line.contains("sleeps")).count();
+        assert_eq!(asleep, 1, "a job waits: {waits}");
+    }
 }
 
 #[test]
