@@ -70,10 +70,10 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Round {
     // Before the settings, which depend on the type and the number of the GPUs that a job gets.
     let site_rules = site_rules::apply(input, &mut plan);
     let fixed_settings = settings::fix(policy, input, &mut plan);
-    // After all placements: nodes wake for the jobs that are left, and sleep where none is placed.
-    let node_sleep = node_sleep::apply(input, &mut plan);
     // With the sizes of this plan, which no later stage changes.
     over_budget.extend(hold_back_starts(input, &mut plan));
+    // After all placements: nodes wake for the jobs that are left, and sleep where none is placed.
+    let node_sleep = node_sleep::apply(input, &over_budget, &mut plan);
     // A pause replaces whatever the stages before have decided about the job.
     deferral.pause(&mut plan);
     // After all others, because nothing may add power to a plan that keeps the limits: they count the settings, the nodes

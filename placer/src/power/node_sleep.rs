@@ -18,7 +18,7 @@
 //!   needs more than exists.
 //! * Policies that share out sleeping nodes wake them through [`crate::allocation::transition`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::allocation::capacity::{FreeCapacity, Scope};
@@ -34,13 +34,19 @@ use crate::state::node::Wakefulness;
 /// Time from a node's sleep until its power is planned for jobs, below a power limit.
 const AFTER_SLEEP: Duration = Duration::from_secs(1);
 
-/// Applies the sleep rule to a plan. Returns the decisions that it adds.
-pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) -> Vec<NodeDecision> {
+/// Applies the sleep rule to a plan. No node wakes for the jobs that are `held_back`. Returns the decisions that it
+/// adds.
+pub(crate) fn apply(
+    input: PlanningInput<'_>,
+    held_back: &BTreeMap<JobKey, Reason>,
+    plan: &mut Plan,
+) -> Vec<NodeDecision> {
     if !input.limits.nodes_sleep {
         return Vec::new();
     }
     let planned = plan.nodes.len();
-    let after = AfterPlan::new(input, plan);
+    let mut after = AfterPlan::new(input, plan);
+    after.decided.extend(held_back.keys());
     after.wake(plan);
     if after.is_exceeded || !after.needs_idle_nodes(plan) {
         after.put_to_sleep(plan);
@@ -61,7 +67,7 @@ struct AfterPlan<'a> {
     input: PlanningInput<'a>,
     /// Free GPUs, with those of nodes that are asleep or waking.
     free: FreeCapacity<'a>,
-    /// Jobs that the plan decides about.
+    /// Jobs that the plan decides about, and those that are held back.
     decided: BTreeSet<JobKey>,
     /// Nodes that the plan decides about.
     ordered: BTreeSet<NodeKey>,
