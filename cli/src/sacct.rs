@@ -12,7 +12,7 @@ use crate::output::usage;
 
 /// The columns that a trace of jobs is read from.
 const COLUMNS: &str = "JobID,JobName,User,Partition,Submit,Eligible,Start,End,Elapsed,State,ReqTRES,\
-                       AllocTRES,NNodes,NodeList,Comment,Cluster";
+                       AllocTRES,NNodes,NodeList,Comment,Cluster,Timelimit,Priority";
 
 /// The accounting of all users over the last `span`, as `sacct -P` prints it.
 ///

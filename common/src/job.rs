@@ -163,6 +163,9 @@ pub struct JobSpec {
     /// The owner's estimate of its duration on exclusive GPUs, milliseconds.
     #[serde(default)]
     pub duration_ms_estimate: Option<u64>,
+    /// The time limit of a run, milliseconds, at which the site's scheduler ends it; absent: none is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_limit_ms: Option<u64>,
     /// Declared peak device memory on each GPU, MiB.
     #[serde(default)]
     pub memory_mib_max: Option<u64>,

@@ -1,12 +1,13 @@
 //! Scheduling policies, one file each: the rule, its source and our own choices.
 //!
-//! A policy is selected as `NAME[@MHZ]`: its name, and one clock for all jobs ([`policy`]). [`POLICIES`] is
-//! the table of the policies that the placer runs. A new one is a file with an `ENTRY`, its `mod` line and its
-//! line in that table.
+//! A policy is selected as `NAME[:NUMBER][@MHZ]`: its name, its tuning number, and one clock for all jobs
+//! ([`policy`]). [`POLICIES`] is the table of the policies that the placer runs. A new one is a file with an
+//! `ENTRY`, its `mod` line and its line in that table.
 //!
 //! A policy in another crate implements [`Policy`] with the same parts ([`elastic`], [`greedy`],
 //! [`gpu_type_assignment`], [`crate::allocation`]) and is selected from a [`PolicySet`] of that crate.
 
+mod backfill;
 pub mod colocation_trial;
 mod eaco;
 pub mod elastic;
@@ -21,6 +22,7 @@ mod selected;
 pub(crate) mod settings;
 mod wattle;
 
+pub use backfill::Backfill;
 pub use eaco::{Eaco, EacoConfig};
 pub use fifo::Fifo;
 pub use fifo_packed::{FifoPacked, PACK_ABOVE};
@@ -42,6 +44,7 @@ use crate::state::job::Job;
 pub const POLICIES: PolicySet = PolicySet {
     entries: &[
         Fifo::ENTRY,
+        Backfill::ENTRY,
         FifoPacked::ENTRY,
         Eaco::ENTRY,
         PowerFlow::ENTRY,

@@ -1,5 +1,6 @@
 //! From a job in Slurm to its specification in Wattle.
 
+use wattle_common::bounds::DURATION_MAX;
 use wattle_common::id::UserId;
 use wattle_common::job::{GpuRequest, JobSpec, SiteJob};
 use wattle_common::{JobId, Timestamp};
@@ -43,7 +44,7 @@ pub fn user_of(job: &SlurmJob) -> UserId {
 /// The specification of a job in Slurm.
 ///
 /// `gpu_types` are the node features that name a GPU type. Slurm's time limit is a bound and no estimate, so
-/// the duration stays unknown. Without a tag Slurm places the job.
+/// the duration stays unknown; the policy `backfill` reads the limit. Without a tag Slurm places the job.
 #[must_use]
 pub fn spec(
     id: JobId,
@@ -80,6 +81,7 @@ pub fn spec(
         deadline_at_us: terms.deadline,
         slack_ms: terms.slack_ms,
         duration_ms_estimate: None,
+        time_limit_ms: job.time_limit.map(|limit| limit.min(DURATION_MAX).as_millis() as u64),
         memory_mib_max: None,
         gpu_type: gpu_type.map(|known| known.to_ascii_lowercase()),
         checkpoint_signal: terms.checkpoint_signal.filter(|_| may_restart).map(str::to_owned),

@@ -26,9 +26,11 @@ const PARTITION_LEN_MAX: usize = 256;
 /// The first field outside its limits.
 pub fn check_job(spec: &JobSpec) -> Result<(), OutOfBounds> {
     at_most("gpus.max", spec.gpus.max, GPUS_MAX)?;
-    for (field, ms) in
-        [("slack_ms", spec.slack_ms), ("duration_ms_estimate", spec.duration_ms_estimate)]
-    {
+    for (field, ms) in [
+        ("slack_ms", spec.slack_ms),
+        ("duration_ms_estimate", spec.duration_ms_estimate),
+        ("time_limit_ms", spec.time_limit_ms),
+    ] {
         if let Some(ms) = ms
             && Duration::from_millis(ms) > DURATION_MAX
         {

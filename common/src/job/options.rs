@@ -93,6 +93,7 @@ impl JobOptions {
             deadline_at_us: self.deadline.map(|span| now + span),
             slack_ms: self.slack.map(milliseconds),
             duration_ms_estimate: self.estimate.map(milliseconds),
+            time_limit_ms: None,
             memory_mib_max: self.memory_mib,
             gpu_type: self.gpu_type,
             checkpoint_signal: self.checkpoint_signal.map(str::to_owned),

@@ -116,9 +116,18 @@ impl<'a> FreeCapacity<'a> {
 
     /// Takes these GPUs of one node.
     pub(crate) fn take_on(&mut self, node: NodeKey, gpus: u64) {
+        self.change_on(node, |taken| taken | gpus);
+    }
+
+    /// Gives back GPUs of one node that were taken.
+    pub(crate) fn give_back_on(&mut self, node: NodeKey, gpus: u64) {
+        self.change_on(node, |taken| taken & !gpus);
+    }
+
+    fn change_on(&mut self, node: NodeKey, change: impl Fn(u64) -> u64) {
         let before = self.free(node);
         self.taken.resize(self.state.nodes().len(), 0);
-        self.taken[node.index()] |= gpus;
+        self.taken[node.index()] = change(self.taken[node.index()]);
         let after = self.free(node);
         let Some(classes) = self.classes.get_mut() else { return };
         let facts = self.state.node(node);

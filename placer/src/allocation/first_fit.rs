@@ -1,4 +1,4 @@
-//! First fit in node order: the placement rule of FIFO, FIFO-packed and EaCO.
+//! First fit in node order: the placement rule of FIFO, backfilling, FIFO-packed and EaCO.
 //!
 //! A job of at most one node's GPUs gets the lowest free GPUs of the first node that has enough. A
 //! larger one gets the first ⌈n / size⌉ entirely free nodes of one GPU type and size. A job that one
@@ -13,6 +13,16 @@ use crate::state::job::Job;
 /// The first free GPUs in node order that hold the job's minimum, with the reason.
 #[must_use]
 pub fn first_fit(capacity: &FreeCapacity<'_>, job: &Job) -> Option<(GpuSet, Reason)> {
+    first_fit_where(capacity, job, |_| true)
+}
+
+/// The first that `accepts` permits, of the placements on one node in node order; of a job larger than a node,
+/// of the first entirely free nodes of each shape.
+pub(crate) fn first_fit_where(
+    capacity: &FreeCapacity<'_>,
+    job: &Job,
+    accepts: impl Fn(&GpuSet) -> bool,
+) -> Option<(GpuSet, Reason)> {
     let requested = job.facts.request.min;
     let mut fits_a_node = false;
     for (key, node) in capacity.state().keyed_nodes() {
@@ -22,13 +32,20 @@ pub fn first_fit(capacity: &FreeCapacity<'_>, job: &Job) -> Option<(GpuSet, Reas
         fits_a_node = true;
         let free = capacity.free(key);
         if free.count_ones() >= requested {
-            return Some((GpuSet::on(key, lowest(free, requested)), Reason::FirstFit));
+            let on = GpuSet::on(key, lowest(free, requested));
+            if accepts(&on) {
+                return Some((on, Reason::FirstFit));
+            }
         }
     }
-    if fits_a_node { None } else { entire_nodes(capacity, job) }
+    if fits_a_node { None } else { entire_nodes(capacity, job, accepts) }
 }
 
-fn entire_nodes(capacity: &FreeCapacity<'_>, job: &Job) -> Option<(GpuSet, Reason)> {
+fn entire_nodes(
+    capacity: &FreeCapacity<'_>,
+    job: &Job,
+    accepts: impl Fn(&GpuSet) -> bool,
+) -> Option<(GpuSet, Reason)> {
     let requested = job.facts.request.min;
     let nodes = capacity.state().nodes();
     for (i, first) in nodes.iter().enumerate() {
@@ -53,8 +70,9 @@ fn entire_nodes(capacity: &FreeCapacity<'_>, job: &Job) -> Option<(GpuSet, Reaso
                 NodeGpus { node, gpus }
             })
             .collect();
-        if left == 0 {
-            return Some((GpuSet { by_node }, Reason::WholeNodes { nodes: count }));
+        let on = GpuSet { by_node };
+        if left == 0 && accepts(&on) {
+            return Some((on, Reason::WholeNodes { nodes: count }));
         }
     }
     None
@@ -67,5 +85,6 @@ pub fn no_room(capacity: &FreeCapacity<'_>, job: &Job, not_shared: Option<NotSha
     let free = nodes.map(|(key, _)| capacity.free(key).count_ones());
     let (free, free_on_one_node) = free.fold((0, 0), |(sum, most), n| (sum + n, most.max(n)));
     let (requested, gpu_type) = (job.facts.request.min, job.facts.gpu_type.clone());
-    Reason::NoRoom { requested, gpu_type, free, free_on_one_node, not_shared }
+    let reserved_at = None;
+    Reason::NoRoom { requested, gpu_type, free, free_on_one_node, not_shared, reserved_at }
 }

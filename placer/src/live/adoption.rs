@@ -464,6 +464,7 @@ fn unrecorded(job: &JobId, newest: &Newest) -> JobRecord {
         deadline_at_us: None,
         slack_ms: None,
         duration_ms_estimate: None,
+        time_limit_ms: None,
         memory_mib_max: None,
         gpu_type: None,
         checkpoint_signal: None,

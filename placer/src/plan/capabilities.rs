@@ -20,6 +20,8 @@ pub struct Capabilities {
     pub reads: Reads,
     /// Whether it needs the exact duration of each job from its arrival on: an oracle.
     pub needs_exact_durations: bool,
+    /// Whether it reads the time limits of jobs. A job whose limit is not known has the policy's default.
+    pub reads_time_limits: bool,
     /// Whether it changes the number of GPUs of a job. Other policies give a job its minimum.
     pub is_elastic: bool,
     /// Whether it ever places two jobs on one GPU.

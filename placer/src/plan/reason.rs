@@ -39,6 +39,18 @@ pub enum Reason {
         free_on_one_node: u32,
         /// Why the job was not co-located either, if the policy co-locates jobs.
         not_shared: Option<NotShared>,
+        /// The start that backfilled jobs do not delay; absent: none is reserved.
+        reserved_at: Option<Timestamp>,
+    },
+    /// Started before the head of the queue.
+    Backfilled {
+        /// The head of the queue.
+        head: JobId,
+        /// The start reserved for it; absent: the healthy GPUs do not hold it.
+        reserved_at: Option<Timestamp>,
+        /// Whether the time limit of the started job ends before that start. Otherwise the head does not need the
+        /// job's GPUs.
+        ends_before: bool,
     },
     /// The job has just arrived and the predictor's surface is pending.
     SurfaceAwaited,

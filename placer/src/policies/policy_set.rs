@@ -206,7 +206,7 @@ impl PolicySet {
     }
 }
 
-/// The policy of the placer that `specification` selects: `NAME[@MHZ]`.
+/// The policy of the placer that `specification` selects: `NAME[:NUMBER][@MHZ]`.
 ///
 /// # Errors
 /// If the specification selects no policy of [`POLICIES`].
@@ -236,10 +236,12 @@ mod tests {
     #[test]
     fn an_invalid_specification_is_refused_with_its_remedy() {
         let error = |text: &str| policy(text).err().unwrap().to_string();
-        expect_test::expect!["unknown policy `magic`: expected NAME[@MHZ] with NAME one of fifo, fifo-packed, eaco, powerflow, greenflow, wattle"]
+        expect_test::expect!["unknown policy `magic`: expected NAME[:NUMBER][@MHZ] with NAME one of fifo, backfill, fifo-packed, eaco, powerflow, greenflow, wattle"]
         .assert_eq(&error("magic"));
+        assert_eq!(policy("backfill:12@1080").unwrap().name(), "backfill:12@1080");
         let cases = [
             ("fifo:2", "has no number"),
+            ("backfill:-1", "not negative"),
             ("fifo@", "invalid clock"),
             ("fifo@0", "invalid clock"),
             ("fifo+zeus", "unknown policy `fifo+zeus`"),

@@ -106,8 +106,14 @@ pub(super) fn plan_at(input: PlanningInput<'_>, price: f64) -> Plan {
     let blocked = first.map(|unserved| {
         let (facts, free) = (&unserved.job.job.facts, unserved.free);
         let (requested, gpu_type) = (facts.request.min, facts.gpu_type.clone());
-        let reason =
-            Reason::NoRoom { requested, gpu_type, free, free_on_one_node: free, not_shared: None };
+        let reason = Reason::NoRoom {
+            requested,
+            gpu_type,
+            free,
+            free_on_one_node: free,
+            not_shared: None,
+            reserved_at: None,
+        };
         Blocked { job: unserved.job.key, reason }
     });
     take_best_steps(&mut grants, &mut sizing.free, |grant, free| {

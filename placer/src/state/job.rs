@@ -44,6 +44,11 @@ pub struct JobFacts {
     pub slack: Option<Duration>,
     /// Its run time without co-tenants, if declared.
     pub duration_alone: Option<Duration>,
+    /// The time limit of a run, at which the site's scheduler ends it, if known.
+    pub time_limit: Option<Duration>,
+    /// The priority that the site's scheduler gave it, as Slurm's multifactor priority; 0 if unknown. Of the
+    /// policies only `backfill` reads it.
+    pub site_priority: u32,
     /// Peak device memory on each GPU, if declared.
     pub memory_mib_max: Option<u64>,
     /// The required GPU type; absent: any.
@@ -83,6 +88,8 @@ impl JobFacts {
             deadline: None,
             slack: None,
             duration_alone: None,
+            time_limit: None,
+            site_priority: 0,
             memory_mib_max: None,
             gpu_type: None,
             site: None,
@@ -113,6 +120,8 @@ impl From<&JobSpec> for JobFacts {
             deadline: spec.deadline_at_us,
             slack: spec.slack_ms.map(Duration::from_millis),
             duration_alone: spec.duration_ms_estimate.map(Duration::from_millis),
+            time_limit: spec.time_limit_ms.map(Duration::from_millis),
+            site_priority: 0,
             memory_mib_max: spec.memory_mib_max,
             gpu_type: spec.gpu_type.as_deref().map(Arc::from),
             site: spec.site.as_ref().map(site),

@@ -1,6 +1,7 @@
 //! Properties of every policy, and the rule of each in small examples.
 
 mod accounts;
+mod backfill;
 mod bounds;
 mod checker;
 mod defer;

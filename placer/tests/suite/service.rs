@@ -162,7 +162,7 @@ fn invalid_usage_and_configuration_exit_with_code_2() {
         (
             "policy = \"wattle\"",
             "policy = \"tiresias\"",
-            "with NAME one of fifo, fifo-packed, eaco, powerflow, greenflow, wattle; the policies of the \
+            "with NAME one of fifo, backfill, fifo-packed, eaco, powerflow, greenflow, wattle; the policies of the \
              laboratory (`wattle-lab simulate`) place no live jobs",
         ),
         ("max_slowdown = 0.05", "max_slowdown = 50", "give a share from 0 to 1,"),

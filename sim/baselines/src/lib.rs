@@ -18,13 +18,14 @@ pub use zeus::Zeus;
 
 use wattle_placer::Policy;
 use wattle_placer::policies::{
-    Eaco, Fifo, FifoPacked, GreenFlow, PolicySet, PowerFlow, UnknownPolicy, Wattle, names,
+    Backfill, Eaco, Fifo, FifoPacked, GreenFlow, PolicySet, PowerFlow, UnknownPolicy, Wattle, names,
 };
 
 /// The placer's policies and those of this crate, in the order of help texts.
 pub const POLICIES: PolicySet = PolicySet {
     entries: &[
         Fifo::ENTRY,
+        Backfill::ENTRY,
         FifoPacked::ENTRY,
         Srtf::ENTRY,
         Tiresias::ENTRY,
@@ -68,7 +69,7 @@ mod tests {
     #[test]
     fn an_invalid_specification_is_refused_with_its_remedy() {
         let error = |text: &str| policy(text).err().unwrap().to_string();
-        expect_test::expect!["unknown policy `magic`: expected NAME[:NUMBER][@MHZ][+zeus] with NAME one of fifo, fifo-packed, srtf, tiresias, gandiva, afs, eaco, powerflow, greenflow, wattle"]
+        expect_test::expect!["unknown policy `magic`: expected NAME[:NUMBER][@MHZ][+zeus] with NAME one of fifo, backfill, fifo-packed, srtf, tiresias, gandiva, afs, eaco, powerflow, greenflow, wattle"]
         .assert_eq(&error("magic"));
         let cases = [
             ("fifo:2", "has no number"),

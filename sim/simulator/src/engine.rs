@@ -44,6 +44,7 @@ use crate::profiles::Profiles;
 use crate::scenario::Scenario;
 use crate::simulation::{RunOptions, SimulationError};
 use crate::spending::{Held, SpendingMeter};
+use crate::time_limits::TimeLimits;
 
 /// A hundred thousand years in microseconds. The sum of two such times does not overflow.
 const US_MAX: u64 = 100_000 * 31_557_600 * 1_000_000;
@@ -58,6 +59,8 @@ pub(crate) struct Engine<'s> {
     now_us: u64,
     hardware: Hardware<'s>,
     jobs: JobTable<'s>,
+    /// The time limits of the jobs, if the policy reads them.
+    time_limits: Option<TimeLimits>,
     events: EventQueue,
     prediction: Prediction<'s>,
     replan: Replan,
@@ -213,6 +216,8 @@ impl<'s> Engine<'s> {
                 .then(|| Oracle::new(world, scenario, reads, options.surface_noise)),
             errors: reads_any.then(Tally::default),
         };
+        let reads_limits = controller.capabilities().reads_time_limits;
+        let time_limits = reads_limits.then(|| TimeLimits::new(world, scenario));
         let totals = Totals {
             last_completion_us: start_us,
             meter: meter.clone(),
@@ -235,6 +240,7 @@ impl<'s> Engine<'s> {
             now_us: start_us,
             hardware: Hardware { gpus, meter, changed: Vec::new() },
             jobs: JobTable::new(jobs),
+            time_limits,
             events: EventQueue::default(),
             prediction,
             replan: Replan::default(),

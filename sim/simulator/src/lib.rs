@@ -44,6 +44,7 @@ mod simulation;
 mod spending;
 mod surface_noise;
 pub mod text;
+mod time_limits;
 pub mod trace;
 
 pub use carbon::CarbonSeries;

@@ -62,17 +62,22 @@ impl Scenario {
     /// GPU time of one job without co-tenants, seconds; `None` where the catalog lacks its workload
     /// or GPU type.
     fn gpu_seconds(&self, world: &World, job: &SimJob) -> Option<f64> {
-        let alone_s = match job.work {
-            Work::Lasts(span) => span.as_secs_f64(),
+        Some(f64::from(job.gpus.min) * self.run_time_s(world, job)?)
+    }
+
+    /// Run time of one job on the requested GPUs without co-tenants, seconds; `None` where the catalog lacks its
+    /// workload or GPU type.
+    pub(crate) fn run_time_s(&self, world: &World, job: &SimJob) -> Option<f64> {
+        match job.work {
+            Work::Lasts(span) => Some(span.as_secs_f64()),
             Work::Steps(steps) => {
                 let group = self.cluster.groups().first()?;
                 let gpu = world.gpu(&group.gpu_type)?;
                 let nodes = job.gpus.min.div_ceil(group.gpus_per_node.max(1));
                 let workload = world.workload(job.workload.as_str())?;
-                steps as f64 / workload.steps_per_s(gpu, job.gpus.min, nodes)
+                Some(steps as f64 / workload.steps_per_s(gpu, job.gpus.min, nodes))
             }
-        };
-        Some(f64::from(job.gpus.min) * alone_s)
+        }
     }
 
     /// Time from the first arrival to the last; `None` where zero.

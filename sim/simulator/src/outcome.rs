@@ -16,6 +16,7 @@ use crate::prediction_error::Prediction;
 use crate::scenario::WorkloadShare;
 use crate::spending::Spending;
 use crate::text::pluralize;
+use crate::time_limits;
 
 /// The outcome of a simulation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -251,6 +252,12 @@ impl Outcome {
 }
 
 impl PolicyOutcome {
+    /// Where the time limits of the jobs are from, if the policy reads them; one of the run's notes.
+    #[must_use]
+    pub fn time_limits(&self) -> Option<&str> {
+        time_limits::note_of(&self.notes)
+    }
+
     /// Its use of its budget and its carbon deferral, one line each; durations in `unit`, that of all runs
     /// ([`Outcome::spending_unit`]).
     pub fn budget_lines(&self, unit: DurationUnit) -> Vec<String> {

@@ -52,6 +52,11 @@ pub struct SimJob {
     pub slack: Option<Duration>,
     /// The owner's estimate of its run time without co-tenants.
     pub duration_estimate: Option<Duration>,
+    /// The time limit of a run, where the trace states it. A policy that reads limits receives drawn ones for the other
+    /// jobs ([`crate::time_limits`]).
+    pub time_limit: Option<Duration>,
+    /// The priority that the site's scheduler gave it, which only `backfill` reads; 0 if unknown.
+    pub site_priority: u32,
     /// Whether it must not share a GPU.
     pub exclusive: bool,
     /// Priority; higher is served first.
@@ -182,6 +187,8 @@ impl Scenario {
                 slack: None,
                 // A deadline implies that the owner knows the run time.
                 duration_estimate: job.deadline.map(|_| job.duration),
+                time_limit: job.time_limit,
+                site_priority: job.site_priority,
                 exclusive: false,
                 priority: 0,
                 gpu_type: job.gpu_type.as_deref().and_then(|name| type_in(cluster, name)).cloned(),

@@ -88,6 +88,10 @@ pub struct TraceJob {
     pub deadline: Option<Duration>,
     /// The kind of the deadline.
     pub deadline_kind: DeadlineKind,
+    /// The time limit of the run, where the trace states it.
+    pub time_limit: Option<Duration>,
+    /// The priority that the site's scheduler gave it, higher first; 0 where the trace has none.
+    pub site_priority: u32,
     /// The owner.
     pub user: Option<String>,
     /// Recurring jobs have the same name here and get the same workload.
@@ -138,6 +142,8 @@ impl TraceJob {
             measured_as: None,
             deadline: None,
             deadline_kind: DeadlineKind::Strict,
+            time_limit: None,
+            site_priority: 0,
             user: None,
             recurs_as: None,
             gpu_type: None,

@@ -24,6 +24,7 @@ pub fn job_spec(job: &str, gpus: u32) -> JobSpec {
         deadline_at_us: None,
         slack_ms: None,
         duration_ms_estimate: None,
+        time_limit_ms: None,
         memory_mib_max: None,
         gpu_type: None,
         checkpoint_signal: None,

@@ -119,6 +119,7 @@ impl Trace {
             deadline_at_us: job.deadline.map(|span| began + span),
             slack_ms: job.slack.map(|span| span.as_millis() as u64),
             duration_ms_estimate: job.duration_estimate.map(|span| span.as_millis() as u64),
+            time_limit_ms: job.time_limit.map(|span| span.as_millis() as u64),
             memory_mib_max: None,
             gpu_type: job.gpu_type.clone(),
             checkpoint_signal: job.can_stop.then(|| "SIGUSR1".to_owned()),

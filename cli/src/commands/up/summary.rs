@@ -1,5 +1,5 @@
-//! The summary after a trace: the live run, a simulation of the same trace under the same policy, and a
-//! simulation under FIFO without caps.
+//! The summary after a trace: the live run, a simulation of the same trace under the same policy, and
+//! simulations under backfilling and FIFO without caps.
 
 use std::time::Duration;
 
@@ -212,14 +212,16 @@ pub(crate) async fn show(
     let same_options = RunOptions { max_slowdown, ..fifo_options.clone() };
     let same = one(&world, &trace.scenario, policy, &same_options)?;
     columns.push(Column::simulated(format!("{policy}, simulated"), &same));
-    let fifo = one(&world, &trace.scenario, "fifo", &fifo_options)?;
-    columns.push(Column::simulated("fifo without caps, simulated".to_owned(), &fifo));
+    for baseline in ["backfill", "fifo"] {
+        let outcome = one(&world, &trace.scenario, baseline, &fifo_options)?;
+        columns.push(Column::simulated(format!("{baseline} without caps, simulated"), &outcome));
+    }
     if command.json {
         return print_json(&columns);
     }
     print("")?;
     table(&columns).print()?;
-    let [live, same, fifo] = &columns[..] else { unreachable!("three were pushed") };
+    let [live, same, _, fifo] = &columns[..] else { unreachable!("four were pushed") };
     if live.finished < fifo.finished {
         return print("the run was interrupted; live and simulated results are not comparable");
     }

@@ -17,6 +17,7 @@ fn spec() -> JobSpec {
         deadline_at_us: Some(at(7_200)),
         slack_ms: None,
         duration_ms_estimate: Some(3_600_000),
+        time_limit_ms: None,
         memory_mib_max: Some(9_000),
         gpu_type: None,
         checkpoint_signal: Some("SIGUSR1".into()),
@@ -46,7 +47,9 @@ fn requests_and_job_records() {
         Some(SiteJob { id: "42".into(), placed_by_site, nodes: Some(2), partition, needs })
     };
     let of_site = JobSpec { command: Vec::new(), site: site(false, Some("gpu".into())), ..spec() };
-    check("submit-job-site", &submit(of_site));
+    check("submit-job-site", &submit(of_site.clone()));
+    let limited = JobSpec { time_limit_ms: Some(86_400_000), ..of_site };
+    check("submit-job-time-limit", &submit(limited));
     let placed_by_site = JobSpec { command: Vec::new(), site: site(true, None), ..spec() };
     check("submit-job-placed-by-site", &submit(placed_by_site));
     check("cancel-job", &CancelJob { job: job("train-7") });

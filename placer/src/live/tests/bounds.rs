@@ -197,6 +197,7 @@ fn job_with_absurd_numbers_is_refused() {
     assert!(refused(|spec| spec.gpus.max = u32::MAX).contains("gpus.max = 4294967295"));
     assert!(refused(|spec| spec.slack_ms = Some(u64::MAX)).contains("slack_ms"));
     assert!(refused(|spec| spec.duration_ms_estimate = Some(u64::MAX)).contains("duration"));
+    assert!(refused(|spec| spec.time_limit_ms = Some(u64::MAX)).contains("time_limit_ms"));
 }
 
 #[test]

@@ -34,6 +34,7 @@ fn event(world: &World, kind: u8, n: &[u64; 5], count: usize) -> Event {
             spec.gpus = GpuRequest { min: small(n[0]), max: small(n[1]) };
             spec.deadline_at_us = Some(at(n[2]));
             (spec.slack_ms, spec.duration_ms_estimate) = (Some(n[3]), Some(n[4]));
+            spec.time_limit_ms = Some(n[1]);
             (spec.memory_mib_max, spec.max_slowdown_permille) = (Some(n[0]), Some(small(n[2])));
             let submit =
                 wattle_common::messages::SubmitJob { spec, submission: None, user_proven: false };

@@ -31,6 +31,7 @@ const NODES: [&str; 3] = ["n0", "n1", "n2"];
 /// All policies of the placer.
 const POLICIES: [fn() -> Box<dyn Policy>; NAMES.len()] = [
     || policy("fifo").unwrap(),
+    || policy("backfill").unwrap(),
     || policy("fifo-packed").unwrap(),
     || policy("eaco").unwrap(),
     || policy("powerflow").unwrap(),

@@ -58,11 +58,24 @@ impl fmt::Display for Reason {
             }
             Self::FreeGpus { not_shared } => write!(f, "free GPUs: {not_shared}"),
 
-            Self::NoRoom { requested, gpu_type, free, free_on_one_node, not_shared } => {
+            Self::NoRoom {
+                requested,
+                gpu_type,
+                free,
+                free_on_one_node,
+                not_shared,
+                reserved_at,
+            } => {
                 let (gpus, of_type) = (Gpus(*requested), OfType(gpu_type.as_deref()));
                 write!(f, "requests {gpus}{of_type}; {free} free, ")?;
                 write!(f, "at most {free_on_one_node} on one node")?;
-                not_shared.map_or(Ok(()), |reason| write!(f, "; not co-located: {reason}"))
+                not_shared.map_or(Ok(()), |reason| write!(f, "; not co-located: {reason}"))?;
+                reserved_at.map_or(Ok(()), |at| {
+                    write!(f, "; starts by {} if jobs keep their time limits", Utc(at))
+                })
+            }
+            Self::Backfilled { head, reserved_at, ends_before } => {
+                backfilled(f, head, *reserved_at, *ends_before)
             }
             Self::SurfaceAwaited => f.write_str("new job; the predictor's surface is pending"),
             Self::Outranked { before: 0 } => f.write_str(
@@ -219,6 +232,27 @@ fn fullest(
     match speed {
         Some(speed) => write!(f, "predicted speed {speed:.2}, all deadlines are met"),
         None => f.write_str("no deadlines"),
+    }
+}
+
+fn backfilled(
+    f: &mut fmt::Formatter<'_>,
+    head: &JobId,
+    reserved_at: Option<Timestamp>,
+    ends_before: bool,
+) -> fmt::Result {
+    match reserved_at {
+        None => write!(f, "backfilled: the healthy GPUs do not hold {head}"),
+        Some(at) if ends_before => {
+            write!(
+                f,
+                "backfilled: its time limit ends by the reserved start of {head}, {}",
+                Utc(at)
+            )
+        }
+        Some(at) => {
+            write!(f, "backfilled: {head} can start at its reserved {} without these GPUs", Utc(at))
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Frontiers of the runs, and ratios between policies at equal totals.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::limits::Limits;
 use super::options::CompareOptions;
@@ -217,6 +217,19 @@ pub(super) fn judge(
     }
 }
 
+/// Where the time limits of each family of runs are from, if it reads them; of the first of its runs.
+pub(super) fn time_limits<'r>(
+    runs: impl Iterator<Item = (&'r str, &'r PolicyOutcome)>,
+) -> Vec<String> {
+    let mut first: BTreeMap<&str, &str> = BTreeMap::new();
+    for (family, outcome) in runs {
+        if let Some(note) = outcome.time_limits() {
+            first.entry(family).or_insert(note);
+        }
+    }
+    first.into_iter().map(|(family, note)| format!("{family}: {note}")).collect()
+}
+
 fn notes(case: &Case, runs: &[Swept]) -> Vec<String> {
     let mut notes = Vec::new();
     let unfinished = runs.iter().filter(|run| run.outcome.finished < run.outcome.jobs).count();
@@ -236,6 +249,7 @@ fn notes(case: &Case, runs: &[Swept]) -> Vec<String> {
     if !overruns.is_empty() {
         notes.push(format!("largest overrun of a budget window: {}", overruns.join(", ")));
     }
+    notes.extend(time_limits(runs.iter().map(|run| (run.family.as_str(), &run.outcome))));
     if case.world != Neighbours::Alone {
         notes.push(
             "the bounds give every job its best co-tenant, which makes them looser".to_owned(),

@@ -10,6 +10,7 @@ use serde::Serialize;
 use wattle_common::{Budget, Power};
 use wattle_simulator::{PolicyOutcome, RunOptions, SimulationError};
 
+use super::judge::time_limits;
 use super::limits::over_power;
 use super::options::{Accounting, Knobs, Surfaces};
 use super::run::{Comparer, Setting, bounded, run_of};
@@ -188,6 +189,7 @@ impl Comparer<'_> {
                 run.family, run.order, run.limit_kw, run.exceeded_s
             )
         }));
+        notes.extend(time_limits(runs.iter().map(|run| (run.family.as_str(), &run.outcome))));
         let summary = families.iter().flat_map(|family| {
             let runs = &runs;
             held.iter().filter_map(move |&share| summary(runs, family, share))

@@ -30,6 +30,8 @@ fn scenario(jobs: &[(u64, u32, usize, u64)], gpu_type: &str) -> Scenario {
         deadline: None,
         slack: None,
         duration_estimate: None,
+        time_limit: None,
+        site_priority: 0,
         exclusive: false,
         priority: 0,
         gpu_type: None,

@@ -24,6 +24,8 @@ fn elastic_jobs() -> Scenario {
         deadline: None,
         slack: None,
         duration_estimate: None,
+        time_limit: None,
+        site_priority: 0,
         exclusive: false,
         priority: 0,
         gpu_type: None,

@@ -26,6 +26,11 @@ impl Engine<'_> {
             deadline: spec.deadline.map(|at| Timestamp::from_us(us(at))),
             slack: spec.slack.filter(|_| !self.options.no_deferral),
             duration_alone: self.declared_duration(job),
+            time_limit: self
+                .time_limits
+                .as_ref()
+                .map_or(spec.time_limit, |limits| Some(limits.of(job))),
+            site_priority: spec.site_priority,
             memory_mib_max: self.declared_memory(job),
             gpu_type: spec.gpu_type.as_deref().map(Arc::from),
             site: None,

@@ -11,6 +11,7 @@ use crate::engine::metering::starvation;
 use crate::outcome::{PolicyOutcome, seconds, times};
 use crate::profiles::Profiles;
 use crate::text::pluralize;
+use crate::time_limits::TimeLimits;
 
 impl Engine<'_> {
     /// The outcome, up to the last completion.
@@ -46,6 +47,7 @@ impl Engine<'_> {
         if self.prediction.profiles.as_ref().is_some_and(Profiles::is_sampled) {
             notes.push("the predictor learned from a sample of the jobs".to_owned());
         }
+        notes.extend(self.time_limits.as_ref().map(TimeLimits::note));
         if waiting > 0 {
             let why = starvation(&self.controller);
             let why = why.map_or_else(String::new, |why| format!(": {why}"));

@@ -99,6 +99,12 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// A cell as a priority; 0 where it is empty or the column is missing.
+    pub(super) fn priority(&self, column: &'static str) -> Result<u32, RowError> {
+        let read = |text: &str| text.parse().map_err(|_| RowError::NotAPriority(column));
+        self.text(column).map_or(Ok(0), read)
+    }
+
     /// A cell as a positive integer; `None` where it is not one.
     pub(super) fn count(&self, column: &str) -> Option<u64> {
         self.text(column)?.parse().ok().filter(|&count| count > 0)

@@ -23,6 +23,9 @@ pub enum RowError {
     /// A cell is not a positive integer.
     #[error("{0} is not a positive integer")]
     NotAPositiveInteger(&'static str),
+    /// A cell is not a priority.
+    #[error("{0} is not an integer from 0 to 4294967295")]
+    NotAPriority(&'static str),
     /// A cell is neither `true` nor `false`.
     #[error("{0} is neither true nor false")]
     NotAFlag(&'static str),

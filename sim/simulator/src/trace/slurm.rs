@@ -30,7 +30,8 @@
 //! the type where `AllocTRES` does not. A type is also read from `Constraints`, if it names exactly
 //! one. The word `can_checkpoint=yes` or `=no` in `Comment` states whether a job can resume from a
 //! checkpoint (`sbatch --comment`; Slurm stores comments with `AccountingStoreFlags=job_comment`).
-//! Jobs of one user with one name are recurring. Slurm does not record workloads; they are drawn.
+//! `Timelimit`, or `TimelimitRaw` in minutes, is the time limit of a run; in state `TIMEOUT` it is `Elapsed` where neither
+//! column states it. `Priority` is Slurm's priority. Jobs of one user with one name are recurring. Slurm does not record workloads; they are drawn.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -40,6 +41,7 @@ use wattle_common::gpu_type::gpu_type_of;
 use wattle_slurm::SlurmState;
 use wattle_slurm::text::hostlist;
 use wattle_slurm::text::state::{base_name, state};
+use wattle_slurm::text::values;
 
 use super::format::{CSV, Format};
 use super::row::{Row, RowNotes, fit_id, flag, span};
@@ -86,6 +88,9 @@ pub(super) static FORMAT: Format = Format {
         "Comment",
         "Cluster",
         "Suspended",
+        "Timelimit",
+        "TimelimitRaw",
+        "Priority",
     ],
     row,
     repeats: true,
@@ -214,6 +219,11 @@ fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, RowError> {
         (None, ended) => ended,
     };
     job.can_checkpoint = row.text("Comment").and_then(declared_checkpoint);
+    job.time_limit = time_limit(row, duration, notes);
+    job.site_priority = row.priority("Priority").unwrap_or_else(|_| {
+        notes.add("with a Priority that is no integer, not used");
+        0
+    });
     job.cluster = row.text("Cluster").map(str::to_owned);
     // A job that did not start in several partitions ran in one.
     job.partition = row.text("Partition").filter(|list| !list.contains(',')).map(str::to_owned);
@@ -226,6 +236,22 @@ fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, RowError> {
         }
     }
     Ok(job)
+}
+
+/// The time limit of the run; `None` where it is not stated, and for `UNLIMITED` and `Partition_Limit`.
+fn time_limit(row: &Row<'_>, ran: Duration, notes: &mut RowNotes) -> Option<Duration> {
+    let raw = |minutes: u64| Some(Duration::from_secs(minutes.saturating_mul(60)));
+    let stated = match (row.count("TimelimitRaw"), row.text("Timelimit")) {
+        (Some(minutes), _) => raw(minutes),
+        (None, Some(text)) => values::time_limit(text).unwrap_or_else(|_| {
+            notes.add("with a Timelimit that is no duration, not used");
+            None
+        }),
+        (None, None) => None,
+    };
+    let reached = row.text("State").filter(|state| base_name(state) == "TIMEOUT").map(|_| ran);
+    let limit = stated.filter(|limit| !limit.is_zero()).or(reached);
+    limit.and_then(|limit| span(limit.as_secs_f64()))
 }
 
 /// The start of a job whose stated start is its eligible time, though it ran and was suspended for less than the

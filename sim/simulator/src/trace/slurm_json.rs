@@ -18,7 +18,8 @@ use super::slurm;
 
 /// The columns that a job's fields fill beside those of the documented export. The time that it ran is a number of
 /// seconds, so `Elapsed` stays empty.
-const FURTHER: [&str; 5] = ["ElapsedRaw", "Suspended", "Constraints", "Comment", "Cluster"];
+const FURTHER: [&str; 7] =
+    ["ElapsedRaw", "Suspended", "Constraints", "Comment", "Cluster", "TimelimitRaw", "Priority"];
 
 /// The columns of `sacct -P` that a job's fields are read as.
 static COLUMNS: [&str; slurm::EXPORT.len() + FURTHER.len()] = {
@@ -47,6 +48,8 @@ struct Job {
     cluster: Option<String>,
     #[serde(default)]
     partition: Option<String>,
+    #[serde(default)]
+    priority: Value,
     #[serde(default)]
     constraints: Value,
     #[serde(default)]
@@ -90,6 +93,8 @@ struct Time {
     elapsed: Value,
     #[serde(default)]
     suspended: Value,
+    #[serde(default)]
+    limit: Value,
 }
 
 #[derive(Default, Deserialize)]
@@ -198,6 +203,8 @@ fn records(object: &[u8]) -> Result<Vec<StringRecord>, RowError> {
         joined(&job.constraints, "&"),
         joined(comment, " "),
         plain(&job.cluster),
+        text(&job.time.limit),
+        text(&job.priority),
     ];
     Ok(vec![StringRecord::from(cells.to_vec())])
 }

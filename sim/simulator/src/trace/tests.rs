@@ -43,6 +43,40 @@ fn recorded_starts_and_ends_are_read() {
 }
 
 #[test]
+fn time_limits_and_priorities_are_read() {
+    let s = |seconds| Some(Duration::from_secs(seconds));
+    let of = |trace: &Trace| -> Vec<_> {
+        trace.jobs.iter().map(|job| (job.time_limit, job.site_priority)).collect()
+    };
+    let text = "job_id,submit_s,duration_s,num_gpus,time_limit_s,priority\n\
+                a,0,60,1,90,7\nb,1,60,1,,\nc,2,60,1,0,0\nd,3,60,1,60,high\n";
+    let trace = parse("p.csv", text.as_bytes()).unwrap();
+    assert_eq!(of(&trace), [(s(90), 7), (None, 0), (None, 0)]);
+    assert_eq!(
+        notes(&trace),
+        ["1 row left out: priority is not an integer from 0 to 4294967295 (line 5)"]
+    );
+    let sacct = "JobID|Submit|Elapsed|State|AllocTRES|Timelimit|Priority\n\
+                 1|1000|00:01:00|COMPLETED|gres/gpu=1|1-00:00:00|4294901\n\
+                 2|1001|00:01:00|COMPLETED|gres/gpu=1|UNLIMITED|\n\
+                 3|1002|00:01:00|TIMEOUT|gres/gpu=1|Partition_Limit|1\n\
+                 4|1003|00:01:00|COMPLETED|gres/gpu=1|soon|x\n";
+    let trace = parse("s.txt", sacct.as_bytes()).unwrap();
+    assert_eq!(of(&trace), [(s(86_400), 4_294_901), (None, 0), (s(60), 1), (None, 0)]);
+    let odd = notes(&trace);
+    assert!(odd.iter().any(|note| note.contains("Timelimit that is no duration")), "{odd:?}");
+    assert!(odd.iter().any(|note| note.contains("Priority that is no integer")), "{odd:?}");
+    let raw = "JobID|Submit|Elapsed|AllocTRES|TimelimitRaw\n1|1000|00:01:00|gres/gpu=1|30\n";
+    assert_eq!(of(&parse("s.txt", raw.as_bytes()).unwrap()), [(s(1_800), 0)]);
+    let json = r#"{"jobs": [{"job_id": 7, "priority": {"set": true, "infinite": false, "number": 12},
+        "time": {"submission": 1000, "start": 1000, "end": 1060, "elapsed": 60,
+                 "limit": {"set": true, "infinite": false, "number": 45}},
+        "state": {"current": ["COMPLETED"]},
+        "tres": {"allocated": [{"type": "gres", "name": "gpu", "count": 1}]}}]}"#;
+    assert_eq!(of(&parse("s.json", json.as_bytes()).unwrap()), [(s(2_700), 12)]);
+}
+
+#[test]
 fn tiresias_rows_are_read() {
     let text = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval,deadline,workload\n\
                 0,2,10,1000,vgg19,164,30,500,\n1,1,20,9,,5,10,,eaco-vgg16\n";

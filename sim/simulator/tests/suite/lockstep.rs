@@ -24,7 +24,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use wattle_common::Budget;
-use wattle_simulator::{RunOptions, Scenario, run_recorded, trace};
+use wattle_simulator::{RunOptions, Scenario, Work, run_recorded, trace};
 use wattle_world::World;
 
 use live::{Made, replay, simulated};
@@ -79,11 +79,18 @@ fn stops(made: &Made) -> usize {
 #[test]
 fn simulator_and_live_placer_make_the_same_decisions() {
     let world = World::builtin();
-    let scenario = scenario(&world, TRACE, "2x8:v100");
-    for name in ["fifo", "tiresias", "tiresias:3600"] {
-        let made = assert_lockstep(&world, &scenario, name, &RunOptions::default());
-        assert_eq!(stops(&made) > 0, name != "fifo", "{name}");
+    let mut scenario = scenario(&world, TRACE, "2x8:v100");
+    // Live jobs have no other limits.
+    for job in &mut scenario.jobs {
+        let Work::Lasts(span) = job.work else { unreachable!("the trace has durations") };
+        job.time_limit = Some(2 * span);
     }
+    let mut made = Vec::new();
+    for name in ["fifo", "backfill", "tiresias", "tiresias:3600"] {
+        made.push(assert_lockstep(&world, &scenario, name, &RunOptions::default()));
+        assert_eq!(stops(&made[made.len() - 1]) > 0, name.starts_with("tiresias"), "{name}");
+    }
+    assert_ne!(made[0], made[1], "a job is backfilled");
 }
 
 /// With the predictor's surfaces, progress reports and early observation.

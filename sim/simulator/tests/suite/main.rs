@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod aim;
+mod backfill;
 mod budgets;
 mod feeders;
 mod files;

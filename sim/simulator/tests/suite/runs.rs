@@ -34,6 +34,8 @@ fn job(name: &str, workload: &str, submit_s: u64, lasts_s: u64) -> SimJob {
         deadline: None,
         slack: None,
         duration_estimate: None,
+        time_limit: None,
+        site_priority: 0,
         exclusive: false,
         priority: 0,
         gpu_type: None,
@@ -258,8 +260,8 @@ fn a_job_that_is_too_large_is_rejected_and_does_not_block() {
         let run = run_policy(world, &scenario, name).unwrap();
         assert_eq!((run.finished, run.rejected, run.makespan_s), (1, 1, 61.0), "{name}");
         assert_eq!(
-            run.notes,
-            ["job large was rejected: requests 9 GPUs; the cluster of 8 cannot provide them"]
+            run.notes[0],
+            "job large was rejected: requests 9 GPUs; the cluster of 8 cannot provide them"
         );
     }
 }

@@ -111,6 +111,8 @@ fn drawn(
             deadline: slack.map(|slack| submit + scaled(alone, slack)),
             slack: None,
             duration_estimate: slack.map(|_| alone),
+            time_limit: None,
+            site_priority: 0,
             exclusive: false,
             priority: 0,
             gpu_type: None,

@@ -292,6 +292,7 @@ impl<'r> Live<'r> {
             checkpoint_signal: job.can_stop.then(|| "SIGUSR1".to_owned()),
             deadline_at_us: job.deadline.map(|at| Timestamp::EPOCH + at),
             duration_ms_estimate: job.duration_estimate.map(|span| span.as_millis() as u64),
+            time_limit_ms: job.time_limit.map(|span| span.as_millis() as u64),
             ..testkit::job_spec(job.id.as_str(), job.gpus.min)
         };
         self.requests += 1;
