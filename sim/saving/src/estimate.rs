@@ -10,6 +10,9 @@
 //! and the seeds use exact surfaces. A short search on predictions, which begins at that price, gives
 //! the schedule.
 //!
+//! The table also has EASY backfilling of the same jobs ([`SavingEstimate::backfill`]): how far it is from a recorded
+//! schedule shows how well a simulated schedule stands for the site's.
+//!
 //! * A small trace is simulated with several seeds, each of which draws unnamed workloads and
 //!   measurement noise again, and totals are means over them. The completion times of a few hundred
 //!   jobs that cannot be stopped vary by 10 % between seeds.
@@ -214,6 +217,9 @@ pub struct SavingEstimate {
     pub recorded: bool,
     /// The baseline.
     pub baseline: Totals,
+    /// EASY backfilling of the same jobs at default caps and clocks with all nodes awake, the schedule that a site
+    /// would have made; over the period of the others, or until its own last completion.
+    pub backfill: Totals,
     /// Wattle's schedule.
     pub wattle: Totals,
     /// The saving; cost and emissions are filled in by [`SavingEstimate::priced`].
@@ -269,6 +275,7 @@ impl SavingEstimate {
             trace: &'a str,
             cluster: &'a str,
             baseline: Totals,
+            backfill: Totals,
             wattle: Totals,
             saved: Saved,
             parts: Parts,
@@ -280,6 +287,7 @@ impl SavingEstimate {
             trace: &self.trace,
             cluster: &self.cluster,
             baseline: self.baseline,
+            backfill: self.backfill,
             wattle: self.wattle,
             saved: self.saved,
             parts: self.parts,

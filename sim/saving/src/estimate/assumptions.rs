@@ -25,6 +25,14 @@ pub(super) fn baseline(recorded: bool) -> String {
     }
 }
 
+/// The backfilled schedule. `time_limits` states where the limits of the jobs are from.
+pub(super) fn backfill(time_limits: &str) -> String {
+    format!(
+        "Backfill: EASY backfilling of the same jobs, at default caps and clocks, all nodes awake; \
+         {time_limits}. Change: Wattle against the baseline."
+    )
+}
+
 /// How suspended jobs of a recorded schedule count; `None` without any.
 pub(super) fn suspended(trace: &Trace) -> Option<String> {
     let times = trace.jobs.iter().map(TraceJob::suspended).filter(|time| !time.is_zero());

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use wattle_common::job::{GpuRequest, Sharing};
 use wattle_common::topology::ClusterShape;
 use wattle_common::{Budget, Power};
-use wattle_placer::policy;
+use wattle_placer::{Reads, policy};
 use wattle_simulator::trace::Trace;
 use wattle_simulator::{
     CarbonSeries, PriceSeries, Restartable, RunOptions, Scenario, SimulationError, Work,
@@ -210,7 +210,8 @@ impl Runner<'_> {
     ) -> Result<Schedule, SimulationError> {
         let policy = policy(name)?;
         let mut last = 0;
-        let cost = if options.oracle || name == "fifo" { 1 } else { PREDICTED_COST };
+        let predicts = !options.oracle && policy.capabilities().reads != Reads::Nothing;
+        let cost = if predicts { PREDICTED_COST } else { 1 };
         let mut report = |ended: usize, _| {
             self.progress.add(cost * (ended - last));
             last = ended;
@@ -225,6 +226,11 @@ impl Runner<'_> {
     /// FIFO with exclusive GPUs at default settings, all nodes awake.
     pub(super) fn fifo(&self, scenario: &Scenario) -> Result<Schedule, SimulationError> {
         self.simulate(scenario, "fifo", &RunOptions::default())
+    }
+
+    /// EASY backfilling at default settings, all nodes awake.
+    pub(super) fn backfill(&self, scenario: &Scenario) -> Result<Schedule, SimulationError> {
+        self.simulate(scenario, "backfill", &RunOptions::default())
     }
 
     /// FIFO with exclusive GPUs below a power limit, with the exact power of jobs.

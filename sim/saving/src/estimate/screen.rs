@@ -98,7 +98,7 @@ impl SavingEstimate {
 
     /// The unit of all completion times.
     fn completion_unit(&self) -> DurationUnit {
-        let totals = [&self.baseline, &self.wattle];
+        let totals = [&self.baseline, &self.backfill, &self.wattle];
         let of_totals = totals.into_iter().flat_map(|of| [of.jct_s_mean, of.jct_s_p95]);
         DurationUnit::of_all(of_totals.chain(self.ends.map(|end| end.jct_s_mean)))
     }
@@ -107,19 +107,24 @@ impl SavingEstimate {
     fn table(&self, currency: &str) -> Vec<String> {
         let (before, after) = (&self.baseline, &self.wattle);
         let name = if self.recorded { "as recorded" } else { "FIFO" };
-        let mut rows = vec![format!("{:<24}{:>16}{:>16}{:>12}", "", name, "Wattle", "change")];
+        let head = ["", name, "backfill", "Wattle", "change"];
+        let line = |[name, old, easy, new, change]: [&str; 5]| {
+            format!("{name:<24}{old:>14}{easy:>14}{new:>14}{change:>12}")
+        };
+        let mut rows = vec![line(head)];
         let mut row = |name: &str, of: fn(&Totals) -> f64, show: &dyn Fn(f64) -> String| {
             let (old, new) = (of(before), of(after));
             let change = if old > 0.0 { signed_percent(new / old - 1.0) } else { "-".to_owned() };
-            rows.push(format!("{name:<24}{:>16}{:>16}{change:>12}", show(old), show(new)));
+            let easy = show(of(&self.backfill));
+            rows.push(line([name, &show(old), &easy, &show(new), &change]));
         };
         row("energy", |totals| totals.energy_kwh, &energy);
         let unit = self.completion_unit();
         let completion = |seconds| unit.format(seconds);
         row("completion, mean", |totals| totals.jct_s_mean, &completion);
         row("completion, 95 % within", |totals| totals.jct_s_p95, &completion);
-        let both = [before, after];
-        let waits = both.into_iter().flat_map(|of| [of.wait_s_mean, of.wait_s_p95]);
+        let all = [before, &self.backfill, after];
+        let waits = all.into_iter().flat_map(|of| [of.wait_s_mean, of.wait_s_p95]);
         let unit = DurationUnit::of_all(waits);
         let wait = |seconds| unit.format(seconds);
         row("wait, mean", |totals| totals.wait_s_mean, &wait);
@@ -209,6 +214,7 @@ impl Made<'_> {
         let mut all = Vec::new();
         all.push(assumptions::baseline(estimate.recorded));
         all.extend(assumptions::suspended(self.trace).filter(|_| estimate.recorded));
+        all.extend(self.time_limits.map(assumptions::backfill));
         all.extend(assumptions::drawn(self.scenario, estimate.jobs));
         all.push(assumptions::restarts(self.restartable, estimate.options.share));
         all.extend(estimate.options.sleep.then(assumptions::sleep));

@@ -113,7 +113,9 @@ impl Study<'_> {
     fn expect(&self, jobs: usize, all_jobs: usize) {
         let Design { parts, seeds, further, others, .. } = &self.design;
         let baselines = usize::from(!self.draws.recorded);
-        let of_seed = (1 + others.len()) * RUNS_MAX + 2 * PREDICTED_COST + parts.len() + baselines;
+        // One of backfilling.
+        let plain = 1 + parts.len() + baselines;
+        let of_seed = (1 + others.len()) * RUNS_MAX + 2 * PREDICTED_COST + plain;
         let of_further = 1 + baselines;
         self.draws.runner.progress.expect(
             jobs * (seeds.len() * of_seed + further.len() * of_further) + baselines * all_jobs,
@@ -188,6 +190,8 @@ pub fn estimate(
 
     let draw = |seed: &u64| drawer.draw(*seed);
     let draws = in_parallel(&design.seeds, options.threads, draw, &mut |_| ())?;
+    let backfill = |draw: &Draw| runner.backfill(&draw.scenario);
+    let backfilled = in_parallel(&draws, options.threads, backfill, &mut |_| ())?;
     let baseline_all = sample.as_ref().map(|_| drawer.baseline_all(options.seed)).transpose()?;
     let own_jobs: Vec<Scenario> = draws.iter().map(|draw| draw.scenario.clone()).collect();
     let redeclare = |(_, end): &(usize, Restartable)| drawer.redeclared(&draws, end);
@@ -287,6 +291,15 @@ pub fn estimate(
 
     let before = totals(schedules.iter().map(|(before, after)| (before, after)), scale);
     let after = totals(schedules.iter().map(|(before, after)| (after, before)), scale);
+    let time_limits = backfilled.iter().flat_map(|run| &run.notes).next().cloned();
+    let backfilled: Vec<Schedule> = backfilled
+        .into_iter()
+        .zip(&schedules)
+        .zip(&draws)
+        .map(|((run, (before, _)), draw)| run.over(before.makespan_s, false, &draw.scenario))
+        .collect();
+    let pairs = backfilled.iter().zip(&schedules).map(|(run, (_, after))| (run, after));
+    let backfill = totals(pairs, scale);
     let saved_kwh = before.energy_kwh - after.energy_kwh;
     let half_width = by_seeds.hypot(by_model);
     let of_simulated = || mean(schedules.iter().map(|(before, _)| before.makespan_s));
@@ -305,6 +318,7 @@ pub fn estimate(
         period_s,
         recorded,
         baseline: before,
+        backfill,
         wattle: after,
         saved: Saved {
             energy_kwh: rounded(saved_kwh),
@@ -324,6 +338,7 @@ pub fn estimate(
     };
     let made = Made {
         trace: input.trace,
+        time_limits: time_limits.as_deref(),
         sample: sample.as_ref(),
         restartable: input.restartable,
         scenario: &scenario_all,
@@ -365,6 +380,8 @@ pub(super) fn totals<'s>(
 /// How an estimate was made.
 pub(super) struct Made<'a> {
     pub(super) trace: &'a Trace,
+    /// Where the time limits of backfilling are from.
+    pub(super) time_limits: Option<&'a str>,
     pub(super) sample: Option<&'a Sample>,
     pub(super) restartable: &'a Restartable,
     pub(super) scenario: &'a Scenario,

@@ -42,14 +42,15 @@ fn energy(kwh: f64) -> String {
 
 fn schedules(estimate: &SavingEstimate) -> Markup {
     let name = if estimate.recorded { "as recorded" } else { "FIFO" };
-    let mut table = Table::new(&["", name, "Wattle", "change"]);
+    let mut table = Table::new(&["", name, "backfill", "Wattle", "change"]);
     let (before, after) = (&estimate.baseline, &estimate.wattle);
     let mut row = |name: &str, of: fn(&Totals) -> f64, unit: fn(f64) -> Unit| {
-        let (old, new) = (of(before), of(after));
+        let (old, easy, new) = (of(before), of(&estimate.backfill), of(after));
         // One unit in a row.
-        let unit = unit(old.max(new));
+        let unit = unit(old.max(easy).max(new));
         let cells = [
             unit.format(old),
+            unit.format(easy),
             unit.format(new),
             change(new, old).unwrap_or_else(|| "-".to_owned()),
         ];

@@ -202,13 +202,15 @@ fn json_has_the_documented_shape_and_the_screen_80_columns() {
         keys.sort_unstable();
         keys
     };
-    let top = ["assumptions", "baseline", "cluster", "parts", "saved", "trace", "wattle"];
+    let top =
+        ["assumptions", "backfill", "baseline", "cluster", "parts", "saved", "trace", "wattle"];
     assert_eq!(keys(&json), top);
     let totals = ["energy_kwh", "jct_s_mean", "jct_s_p95", "wait_s_mean"];
     assert_eq!(
         (keys(&json["baseline"]), keys(&json["wattle"])),
         (totals.map(String::from).into(), totals.map(String::from).into())
     );
+    assert_eq!(keys(&json["backfill"]), totals);
     let saved = ["carbon_kg", "cost", "energy_kwh", "energy_kwh_high", "energy_kwh_low"];
     assert_eq!(keys(&json["saved"]), saved);
     assert_eq!(keys(&json["parts"]), ["packing", "settings", "sizes", "sleep"]);
@@ -218,6 +220,7 @@ fn json_has_the_documented_shape_and_the_screen_80_columns() {
     let screen = made.to_screen("EUR");
     assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
     assert!(screen.starts_with("Wattle would have ") && screen.contains("EUR "), "{screen}");
+    assert!(screen.contains("backfill") && screen.contains("time limits drawn"), "{screen}");
     let page = wattle_saving::report::saving_page(&made, "EUR");
     assert!(page.contains("Wattle would have ") && page.contains("Assumptions"), "{page}");
     assert!(made.interval().starts_with("90 % interval: "), "{}", made.interval());
