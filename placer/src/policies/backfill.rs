@@ -4,8 +4,7 @@
 //! preempted. The first job that does not fit, the head of the queue, gets a reservation. A later job starts before
 //! the head if that does not delay the reservation (Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995; Mu'alem and
 //! Feitelson, IEEE TPDS 12(6), 2001). Only the head has a reservation, as in EASY and unlike in conservative
-//! backfilling. Slurm's `sched/backfill` has one for more jobs of the queue (`bf_max_job_test`), and its start times
-//! are between those of the two.
+//! backfilling. Slurm's `sched/backfill` has one for each job that it examines (`bf_max_job_test` in slurm.conf).
 //!
 //! * **Order.** Priority, then the priority of the site's scheduler where the trace has it, then arrival.
 //! * **Time limits.** The policy knows the time limit of a job and not its end. A job without a limit has its owner's
@@ -39,8 +38,8 @@ use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};
 
-/// Default limit of a job without one: our own choice. Slurm's default is the longest time of the partition, which
-/// is a day or more at most sites.
+/// Default limit of a job without one: our own choice. In Slurm it is the partition's `DefaultTime`, else its
+/// `MaxTime`.
 const LIMIT_DEFAULT: Duration = Duration::from_hours(24);
 
 /// Least default limit, Slurm's resolution of time limits.

@@ -2,8 +2,8 @@
 //!
 //! A drawn limit follows the model of Tsafrir, Etsion and Feitelson ("Modeling User Runtime Estimates", JSSPP 2005) as
 //! published with its program: the estimates of users are few round values. 20 of them cover 89 % of the jobs, and the
-//! most popular one is the largest that the site permits. Multiples of the run time, as in older models, tell a
-//! scheduler too much (Tsafrir, "Using Inaccurate Estimates Accurately", JSSPP 2010).
+//! most popular one is the largest that the site permits. Multiples of the run time, as in older models, give a
+//! scheduler too much information (Tsafrir, "Using Inaccurate Estimates Accurately", JSSPP 2010).
 //!
 //! * **Values.** The largest limit, the 15 values that are popular at all four sites of the paper, and the model's round
 //!   values up to 20. The largest limit is the longest run time or stated limit of the scenario in whole days.
