@@ -109,6 +109,8 @@ fn in_multiples(range: GpuRequest, nodes: u32, submitted: u32) -> GpuRequest {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::view::SlurmState;
     use wattle_common::job::{NodeNeeds, NodeShare};
@@ -171,7 +173,9 @@ mod tests {
         let terms = Terms::parse("wattle: gpus=3..9 signal=USR1 share", 0).unwrap();
         let id = JobId::new("slurm-42-ab1").unwrap();
         let types = ["v100".to_owned()];
-        let spec = spec(id.clone(), &job(), Some(&tag()), &terms, &types);
+        let limited = SlurmJob { time_limit: Some(Duration::from_secs(7_200)), ..job() };
+        let spec = spec(id.clone(), &limited, Some(&tag()), &terms, &types);
+        assert_eq!(spec.time_limit_ms, Some(7_200_000));
         assert_eq!(spec.gpus, GpuRequest { min: 4, max: 8 }, "the same number on both nodes");
         assert_eq!(spec.user.as_deref(), Some("ada-l"));
         assert_eq!(spec.name, "trainx");

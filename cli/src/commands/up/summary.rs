@@ -12,6 +12,7 @@ use wattle_common::units::Carbon;
 use wattle_common::{Energy, Timestamp, codec};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::shell::Shutdown;
+use wattle_simulator::text::hang;
 use wattle_simulator::{CarbonSeries, PolicyOutcome, RunOptions};
 use wattle_world::World;
 
@@ -212,8 +213,10 @@ pub(crate) async fn show(
     let same_options = RunOptions { max_slowdown, ..fifo_options.clone() };
     let same = one(&world, &trace.scenario, policy, &same_options)?;
     columns.push(Column::simulated(format!("{policy}, simulated"), &same));
+    let mut limits = None;
     for baseline in ["backfill", "fifo"] {
         let outcome = one(&world, &trace.scenario, baseline, &fifo_options)?;
+        limits = limits.or(outcome.time_limits().map(|limits| format!("{baseline}: {limits}")));
         columns.push(Column::simulated(format!("{baseline} without caps, simulated"), &outcome));
     }
     if command.json {
@@ -236,6 +239,9 @@ pub(crate) async fn show(
         saving(live.carbon_kg, fifo.carbon_kg),
         saving(live.jct_s_mean, fifo.jct_s_mean),
     ))?;
+    if let Some(limits) = limits {
+        print(&hang(&limits, 2))?;
+    }
     print("energy: whole nodes, all awake, from the first submission to the last completion")
 }
 
