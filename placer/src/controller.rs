@@ -11,6 +11,7 @@
 //! * [`budget`]: from metered energy to a price and power limits;
 //! * [`measured_power`]: from measured power to the correction of predicted power;
 //! * [`planning`]: plan, check, apply; which cap and clock each GPU gets;
+//! * [`twin`]: the schedule of the site's former scheduler on the same jobs;
 //! * [`sleep`]: which decisions about nodes can be carried out now.
 //!
 //! The controller does no I/O and reads no clock: the same calls give the same answers.
@@ -22,6 +23,7 @@ pub mod lifecycle;
 pub mod measured_power;
 pub mod planning;
 pub mod sleep;
+pub mod twin;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,6 +124,7 @@ pub struct Controller<P> {
     aim: Option<SlowdownController>,
     limit_cost: LimitCost,
     measured: MeasuredPower,
+    followed: Option<twin::Followed>,
 }
 
 impl<P: PolicyHandle> Controller<P> {
@@ -154,6 +157,7 @@ impl<P: PolicyHandle> Controller<P> {
             aim: None,
             limit_cost: LimitCost::default(),
             measured: MeasuredPower::default(),
+            followed: None,
         }
     }
 

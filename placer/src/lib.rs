@@ -18,6 +18,7 @@ pub mod prediction;
 #[cfg(feature = "service")]
 pub mod service;
 pub mod state;
+pub mod twin;
 
 pub use allocation::transition::{Target, plan_transition};
 pub use config::Config;

@@ -60,6 +60,9 @@ impl<P: PolicyHandle> Controller<P> {
         if let Some(reason) = infeasible(&self.state, &job) {
             return Err(NotAdmitted::NeverFits(reason));
         }
+        if let Some(followed) = &mut self.followed {
+            followed.twin.submitted(&job.facts, now);
+        }
         Ok(self.state.job_arrived(job.facts))
     }
 }

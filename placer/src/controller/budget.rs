@@ -110,7 +110,8 @@ impl<P: PolicyHandle> Controller<P> {
     #[must_use]
     pub fn control_at(&self) -> Option<Timestamp> {
         let budget = self.budget.as_ref().map(|budget| budget.next);
-        budget.into_iter().chain(self.aim_step_at()).chain(self.power_step_at).min()
+        let steps = budget.into_iter().chain(self.aim_step_at()).chain(self.twin_step_at());
+        steps.chain(self.power_step_at).min()
     }
 
     /// Makes the next control step due at once.
@@ -122,6 +123,7 @@ impl<P: PolicyHandle> Controller<P> {
 
     /// Takes the control steps that are due: sets the price and the limits for the next rounds.
     pub fn control(&mut self, now: Timestamp) -> Controlled {
+        self.follow_twin(now);
         let is_step = self.power_step_at.is_some_and(|at| at <= now);
         let power = if is_step { self.apply_power_series(now) } else { Controlled::default() };
         let steps = [power, self.control_aim(now), self.control_budget(now)];

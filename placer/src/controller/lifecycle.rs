@@ -5,10 +5,14 @@ use std::time::Duration;
 use crate::controller::{Controller, PolicyHandle};
 use crate::state::gpu_set::JobKey;
 use crate::state::job::JobFacts;
+use crate::twin::Departure;
 
 impl<P: PolicyHandle> Controller<P> {
     /// A job that was accepted before a restart.
     pub fn restore(&mut self, facts: JobFacts) -> JobKey {
+        if let Some(followed) = &mut self.followed {
+            followed.twin.submitted(&facts, self.state.now());
+        }
         self.state.job_arrived(facts)
     }
 
@@ -25,11 +29,20 @@ impl<P: PolicyHandle> Controller<P> {
     /// A job completed its work. Returns the work in seconds on one GPU, where that is known.
     pub fn job_completed(&mut self, key: JobKey) -> Option<f64> {
         self.limit_cost.job_completed(self.state.now());
+        self.departed(key, Departure::Completed);
         self.state.job_finished(key)
     }
 
-    /// A job failed or was cancelled, and all its processes are gone.
-    pub fn job_ended(&mut self, key: JobKey) {
+    /// A job failed, was cancelled or was rejected, and all its processes are gone.
+    pub fn job_ended(&mut self, key: JobKey, departure: Departure) {
+        self.departed(key, departure);
         self.state.job_ended(key);
+    }
+
+    fn departed(&mut self, key: JobKey, departure: Departure) {
+        let job = self.state.job(key).map(|job| job.facts.id.clone());
+        if let (Some(followed), Some(job)) = (&mut self.followed, job) {
+            followed.twin.departed(&self.state, &job, departure);
+        }
     }
 }

@@ -13,6 +13,7 @@ use crate::live::lifecycle::PLACER;
 use crate::live::nodes::Nodes;
 use crate::live::site_jobs::placed_by_site;
 use crate::live::{LiveController, Turn};
+use crate::twin::Departure;
 
 /// The largest specification accepted, as JSON: the job's record with its reasons and predictions must
 /// stay below NATS's limit of 1 MiB, and ten thousand records must fit into their bucket.
@@ -75,7 +76,7 @@ impl JobRecords {
     /// Forgets a submitted job whose record was not stored; its submission is refused.
     pub(super) fn not_stored(&mut self, job: &JobId, controller: &mut LiveController) {
         if let Some(key) = self.remove_submitted(job) {
-            controller.job_ended(key);
+            controller.job_ended(key, Departure::Cancelled);
         }
     }
 

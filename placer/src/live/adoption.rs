@@ -38,6 +38,7 @@ use crate::live::lifecycle::PLACER;
 use crate::live::nodes::Nodes;
 use crate::live::outbox::Outbox;
 use crate::live::{Action, Turn};
+use crate::twin::Departure;
 
 /// Most jobs or nodes named in an alarm.
 const NAMED_MAX: usize = 5;
@@ -421,7 +422,7 @@ impl JobRecords {
     /// was accepted again.
     fn drop_superseded(&mut self, turn: &mut Turn<'_>, job: &JobId) {
         if let Some(key) = self.remove(job) {
-            turn.controller.job_ended(key);
+            turn.controller.job_ended(key, Departure::Cancelled);
         }
     }
 

@@ -35,9 +35,9 @@ use wattle_common::messages::AimStatus;
 use crate::plan::capabilities::PriceRange;
 use crate::power::budget::PriceController;
 use crate::state::cluster::ClusterState;
-use crate::state::gpu_set::{GpuSet, JobKey};
+use crate::state::gpu_set::GpuSet;
 use crate::state::job::{Job, State};
-use crate::state::job_forecast::{relative_speed, remaining_work};
+use crate::state::job_forecast::{co_tenants, relative_speed, remaining_work};
 
 /// Time over which the bound holds: past delay is forgotten with this time constant. The price crosses its
 /// range in a twenty-fourth of it.
@@ -212,16 +212,6 @@ fn loss(state: &ClusterState, job: &Job, free: &mut u32) -> Option<f64> {
 /// The predicted speed of a job with its co-tenants, relative to its speed without them.
 fn shared_speed(state: &ClusterState, job: &Job, gpu_type: &str) -> Option<f64> {
     let on = job.state.gpus()?;
-    let mut others: Vec<JobKey> = Vec::new();
-    for (node, gpu) in on.gpus() {
-        others.extend(state.node(node).tenants(gpu).iter().copied());
-    }
-    others.sort_unstable();
-    others.dedup();
-    let others: Vec<&Job> = others
-        .into_iter()
-        .filter_map(|key| state.job(key))
-        .filter(|other| other.facts.id != job.facts.id)
-        .collect();
+    let others = co_tenants(state, job);
     relative_speed(job, gpu_type, on.gpu_count(), on.node_count(), &others)
 }

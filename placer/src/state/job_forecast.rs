@@ -10,6 +10,7 @@ use wattle_common::observation::UNKNOWN;
 use wattle_common::{Timestamp, WorkloadId};
 
 use crate::state::cluster::ClusterState;
+use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, Mark, State};
 use crate::state::surface_index::SurfaceIndex;
 use wattle_common::time::span_s;
@@ -58,6 +59,18 @@ pub fn is_unmeasured(job: &Job) -> bool {
     let mut alone = surface.points.iter().filter(|point| point.neighbours.is_empty());
     let unsure = |p: &SurfacePoint| p.gpu_power_w.low < p.gpu_power_w.high;
     surface.windows == 0 && alone.any(unsure)
+}
+
+/// The jobs that share GPUs with `job`.
+#[must_use]
+pub fn co_tenants<'a>(state: &'a ClusterState, job: &Job) -> Vec<&'a Job> {
+    let gpus = job.state.gpus().into_iter().flat_map(GpuSet::gpus);
+    let mut others: Vec<JobKey> =
+        gpus.flat_map(|(node, gpu)| state.node(node).tenants(gpu).iter().copied()).collect();
+    others.sort_unstable();
+    others.dedup();
+    let others = others.into_iter().filter_map(|key| state.job(key));
+    others.filter(|other| other.facts.id != job.facts.id).collect()
 }
 
 /// The expected speed of `job` with these co-tenants, relative to the same placement without them.

@@ -198,6 +198,10 @@ impl<'s> Engine<'s> {
         state.inventory_known(true);
         let start_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);
         let meter = Meter::starting(start_us, scenario);
+        controller.advance_to(Timestamp::from_us(start_us));
+        if let Some(baseline) = options.twin {
+            controller.set_twin(controller.new_twin(baseline));
+        }
         controller.set_aim(None, Timestamp::from_us(start_us));
         let reading = install_budget(&mut controller, world, scenario, options, start_us);
         let reads = controller.reads();
@@ -216,7 +220,9 @@ impl<'s> Engine<'s> {
                 .then(|| Oracle::new(world, scenario, reads, options.surface_noise)),
             errors: reads_any.then(Tally::default),
         };
-        let reads_limits = controller.capabilities().reads_time_limits;
+        let of_twin = options.twin.map(|baseline| baseline.policy().capabilities());
+        let reads_limits = controller.capabilities().reads_time_limits
+            || of_twin.is_some_and(|capabilities| capabilities.reads_time_limits);
         let time_limits = reads_limits.then(|| TimeLimits::new(world, scenario));
         let totals = Totals {
             last_completion_us: start_us,

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 use wattle_common::JobId;
 use wattle_common::duration::DurationUnit;
+use wattle_placer::twin::Twin;
 
 use crate::feeders::FeederUse;
 use crate::prediction_error::Prediction;
@@ -127,10 +128,45 @@ pub struct PolicyOutcome {
     /// Mean carbon deferral over all jobs; absent where no job has slack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deferred_s_mean: Option<f64>,
+    /// What the twin of the run did; absent without a twin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub twin: Option<TwinOutcome>,
     /// Prediction errors; null for a policy that reads no surfaces.
     pub prediction: Option<Prediction>,
     /// Notes on this run.
     pub notes: Vec<String>,
+}
+
+/// The schedule of a run's twin, over the jobs that completed in both.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TwinOutcome {
+    /// The policy of the twin.
+    pub policy: String,
+    /// Number of these jobs.
+    pub jobs: u64,
+    /// Their mean time from submission to completion in the twin.
+    pub jct_s_mean: Option<f64>,
+    /// Their mean time in the queue of the twin.
+    pub wait_s_mean: Option<f64>,
+    /// Predicted energy of their GPUs in the twin above idle power.
+    pub energy_kwh_above_idle: f64,
+    /// Mean completion time of the run relative to that of the twin, minus 1.
+    pub later: Option<f64>,
+}
+
+impl TwinOutcome {
+    pub(crate) fn of(twin: &Twin) -> Self {
+        let sums = twin.completed().total();
+        let mean = |sum: f64| (sums.jobs > 0).then(|| seconds(sum / sums.jobs as f64 * 1e6));
+        Self {
+            policy: twin.baseline().name().to_owned(),
+            jobs: sums.jobs,
+            jct_s_mean: mean(sums.completion_s_twin),
+            wait_s_mean: mean(sums.wait_s_twin),
+            energy_kwh_above_idle: (sums.gpu_j_twin - sums.gpu_j_twin_idle) / 3.6e6,
+            later: sums.later(),
+        }
+    }
 }
 
 /// The cost of prediction errors: a policy on predictions relative to the same policy on true

@@ -2,6 +2,7 @@
 
 use wattle_common::job::Sharing;
 use wattle_common::{Budget, JobId, Timestamp, WorkloadId};
+use wattle_placer::twin::Baseline;
 use wattle_placer::{Policy, UnknownPolicy};
 use wattle_world::World;
 
@@ -136,6 +137,8 @@ pub struct RunOptions {
     /// The bound on the increase of mean completion time that the controller of the energy aim holds, a
     /// share; `None`: the price is constant.
     pub max_slowdown: Option<f64>,
+    /// The policy of the twin that runs beside the policy, if any.
+    pub twin: Option<Baseline>,
     /// Whether nodes may sleep.
     pub nodes_sleep: bool,
     /// When the policy learns the length of a job.

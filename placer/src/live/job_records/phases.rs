@@ -8,7 +8,13 @@ use crate::live::job_records::JobRecords;
 use crate::live::nodes::Nodes;
 use crate::live::site_jobs::placed_by_site;
 use crate::live::{LiveController, Turn};
+use crate::twin::Departure;
 use crate::{ClusterState, JobFacts, prediction};
+
+/// How a job leaves in this phase.
+fn departure(phase: JobPhase) -> Departure {
+    if phase == JobPhase::Failed { Departure::Failed } else { Departure::Cancelled }
+}
 
 impl JobRecords {
     /// Adds a stored record, and its job to the cluster's state unless it has ended or waits in the queue of the
@@ -120,8 +126,9 @@ impl JobRecords {
             self.change(job, |record| record.work_s = work_s);
         } else if record.phase.is_final() || placed_by_site(&record.spec) {
             // A job placed by the site waits in the queue of its scheduler, not in this one.
+            let departure = departure(record.phase);
             self.forget_key(job);
-            turn.controller.job_ended(key);
+            turn.controller.job_ended(key, departure);
         } else {
             turn.controller.job_stopped(key);
         }
@@ -164,7 +171,7 @@ impl JobRecords {
         });
         if let Some(key) = self.key(job) {
             self.forget_key(job);
-            turn.controller.job_ended(key);
+            turn.controller.job_ended(key, departure(phase));
         }
     }
 

@@ -17,3 +17,4 @@ mod recording;
 mod runs;
 mod settling;
 mod traces;
+mod twin;

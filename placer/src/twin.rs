@@ -1,0 +1,304 @@
+//! The twin: the schedule that the site's former scheduler would have made of the same submissions.
+//!
+//! A twin runs a [`Baseline`] policy on a copy of the cluster, at default caps and clocks, on the requested number of
+//! GPUs, without co-tenants, with all nodes awake. It follows the cluster's time and receives the cluster's
+//! submissions, completions and nodes. Mean completion times, waiting times and energy of both schedules are then
+//! compared on the same jobs.
+//!
+//! * **Work.** A job's run time in the twin ([`work`]) is its measured steps over its predicted speed at the default
+//!   setting on the requested GPUs. Until the job ends in the cluster, its run time is an estimate. When it ends, the
+//!   run time is known, and where the twin's past depends on it, the twin returns to a checkpoint before that instant
+//!   and runs again ([`history`]).
+//! * **A job that completes later in the cluster** than in the twin ends in the twin by its estimate until then.
+//! * **A job that fails** fails in the twin after the same work.
+//! * **A job that is cancelled** is cancelled in the twin at the same instant, unless it has ended there.
+//! * **A job that is resized, moved or shares GPUs** runs in the twin without interruption on the requested GPUs.
+//! * **A job on a node that is lost** returns to the queue in the twin and keeps its work.
+//! * **Power limits** do not bind the twin: the former scheduler had none.
+//!
+//! Only jobs that completed in both schedules count in mean times, each equally ([`sums`]). The twin's energy of a job
+//! is its run time there at its predicted power at the default setting ([`wattle_common::messages::Surface`]).
+//!
+//! The twin makes no decision about the cluster. Its figures are inputs of the energy aim and of reports.
+
+mod history;
+mod schedule;
+mod sums;
+mod work;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wattle_common::{JobId, Timestamp};
+
+use crate::accounts::rules::AccountRules;
+use crate::policies::{Backfill, Fifo, Policy};
+use crate::state::cluster::ClusterState;
+use crate::state::job::JobFacts;
+use crate::state::node::NodeFacts;
+
+use history::{History, Input};
+use work::Work;
+
+pub use sums::{Owner, Sums, TwinSums};
+
+/// The policy of a twin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Baseline {
+    /// EASY backfilling, what sites with time limits have.
+    #[default]
+    Backfill,
+    /// First come, first served.
+    Fifo,
+}
+
+impl Baseline {
+    /// The policy.
+    #[must_use]
+    pub fn policy(self) -> Box<dyn Policy> {
+        match self {
+            Self::Backfill => Box::new(Backfill::default()),
+            Self::Fifo => Box::new(Fifo),
+        }
+    }
+
+    /// Its name: that of the policy.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Backfill => Backfill::ENTRY.name,
+            Self::Fifo => Fifo::ENTRY.name,
+        }
+    }
+}
+
+/// The number of a submission, in order. Ids of jobs may be submitted again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Submission(u64);
+
+/// What a submission is in the cluster.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum InCluster {
+    /// It waits or runs.
+    Present,
+    /// It completed then, after this run time.
+    Completed { at: Timestamp, ran: Duration },
+    /// It failed or was cancelled.
+    Removed,
+}
+
+/// A submission and its work.
+#[derive(Clone, Debug)]
+struct Mirrored {
+    /// Its facts, with its user and project.
+    facts: Arc<JobFacts>,
+    work: Work,
+    in_cluster: InCluster,
+}
+
+/// How a job left the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// It completed.
+    Completed,
+    /// It failed: it would have failed after the same work.
+    Failed,
+    /// It was cancelled, or rejected.
+    Cancelled,
+}
+
+/// The twin of a cluster.
+#[derive(Clone, Debug)]
+pub struct Twin {
+    baseline: Baseline,
+    /// The submissions that are not in [`Self::settled`] yet.
+    jobs: BTreeMap<Submission, Mirrored>,
+    /// The submissions that the cluster has now.
+    present: BTreeMap<JobId, Submission>,
+    submissions: u64,
+    history: History,
+    settled: Sums,
+    nodes: Arc<[NodeFacts]>,
+}
+
+impl Twin {
+    /// A twin of an empty cluster, from `now` on. Quotas and fair shares are those of the site.
+    #[must_use]
+    pub fn new(baseline: Baseline, accounts: Arc<AccountRules>, now: Timestamp) -> Self {
+        Self {
+            baseline,
+            jobs: BTreeMap::new(),
+            present: BTreeMap::new(),
+            submissions: 0,
+            history: History::new(baseline, accounts, now),
+            settled: Sums::default(),
+            nodes: Arc::from([]),
+        }
+    }
+
+    /// The policy of the twin.
+    #[must_use]
+    pub const fn baseline(&self) -> Baseline {
+        self.baseline
+    }
+
+    /// A job was submitted to the cluster. A known job changes nothing.
+    pub fn submitted(&mut self, facts: &JobFacts, now: Timestamp) {
+        if self.present.contains_key(&facts.id) {
+            return;
+        }
+        let submission = Submission(self.submissions);
+        self.submissions += 1;
+        self.present.insert(facts.id.clone(), submission);
+        let facts = Arc::new(facts.clone());
+        let mirrored = Mirrored {
+            facts: Arc::clone(&facts),
+            work: Work::default(),
+            in_cluster: InCluster::Present,
+        };
+        self.jobs.insert(submission, mirrored);
+        self.history.add(now, Input::Submitted(submission, facts));
+    }
+
+    /// A job leaves the cluster. `state` still has it.
+    pub fn departed(&mut self, state: &ClusterState, id: &JobId, departure: Departure) {
+        let Some(submission) = self.present.remove(id) else { return };
+        let (now, job) = (state.now(), state.job_key(id).and_then(|key| state.job(key)));
+        let Some(mirrored) = self.jobs.get_mut(&submission) else { return };
+        if let Some(job) = job {
+            mirrored.work.ended(state, job);
+        }
+        let ran = job.map_or(Duration::ZERO, |job| job.run_time(now));
+        let has_run = !ran.is_zero();
+        mirrored.in_cluster = match departure {
+            Departure::Completed => InCluster::Completed { at: now, ran },
+            Departure::Failed | Departure::Cancelled => InCluster::Removed,
+        };
+        match departure {
+            Departure::Failed if has_run => {}
+            Departure::Completed => {}
+            Departure::Failed | Departure::Cancelled => {
+                self.history.add(now, Input::Withdrawn(submission));
+                return;
+            }
+        }
+        let run_time = mirrored.work.run_time();
+        self.history.run_time_known(submission, run_time);
+    }
+
+    /// Follows the cluster to its present instant: the work of its jobs, its nodes, and time.
+    pub fn advance(&mut self, state: &ClusterState) {
+        let now = state.now();
+        self.follow_nodes(state);
+        // A plan may reject a queued job.
+        let absent = |id: &&JobId| state.job_key(id).is_none();
+        let rejected: Vec<JobId> = self.present.keys().filter(absent).cloned().collect();
+        for id in rejected {
+            self.departed(state, &id, Departure::Cancelled);
+        }
+        for (id, submission) in &self.present {
+            let Some(job) = state.job_key(id).and_then(|key| state.job(key)) else { continue };
+            let Some(mirrored) = self.jobs.get_mut(submission) else { continue };
+            mirrored.work.follow(state, job);
+            if let Some(run_time) = mirrored.work.run_time() {
+                self.history.run_time_estimated(*submission, run_time);
+            }
+        }
+        self.history.advance(now);
+        self.settle();
+    }
+
+    fn follow_nodes(&mut self, state: &ClusterState) {
+        let nodes = state.nodes().iter().map(|node| node.facts.as_ref());
+        if self.nodes.iter().eq(nodes.clone()) {
+            return;
+        }
+        self.nodes = nodes.cloned().collect();
+        let places = state.nodes().iter().map(|node| (node.switch, node.gpus_per_board));
+        let input = Input::Nodes(Arc::clone(&self.nodes), places.collect());
+        self.history.add(state.now(), input);
+    }
+
+    /// Adds the submissions that have left both schedules for good to the sums.
+    fn settle(&mut self) {
+        let until = self.history.begins_at();
+        let settled: Vec<Submission> = self
+            .jobs
+            .iter()
+            .filter(|(submission, mirrored)| {
+                mirrored.in_cluster != InCluster::Present
+                    && self.history.has_left(**submission, until)
+            })
+            .map(|(submission, _)| *submission)
+            .collect();
+        for submission in settled {
+            if let Some(mirrored) = self.jobs.remove(&submission) {
+                let sums = self.compared(submission, &mirrored);
+                sums.into_iter().for_each(|(owner, sums)| self.settled.add(owner, sums));
+            }
+            self.history.forget(submission);
+        }
+    }
+
+    /// The sums of a job that completed in both schedules, with its owner.
+    fn compared(&self, submission: Submission, mirrored: &Mirrored) -> Option<(Owner, TwinSums)> {
+        let InCluster::Completed { at, ran } = mirrored.in_cluster else { return None };
+        let run = self.history.run(submission)?;
+        let (start, end) = (run.start?, run.end?);
+        let facts = &mirrored.facts;
+        let since = |at: Timestamp| at.since(facts.submitted_at).as_secs_f64();
+        let gpu_s = f64::from(facts.request.min) * mirrored.work.run_time()?.as_secs_f64();
+        let power = mirrored.work.gpu_power_w();
+        let (gpu_w, idle_w) = power.unwrap_or_default();
+        let sums = TwinSums {
+            jobs: 1,
+            completion_s: since(at),
+            completion_s_twin: since(end),
+            wait_s: (since(at) - ran.as_secs_f64()).max(0.0),
+            wait_s_twin: since(start),
+            gpu_s_twin: gpu_s,
+            gpu_s_twin_predicted: if power.is_some() { gpu_s } else { 0.0 },
+            gpu_j_twin: gpu_s * gpu_w,
+            gpu_j_twin_idle: gpu_s * idle_w,
+        };
+        Some((Owner::of(facts, at), sums))
+    }
+
+    /// Sums over all jobs that completed in both schedules, by day, user and project.
+    #[must_use]
+    pub fn sums(&self) -> Sums {
+        let mut sums = self.settled.clone();
+        for (submission, mirrored) in &self.jobs {
+            let compared = self.compared(*submission, mirrored);
+            compared.into_iter().for_each(|(owner, own)| sums.add(owner, own));
+        }
+        sums
+    }
+
+    /// The sums once the twin has completed the jobs that have left the cluster, for a cluster without jobs.
+    #[must_use]
+    pub fn completed(&self) -> Sums {
+        let mut twin = self.clone();
+        twin.history.complete();
+        twin.sums()
+    }
+
+    /// Number of jobs that wait, and that run, in the twin.
+    #[must_use]
+    pub fn presence(&self) -> (usize, usize) {
+        self.history.presence()
+    }
+
+    /// The speed of a running job of the cluster relative to its run in the twin; `None` if unknown.
+    #[must_use]
+    pub fn relative_speed(&self, id: &JobId) -> Option<f64> {
+        self.jobs.get(self.present.get(id)?)?.work.relative_speed()
+    }
+
+    /// Number of jobs whose run time became known after the twin had forgotten the instant of their end.
+    #[must_use]
+    pub const fn corrected_late(&self) -> u64 {
+        self.history.corrected_late()
+    }
+}

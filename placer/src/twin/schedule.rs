@@ -1,0 +1,277 @@
+//! The schedule of a baseline: the planning round on a copy of the cluster, with the ends of its jobs.
+//!
+//! A schedule is a value. At each instant it applies the ends that are due and the inputs of the instant, and then
+//! plans, by the same round as the cluster ([`crate::pipeline`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wattle_common::job::Sharing;
+use wattle_common::{JobId, Timestamp};
+
+use super::history::Input;
+use super::{Baseline, Submission};
+use crate::accounts::rules::AccountRules;
+use crate::pipeline;
+use crate::plan::Decision;
+use crate::plan::check::check;
+use crate::plan::input::{PlanningInput, PlanningLimits};
+use crate::state::cluster::ClusterState;
+use crate::state::gpu_set::JobKey;
+use crate::state::job::{Job, JobFacts, State};
+use crate::state::node::NodeFacts;
+
+/// Known or estimated run times.
+pub(super) type RunTimes = BTreeMap<Submission, Duration>;
+
+/// The life of a job in the schedule.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Run {
+    /// When it first started.
+    pub(super) start: Option<Timestamp>,
+    /// When it ended by itself.
+    pub(super) end: Option<Timestamp>,
+    /// When it was withdrawn or rejected.
+    pub(super) withdrawn: Option<Timestamp>,
+    /// When it ends, while it runs and its run time is known.
+    ends_at: Option<Timestamp>,
+    /// Its run time before its present placement.
+    done: Duration,
+}
+
+/// The state of the schedule at an instant.
+#[derive(Clone, Debug)]
+pub(super) struct Schedule {
+    baseline: Baseline,
+    state: ClusterState,
+    limits: PlanningLimits,
+    keys: BTreeMap<Submission, JobKey>,
+    submissions: BTreeMap<JobKey, Submission>,
+    runs: BTreeMap<Submission, Run>,
+    ends: BTreeSet<(Timestamp, Submission)>,
+    again_at: Option<Timestamp>,
+    /// Number of inputs that were applied.
+    pub(super) applied: u64,
+}
+
+impl Schedule {
+    pub(super) fn new(baseline: Baseline, accounts: Arc<AccountRules>, now: Timestamp) -> Self {
+        let mut state = ClusterState::new();
+        state.sharing_known(Sharing::Never);
+        state.inventory_known(true);
+        state.advance_to(now);
+        Self {
+            baseline,
+            state,
+            limits: PlanningLimits {
+                tenants_max: 1,
+                share: Sharing::Never,
+                accounts,
+                ..PlanningLimits::default()
+            },
+            keys: BTreeMap::new(),
+            submissions: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            again_at: None,
+            applied: 0,
+        }
+    }
+
+    pub(super) const fn now(&self) -> Timestamp {
+        self.state.now()
+    }
+
+    /// The next instant at which a job ends or a plan is due.
+    pub(super) fn next_at(&self) -> Option<Timestamp> {
+        self.ends.first().map(|(at, _)| *at).into_iter().chain(self.again_at).min()
+    }
+
+    pub(super) fn run(&self, submission: Submission) -> Option<&Run> {
+        self.runs.get(&submission)
+    }
+
+    pub(super) fn forget(&mut self, submission: Submission) {
+        if !self.keys.contains_key(&submission) {
+            self.runs.remove(&submission);
+        }
+    }
+
+    /// Number of jobs that wait, and that run.
+    pub(super) fn presence(&self) -> (usize, usize) {
+        (self.state.queue_len(), self.state.running().count())
+    }
+
+    /// Time has reached `at`.
+    pub(super) const fn advance_to(&mut self, at: Timestamp) {
+        self.state.advance_to(at);
+    }
+
+    /// The jobs whose end is due leave.
+    pub(super) fn end_due(&mut self) {
+        let now = self.now();
+        while let Some((_, submission)) = self.ends.first().copied().filter(|(at, _)| *at <= now) {
+            self.leave(submission, |run| run.end = Some(now));
+        }
+    }
+
+    /// A job leaves the queue or its GPUs.
+    fn leave(&mut self, submission: Submission, how: impl FnOnce(&mut Run)) {
+        let Some(key) = self.keys.remove(&submission) else { return };
+        self.submissions.remove(&key);
+        self.state.job_ended(key);
+        if let Some(run) = self.runs.get_mut(&submission) {
+            if let Some(at) = run.ends_at.take() {
+                self.ends.remove(&(at, submission));
+            }
+            how(run);
+        }
+    }
+
+    /// Applies an input of this instant.
+    pub(super) fn apply(&mut self, input: &Input) {
+        let now = self.now();
+        self.applied += 1;
+        match input {
+            Input::Submitted(submission, facts) => {
+                let key = self.state.job_arrived(facts_in_twin(*submission, facts));
+                self.keys.insert(*submission, key);
+                self.submissions.insert(key, *submission);
+                self.runs.insert(*submission, Run::default());
+            }
+            Input::Withdrawn(submission) => {
+                self.leave(*submission, |run| run.withdrawn = Some(now));
+            }
+            Input::Nodes(nodes, places) => {
+                for (facts, (switch, board)) in nodes.iter().zip(places.iter()) {
+                    let key = self.state.node_known(facts.clone());
+                    self.state.switch_known(key, *switch);
+                    self.state.boards_known(key, *board);
+                }
+                self.stop_on_lost_gpus(nodes);
+            }
+        }
+    }
+
+    /// The jobs on GPUs that are not healthy return to the queue and keep their work.
+    fn stop_on_lost_gpus(&mut self, nodes: &[NodeFacts]) {
+        if nodes.iter().all(|facts| !facts.is_damaged()) {
+            return;
+        }
+        let now = self.now();
+        let is_lost = |job: &Job| {
+            let mut on = job.state.gpus().into_iter().flat_map(|on| &on.by_node);
+            on.any(|here| here.gpus & !self.state.node(here.node).facts.healthy != 0)
+        };
+        let lost: Vec<(JobKey, Duration)> = self
+            .state
+            .running()
+            .filter(|(_, job)| is_lost(job))
+            .map(|(key, job)| (key, ran_here(job, now)))
+            .collect();
+        for (key, ran) in lost {
+            self.state.job_stopped(key);
+            let Some(submission) = self.submissions.get(&key) else { continue };
+            let Some(run) = self.runs.get_mut(submission) else { continue };
+            run.done += ran;
+            if let Some(at) = run.ends_at.take() {
+                self.ends.remove(&(at, *submission));
+            }
+        }
+    }
+
+    /// Plans this instant, and starts jobs.
+    ///
+    /// # Panics
+    /// In debug builds if the baseline breaks a rule.
+    pub(super) fn plan(&mut self, run_times: &RunTimes) {
+        let now = self.now();
+        let input = PlanningInput {
+            state: &self.state,
+            limits: &self.limits,
+            sizes_max: None,
+            cache: None,
+        };
+        let plan = pipeline::solve(self.baseline.policy().as_ref(), input).plan;
+        debug_assert!(check(input, &plan).is_empty(), "{:?}", check(input, &plan));
+        self.again_at = plan.again_at.filter(|at| *at > now);
+        for decision in &plan.decisions {
+            if let Decision::Reject { job, .. } = decision
+                && let Some(submission) = self.submissions.get(job).copied()
+            {
+                self.leave(submission, |run| run.withdrawn = Some(now));
+            }
+        }
+        plan.apply_to(&mut self.state);
+        for decision in &plan.decisions {
+            if let Decision::Start { job, .. } = decision
+                && let Some(submission) = self.submissions.get(job).copied()
+            {
+                if let Some(run) = self.runs.get_mut(&submission) {
+                    run.start.get_or_insert(now);
+                }
+                if let Some(run_time) = run_times.get(&submission) {
+                    self.run_time_known(submission, *run_time);
+                }
+            }
+        }
+    }
+
+    /// When a job ends or ended, with this run time; `None` before its start.
+    pub(super) fn end_with(&self, submission: Submission, run_time: Duration) -> Option<Timestamp> {
+        let run = self.runs.get(&submission)?;
+        let Some(key) = self.keys.get(&submission) else {
+            return Some(run.start? + run_time);
+        };
+        match &self.state.job(*key)?.state {
+            State::Running { since, .. } => Some(*since + run_time.saturating_sub(run.done)),
+            State::Queued | State::Stopping { .. } => None,
+        }
+    }
+
+    /// A running job ends after this run time, or now.
+    pub(super) fn run_time_known(&mut self, submission: Submission, run_time: Duration) {
+        if !self.keys.contains_key(&submission) {
+            return;
+        }
+        let Some(at) = self.end_with(submission, run_time) else { return };
+        let at = at.max(self.now());
+        let Some(run) = self.runs.get_mut(&submission) else { return };
+        if let Some(before) = run.ends_at.replace(at) {
+            self.ends.remove(&(before, submission));
+        }
+        self.ends.insert((at, submission));
+    }
+
+    /// The ends of all running jobs follow these run times.
+    pub(super) fn run_times_known(&mut self, run_times: &RunTimes) {
+        let running: Vec<Submission> = self.keys.keys().copied().collect();
+        for submission in running {
+            if let Some(run_time) = run_times.get(&submission) {
+                self.run_time_known(submission, *run_time);
+            }
+        }
+    }
+}
+
+/// The run time of a job on the GPUs that it holds.
+fn ran_here(job: &Job, now: Timestamp) -> Duration {
+    match &job.state {
+        State::Running { since, .. } => now.since(*since),
+        State::Queued | State::Stopping { .. } => Duration::ZERO,
+    }
+}
+
+/// The facts of a job in the twin: exclusive, without deferral, and under a name of its own.
+fn facts_in_twin(submission: Submission, facts: &JobFacts) -> JobFacts {
+    let id = JobId::new(&format!("s{}", submission.0)).expect("a letter and digits are an id");
+    JobFacts {
+        id,
+        exclusive: true,
+        slack: None,
+        deadline: None,
+        max_slowdown_permille: None,
+        ..facts.clone()
+    }
+}
