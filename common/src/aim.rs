@@ -44,12 +44,66 @@ impl FromStr for Aim {
     }
 }
 
+/// The scheduler that a site had before, as the reference of completion times: a policy of the same name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Baseline {
+    /// EASY backfilling, what sites with time limits have.
+    #[default]
+    Backfill,
+    /// First come, first served.
+    Fifo,
+}
+
+impl Baseline {
+    /// The name of its policy.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Backfill => "backfill",
+            Self::Fifo => "fifo",
+        }
+    }
+}
+
+impl fmt::Display for Baseline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Baseline {
+    type Err = AimError;
+
+    fn from_str(text: &str) -> Result<Self, AimError> {
+        let known = [Self::Backfill, Self::Fifo].into_iter().find(|known| known.name() == text);
+        known.ok_or_else(|| AimError::Baseline(text.to_owned()))
+    }
+}
+
+/// The bound of the energy aim on the mean completion time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AimBound {
+    /// The scheduler relative to which completion times count; absent: the time aim.
+    pub baseline: Option<Baseline>,
+    /// How much later jobs may complete on average, a share of the reference's mean completion time.
+    pub share: f64,
+}
+
+impl AimBound {
+    /// The bound where none is given.
+    pub const DEFAULT: Self = Self { baseline: None, share: MAX_SLOWDOWN_DEFAULT };
+}
+
 /// Why an aim or its bound is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AimError {
     /// An unknown name.
     #[error("no aim `{0}`: give time, energy or budget")]
     Name(String),
+    /// An unknown baseline.
+    #[error("no baseline `{0}`: give backfill or fifo")]
+    Baseline(String),
     /// A bound that is not a share.
     #[error("invalid slowdown `{0}`: give 0% to 100%, or a share from 0 to 1, as in 5% or 0.05")]
     Slowdown(String),

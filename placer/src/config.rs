@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_spanned::Spanned;
-use wattle_common::aim::{Aim, MAX_SLOWDOWN_DEFAULT};
+use wattle_common::aim::{Aim, AimBound, Baseline};
 use wattle_common::bounds::LEASE_DEFAULT;
 use wattle_common::config::{Problem, non_zero, service_lease, service_lease_default};
 use wattle_common::feeders::FeederTree;
@@ -48,9 +48,16 @@ pub struct Config {
     /// What the scheduler optimises. A budget that is set at run time takes precedence.
     #[serde(default)]
     pub aim: Aim,
-    /// Bound of the energy aim on the increase of mean completion time, a share.
-    #[serde(default = "default_max_slowdown")]
-    pub max_slowdown: f64,
+    /// The site's former scheduler, which runs in a model beside the cluster ([`crate::twin`]). The energy aim refers
+    /// to its completion times.
+    #[serde(default)]
+    pub no_later_than: Baseline,
+    /// Bound of the energy aim: how much later jobs may complete on average than under that scheduler, a share.
+    #[serde(default)]
+    pub by: Option<f64>,
+    /// Bound of the energy aim relative to the time aim, in place of `by`, a share.
+    #[serde(default)]
+    pub max_slowdown: Option<f64>,
     /// Limit of jobs on one GPU, for every policy.
     #[serde(default = "default_tenants_max")]
     pub tenants_max: u32,
@@ -122,9 +129,6 @@ pub struct Config {
 
 fn default_policy() -> String {
     "wattle".to_owned()
-}
-const fn default_max_slowdown() -> f64 {
-    MAX_SLOWDOWN_DEFAULT
 }
 const fn default_tenants_max() -> u32 {
     TENANTS_MAX_DEFAULT
@@ -215,11 +219,17 @@ impl Config {
                 return Err(format!("{key} must be greater than 0"));
             }
         }
-        if !(0.0..=1.0).contains(&self.max_slowdown) {
-            return Err(format!(
-                "max_slowdown = {}: give a share from 0 to 1, as in 0.05 for 5 %",
-                self.max_slowdown
-            ));
+        for (key, share) in [("by", self.by), ("max_slowdown", self.max_slowdown)] {
+            if let Some(share) = share.filter(|share| !(0.0..=1.0).contains(share)) {
+                return Err(format!(
+                    "{key} = {share}: give a share from 0 to 1, as in 0.05 for 5 %"
+                ));
+            }
+        }
+        if self.by.is_some() && self.max_slowdown.is_some() {
+            return Err(
+                "by and max_slowdown are two bounds of one aim: remove one of them".to_owned()
+            );
         }
         self.accounts.check()?;
         self.restarts.check().map_err(|error| format!("restarts: {error}"))?;
@@ -235,10 +245,18 @@ impl Config {
             feeders: Arc::new(self.feeders().expect("a configuration is checked before use")),
             jobs_max: self.jobs_max,
             price: 0.0,
-            max_slowdown: (self.aim == Aim::Energy).then_some(self.max_slowdown),
+            aim: (self.aim == Aim::Energy).then(|| self.aim_bound()),
             nodes_sleep: self.sleep.is_on(),
             idle_before_sleep: self.sleep.idle_before_sleep(),
             site_setting: self.site_setting(),
+        }
+    }
+    /// The bound of the energy aim.
+    fn aim_bound(&self) -> AimBound {
+        match (self.by, self.max_slowdown) {
+            (None, None) => AimBound::DEFAULT,
+            (None, Some(share)) => AimBound { baseline: None, share },
+            (Some(share), _) => AimBound { baseline: Some(self.no_later_than), share },
         }
     }
     /// The cap and clock of every GPU of the site.

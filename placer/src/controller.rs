@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
+use wattle_common::aim::AimBound;
 use wattle_common::feeders::FeederTree;
 use wattle_common::job::{GpuSetting, Sharing};
 
@@ -63,9 +64,8 @@ pub struct ControllerConfig {
     pub jobs_max: usize,
     /// The least price of a joule, in the policy's unit. A budget may raise it.
     pub price: f64,
-    /// The bound of the energy aim on the increase of mean completion time, as a share. `None`: the price is
-    /// [`Self::price`].
-    pub max_slowdown: Option<f64>,
+    /// The bound of the energy aim. `None`: the price is [`Self::price`].
+    pub aim: Option<AimBound>,
     /// Whether idle nodes may sleep.
     pub nodes_sleep: bool,
     /// How long a node must have been idle before it sleeps.
@@ -84,7 +84,7 @@ impl Default for ControllerConfig {
             feeders: Arc::default(),
             jobs_max: usize::MAX,
             price: 0.0,
-            max_slowdown: None,
+            aim: None,
             nodes_sleep: false,
             idle_before_sleep: IDLE_BEFORE_SLEEP,
             site_setting: GpuSetting::DEFAULT,

@@ -1,6 +1,6 @@
 //! The twin: the schedule that the site's former scheduler would have made of the same submissions.
 //!
-//! A twin runs a [`Baseline`] policy on a copy of the cluster, at default caps and clocks, on the requested number of
+//! A twin runs the policy of a [`Baseline`] on a copy of the cluster, at default caps and clocks, on the requested number of
 //! GPUs, without co-tenants, with all nodes awake. It follows the cluster's time and receives the cluster's
 //! submissions, completions and nodes. Mean completion times, waiting times and energy of both schedules are then
 //! compared on the same jobs.
@@ -30,6 +30,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use wattle_common::aim::Baseline;
 use wattle_common::{JobId, Timestamp};
 
 use crate::accounts::rules::AccountRules;
@@ -43,33 +44,12 @@ use work::Work;
 
 pub use sums::{Owner, Sums, TwinSums};
 
-/// The policy of a twin.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Baseline {
-    /// EASY backfilling, what sites with time limits have.
-    #[default]
-    Backfill,
-    /// First come, first served.
-    Fifo,
-}
-
-impl Baseline {
-    /// The policy.
-    #[must_use]
-    pub fn policy(self) -> Box<dyn Policy> {
-        match self {
-            Self::Backfill => Box::new(Backfill::default()),
-            Self::Fifo => Box::new(Fifo),
-        }
-    }
-
-    /// Its name: that of the policy.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Backfill => Backfill::ENTRY.name,
-            Self::Fifo => Fifo::ENTRY.name,
-        }
+/// The policy of a baseline.
+#[must_use]
+pub fn policy_of(baseline: Baseline) -> Box<dyn Policy> {
+    match baseline {
+        Baseline::Backfill => Box::new(Backfill::default()),
+        Baseline::Fifo => Box::new(Fifo),
     }
 }
 

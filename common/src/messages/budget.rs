@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::aim::Baseline;
 use crate::budget::Budget;
 use crate::duration::span;
 use crate::generation::is_unknown;
@@ -93,12 +94,16 @@ pub struct BudgetRecord {
 pub struct AimStatus {
     /// When this was written.
     pub at_us: Timestamp,
-    /// Bound on the increase of mean completion time over the time aim's, a share.
+    /// The scheduler relative to which completion times count; absent: the time aim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<Baseline>,
+    /// Bound on the increase of mean completion time over the reference's, a share.
     pub max_slowdown: f64,
     /// Time that all jobs have spent queued or running, job-seconds. Each second's weight decays
     /// exponentially with a time constant of a day.
     pub present_s: f64,
-    /// Estimated delay of these jobs relative to the time aim, job-seconds, with the same weights.
+    /// Estimated delay of these jobs relative to the reference, job-seconds, with the same weights. Negative: they
+    /// complete earlier.
     pub delay_s: f64,
     /// Energy price from 0 (free) to 1 (the highest of the policy's range).
     pub price: f64,

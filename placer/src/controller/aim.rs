@@ -10,7 +10,7 @@ use crate::power::slowdown::SlowdownController;
 impl<P: PolicyHandle> Controller<P> {
     /// Puts the energy aim in force if the configuration has one and the policy reads a price.
     pub fn set_aim(&mut self, persisted: Option<&AimStatus>, now: Timestamp) {
-        let bound = self.config.max_slowdown.filter(|_| self.can.prices.is_some());
+        let bound = self.config.aim.filter(|_| self.can.prices.is_some());
         self.aim = bound.map(|bound| SlowdownController::new(bound, persisted, now));
     }
 
@@ -50,7 +50,8 @@ impl<P: PolicyHandle> Controller<P> {
         let (Some(aim), Some(range)) = (&mut self.aim, self.can.prices) else {
             return Controlled::default();
         };
-        let price = aim.step(&self.state, range).max(self.config.price);
+        let twin = self.followed.as_ref().map(|followed| &followed.twin);
+        let price = aim.step(&self.state, twin, range).max(self.config.price);
         let changed = price.total_cmp(&self.limits.price).is_ne();
         self.limits.price = price;
         Controlled { limits_changed: changed, plan_again: changed }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use wattle_common::Timestamp;
+use wattle_common::aim::Baseline;
 
 use crate::controller::{Controller, PolicyHandle};
-use crate::twin::{Baseline, Twin};
+use crate::twin::Twin;
 
 /// Time between two steps of the twin.
 const STEP: Duration = Duration::from_secs(60);

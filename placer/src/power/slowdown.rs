@@ -1,15 +1,29 @@
 //! Control of the energy aim: the highest energy price at which jobs complete on average at most a given
-//! share later than under the time aim.
+//! share later than under a reference: the site's former scheduler, or the time aim.
 //!
-//! The mean completion time under the time aim is not observable, so it is estimated. By Little's law the sum
+//! The mean completion time under the reference is not observable, so it is estimated. By Little's law the sum
 //! of completion times equals the integral of the number of jobs in the system. The slowdown is therefore
 //!
 //! ```text
 //! slowdown = integral of d dt / integral of (N - d) dt
 //! ```
 //!
-//! where `N` is the number of jobs and `d` the delay that all jobs accrue per second relative to the time aim
-//! ([`Shadow`]):
+//! where `N` is the number of jobs and `d` the delay that all jobs accrue per second relative to the reference.
+//!
+//! # Relative to a baseline
+//! The [`Twin`] has the numbers of jobs of the baseline:
+//!
+//! ```text
+//! d = Q - Q' + sum over running jobs of (1 - v / v'),    N - d = Q' + R'
+//! ```
+//!
+//! with `Q` jobs in the queue, `Q'` in the twin's queue and `R'` running in the twin. `v / v'` is the predicted speed of a
+//! job relative to its run in the twin. Over the life of a job the sum of `1 - v / v'` is its run time minus that in the
+//! twin, so `d` integrates to the difference of completion times; unlike the difference of the numbers of running jobs,
+//! it follows a change of speed at once. It is negative while jobs run faster than in the twin.
+//!
+//! # Relative to the time aim
+//! `d` is estimated by a [`Shadow`]:
 //!
 //! * A running job accrues `1 - v / v0`: its speed over its greatest speed on the same GPUs without
 //!   co-tenants, or on more GPUs where free GPUs would allow its request.
@@ -29,6 +43,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
+use wattle_common::aim::AimBound;
 use wattle_common::job::GpuSetting;
 use wattle_common::messages::AimStatus;
 
@@ -38,6 +53,7 @@ use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::GpuSet;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::{co_tenants, relative_speed, remaining_work};
+use crate::twin::Twin;
 
 /// Time over which the bound holds: past delay is forgotten with this time constant. The price crosses its
 /// range in a twenty-fourth of it.
@@ -56,7 +72,7 @@ const SLOWDOWN_LEAST: f64 = 1e-4;
 /// Controller of the energy aim.
 #[derive(Clone, Debug)]
 pub struct SlowdownController {
-    max_slowdown: f64,
+    bound: AimBound,
     price: PriceController,
     shadow: Shadow,
     stepped_at: Timestamp,
@@ -71,20 +87,18 @@ impl SlowdownController {
     /// A controller that holds this bound, a share. It continues from a persisted state, or starts at
     /// price 0.
     #[must_use]
-    pub fn new(max_slowdown: f64, persisted: Option<&AimStatus>, now: Timestamp) -> Self {
+    pub fn new(bound: AimBound, persisted: Option<&AimStatus>, now: Timestamp) -> Self {
+        let persisted = persisted.filter(|persisted| persisted.baseline == bound.baseline);
         let position = persisted.map_or(0.0, |persisted| persisted.price);
         let job_seconds = |read: fn(&AimStatus) -> f64| {
-            persisted
-                .map(read)
-                .filter(|value| value.is_finite())
-                .map_or(0.0, |value| value.max(0.0))
+            persisted.map(read).filter(|value| value.is_finite()).unwrap_or_default()
         };
         Self {
-            max_slowdown: max_slowdown.max(SLOWDOWN_LEAST),
+            bound,
             price: PriceController::new(HORIZON, 1.0 - position),
             shadow: Shadow::default(),
             stepped_at: now,
-            present_s: job_seconds(|persisted| persisted.present_s),
+            present_s: job_seconds(|persisted| persisted.present_s).max(0.0),
             delay_s: job_seconds(|persisted| persisted.delay_s),
         }
     }
@@ -94,7 +108,8 @@ impl SlowdownController {
     pub fn status(&self, policy_price: f64) -> AimStatus {
         AimStatus {
             at_us: self.stepped_at,
-            max_slowdown: self.max_slowdown,
+            baseline: self.bound.baseline,
+            max_slowdown: self.bound.share,
             present_s: self.present_s,
             delay_s: self.delay_s,
             price: self.position(),
@@ -114,8 +129,9 @@ impl SlowdownController {
         self.stepped_at + STEP
     }
 
-    /// Performs a control step and returns the price, in the range of the policy's prices.
-    pub fn step(&mut self, state: &ClusterState, prices: PriceRange) -> f64 {
+    /// Performs a control step and returns the price, in the range of the policy's prices. `twin` is the cluster under
+    /// the baseline, if the bound refers to one.
+    pub fn step(&mut self, state: &ClusterState, twin: Option<&Twin>, prices: PriceRange) -> f64 {
         let range = PriceRange { most: prices.at(RANGE_USED), ..prices };
         let now = state.now();
         let past = now.since(self.stepped_at);
@@ -123,22 +139,38 @@ impl SlowdownController {
         // No steps are taken while no job is present: the jobs did not wait through all of a longer span.
         let span = past.min(2 * STEP);
         let dt = span.as_secs_f64();
-        let jobs = state.queue_len() + state.running().count();
-        let accrued = self.shadow.advance(state, dt);
+        let twin = twin.filter(|_| self.bound.baseline.is_some());
+        let (jobs, accrued) = match twin {
+            Some(twin) => relative_to(twin, state),
+            None => {
+                let jobs = state.queue_len() + state.running().count();
+                (jobs as f64, self.shadow.advance(state, dt))
+            }
+        };
         let kept = (-past.as_secs_f64() / HORIZON.as_secs_f64()).exp();
-        self.present_s = self.present_s * kept + jobs as f64 * dt;
+        self.present_s = self.present_s * kept + jobs * dt;
         self.delay_s = self.delay_s * kept + accrued * dt;
-        if jobs == 0 {
+        if jobs <= 0.0 {
             return range.at(self.position());
         }
         // The price rises where little delay accrues: the controller's own position is the price's complement.
-        let share = self.max_slowdown / (1.0 + self.max_slowdown);
+        let bound = self.bound.share.max(SLOWDOWN_LEAST);
+        let share = bound / (1.0 + bound);
         let unused = (share * self.present_s - self.delay_s) / HORIZON.as_secs_f64();
-        let permitted = share * jobs as f64 + unused;
+        let permitted = share * jobs + unused;
         self.price.measured(accrued, span);
         let published = self.price.step(permitted, span, HORIZON, false);
         range.at((1.0 - published).min(POSITION_MAX))
     }
+}
+
+/// Number of jobs in the twin plus the delay that all jobs accrue per second relative to it, and that delay.
+fn relative_to(twin: &Twin, state: &ClusterState) -> (f64, f64) {
+    let (queued, running) = twin.presence();
+    let speeds = state.running().map(|(_, job)| twin.relative_speed(&job.facts.id).unwrap_or(1.0));
+    let lost: f64 = speeds.map(|speed| 1.0 - speed).sum();
+    let accrued = state.queue_len() as f64 - queued as f64 + lost;
+    ((queued + running) as f64 + accrued, accrued)
 }
 
 /// The cluster under the time aim, relative to the actual one.

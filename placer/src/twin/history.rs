@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
+use wattle_common::aim::Baseline;
 
+use super::Submission;
 use super::schedule::{Run, RunTimes, Schedule};
-use super::{Baseline, Submission};
 use crate::accounts::rules::AccountRules;
 use crate::state::job::JobFacts;
 use crate::state::node::NodeFacts;

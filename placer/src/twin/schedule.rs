@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use wattle_common::aim::Baseline;
 use wattle_common::job::Sharing;
 use wattle_common::{JobId, Timestamp};
 
 use super::history::Input;
-use super::{Baseline, Submission};
+use super::{Submission, policy_of};
 use crate::accounts::rules::AccountRules;
 use crate::pipeline;
 use crate::plan::Decision;
@@ -193,7 +194,7 @@ impl Schedule {
             sizes_max: None,
             cache: None,
         };
-        let plan = pipeline::solve(self.baseline.policy().as_ref(), input).plan;
+        let plan = pipeline::solve(policy_of(self.baseline).as_ref(), input).plan;
         debug_assert!(check(input, &plan).is_empty(), "{:?}", check(input, &plan));
         self.again_at = plan.again_at.filter(|at| *at > now);
         for decision in &plan.decisions {

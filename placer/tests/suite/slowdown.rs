@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use wattle_common::Frequency;
+use wattle_common::aim::AimBound;
 use wattle_common::job::GpuSetting;
 use wattle_placer::plan::capabilities::PriceRange;
 use wattle_placer::power::slowdown::{STEP, SlowdownController};
@@ -21,7 +22,7 @@ fn steps(site: &mut Site, controller: &mut SlowdownController, count: u32) -> (f
     let mut price = 0.0;
     for _ in 0..count {
         site.pass(STEP);
-        price = controller.step(&site.state, PRICES);
+        price = controller.step(&site.state, None, PRICES);
     }
     (controller.status(price).slowdown().unwrap(), price)
 }
@@ -33,7 +34,8 @@ fn start(site: &mut Site, key: JobKey, gpu: u32, setting: GpuSetting) {
 #[test]
 fn a_lower_clock_delays_a_job_by_its_loss_of_speed() {
     let mut site = cluster(&[2]);
-    let mut controller = SlowdownController::new(0.05, None, site.now());
+    let mut controller =
+        SlowdownController::new(AimBound { baseline: None, share: 0.05 }, None, site.now());
     let key = arrive(&mut site, facts("slow", 1), Some(0));
     start(&mut site, key, 0, SLOW);
     // At 1,080 MHz the speed is 0.85: each second costs 0.15 s, which is 0.15 / 0.85 of the time that the job
@@ -46,7 +48,8 @@ fn a_lower_clock_delays_a_job_by_its_loss_of_speed() {
 #[test]
 fn the_price_rises_while_jobs_run_at_full_speed() {
     let mut site = cluster(&[2]);
-    let mut controller = SlowdownController::new(0.05, None, site.now());
+    let mut controller =
+        SlowdownController::new(AimBound { baseline: None, share: 0.05 }, None, site.now());
     let key = arrive(&mut site, facts("fast", 1), Some(0));
     start(&mut site, key, 0, GpuSetting::DEFAULT);
     let (slowdown, price) = steps(&mut site, &mut controller, 60);
@@ -54,7 +57,11 @@ fn the_price_rises_while_jobs_run_at_full_speed() {
     assert!(price > 1e-3, "{price}");
     // A restart continues at the same price.
     let persisted = controller.status(price);
-    let mut restored = SlowdownController::new(0.05, Some(&persisted), site.now());
+    let mut restored = SlowdownController::new(
+        AimBound { baseline: None, share: 0.05 },
+        Some(&persisted),
+        site.now(),
+    );
     let (_, after) = steps(&mut site, &mut restored, 1);
     assert!((after / price).ln().abs() < 0.3, "{price} then {after}");
 }
@@ -63,7 +70,8 @@ fn the_price_rises_while_jobs_run_at_full_speed() {
 fn a_queued_job_waits_for_a_job_that_would_have_completed() {
     let delay_after = |setting| {
         let mut site = cluster(&[1]);
-        let mut controller = SlowdownController::new(0.05, None, site.now());
+        let mut controller =
+            SlowdownController::new(AimBound { baseline: None, share: 0.05 }, None, site.now());
         let runs = arrive(&mut site, facts("runs", 1), Some(0));
         arrive(&mut site, facts("waits", 1), Some(0));
         start(&mut site, runs, 0, setting);
@@ -74,7 +82,7 @@ fn a_queued_job_waits_for_a_job_that_would_have_completed() {
             let rate = if setting.is_default() { 1.0 } else { 0.85 };
             let done = (f64::from(minute) * 60.0 * rate) as u64;
             report(&mut site, runs, done.min(599), 600);
-            controller.step(&site.state, PRICES);
+            controller.step(&site.state, None, PRICES);
         }
         controller.status(0.0).delay_s
     };

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use wattle_common::{NodeId, Timestamp};
 use wattle_placer::controller::{Controller, ControllerConfig};
+use wattle_placer::twin::policy_of;
 use wattle_placer::{FixedCaps, NodeFacts, Policy, Reads};
 use wattle_world::{Workload, World};
 
@@ -162,7 +163,7 @@ impl<'s> Engine<'s> {
         let gpus = Gpus::new(world, &scenario.cluster, workloads)?;
         let mut config = ControllerConfig {
             price: options.price,
-            max_slowdown: options.max_slowdown,
+            aim: options.aim,
             nodes_sleep: options.nodes_sleep,
             share: options.share,
             feeders: Arc::new(scenario.feeders.clone()),
@@ -199,7 +200,8 @@ impl<'s> Engine<'s> {
         let start_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);
         let meter = Meter::starting(start_us, scenario);
         controller.advance_to(Timestamp::from_us(start_us));
-        if let Some(baseline) = options.twin {
+        let twin = options.twin.or_else(|| options.aim?.baseline);
+        if let Some(baseline) = twin {
             controller.set_twin(controller.new_twin(baseline));
         }
         controller.set_aim(None, Timestamp::from_us(start_us));
@@ -220,7 +222,7 @@ impl<'s> Engine<'s> {
                 .then(|| Oracle::new(world, scenario, reads, options.surface_noise)),
             errors: reads_any.then(Tally::default),
         };
-        let of_twin = options.twin.map(|baseline| baseline.policy().capabilities());
+        let of_twin = twin.map(|baseline| policy_of(baseline).capabilities());
         let reads_limits = controller.capabilities().reads_time_limits
             || of_twin.is_some_and(|capabilities| capabilities.reads_time_limits);
         let time_limits = reads_limits.then(|| TimeLimits::new(world, scenario));

@@ -159,7 +159,7 @@ impl TwinOutcome {
         let sums = twin.completed().total();
         let mean = |sum: f64| (sums.jobs > 0).then(|| seconds(sum / sums.jobs as f64 * 1e6));
         Self {
-            policy: twin.baseline().name().to_owned(),
+            policy: twin.baseline().to_string(),
             jobs: sums.jobs,
             jct_s_mean: mean(sums.completion_s_twin),
             wait_s_mean: mean(sums.wait_s_twin),

@@ -1,8 +1,8 @@
 //! Runs of a scenario under one or more policies.
 
+use wattle_common::aim::{AimBound, Baseline};
 use wattle_common::job::Sharing;
 use wattle_common::{Budget, JobId, Timestamp, WorkloadId};
-use wattle_placer::twin::Baseline;
 use wattle_placer::{Policy, UnknownPolicy};
 use wattle_world::World;
 
@@ -134,10 +134,10 @@ pub struct RunOptions {
     pub surface_noise: Option<SurfaceNoise>,
     /// Energy price, in the policy's unit.
     pub price: f64,
-    /// The bound on the increase of mean completion time that the controller of the energy aim holds, a
-    /// share; `None`: the price is constant.
-    pub max_slowdown: Option<f64>,
-    /// The policy of the twin that runs beside the policy, if any.
+    /// The bound on mean completion time that the controller of the energy aim holds; `None`: the price is
+    /// constant.
+    pub aim: Option<AimBound>,
+    /// The twin that runs beside the policy, if any, also without an aim that refers to it.
     pub twin: Option<Baseline>,
     /// Whether nodes may sleep.
     pub nodes_sleep: bool,

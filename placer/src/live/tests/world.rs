@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wattle_common::Machine;
+use wattle_common::aim::Baseline;
 use wattle_common::job::{JobSpec, Sharing};
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, DesiredJob, GpuConditionKind,
@@ -92,7 +93,9 @@ fn config() -> Config {
         traces: wattle_common::config::TracesConfig::default(),
         service_lease_wall_ms: 5_000,
         aim: wattle_common::Aim::Time,
-        max_slowdown: 0.05,
+        no_later_than: Baseline::default(),
+        by: None,
+        max_slowdown: Some(0.05),
         cluster: wattle_common::ClusterId::new("main").unwrap(),
         #[cfg(feature = "service")]
         nats: wattle_runtime::bus::BusConfig::at("nats://127.0.0.1:4222"),

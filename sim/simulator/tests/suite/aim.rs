@@ -1,12 +1,14 @@
 //! The controller of the energy aim holds its bound: in a simulation, the mean completion time relative to a
 //! run at price 0 stays near the bound, and energy is saved.
 
+use wattle_common::aim::AimBound;
 use wattle_placer::policy;
 use wattle_simulator::{PolicyOutcome, RunOptions, Scenario, generator, run_with};
 use wattle_world::World;
 
 fn run(world: &World, scenario: &Scenario, name: &str, bound: Option<f64>) -> PolicyOutcome {
-    let options = RunOptions { max_slowdown: bound, ..RunOptions::default() };
+    let aim = bound.map(|share| AimBound { baseline: None, share });
+    let options = RunOptions { aim, ..RunOptions::default() };
     run_with(world, scenario, policy(name).unwrap().as_ref(), &options).unwrap()
 }
 

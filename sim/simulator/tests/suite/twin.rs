@@ -1,7 +1,7 @@
 //! The twin of a run is the run of the baseline: its completion times and energy on the same jobs.
 
+use wattle_common::aim::Baseline;
 use wattle_placer::policy;
-use wattle_placer::twin::Baseline;
 use wattle_simulator::{Lengths, PolicyOutcome, RunOptions, Scenario, generator, run_with};
 use wattle_world::World;
 
@@ -50,6 +50,30 @@ fn a_twin_beside_wattle_is_the_run_of_the_baseline() {
                 eprintln!("{load} {lengths:?} {price}: {completion:.4} {energy:.4}");
                 assert!(completion.abs() < 0.03, "{load} {lengths:?} {price}: {completion}");
                 assert!(energy.abs() < 0.02, "{load} {lengths:?} {price}: {energy}");
+            }
+        }
+    }
+}
+
+#[test]
+fn measure_aims() {
+    let world = World::builtin();
+    for (load, seed) in [(0.5, 3), (0.8, 4), (1.1, 5)] {
+        let of = scenario(&world, load, seed);
+        for baseline in [Baseline::Backfill, Baseline::Fifo] {
+            let before = run(&world, &of, baseline.name(), &RunOptions::default());
+            for share in [0.0, 0.03, 0.1] {
+                let aim = Some(wattle_common::aim::AimBound { baseline: Some(baseline), share });
+                let options = RunOptions { aim, ..RunOptions::default() };
+                let after = run(&world, &of, "wattle", &options);
+                let twin = after.twin.clone().unwrap();
+                eprintln!(
+                    "{load} {baseline} {share}: later {:+.3} by the twin {:+.3}, energy {:+.3} above idle {:+.3}",
+                    after.jct_s_mean.unwrap() / before.jct_s_mean.unwrap() - 1.0,
+                    twin.later.unwrap(),
+                    after.energy_kwh / before.energy_kwh - 1.0,
+                    after.energy_kwh_above_idle / before.energy_kwh_above_idle - 1.0,
+                );
             }
         }
     }
