@@ -27,6 +27,7 @@ pub mod store_restored;
 pub mod summary;
 pub mod surface;
 pub mod telemetry;
+pub mod twin;
 pub mod window;
 
 pub use actual::{
@@ -57,4 +58,8 @@ pub use store_restored::StoreRestored;
 pub use summary::{GpuSummary, JobSummary, Meter, NodeSummary, ReadSummary};
 pub use surface::{Estimate, Surface, SurfacePoint};
 pub use telemetry::{GpuSample, TelemetryBatch, TenantSample};
+pub use twin::{
+    TWIN_ABSENCES_MAX, TWIN_OPEN_MAX, TWIN_ROWS_MAX, TwinAbsence, TwinJob, TwinOpen, TwinRow,
+    TwinStatus, TwinSums, TwinWork,
+};
 pub use window::{JobWindow, Neighbour};

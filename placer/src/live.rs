@@ -65,6 +65,7 @@ mod planning;
 mod restarts;
 mod restore;
 mod site_jobs;
+mod twin;
 mod verdict;
 
 use std::sync::Arc;
@@ -72,7 +73,7 @@ use std::sync::Arc;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, FeedersStatus, GridStatus,
     JobProgressed, JobRecord, LaunchReport, LedgerEntry, NodeDesired, NodeSummary, PowerReport,
-    Reply, SetBudget, SubmitJob, Surface,
+    Reply, SetBudget, SubmitJob, Surface, TwinOpen, TwinStatus,
 };
 use wattle_common::{AdmissionId, JobId, Machine, NodeId, Timestamp};
 use wattle_grid::{Signal, SignalSeries};
@@ -90,6 +91,7 @@ use measured_power::NodeReadings;
 use nodes::Nodes;
 use outbox::Outbox;
 use planning::Rounds;
+use twin::TwinStore;
 use verdict::{Seen, Verdict};
 
 pub use restore::PersistedState;
@@ -161,6 +163,8 @@ pub enum Action {
     StoreGridStatus(Box<GridStatus>),
     /// Store the power of each feeder.
     StoreFeedersStatus(Box<FeedersStatus>),
+    /// Store the sums of the twin and its open jobs.
+    StoreTwin(Box<(TwinStatus, TwinOpen)>),
     /// Delete the mark of a restored store: the records are compared with the nodes' reports.
     ForgetRestoration,
     /// Answer a submission or cancellation.
@@ -194,6 +198,7 @@ pub struct Placer {
     rounds: Rounds,
     verdict: Verdict,
     readings: NodeReadings,
+    twin: TwinStore,
     outbox: Outbox,
     tick_at: Timestamp,
 }
@@ -220,6 +225,7 @@ impl Placer {
             rounds: Rounds::new(config.round_delay(), now),
             verdict: Verdict::default(),
             readings: NodeReadings::new(now),
+            twin: TwinStore::new(now),
             outbox: Outbox::new(),
             tick_at: now,
             config,
@@ -271,6 +277,7 @@ impl Placer {
             }
             Event::EnergyMetered(entry) => {
                 jobs.count_energy(&entry);
+                twin::meter(&entry, jobs, turn.controller);
                 spending.metered(turn, &entry, nodes);
             }
             Event::NodeSummarized(summary) => {
@@ -337,6 +344,7 @@ impl Placer {
         self.spending.store(now, nodes, controller, out);
         self.grid.store(now, self.spending.generation(), out);
         self.feeders.store(now, controller, outbox, out);
+        self.twin.store(now, controller, out);
         // A client may rely on all that was stored before its reply.
         outbox.send_replies(out);
         jobs.forget_ended(self.config.ended_kept, out);
@@ -399,6 +407,7 @@ impl Placer {
         let Self { controller, jobs, nodes, outbox, .. } = self;
         let turn = &mut Turn { now, controller, outbox };
         self.tick_at = now + self.config.tick();
+        turn.controller.follow_twin(now);
         nodes.wake_again();
         nodes.note_reductions(now, turn.controller);
         nodes.order_raises();

@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use wattle_common::messages::{JobRecord, StoreRestored, Surface};
 use wattle_common::subject::{
     AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, GRID_STATUS, LeaseKey, STORE_RESTORED,
-    StreamName, Topic,
+    StreamName, TWIN_OPEN, TWIN_STATUS, Topic,
 };
 use wattle_common::{JobId, Machine, NodeId};
 use wattle_grid::poller;
@@ -203,6 +203,7 @@ impl Service for PlacerService {
             budget_status: stored(&budget_values, BUDGET_STATUS),
             aim_status: stored(&budget_values, AIM_STATUS),
             grid: stored(&budget_values, GRID_STATUS),
+            twin: stored(&budget_values, TWIN_STATUS).zip(stored(&budget_values, TWIN_OPEN)),
             restored: stored(&budget_values, STORE_RESTORED),
         };
         if let Some(StoreRestored { backup_at_us, .. }) = &persisted.restored {

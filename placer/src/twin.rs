@@ -23,6 +23,7 @@
 
 mod history;
 mod schedule;
+mod stored;
 mod sums;
 mod work;
 
@@ -31,18 +32,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::aim::Baseline;
+use wattle_common::messages::{TwinAbsence, TwinSums};
 use wattle_common::{JobId, Timestamp};
 
 use crate::accounts::rules::AccountRules;
 use crate::policies::{Backfill, Fifo, Policy};
 use crate::state::cluster::ClusterState;
 use crate::state::job::JobFacts;
-use crate::state::node::NodeFacts;
+use crate::state::node::{NodeFacts, NodeWatts, Wakefulness};
 
 use history::{History, Input};
 use work::Work;
 
-pub use sums::{Owner, Sums, TwinSums};
+pub use stored::RecordedJob;
+pub use sums::{Owner, Sums};
 
 /// The policy of a baseline.
 #[must_use]
@@ -62,6 +65,8 @@ pub(crate) struct Submission(u64);
 enum InCluster {
     /// It waits or runs.
     Present,
+    /// It waits in the queue of the site's scheduler, which the cluster's state does not have.
+    AtSite,
     /// It completed then, after this run time.
     Completed { at: Timestamp, ran: Duration },
     /// It failed or was cancelled.
@@ -77,6 +82,12 @@ struct Mirrored {
     in_cluster: InCluster,
 }
 
+impl Mirrored {
+    const fn has_left(&self) -> bool {
+        matches!(self.in_cluster, InCluster::Completed { .. } | InCluster::Removed)
+    }
+}
+
 /// How a job left the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
@@ -86,6 +97,28 @@ pub enum Departure {
     Failed,
     /// It was cancelled, or rejected.
     Cancelled,
+    /// It waits in the queue of the site's scheduler.
+    WaitsAtSite,
+}
+
+/// Longest time between two steps over which the power of the nodes counts.
+const SPAN_MAX: Duration = Duration::from_mins(10);
+/// Time after its end from which a job counts in the sums.
+const LEDGER_ARRIVES: Duration = Duration::from_mins(2);
+
+/// The power of the nodes without jobs and all awake, and what sleep saves of it now, W; `None` while the power of a node
+/// is not known.
+fn rest_w(state: &ClusterState) -> Option<(f64, f64)> {
+    let mut sum = (0.0, 0.0);
+    for node in state.nodes() {
+        let NodeWatts { gpu_idle, host, asleep, .. } = node.facts.watts?;
+        let rest_w = host.as_w() + f64::from(node.facts.gpus) * gpu_idle.as_w();
+        sum.0 += rest_w;
+        if node.wakefulness == Wakefulness::Asleep {
+            sum.1 += rest_w - asleep.as_w();
+        }
+    }
+    Some(sum)
 }
 
 /// The twin of a cluster.
@@ -100,6 +133,13 @@ pub struct Twin {
     history: History,
     settled: Sums,
     nodes: Arc<[NodeFacts]>,
+    since: Timestamp,
+    absences: Vec<TwinAbsence>,
+    /// The latest submission of each id that has left the cluster, until it is in the sums.
+    left: BTreeMap<JobId, Submission>,
+    /// The power of the nodes now, W: without jobs and all awake, and what sleep saves of it.
+    rest_w: Option<(f64, f64)>,
+    followed_to: Timestamp,
 }
 
 impl Twin {
@@ -114,6 +154,11 @@ impl Twin {
             history: History::new(baseline, accounts, now),
             settled: Sums::default(),
             nodes: Arc::from([]),
+            since: now,
+            absences: Vec::new(),
+            left: BTreeMap::new(),
+            rest_w: None,
+            followed_to: now,
         }
     }
 
@@ -123,13 +168,35 @@ impl Twin {
         self.baseline
     }
 
-    /// A job was submitted to the cluster. A known job changes nothing.
+    /// A job was submitted to the cluster. A known one is no longer in the queue of the site's scheduler.
     pub fn submitted(&mut self, facts: &JobFacts, now: Timestamp) {
-        if self.present.contains_key(&facts.id) {
+        let Some(submission) = self.present.get(&facts.id) else {
+            self.add(facts, now);
             return;
+        };
+        if let Some(mirrored) = self.jobs.get_mut(submission) {
+            mirrored.in_cluster = InCluster::Present;
         }
+    }
+
+    /// A job was submitted to the site's scheduler.
+    pub fn waits_at_site(&mut self, facts: &JobFacts, now: Timestamp) {
+        if !self.present.contains_key(&facts.id) {
+            let submission = self.add(facts, now);
+            if let Some(mirrored) = self.jobs.get_mut(&submission) {
+                mirrored.in_cluster = InCluster::AtSite;
+            }
+        }
+    }
+
+    fn next_submission(&mut self) -> Submission {
         let submission = Submission(self.submissions);
         self.submissions += 1;
+        submission
+    }
+
+    fn add(&mut self, facts: &JobFacts, now: Timestamp) -> Submission {
+        let submission = self.next_submission();
         self.present.insert(facts.id.clone(), submission);
         let facts = Arc::new(facts.clone());
         let mirrored = Mirrored {
@@ -139,10 +206,18 @@ impl Twin {
         };
         self.jobs.insert(submission, mirrored);
         self.history.add(now, Input::Submitted(submission, facts));
+        submission
     }
 
     /// A job leaves the cluster. `state` still has it.
     pub fn departed(&mut self, state: &ClusterState, id: &JobId, departure: Departure) {
+        if departure == Departure::WaitsAtSite {
+            let waiting = self.present.get(id).and_then(|waiting| self.jobs.get_mut(waiting));
+            if let Some(mirrored) = waiting {
+                mirrored.in_cluster = InCluster::AtSite;
+            }
+            return;
+        }
         let Some(submission) = self.present.remove(id) else { return };
         let (now, job) = (state.now(), state.job_key(id).and_then(|key| state.job(key)));
         let Some(mirrored) = self.jobs.get_mut(&submission) else { return };
@@ -151,29 +226,31 @@ impl Twin {
         }
         let ran = job.map_or(Duration::ZERO, |job| job.run_time(now));
         let has_run = !ran.is_zero();
-        mirrored.in_cluster = match departure {
-            Departure::Completed => InCluster::Completed { at: now, ran },
-            Departure::Failed | Departure::Cancelled => InCluster::Removed,
-        };
-        match departure {
-            Departure::Failed if has_run => {}
-            Departure::Completed => {}
-            Departure::Failed | Departure::Cancelled => {
-                self.history.add(now, Input::Withdrawn(submission));
-                return;
-            }
+        self.left.insert(id.clone(), submission);
+        let is_completed = departure == Departure::Completed;
+        mirrored.in_cluster =
+            if is_completed { InCluster::Completed { at: now, ran } } else { InCluster::Removed };
+        if is_completed || (departure == Departure::Failed && has_run) {
+            let run_time = mirrored.work.run_time();
+            self.history.run_time_known(submission, run_time);
+        } else {
+            self.history.add(now, Input::Withdrawn(submission));
         }
-        let run_time = mirrored.work.run_time();
-        self.history.run_time_known(submission, run_time);
     }
 
     /// Follows the cluster to its present instant: the work of its jobs, its nodes, and time.
     pub fn advance(&mut self, state: &ClusterState) {
         let now = state.now();
-        self.follow_nodes(state);
+        self.count_rest(state);
+        self.follow_nodes(state, now);
         // A plan may reject a queued job.
-        let absent = |id: &&JobId| state.job_key(id).is_none();
-        let rejected: Vec<JobId> = self.present.keys().filter(absent).cloned().collect();
+        let is_rejected = |(id, submission): &(&JobId, &Submission)| {
+            let known = self.jobs.get(submission);
+            state.job_key(id).is_none()
+                && known.is_some_and(|mirrored| mirrored.in_cluster == InCluster::Present)
+        };
+        let rejected: Vec<JobId> =
+            self.present.iter().filter(is_rejected).map(|(id, _)| id.clone()).collect();
         for id in rejected {
             self.departed(state, &id, Departure::Cancelled);
         }
@@ -189,7 +266,36 @@ impl Twin {
         self.settle();
     }
 
-    fn follow_nodes(&mut self, state: &ClusterState) {
+    /// Adds the energy of the nodes without jobs since the last call.
+    fn count_rest(&mut self, state: &ClusterState) {
+        let now = state.now();
+        let span = now.since(std::mem::replace(&mut self.followed_to, now));
+        // After a longer span it is not known which nodes slept.
+        if let Some((rest_w, slept_w)) = self.rest_w.filter(|_| span <= SPAN_MAX) {
+            let span_s = span.as_secs_f64();
+            let sums = TwinSums {
+                rest_j: rest_w * span_s,
+                slept_j: slept_w * span_s,
+                ..TwinSums::default()
+            };
+            self.settled.add(Owner::nodes(now), sums);
+        }
+        self.rest_w = rest_w(state);
+    }
+
+    /// The energy of a job in the cluster that is known now: measured on its GPUs and saved by caps and clocks, J, and
+    /// whether some of it is not measured.
+    pub fn metered(&mut self, id: &JobId, energy_j: f64, settings_j: f64, unmetered: bool) {
+        let submission = self.present.get(id).or_else(|| self.left.get(id));
+        let mirrored = submission.and_then(|submission| self.jobs.get_mut(submission));
+        if let Some(Mirrored { work, .. }) = mirrored {
+            let known = &mut work.known;
+            (known.energy_j, known.settings_j, known.unmetered) =
+                (Some(energy_j), settings_j, unmetered);
+        }
+    }
+
+    fn follow_nodes(&mut self, state: &ClusterState, at: Timestamp) {
         let nodes = state.nodes().iter().map(|node| node.facts.as_ref());
         if self.nodes.iter().eq(nodes.clone()) {
             return;
@@ -197,7 +303,7 @@ impl Twin {
         self.nodes = nodes.cloned().collect();
         let places = state.nodes().iter().map(|node| (node.switch, node.gpus_per_board));
         let input = Input::Nodes(Arc::clone(&self.nodes), places.collect());
-        self.history.add(state.now(), input);
+        self.history.add(at, input);
     }
 
     /// Adds the submissions that have left both schedules for good to the sums.
@@ -207,13 +313,13 @@ impl Twin {
             .jobs
             .iter()
             .filter(|(submission, mirrored)| {
-                mirrored.in_cluster != InCluster::Present
-                    && self.history.has_left(**submission, until)
+                mirrored.has_left() && self.history.has_left(**submission, until)
             })
             .map(|(submission, _)| *submission)
             .collect();
         for submission in settled {
             if let Some(mirrored) = self.jobs.remove(&submission) {
+                self.left.retain(|_, left| *left != submission);
                 let sums = self.compared(submission, &mirrored);
                 sums.into_iter().for_each(|(owner, sums)| self.settled.add(owner, sums));
             }
@@ -224,24 +330,35 @@ impl Twin {
     /// The sums of a job that completed in both schedules, with its owner.
     fn compared(&self, submission: Submission, mirrored: &Mirrored) -> Option<(Owner, TwinSums)> {
         let InCluster::Completed { at, ran } = mirrored.in_cluster else { return None };
+        // The last entry of the energy ledger arrives within a minute.
+        if self.followed_to.since(at) < LEDGER_ARRIVES {
+            return None;
+        }
         let run = self.history.run(submission)?;
         let (start, end) = (run.start?, run.end?);
         let facts = &mirrored.facts;
         let since = |at: Timestamp| at.since(facts.submitted_at).as_secs_f64();
-        let gpu_s = f64::from(facts.request.min) * mirrored.work.run_time()?.as_secs_f64();
-        let power = mirrored.work.gpu_power_w();
-        let (gpu_w, idle_w) = power.unwrap_or_default();
-        let sums = TwinSums {
+        let mut sums = TwinSums {
             jobs: 1,
             completion_s: since(at),
             completion_s_twin: since(end),
             wait_s: (since(at) - ran.as_secs_f64()).max(0.0),
             wait_s_twin: since(start),
-            gpu_s_twin: gpu_s,
-            gpu_s_twin_predicted: if power.is_some() { gpu_s } else { 0.0 },
-            gpu_j_twin: gpu_s * gpu_w,
-            gpu_j_twin_idle: gpu_s * idle_w,
+            ..TwinSums::default()
         };
+        let work = &mirrored.work.known;
+        if let (Some(energy_j), Some(gpu_w), Some(idle_w), false) =
+            (work.energy_j, work.gpu_w, work.gpu_idle_w, work.unmetered)
+        {
+            let gpu_s_twin = f64::from(facts.request.min) * work.run_time_s?;
+            sums.compared = 1;
+            sums.gpu_j = energy_j;
+            sums.gpu_j_idle = work.gpu_s * idle_w;
+            sums.gpu_j_twin = gpu_s_twin * gpu_w;
+            sums.gpu_j_twin_idle = gpu_s_twin * idle_w;
+            sums.error_j = sums.gpu_j_twin * work.error.unwrap_or_default();
+            sums.settings_j = work.settings_j;
+        }
         Some((Owner::of(facts, at), sums))
     }
 
@@ -261,6 +378,7 @@ impl Twin {
     pub fn completed(&self) -> Sums {
         let mut twin = self.clone();
         twin.history.complete();
+        twin.followed_to = Timestamp::FOREVER;
         twin.sums()
     }
 

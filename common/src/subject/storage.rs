@@ -22,9 +22,10 @@ pub enum Bucket {
     Knowledge,
     /// Keys: [`PredictorKey`]; the champion, and the state of each predictor.
     Predictors,
-    /// Keys [`BUDGET_SET`], [`BUDGET_STATUS`], [`AIM_STATUS`], [`GRID_STATUS`], [`FEEDERS_STATUS`] and
-    /// [`STORE_RESTORED`]: the budget in force, its consumption, the state of the energy aim, the sources of carbon
-    /// intensity and price, the power of each feeder, and whether the store was restored from a backup.
+    /// Keys [`BUDGET_SET`], [`BUDGET_STATUS`], [`AIM_STATUS`], [`GRID_STATUS`], [`FEEDERS_STATUS`],
+    /// [`TWIN_STATUS`], [`TWIN_OPEN`] and [`STORE_RESTORED`]: the budget in force, its consumption, the state of the
+    /// energy aim, the sources of carbon intensity and price, the power of each feeder, the twin, and whether the store
+    /// was restored from a backup.
     Budget,
     /// Key = service: [`LeaseKey`]; [`crate::messages::ServiceLease`].
     Leases,
@@ -40,6 +41,10 @@ pub const AIM_STATUS: &str = "aim";
 pub const GRID_STATUS: &str = "grid";
 /// Key of the power of each feeder in [`Bucket::Budget`]: [`crate::messages::FeedersStatus`].
 pub const FEEDERS_STATUS: &str = "feeders";
+/// Key of the twin's sums in [`Bucket::Budget`]: [`crate::messages::TwinStatus`].
+pub const TWIN_STATUS: &str = "twin";
+/// Key of the jobs that are not in the sums yet in [`Bucket::Budget`]: [`crate::messages::TwinOpen`].
+pub const TWIN_OPEN: &str = "twin-open";
 /// Key of the mark of a restored store in [`Bucket::Budget`]: [`crate::messages::StoreRestored`].
 pub const STORE_RESTORED: &str = "restored";
 

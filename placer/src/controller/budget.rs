@@ -123,7 +123,9 @@ impl<P: PolicyHandle> Controller<P> {
 
     /// Takes the control steps that are due: sets the price and the limits for the next rounds.
     pub fn control(&mut self, now: Timestamp) -> Controlled {
-        self.follow_twin(now);
+        if self.twin_step_at().is_some() {
+            self.follow_twin(now);
+        }
         let is_step = self.power_step_at.is_some_and(|at| at <= now);
         let power = if is_step { self.apply_power_series(now) } else { Controlled::default() };
         let steps = [power, self.control_aim(now), self.control_budget(now)];

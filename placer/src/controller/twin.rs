@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use wattle_common::Timestamp;
 use wattle_common::aim::Baseline;
+use wattle_common::{JobId, Timestamp};
 
 use crate::controller::{Controller, PolicyHandle};
-use crate::twin::Twin;
+use crate::state::job::JobFacts;
+use crate::twin::{Departure, Twin};
 
 /// Time between two steps of the twin.
 const STEP: Duration = Duration::from_secs(60);
@@ -36,6 +37,27 @@ impl<P: PolicyHandle> Controller<P> {
         self.followed.as_ref().map(|followed| &followed.twin)
     }
 
+    /// The energy of a job of the cluster that is known now ([`Twin::metered`]).
+    pub fn job_metered(&mut self, job: &JobId, energy_j: f64, settings_j: f64, unmetered: bool) {
+        if let Some(followed) = &mut self.followed {
+            followed.twin.metered(job, energy_j, settings_j, unmetered);
+        }
+    }
+
+    /// A job waits in the queue of the site's scheduler, which places it: the twin knows it before the controller does.
+    pub fn job_waits_at_site(&mut self, facts: &JobFacts) {
+        if let Some(followed) = &mut self.followed {
+            followed.twin.waits_at_site(facts, self.state.now());
+        }
+    }
+
+    /// A job has left that queue without having been placed.
+    pub fn job_left_site(&mut self, job: &JobId) {
+        if let Some(followed) = &mut self.followed {
+            followed.twin.departed(&self.state, job, Departure::Cancelled);
+        }
+    }
+
     /// When the twin follows next, while it or the cluster has jobs.
     pub(super) fn twin_step_at(&self) -> Option<Timestamp> {
         let followed = self.followed.as_ref()?;
@@ -44,11 +66,8 @@ impl<P: PolicyHandle> Controller<P> {
     }
 
     /// The twin follows the cluster, if a step is due.
-    pub(super) fn follow_twin(&mut self, now: Timestamp) {
-        if self.twin_step_at().is_none_or(|at| now < at) {
-            return;
-        }
-        if let Some(Followed { twin, next }) = &mut self.followed {
+    pub fn follow_twin(&mut self, now: Timestamp) {
+        if let Some(Followed { twin, next }) = self.followed.as_mut().filter(|f| f.next <= now) {
             twin.advance(&self.state);
             *next = now + STEP;
         }

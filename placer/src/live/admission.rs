@@ -68,6 +68,9 @@ impl JobRecords {
         let queued = JobRecord::queued(spec, turn.now);
         let record = JobRecord { admission, submission, user_proven, ..queued };
         let generation = record.generation;
+        if key.is_none() {
+            turn.controller.job_waits_at_site(&JobFacts::from(&record.spec));
+        }
         self.submitted(turn.now, record, key);
         turn.outbox.plan_soon();
         Reply::Accepted { job, generation }

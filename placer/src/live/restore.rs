@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobRecord, LaunchReport, NodeDesired,
-    PowerReport, StoreRestored, Surface,
+    PowerReport, StoreRestored, Surface, TwinOpen, TwinStatus,
 };
 use wattle_common::{NodeId, Timestamp};
 
 use super::job_records::JobRecords;
-use super::{Placer, Turn, bounds, restarts};
+use super::{Placer, Turn, bounds, restarts, twin};
 
 /// The contents of the buckets when the placer starts.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +32,8 @@ pub struct PersistedState {
     pub grid: Option<GridStatus>,
     /// The state of the energy aim.
     pub aim_status: Option<AimStatus>,
+    /// The sums of the twin, and its open jobs.
+    pub twin: Option<(TwinStatus, TwinOpen)>,
     /// The mark of a store that was restored from a backup.
     pub restored: Option<StoreRestored>,
 }
@@ -73,7 +75,7 @@ impl Placer {
                 self.surface_known(surface);
             }
         }
-        let Self { controller, jobs, nodes, comparison, outbox, .. } = self;
+        let Self { config, controller, jobs, nodes, comparison, outbox, .. } = self;
         let turn = &mut Turn { now, controller, outbox };
         for report in persisted.launch {
             let node = report.node.clone();
@@ -91,6 +93,9 @@ impl Placer {
         for node in &ids {
             nodes.refresh(turn, node, jobs);
         }
+        let stored = persisted.twin.as_ref().map(|(status, open)| (status, open));
+        let twin = twin::restored(config, stored, &records, controller.state());
+        controller.set_twin(twin);
         // The first wake completes what a kill interrupted.
         jobs.reconcile_all();
         nodes.order_all();

@@ -7,7 +7,8 @@
 use wattle_common::Machine as _;
 use wattle_common::messages::{BudgetReply, JobRecord, NodeDesired, Reply};
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, FEEDERS_STATUS, GRID_STATUS, STORE_RESTORED,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, FEEDERS_STATUS, GRID_STATUS, STORE_RESTORED, TWIN_OPEN,
+    TWIN_STATUS,
 };
 use wattle_runtime::bus::{ExclusiveError, Stored};
 use wattle_runtime::clock;
@@ -188,6 +189,13 @@ impl PlacerService {
             }
             Action::StoreFeedersStatus(status) => {
                 self.budget.put(FEEDERS_STATUS, &*status, shutdown).await
+            }
+            Action::StoreTwin(twin) => {
+                let (status, open) = *twin;
+                match self.budget.put(TWIN_OPEN, &open, shutdown).await {
+                    Ok(_) => self.budget.put(TWIN_STATUS, &status, shutdown).await,
+                    refused => refused,
+                }
             }
             Action::ForgetRestoration => self.budget.delete(STORE_RESTORED, shutdown).await,
             Action::WakeNode(node) => {

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use wattle_common::Timestamp;
 use wattle_common::aim::Baseline;
+use wattle_common::messages::TwinJob;
 
 use super::Submission;
 use super::schedule::{Run, RunTimes, Schedule};
@@ -176,6 +177,34 @@ impl History {
     /// The instant of the oldest checkpoint: nothing before it changes any more.
     pub(super) fn begins_at(&self) -> Timestamp {
         self.checkpoints.front().map_or(Timestamp::EPOCH, Schedule::now)
+    }
+
+    /// The instant that the schedule has reached.
+    pub(super) const fn now(&self) -> Timestamp {
+        self.schedule.now()
+    }
+
+    /// The life of a job for storage; the rest is empty.
+    pub(super) fn stored(&self, submission: Submission) -> TwinJob {
+        self.schedule.stored(submission)
+    }
+
+    /// A job is in the schedule at the instant that it has reached; `begun`: it has started or ended.
+    pub(super) fn restore(
+        &mut self,
+        submission: Submission,
+        facts: &JobFacts,
+        begun: Option<&TwinJob>,
+    ) {
+        self.schedule.restore(submission, facts, begun);
+    }
+
+    /// Nothing before the present instant changes any more.
+    pub(super) fn keep_first(&mut self) {
+        let applied = self.schedule.applied;
+        self.inputs.drain(..(applied - self.dropped) as usize);
+        self.dropped = applied;
+        self.checkpoints = VecDeque::from([self.schedule.clone()]);
     }
 
     /// Whether a job has left the schedule by an instant.

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::aim::Baseline;
-use wattle_common::job::Sharing;
-use wattle_common::{JobId, Timestamp};
+use wattle_common::job::{GpuSetting, Sharing};
+use wattle_common::messages::{TwinJob, TwinWork};
+use wattle_common::time::span_s;
+use wattle_common::{JobId, NodeId, Timestamp};
 
 use super::history::Input;
 use super::{Submission, policy_of};
@@ -19,7 +21,7 @@ use crate::plan::Decision;
 use crate::plan::check::check;
 use crate::plan::input::{PlanningInput, PlanningLimits};
 use crate::state::cluster::ClusterState;
-use crate::state::gpu_set::JobKey;
+use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus};
 use crate::state::job::{Job, JobFacts, State};
 use crate::state::node::NodeFacts;
 
@@ -153,6 +155,65 @@ impl Schedule {
                 self.stop_on_lost_gpus(nodes);
             }
         }
+    }
+
+    /// The life of a job for storage.
+    pub(super) fn stored(&self, submission: Submission) -> TwinJob {
+        let run = self.runs.get(&submission).copied().unwrap_or_default();
+        let key = self.keys.get(&submission);
+        let (mut on, mut since_us) = (Vec::new(), None);
+        if let Some(State::Running { on: set, since, .. }) =
+            key.and_then(|key| self.state.job(*key)).map(|job| &job.state)
+        {
+            let node = |here: &NodeGpus| (self.state.node(here.node).facts.id.clone(), here.gpus);
+            (on, since_us) = (set.by_node.iter().map(node).collect(), Some(*since));
+        }
+        TwinJob {
+            job: JobId::new("j").expect("a letter is an id"),
+            submitted_at_us: Timestamp::EPOCH,
+            left_at_us: None,
+            start_us: run.start,
+            end_us: run.end,
+            on,
+            since_us,
+            done_s: run.done.as_secs_f64(),
+            work: TwinWork::default(),
+        }
+    }
+
+    /// A job is in the schedule now; `begun`: it has started or ended. One whose GPUs are unknown waits.
+    pub(super) fn restore(
+        &mut self,
+        submission: Submission,
+        facts: &JobFacts,
+        begun: Option<&TwinJob>,
+    ) {
+        let mut run = Run::default();
+        if let Some(job) = begun {
+            (run.start, run.end) = (job.start_us, job.end_us);
+            run.done = span_s(job.done_s);
+        }
+        self.runs.insert(submission, run);
+        if run.end.is_some() {
+            return;
+        }
+        let key = self.state.job_arrived(facts_in_twin(submission, facts));
+        self.keys.insert(submission, key);
+        self.submissions.insert(key, submission);
+        let placed = begun.and_then(|job| Some((self.gpu_set(&job.on)?, job.since_us?)));
+        if let Some((on, since)) = placed {
+            self.state.job_restored(key, on, GpuSetting::DEFAULT, since, false);
+        }
+    }
+
+    fn gpu_set(&self, on: &[(NodeId, u64)]) -> Option<GpuSet> {
+        let share = |(id, gpus): &(NodeId, u64)| {
+            let node = self.state.node_key(id)?;
+            let free = self.state.node(node).free();
+            (gpus & !free == 0).then_some(NodeGpus { node, gpus: *gpus })
+        };
+        let by_node: Option<Vec<NodeGpus>> = on.iter().map(share).collect();
+        by_node.filter(|by_node| !by_node.is_empty()).map(|by_node| GpuSet { by_node })
     }
 
     /// The jobs on GPUs that are not healthy return to the queue and keep their work.

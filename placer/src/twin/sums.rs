@@ -1,99 +1,85 @@
 //! Sums over the jobs that completed in the cluster and in its twin, by day, user and project.
 
 use std::collections::BTreeMap;
-use std::ops::AddAssign;
 use std::sync::Arc;
 
 use wattle_common::Timestamp;
+use wattle_common::messages::{TWIN_ROWS_MAX, TwinRow, TwinSums};
 
 use crate::state::job::JobFacts;
 
-/// Most rows of the sums. Further users and projects are counted without a name.
-const ROWS_MAX: usize = 20_000;
-
-/// Whose job completed on which day.
+/// Whose jobs completed on which day.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
-    /// The day of its completion in the cluster: days since 1970-01-01, UTC.
+    /// The day in the cluster: days since 1970-01-01, UTC. 0: the days before the others.
     pub day: u64,
-    /// Its user, if stated.
+    /// The user, if stated.
     pub user: Option<Arc<str>>,
-    /// Its project, if it names one.
+    /// The project, if the jobs name one.
     pub project: Option<Arc<str>>,
 }
 
 impl Owner {
     pub(super) fn of(facts: &JobFacts, completed_at: Timestamp) -> Self {
-        Self {
-            day: completed_at.as_us() / 86_400_000_000,
-            user: facts.user.clone(),
-            project: facts.project.clone(),
-        }
+        let (user, project) = (facts.user.clone(), facts.project.clone());
+        Self { user, project, ..Self::nodes(completed_at) }
+    }
+
+    /// The row of the nodes on the day of an instant.
+    pub(super) fn nodes(at: Timestamp) -> Self {
+        Self { day: at.as_us() / 86_400_000_000, ..Self::default() }
     }
 }
 
-/// Sums over jobs, each counted equally.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct TwinSums {
-    /// Number of jobs.
-    pub jobs: u64,
-    /// Time from submission to completion in the cluster, s.
-    pub completion_s: f64,
-    /// The same in the twin, s.
-    pub completion_s_twin: f64,
-    /// Time without GPUs in the cluster, s.
-    pub wait_s: f64,
-    /// The same in the twin, s.
-    pub wait_s_twin: f64,
-    /// GPU time in the twin, s.
-    pub gpu_s_twin: f64,
-    /// The part of it whose power is predicted, s.
-    pub gpu_s_twin_predicted: f64,
-    /// Energy of that part in the twin, J.
-    pub gpu_j_twin: f64,
-    /// The energy that its GPUs would have used without jobs, J.
-    pub gpu_j_twin_idle: f64,
-}
-
-impl TwinSums {
-    /// Mean completion time relative to that of the twin, minus 1; `None` without jobs.
-    #[must_use]
-    pub fn later(&self) -> Option<f64> {
-        (self.completion_s_twin > 0.0).then(|| self.completion_s / self.completion_s_twin - 1.0)
-    }
-}
-
-impl AddAssign for TwinSums {
-    fn add_assign(&mut self, other: Self) {
-        self.jobs += other.jobs;
-        self.completion_s += other.completion_s;
-        self.completion_s_twin += other.completion_s_twin;
-        self.wait_s += other.wait_s;
-        self.wait_s_twin += other.wait_s_twin;
-        self.gpu_s_twin += other.gpu_s_twin;
-        self.gpu_j_twin += other.gpu_j_twin;
-        self.gpu_s_twin_predicted += other.gpu_s_twin_predicted;
-        self.gpu_j_twin_idle += other.gpu_j_twin_idle;
-    }
-}
-
-/// Sums by owner.
+/// Sums by owner, at most [`TWIN_ROWS_MAX`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sums {
     by_owner: BTreeMap<Owner, TwinSums>,
 }
 
 impl Sums {
-    /// Adds sums of an owner.
-    pub fn add(&mut self, owner: Owner, sums: TwinSums) {
-        let is_full = self.by_owner.len() >= ROWS_MAX && !self.by_owner.contains_key(&owner);
-        let owner = if is_full { Owner { day: owner.day, ..Owner::default() } } else { owner };
-        *self.by_owner.entry(owner).or_default() += sums;
+    /// The sums of stored rows.
+    pub(super) fn restored(rows: &[TwinRow]) -> Self {
+        let mut sums = Self::default();
+        for row in rows {
+            let name = |name: &Option<String>| name.as_deref().map(Arc::from);
+            let (user, project) = (name(&row.user), name(&row.project));
+            sums.add(Owner { day: row.day, user, project }, row.sums);
+        }
+        sums
     }
 
-    /// The sums by owner.
-    pub fn rows(&self) -> impl Iterator<Item = (&Owner, &TwinSums)> {
-        self.by_owner.iter()
+    /// Adds sums of an owner.
+    pub(super) fn add(&mut self, owner: Owner, sums: TwinSums) {
+        *self.by_owner.entry(owner).or_default() += sums;
+        while self.by_owner.len() > TWIN_ROWS_MAX {
+            self.merge_oldest();
+        }
+    }
+
+    /// Merges the rows of the oldest day into those of all days before; without such a day, one row loses its names.
+    fn merge_oldest(&mut self) {
+        let dated = self.by_owner.keys().map(|owner| owner.day).filter(|day| *day > 0);
+        let (first, last) =
+            dated.fold((u64::MAX, 0), |(first, last), day| (first.min(day), last.max(day)));
+        if first < last {
+            let moved: Vec<Owner> =
+                self.by_owner.keys().filter(|owner| owner.day == first).cloned().collect();
+            for owner in moved {
+                let Some(sums) = self.by_owner.remove(&owner) else { continue };
+                *self.by_owner.entry(Owner { day: 0, ..owner }).or_default() += sums;
+            }
+            // A day of many owners may have had no rows before it.
+            if self.by_owner.len() <= TWIN_ROWS_MAX {
+                return;
+            }
+        }
+        let named = self.by_owner.keys().find(|o| o.user.is_some() || o.project.is_some()).cloned();
+        let Some(owner) = named else { return };
+        if let Some(sums) = self.by_owner.remove(&owner) {
+            let unnamed = Owner { day: owner.day, ..Owner::default() };
+            *self.by_owner.entry(unnamed).or_default() += sums;
+        }
     }
 
     /// The sums over all owners.
@@ -102,5 +88,17 @@ impl Sums {
         let mut total = TwinSums::default();
         self.by_owner.values().for_each(|sums| total += *sums);
         total
+    }
+
+    /// The rows of a status, with figures rounded to a tenth.
+    pub(super) fn rows(&self) -> Vec<TwinRow> {
+        let name = |name: &Option<Arc<str>>| name.as_deref().map(str::to_owned);
+        let row = |(owner, sums): (&Owner, &TwinSums)| TwinRow {
+            day: owner.day,
+            user: name(&owner.user),
+            project: name(&owner.project),
+            sums: sums.rounded(),
+        };
+        self.by_owner.iter().map(row).collect()
     }
 }

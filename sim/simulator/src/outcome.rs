@@ -150,6 +150,10 @@ pub struct TwinOutcome {
     pub wait_s_mean: Option<f64>,
     /// Predicted energy of their GPUs in the twin above idle power.
     pub energy_kwh_above_idle: f64,
+    /// That energy minus the energy of their GPUs above idle power in the run.
+    pub saved_kwh_above_idle: f64,
+    /// Half the width of its 90 % interval.
+    pub saved_kwh_error: f64,
     /// Mean completion time of the run relative to that of the twin, minus 1.
     pub later: Option<f64>,
 }
@@ -164,6 +168,8 @@ impl TwinOutcome {
             jct_s_mean: mean(sums.completion_s_twin),
             wait_s_mean: mean(sums.wait_s_twin),
             energy_kwh_above_idle: (sums.gpu_j_twin - sums.gpu_j_twin_idle) / 3.6e6,
+            saved_kwh_above_idle: sums.jobs_saved_j() / 3.6e6,
+            saved_kwh_error: sums.error_j / 3.6e6,
             later: sums.later(),
         }
     }

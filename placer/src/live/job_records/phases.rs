@@ -13,7 +13,11 @@ use crate::{ClusterState, JobFacts, prediction};
 
 /// How a job leaves in this phase.
 fn departure(phase: JobPhase) -> Departure {
-    if phase == JobPhase::Failed { Departure::Failed } else { Departure::Cancelled }
+    match phase {
+        JobPhase::Failed => Departure::Failed,
+        JobPhase::Queued => Departure::WaitsAtSite,
+        _ => Departure::Cancelled,
+    }
 }
 
 impl JobRecords {
@@ -172,6 +176,8 @@ impl JobRecords {
         if let Some(key) = self.key(job) {
             self.forget_key(job);
             turn.controller.job_ended(key, departure(phase));
+        } else {
+            turn.controller.job_left_site(job);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wattle_common::Timestamp;
-use wattle_placer::JobFacts;
+use wattle_placer::{JobFacts, JobKey};
 
 use crate::engine::Engine;
 use crate::outcome::{Finished, us};
@@ -62,6 +62,23 @@ impl Engine<'_> {
         }
     }
 
+    /// Reports the energy of a job to the twin, as the ledger of a live cluster does.
+    fn meter(&mut self, job: u32, key: JobKey) {
+        if self.controller.twin().is_none() {
+            return;
+        }
+        let state = self.controller.state();
+        let Some(known) = state.job(key) else { return };
+        let gpu_s = known.gpu_time(state.now()).as_secs_f64();
+        let first = known.state.gpus().and_then(|on| on.by_node.first());
+        let watts = first.and_then(|here| state.node(here.node).facts.watts);
+        let Some(watts) = watts else { return };
+        let above_idle_j = self.jobs[job].above_idle_mw_us / 1e9;
+        let energy_j = above_idle_j + gpu_s * watts.gpu_idle.as_w();
+        let id = self.jobs[job].spec.id.clone();
+        self.controller.job_metered(&id, energy_j, 0.0, false);
+    }
+
     /// Ends a completed job and frees its GPUs.
     pub(super) fn complete(&mut self, job: u32) {
         let now_us = self.now_us;
@@ -93,6 +110,7 @@ impl Engine<'_> {
             self.hardware.gpus.remove(job, on, &mut self.hardware.changed);
         }
         if let Some(key) = key {
+            self.meter(job, key);
             self.controller.job_completed(key);
         }
         // Under a power limit the next plan sets every GPU.

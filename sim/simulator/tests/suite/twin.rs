@@ -1,6 +1,6 @@
 //! The twin of a run is the run of the baseline: its completion times and energy on the same jobs.
 
-use wattle_common::aim::Baseline;
+use wattle_common::aim::{AimBound, Baseline};
 use wattle_placer::policy;
 use wattle_simulator::{Lengths, PolicyOutcome, RunOptions, Scenario, generator, run_with};
 use wattle_world::World;
@@ -17,24 +17,40 @@ fn run(world: &World, scenario: &Scenario, name: &str, options: &RunOptions) -> 
     run_with(world, scenario, policy(name).unwrap().as_ref(), options).unwrap()
 }
 
-/// Completion time and energy above idle of the twin relative to a run of its policy, minus 1.
-fn errors(scenario: &Scenario, name: &str, baseline: Baseline, options: &RunOptions) -> (f64, f64) {
+/// A twin relative to a run of its policy.
+#[derive(Debug)]
+struct Error {
+    /// Relative error of the mean completion time, and of the energy above idle.
+    completion: f64,
+    energy: f64,
+    /// Error of the saved share of the energy above idle, and half the width of its interval.
+    saved: f64,
+    width: f64,
+}
+
+fn error(scenario: &Scenario, name: &str, baseline: Baseline, options: &RunOptions) -> Error {
     let world = World::builtin();
     let alone = run(&world, scenario, baseline.name(), &RunOptions::default());
     let options = RunOptions { twin: Some(baseline), ..options.clone() };
-    let twin = run(&world, scenario, name, &options).twin.expect("it ran beside the policy");
+    let of = run(&world, scenario, name, &options);
+    let twin = of.twin.clone().expect("it ran beside the policy");
     assert_eq!(twin.jobs as usize, alone.finished, "{twin:?}");
-    let completion = twin.jct_s_mean.unwrap() / alone.jct_s_mean.unwrap() - 1.0;
-    (completion, twin.energy_kwh_above_idle / alone.energy_kwh_above_idle - 1.0)
+    let truth = 1.0 - of.energy_kwh_above_idle / alone.energy_kwh_above_idle;
+    Error {
+        completion: twin.jct_s_mean.unwrap() / alone.jct_s_mean.unwrap() - 1.0,
+        energy: twin.energy_kwh_above_idle / alone.energy_kwh_above_idle - 1.0,
+        saved: twin.saved_kwh_above_idle / twin.energy_kwh_above_idle - truth,
+        width: twin.saved_kwh_error / twin.energy_kwh_above_idle,
+    }
 }
 
 #[test]
 fn a_twin_of_its_own_policy_is_the_run() {
     let world = World::builtin();
-    let exact = RunOptions { oracle: true, ..RunOptions::default() };
     for (name, baseline) in [("fifo", Baseline::Fifo), ("backfill", Baseline::Backfill)] {
-        let (completion, _) = errors(&scenario(&world, 0.9, 3), name, baseline, &exact);
-        assert!(completion.abs() < 1e-9, "{name}: {completion}");
+        let of = scenario(&world, 0.9, 3);
+        let error = error(&of, name, baseline, &RunOptions::default());
+        assert!(error.completion.abs() < 1e-9, "{name}: {error:?}");
     }
 }
 
@@ -43,38 +59,32 @@ fn a_twin_beside_wattle_is_the_run_of_the_baseline() {
     let world = World::builtin();
     for (load, seed) in [(0.5, 3), (0.8, 4), (1.1, 5)] {
         for lengths in [Lengths::Reported, Lengths::Unknown] {
-            for price in [0.0, 0.002] {
-                let options = RunOptions { price, lengths, ..RunOptions::default() };
-                let of = scenario(&world, load, seed);
-                let (completion, energy) = errors(&of, "wattle", Baseline::Backfill, &options);
-                eprintln!("{load} {lengths:?} {price}: {completion:.4} {energy:.4}");
-                assert!(completion.abs() < 0.03, "{load} {lengths:?} {price}: {completion}");
-                assert!(energy.abs() < 0.02, "{load} {lengths:?} {price}: {energy}");
-            }
+            let of = scenario(&world, load, seed);
+            let options = RunOptions { price: 0.002, lengths, ..RunOptions::default() };
+            let error = error(&of, "wattle", Baseline::Backfill, &options);
+            assert!(error.completion.abs() < 0.03, "{load} {lengths:?}: {error:?}");
+            assert!(error.energy.abs() < 0.02, "{load} {lengths:?}: {error:?}");
+            assert!(error.saved.abs() < 0.02_f64.min(error.width), "{load} {lengths:?}: {error:?}");
         }
     }
 }
 
-#[test]
-fn measure_aims() {
+/// Mean completion time under the aim relative to the baseline, minus 1: of the runs and by the twin.
+fn later(load: f64, baseline: Baseline, share: f64) -> (f64, f64) {
     let world = World::builtin();
-    for (load, seed) in [(0.5, 3), (0.8, 4), (1.1, 5)] {
-        let of = scenario(&world, load, seed);
-        for baseline in [Baseline::Backfill, Baseline::Fifo] {
-            let before = run(&world, &of, baseline.name(), &RunOptions::default());
-            for share in [0.0, 0.03, 0.1] {
-                let aim = Some(wattle_common::aim::AimBound { baseline: Some(baseline), share });
-                let options = RunOptions { aim, ..RunOptions::default() };
-                let after = run(&world, &of, "wattle", &options);
-                let twin = after.twin.clone().unwrap();
-                eprintln!(
-                    "{load} {baseline} {share}: later {:+.3} by the twin {:+.3}, energy {:+.3} above idle {:+.3}",
-                    after.jct_s_mean.unwrap() / before.jct_s_mean.unwrap() - 1.0,
-                    twin.later.unwrap(),
-                    after.energy_kwh / before.energy_kwh - 1.0,
-                    after.energy_kwh_above_idle / before.energy_kwh_above_idle - 1.0,
-                );
-            }
-        }
+    let of = scenario(&world, load, 4);
+    let before = run(&world, &of, baseline.name(), &RunOptions::default());
+    let aim = Some(AimBound { baseline: Some(baseline), share });
+    let after = run(&world, &of, "wattle", &RunOptions { aim, ..RunOptions::default() });
+    let later = after.jct_s_mean.unwrap() / before.jct_s_mean.unwrap() - 1.0;
+    (later, after.twin.unwrap().later.unwrap())
+}
+
+#[test]
+fn the_aim_relative_to_a_baseline_holds() {
+    for share in [0.0, 0.05] {
+        let (later, by_twin) = later(0.8, Baseline::Backfill, share);
+        assert!(later <= share + 0.01, "{share}: {later}");
+        assert!((later - by_twin).abs() < 0.02, "{share}: {later}, by the twin {by_twin}");
     }
 }

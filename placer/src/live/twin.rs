@@ -1,0 +1,89 @@
+//! The twin of the live cluster: what it stores, what it continues from, and the energy of its jobs.
+
+use std::time::Duration;
+
+use wattle_common::Timestamp;
+use wattle_common::job::JobPhase;
+use wattle_common::messages::{JobRecord, LedgerEntry, TwinOpen, TwinStatus};
+
+use crate::config::Config;
+use crate::live::job_records::JobRecords;
+use crate::live::site_jobs::placed_by_site;
+use crate::live::{Action, LiveController};
+use crate::twin::{RecordedJob, Twin};
+use crate::{ClusterState, JobFacts};
+
+/// Time between two stored values.
+const STORED_EVERY: Duration = Duration::from_mins(5);
+
+/// When the twin is stored.
+pub(super) struct TwinStore {
+    stored_at: Timestamp,
+}
+
+impl TwinStore {
+    pub(super) const fn new(now: Timestamp) -> Self {
+        Self { stored_at: now }
+    }
+
+    /// Stores the sums and the open jobs, where it is due.
+    pub(super) fn store(
+        &mut self,
+        now: Timestamp,
+        controller: &LiveController,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(twin) = controller.twin().filter(|_| now.since(self.stored_at) >= STORED_EVERY)
+        else {
+            return;
+        };
+        self.stored_at = now;
+        out.push(Action::StoreTwin(Box::new((twin.status(), twin.open()))));
+    }
+}
+
+/// The twin that continues from the stored values and the records, in order of arrival.
+pub(super) fn restored(
+    config: &Config,
+    stored: Option<(&TwinStatus, &TwinOpen)>,
+    records: &[JobRecord],
+    state: &ClusterState,
+) -> Twin {
+    let known: Vec<RecordedJob> = records.iter().map(recorded).collect();
+    let accounts = config.controller().accounts;
+    let mut twin = Twin::restored(config.no_later_than, accounts, stored, &known, state);
+    for record in records {
+        meter_record(record, |energy_j, settings_j, unmetered| {
+            twin.metered(&record.spec.job, energy_j, settings_j, unmetered);
+        });
+    }
+    twin
+}
+
+fn recorded(record: &JobRecord) -> RecordedJob {
+    let left = record.ended_at_us.filter(|_| record.phase.is_final());
+    RecordedJob {
+        facts: JobFacts::from(&record.spec),
+        waits_at_site: placed_by_site(&record.spec) && !record.phase.has_gpus(),
+        left: left.map(|at| (at, record.phase == JobPhase::Finished)),
+        ran: Duration::from_millis(record.run_time_ms.unwrap_or_default()),
+    }
+}
+
+/// The twin reads the energy of the jobs of a ledger entry from their records, which count it.
+pub(super) fn meter(entry: &LedgerEntry, jobs: &JobRecords, controller: &mut LiveController) {
+    let unknown = entry.unknown.iter().flat_map(|unknown| &unknown.jobs);
+    for job in entry.jobs.iter().map(|part| &part.job).chain(unknown) {
+        if let Some(record) = jobs.get(job) {
+            meter_record(record, |energy_j, settings_j, unmetered| {
+                controller.job_metered(job, energy_j, settings_j, unmetered);
+            });
+        }
+    }
+}
+
+fn meter_record(record: &JobRecord, count: impl FnOnce(f64, f64, bool)) {
+    let Some(energy) = record.energy_mj else { return };
+    let settings_j = record.compared.map_or(0.0, |compared| compared.saved_mj() / 1e3);
+    count(energy.as_j(), settings_j, record.unmetered_ms > 0);
+}
