@@ -9,4 +9,5 @@ mod settling;
 mod site;
 mod slowdown;
 mod support;
+mod twin;
 mod wattle;

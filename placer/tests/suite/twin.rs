@@ -1,0 +1,190 @@
+//! The twin: the baseline's schedule of the same jobs, with their measured work.
+#![allow(clippy::float_cmp, reason = "exact figures are meant")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wattle_common::aim::Baseline;
+use wattle_common::job::GpuSetting;
+use wattle_common::messages::TwinSums;
+use wattle_common::{Frequency, Timestamp};
+use wattle_placer::twin::{Departure, RecordedJob, Twin};
+use wattle_placer::{GpuSet, JobFacts, JobKey, NodeKey, Wakefulness};
+
+use crate::policies::helpers::{arrive, cluster, facts, node, report};
+use crate::support::Site;
+
+/// A lower clock, at which the speed is 0.85 and a GPU draws 130 W in place of 200 W.
+const SLOW: GpuSetting =
+    GpuSetting { cap_mw: None, clock_mhz_max: Some(Frequency::from_mhz(1_080)) };
+
+/// A cluster of one node with its twin, which follows every minute.
+struct World {
+    site: Site,
+    twin: Twin,
+}
+
+impl World {
+    fn new(gpus: u32) -> Self {
+        let mut site = cluster(&[gpus]);
+        site.pass(Duration::from_secs(86_400));
+        let mut twin = Twin::new(Baseline::Fifo, Arc::default(), site.now());
+        twin.advance(&site.state);
+        Self { site, twin }
+    }
+
+    fn submit(&mut self, name: &str) -> JobKey {
+        let now = self.site.now();
+        let facts = JobFacts { submitted_at: now, user: Some("ada".into()), ..facts(name, 1) };
+        self.twin.submitted(&facts, now);
+        arrive(&mut self.site, facts, Some(0))
+    }
+
+    fn start(&mut self, key: JobKey, gpu: u32, setting: GpuSetting) {
+        self.site.job_placed(key, GpuSet::on(NodeKey::at(0), 1 << gpu), setting, false);
+    }
+
+    fn pass(&mut self, minutes: u64) {
+        for _ in 0..minutes {
+            self.site.pass(Duration::from_secs(60));
+            self.twin.advance(&self.site.state);
+        }
+    }
+
+    /// A job leaves after this many steps, which its ledger entries say took this energy.
+    fn leave(&mut self, key: JobKey, steps: u64, energy_j: f64, departure: Departure) {
+        report(&mut self.site, key, steps, steps);
+        let id = self.site.job(key).unwrap().facts.id.clone();
+        self.twin.metered(&id, energy_j, 0.0, false);
+        self.twin.departed(&self.site.state, &id, departure);
+        self.site.job_ended(key);
+    }
+
+    fn total(&self) -> TwinSums {
+        self.twin.sums().total()
+    }
+}
+
+#[test]
+fn a_run_time_that_becomes_known_late_corrects_the_queue() {
+    let mut world = World::new(1);
+    let first = world.submit("first");
+    let second = world.submit("second");
+    world.start(first, 0, SLOW);
+    // 600 s at the default setting, of unknown length: 706 s at the lower clock.
+    world.pass(12);
+    world.leave(first, 600, 720.0 * 130.0, Departure::Completed);
+    world.start(second, 0, GpuSetting::DEFAULT);
+    world.pass(5);
+    world.leave(second, 300, 300.0 * 200.0, Departure::Completed);
+    world.pass(10);
+    let sums = world.total();
+    assert_eq!((sums.jobs, sums.compared), (2, 2));
+    assert_eq!((sums.completion_s, sums.wait_s), (720.0 + 1_020.0, 720.0));
+    // In the twin the second job starts at 600 s, which has passed when that becomes known.
+    assert_eq!((sums.completion_s_twin, sums.wait_s_twin), (600.0 + 900.0, 600.0));
+    assert!((sums.later().unwrap() - 240.0 / 1_500.0).abs() < 1e-9);
+    // Above the 40 W of an idle GPU.
+    let saved_j = 900.0 * 160.0 - (720.0 * 90.0 + 300.0 * 160.0);
+    assert!((sums.jobs_saved_j() - saved_j).abs() < 1.0, "{sums:?}");
+}
+
+#[test]
+fn a_failed_job_fails_after_the_same_work_and_a_cancelled_one_at_the_same_instant() {
+    for (departure, second_starts_s) in [(Departure::Failed, 300.0), (Departure::Cancelled, 600.0)]
+    {
+        let mut world = World::new(1);
+        let first = world.submit("first");
+        let second = world.submit("second");
+        world.start(first, 0, SLOW);
+        world.pass(10);
+        world.leave(first, 300, 0.0, departure);
+        world.start(second, 0, GpuSetting::DEFAULT);
+        world.pass(5);
+        world.leave(second, 300, 0.0, Departure::Completed);
+        world.pass(10);
+        let sums = world.total();
+        assert_eq!((sums.jobs, sums.wait_s), (1, 600.0), "{departure:?}");
+        assert_eq!(sums.wait_s_twin, second_starts_s, "{departure:?}");
+    }
+}
+
+#[test]
+fn a_job_of_a_lost_node_keeps_its_work() {
+    let mut world = World::new(1);
+    let key = world.submit("job");
+    world.start(key, 0, GpuSetting::DEFAULT);
+    world.pass(5);
+    let lost = wattle_placer::NodeFacts { healthy: 0, ..node(0, 1) };
+    world.site.node_known(lost);
+    world.site.job_stopping(key);
+    world.site.job_stopped(key);
+    world.pass(10);
+    world.site.node_known(node(0, 1));
+    world.start(key, 0, GpuSetting::DEFAULT);
+    world.pass(5);
+    world.leave(key, 600, 0.0, Departure::Completed);
+    world.pass(10);
+    let sums = world.total();
+    // 20 minutes in both: 10 of work and 10 without the node; the twin sees the node up to a minute later.
+    assert_eq!(sums.completion_s, 1_200.0);
+    assert!((1_200.0..=1_260.0).contains(&sums.completion_s_twin), "{sums:?}");
+}
+
+#[test]
+fn nodes_count_without_jobs_and_asleep() {
+    let mut world = World::new(2);
+    world.pass(10);
+    let awake = world.total();
+    assert_eq!((awake.rest_j, awake.slept_j), (600.0 * (300.0 + 2.0 * 40.0), 0.0));
+    world.site.wakefulness_changed(NodeKey::at(0), Wakefulness::Asleep);
+    world.pass(11);
+    // The state at the beginning of a minute counts for it.
+    assert_eq!(world.total().slept_j, 600.0 * (380.0 - 30.0));
+}
+
+#[test]
+fn a_restarted_twin_continues() {
+    let mut world = World::new(1);
+    let (first, second, third) =
+        (world.submit("first"), world.submit("second"), world.submit("third"));
+    world.start(first, 0, SLOW);
+    world.pass(12);
+    world.leave(first, 600, 1_000.0, Departure::Completed);
+    world.start(second, 0, SLOW);
+    world.pass(6);
+    let (status, open) = (world.twin.status(), world.twin.open());
+    assert_eq!(status.rows.iter().map(|row| row.sums.jobs).sum::<u64>(), 1);
+    assert_eq!(open.jobs.len(), 1, "the third job waits in both: {open:?}");
+    let at = world.site.now();
+    // The placer is away for an hour, in which the second job completes.
+    world.site.pass(Duration::from_secs(3_600));
+    report(&mut world.site, second, 600, 600);
+    let record = |key: JobKey, left: Option<(Timestamp, bool)>| RecordedJob {
+        facts: world.site.job(key).unwrap().facts.clone(),
+        waits_at_site: false,
+        left,
+        ran: Duration::from_secs(720),
+    };
+    let records =
+        [record(second, Some((at + Duration::from_secs(360), true))), record(third, None)];
+    world.site.job_ended(second);
+    world.twin = Twin::restored(
+        Baseline::Fifo,
+        Arc::default(),
+        Some((&status, &open)),
+        &records,
+        &world.site.state,
+    );
+    assert_eq!(world.twin.status().absences.len(), 1);
+    world.start(third, 0, GpuSetting::DEFAULT);
+    world.pass(5);
+    world.leave(third, 300, 0.0, Departure::Completed);
+    world.pass(10);
+    let sums = world.total();
+    assert_eq!(sums.jobs, 3, "{sums:?}");
+    // 600 s, then the estimate of the second job's work when the placer went away, then the third.
+    let second_s = open.jobs[0].work.run_time_s.unwrap();
+    let waits_s = 600.0 + 600.0 + second_s;
+    assert!((sums.wait_s_twin - waits_s).abs() < 2.0, "{sums:?} {second_s}");
+}
