@@ -18,6 +18,7 @@ pub(crate) mod nodes;
 pub(crate) mod page;
 pub(crate) mod predictors;
 pub(crate) mod restore;
+pub(crate) mod saved;
 pub(crate) mod saving;
 pub(crate) mod services;
 pub mod simulate;

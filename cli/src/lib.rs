@@ -79,6 +79,8 @@ enum Command {
     Explain(commands::explain::Explain),
     /// Report the energy of jobs, users, nodes or days from the ledger.
     Energy(commands::energy::EnergyCommand),
+    /// Show what was saved against the site's former scheduler.
+    Saved(commands::saved::SavedCommand),
     /// Print the output of a job.
     Logs(commands::logs::Logs),
     /// Show power, nodes and jobs in the terminal, updated every second.
@@ -170,6 +172,7 @@ pub fn run() -> ExitCode {
         Command::Budget(command) => commands::budget::run(command),
         Command::Explain(command) => commands::explain::run(command),
         Command::Energy(command) => commands::energy::run(&command),
+        Command::Saved(command) => commands::saved::run(&command),
         Command::Logs(command) => commands::logs::run(&command),
         Command::Top(command) => commands::top::run(&command),
         Command::Page(command) => commands::page::run(&command),

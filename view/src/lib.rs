@@ -11,6 +11,7 @@ pub mod job;
 pub mod measured;
 pub mod node;
 pub mod prediction;
+pub mod saved;
 pub mod unmeasured;
 pub mod verdict;
 

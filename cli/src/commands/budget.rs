@@ -111,7 +111,7 @@ pub(crate) fn intensities(path: &Path, now: Timestamp) -> anyhow::Result<Intensi
 
 /// A value of the bucket `budget`. One that cannot be decoded is ignored with a note: the placer ignores
 /// it too, and replaces it.
-async fn read<T: DeserializeOwned>(bus: &Bus, key: &str) -> anyhow::Result<Option<T>> {
+pub(crate) async fn read<T: DeserializeOwned>(bus: &Bus, key: &str) -> anyhow::Result<Option<T>> {
     match bus.bucket(Bucket::Budget).await?.get(key).await {
         Ok(value) => Ok(value.map(|(value, _)| value)),
         Err(BusError::Codec(error)) => {
@@ -171,15 +171,21 @@ fn price(status: &BudgetStatus) -> String {
     format!("{} of 1 (1: all jobs at their lowest energy)", tidy(status.price))
 }
 
+/// A change of mean completion time: `3.1 % later`, `2 % earlier`.
+fn later(share: f64) -> String {
+    let word = if share < 0.0 { "earlier" } else { "later" };
+    format!("{} {word}", percent(share.abs()))
+}
+
 /// Formats the state of the energy aim.
 fn energy_aim(aim: &AimStatus) -> String {
     let slowdown = aim.slowdown().map_or_else(
         || "no job has run yet".to_owned(),
-        |slowdown| format!("estimated {} over the last day", percent(slowdown)),
+        |slowdown| format!("estimated {} over the last day", later(slowdown)),
     );
     format!(
-        "aim      energy: at most {} slower than the time aim\n         {slowdown}; price {} of 1",
-        percent(aim.max_slowdown),
+        "aim      energy: {}\n         {slowdown}; price {} of 1",
+        aim.bound(),
         tidy(aim.price)
     )
 }

@@ -112,6 +112,18 @@ pub struct AimStatus {
 }
 
 impl AimStatus {
+    /// The bound in words: `jobs complete on average no later than under backfill`.
+    #[must_use]
+    pub fn bound(&self) -> String {
+        let reference = self.baseline.map_or("the time aim", Baseline::name);
+        if self.max_slowdown > 0.0 {
+            let percent = (1e4 * self.max_slowdown).round() / 1e2;
+            format!("jobs complete on average at most {percent} % later than under {reference}")
+        } else {
+            format!("jobs complete on average no later than under {reference}")
+        }
+    }
+
     /// The estimated increase of mean completion time, a share; absent before jobs were present.
     #[must_use]
     pub fn slowdown(&self) -> Option<f64> {
