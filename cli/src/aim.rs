@@ -1,16 +1,14 @@
 //! The options of a cluster's aim, shared by several commands.
 
+use std::fmt;
+
 use clap::Args;
 use wattle_common::Aim;
 use wattle_common::aim::{MAX_SLOWDOWN_DEFAULT, parse_slowdown};
+use wattle_saving::baseline::BaselineKind;
+use wattle_saving::lateness::Allowed;
 
-use wattle_placer::Policy;
-use wattle_saving::aim_run::run_with_energy_aim;
-use wattle_simulator::{RunOptions, Scenario};
-use wattle_world::World;
-
-use crate::output::{usage, usage_chain};
-use crate::progress::Progress;
+use crate::output::usage;
 
 /// The options of the aim.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -67,33 +65,148 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{} %", (share * 1e4).round() / 1e2)
 }
 
-/// The price of the energy aim for a policy; 0 for one that reads no price.
-pub(crate) fn aim_price(
-    world: &World,
-    scenario: &Scenario,
-    policy: &dyn Policy,
-    options: &RunOptions,
-    max_slowdown: f64,
-    number: &str,
-) -> anyhow::Result<f64> {
-    let mut shown: Option<(usize, Progress)> = None;
-    let mut progress = |run: usize, ended: usize, of: usize| {
-        if shown.as_ref().is_none_or(|(last, _)| *last != run) {
-            let label = format!("{}, {number}: price {run}", policy.name());
-            shown = Some((run, Progress::start(label, "jobs have ended")));
+/// The bound of the energy aim in a simulation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum SimulationBound {
+    /// How much longer jobs may take on average than under the time aim of the same policy.
+    MaxSlowdown(f64),
+    /// How much later jobs may complete on average, and those of each project, than under another schedule.
+    NoLaterThan(BaselineKind, Allowed),
+}
+
+/// The bound where no option states one.
+const SIMULATION_BOUND_DEFAULT: SimulationBound =
+    SimulationBound::MaxSlowdown(MAX_SLOWDOWN_DEFAULT);
+
+/// The options of a bound that relates to the schedule of the site.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct NoLaterOptions {
+    /// Least energy while jobs complete on average no later than under this schedule of the same jobs: backfill or
+    /// fifo at default caps on nodes that stay awake, or as recorded in the trace
+    #[arg(
+        long,
+        value_name = "backfill|fifo|recorded",
+        conflicts_with_all = ["max_slowdown", "price", "aim_by_controller"]
+    )]
+    no_later_than: Option<BaselineKind>,
+    /// Share by which jobs may complete later on average than under --no-later-than [default: 0%]
+    #[arg(long, value_name = "SHARE", requires = "no_later_than", value_parser = parse_slowdown)]
+    by: Option<f64>,
+    /// Share by which the jobs of each project (account, or user where the trace has no accounts) may complete
+    /// later on average than under --no-later-than [default: no bound]
+    #[arg(long, value_name = "SHARE", requires = "no_later_than", value_parser = parse_slowdown)]
+    no_project_later_than: Option<f64>,
+}
+
+impl NoLaterOptions {
+    /// Whether the bound was given.
+    pub(crate) const fn is_given(&self) -> bool {
+        self.no_later_than.is_some()
+    }
+
+    /// Whether the bound relates to the recorded schedule.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.no_later_than == Some(BaselineKind::Recorded)
+    }
+
+    /// Whether projects are bounded.
+    pub(crate) const fn bounds_projects(&self) -> bool {
+        self.no_project_later_than.is_some()
+    }
+
+    /// The bound of a simulation; `None` under another aim than that of energy.
+    pub(crate) fn bound(
+        &self,
+        aim: &AimOptions,
+        has_window: bool,
+    ) -> anyhow::Result<Option<SimulationBound>> {
+        let Some(max_slowdown) = aim.max_slowdown(has_window)? else {
+            return match self.no_later_than {
+                None => Ok(None),
+                Some(kind) => Err(usage(format!(
+                    "--no-later-than {kind} is a bound of the energy aim; the aim is {}",
+                    aim.aim(has_window)?
+                ))),
+            };
+        };
+        Ok(Some(match self.no_later_than {
+            Some(kind) => {
+                let (mean, project) = (self.by.unwrap_or(0.0), self.no_project_later_than);
+                SimulationBound::NoLaterThan(kind, Allowed { mean, project })
+            }
+            None if aim.max_slowdown.is_some() => SimulationBound::MaxSlowdown(max_slowdown),
+            None => SIMULATION_BOUND_DEFAULT,
+        }))
+    }
+}
+
+impl SimulationBound {
+    /// The name of the schedule to which it relates, as in the outcome.
+    pub(crate) fn reference(self) -> String {
+        match self {
+            Self::MaxSlowdown(_) => "own".to_owned(),
+            Self::NoLaterThan(kind, _) => kind.to_string(),
         }
-        if let Some((_, progress)) = &mut shown {
-            progress.update(ended, of);
+    }
+
+    /// The permitted lateness.
+    pub(crate) const fn allowed(self) -> Allowed {
+        match self {
+            Self::MaxSlowdown(share) => Allowed::mean(share),
+            Self::NoLaterThan(_, allowed) => allowed,
         }
-    };
-    let found = run_with_energy_aim(world, scenario, policy, options, max_slowdown, &mut progress)
-        .map_err(usage_chain)?;
-    Ok(found.map_or(0.0, |aim| aim.price()))
+    }
+}
+
+impl fmt::Display for SimulationBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MaxSlowdown(share) => write!(
+                f,
+                "least energy within {} of the time aim's mean completion time",
+                percent(*share)
+            ),
+            Self::NoLaterThan(kind, allowed) => {
+                let words = kind.words();
+                f.write_str("least energy with jobs completing on average ")?;
+                if allowed.mean > 0.0 {
+                    write!(f, "at most {} later than {words}", percent(allowed.mean))?;
+                } else {
+                    write!(f, "no later than {words}")?;
+                }
+                let project = |share: f64| format!(", no project's over {} later", percent(share));
+                f.write_str(&allowed.project.map_or(String::new(), project))
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bound_of_a_simulation_relates_to_one_schedule() {
+        let (aim, none) = (AimOptions::default(), NoLaterOptions::default());
+        assert_eq!(none.bound(&aim, false).unwrap(), Some(SIMULATION_BOUND_DEFAULT));
+        assert_eq!(none.bound(&aim, true).unwrap(), None);
+        let own = AimOptions { aim: None, max_slowdown: Some(0.1) };
+        let bound = none.bound(&own, false).unwrap().unwrap();
+        assert_eq!(bound, SimulationBound::MaxSlowdown(0.1));
+        let site = NoLaterOptions { no_later_than: Some(BaselineKind::Backfill), ..none };
+        let bound = site.bound(&aim, false).unwrap().unwrap();
+        assert_eq!(bound.allowed(), Allowed::mean(0.0));
+        let words = "least energy with jobs completing on average no later than under backfill";
+        assert_eq!(bound.to_string(), words);
+        let later = NoLaterOptions { by: Some(0.03), no_project_later_than: Some(0.1), ..site };
+        let words = later.bound(&aim, false).unwrap().unwrap().to_string();
+        assert!(
+            words.ends_with("at most 3 % later than under backfill, no project's over 10 % later")
+        );
+        // A budget has its own aim.
+        let error = site.bound(&aim, true).unwrap_err().to_string();
+        assert!(error.contains("--no-later-than backfill") && error.contains("budget"), "{error}");
+    }
 
     #[test]
     fn a_budget_decides_where_no_aim_is_given() {

@@ -1,5 +1,7 @@
 //! `wattle simulate`: simulates a trace under one or more policies, without server or GPU.
 
+mod runs;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -7,25 +9,26 @@ use clap::Args;
 use wattle_common::duration::parse_span;
 use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
+use wattle_placer::UnknownPolicy;
 use wattle_placer::policies::{POLICIES, PolicySet};
-use wattle_placer::{Reads, UnknownPolicy};
 use wattle_runtime::shell::chain;
-use wattle_saving::report::{Recorded, simulation_figure, simulation_page};
+use wattle_saving::report::{simulation_figure, simulation_page};
 use wattle_saving::seeds::{SeedStudy, changes};
 use wattle_simulator::trace::{self, Trace};
 use wattle_simulator::{
     CarbonSeries, Forecast, Learning, LoadError, PolicyOutcome, Restartable, RunOptions, Scenario,
-    SimulationError, gather, generator, run_with, run_with_progress,
+    gather, generator, run_with,
 };
 use wattle_world::World;
 
-use crate::aim::{AimOptions, aim_price, percent};
+use crate::aim::{AimOptions, NoLaterOptions, SimulationBound};
 use crate::atomic_file::AtomicFile;
 use crate::budget::{BudgetOptions, limits};
 use crate::inputs::{inferred_cluster, restartable, scenario_of, world_of};
 use crate::output::{note, print, usage, usage_chain};
 use crate::policies::{names_help, table};
-use crate::progress::Progress;
+
+use self::runs::{Ran, Runs, timed};
 
 /// Default number of generated jobs.
 const JOBS: usize = 2_000;
@@ -105,6 +108,8 @@ pub struct Simulate {
     feeders: Option<PathBuf>,
     #[command(flatten)]
     aim: AimOptions,
+    #[command(flatten)]
+    no_later: NoLaterOptions,
     /// A constant energy price in the unit of the policy, in place of an aim; 0: energy is free
     #[arg(long, value_name = "PRICE", conflicts_with_all = ["aim", "max_slowdown"])]
     price: Option<f64>,
@@ -272,7 +277,17 @@ impl Simulate {
                 "--aim: none of these policies reads an energy price; powerflow, greenflow and wattle do",
             ));
         }
-        let bound = self.max_slowdown()?;
+        let bound = self.bound()?;
+        if self.no_later.is_given() && !prices {
+            return Err(usage(
+                "--no-later-than: none of these policies reads an energy price; powerflow, greenflow and wattle do",
+            ));
+        }
+        if self.no_later.is_recorded() && (self.load.is_some() || self.order > 0) {
+            return Err(usage(
+                "--no-later-than recorded: the recorded schedule is of the trace's own arrivals; omit --load and --order",
+            ));
+        }
         if self.aim_by_controller && bound.is_none() {
             return Err(usage("--aim-by-controller is of the energy aim; give --aim energy"));
         }
@@ -314,12 +329,15 @@ impl Simulate {
     }
 
     /// The bound of the energy aim, if that is the aim.
-    fn max_slowdown(&self) -> anyhow::Result<Option<f64>> {
+    fn bound(&self) -> anyhow::Result<Option<SimulationBound>> {
         if self.price.is_some() {
             return Ok(None);
         }
-        let has_window = self.budget.in_simulation()?.is_some_and(|budget| budget.has_window());
-        self.aim.max_slowdown(has_window)
+        self.no_later.bound(&self.aim, self.has_window()?)
+    }
+
+    fn has_window(&self) -> anyhow::Result<bool> {
+        Ok(self.budget.in_simulation()?.is_some_and(|budget| budget.has_window()))
     }
 
     fn options(&self) -> anyhow::Result<RunOptions> {
@@ -329,7 +347,10 @@ impl Simulate {
         }
         Ok(RunOptions {
             price,
-            max_slowdown: self.max_slowdown()?.filter(|_| self.aim_by_controller),
+            max_slowdown: match self.aim_by_controller {
+                true => self.aim.max_slowdown(self.has_window()?)?,
+                false => None,
+            },
             nodes_sleep: self.sleep,
             tenants_max: self.tenants_max,
             restarts_per_day_max: self.restarts_per_day,
@@ -339,73 +360,6 @@ impl Simulate {
             learning: self.learn_from.unwrap_or_default(),
             ..RunOptions::default()
         })
-    }
-
-    /// Runs the policies, with `oracle` also under exact predictions. `recorded` collects the recordings
-    /// of the runs under predictions.
-    fn runs(
-        &self,
-        known: &PolicySet,
-        world: &World,
-        scenario: &Scenario,
-        oracle: bool,
-        mut recorded: Option<&mut Vec<Recorded>>,
-    ) -> anyhow::Result<Vec<PolicyOutcome>> {
-        let options = self.options()?;
-        let mut policies = Vec::new();
-        for (slot, name) in self.policy.iter().enumerate() {
-            let policy = known.policy(name).map_err(usage_chain)?;
-            let mut number = format!("{} of {}", slot + 1, self.policy.len());
-            if self.seeds > 1 {
-                number = format!("{number}, seed {}", scenario.seed);
-            }
-            let mut options = options.clone();
-            let bound = self.max_slowdown()?.filter(|_| !self.aim_by_controller);
-            if let Some(bound) = bound {
-                options.price =
-                    aim_price(world, scenario, policy.as_ref(), &options, bound, &number)?;
-            }
-            let run = |options: &RunOptions| {
-                let oracle = if options.oracle { "exact predictions, " } else { "" };
-                let mut progress =
-                    Progress::start(format!("{name}, {oracle}{number}"), "jobs have ended");
-                let mut report = |ended, of| progress.update(ended, of);
-                timed(|| {
-                    run_with_progress(world, scenario, policy.as_ref(), options, &mut report)
-                        .map(Some)
-                })
-            };
-            if let Some(recorded) = &mut recorded {
-                let mut progress = Progress::start(format!("{name}, {number}"), "jobs have ended");
-                let mut report = |ended, of| progress.update(ended, of);
-                let outcome = timed(|| {
-                    let run = Recorded::run(
-                        world,
-                        scenario,
-                        policy.as_ref(),
-                        slot,
-                        &options,
-                        &mut report,
-                    )?;
-                    let outcome = run.outcome.clone();
-                    recorded.push(run);
-                    Ok(Some(outcome))
-                });
-                policies.extend(outcome?);
-            } else {
-                policies.extend(run(&options)?);
-            }
-            if oracle && (policy.capabilities().reads != Reads::Nothing || options.budget.is_some())
-            {
-                let mut options = RunOptions { oracle: true, ..options.clone() };
-                if let Some(bound) = bound {
-                    options.price =
-                        aim_price(world, scenario, policy.as_ref(), &options, bound, &number)?;
-                }
-                policies.extend(run(&options)?);
-            }
-        }
-        Ok(policies)
     }
 }
 
@@ -421,9 +375,7 @@ impl Simulate {
         under.extend((self.share != Sharing::Any).then(|| format!("GPU sharing: {}", self.share)));
         let price = self.price.filter(|price| *price > 0.0);
         under.extend(price.map(|price| format!("energy at a price of {price}")));
-        under.extend(self.max_slowdown()?.map(|bound| {
-            format!("least energy within {} of the time aim's mean completion time", percent(bound))
-        }));
+        under.extend(self.bound()?.map(|bound| bound.to_string()));
         let carbon = self.carbon.as_deref().and_then(Path::file_name);
         under.extend(carbon.map(|file| format!("the grid of {}", file.to_string_lossy())));
         Ok(under)
@@ -448,19 +400,8 @@ pub(crate) fn one(
     options: &RunOptions,
 ) -> anyhow::Result<PolicyOutcome> {
     let policy = wattle_placer::policy(policy).map_err(usage_chain)?;
-    let outcome = timed(|| run_with(world, scenario, policy.as_ref(), options).map(Some))?;
-    Ok(outcome.expect("a policy's own run has an outcome"))
-}
-
-/// A run, with how long it took.
-fn timed(
-    run: impl FnOnce() -> Result<Option<PolicyOutcome>, SimulationError>,
-) -> anyhow::Result<Option<PolicyOutcome>> {
-    let began = wattle_runtime::clock::wall_now();
-    let mut outcome = run().map_err(usage_chain)?;
-    if let Some(outcome) = &mut outcome {
-        outcome.wall_s = wattle_runtime::clock::wall_now().since(began).as_secs_f64();
-    }
+    let (mut outcome, wall_s) = timed(|| run_with(world, scenario, policy.as_ref(), options))?;
+    outcome.wall_s = wall_s;
     Ok(outcome)
 }
 
@@ -479,15 +420,11 @@ pub fn run(command: Simulate, policies: &PolicySet, others: Option<&str>) -> any
     scenario.notes.splice(0..0, assumptions);
     scenario.notes.extend(notes);
     let report = command.report.as_deref().map(AtomicFile::open).transpose()?;
-    let mut recorded = Vec::new();
-    let policies = command.runs(
-        known,
-        &world,
-        &scenario,
-        command.oracle,
-        report.is_some().then_some(&mut recorded),
-    )?;
+    let first = Runs { known, world: &world, trace: &trace, scenario: &scenario };
+    let Ran { policies, baseline, recorded } =
+        command.runs(&first, command.oracle, report.is_some())?;
     let mut study = SeedStudy::from(gather(&scenario, policies.clone()));
+    study.outcome.baseline = baseline;
     if command.seeds > 1 {
         let mut seeds = vec![policies];
         for seed in (1..command.seeds).map(|more| command.seed.wrapping_add(more)) {
@@ -496,7 +433,8 @@ pub fn run(command: Simulate, policies: &PolicySet, others: Option<&str>) -> any
                 trace = command.jobs(seed)?;
             }
             let scenario = command.scenario(&world, &trace, &cluster, seed)?;
-            seeds.push(command.runs(known, &world, &scenario, false, None)?);
+            let further = Runs { known, world: &world, trace: &trace, scenario: &scenario };
+            seeds.push(command.runs(&further, false, false)?.policies);
         }
         study.changes = changes(&seeds);
     }

@@ -8,7 +8,9 @@
 
 pub mod aim;
 pub mod aim_run;
+pub mod baseline;
 pub mod estimate;
+pub mod lateness;
 pub mod parallel;
 pub mod report;
 pub mod schedule;

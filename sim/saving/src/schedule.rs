@@ -9,6 +9,7 @@ use wattle_simulator::replay::Replay;
 use wattle_simulator::{CarbonSeries, Detail, PolicyOutcome, Prediction, Scenario};
 
 use crate::aim::AimRun;
+use crate::aim_run::rest_w;
 
 /// A schedule with its energy.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,14 +44,13 @@ impl Schedule {
     /// The schedule of a simulated run. `sleeps` states whether unused nodes sleep.
     #[must_use]
     pub fn simulated(outcome: PolicyOutcome, detail: Detail, sleeps: bool) -> Self {
-        let rest_w =
-            detail.nodes.iter().map(|node| if sleeps { node.asleep_w } else { node.awake_w });
+        let rest_w = rest_w(&detail, sleeps);
         Self {
             energy_kwh: outcome.energy_kwh,
             carbon_kg: outcome.carbon_kg,
             cost: outcome.cost,
             makespan_s: outcome.makespan_s,
-            rest_w: rest_w.sum(),
+            rest_w,
             completion_s: completions(&detail),
             prediction: outcome.prediction,
             exceeded_s: outcome
@@ -62,12 +62,6 @@ impl Schedule {
             notes: outcome.notes,
             detail,
         }
-    }
-
-    /// The same schedule without its jobs and nodes, for a search of which only the prices are read.
-    #[must_use]
-    pub fn without_detail(self) -> Self {
-        Self { detail: Detail::default(), ..self }
     }
 
     /// A replayed schedule.
@@ -134,7 +128,8 @@ impl AimRun for Schedule {
     }
 }
 
-fn completions(detail: &Detail) -> Vec<Option<f64>> {
+/// Completion time of each job of a run, s.
+pub(crate) fn completions(detail: &Detail) -> Vec<Option<f64>> {
     detail.jobs.iter().map(wattle_simulator::JobOutcome::completion_s).collect()
 }
 

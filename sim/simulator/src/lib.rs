@@ -55,7 +55,9 @@ pub use engine::recording::{
 pub use feeders::FeederUse;
 pub use load::LoadError;
 pub use oracle::{gpu_counts, selectable_clocks};
-pub use outcome::{Outcome, PolicyOutcome, PredictionRegret};
+pub use outcome::{
+    Against, AimHeld, Baseline, Outcome, PolicyOutcome, PredictionRegret, ProjectChange,
+};
 pub use prediction_error::{Prediction, PredictionError};
 pub use price::PriceSeries;
 pub use restartable::{Restartable, RestartableError};

@@ -3,6 +3,7 @@
 //! JSON field names are stable: later versions add fields and rename none. For the same trace, seed
 //! and policy, all values except `wall_s` are identical.
 
+mod against;
 mod table;
 
 use std::time::Duration;
@@ -11,6 +12,8 @@ use serde::Serialize;
 use wattle_common::JobId;
 use wattle_common::duration::DurationUnit;
 use wattle_placer::twin::Twin;
+
+pub use against::{Against, AimHeld, Baseline, ProjectChange};
 
 use crate::feeders::FeederUse;
 use crate::prediction_error::Prediction;
@@ -35,6 +38,9 @@ pub struct Outcome {
     /// Time from the first arrival to the last, over which the load is defined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arrivals_s: Option<f64>,
+    /// The baseline of the policies, where it is another schedule than the first policy's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<Baseline>,
     /// One entry per policy, in the given order.
     pub policies: Vec<PolicyOutcome>,
     /// Prediction regret of each policy; empty without oracle runs.
@@ -133,6 +139,12 @@ pub struct PolicyOutcome {
     pub twin: Option<TwinOutcome>,
     /// Prediction errors; null for a policy that reads no surfaces.
     pub prediction: Option<Prediction>,
+    /// Changes against the baseline, or against the first policy where there is none; absent for that policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub against: Option<Against>,
+    /// How the energy aim was held; absent where the run has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aim: Option<AimHeld>,
     /// Notes on this run.
     pub notes: Vec<String>,
 }

@@ -239,6 +239,7 @@ pub fn gather(scenario: &Scenario, policies: Vec<PolicyOutcome>) -> Outcome {
         seed: scenario.seed,
         load: scenario.load.map(|load| (load * 1e6).round() / 1e6),
         arrivals_s: scenario.arrivals().map(|span| span.as_secs_f64()),
+        baseline: None,
         policies,
         prediction_regret,
         workloads: scenario.workloads.clone(),

@@ -94,6 +94,8 @@ pub struct TraceJob {
     pub site_priority: u32,
     /// The owner.
     pub user: Option<String>,
+    /// The account or virtual cluster to which the site's scheduler charged the job.
+    pub account: Option<String>,
     /// Recurring jobs have the same name here and get the same workload.
     pub recurs_as: Option<String>,
     /// The requested GPU type, as named in the trace.
@@ -145,6 +147,7 @@ impl TraceJob {
             time_limit: None,
             site_priority: 0,
             user: None,
+            account: None,
             recurs_as: None,
             gpu_type: None,
             started: None,
@@ -155,6 +158,12 @@ impl TraceJob {
             nodes: None,
             node_names: Vec::new(),
         }
+    }
+
+    /// Its project: the account, or the user where the trace names no account.
+    #[must_use]
+    pub fn project(&self) -> Option<&str> {
+        self.account.as_deref().or(self.user.as_deref())
     }
 
     /// The time between its recorded start and end for which it was suspended: 0 without a start and an end.

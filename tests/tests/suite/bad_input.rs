@@ -63,6 +63,23 @@ fn wrong_usage_gives_exit_code_2_and_a_remedy() {
     simulate_is_refused(&["--policy", "fifo,srtf"], &["srtf", "powerflow", "wattle-lab simulate"]);
     simulate_is_refused(&["--policy", "fifo+zeus"], &["fifo+zeus", "wattle-lab simulate"]);
     simulate_is_refused(&["--policy", "fifo", "--price", "0.3"], &["0.3", "powerflow"]);
+    let no_later = |kind: &str, args: &[&str], expected: &[&str]| {
+        let own = ["--jobs", "20", "--policy", "wattle", "--no-later-than", kind];
+        simulate_is_refused(&[&own, args].concat(), expected);
+    };
+    no_later("sjf", &[], &["sjf", "backfill, fifo or recorded"]);
+    no_later("recorded", &[], &["builtin", "sacct", "Start and End", "backfill"]);
+    no_later("fifo", &["--max-slowdown", "5%"], &["--no-later-than", "--max-slowdown"]);
+    no_later("fifo", &["--by", "150%"], &["150%", "0% to 100%"]);
+    no_later("fifo", &["--aim", "time"], &["--no-later-than fifo", "the aim is time"]);
+    no_later("fifo", &["--energy-kwh", "9"], &["--no-later-than fifo", "the aim is budget"]);
+    no_later("recorded", &["--load", "0.5"], &["recorded", "--load"]);
+    simulate_is_refused(&["--by", "3%"], &["--no-later-than"]);
+    let fixed = ["--policy", "fifo", "--no-later-than", "backfill"];
+    simulate_is_refused(&fixed, &["--no-later-than", "wattle"]);
+    let mut unnamed = vec!["--trace", good, "--cluster", "2x4:v100", "--no-later-than", "fifo"];
+    unnamed.extend(["--no-project-later-than", "10%"]);
+    simulate_is_refused(&unnamed, &["--no-project-later-than", "Account"]);
     simulate_is_refused(&["--policy", "fifo", "--seeds", "3"], &["at least two", "--policy"]);
     simulate_is_refused(&["--policy", "fifo@99999"], &["99999", "405 to 1380"]);
     simulate_is_refused(&["--forecast", "perfect"], &["--carbon"]);

@@ -255,8 +255,8 @@ impl Runner<'_> {
         features: Features,
     ) -> Result<AimOutcome<Pooled>, SimulationError> {
         let mut made = 0;
-        let search = AimSearch { start: FIRST_PRICE, close: CLOSE_EXACT, ..self.aim()? };
-        let aim = least_energy(&search, |price| {
+        let search = AimSearch { start: FIRST_PRICE, ..self.aim()? }.closing_at(CLOSE_EXACT);
+        let aim = least_energy(&search, None, |price| {
             made += 1;
             let run = |scenario| self.run(scenario, features, price);
             scenarios.iter().map(run).collect::<Result<_, _>>().map(Pooled::of)
@@ -274,12 +274,12 @@ impl Runner<'_> {
     ) -> Result<AimOutcome<Pooled>, SimulationError> {
         let search = AimSearch {
             start: start.unwrap_or_default(),
-            close: CLOSE_ON_PREDICTIONS,
             factor: FACTOR_ON_PREDICTIONS,
             runs_max: start.map_or(1, |_| RUNS_ON_PREDICTIONS),
             ..self.aim()?
-        };
-        least_energy(&search, run_at_price)
+        }
+        .closing_at(CLOSE_ON_PREDICTIONS);
+        least_energy(&search, None, run_at_price)
     }
 
     fn aim(&self) -> Result<AimSearch, SimulationError> {

@@ -234,7 +234,7 @@ pub fn estimate(
         in_parallel(&draws, options.threads, run, &mut |_| ()).map(Pooled::of)
     };
     let main = runner.search_on_predictions(is_priced.then_some(exact_price), run_at_price)?;
-    let (price, slowdown) = (main.price(), main.slowdown());
+    let (price, slowdown) = (main.price(), main.lateness().unwrap_or_default().mean);
     let main = main.into_run();
 
     let schedules: Vec<(Schedule, Schedule)> =

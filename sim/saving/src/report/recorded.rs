@@ -3,9 +3,11 @@
 use wattle_common::Power;
 use wattle_placer::Policy;
 use wattle_simulator::{
-    PolicyOutcome, Recording, RunOptions, Scenario, SimulationError, run_recorded,
+    PolicyOutcome, RecordedJob, Recording, RunOptions, Scenario, SimulationError, run_recorded,
 };
 use wattle_world::World;
+
+use crate::aim_run::CompletedRun;
 
 /// A run with its recording.
 #[derive(Clone, Debug)]
@@ -25,6 +27,19 @@ pub struct Recorded {
 }
 
 impl Recorded {
+    /// The run without its recording, with the completion time of each job. The power after the last completion is
+    /// not recorded, and 0 here.
+    #[must_use]
+    pub fn to_completed(&self) -> CompletedRun {
+        let completion_s =
+            |job: &RecordedJob| Some(job.finished_us?.saturating_sub(job.submit_us) as f64 / 1e6);
+        CompletedRun {
+            outcome: self.outcome.clone(),
+            completion_s: self.recording.jobs.iter().map(completion_s).collect(),
+            rest_w: 0.0,
+        }
+    }
+
     /// Simulates `scenario` under `policy`, with a recording; `slot` is the policy's index on the page.
     /// `progress` receives the numbers of ended jobs and of all jobs whenever a job ends.
     ///

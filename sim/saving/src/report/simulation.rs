@@ -4,7 +4,7 @@
 use maud::{Markup, Render, html};
 use wattle_common::topology::ClusterShape;
 use wattle_simulator::text::pluralize;
-use wattle_simulator::{Outcome, PolicyOutcome};
+use wattle_simulator::{Baseline, Outcome, PolicyOutcome};
 
 use super::claims::{self, Evidence, UntunedRuns};
 use super::format::{Unit, change, duration};
@@ -114,10 +114,34 @@ fn policies(study: &SeedStudy) -> Markup {
                 }
             }
         }
+        @if let Some(baseline) = &outcome.baseline {
+            (against_baseline(outcome, baseline))
+        }
         @if let [first, others @ ..] = &outcome.policies[..] {
             @if !others.is_empty() { (against_first(outcome, first, others)) }
         }
         @if !study.changes.is_empty() { (over_seeds(&study.changes)) }
+    }
+}
+
+/// Changes against the schedule to which the energy aim relates.
+fn against_baseline(outcome: &Outcome, baseline: &Baseline) -> Markup {
+    let mut table =
+        Table::new(&["against the baseline", "energy", "mean JCT", "worst project's mean JCT"]);
+    let changed = |new: Option<f64>| cell(new.and_then(|new| change(1.0 + new, 1.0)));
+    for run in &outcome.policies {
+        let Some(against) = &run.against else { continue };
+        let worst = against.project_worst.as_ref().map(|worst| worst.completion_mean);
+        table.row(vec![
+            named(slot(outcome, run), &run.full_name()),
+            changed(against.energy),
+            changed(against.completion_mean),
+            changed(worst),
+        ]);
+    }
+    html! {
+        h3 { "Against " (baseline.schedule) ", the baseline" }
+        (table)
     }
 }
 

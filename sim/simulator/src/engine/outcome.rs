@@ -110,6 +110,8 @@ impl Engine<'_> {
                 .prediction
                 .errors
                 .map(|errors| errors.outcome(self.prediction.oracle.is_some())),
+            against: None,
+            aim: None,
             notes,
         }
     }

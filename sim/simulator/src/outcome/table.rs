@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use wattle_common::duration::DurationUnit;
 
-use super::{Outcome, PolicyOutcome};
+use super::{Against, Outcome, PolicyOutcome};
 use crate::scenario::WorkloadShare;
 use crate::text::{COLUMNS, note, sanitize};
 
@@ -177,25 +177,44 @@ impl Outcome {
         )
     }
 
-    /// Changes of each policy against the first one.
+    /// Changes of each policy against the baseline, which is the first policy where there is no other.
     fn change_table(&self) -> String {
         let [first, others @ ..] = &self.policies[..] else { return String::new() };
-        let others = || others.iter().filter(|p| !p.oracle);
+        let compared = if self.baseline.is_some() { &self.policies[..] } else { others };
+        let others = || compared.iter().filter(|p| !p.oracle);
         if others().next().is_none() {
             return String::new();
         }
-        let ratio = |of: fn(&PolicyOutcome) -> Option<f64>| {
+        let of_first = |of: fn(&PolicyOutcome) -> Option<f64>| {
             others().map(move |p| of(p).zip(of(first)).and_then(|(new, old)| ratio(new, old)))
         };
-        let columns = [
-            Column::text("policy", others().map(|p| p.policy.clone())),
-            Column::change("energy", ratio(|p| Some(p.energy_kwh))),
-            Column::change("mean JCT", ratio(|p| p.jct_s_mean)),
-            Column::change("runtime", ratio(|p| p.runtime_s_mean)),
+        let against = |of: fn(&Against) -> Option<f64>| {
+            others().map(move |p| of(p.against.as_ref()?).map(|change| 1.0 + change))
+        };
+        let worst = |of: &Against| of.project_worst.as_ref().map(|worst| worst.completion_mean);
+        let mut columns = vec![Column::text("policy", others().map(|p| p.policy.clone()))];
+        if self.baseline.is_some() {
+            columns.push(Column::change("energy", against(|of| of.energy)));
+            columns.push(Column::change("mean JCT", against(|of| of.completion_mean)));
+        } else {
+            columns.push(Column::change("energy", of_first(|p| Some(p.energy_kwh))));
+            columns.push(Column::change("mean JCT", of_first(|p| p.jct_s_mean)));
+        }
+        if against(worst).any(|change| change.is_some()) {
+            columns.push(Column::change("worst project", against(worst)));
+        }
+        if self.baseline.is_none() {
+            columns.push(Column::change("runtime", of_first(|p| p.runtime_s_mean)));
+        }
+        columns.extend([
             Column::text("shared starts", others().map(|p| p.shared_starts.to_string())),
             Column::text("undone", others().map(|p| p.undone.to_string())),
-        ];
-        let mut text = format!("\nagainst {}\n{}", first.policy, render(&columns));
+        ]);
+        let name = self.baseline.as_ref().map_or(&first.policy, |baseline| &baseline.schedule);
+        let mut text = format!("\nagainst {name}\n{}", render(&columns));
+        if self.baseline.is_some() {
+            return text;
+        }
         for different in others().filter_map(|p| p.different_jobs(first)) {
             let _ = writeln!(text, "{different}");
         }

@@ -62,6 +62,7 @@ pub(super) fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, RowEr
     }
     Ok(TraceJob {
         user: row.text("user").map(str::to_owned),
+        account: row.text("vc").map(str::to_owned),
         partition: row.text("vc").map(str::to_owned),
         started: Some(start),
         ended: Some(start + duration),

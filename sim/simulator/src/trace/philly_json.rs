@@ -110,6 +110,7 @@ fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, RowError> {
         row.text("servers").unwrap_or_default().split(' ').map(str::to_owned).collect();
     Ok(TraceJob {
         user: row.text("user").or_else(|| row.text("vc")).map(str::to_owned),
+        account: row.text("vc").map(str::to_owned),
         started: Some(start),
         ended: Some(end),
         nodes: u32::try_from(node_names.len()).ok(),

@@ -31,7 +31,7 @@
 //! one. The word `can_checkpoint=yes` or `=no` in `Comment` states whether a job can resume from a
 //! checkpoint (`sbatch --comment`; Slurm stores comments with `AccountingStoreFlags=job_comment`).
 //! `Timelimit`, or `TimelimitRaw` in minutes, is the time limit of a run; in state `TIMEOUT` it is `Elapsed` where neither
-//! column states it. `Priority` is Slurm's priority. Jobs of one user with one name are recurring. Slurm does not record workloads; they are drawn.
+//! column states it. `Priority` is Slurm's priority. `Account` is the job's project. Jobs of one user with one name are recurring. Slurm does not record workloads; they are drawn.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -87,6 +87,7 @@ pub(super) static FORMAT: Format = Format {
         "Constraints",
         "Comment",
         "Cluster",
+        "Account",
         "Suspended",
         "Timelimit",
         "TimelimitRaw",
@@ -207,6 +208,7 @@ fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, RowError> {
     let id = fit_id(id).ok_or(RowError::IdTooLong("JobID"))?;
     let mut job = TraceJob::new(id, eligible, duration, count);
     job.user = row.text("User").map(str::to_owned);
+    job.account = row.text("Account").map(str::to_owned);
     let name = row.text("JobName");
     job.recurs_as = job.user.as_ref().zip(name).map(|(user, name)| format!("{user}/{name}"));
     job.gpu_type = gpu_type.or_else(|| constrained_type(row.text("Constraints")?));

@@ -18,8 +18,16 @@ use super::slurm;
 
 /// The columns that a job's fields fill beside those of the documented export. The time that it ran is a number of
 /// seconds, so `Elapsed` stays empty.
-const FURTHER: [&str; 7] =
-    ["ElapsedRaw", "Suspended", "Constraints", "Comment", "Cluster", "TimelimitRaw", "Priority"];
+const FURTHER: [&str; 8] = [
+    "ElapsedRaw",
+    "Suspended",
+    "Constraints",
+    "Comment",
+    "Cluster",
+    "TimelimitRaw",
+    "Priority",
+    "Account",
+];
 
 /// The columns of `sacct -P` that a job's fields are read as.
 static COLUMNS: [&str; slurm::EXPORT.len() + FURTHER.len()] = {
@@ -44,6 +52,8 @@ struct Job {
     name: Option<String>,
     #[serde(default)]
     user: Option<String>,
+    #[serde(default)]
+    account: Option<String>,
     #[serde(default)]
     cluster: Option<String>,
     #[serde(default)]
@@ -205,6 +215,7 @@ fn records(object: &[u8]) -> Result<Vec<StringRecord>, RowError> {
         plain(&job.cluster),
         text(&job.time.limit),
         text(&job.priority),
+        plain(&job.account),
     ];
     Ok(vec![StringRecord::from(cells.to_vec())])
 }
