@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::Args;
 use wattle_common::Aim;
-use wattle_common::aim::{MAX_SLOWDOWN_DEFAULT, parse_slowdown};
+use wattle_common::aim::{AimBound, Baseline, MAX_SLOWDOWN_DEFAULT, parse_slowdown};
 use wattle_saving::baseline::BaselineKind;
 use wattle_saving::lateness::Allowed;
 
@@ -65,6 +65,40 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{} %", (share * 1e4).round() / 1e2)
 }
 
+/// The options of a live cluster's bound that relates to the site's former scheduler.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct FormerOptions {
+    /// Bound of the energy aim: jobs complete on average no later than under this scheduler, which the placer runs
+    /// in a model beside the cluster: backfill, fifo
+    #[arg(long, value_name = "backfill|fifo", conflicts_with = "max_slowdown")]
+    no_later_than: Option<Baseline>,
+    /// Share by which jobs may complete later on average than under --no-later-than [default: 0%]
+    #[arg(long, value_name = "SHARE", requires = "no_later_than", value_parser = parse_slowdown)]
+    by: Option<f64>,
+}
+
+impl FormerOptions {
+    /// The bound of a live cluster; `None` under another aim than that of energy.
+    pub(crate) fn bound(
+        &self,
+        aim: &AimOptions,
+        has_window: bool,
+    ) -> anyhow::Result<Option<AimBound>> {
+        let share = aim.max_slowdown(has_window)?;
+        let Some(baseline) = self.no_later_than else {
+            let own = aim.max_slowdown.map(|share| AimBound { baseline: None, share });
+            return Ok(share.map(|_| own.unwrap_or(AimBound::DEFAULT)));
+        };
+        if share.is_none() {
+            return Err(usage(format!(
+                "--no-later-than {baseline} is a bound of the energy aim; the aim is {}",
+                aim.aim(has_window)?
+            )));
+        }
+        Ok(Some(AimBound { baseline: Some(baseline), share: self.by.unwrap_or(0.0) }))
+    }
+}
+
 /// The bound of the energy aim in a simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum SimulationBound {
@@ -86,7 +120,7 @@ pub(crate) struct NoLaterOptions {
     #[arg(
         long,
         value_name = "backfill|fifo|recorded",
-        conflicts_with_all = ["max_slowdown", "price", "aim_by_controller"]
+        conflicts_with_all = ["max_slowdown", "price"]
     )]
     no_later_than: Option<BaselineKind>,
     /// Share by which jobs may complete later on average than under --no-later-than [default: 0%]
@@ -147,6 +181,28 @@ impl SimulationBound {
             Self::MaxSlowdown(_) => "own".to_owned(),
             Self::NoLaterThan(kind, _) => kind.to_string(),
         }
+    }
+
+    /// The bound for the controller of a live placer, which has no recorded schedule and does not bound projects.
+    pub(crate) fn of_controller(self) -> anyhow::Result<AimBound> {
+        let baseline = match self {
+            Self::MaxSlowdown(share) => return Ok(AimBound { baseline: None, share }),
+            Self::NoLaterThan(BaselineKind::Backfill, _) => Baseline::Backfill,
+            Self::NoLaterThan(BaselineKind::Fifo, _) => Baseline::Fifo,
+            Self::NoLaterThan(BaselineKind::Recorded, _) => {
+                return Err(usage(
+                    "--aim-by-controller compares with backfill or fifo, which a live placer can run beside the \
+                     cluster; omit --aim-by-controller for --no-later-than recorded",
+                ));
+            }
+        };
+        let Allowed { mean, project } = self.allowed();
+        if project.is_some() {
+            return Err(usage(
+                "--aim-by-controller bounds no projects; omit --no-project-later-than",
+            ));
+        }
+        Ok(AimBound { baseline: Some(baseline), share: mean })
     }
 
     /// The permitted lateness.

@@ -90,9 +90,22 @@ pub struct AimBound {
     pub share: f64,
 }
 
+impl fmt::Display for AimBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reference = self.baseline.map_or("the time aim", Baseline::name);
+        let percent = (1e4 * self.share).round() / 1e2;
+        f.write_str("jobs complete on average ")?;
+        if percent > 0.0 {
+            write!(f, "at most {percent} % later than under {reference}")
+        } else {
+            write!(f, "no later than under {reference}")
+        }
+    }
+}
+
 impl AimBound {
     /// The bound where none is given.
-    pub const DEFAULT: Self = Self { baseline: None, share: MAX_SLOWDOWN_DEFAULT };
+    pub const DEFAULT: Self = Self { baseline: Some(Baseline::Backfill), share: 0.0 };
 }
 
 /// Why an aim or its bound is invalid.

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::aim::Baseline;
 use crate::budget::Budget;
 use crate::duration::span;
 use crate::id::JobId;
@@ -188,12 +189,13 @@ pub fn aim_exceeded(aim: &AimStatus, now: Timestamp) -> Option<Finding> {
         return None;
     }
     let text = format!(
-        "jobs complete {} % later than under the time aim, by estimate, and the bound is {} %",
+        "jobs complete {} % later on average than under {}, by estimate, and the bound is {} %",
         percent(slowdown),
+        aim.baseline.map_or("the time aim", Baseline::name),
         percent(aim.max_slowdown)
     );
     let remedy = "`wattle budget show` has the price, which falls until the bound holds; at price 0 the placer \
-                  cannot do more: raise `max_slowdown` or lower the load";
+                  cannot do more: raise the bound or lower the load";
     Some(Finding::warning("aim", "aim", text, remedy))
 }
 
@@ -276,6 +278,7 @@ mod tests {
         let (at_us, max_slowdown) = (NOW, 0.05);
         AimStatus {
             at_us,
+            baseline: Some(Baseline::Backfill),
             max_slowdown,
             present_s: 1_000.0,
             delay_s,
@@ -341,7 +344,7 @@ mod tests {
     #[test]
     fn a_breach_of_the_aim_is_named_while_the_estimate_is_current() {
         let found = |slowdown, now| aim_exceeded(&aim(slowdown), now).map(|f| f.text);
-        let expected = "jobs complete 11.05 % later than under the time aim, by estimate, and the bound is 5 %";
+        let expected = "jobs complete 11.05 % later on average than under backfill, by estimate, and the bound is 5 %";
         assert_eq!(found(0.1105, NOW).as_deref(), Some(expected));
         assert_eq!(
             found(0.0599, NOW),

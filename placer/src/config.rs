@@ -253,10 +253,9 @@ impl Config {
     }
     /// The bound of the energy aim.
     fn aim_bound(&self) -> AimBound {
-        match (self.by, self.max_slowdown) {
-            (None, None) => AimBound::DEFAULT,
-            (None, Some(share)) => AimBound { baseline: None, share },
-            (Some(share), _) => AimBound { baseline: Some(self.no_later_than), share },
+        match self.max_slowdown {
+            Some(share) => AimBound { baseline: None, share },
+            None => AimBound { baseline: Some(self.no_later_than), share: self.by.unwrap_or(0.0) },
         }
     }
     /// The cap and clock of every GPU of the site.

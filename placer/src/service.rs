@@ -17,6 +17,7 @@ mod requests;
 mod storage;
 mod submissions;
 mod traces;
+mod twin_metrics;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};

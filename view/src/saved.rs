@@ -10,15 +10,23 @@ use serde::Serialize;
 use wattle_common::Timestamp;
 use wattle_common::aim::Baseline;
 use wattle_common::duration::span;
-use wattle_common::messages::{TwinRow, TwinStatus, TwinSums};
+use wattle_common::messages::{IntensitySeries, PriceSeries, TwinRow, TwinStatus, TwinSums};
 
-use crate::emissions::Rates;
 use crate::intensity::mean_intensity;
 
 /// Length of a day, s.
 const DAY_S: u64 = 86_400;
 /// A change of completion times below this share is none.
 const SAME: f64 = 0.0005;
+
+/// Where cost and emissions come from; absent: not known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SavedRates<'a> {
+    /// Carbon intensity.
+    pub intensity: Option<&'a IntensitySeries>,
+    /// Electricity price.
+    pub prices: Option<&'a PriceSeries>,
+}
 
 /// What a row stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,13 +111,13 @@ struct Rated {
 
 impl Rated {
     /// The sums of a day at the mean price and intensity of that day.
-    fn of(row: &TwinRow, until: Timestamp, rates: &Rates) -> Self {
+    fn of(row: &TwinRow, until: Timestamp, rates: SavedRates<'_>) -> Self {
         let day = |day: u64| Timestamp::from_s(day * DAY_S);
         let (from, to) = (day(row.day), day(row.day + 1).min(until));
         let kwh = row.sums.saved_j() / 3.6e6;
         let is_dated = row.day > 0;
-        let price = rates.prices.as_ref().and_then(|prices| prices.mean(from, to));
-        let intensity = rates.intensity.as_ref().and_then(|series| mean_intensity(series, from, to));
+        let price = rates.prices.and_then(|prices| prices.mean(from, to));
+        let intensity = rates.intensity.and_then(|series| mean_intensity(series, from, to));
         Self {
             sums: row.sums,
             cost: price.filter(|_| is_dated).map(|price| price * kwh),
@@ -159,9 +167,17 @@ impl Rated {
 }
 
 impl Saved {
+    /// The status with the days from `first` on only: days since 1970-01-01.
+    #[must_use]
+    pub fn from_day(mut status: TwinStatus, first: u64) -> TwinStatus {
+        status.rows.retain(|row| row.day >= first);
+        status.since_us = status.since_us.max(Timestamp::from_s(first * DAY_S));
+        status
+    }
+
     /// The figures of a twin's status.
     #[must_use]
-    pub fn new(status: &TwinStatus, by: SavedBy, rates: &Rates) -> Self {
+    pub fn new(status: &TwinStatus, by: SavedBy, rates: SavedRates<'_>) -> Self {
         let mut total: Option<Rated> = None;
         let mut rows: BTreeMap<(Option<u64>, Option<String>), Rated> = BTreeMap::new();
         for row in &status.rows {
@@ -268,7 +284,7 @@ pub fn kwh_text(kwh: f64) -> String {
 #[allow(clippy::float_cmp, reason = "exact figures are meant")]
 mod tests {
     use wattle_common::CarbonIntensity;
-    use wattle_common::messages::{IntensitySeries, Origin};
+    use wattle_common::messages::Origin;
 
     use super::*;
 
@@ -307,7 +323,7 @@ mod tests {
         let nodes = TwinSums { rest_j: 36e6, slept_j: 7.2e6, ..TwinSums::default() };
         let nodes = TwinRow { day: 20_000, user: None, project: None, sums: nodes };
         let rows = vec![row(20_000, Some("ada"), 0.05), row(20_001, Some("bob"), -0.01), nodes];
-        let saved = Saved::new(&status(rows), SavedBy::User, &Rates::default());
+        let saved = Saved::new(&status(rows), SavedBy::User, SavedRates::default());
         assert_eq!(
             saved.verdict(),
             "saved: 4.00 kWh of 14.00 kWh (28.6 %, 90 % interval 27.1 to 30.0 %) against backfill; 4 jobs completed \
@@ -330,30 +346,37 @@ mod tests {
             period_s: 2 * DAY_S,
             origins: vec![(0, Origin::Measured)],
         };
-        let rates = Rates { intensity: Some(series), ..Rates::default() };
+        let rates = SavedRates { intensity: Some(&series), prices: None };
         let rows = vec![row(20_000, None, 0.0), row(20_001, None, 0.0)];
-        let saved = Saved::new(&status(rows), SavedBy::Day, &rates);
+        let saved = Saved::new(&status(rows), SavedBy::Day, rates);
         assert!((saved.total.carbon_kg.unwrap() - 0.4).abs() < 1e-9, "{saved:?}");
-        assert_eq!(saved.rows.iter().map(|row| row.day).collect::<Vec<_>>(), [Some(20_000), Some(20_001)]);
+        assert_eq!(
+            saved.rows.iter().map(|row| row.day).collect::<Vec<_>>(),
+            [Some(20_000), Some(20_001)]
+        );
         // The days before the others have no intensity.
-        let saved = Saved::new(&status(vec![row(0, None, 0.0)]), SavedBy::Day, &rates);
+        let saved = Saved::new(&status(vec![row(0, None, 0.0)]), SavedBy::Day, rates);
         assert_eq!(saved.total.carbon_kg, None);
     }
 
     #[test]
     fn nothing_is_claimed_without_jobs_or_energy() {
-        let saved = Saved::new(&status(Vec::new()), SavedBy::Day, &Rates::default());
+        let saved = Saved::new(&status(Vec::new()), SavedBy::Day, SavedRates::default());
         assert_eq!(saved.verdict(), "no job has completed here and under backfill yet");
         let mut unmetered = row(20_000, None, 0.0);
         (unmetered.sums.gpu_j_twin, unmetered.sums.gpu_j) = (0.0, 0.0);
-        let saved = Saved::new(&status(vec![unmetered]), SavedBy::Day, &Rates::default());
+        let saved = Saved::new(&status(vec![unmetered]), SavedBy::Day, SavedRates::default());
         assert_eq!(
             saved.verdict(),
             "no energy is compared yet; 2 jobs completed at the same time on average"
         );
         let mut more = row(20_000, None, 0.1);
         more.sums.gpu_j = 9.0e6;
-        let saved = Saved::new(&status(vec![more]), SavedBy::Day, &Rates::default());
-        assert!(saved.verdict().starts_with("used more: 500 Wh of 2.00 kWh (25.0 %"), "{}", saved.verdict());
+        let saved = Saved::new(&status(vec![more]), SavedBy::Day, SavedRates::default());
+        assert!(
+            saved.verdict().starts_with("used more: 500 Wh of 2.00 kWh (25.0 %"),
+            "{}",
+            saved.verdict()
+        );
     }
 }

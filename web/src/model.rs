@@ -14,10 +14,11 @@ use wattle_common::bounds::plausible_ledger_entry;
 use wattle_common::id::PredictorId;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetStatus, FeedersStatus, GridStatus, JobRecord, NodeSummary,
-    PredictorStatus, ServiceLease,
+    PredictorStatus, ServiceLease, TwinStatus,
 };
 use wattle_common::subject::{
     AIM_STATUS, BUDGET_SET, BUDGET_STATUS, FEEDERS_STATUS, GRID_STATUS, PredictorKey, Reporter,
+    TWIN_STATUS,
 };
 use wattle_common::{AdmissionId, JobId, NodeId, Power, Timestamp, codec};
 use wattle_view::Summaries;
@@ -102,6 +103,8 @@ pub struct Model {
     pub feeders: Option<FeedersStatus>,
     /// The state of the energy aim.
     pub aim: Option<AimStatus>,
+    /// The sums of the twin.
+    pub twin: Option<TwinStatus>,
     /// The predictors.
     pub predictors: BTreeMap<PredictorId, PredictorStatus>,
     /// The leases by key.
@@ -190,6 +193,7 @@ impl Model {
             FEEDERS_STATUS => {
                 self.feeders = value.and_then(|value| codec::decode_json(value).ok());
             }
+            TWIN_STATUS => self.twin = value.and_then(|value| codec::decode_json(value).ok()),
             AIM_STATUS => self.aim = value.and_then(|value| codec::decode_json(value).ok()),
             _ => {}
         }

@@ -183,11 +183,7 @@ fn energy_aim(aim: &AimStatus) -> String {
         || "no job has run yet".to_owned(),
         |slowdown| format!("estimated {} over the last day", later(slowdown)),
     );
-    format!(
-        "aim      energy: {}\n         {slowdown}; price {} of 1",
-        aim.bound(),
-        tidy(aim.price)
-    )
+    format!("aim      energy: {}\n         {slowdown}; price {} of 1", aim.bound(), tidy(aim.price))
 }
 
 #[derive(Serialize)]

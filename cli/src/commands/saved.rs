@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use wattle_common::Timestamp;
 use wattle_common::duration::{DurationUnit, parse_span};
 use wattle_common::messages::TwinStatus;
 use wattle_common::subject::TWIN_STATUS;
 use wattle_runtime::clock;
-use wattle_view::saved::{Saved, SavedBy, SavedRow, kwh_text};
+use wattle_view::saved::{Saved, SavedBy, SavedRates, SavedRow, kwh_text};
 
 use crate::budget::tidy;
 use crate::commands::budget;
@@ -75,23 +74,24 @@ pub(crate) fn run(command: &SavedCommand) -> anyhow::Result<()> {
         };
         if let Some(since) = command.since {
             let first = clock::now().as_us().saturating_sub(since.as_micros() as u64);
-            let first = Timestamp::from_us(first);
-            status.rows.retain(|row| row.day >= first.as_us() / 86_400_000_000);
-            status.since_us = status.since_us.max(first);
+            status = Saved::from_day(status, first / 86_400_000_000);
         }
         let rates = budget::rates(&bus).await?;
-        let saved = Saved::new(&status, command.by.into(), &rates);
+        let (intensity, prices) = (rates.intensity.as_ref(), rates.prices.as_ref());
+        let saved = Saved::new(&status, command.by.into(), SavedRates { intensity, prices });
         if command.json {
             return print_json(&saved);
         }
         if command.csv {
             return print(&csv(&saved, command.by)?);
         }
-        print(&format!("{}\n", text(&saved, rates.prices.as_ref().map(|p| p.currency.as_str()))))?;
+        print(&format!("{}\n", text(&saved, prices.map(|prices| prices.currency.as_str()))))?;
         table(&saved, command.by).fit(0, terminal_width()).print()?;
         for absence in &status.absences {
             let (from, until) = (minute(absence.from_us), minute(absence.until_us));
-            note(&format!("note: no placer ran from {from} to {until} UTC; sleep is not counted there"));
+            note(&format!(
+                "note: no placer ran from {from} to {until} UTC; sleep is not counted there"
+            ));
         }
         if status.corrected_late > 0 {
             note(&format!(

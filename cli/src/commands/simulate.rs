@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use wattle_common::aim::Baseline;
 use wattle_common::duration::parse_span;
 use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
@@ -117,6 +118,9 @@ pub struct Simulate {
     /// search with complete simulations
     #[arg(long)]
     aim_by_controller: bool,
+    /// Run this scheduler as the twin of each policy, as a live placer does: backfill, fifo
+    #[arg(long, value_name = "backfill|fifo")]
+    twin: Option<Baseline>,
     /// Let unused nodes sleep
     #[arg(long)]
     sleep: bool,
@@ -347,10 +351,11 @@ impl Simulate {
         }
         Ok(RunOptions {
             price,
-            max_slowdown: match self.aim_by_controller {
-                true => self.aim.max_slowdown(self.has_window()?)?,
-                false => None,
+            aim: match self.bound()?.filter(|_| self.aim_by_controller) {
+                Some(bound) => Some(bound.of_controller()?),
+                None => None,
             },
+            twin: self.twin,
             nodes_sleep: self.sleep,
             tenants_max: self.tenants_max,
             restarts_per_day_max: self.restarts_per_day,

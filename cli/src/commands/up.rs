@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use wattle_common::aim::AimBound;
 use wattle_common::duration::parse_span;
 use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
@@ -39,7 +40,7 @@ use self::processes::Processes;
 pub(crate) use self::simulated_sleep::{SIMULATED_SLEEP, SimulatedSleep, set_simulated_sleep};
 use super::budget::{intensities, set as set_budget};
 use super::page;
-use crate::aim::{AimOptions, percent};
+use crate::aim::{AimOptions, FormerOptions};
 use crate::budget::BudgetOptions;
 use crate::connection::{DEFAULT_CLUSTER, Running, block_on};
 use crate::output::{UsageError, note, print, usage, usage_chain};
@@ -78,6 +79,8 @@ pub(crate) struct Up {
     policy: String,
     #[command(flatten)]
     aim: AimOptions,
+    #[command(flatten)]
+    former: FormerOptions,
     /// Power cap of every GPU, watts
     #[arg(long, value_name = "WATTS", value_parser = |text: &str| number::<NonZeroU64>(text, "W"))]
     gpu_cap_w: Option<NonZeroU64>,
@@ -119,17 +122,15 @@ impl Up {
     /// The energy aim as text, if the policy follows it.
     fn aim_text(&self) -> anyhow::Result<String> {
         let policy = wattle_placer::policy(&self.policy).map_err(usage_chain)?;
-        let bound = self.max_slowdown()?.filter(|_| policy.capabilities().prices.is_some());
-        Ok(bound.map_or_else(String::new, |bound| {
-            format!(", least energy within {} of the shortest mean completion time", percent(bound))
-        }))
+        let bound = self.aim_bound()?.filter(|_| policy.capabilities().prices.is_some());
+        Ok(bound.map_or_else(String::new, |bound| format!(", least energy while {bound}")))
     }
 
     /// The bound of the energy aim; `None` under another aim.
-    fn max_slowdown(&self) -> anyhow::Result<Option<f64>> {
+    fn aim_bound(&self) -> anyhow::Result<Option<AimBound>> {
         let has_window =
             self.budget.budget(clock::wall_now())?.is_some_and(|budget| budget.has_window());
-        self.aim.max_slowdown(has_window)
+        self.former.bound(&self.aim, has_window)
     }
 
     fn hardware(&self, folder: &Folder) -> anyhow::Result<Hardware> {
@@ -147,7 +148,7 @@ impl Up {
 /// Runs the command.
 pub(crate) fn run(command: Up) -> anyhow::Result<()> {
     wattle_placer::policy(&command.policy).map_err(usage_chain)?;
-    command.max_slowdown()?;
+    command.aim_bound()?;
     if command.budget.carbon_kg.is_some() && command.carbon.is_none() {
         return Err(usage(
             "--carbon-kg needs the grid's carbon intensity; name its file with --carbon",
@@ -227,7 +228,7 @@ impl Up {
             bus: &config,
             keys: &keys,
             policy: &self.policy,
-            max_slowdown: self.max_slowdown()?,
+            aim: self.aim_bound()?,
             gpu_cap: self.gpu_cap_w.map(|watts| Power::from_w(watts.get())),
             share: self.share,
             tenants_max: self.tenants_max,

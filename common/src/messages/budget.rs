@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::aim::Baseline;
+use crate::aim::{AimBound, Baseline};
 use crate::budget::Budget;
 use crate::duration::span;
 use crate::generation::is_unknown;
@@ -112,16 +112,10 @@ pub struct AimStatus {
 }
 
 impl AimStatus {
-    /// The bound in words: `jobs complete on average no later than under backfill`.
+    /// The bound.
     #[must_use]
-    pub fn bound(&self) -> String {
-        let reference = self.baseline.map_or("the time aim", Baseline::name);
-        if self.max_slowdown > 0.0 {
-            let percent = (1e4 * self.max_slowdown).round() / 1e2;
-            format!("jobs complete on average at most {percent} % later than under {reference}")
-        } else {
-            format!("jobs complete on average no later than under {reference}")
-        }
+    pub const fn bound(&self) -> AimBound {
+        AimBound { baseline: self.baseline, share: self.max_slowdown }
     }
 
     /// The estimated increase of mean completion time, a share; absent before jobs were present.

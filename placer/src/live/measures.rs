@@ -8,6 +8,7 @@ use wattle_common::messages::{FeederStatus, LimitCost, PowerMargin};
 use wattle_common::{Energy, Power, Timestamp};
 
 pub use crate::live::grid::GridMeasures;
+pub use crate::live::twin::TwinMeasures;
 pub use crate::live::verdict::Findings;
 
 use crate::live::budget::limit_cost;
@@ -43,6 +44,8 @@ pub struct Measures {
     pub feeders: Vec<FeederStatus>,
     /// The energy price, from 0 (free) to 1 (the highest of the policy).
     pub price: Option<f64>,
+    /// What was saved against the former scheduler; absent: not known yet.
+    pub twin: Option<TwinMeasures>,
     /// The estimated and the largest permitted increase of mean completion time under the energy aim, shares.
     pub slowdown: Option<(f64, f64)>,
     /// What is wrong with the jobs, the budget and the aim.
@@ -137,6 +140,7 @@ impl Placer {
                 (Some(budget), None) => Some(budget.position()),
                 (None, None) => None,
             },
+            twin: self.twin.measures(),
             slowdown: aim.and_then(|aim| Some((aim.slowdown()?, aim.max_slowdown))),
             findings: verdict::count(self.jobs.all(), seen),
             window: self.window_measures(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wattle_common::Timestamp;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::{JobRecord, LedgerEntry, TwinOpen, TwinStatus};
+use wattle_common::messages::{JobRecord, LedgerEntry, TwinOpen, TwinStatus, TwinSums};
 
 use crate::config::Config;
 use crate::live::job_records::JobRecords;
@@ -19,11 +19,28 @@ const STORED_EVERY: Duration = Duration::from_mins(5);
 /// When the twin is stored.
 pub(super) struct TwinStore {
     stored_at: Timestamp,
+    /// The last sums that were stored.
+    measures: Option<TwinMeasures>,
+}
+
+/// The twin in numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TwinMeasures {
+    /// The sums over all jobs.
+    pub total: TwinSums,
+    /// Number of jobs that wait in the twin.
+    pub waiting: u64,
+    /// Number of jobs that run in the twin.
+    pub running: u64,
 }
 
 impl TwinStore {
     pub(super) const fn new(now: Timestamp) -> Self {
-        Self { stored_at: now }
+        Self { stored_at: now, measures: None }
+    }
+
+    pub(super) const fn measures(&self) -> Option<TwinMeasures> {
+        self.measures
     }
 
     /// Stores the sums and the open jobs, where it is due.
@@ -38,7 +55,12 @@ impl TwinStore {
             return;
         };
         self.stored_at = now;
-        out.push(Action::StoreTwin(Box::new((twin.status(), twin.open()))));
+        let status = twin.status();
+        let mut total = TwinSums::default();
+        status.rows.iter().for_each(|row| total += row.sums);
+        let (waiting, running) = (status.waiting, status.running);
+        self.measures = Some(TwinMeasures { total, waiting, running });
+        out.push(Action::StoreTwin(Box::new((status, twin.open()))));
     }
 }
 

@@ -13,6 +13,7 @@ use wattle_runtime::metrics::{Counter, Counters, Gauge, Gauges, Histogram, Metri
 use wattle_runtime::traces;
 
 use super::grid_metrics::GridMetrics;
+use super::twin_metrics::TwinGauges;
 use crate::live::Action;
 use crate::live::measures::{Measures, WindowMeasures};
 
@@ -57,6 +58,7 @@ pub struct PlacerMetrics {
     feeder_power: Gauges<2>,
     price: Gauge,
     slowdown: Gauges<1>,
+    twin: TwinGauges,
     findings: Gauges<1>,
     budget: BudgetGauges,
     intensity: Gauge,
@@ -227,9 +229,11 @@ impl PlacerMetrics {
             ),
             slowdown: metrics.gauges(
                 "wattle_placer_slowdown_ratio",
-                "Increase of mean completion time under the energy aim: estimate or limit, a share",
+                "Mean completion time under the energy aim relative to its reference, minus 1: estimate or limit, a \
+                 share",
                 ["quantity"],
             ),
+            twin: TwinGauges::new(metrics),
             findings: metrics.gauges(
                 "wattle_placer_findings",
                 "Problems by kind. late: number of jobs past their deadlines. late-predicted: number of jobs \
@@ -392,6 +396,7 @@ impl PlacerMetrics {
         self.price.set([], measures.price);
         self.slowdown.set(["estimate"], measures.slowdown.map(|(estimate, _)| estimate));
         self.slowdown.set(["limit"], measures.slowdown.map(|(_, limit)| limit));
+        self.twin.set(measures.twin);
         let findings = measures.findings;
         for (kind, count) in [
             ("late", findings.late),

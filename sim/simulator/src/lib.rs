@@ -57,6 +57,7 @@ pub use load::LoadError;
 pub use oracle::{gpu_counts, selectable_clocks};
 pub use outcome::{
     Against, AimHeld, Baseline, Outcome, PolicyOutcome, PredictionRegret, ProjectChange,
+    TwinOutcome,
 };
 pub use prediction_error::{Prediction, PredictionError};
 pub use price::PriceSeries;

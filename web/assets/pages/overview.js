@@ -3,6 +3,7 @@
 import { h } from "../dom.js";
 import { curve, gauge, legend } from "../chart.js";
 import * as f from "../format.js";
+import { saved } from "./saving.js";
 import { card, faults, figure, jobColumns, jobRows, state, table } from "../parts.js";
 
 const LEVELS = { ok: "In order", warning: "Attention", fault: "Fault" };
@@ -47,8 +48,7 @@ function todayCard({ today, intensity_g_per_kwh: intensity, ledger_read: isRead 
     gauge({ share: f.ratio(energy.jobs_wh, energy.total_wh) }),
     h("p", { class: "muted" }, `for jobs: ${f.stated(f.energy(energy.jobs_wh), energy.jobs_wh, energy.jobs_partial)}`),
     today.missing.map((text) => h("p", null, state(text, "warning"))),
-    h("p", { class: "muted" }, h("a", { href: "/saving" }, today.saved_share === undefined ? "no saving known yet"
-      : `${today.saved_wh >= 0 ? "saved" : "above the baseline by"} ${f.energy(Math.abs(today.saved_wh))} (${f.percent(Math.abs(today.saved_share), 1)})`),
+    h("p", { class: "muted" }, h("a", { href: "/saving" }, saved(today.saving)),
       intensity !== undefined ? `, grid ${intensity} g/kWh` : null));
 }
 

@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use wattle_common::comparison::ComparedEnergy;
 use wattle_common::messages::{
     IntensitySeries, JobEnergy, LedgerEntry, PriceSeries, UnknownCause, UnknownEnergy,
 };
@@ -14,7 +13,7 @@ use wattle_common::total::Total;
 use wattle_common::{
     AdmissionId, Carbon, CarbonIntensity, Energy, GpuIndex, JobId, NodeId, Timestamp,
 };
-use wattle_view::energy::{Uses, compared_part, part};
+use wattle_view::energy::{Uses, part};
 use wattle_view::intensity::mean_intensity;
 use wattle_view::unmeasured::Intervals;
 
@@ -67,7 +66,6 @@ struct Hour {
     total: Total<Energy>,
     unmetered: Unmetered,
     owners: BTreeMap<Owner, Total<Energy>>,
-    compared: ComparedEnergy,
     causes: BTreeMap<UnknownCause, Energy>,
 }
 
@@ -149,14 +147,8 @@ pub struct Sums {
     pub cost_is_partial: bool,
     /// Each owner's jobs.
     pub owners: BTreeMap<Owner, Amount>,
-    /// The jobs' energy that is compared with the default caps and clocks.
-    pub compared: ComparedEnergy,
     /// Energy without a known owner by cause.
     pub causes: BTreeMap<UnknownCause, Energy>,
-    /// Emissions saved with it.
-    pub carbon_saved_ug: f64,
-    /// Cost saved with it, in the currency.
-    pub cost_saved: f64,
 }
 
 fn owner_of(one: &JobEnergy, recorded: &impl Fn(&JobId, Option<&AdmissionId>) -> Owner) -> Owner {
@@ -230,9 +222,6 @@ impl Tally {
             for job in &entry.jobs {
                 let energy = part(entry, job.energy_mj, from, until);
                 add(&mut slot.owners, owner_of(job, &recorded), Some(energy));
-                if let Some(compared) = &job.compared {
-                    slot.compared.add(compared_part(entry, compared, from, until));
-                }
             }
             for unknown in &entry.unknown {
                 *slot.causes.entry(unknown.cause).or_default() +=
@@ -311,14 +300,9 @@ impl Tally {
             for (owner, energy) in &slot.owners {
                 sums.owners.entry(owner.clone()).or_default().add(*energy, mean, price);
             }
-            sums.compared.add(slot.compared);
             for (cause, energy) in &slot.causes {
                 *sums.causes.entry(*cause).or_default() += *energy;
             }
-            let saved_kwh = slot.compared.saved_mj() / 3.6e9;
-            let grams = mean.map_or(0.0, CarbonIntensity::as_g_per_kwh);
-            sums.carbon_saved_ug += saved_kwh * grams * 1e6;
-            sums.cost_saved += saved_kwh * price.unwrap_or_default();
         }
         sums
     }
@@ -371,7 +355,6 @@ fn parts(entry: &LedgerEntry, length_us: u64) -> Vec<(u64, Timestamp, Timestamp)
 
 #[cfg(test)]
 mod tests {
-    use wattle_common::comparison::DefaultRatio;
     use wattle_testkit as testkit;
 
     use super::*;
@@ -385,11 +368,7 @@ mod tests {
                 energy_mj: Energy::from_j(joules),
                 user: None,
                 project: None,
-                compared: Some(ComparedEnergy::new(
-                    Energy::from_j(joules),
-                    Duration::from_secs(until_s - from_s),
-                    DefaultRatio { energy: 1.5, time: 0.9 },
-                )),
+                compared: None,
             }],
             ..testkit::ledger_entry(
                 node,
@@ -421,7 +400,6 @@ mod tests {
         );
         assert_eq!(tally.hours[&0].uses.hosts, Energy::from_j(15));
         assert_eq!((sums.all.carbon, sums.carbon_is_partial), (None, true));
-        assert!((sums.compared.saved_mj() - 75_000.0).abs() < 1.0, "{:?}", sums.compared);
         let burned = tally.burned(Timestamp::EPOCH);
         assert_eq!(burned.last().map(|(_, sum)| *sum), Some(Energy::from_j(320)));
         assert_eq!(burned.last().map(|(at, _)| *at), Some(Timestamp::from_s(4_200)));
@@ -449,8 +427,6 @@ mod tests {
         assert!((cost - 0.2).abs() < 1e-3 && sums.cost_is_partial, "{cost}");
         let owned = sums.owners[&(Some("user of a".to_owned()), None)];
         assert!((owned.cost.unwrap() - 0.1).abs() < 1e-6, "{owned:?}");
-        // The baseline has 1.5 times the energy.
-        assert!((sums.cost_saved - 0.05).abs() < 1e-6, "{}", sums.cost_saved);
     }
 
     /// An entry of two GPUs of which the second has no meter: `a` runs on both, `b` on the second.

@@ -303,6 +303,7 @@ mod tests {
         let mut model = example();
         let aim = |delay_s| AimStatus {
             at_us: Timestamp::from_s(100),
+            baseline: None,
             max_slowdown: 0.05,
             present_s: 1_000.0 + delay_s,
             delay_s,

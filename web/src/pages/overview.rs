@@ -9,7 +9,7 @@ use wattle_view::node::{Node, cap_when_read};
 use wattle_view::verdict::{self, Level};
 
 use super::faults;
-use super::{budget, energy, grams, jobs, power_text, rounded, seconds, significant, watts};
+use super::{budget, energy, grams, jobs, power_text, saving, seconds, significant, watts};
 use crate::model::history::Point;
 use crate::model::tally::day_of;
 use crate::model::{Model, Now};
@@ -212,8 +212,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "carbon_g": sums.all.carbon.map(grams),
             "cost": sums.all.cost.map(significant),
             "currency": rates.prices.map(|prices| prices.currency.clone()),
-            "saved_wh": rounded(sums.compared.saved_mj() / 3.6e6, 1),
-            "saved_share": sums.compared.saved_share().map(|share| rounded(share, 3)),
+            "saving": saving::today(model, now).map(|row| saving::shown(&row)),
         },
         "budget": course.map(|course| course.shown()),
         "intensity_g_per_kwh": budget::intensity(model, now.at),

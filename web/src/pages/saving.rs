@@ -1,144 +1,142 @@
-//! Energy saved so far: today, in the last week and in the last month.
+//! What was saved against the site's former scheduler: today, in the last week, in the last month and since the twin
+//! began.
 
 use serde_json::{Map, Value, json};
-use wattle_common::Energy;
+use wattle_view::saved::{Saved, SavedBy, SavedRates, SavedRow};
 
-use super::{rounded, seconds, significant, watt_hours};
-use crate::model::tally::{Sums, day_of};
+use super::{rounded, seconds, significant};
+use crate::model::tally::day_of;
 use crate::model::{Model, Now};
 use crate::topic::Period;
 
 /// Days of the chart.
 const DAYS: u64 = 30;
+/// Most users and projects.
+const OWNERS_MAX: usize = 50;
 
-fn shown(sums: &Sums) -> Value {
-    let compared = &sums.compared;
-    let jobs = sums.uses.jobs;
+/// The figures of a row; energies in Wh, shares of one.
+pub(super) fn shown(row: &SavedRow) -> Value {
+    let has_energy = row.energy_kwh_before > 0.0;
+    let share = |kwh: f64| has_energy.then(|| rounded(kwh / row.energy_kwh_before, 4));
+    let parts: Vec<Value> = row
+        .parts()
+        .into_iter()
+        .map(|(name, kwh)| json!({ "name": name, "wh": significant(1e3 * kwh) }))
+        .collect();
     json!({
-        "saved_wh": significant(compared.saved_mj() / 3.6e6),
-        "share": compared.saved_share().map(|share| rounded(share, 4)),
-        "used_wh": watt_hours(compared.energy_mj),
-        "baseline_wh": watt_hours(compared.energy_mj_default),
-        "jobs_wh": watt_hours(jobs),
-        "coverage": (jobs > Energy::ZERO).then(|| rounded(compared.energy_mj.ratio(jobs), 3)),
-        "slowdown": compared.slowdown().map(|share| rounded(share, 4)),
-        "carbon_g": sums.all.carbon.map(|_| significant(sums.carbon_saved_ug / 1e6)),
-        "cost": sums.all.cost.map(|_| significant(sums.cost_saved)),
-        "carbon_is_partial": sums.all.carbon.is_some() && sums.carbon_is_partial,
-        "cost_is_partial": sums.all.cost.is_some() && sums.cost_is_partial,
+        "name": row.name,
+        "jobs": row.jobs,
+        "compared": row.jobs_compared,
+        "saved_wh": has_energy.then(|| significant(1e3 * row.saved_kwh)),
+        "before_wh": has_energy.then(|| significant(1e3 * row.energy_kwh_before)),
+        "share": share(row.saved_kwh),
+        "share_low": share(row.saved_kwh_low),
+        "share_high": share(row.saved_kwh_high),
+        "later": row.later.map(|share| rounded(share, 4)),
+        "later_text": (row.jobs > 0).then(|| row.later_text()),
+        "completion_s": row.completion_s_mean.map(|mean| rounded(mean, 0)),
+        "completion_s_before": row.completion_s_mean_before.map(|mean| rounded(mean, 0)),
+        "wait_s": row.wait_s_mean.map(|mean| rounded(mean, 0)),
+        "wait_s_before": row.wait_s_mean_before.map(|mean| rounded(mean, 0)),
+        "parts": parts,
+        "carbon_g": row.carbon_kg.map(|kg| significant(1e3 * kg)),
+        "cost": row.cost.map(significant),
     })
+}
+
+/// The figures of the last `days` days.
+fn last(model: &Model, by: SavedBy, days: u64, now: Now) -> Option<Saved> {
+    let rates = model.rates();
+    let rates = SavedRates { intensity: rates.intensity, prices: rates.prices };
+    let first = (day_of(now.at) + 1).saturating_sub(days);
+    let status = Saved::from_day(model.twin.clone()?, first);
+    Some(Saved::new(&status, by, rates))
+}
+
+/// The saving of today, for the overview.
+pub(super) fn today(model: &Model, now: Now) -> Option<SavedRow> {
+    Some(last(model, SavedBy::Day, 1, now)?.total)
 }
 
 /// The content of the page.
 pub(super) fn content(model: &Model, now: Now) -> Value {
-    let today = day_of(now.at);
-    let rates = model.rates();
-    let sums = |days: u64| model.tally.sums((today + 1).saturating_sub(days), today, rates);
+    let Some(twin) = &model.twin else { return json!({}) };
+    let of =
+        |by, days| last(model, by, days, now).unwrap_or_else(|| unreachable!("a twin is known"));
     let periods: Map<String, Value> = Period::ALL
         .into_iter()
-        .map(|period| (period.name().to_owned(), shown(&sums(period.days()))))
+        .map(|period| (period.name().to_owned(), shown(&of(SavedBy::Day, period.days()).total)))
         .collect();
-    let first = (today + 1).saturating_sub(DAYS);
-    let days: Map<String, Value> = (first..=today)
-        .map(|day| (day.to_string(), shown(&model.tally.sums(day, day, rates))))
-        .collect();
+    let rows = of(SavedBy::Day, DAYS).rows;
+    let days: Map<String, Value> =
+        rows.iter().filter_map(|row| Some((row.day?.to_string(), shown(row)))).collect();
+    let owners = |by| {
+        let mut rows = of(by, DAYS).rows;
+        rows.retain(|row| row.jobs > 0);
+        rows.sort_by(|a, b| b.saved_kwh.total_cmp(&a.saved_kwh));
+        rows.iter().take(OWNERS_MAX).map(shown).collect::<Vec<_>>()
+    };
     json!({
+        "verdict": of(SavedBy::Day, DAYS).verdict(),
+        "baseline": twin.baseline.name(),
+        "since_s": seconds(twin.since_us),
+        "until_s": seconds(twin.at_us),
         "periods": periods,
         "days": days,
-        "currency": rates.prices.map(|prices| prices.currency.clone()),
-        "until_s": model.tally.until().map(seconds),
-        "ledger_read": model.ledger_read,
+        "today": day_of(now.at),
+        "users": owners(SavedBy::User),
+        "projects": owners(SavedBy::Project),
+        "currency": model.rates().prices.map(|prices| prices.currency.clone()),
+        "absences": twin.absences.len(),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use wattle_common::comparison::{ComparedEnergy, DefaultRatio};
-    use wattle_common::job::JobPhase;
-    use wattle_common::messages::{JobEnergy, JobRecord, LedgerEntry};
-    use wattle_common::subject::{NodeTopic, Subject};
-    use wattle_common::{ClusterId, Timestamp, codec};
-    use wattle_testkit as testkit;
+    use wattle_common::aim::Baseline;
+    use wattle_common::messages::{TwinRow, TwinStatus, TwinSums};
+    use wattle_common::{Timestamp, codec};
 
     use super::*;
     use crate::model::tests::now;
 
-    /// One minute of a job at 100 W, with the ratio of the setting in force then.
-    fn entry(minute: u64, job: &str, energy: f64) -> LedgerEntry {
-        let (from, until) = (Timestamp::from_s(minute * 60), Timestamp::from_s(minute * 60 + 60));
-        let energy_mj = Energy::from_j(6_000);
-        let ratio = DefaultRatio { energy, time: 0.9 };
-        let compared = Some(ComparedEnergy::new(energy_mj, Duration::from_secs(60), ratio));
-        LedgerEntry {
-            energy_mj_gpus: vec![Some(Energy::from_j(7_000))],
-            jobs: vec![JobEnergy {
-                job: testkit::job(job),
-                admission: None,
-                energy_mj,
-                user: None,
-                project: None,
-                compared,
-            }],
-            ..testkit::ledger_entry("n0", from, until, Energy::from_j(10))
-        }
-    }
-
-    fn read(model: &mut Model, entry: &LedgerEntry) {
-        let cluster = ClusterId::new("test").unwrap();
-        let subject = Subject::of_node(cluster, NodeTopic::EnergyMetered, entry.node.clone());
-        model.entry(&subject.to_string(), &codec::encode_json(entry), now(10_000));
-    }
-
-    /// The record of a job that counts these entries, as the placer writes it.
-    fn record(job: &str, phase: JobPhase, entries: &[LedgerEntry]) -> JobRecord {
-        let mut record = testkit::job_record(testkit::job_spec(job, 1), phase);
-        for part in
-            entries.iter().flat_map(|entry| &entry.jobs).filter(|part| part.job == record.spec.job)
-        {
-            *record.energy_mj.get_or_insert_default() += part.energy_mj;
-            record.compared.get_or_insert_default().add(part.compared.unwrap());
-        }
-        record
-    }
-
     #[test]
-    fn saved_energy_does_not_depend_on_restarts_and_later_settings() {
-        // The cap of `a` is raised twice, the last time to the default; `b` has ended.
-        let ratios = [("a", 1.6), ("b", 1.4), ("a", 1.2), ("a", 1.0)];
-        let entries: Vec<LedgerEntry> =
-            (0..).zip(ratios).map(|(minute, (job, ratio))| entry(minute, job, ratio)).collect();
-        let saved = |model: &Model| content(model, now(10_000))["periods"]["day"].clone();
-        let mut running = Model::new("test");
-        for (index, entry) in entries.iter().enumerate() {
-            for (job, phase) in [("a", JobPhase::Running), ("b", JobPhase::Finished)] {
-                let record = record(job, phase, &entries[..index]);
-                running.job(job, Some(&codec::encode_json(&record)));
-            }
-            read(&mut running, entry);
-        }
-        // Another process reads the ledger once more, after the records were deleted.
-        let mut restarted = Model::new("test");
-        entries.iter().chain(&entries).for_each(|entry| read(&mut restarted, entry));
-        assert_eq!(saved(&running), saved(&restarted));
-        let expected = 6_000.0 * (0.6 + 0.4 + 0.2) / 3_600.0;
-        assert!((saved(&running)["saved_wh"].as_f64().unwrap() - expected).abs() < 1e-3);
-        assert_eq!(saved(&running)["coverage"], json!(1));
-
-        // The pages of the jobs add up to it.
-        let topic = |job: &str| crate::topic::Topic::Job(testkit::job(job));
-        let of_jobs: f64 = ["a", "b"]
-            .map(|job| {
-                running.job(
-                    job,
-                    Some(&codec::encode_json(&record(job, JobPhase::Finished, &entries))),
-                );
-                let page = super::super::content(&topic(job), &running, now(10_000));
-                page["page"]["compared"]["saved_wh"].as_f64().unwrap()
-            })
-            .iter()
-            .sum();
-        assert!((of_jobs - expected).abs() < 1e-3, "{of_jobs} Wh");
+    fn periods_are_of_the_twin() {
+        const DAY_S: u64 = 86_400;
+        let row = |day: u64, user: &str, saved: f64| TwinRow {
+            day,
+            user: Some(user.to_owned()),
+            project: None,
+            sums: TwinSums {
+                jobs: 1,
+                completion_s: 110.0,
+                completion_s_twin: 100.0,
+                compared: 1,
+                gpu_j: 3.6e6 * (1.0 - saved),
+                gpu_j_twin: 3.6e6,
+                ..TwinSums::default()
+            },
+        };
+        let status = TwinStatus {
+            at_us: Timestamp::from_s(100 * DAY_S + 60),
+            since_us: Timestamp::from_s(50 * DAY_S),
+            baseline: Baseline::Backfill,
+            waiting: 0,
+            running: 0,
+            rows: vec![row(50, "eve", 0.9), row(97, "ada", 0.5), row(100, "bob", 0.1)],
+            corrected_late: 0,
+            absences: Vec::new(),
+        };
+        let mut model = Model::new("test");
+        assert_eq!(content(&model, now(100 * DAY_S + 60)), json!({}));
+        model.budget("twin", Some(&codec::encode_json(&status)));
+        let page = content(&model, now(100 * DAY_S + 60));
+        let saved = |period: &str| page["periods"][period]["saved_wh"].as_f64().unwrap();
+        assert_eq!([saved("day"), saved("week"), saved("month")], [100.0, 600.0, 600.0]);
+        assert_eq!(page["days"].as_object().unwrap().len(), 2);
+        assert_eq!(page["users"][0]["name"], "ada");
+        assert_eq!(page["periods"]["week"]["later_text"], "10.0 % (10.0 s) later");
+        let verdict = page["verdict"].as_str().unwrap();
+        assert!(verdict.starts_with("saved: 600 Wh of 2.00 kWh (30.0 %"), "{verdict}");
     }
 }

@@ -98,7 +98,15 @@ const STATES: &[State] = &[
         let (at_us, max_slowdown) = (Timestamp::from_s(100), 0.05);
         let (present_s, delay_s) = (1_000.0, 99.5);
         let (price, policy_price) = (0.0, 0.0);
-        m.aim = Some(AimStatus { at_us, max_slowdown, present_s, delay_s, price, policy_price });
+        m.aim = Some(AimStatus {
+            at_us,
+            baseline: Some(Baseline::Backfill),
+            max_slowdown,
+            present_s,
+            delay_s,
+            price,
+            policy_price,
+        });
     }),
     ("deadline missed", |m| job(m, 48, None)),
     ("deadline impossible", |m| job(m, 700, Some(13_200))),
@@ -150,7 +158,7 @@ fn the_verdict_names_the_cause() {
              budget allows 0.207 kW on average; {usual}, energy budget 116 % over at its end"
         ),
         format!(
-            "aim exceeded: warning: jobs complete 11.05 % later than under the time aim, by estimate, and \
+            "aim exceeded: warning: jobs complete 11.05 % later on average than under backfill, by estimate, and \
              the bound is 5 %; {usual}"
         ),
         format!("deadline missed: warning: t-7 is 60 s past its deadline; {two}"),

@@ -169,8 +169,15 @@ const JOBS: &[State] = &[
         let (at_us, max_slowdown) = (NOW, 0.05);
         let (present_s, delay_s) = (1_000.0, 99.5);
         let (price, policy_price) = (0.0, 0.0);
-        f.budget.aim =
-            Some(AimStatus { at_us, max_slowdown, present_s, delay_s, price, policy_price });
+        f.budget.aim = Some(AimStatus {
+            at_us,
+            baseline: Some(Baseline::Backfill),
+            max_slowdown,
+            present_s,
+            delay_s,
+            price,
+            policy_price,
+        });
     }),
     ("deadline missed", |f| drop(job(f, JobPhase::Running, 12_600).clone())),
     ("deadline impossible", |f| {
@@ -273,7 +280,7 @@ fn the_first_line_names_the_budget_the_aim_or_the_job() {
         budget below the idle draw: 1 problem: no job can start: the idle cluster draws 0.45 kW, but the budget allows 0.207 kW on average
         power limit below the idle draw: 1 problem: no job can start: the idle cluster draws 0.45 kW, but the limit is 0.2 kW
         budget spent: no problem found; advice: no job runs: the budget holds 1 queued job back: the budget of this window is spent
-        aim exceeded: no problem found; advice: jobs complete 11.05 % later than under the time aim, by estimate, and the bound is 5 %
+        aim exceeded: no problem found; advice: jobs complete 11.05 % later on average than under backfill, by estimate, and the bound is 5 %
         deadline missed: no problem found; advice: t-7 is 6.5 h past its deadline
         deadline impossible: no problem found; advice: t-7 will miss its deadline by 3.5 h, by prediction
         deadline in reach: no problem found

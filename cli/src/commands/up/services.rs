@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use toml::{Table, Value};
-use wattle_common::aim::MAX_SLOWDOWN_DEFAULT;
+use wattle_common::aim::AimBound;
 use wattle_common::job::Sharing;
 use wattle_common::messages::Reply;
 use wattle_common::subject::Topic;
@@ -54,7 +54,7 @@ pub(crate) struct Site<'a> {
     /// The policy.
     pub(crate) policy: &'a str,
     /// The bound of the energy aim; `None`: the time aim, or a budget.
-    pub(crate) max_slowdown: Option<f64>,
+    pub(crate) aim: Option<AimBound>,
     /// Power cap of every GPU.
     pub(crate) gpu_cap: Option<Power>,
     /// Which jobs may share a GPU.
@@ -134,14 +134,21 @@ pub(crate) fn start(
     let mut placer = site.common("placer");
     placer.extend([
         ("policy", Value::from(site.policy)),
-        ("aim", Value::from(if site.max_slowdown.is_some() { "energy" } else { "time" })),
-        ("max_slowdown", Value::from(site.max_slowdown.unwrap_or(MAX_SLOWDOWN_DEFAULT))),
+        ("aim", Value::from(if site.aim.is_some() { "energy" } else { "time" })),
         ("share", Value::from(site.share.as_str())),
         ("lease_ms", site.ms(60_000, WALL_LEASE)),
         ("node_stale_after_ms", site.ms(15_000, WALL_LEASE)),
         ("node_lost_after_ms", site.ms(120_000, 3 * WALL_LEASE)),
         ("nodes_expected", Value::from(hardware.nodes.len() as i64)),
     ]);
+    match site.aim {
+        Some(AimBound { baseline: Some(baseline), share }) => placer
+            .extend([("no_later_than", Value::from(baseline.name())), ("by", Value::from(share))]),
+        Some(AimBound { baseline: None, share }) => {
+            placer.push(("max_slowdown", Value::from(share)));
+        }
+        None => {}
+    }
     if let Some(tenants) = site.tenants_max {
         placer.push(("tenants_max", Value::from(i64::from(tenants))));
     }

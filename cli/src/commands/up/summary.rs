@@ -209,8 +209,8 @@ pub(crate) async fn show(
     let world = World::builtin();
     let (share, tenants_max) = (command.share, command.tenants_max);
     let fifo_options = RunOptions { share, tenants_max, ..RunOptions::default() };
-    let max_slowdown = command.max_slowdown()?;
-    let same_options = RunOptions { max_slowdown, ..fifo_options.clone() };
+    let aim = command.aim_bound()?;
+    let same_options = RunOptions { aim, ..fifo_options.clone() };
     let same = one(&world, &trace.scenario, policy, &same_options)?;
     columns.push(Column::simulated(format!("{policy}, simulated"), &same));
     let mut limits = None;

@@ -64,6 +64,7 @@ fn budgets() {
     check("budget-status-generation", &observed);
     let aim = AimStatus {
         at_us: at(3),
+        baseline: None,
         max_slowdown: 0.05,
         present_s: 86_400.0,
         delay_s: 3_600.0,

@@ -2,6 +2,8 @@
 //!
 //! Each column has one unit, in its heading, which fits the largest value of the column.
 
+mod twins;
+
 use std::fmt::Write;
 
 use wattle_common::duration::DurationUnit;
@@ -120,6 +122,7 @@ impl Outcome {
         text.push_str(&self.policy_table());
         text.push_str(&self.tail());
         text.push_str(&self.change_table());
+        text.push_str(&self.twin_table());
         text.push_str(&self.spending_table());
         text.push_str(&self.prediction_table());
         text.push_str("\nworkloads: ");
