@@ -427,7 +427,7 @@ impl<'s> Engine<'s> {
             let Some(on) = &running.on else { continue };
             let speed = self.hardware.gpus.speed(job, on);
             let above_idle_mw = self.hardware.gpus.above_idle_mw_of(on);
-            running.charge(now_us, above_idle_mw);
+            running.charge(now_us, above_idle_mw, self.hardware.gpus.shares_of(on));
             running.catch_up(now_us);
             running.rate = speed * running.base;
             running.version += 1;

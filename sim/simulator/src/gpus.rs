@@ -267,6 +267,14 @@ impl<'w> Gpus<'w> {
         on.gpus().map(of_gpu).sum()
     }
 
+    /// A job's number of GPUs; each is divided equally among its jobs.
+    pub(crate) fn shares_of(&self, on: &GpuSet) -> f64 {
+        let tenants = |(node, gpu): (NodeKey, u32)| {
+            self.nodes[node.index()].gpus[gpu as usize].tenants.len().max(1) as f64
+        };
+        on.gpus().map(|gpu| 1.0 / tenants(gpu)).sum()
+    }
+
     /// Power of an awake node without a job, W.
     pub(crate) fn idle_w(&self, node: NodeKey) -> f64 {
         self.idle_mw(node) as f64 / 1e3

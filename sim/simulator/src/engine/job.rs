@@ -54,6 +54,10 @@ pub(super) struct SimulatedJob<'s> {
     charged_us: u64,
     /// Energy above idle up to `charged_us`, mW * microseconds.
     pub(super) above_idle_mw_us: f64,
+    /// Number of its GPUs since `charged_us`, shared ones in part.
+    gpus_held: f64,
+    /// GPU time up to `charged_us`, shared GPUs in part, microseconds.
+    pub(super) gpu_us: f64,
     /// Number of windows of its class at the last update of its prior.
     pub(super) prior_of: Option<u32>,
     /// Whether the predictor learns nothing from it ([`crate::sampled`]).
@@ -100,6 +104,8 @@ impl<'s> SimulatedJob<'s> {
             above_idle_mw: 0.0,
             charged_us: 0,
             above_idle_mw_us: 0.0,
+            gpus_held: 0.0,
+            gpu_us: 0.0,
             prior_of: None,
             is_left_out: false,
             segment: None,
@@ -111,11 +117,13 @@ impl<'s> SimulatedJob<'s> {
         self.version == version && self.on.is_some()
     }
 
-    /// Adds the energy above idle up to `now_us`; from then on the power is `above_idle_mw`.
-    pub(super) fn charge(&mut self, now_us: u64, above_idle_mw: f64) {
+    /// Adds the energy above idle and the GPU time up to `now_us`; from then on the power is `above_idle_mw` and the
+    /// number of GPUs `gpus_held`, of which a shared one counts in part.
+    pub(super) fn charge(&mut self, now_us: u64, above_idle_mw: f64, gpus_held: f64) {
         let span_us = now_us.saturating_sub(self.charged_us) as f64;
         self.above_idle_mw_us += self.above_idle_mw * span_us;
-        (self.charged_us, self.above_idle_mw) = (now_us, above_idle_mw);
+        self.gpu_us += self.gpus_held * span_us;
+        (self.charged_us, self.above_idle_mw, self.gpus_held) = (now_us, above_idle_mw, gpus_held);
     }
 
     /// Updates the work done.

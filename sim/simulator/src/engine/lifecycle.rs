@@ -69,13 +69,12 @@ impl Engine<'_> {
         }
         let state = self.controller.state();
         let Some(known) = state.job(key) else { return };
-        let gpu_s = known.gpu_time(state.now()).as_secs_f64();
         let first = known.state.gpus().and_then(|on| on.by_node.first());
         let watts = first.and_then(|here| state.node(here.node).facts.watts);
         let Some(watts) = watts else { return };
-        let above_idle_j = self.jobs[job].above_idle_mw_us / 1e9;
-        let energy_j = above_idle_j + gpu_s * watts.gpu_idle.as_w();
-        let id = self.jobs[job].spec.id.clone();
+        let job = &self.jobs[job];
+        let energy_j = job.above_idle_mw_us / 1e9 + job.gpu_us / 1e6 * watts.gpu_idle.as_w();
+        let id = job.spec.id.clone();
         self.controller.job_metered(&id, energy_j, 0.0, false);
     }
 
@@ -88,7 +87,7 @@ impl Engine<'_> {
             self.report(job);
         }
         let running = &mut self.jobs[job];
-        running.charge(now_us, 0.0);
+        running.charge(now_us, 0.0, 0.0);
         running.ended_us = Some(now_us);
         running.version += 1;
         running.ran_us += now_us - running.started_us;

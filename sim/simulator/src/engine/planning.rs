@@ -178,7 +178,7 @@ impl Engine<'_> {
         running.attempts += 1;
         running.first_start_us.get_or_insert(now_us);
         running.gpus = gpus;
-        running.charge(now_us, 0.0);
+        running.charge(now_us, 0.0, 0.0);
         running.started_us = now_us;
         running.at_us = now_us;
         running.rate = 0.0;
@@ -213,7 +213,7 @@ impl Engine<'_> {
         let now_us = self.now_us;
         self.end_segment(job);
         let running = &mut self.jobs[job];
-        running.charge(now_us, 0.0);
+        running.charge(now_us, 0.0, 0.0);
         running.catch_up(now_us);
         running.version += 1;
         running.ran_us += now_us - running.started_us;
