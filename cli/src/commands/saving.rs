@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use wattle_common::aim::parse_slowdown;
 use wattle_common::job::Sharing;
-use wattle_saving::estimate::{Grouping, SavingEstimate, SavingInput, SavingOptions, estimate};
+use wattle_saving::estimate::{
+    Grouping, SavingBound, SavingEstimate, SavingInput, SavingOptions, estimate,
+};
 use wattle_saving::report::saving_page;
 use wattle_simulator::{CarbonSeries, PriceSeries, text};
 
@@ -18,17 +20,22 @@ use crate::trace_options::TraceOptions;
 /// Estimate what Wattle would have saved on the jobs of a trace.
 ///
 /// The baseline is the trace's own schedule where it records starts and ends, as `sacct` does,
-/// otherwise FIFO. Wattle is simulated with its predictor.
+/// otherwise EASY backfilling. Wattle is simulated with its predictor, at the least energy with which jobs
+/// complete on average no later than under the baseline, or later by a given share.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle saving --trace sacct.txt\n  wattle saving --sacct 7d --by day\n  wattle saving --trace deploy/demo/sacct.txt --cluster 4x8:a100\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --price-kwh 0.21 --currency EUR --intensity 380\n  wattle saving --trace sacct.txt --prices day-ahead.xml\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --restartable all --share any --report saving.html"
+    after_help = "Examples:\n  wattle saving --trace sacct.txt\n  wattle saving --sacct 7d --per day\n  wattle saving --trace deploy/demo/sacct.txt --cluster 4x8:a100\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --price-kwh 0.21 --currency EUR --intensity 380\n  wattle saving --trace sacct.txt --by 5% --prices day-ahead.xml\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --restartable all --share any --report saving.html"
 )]
 pub(crate) struct Saving {
     #[command(flatten)]
     trace: TraceOptions,
-    /// Bound on the mean completion time, relative to Wattle with free energy on the same jobs: 5% or 0.05
-    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = parse_slowdown)]
-    max_slowdown: f64,
+    /// Share by which jobs may complete later on average than under the baseline, for the table, the parts, the page
+    /// and the CSV; the curve has 0%, 5% and 10% too
+    #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = later_by)]
+    by: f64,
+    /// In place of --by, the bound relates to Wattle with free energy on the same jobs: 5% or 0.05; without the curve
+    #[arg(long, value_name = "SHARE", conflicts_with = "by", value_parser = parse_slowdown)]
+    max_slowdown: Option<f64>,
     /// Constant price of energy, per kWh
     #[arg(long, value_name = "PRICE", conflicts_with = "prices", value_parser = |text: &str| number::<f64>(text, "currency units per kWh"))]
     price_kwh: Option<f64>,
@@ -67,10 +74,20 @@ pub(crate) struct Saving {
     jobs_csv: Option<PathBuf>,
     /// Also print the saving of each job, or of the jobs of each day
     #[arg(long, value_name = "job|day", value_parser = parse_grouping)]
-    by: Option<Grouping>,
+    per: Option<Grouping>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// Reads `--by`.
+fn later_by(text: &str) -> Result<f64, String> {
+    match text {
+        "job" | "day" => {
+            Err(format!("give a share, as in 5%; the saving of each {text} is --per {text}"))
+        }
+        share => parse_slowdown(share).map_err(|error| error.to_string()),
+    }
 }
 
 fn parse_grouping(text: &str) -> Result<Grouping, String> {
@@ -97,7 +114,7 @@ impl Saving {
             self.carbon.as_deref().map(CarbonSeries::read).transpose().map_err(usage_chain)?;
         let input = SavingInput { carbon: carbon.as_ref(), prices, ..jobs.input() };
         let options = SavingOptions {
-            max_slowdown: self.max_slowdown,
+            bound: self.max_slowdown.map_or(SavingBound::Later(self.by), SavingBound::MaxSlowdown),
             share: self.share,
             sleep: !self.no_sleep,
             seed: self.seed,
@@ -128,10 +145,10 @@ pub(crate) fn run(command: Saving) -> anyhow::Result<()> {
     let currency = prices.as_ref().map_or(&command.currency, |prices| &prices.currency);
     let estimate = command.estimate(prices.as_ref())?;
     if command.json {
-        print(&estimate.to_json(command.by))?;
+        print(&estimate.to_json(command.per))?;
     } else {
-        if let Some(by) = command.by {
-            print(&format!("{}\n", estimate.to_groups(by)))?;
+        if let Some(per) = command.per {
+            print(&format!("{}\n", estimate.to_groups(per)))?;
         }
         print(&estimate.to_screen(currency))?;
     }

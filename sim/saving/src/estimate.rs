@@ -1,9 +1,10 @@
 //! The saving that Wattle would have made on the jobs of a trace.
 //!
 //! The baseline is the schedule that the trace records, replayed at default caps and clocks with all
-//! nodes awake ([`wattle_simulator::replay`]). A trace without recorded starts and ends has FIFO as
+//! nodes awake ([`wattle_simulator::replay`]). A trace without recorded starts and ends has EASY backfilling as
 //! baseline. Wattle's schedule is a simulation of the policy `wattle` on predictions, at the energy
-//! price of least energy within a bound on mean completion time ([`crate::aim`]). Both are counted
+//! price of least energy while jobs complete on average no later than under the baseline, or later by a given
+//! share ([`crate::aim`], [`SavingBound`]); the curve has several shares. Both are counted
 //! over one period: from the first submission to the last completion of either.
 //!
 //! A run on predictions takes 12 to 22 times as long as one on exact surfaces. The price search, the parts
@@ -29,13 +30,17 @@ mod draw;
 mod groups;
 mod interval;
 mod parts;
+mod points;
 mod runs;
 mod sample;
 mod screen;
 mod study;
+mod tasks;
+mod verdict;
 
 pub use capacity::{Answer, CapacityEstimate, CapacityParts, capacity};
 pub use groups::{Group, Grouping};
+pub use points::{LATER_SHARES, SavingBound, SavingPoint};
 pub use sample::Sample;
 pub use study::estimate;
 
@@ -49,6 +54,7 @@ use wattle_simulator::trace::Trace;
 use wattle_simulator::{CarbonSeries, PriceSeries, Restartable, ScenarioError, SimulationError};
 use wattle_world::World;
 
+use crate::baseline::BaselineKind;
 use crate::schedule::Schedule;
 
 /// Largest number of jobs that is simulated where none is restartable, and two thirds of it where all
@@ -79,8 +85,8 @@ pub struct SavingInput<'a> {
 /// The options of an estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SavingOptions {
-    /// Bound on the mean completion time relative to the time aim's, minus 1.
-    pub max_slowdown: f64,
+    /// Bound on the mean completion time.
+    pub bound: SavingBound,
     /// Which jobs may share a GPU.
     pub share: Sharing,
     /// Whether unused nodes may sleep.
@@ -100,7 +106,7 @@ pub struct SavingOptions {
 impl Default for SavingOptions {
     fn default() -> Self {
         Self {
-            max_slowdown: 0.05,
+            bound: SavingBound::Later(0.0),
             share: Sharing::Never,
             sleep: true,
             seed: 7,
@@ -213,8 +219,14 @@ pub struct SavingEstimate {
     pub origin: Option<Duration>,
     /// Length of the period, s.
     pub period_s: f64,
-    /// Whether the baseline is the recorded schedule; otherwise it is FIFO.
-    pub recorded: bool,
+    /// The baseline: the recorded schedule, or EASY backfilling where the trace records none.
+    pub baseline_kind: BaselineKind,
+    /// The saving where jobs may complete later than under the baseline by several shares, ascending; empty where the
+    /// bound does not relate to the baseline.
+    pub curve: Vec<SavingPoint>,
+    /// Whether Wattle's schedule is within the bound. Otherwise it is the one with free energy, and no saving is
+    /// possible within the bound.
+    pub is_within: bool,
     /// The baseline.
     pub baseline: Totals,
     /// EASY backfilling of the same jobs at default caps and clocks with all nodes awake, the schedule that a site
@@ -230,7 +242,7 @@ pub struct SavingEstimate {
     pub ends: [End; 2],
     /// Energy price of the selected run, s/J.
     pub price: f64,
-    /// Its mean completion time relative to the time aim's, minus 1.
+    /// Its mean completion time relative to the schedule to which the bound relates, minus 1.
     pub slowdown: f64,
     /// The options of the estimate.
     pub options: SavingOptions,
@@ -255,6 +267,9 @@ impl SavingEstimate {
         let carbon_kg = by_series(|totals| totals.carbon_kg).or(carbon_kg);
         self.saved.cost = cost;
         self.saved.carbon_kg = carbon_kg;
+        for point in &mut self.curve {
+            point.priced(per_kwh, g_per_kwh);
+        }
         self
     }
 
@@ -278,6 +293,8 @@ impl SavingEstimate {
             backfill: Totals,
             wattle: Totals,
             saved: Saved,
+            is_within: bool,
+            curve: &'a [SavingPoint],
             parts: Parts,
             assumptions: &'a [String],
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -290,6 +307,8 @@ impl SavingEstimate {
             backfill: self.backfill,
             wattle: self.wattle,
             saved: self.saved,
+            is_within: self.is_within,
+            curve: &self.curve,
             parts: self.parts,
             assumptions: &self.assumptions,
             groups: by.map(|by| self.groups(by)),

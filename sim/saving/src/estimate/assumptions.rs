@@ -11,22 +11,31 @@ use wattle_simulator::{Restartable, Scenario};
 
 use super::Sample;
 use super::screen::grouped;
+use crate::baseline::BaselineKind;
 
 /// The baseline.
-pub(super) fn baseline(recorded: bool) -> String {
-    if recorded {
-        "Baseline: starts, ends and nodes as recorded (nodes by first fit where the trace has none), \
-         at default caps and clocks, all nodes awake."
-            .to_owned()
-    } else {
-        "Baseline: FIFO with exclusive GPUs, default caps and clocks, all nodes awake; the trace \
+pub(super) fn baseline(kind: BaselineKind) -> String {
+    let policy = match kind {
+        BaselineKind::Recorded => {
+            return "Baseline: starts, ends and nodes as recorded (nodes by first fit where the trace has none), \
+                    at default caps and clocks, all nodes awake."
+                .to_owned();
+        }
+        BaselineKind::Backfill => "EASY backfilling",
+        BaselineKind::Fifo => "FIFO",
+    };
+    format!(
+        "Baseline: {policy} with exclusive GPUs, default caps and clocks, all nodes awake; the trace \
          has no recorded starts and ends."
-            .to_owned()
-    }
+    )
 }
 
-/// The backfilled schedule. `time_limits` states where the limits of the jobs are from.
-pub(super) fn backfill(time_limits: &str) -> String {
+/// The backfilled schedule. `time_limits` states where the limits of the jobs are from; `beside` whether it is
+/// shown beside the baseline, and is not the baseline itself.
+pub(super) fn backfill(time_limits: &str, beside: bool) -> String {
+    if !beside {
+        return format!("Backfill: {time_limits}.");
+    }
     format!(
         "Backfill: EASY backfilling of the same jobs, at default caps and clocks, all nodes awake; \
          {time_limits}. Change: Wattle against the baseline."

@@ -35,6 +35,7 @@ use super::interval::{prediction_error, spread};
 use super::runs::{Count, Features, Jobs, PREDICTED_COST, Progress, Runner};
 use super::study::{jobs_max, mean, rounded, totals};
 use super::{SavingError, SavingInput, SavingOptions, Totals, assumptions};
+use crate::baseline::BaselineKind;
 use crate::parallel::in_parallel;
 use crate::schedule::{Schedule, Times};
 
@@ -254,7 +255,8 @@ pub fn capacity(
     let runner = Runner { world, options, progress: &progress };
     let jobs_max = (JOBS_SHARE * jobs_max(&options, &scenario_all) as f64).ceil() as usize;
     let recorded = is_recorded(trace);
-    let draws = Draws { input, all, recorded, jobs_max, runner: &runner };
+    let kind = if recorded { BaselineKind::Recorded } else { BaselineKind::Fifo };
+    let draws = Draws { input, all, baseline: kind, jobs_max, runner: &runner };
     let sample = draws.sample(options.seed);
     let simulated = sample.as_ref().map_or(cluster, |sample| &sample.cluster);
     let jobs = sample.as_ref().map_or(trace.jobs.len(), |sample| sample.trace.jobs.len());
@@ -418,7 +420,7 @@ pub fn capacity(
         fifo: to_all(&parts_curves[0]),
         assumptions: Vec::new(),
     };
-    let mut all = vec![assumptions::baseline(recorded)];
+    let mut all = vec![assumptions::baseline(kind)];
     all.extend(assumptions::suspended(trace).filter(|_| recorded));
     all.push(format!(
         "As soon: a mean completion time at most {:.0} % longer than the baseline's.",

@@ -7,6 +7,7 @@ use wattle_world::World;
 use super::runs::{Jobs, Runner};
 use super::sample::Sample;
 use super::{SavingError, SavingInput};
+use crate::baseline::BaselineKind;
 use crate::schedule::Schedule;
 
 /// The jobs with the workloads and the noise of one seed, and their baseline.
@@ -20,8 +21,8 @@ pub(super) struct Draw {
 pub(super) struct Draws<'a> {
     pub(super) input: &'a SavingInput<'a>,
     pub(super) all: Jobs<'a>,
-    /// Whether the trace has recorded starts and ends.
-    pub(super) recorded: bool,
+    /// The baseline.
+    pub(super) baseline: BaselineKind,
     /// Largest number of simulated jobs.
     pub(super) jobs_max: usize,
     pub(super) runner: &'a Runner<'a>,
@@ -37,10 +38,10 @@ impl Draws<'_> {
     /// The baseline of all jobs.
     pub(super) fn baseline_all(&self, seed: u64) -> Result<Schedule, SavingError> {
         let scenario = self.all.scenario(self.input.restartable, seed)?;
-        if self.recorded {
+        if self.baseline == BaselineKind::Recorded {
             return Ok(Schedule::recorded(replay(self.all.world, &scenario, self.all.trace)?));
         }
-        Ok(self.runner.fifo(&scenario)?)
+        Ok(self.runner.baseline(&scenario, self.baseline)?)
     }
 
     /// The simulated jobs of a seed.
@@ -48,14 +49,14 @@ impl Draws<'_> {
         let sample = self.sample(seed);
         let jobs = self.all.of(sample.as_ref());
         let scenario = jobs.scenario(self.input.restartable, seed)?;
-        let baseline = if self.recorded {
+        let baseline = if self.baseline == BaselineKind::Recorded {
             // The recorded nodes of a sample's jobs are those of the complete cluster.
             let cluster = self.all.cluster.clone();
             let complete = Scenario { cluster, ..scenario.clone() };
             let recorded = Schedule::recorded(replay(self.all.world, &complete, jobs.trace)?);
             if sample.is_some() { on_sample(recorded, &scenario, self.all.world) } else { recorded }
         } else {
-            self.runner.fifo(&scenario)?
+            self.runner.baseline(&scenario, self.baseline)?
         };
         Ok(Draw { seed, scenario, baseline })
     }

@@ -128,7 +128,7 @@ impl SavingEstimate {
         } else {
             String::new()
         };
-        let old = if self.recorded { "recorded" } else { "FIFO" };
+        let old = self.baseline_name();
         let mut text = format!("{each}{sampled}: energy above idle power, mean completion time\n");
         let _ = writeln!(
             text,

@@ -14,8 +14,10 @@ use wattle_simulator::{
 use wattle_world::World;
 
 use super::sample::Sample;
-use super::{SavingError, SavingOptions};
-use crate::aim::{AimOutcome, AimRun, AimSearch, RUNS_MAX, least_energy};
+use super::{SavingBound, SavingError, SavingOptions};
+use crate::aim::{AimRun, AimSearch, Priced, RUNS_MAX, RUNS_MAX_TO_BASELINE, best, search};
+use crate::baseline::BaselineKind;
+use crate::lateness::Reference;
 use crate::schedule::Schedule;
 
 /// The policy of the estimate.
@@ -30,8 +32,14 @@ const FIRST_PRICE: f64 = 6e-4;
 const CLOSE_EXACT: f64 = 0.85;
 const CLOSE_ON_PREDICTIONS: f64 = 0.7;
 
-/// Largest number of prices of the search on predictions, 0 included.
+/// Largest number of further runs of a search on exact surfaces that shares those of another bound.
+const RUNS_FURTHER: usize = 4;
+
+/// Largest number of prices of the search on predictions relative to price 0, which is included.
 const RUNS_ON_PREDICTIONS: usize = 4;
+
+/// Largest number of further prices for each bound relative to the baseline.
+const FURTHER_ON_PREDICTIONS: usize = 2;
 
 /// Factor between prices of the search on predictions while the bound is not bracketed. Its first price
 /// is that of the search on exact surfaces.
@@ -223,14 +231,13 @@ impl Runner<'_> {
         Ok(Schedule::simulated(outcome, detail, options.nodes_sleep))
     }
 
-    /// FIFO with exclusive GPUs at default settings, all nodes awake.
-    pub(super) fn fifo(&self, scenario: &Scenario) -> Result<Schedule, SimulationError> {
-        self.simulate(scenario, "fifo", &RunOptions::default())
-    }
-
-    /// EASY backfilling at default settings, all nodes awake.
-    pub(super) fn backfill(&self, scenario: &Scenario) -> Result<Schedule, SimulationError> {
-        self.simulate(scenario, "backfill", &RunOptions::default())
+    /// FIFO or EASY backfilling with exclusive GPUs at default settings, all nodes awake.
+    pub(super) fn baseline(
+        &self,
+        scenario: &Scenario,
+        kind: BaselineKind,
+    ) -> Result<Schedule, SimulationError> {
+        self.simulate(scenario, &kind.to_string(), &RunOptions::default())
     }
 
     /// FIFO with exclusive GPUs below a power limit, with the exact power of jobs.
@@ -248,49 +255,98 @@ impl Runner<'_> {
         self.simulate(scenario, "fifo", &options)
     }
 
-    /// The runs of least energy within the bound on exact surfaces.
-    pub(super) fn search(
+    /// The runs of searches with several bounds on exact surfaces, which share their runs.
+    pub(super) fn searches(
         &self,
         scenarios: &[Scenario],
         features: Features,
-    ) -> Result<AimOutcome<Pooled>, SimulationError> {
-        let mut made = 0;
-        let search = AimSearch { start: FIRST_PRICE, ..self.aim()? }.closing_at(CLOSE_EXACT);
-        let aim = least_energy(&search, None, |price| {
-            made += 1;
-            let run = |scenario| self.run(scenario, features, price);
-            scenarios.iter().map(run).collect::<Result<_, _>>().map(Pooled::of)
-        })?;
+        bounds: &[SavingBound],
+        reference: Option<&Reference>,
+    ) -> Result<Found, SimulationError> {
+        let mut runs = Vec::new();
+        for bound in bounds {
+            let aim = AimSearch { start: FIRST_PRICE, ..self.aim(*bound, CLOSE_EXACT)? };
+            // The first search with a price above 0 has no run from which it could begin.
+            let further = if runs.len() < 2 { aim.runs_max } else { RUNS_FURTHER };
+            let aim = AimSearch { runs_max: runs.len() + further, ..aim };
+            search(&aim, reference, &mut runs, |price| {
+                let run = |scenario| self.run(scenario, features, price);
+                scenarios.iter().map(run).collect::<Result<_, _>>().map(Pooled::of)
+            })?;
+        }
         let jobs: usize = scenarios.iter().map(|scenario| scenario.jobs.len()).sum();
-        self.progress.add((RUNS_MAX - made) * jobs);
-        Ok(aim)
+        self.progress.add(runs_of(bounds).saturating_sub(runs.len()) * jobs);
+        Ok(Found::of(runs, bounds))
     }
 
-    /// The search on predictions, which begins at `start`; without a start it has only the price 0.
+    /// Adds the runs of a search on predictions to `runs`, which hold those at price 0 and at the prices of the
+    /// searches on exact surfaces.
     pub(super) fn search_on_predictions(
         &self,
-        start: Option<f64>,
+        bound: SavingBound,
+        reference: Option<&Reference>,
+        runs: &mut Vec<Priced<Pooled>>,
         run_at_price: impl FnMut(f64) -> Result<Pooled, SimulationError>,
-    ) -> Result<AimOutcome<Pooled>, SimulationError> {
-        let search = AimSearch {
-            start: start.unwrap_or_default(),
+    ) -> Result<(), SimulationError> {
+        let further = match bound {
+            SavingBound::Later(_) => FURTHER_ON_PREDICTIONS,
+            SavingBound::MaxSlowdown(_) => RUNS_ON_PREDICTIONS.saturating_sub(runs.len()),
+        };
+        let aim = AimSearch {
             factor: FACTOR_ON_PREDICTIONS,
-            runs_max: start.map_or(1, |_| RUNS_ON_PREDICTIONS),
-            ..self.aim()?
-        }
-        .closing_at(CLOSE_ON_PREDICTIONS);
-        least_energy(&search, None, run_at_price)
+            runs_max: runs.len() + further,
+            ..self.aim(bound, CLOSE_ON_PREDICTIONS)?
+        };
+        search(&aim, reference, runs, run_at_price)
     }
 
-    fn aim(&self) -> Result<AimSearch, SimulationError> {
+    /// A search, which ends at this share of a bound that relates to price 0.
+    fn aim(&self, bound: SavingBound, close: f64) -> Result<AimSearch, SimulationError> {
         let range = policy(POLICY)?.capabilities().prices;
         let (least, most) = range.map_or((1e-5, 1.0), |range| (range.least, range.most));
-        Ok(AimSearch::within(self.options.max_slowdown, least, most))
+        Ok(match bound {
+            SavingBound::Later(_) => AimSearch::to_baseline(bound.allowed(), least, most),
+            SavingBound::MaxSlowdown(share) => {
+                AimSearch::within(share, least, most).closing_at(close)
+            }
+        })
+    }
+}
+
+/// Largest number of runs of searches on exact surfaces with these bounds.
+pub(super) fn runs_of(bounds: &[SavingBound]) -> usize {
+    let first = match bounds.first() {
+        Some(SavingBound::Later(_)) => RUNS_MAX_TO_BASELINE,
+        _ => RUNS_MAX,
+    };
+    first + RUNS_FURTHER * bounds.len().saturating_sub(1)
+}
+
+/// The runs of searches with several bounds, and the selected one of each.
+pub(super) struct Found {
+    pub(super) runs: Vec<Priced<Pooled>>,
+    /// The place of the run of least energy within each bound; `None` where no run is within.
+    best: Vec<Option<usize>>,
+}
+
+impl Found {
+    pub(super) fn of(runs: Vec<Priced<Pooled>>, bounds: &[SavingBound]) -> Self {
+        let best = bounds.iter().map(|bound| best(&runs, bound.allowed())).collect();
+        Self { runs, best }
+    }
+
+    /// The run within a bound; that at price 0, the fastest, where none is.
+    pub(super) fn at(&self, bound: usize) -> &Priced<Pooled> {
+        &self.runs[self.best[bound].unwrap_or(0)]
+    }
+
+    /// Whether a run is within a bound.
+    pub(super) fn is_within(&self, bound: usize) -> bool {
+        self.best[bound].is_some()
     }
 }
 
 /// The runs of one price, one for each draw.
-#[derive(Clone)]
 pub(super) struct Pooled {
     pub(super) runs: Vec<Schedule>,
     /// Completion times of all runs.

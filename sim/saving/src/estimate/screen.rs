@@ -1,6 +1,6 @@
 //! The answer on one screen of at most 80 columns, and its assumptions in words.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use wattle_common::duration::{DurationUnit, span};
 use wattle_common::job::Sharing;
@@ -8,7 +8,8 @@ use wattle_simulator::text::{hang, pluralize};
 
 use super::assumptions;
 use super::study::Made;
-use super::{Parts, SavingEstimate, Totals};
+use super::{SavingBound, SavingEstimate, Totals};
+use crate::baseline::BaselineKind;
 use crate::report::format;
 
 impl SavingEstimate {
@@ -22,11 +23,21 @@ impl SavingEstimate {
             text.push('\n');
         };
         line(&self.verdict());
-        line(&self.interval());
-        if let Some(worth) = self.worth(currency) {
-            line(&worth);
+        if self.is_within {
+            line(&self.interval());
+            if let Some(worth) = self.worth(currency) {
+                line(&worth);
+            }
         }
         line("");
+        if !self.curve.is_empty() {
+            line(&self.curve_title());
+            line(&curve_line(&self.curve_head()));
+            for row in self.curve_rows(currency) {
+                line(&curve_line(&row));
+            }
+            line("");
+        }
         line(&format!(
             "{} on {}: {} jobs, {}",
             self.trace,
@@ -36,6 +47,9 @@ impl SavingEstimate {
         ));
         for row in self.table(currency) {
             line(&row);
+        }
+        if !self.is_within {
+            line("Wattle: with free energy, its soonest completion");
         }
         line("");
         line("saved by, each switched off in turn at the same energy price:");
@@ -64,38 +78,6 @@ impl SavingEstimate {
         text
     }
 
-    /// Saved energy.
-    #[must_use]
-    pub fn verdict(&self) -> String {
-        let saved = self.saved.energy_kwh;
-        let (verb, more) = if saved >= 0.0 { ("saved", "") } else { ("spent", " more") };
-        let share = percent(self.share(saved).abs());
-        format!("Wattle would have {verb} {}{more}, {share} of the energy", energy(saved.abs()))
-    }
-
-    /// Its interval.
-    #[must_use]
-    pub fn interval(&self) -> String {
-        let (low, high) = (self.saved.energy_kwh_low, self.saved.energy_kwh_high);
-        let [from, to] = [low, high].map(|kwh| 100.0 * self.share(kwh));
-        // The ends differ in the last digit.
-        let digits = usize::from(to - from < 2.0);
-        format!(
-            "90 % interval: {} to {}, {from:.digits$} to {to:.digits$} %",
-            energy(low),
-            energy(high)
-        )
-    }
-
-    /// Cost and emissions of the saved energy; `None` without either.
-    #[must_use]
-    pub fn worth(&self, currency: &str) -> Option<String> {
-        let cost = self.saved.cost.map(|cost| money(cost, currency));
-        let carbon = self.saved.carbon_kg.map(|kg| format!("{} of CO2", mass(kg)));
-        let parts: Vec<String> = cost.into_iter().chain(carbon).collect();
-        (!parts.is_empty()).then(|| format!("saved cost and emissions: {}", parts.join(", ")))
-    }
-
     /// The unit of all completion times.
     fn completion_unit(&self) -> DurationUnit {
         let totals = [&self.baseline, &self.backfill, &self.wattle];
@@ -106,10 +88,12 @@ impl SavingEstimate {
     /// The table of both schedules.
     fn table(&self, currency: &str) -> Vec<String> {
         let (before, after) = (&self.baseline, &self.wattle);
-        let name = if self.recorded { "as recorded" } else { "FIFO" };
-        let head = ["", name, "backfill", "Wattle", "change"];
+        let head = ["", self.baseline_name(), "backfill", "Wattle", "change"];
+        // Backfilling has a column of its own beside a recorded schedule.
+        let beside = self.baseline_kind != BaselineKind::Backfill;
         let line = |[name, old, easy, new, change]: [&str; 5]| {
-            format!("{name:<24}{old:>14}{easy:>14}{new:>14}{change:>12}")
+            let easy = if beside { format!("{easy:>14}") } else { String::new() };
+            format!("{name:<24}{old:>14}{easy}{new:>14}{change:>12}")
         };
         let mut rows = vec![line(head)];
         let mut row = |name: &str, of: fn(&Totals) -> f64, show: &dyn Fn(f64) -> String| {
@@ -167,67 +151,24 @@ impl SavingEstimate {
         };
         rows.into_iter().map(row).collect()
     }
-
-    /// Whether it is worth it, in plain words.
-    #[must_use]
-    pub fn conclusion(&self) -> String {
-        let share = self.share(self.saved.energy_kwh);
-        let low = self.share(self.saved.energy_kwh_low);
-        let change = if self.baseline.jct_s_mean > 0.0 {
-            self.wattle.jct_s_mean / self.baseline.jct_s_mean - 1.0
-        } else {
-            0.0
-        };
-        let jobs = match change {
-            c if c < -0.005 => format!("jobs complete {} sooner on average", percent(-c)),
-            c if c > 0.005 => format!("jobs complete {} later on average", percent(c)),
-            _ => "jobs complete as soon as before".to_owned(),
-        };
-        // Parts interact: each of two may be more than half of the saving.
-        let Parts { settings, packing, sizes, sleep } = self.parts;
-        let parts: f64 = [settings, packing, sizes, sleep].iter().map(|kwh| kwh.max(0.0)).sum();
-        let mostly_sleep = sleep > 0.5 * self.saved.energy_kwh && sleep > 0.6 * parts;
-        let sleep = if self.saved.energy_kwh > 0.0 && mostly_sleep {
-            " Most of it comes from sleeping nodes; Slurm can suspend unused nodes too."
-        } else {
-            ""
-        };
-        if low > 0.0 && change <= self.options.max_slowdown {
-            format!("Worth it: about {} less energy, and {jobs}.{sleep}", percent(share))
-        } else if low > 0.0 {
-            format!(
-                "A trade: about {} less energy, but {jobs}, more than the bound of {}.{sleep}",
-                percent(share),
-                percent(self.options.max_slowdown)
-            )
-        } else if share > 0.0 {
-            format!("Not certain: the interval includes no saving, and {jobs}.{sleep}")
-        } else {
-            format!("Not worth it for energy: nothing is saved, and {jobs}.")
-        }
-    }
 }
 
 impl Made<'_> {
     /// What the estimate assumes, most important first.
     pub(super) fn assumptions(&self, estimate: &SavingEstimate) -> Vec<String> {
         let mut all = Vec::new();
-        all.push(assumptions::baseline(estimate.recorded));
-        all.extend(assumptions::suspended(self.trace).filter(|_| estimate.recorded));
-        all.extend(self.time_limits.map(assumptions::backfill));
+        let kind = estimate.baseline_kind;
+        let is_recorded = kind == BaselineKind::Recorded;
+        all.push(assumptions::baseline(kind));
+        all.extend(assumptions::suspended(self.trace).filter(|_| is_recorded));
+        all.extend(self.time_limits.map(|from| assumptions::backfill(from, is_recorded)));
         all.extend(assumptions::drawn(self.scenario, estimate.jobs));
         all.push(assumptions::restarts(self.restartable, estimate.options.share));
         all.extend(estimate.options.sleep.then(assumptions::sleep));
         if let Some(sample) = self.sample {
             all.push(self.sampled(sample));
         }
-        all.push(format!(
-            "Energy price {:.2e} s/J: mean completion {} against Wattle's own with free energy \
-             (bound {}), whatever the baseline's.",
-            estimate.price,
-            signed_percent(estimate.slowdown),
-            percent(estimate.options.max_slowdown)
-        ));
+        all.push(price(estimate));
         let totals = match self.simulated_seeds {
             1 => String::new(),
             seeds => format!(" Totals are means over {seeds} seeds."),
@@ -304,6 +245,29 @@ impl Made<'_> {
     }
 }
 
+/// The energy price of the schedule, and how the bound was held at it.
+fn price(estimate: &SavingEstimate) -> String {
+    let mean = signed_percent(estimate.slowdown);
+    let held = match estimate.options.bound {
+        SavingBound::Later(share) => {
+            format!("{mean} against the baseline (allowed {})", exact_percent(share))
+        }
+        SavingBound::MaxSlowdown(share) => format!(
+            "{mean} against Wattle's own with free energy (bound {}), whatever the baseline's",
+            percent(share)
+        ),
+    };
+    format!("Energy price {:.2e} s/J: mean completion {held}.", estimate.price)
+}
+
+/// A row of the curve.
+fn curve_line(cells: &[impl fmt::Display]) -> String {
+    const WIDTHS: [usize; 8] = [7, 8, 12, 13, 7, 14, 11, 8];
+    let cells = cells.iter().zip(WIDTHS);
+    let cells = cells.map(|(cell, width)| format!("{:>width$}", cell.to_string()));
+    cells.collect::<String>().trim_end().to_owned()
+}
+
 /// A whole number with commas between thousands.
 pub(super) fn grouped(value: f64) -> String {
     match format!("{value:.0}").as_str() {
@@ -324,7 +288,7 @@ pub(super) fn energy(kwh: f64) -> String {
 }
 
 /// Mass with a unit of its size.
-fn mass(kg: f64) -> String {
+pub(super) fn mass(kg: f64) -> String {
     match kg.abs() {
         size if size >= 9_999.5 => format!("{:.1} t", kg / 1e3),
         size if size >= 99.95 => format!("{} kg", grouped(kg)),
@@ -332,7 +296,7 @@ fn mass(kg: f64) -> String {
     }
 }
 
-fn money(cost: f64, currency: &str) -> String {
+pub(super) fn money(cost: f64, currency: &str) -> String {
     if cost.abs() >= 9_999.5 {
         format!("{currency} {}", grouped(cost))
     } else {
@@ -344,6 +308,11 @@ fn money(cost: f64, currency: &str) -> String {
 pub(super) fn percent(share: f64) -> String {
     let value = 100.0 * share;
     if value.abs() >= 9.95 { format!("{value:.0} %") } else { format!("{value:.1} %") }
+}
+
+/// A share that an option states, in per cent: `0 %`, `2.5 %`.
+pub(super) fn exact_percent(share: f64) -> String {
+    format!("{} %", (share * 1e4).round() / 1e2)
 }
 
 /// A relative change in per cent, from tenfold on as a factor.

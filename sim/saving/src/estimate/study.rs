@@ -1,13 +1,13 @@
 //! The study behind an estimate: searches, parts, seeds and totals.
 //!
-//! Stages, each of independent tasks that run in parallel:
+//! Stages, each of independent tasks that run in parallel ([`super::tasks`]):
 //!
 //! 1. Draws: the jobs and the baseline of each seed.
-//! 2. The price search on exact surfaces, for each declaration of restartable jobs, and the runs on
-//!    predictions at price 0.
-//! 3. At the price that was found: the runs on predictions, the runs without each part, and the further
+//! 2. The price searches on exact surfaces, for each declaration of restartable jobs, and the runs on
+//!    predictions at price 0. The points of the curve ([`super::points`]) share the runs of one search.
+//! 3. At the prices that were found: the runs on predictions, the runs without each part, and the further
 //!    seeds.
-//! 4. Further prices on predictions, where the bound is exceeded or not reached.
+//! 4. Further prices on predictions, where a bound is exceeded or not reached.
 
 use std::sync::Mutex;
 
@@ -16,12 +16,16 @@ use wattle_simulator::trace::Trace;
 use wattle_simulator::{Restartable, Scenario, SimulationError};
 
 use super::draw::{Draw, Draws};
-use super::interval::{model_error, prediction_error, spread};
-use super::parts::{Part, leave_one_out};
-use super::runs::{Count, Features, Jobs, PREDICTED_COST, Pooled, Progress, Runner};
+use super::points::{Behind, Measured};
+use super::runs::{Count, Features, Found, Jobs, PREDICTED_COST, Pooled, Progress, Runner};
 use super::sample::Sample;
-use super::{End, Parts, Saved, SavingError, SavingEstimate, SavingInput, SavingOptions, Totals};
-use crate::aim::{AimOutcome, RUNS_MAX};
+use super::tasks::{Results, Study, Task, design};
+use super::{
+    End, Parts, SavingBound, SavingError, SavingEstimate, SavingInput, SavingOptions, Totals,
+};
+use crate::aim::{AimRun, Priced};
+use crate::baseline::BaselineKind;
+use crate::lateness::{Lateness, Projects, Reference};
 use crate::parallel::in_parallel;
 use crate::schedule::{Schedule, Times};
 
@@ -30,136 +34,23 @@ pub(super) fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if count > 0.0 { sum / count } else { 0.0 }
 }
 
-/// An independent part of a study.
-enum Task<'a> {
-    /// A price search on exact surfaces.
-    Search(&'a [Scenario]),
-    /// A run at a price.
-    Run(&'a Scenario, Features, f64),
-    /// The saving under a further seed at a price, on exact surfaces.
-    Seed(u64, f64),
-}
-
-enum Done {
-    Search(Box<AimOutcome<Pooled>>),
-    Run(Box<Schedule>),
-    Seed(f64),
-}
-
-/// The results of tasks, each kind in the order of the tasks.
-#[derive(Default)]
-struct Results {
-    searches: Vec<AimOutcome<Pooled>>,
-    runs: Vec<Schedule>,
-    saved_kwh: Vec<f64>,
-}
-
-/// What is simulated: how many jobs, with which seeds, and which parts.
-struct Design {
-    features: Features,
-    parts: Vec<(Part, Features)>,
-    /// Seeds of the totals.
-    seeds: Vec<u64>,
-    /// Further seeds of the interval.
-    further: Vec<u64>,
-    /// The declarations of restartable jobs besides that of the input, with their places in
-    /// [`SavingEstimate::ends`].
-    others: Vec<(usize, Restartable)>,
-    /// Whether every seed gives the same runs on exact surfaces.
-    seeds_are_equal: bool,
-}
-
-struct Study<'a> {
-    draws: Draws<'a>,
-    design: Design,
-}
-
-impl Study<'_> {
-    fn work(&self, task: &Task<'_>) -> Result<Done, SavingError> {
-        let (runner, features) = (self.draws.runner, self.design.features);
-        Ok(match *task {
-            Task::Search(scenarios) => Done::Search(Box::new(runner.search(scenarios, features)?)),
-            Task::Run(scenario, features, price) => {
-                Done::Run(Box::new(runner.run(scenario, features, price)?))
-            }
-            Task::Seed(seed, price) => {
-                let draw = self.draws.draw(seed)?;
-                let after = runner.run(&draw.scenario, features, price)?;
-                Done::Seed(self.draws.saved_kwh(&draw, &after))
-            }
-        })
-    }
-
-    fn solve(&self, tasks: &[Task<'_>]) -> Result<Results, SavingError> {
-        let threads = self.draws.runner.options.threads;
-        let mut results = Results::default();
-        for done in in_parallel(tasks, threads, |task| self.work(task), &mut |_| ())? {
-            match done {
-                Done::Search(aim) => results.searches.push(*aim),
-                Done::Run(schedule) => results.runs.push(*schedule),
-                Done::Seed(saved_kwh) => results.saved_kwh.push(saved_kwh),
-            }
-        }
-        Ok(results)
-    }
-
-    /// Runs on predictions of all draws at a price.
-    fn predicted<'d>(&self, draws: &'d [Draw], price: f64) -> impl Iterator<Item = Task<'d>> {
-        let features = Features { exact: false, ..self.design.features };
-        draws.iter().map(move |draw| Task::Run(&draw.scenario, features, price))
-    }
-
-    /// Announces the simulation steps to the progress.
-    fn expect(&self, jobs: usize, all_jobs: usize) {
-        let Design { parts, seeds, further, others, .. } = &self.design;
-        let baselines = usize::from(!self.draws.recorded);
-        // One of backfilling.
-        let plain = 1 + parts.len() + baselines;
-        let of_seed = (1 + others.len()) * RUNS_MAX + 2 * PREDICTED_COST + plain;
-        let of_further = 1 + baselines;
-        self.draws.runner.progress.expect(
-            jobs * (seeds.len() * of_seed + further.len() * of_further) + baselines * all_jobs,
-        );
-    }
-}
-
-/// Designs a study of `jobs` simulated jobs. `scenario` has all jobs of the trace.
-fn design(
-    input: &SavingInput<'_>,
-    options: &SavingOptions,
-    scenario: &Scenario,
-    jobs: usize,
-    jobs_max: usize,
-) -> Design {
-    let features = Features::all(options);
-    let drawn = scenario.workloads.iter().any(|share| share.drawn);
-    let by_seed = matches!(input.restartable, Restartable::Share(_));
-    let seeds_are_equal = !drawn && !by_seed && jobs == scenario.jobs.len();
-    // Small traces are simulated with several seeds, since the times of few jobs depend on chance.
-    let fitting = (jobs_max as f64 / jobs.max(1) as f64).round() as u64;
-    let count = if seeds_are_equal { 1 } else { fitting.clamp(1, options.seeds.max(1)) };
-    let mut seeds = (0..options.seeds.max(1)).map(|more| options.seed.wrapping_add(more));
-    let totals: Vec<u64> = seeds.by_ref().take(count as usize).collect();
-    let further = if seeds_are_equal { Vec::new() } else { seeds.collect() };
-    let declares = |end: &Restartable| {
-        let mut pairs = scenario.jobs.iter().zip(&input.trace.jobs);
-        pairs.all(|(job, traced)| {
-            end.permits(&job.id, traced.can_checkpoint, options.seed) == job.can_stop
-        })
-    };
-    let ends = [Restartable::None, Restartable::All];
-    let own = ends.iter().position(declares);
-    let others = ends.into_iter().enumerate().filter(|(i, _)| own != Some(*i)).collect();
-    let parts = leave_one_out(features, scenario);
-    Design { features, parts, seeds: totals, further, others, seeds_are_equal }
-}
-
 /// Largest number of simulated jobs. A restartable job takes longer to simulate, since more placements
 /// are compared.
 pub(super) fn jobs_max(options: &SavingOptions, scenario: &Scenario) -> usize {
     let jobs = scenario.jobs.len().max(1);
     let restartable = scenario.jobs.iter().filter(|job| job.can_stop).count();
     (options.jobs_max * 2 * jobs / (2 * jobs + restartable)).max(1)
+}
+
+/// The prices of points in the order of the bounds, each once.
+fn distinct(found: &Found, bounds: usize) -> Vec<f64> {
+    let mut prices: Vec<f64> = Vec::new();
+    for price in (0..bounds).map(|bound| found.at(bound).price) {
+        if !prices.iter().any(|known| known.total_cmp(&price).is_eq()) {
+            prices.push(price);
+        }
+    }
+    prices
 }
 
 /// Estimates the saving. `progress` receives a count and its final value, which grows where the search
@@ -179,72 +70,122 @@ pub fn estimate(
     let progress = Progress { report: Mutex::new(Count { done: 0, of: 0, report: progress }) };
     let runner = Runner { world, options, progress: &progress };
     let jobs_max = jobs_max(&options, &scenario_all);
-    let recorded = is_recorded(trace);
-    let draws = Draws { input, all, recorded, jobs_max, runner: &runner };
+    // Every job of a simulation has a time limit, stated or drawn.
+    let baseline = if is_recorded(trace) { BaselineKind::Recorded } else { BaselineKind::Backfill };
+    let draws = Draws { input, all, baseline, jobs_max, runner: &runner };
     let sample = draws.sample(options.seed);
     let simulated = sample.as_ref().map_or(trace.jobs.len(), |sample| sample.trace.jobs.len());
     let design = design(input, &options, &scenario_all, simulated, jobs_max);
-    let study = Study { draws, design };
+    let mut study = Study { draws, design, reference: None };
     study.expect(simulated, sample.as_ref().map_or(0, |_| trace.jobs.len()));
-    let Study { draws: drawer, design } = &study;
 
-    let draw = |seed: &u64| drawer.draw(*seed);
-    let draws = in_parallel(&design.seeds, options.threads, draw, &mut |_| ())?;
-    let backfill = |draw: &Draw| runner.backfill(&draw.scenario);
+    let draw = |seed: &u64| study.draws.draw(*seed);
+    let draws = in_parallel(&study.design.seeds, options.threads, draw, &mut |_| ())?;
+    study.reference = match options.bound {
+        SavingBound::Later(_) => Some(Reference {
+            completion_s: draws.iter().flat_map(|d| d.baseline.completion_s.clone()).collect(),
+            projects: Projects::default(),
+        }),
+        SavingBound::MaxSlowdown(_) => None,
+    };
+    let Study { draws: drawer, design, reference } = &study;
+    let backfill = |draw: &Draw| match baseline {
+        BaselineKind::Backfill => Ok(draw.baseline.clone()),
+        _ => runner.baseline(&draw.scenario, BaselineKind::Backfill),
+    };
     let backfilled = in_parallel(&draws, options.threads, backfill, &mut |_| ())?;
     let baseline_all = sample.as_ref().map(|_| drawer.baseline_all(options.seed)).transpose()?;
     let own_jobs: Vec<Scenario> = draws.iter().map(|draw| draw.scenario.clone()).collect();
     let redeclare = |(_, end): &(usize, Restartable)| drawer.redeclared(&draws, end);
     let others = design.others.iter().map(redeclare).collect::<Result<Vec<_>, _>>()?;
-    let mut tasks = vec![Task::Search(&own_jobs)];
-    tasks.extend(study.predicted(&draws, 0.0));
-    tasks.extend(others.iter().map(|jobs| Task::Search(jobs)));
-    let Results { searches, runs: at_zero, .. } = study.solve(&tasks)?;
-    let mut searches = searches.into_iter();
-    let Some(own) = searches.next() else { return Err(SavingError::NoJobs) };
-    let exact_price = own.price();
-    let own = own.into_run();
+    let (bounds, shown) = (&design.bounds, design.shown);
+    let mut tasks: Vec<Task<'_>> = study.predicted(&draws, 0.0).collect();
+    tasks.extend(draws.iter().map(|draw| Task::Run(&draw.scenario, design.features, 0.0)));
+    let mut at_zero = study.solve(&tasks)?.runs;
+    let exact_at_zero = Pooled::of(at_zero.split_off(draws.len()));
+    let at_zero = Pooled::of(at_zero);
+    // With fixed sizes the mean completion time of a few hundred jobs varies by several per cent with any change,
+    // so the price on exact surfaces is searched relative to the run at price 0.
+    let ratio = ratio(&at_zero, &exact_at_zero);
+    let on_exact: Vec<SavingBound> = bounds.iter().map(|bound| bound.on_exact(ratio)).collect();
+    let mut tasks = vec![Task::Search(&own_jobs, &on_exact)];
+    tasks.extend(others.iter().map(|jobs| Task::Search(jobs, &on_exact[shown..=shown])));
+    let mut searches = study.solve(&tasks)?.searches.into_iter();
+    let Some(exact) = searches.next() else { return Err(SavingError::NoJobs) };
+    let own = &exact.at(shown).run;
 
-    let is_priced = exact_price > 0.0;
+    let prices = distinct(&exact, bounds.len());
     let mut tasks: Vec<Task<'_>> = Vec::new();
-    if is_priced {
-        tasks.extend(study.predicted(&draws, exact_price));
+    for price in prices.iter().copied().filter(|price| *price > 0.0) {
+        tasks.extend(study.predicted(&draws, price));
     }
     for (_, features) in &design.parts {
-        tasks.extend(draws.iter().map(|draw| Task::Run(&draw.scenario, *features, exact_price)));
+        let price = exact.at(shown).price;
+        tasks.extend(draws.iter().map(|draw| Task::Run(&draw.scenario, *features, price)));
     }
-    tasks.extend(design.further.iter().map(|seed| Task::Seed(*seed, exact_price)));
+    for &price in &prices {
+        tasks.extend(design.further.iter().map(|seed| Task::Seed(*seed, price)));
+    }
     let Results { mut runs, saved_kwh: saved_further, .. } = study.solve(&tasks)?;
-    let without = runs.split_off(if is_priced { draws.len() } else { 0 });
+    let positive: Vec<f64> = prices.iter().copied().filter(|price| *price > 0.0).collect();
+    let without = runs.split_off(positive.len() * draws.len());
 
-    // The search on predictions has its first two prices.
-    let mut known = vec![(0.0, Pooled::of(at_zero))];
-    if is_priced {
-        known.push((exact_price, Pooled::of(runs)));
-    } else {
-        runner.progress.add(PREDICTED_COST * simulated * draws.len());
+    // The search on predictions has the runs at price 0 and at the prices on exact surfaces.
+    let mut predicted: Vec<Priced<Pooled>> = Vec::new();
+    let mut runs = runs.into_iter();
+    predicted.push(priced(0.0, at_zero, reference.as_ref()));
+    for price in positive {
+        let run = Pooled::of(runs.by_ref().take(draws.len()).collect());
+        let own = Reference {
+            completion_s: predicted[0].run.completion_s().to_vec(),
+            ..Reference::default()
+        };
+        predicted.push(priced(price, run, Some(reference.as_ref().unwrap_or(&own))));
     }
     let run_at_price = |price: f64| -> Result<Pooled, SimulationError> {
-        if let Some(at) = known.iter().position(|(known, _)| known.total_cmp(&price).is_eq()) {
-            return Ok(known.swap_remove(at).1);
-        }
         runner.progress.expect(PREDICTED_COST * simulated * draws.len());
         let features = Features { exact: false, ..design.features };
         let run = |draw: &Draw| runner.run(&draw.scenario, features, price);
         in_parallel(&draws, options.threads, run, &mut |_| ()).map(Pooled::of)
     };
-    let main = runner.search_on_predictions(is_priced.then_some(exact_price), run_at_price)?;
-    let (price, slowdown) = (main.price(), main.lateness().unwrap_or_default().mean);
-    let main = main.into_run();
+    for (bound, share) in bounds.iter().enumerate() {
+        if exact.at(bound).price > 0.0 {
+            let reference = reference.as_ref();
+            runner.search_on_predictions(*share, reference, &mut predicted, run_at_price)?;
+        }
+    }
+    let predicted = Found::of(predicted, bounds);
 
-    let schedules: Vec<(Schedule, Schedule)> =
-        draws.iter().zip(&main.runs).map(|(draw, run)| drawer.one_period(draw, run)).collect();
-    let energy_kwh = mean(schedules.iter().map(|(before, _)| before.energy_kwh));
-    if energy_kwh <= 0.0 || schedules.iter().any(|(_, after)| after.finished == 0) {
+    let all_kwh = baseline_all.as_ref().map(|all| all.energy_kwh);
+    let mut points: Vec<Measured> = Vec::new();
+    for (place, bound) in bounds.iter().enumerate() {
+        let (exact, main) = (exact.at(place), predicted.at(place));
+        let is_exact = |known: &f64| known.total_cmp(&exact.price).is_eq();
+        let further = prices.iter().position(is_exact).unwrap_or(0) * design.further.len();
+        let further = saved_further.iter().skip(further).take(design.further.len());
+        let pairs = draws.iter().zip(&exact.run.runs);
+        let of_draws = pairs.map(|(draw, run)| drawer.saved_kwh(draw, run));
+        let behind = Behind {
+            bound: *bound,
+            is_within: predicted.is_within(place),
+            price: main.price,
+            main: &main.run,
+            saved_seeds: if design.seeds_are_equal {
+                Vec::new()
+            } else {
+                of_draws.chain(further.copied()).collect()
+            },
+        };
+        points.push(behind.measure(drawer, &draws, all_kwh));
+    }
+    let curve: Vec<_> = points.iter().map(|measured| measured.point).collect();
+    let seeds = if design.seeds_are_equal { 0 } else { draws.len() + design.further.len() };
+    let main = &predicted.at(shown).run;
+    let slowdown = predicted.at(shown).lateness.unwrap_or_default().mean;
+    let Measured { point, schedules, scale, by_seeds, by_model, error } = points.swap_remove(shown);
+    if point.baseline.energy_kwh <= 0.0 || schedules.iter().any(|(_, after)| after.finished == 0) {
         return Err(SavingError::NoJobs);
     }
-    // From the simulated jobs to all jobs.
-    let scale = baseline_all.as_ref().map_or(1.0, |all| all.energy_kwh / energy_kwh);
 
     let mut left_out = Parts::default();
     for ((part, features), without) in design.parts.iter().zip(without.chunks(draws.len())) {
@@ -257,40 +198,24 @@ pub fn estimate(
         *left_out.of(*part) = rounded(scale * mean(more));
     }
 
-    let saved_of = |pooled: &Pooled| -> Vec<f64> {
+    let mean_saved_of = |pooled: &Pooled| {
         let runs = draws.iter().zip(&pooled.runs);
-        runs.map(|(draw, run)| scale * drawer.saved_kwh(draw, run)).collect()
+        scale * mean(runs.map(|(draw, run)| drawer.saved_kwh(draw, run)))
     };
-    let mean_saved_of = |pooled: &Pooled| mean(saved_of(pooled).into_iter());
-    let mut saved_seeds = if design.seeds_are_equal { Vec::new() } else { saved_of(&own) };
-    saved_seeds.extend(saved_further.into_iter().map(|saved_kwh| scale * saved_kwh));
-    let by_seeds = spread(&saved_seeds);
-    let pairs = || draws.iter().zip(&main.runs);
-    let by_models =
-        pairs().filter_map(|(draw, run)| model_error(&draw.scenario, &draw.baseline, run));
-    let by_models: Vec<f64> = by_models.collect();
-    let errors: Vec<f64> =
-        main.runs.iter().filter_map(|run| prediction_error(run.prediction.as_ref())).collect();
-    // Runs without a measured error contribute nothing.
-    let by_model = if by_models.is_empty() { 0.0 } else { scale * mean(by_models.into_iter()) };
-    let error = (!errors.is_empty()).then(|| mean(errors.into_iter()));
-
     // An end differs from the run on predictions as its search on exact surfaces differs from the own.
     let completion_of = |pooled: &Pooled| {
         let runs = draws.iter().zip(&pooled.runs);
         mean(runs.map(|(draw, run)| Times::of(run, &draw.baseline).completion_s_mean))
     };
     let end_of = |pooled: &Pooled| End {
-        energy_kwh: rounded(mean_saved_of(&main) + mean_saved_of(pooled) - mean_saved_of(&own)),
-        jct_s_mean: completion_of(&main) + completion_of(pooled) - completion_of(&own),
+        energy_kwh: rounded(mean_saved_of(main) + mean_saved_of(pooled) - mean_saved_of(own)),
+        jct_s_mean: completion_of(main) + completion_of(pooled) - completion_of(own),
     };
-    let mut ends = [end_of(&own); 2];
+    let mut ends = [end_of(own); 2];
     for ((place, _), other) in design.others.iter().zip(searches) {
-        ends[*place] = end_of(other.run());
+        ends[*place] = end_of(&other.at(0).run);
     }
 
-    let before = totals(schedules.iter().map(|(before, after)| (before, after)), scale);
-    let after = totals(schedules.iter().map(|(before, after)| (after, before)), scale);
     let time_limits = backfilled.iter().flat_map(|run| &run.notes).next().cloned();
     let backfilled: Vec<Schedule> = backfilled
         .into_iter()
@@ -300,8 +225,6 @@ pub fn estimate(
         .collect();
     let pairs = backfilled.iter().zip(&schedules).map(|(run, (_, after))| (run, after));
     let backfill = totals(pairs, scale);
-    let saved_kwh = before.energy_kwh - after.energy_kwh;
-    let half_width = by_seeds.hypot(by_model);
     let of_simulated = || mean(schedules.iter().map(|(before, _)| before.makespan_s));
     let period_s = baseline_all.as_ref().map_or_else(of_simulated, |all| all.makespan_s);
     let mut listed = Vec::new();
@@ -316,21 +239,19 @@ pub fn estimate(
         jobs: trace.jobs.len(),
         origin: trace.origin,
         period_s,
-        recorded,
-        baseline: before,
-        backfill,
-        wattle: after,
-        saved: Saved {
-            energy_kwh: rounded(saved_kwh),
-            energy_kwh_low: rounded(saved_kwh - half_width),
-            // A schedule saves at most all of the baseline's energy.
-            energy_kwh_high: rounded((saved_kwh + half_width).min(before.energy_kwh)),
-            cost: None,
-            carbon_kg: None,
+        baseline_kind: baseline,
+        curve: match options.bound {
+            SavingBound::Later(_) => curve,
+            SavingBound::MaxSlowdown(_) => Vec::new(),
         },
+        is_within: point.is_within,
+        baseline: point.baseline,
+        backfill,
+        wattle: point.wattle,
+        saved: point.saved,
         parts: left_out,
         ends,
-        price,
+        price: point.price,
         slowdown,
         options,
         assumptions: Vec::new(),
@@ -343,13 +264,29 @@ pub fn estimate(
         restartable: input.restartable,
         scenario: &scenario_all,
         simulated_seeds: design.seeds.len(),
-        seeds: saved_seeds.len(),
+        seeds,
         by_seeds,
         by_model,
         error,
     };
     estimate.assumptions = made.assumptions(&estimate);
     Ok(estimate)
+}
+
+/// Mean completion time of one run relative to another's of the same jobs; 1 where the other completes fewer jobs.
+fn ratio(run: &Pooled, other: &Pooled) -> f64 {
+    let completion_s = other.completion_s().to_vec();
+    let reference = Reference { completion_s, ..Reference::default() };
+    1.0 + reference.lateness(run.completion_s()).unwrap_or_default().mean
+}
+
+/// A run with its lateness; without a reference it is the one at price 0, which is its own.
+fn priced(price: f64, run: Pooled, reference: Option<&Reference>) -> Priced<Pooled> {
+    let lateness = match reference {
+        Some(reference) => reference.lateness(run.completion_s()),
+        None => Some(Lateness::default()),
+    };
+    Priced { price, run, lateness }
 }
 
 /// Means over the draws of the first schedule of each pair; times are over the jobs that complete in

@@ -1,7 +1,7 @@
 //! The saving on recorded schedules whose times and durations differ: suspended jobs, and clocks that
 //! change.
 
-use wattle_saving::estimate::{SavingEstimate, SavingInput, SavingOptions, estimate};
+use wattle_saving::estimate::{SavingBound, SavingEstimate, SavingInput, SavingOptions, estimate};
 use wattle_simulator::{Restartable, trace};
 use wattle_world::World;
 
@@ -21,7 +21,9 @@ fn made(rows: &str) -> SavingEstimate {
         prices: None,
         restartable: &Restartable::None,
     };
-    let options = SavingOptions { sleep: false, seeds: 2, threads: 2, ..SavingOptions::default() };
+    let bound = SavingBound::MaxSlowdown(0.05);
+    let (sleep, seeds, threads) = (false, 2, 2);
+    let options = SavingOptions { bound, sleep, seeds, threads, ..SavingOptions::default() };
     estimate(&input, options, &mut |_, _| ()).unwrap()
 }
 
