@@ -39,7 +39,11 @@ const RUNS_FURTHER: usize = 4;
 const RUNS_ON_PREDICTIONS: usize = 4;
 
 /// Largest number of further prices for each bound relative to the baseline.
-const FURTHER_ON_PREDICTIONS: usize = 2;
+const FURTHER_ON_PREDICTIONS: usize = 1;
+
+/// How far below the bound the search on predictions may end for a point that is not shown in detail: half of the
+/// distance between two points.
+const CLOSE_BESIDE: f64 = 0.025;
 
 /// Factor between prices of the search on predictions while the bound is not bracketed. Its first price
 /// is that of the search on exact surfaces.
@@ -284,6 +288,7 @@ impl Runner<'_> {
     pub(super) fn search_on_predictions(
         &self,
         bound: SavingBound,
+        is_shown: bool,
         reference: Option<&Reference>,
         runs: &mut Vec<Priced<Pooled>>,
         run_at_price: impl FnMut(f64) -> Result<Pooled, SimulationError>,
@@ -292,11 +297,14 @@ impl Runner<'_> {
             SavingBound::Later(_) => FURTHER_ON_PREDICTIONS,
             SavingBound::MaxSlowdown(_) => RUNS_ON_PREDICTIONS.saturating_sub(runs.len()),
         };
-        let aim = AimSearch {
+        let mut aim = AimSearch {
             factor: FACTOR_ON_PREDICTIONS,
             runs_max: runs.len() + further,
             ..self.aim(bound, CLOSE_ON_PREDICTIONS)?
         };
+        if !is_shown {
+            aim.floor = aim.allowed.mean - CLOSE_BESIDE;
+        }
         search(&aim, reference, runs, run_at_price)
     }
 

@@ -148,10 +148,19 @@ pub fn estimate(
         let run = |draw: &Draw| runner.run(&draw.scenario, features, price);
         in_parallel(&draws, options.threads, run, &mut |_| ()).map(Pooled::of)
     };
-    for (bound, share) in bounds.iter().enumerate() {
+    // The point that is shown first, since the others use its runs.
+    let others = (0..bounds.len()).filter(|bound| *bound != shown);
+    for bound in std::iter::once(shown).chain(others) {
         if exact.at(bound).price > 0.0 {
+            let (share, is_shown) = (bounds[bound], bound == shown);
             let reference = reference.as_ref();
-            runner.search_on_predictions(*share, reference, &mut predicted, run_at_price)?;
+            runner.search_on_predictions(
+                share,
+                is_shown,
+                reference,
+                &mut predicted,
+                run_at_price,
+            )?;
         }
     }
     let predicted = Found::of(predicted, bounds);
