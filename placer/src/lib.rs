@@ -27,7 +27,7 @@ pub use pipeline::{Round, Stage, StageReports, solve};
 pub use plan::check::{Violation, check};
 pub use plan::input::{GridForecast, PlanningInput, PlanningLimits, PolicyCache};
 pub use plan::reason::Reason;
-pub use plan::{Blocked, Decision, NodeDecision, Plan, SettingChange};
+pub use plan::{AwaitedStart, Blocked, Decision, NodeDecision, Plan, SettingChange};
 pub use policies::{Capabilities, Policy, Reads, UnknownPolicy, policy};
 pub use state::cluster::ClusterState;
 pub use state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey};

@@ -12,15 +12,16 @@ use std::collections::BTreeSet;
 use crate::accounts;
 use crate::allocation::{settling, site_rules};
 use crate::plan::input::PlanningInput;
+use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
 use crate::policies::{Policy, colocation_trial, settings};
 use crate::power::carbon_deferral::Deferrals;
 use crate::power::limits::enforce;
-use crate::power::lowest_limit::{hold_back_starts, jobs_over_lowest_limit};
+use crate::power::lowest_limit::{Refusal, Refusals, Unstoppable, jobs_over_lowest_limit};
 use crate::power::node_sleep;
 use crate::power::over_budget::jobs_over_budget;
 use crate::state::cluster::ClusterState;
-use crate::state::gpu_set::JobKey;
+use crate::state::gpu_set::{JobKey, NodeKey};
 
 /// The outcome of a planning round.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,16 +32,38 @@ pub struct Round {
     pub reports: StageReports,
 }
 
+/// Most plans of a round, of which all but the first are made without the jobs that the one before has refused: our
+/// own choice. The plan of the last is kept without their starts.
+const PLANS_MAX: usize = 4;
+
 /// Plans one round.
 #[must_use]
 pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Round {
+    let mut refused = Refusals::new();
+    for _ in 1..PLANS_MAX {
+        let (round, more) = plan_without(&refused, policy, input);
+        if more.is_empty() {
+            return round;
+        }
+        refused.extend(more);
+    }
+    plan_without(&refused, policy, input).0
+}
+
+/// Plans one round without the jobs that a plan of it has refused. Returns the jobs that this plan refuses, too.
+fn plan_without(
+    refused: &Refusals,
+    policy: &dyn Policy,
+    input: PlanningInput<'_>,
+) -> (Round, Refusals) {
     let capabilities = policy.capabilities();
 
     // Jobs that cannot start now are hidden first: a policy serves its queue in order, so that the jobs behind
     // a hidden one would wait for it.
     let deferral = Deferrals::of(capabilities, input);
     let mut over_budget = jobs_over_budget(capabilities, input);
-    over_budget.extend(jobs_over_lowest_limit(input));
+    over_budget.extend(jobs_over_lowest_limit(input, refused));
+    over_budget.extend(reasons(refused));
     let hidden: BTreeSet<JobKey> =
         deferral.waiting.keys().chain(over_budget.keys()).copied().collect();
     let visible = without(input, &hidden);
@@ -71,14 +94,26 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Round {
     let site_rules = site_rules::apply(input, &mut plan);
     let fixed_settings = settings::fix(policy, input, &mut plan);
     // With the sizes of this plan, which no later stage changes.
-    over_budget.extend(hold_back_starts(input, &mut plan));
+    let mut more = Refusals::new();
+    let mut unstoppable = Unstoppable::running(input);
+    if let Some(unstoppable) = &mut unstoppable {
+        unstoppable.refuse_starts(&mut plan, &mut more);
+        over_budget.extend(reasons(&more));
+    }
     // After all placements: nodes wake for the jobs that are left, and sleep where none is placed.
-    let node_sleep = node_sleep::apply(input, &over_budget, &mut plan);
+    let needed = needed_soon(refused.values().chain(more.values()));
+    let mut node_sleep = node_sleep::apply(input, &over_budget, &needed, &mut plan);
+    // Before the limits, which admit the others of these starts.
+    if let Some(unstoppable) = &mut unstoppable {
+        unstoppable.refuse_awaited(&mut plan, &mut more);
+        over_budget.extend(reasons(&more));
+        node_sleep.retain(|decision| plan.nodes.contains(decision));
+    }
     // A pause replaces whatever the stages before have decided about the job.
     deferral.pause(&mut plan);
     // After all others, because nothing may add power to a plan that keeps the limits: they count the settings, the nodes
     // that wake, and paused jobs until they have stopped.
-    let power_limits = enforce(capabilities, input, &mut plan);
+    let power_limits = enforce(capabilities, input, &needed, &mut plan);
     // After every stage that changes settings. Without a limit it may keep the higher of two settings.
     settling::keep_changed_settings(input, &mut plan);
 
@@ -98,7 +133,17 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Round {
             .first()
             .and_then(|&job| Some(Blocked { job, reason: reports.why_held_back(job)?.1 }));
     }
-    Round { plan, reports }
+    (Round { plan, reports }, more)
+}
+
+fn reasons(refused: &Refusals) -> impl Iterator<Item = (JobKey, Reason)> {
+    refused.iter().map(|(&job, refusal)| (job, refusal.reason.clone()))
+}
+
+/// The nodes of refused starts that fit soon.
+fn needed_soon<'a>(refused: impl Iterator<Item = &'a Refusal>) -> BTreeSet<NodeKey> {
+    let soon = refused.filter(|refusal| refusal.fits_at.is_some());
+    soon.flat_map(|refusal| refusal.on.by_node.iter().map(|here| here.node)).collect()
 }
 
 /// The cluster without these queued jobs; `None` if there are none.

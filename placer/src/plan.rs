@@ -27,6 +27,9 @@ pub struct Plan {
     pub decisions: Vec<Decision>,
     /// The decisions about nodes.
     pub nodes: Vec<NodeDecision>,
+    /// The starts that wait for nodes to wake, in the order in which the power limits admit them. Every node that this
+    /// plan wakes is in one of them. They are planned again once the nodes are awake.
+    pub awaited: Vec<AwaitedStart>,
     /// The latest time of the next planning round; absent: at the next event.
     pub again_at: Option<Timestamp>,
     /// The first queued job that could not be placed.
@@ -45,6 +48,32 @@ impl Plan {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.decisions.is_empty() && self.nodes.is_empty()
+    }
+
+    /// Wakes no node that no awaited start uses.
+    pub(crate) fn drop_unused_wakes(&mut self) {
+        let awaited = &self.awaited;
+        let is_used = |node: NodeKey| awaited.iter().any(|start| start.uses(node));
+        self.nodes.retain(|decision| !decision.is_wake() || is_used(decision.node()));
+    }
+}
+
+/// A start that waits for one of its nodes to wake.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AwaitedStart {
+    /// The job; it is queued.
+    pub job: JobKey,
+    /// GPUs as many as it gets, on the nodes on which it is expected to start.
+    pub on: GpuSet,
+    /// The cap and clock of its GPUs.
+    pub setting: GpuSetting,
+}
+
+impl AwaitedStart {
+    /// Whether it has GPUs on this node.
+    #[must_use]
+    pub fn uses(&self, node: NodeKey) -> bool {
+        self.on.by_node.iter().any(|here| here.node == node)
     }
 }
 
@@ -94,6 +123,12 @@ impl NodeDecision {
         match self {
             Self::Sleep { node, .. } | Self::Wake { node, .. } => *node,
         }
+    }
+
+    /// Whether it wakes the node.
+    #[must_use]
+    pub const fn is_wake(&self) -> bool {
+        matches!(self, Self::Wake { .. })
     }
 }
 

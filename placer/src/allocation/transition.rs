@@ -23,8 +23,8 @@ use crate::allocation::network::switches;
 use crate::allocation::settling::is_held;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
-use crate::plan::{Blocked, Decision, NodeDecision, Plan};
-use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey, ones};
+use crate::plan::{AwaitedStart, Blocked, Decision, NodeDecision, Plan};
+use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey, lowest, ones};
 use crate::state::job::State;
 use crate::state::node::{Node, Wakefulness};
 
@@ -323,8 +323,9 @@ impl<'a> Transition<'a> {
     /// waking. The target with the fewest suitable nodes comes first.
     fn wake_nodes(&mut self, unplaced: &[&Target]) {
         let nodes = self.input.state.nodes();
-        let mut left: Vec<u32> =
+        let mut left: Vec<u64> =
             self.input.state.keyed_nodes().map(|node| self.expected_free(node)).collect();
+        let in_order = unplaced;
         let mut unplaced = unplaced.to_vec();
         unplaced.sort_by_key(|target| self.suitable_nodes(target).count());
         let mut orders: BTreeMap<NodeKey, u32> = BTreeMap::new();
@@ -335,39 +336,59 @@ impl<'a> Transition<'a> {
             // Of the groups of nodes that could hold the target, the one with the fewest GPUs to wake.
             let missing = |group: &Vec<NodeKey>| {
                 let awake = group.iter().filter(|node| !is_asleep(node));
-                let awake = awake.map(|node| left[node.index()]).sum::<u32>();
+                let awake = awake.map(|node| left[node.index()].count_ones()).sum::<u32>();
                 target.gpus.saturating_sub(awake)
             };
-            let total =
-                |group: &Vec<NodeKey>| -> u32 { group.iter().map(|node| left[node.index()]).sum() };
+            let total = |group: &Vec<NodeKey>| -> u32 {
+                group.iter().map(|node| left[node.index()].count_ones()).sum()
+            };
             let mut groups = self.candidate_groups(target);
             groups.retain(|group| total(group) >= target.gpus);
             let Some(mut group) = groups.into_iter().min_by_key(missing) else { continue };
             group.sort_by_key(|node| (is_asleep(node), *node));
             let mut needed = target.gpus;
+            let mut on = GpuSet::default();
             for node in group {
-                if needed == 0 {
-                    break;
-                }
-                let used = needed.min(left[node.index()]);
-                if used == 0 {
+                let gpus = lowest(left[node.index()], needed);
+                if gpus == 0 {
                     continue;
                 }
-                left[node.index()] -= used;
-                needed -= used;
+                left[node.index()] &= !gpus;
+                needed -= gpus.count_ones();
+                on.by_node.push(NodeGpus { node, gpus });
                 if nodes[node.index()].wakefulness == Wakefulness::Asleep {
                     *orders.entry(node).or_default() += target.gpus;
                 }
             }
+            self.await_nodes(target, on);
         }
+        let order = |start: &AwaitedStart| {
+            in_order.iter().position(|target| target.jobs.contains(&start.job))
+        };
+        self.plan.awaited.sort_by_key(order);
         let wake = |(node, gpus)| NodeDecision::Wake { node, reason: Reason::Woken { gpus } };
         self.plan.nodes.extend(orders.into_iter().map(wake));
     }
 
+    /// The queued jobs of a target start on these GPUs once their nodes are awake.
+    fn await_nodes(&mut self, target: &Target, on: GpuSet) {
+        let is_awake = |here: &NodeGpus| self.input.state.node(here.node).is_awake();
+        if on.by_node.iter().all(is_awake) {
+            return;
+        }
+        for &job in &target.jobs {
+            if !self.is_queued(job) {
+                continue;
+            }
+            let start = AwaitedStart { job, on: on.clone(), setting: target.setting };
+            self.plan.awaited.push(start);
+        }
+    }
+
     /// The GPUs of a node that will be free once stopping jobs have left and the node is awake.
-    fn expected_free(&self, (key, node): (NodeKey, &Node)) -> u32 {
+    fn expected_free(&self, (key, node): (NodeKey, &Node)) -> u64 {
         if !node.is_awake() {
-            return node.facts.healthy.count_ones();
+            return node.facts.healthy;
         }
         let leaves = |job: &JobKey| {
             let known = self.input.state.job(*job);
@@ -379,7 +400,7 @@ impl<'a> Transition<'a> {
             !tenants.is_empty() && tenants.iter().all(leaves)
         };
         let left = (0..node.facts.gpus).filter(is_left).fold(0, |bits, gpu| bits | 1 << gpu);
-        (self.capacity.free(key) | left & node.facts.healthy).count_ones()
+        self.capacity.free(key) | left & node.facts.healthy
     }
 
     /// The nodes that could hold the target if they were awake and free, in groups that could hold it

@@ -15,6 +15,7 @@ use crate::power::bounds::PowerBounds;
 use crate::power::correction::PowerFactors;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
+use crate::state::node::Node;
 
 /// Default limit of jobs on one GPU: our own choice. The published tables of EaCO
 /// (arXiv 2412.08294) show no further saving beyond three, and each co-tenant adds risk.
@@ -101,6 +102,13 @@ impl PlanningLimits {
     #[must_use]
     pub fn limits_power_of(&self, node: &NodeId) -> bool {
         self.power_max.is_some() || self.power_bounds.cover(node)
+    }
+
+    /// How long this node must have been idle before it sleeps: at least as long as its waking takes.
+    #[must_use]
+    pub fn idle_before_sleep_of(&self, node: &Node) -> Duration {
+        let wakes_in = node.facts.watts.map(|watts| watts.wakes_in);
+        self.idle_before_sleep.max(wakes_in.unwrap_or_default())
     }
 
     /// The price of a joule at the grid's present intensity: the price times the carbon ratio.

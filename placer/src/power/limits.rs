@@ -4,8 +4,8 @@
 //!   ([`PlanningLimits::power_max`](crate::PlanningLimits::power_max),
 //!   [`PlanningLimits::power_bounds`](crate::PlanningLimits::power_bounds)). Settings are lowered first, to
 //!   the highest power per GPU at which the plan fits, but not below a job's floor: the setting with the most
-//!   work per charged joule ([`settings`]). If the floors do not suffice, no node is woken, then the last
-//!   starts of the plan are held back, then the jobs that arrived last are stopped with a checkpoint, if they
+//!   work per charged joule ([`settings`]). If the floors do not suffice, the last awaited starts of the plan and
+//!   their nodes' wake-ups are dropped ([`awaited`]), then the last starts are held back, then the jobs that arrived last are stopped with a checkpoint, if they
 //!   can be. Until these have stopped they have their settings of least power. Only the jobs that are left then,
 //!   the first one or those that cannot stop, go below their floors.
 //!   A bound of some nodes affects only the jobs on them.
@@ -20,6 +20,7 @@
 //! applied leaves nothing to do.
 
 mod amended_plan;
+mod awaited;
 mod item;
 mod settings;
 
@@ -31,7 +32,7 @@ use wattle_common::job::GpuSetting;
 use crate::plan::capabilities::Capabilities;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
-use crate::plan::{Blocked, Decision, NodeDecision, Plan, SettingChange};
+use crate::plan::{AwaitedStart, Blocked, Decision, NodeDecision, Plan, SettingChange};
 use crate::power::bounds::{Bound, Counted};
 use crate::power::limits::item::{Item, Role};
 use crate::power::limits::settings::{floor, ladder, priced_setting};
@@ -56,10 +57,11 @@ pub struct PowerLimitsReport {
     pub put_to_sleep: Vec<NodeDecision>,
 }
 
-/// Changes the plan until it is within all limits.
+/// Changes the plan until it is within all limits. Nodes that are `needed` soon stay awake.
 pub(crate) fn enforce(
     policy: Capabilities,
     input: PlanningInput<'_>,
+    needed: &BTreeSet<NodeKey>,
     plan: &mut Plan,
 ) -> PowerLimitsReport {
     let limits = input.limits;
@@ -76,6 +78,7 @@ pub(crate) fn enforce(
         return PowerLimitsReport::default();
     }
     let mut limited = LimitedPlan::new(policy, input, plan);
+    limited.needed.extend(needed);
     if let Some(limit) = limits.preemption_limit {
         limited.pause_newest(limit.as_w());
     }
@@ -85,6 +88,9 @@ pub(crate) fn enforce(
     let bounds = Bound::all(input);
     let mut drawn = None;
     for (index, bound) in bounds.iter().enumerate() {
+        if limited.admit_awaited(bound) {
+            drawn = None;
+        }
         let by_node = drawn.get_or_insert_with(|| limited.by_node_w());
         if !limited.is_clearly_within(bound, by_node) {
             limited.fit(index, bound);
@@ -107,10 +113,12 @@ struct LimitedPlan<'a> {
     is_priced: bool,
     plan: &'a Plan,
     items: Vec<Item<'a>>,
-    /// How many of the nodes that the plan wakes are woken, the first ones.
-    wakes: usize,
-    /// The nodes among them that are not woken.
+    /// The starts that wait for nodes to wake, while a node is to wake for them.
+    awaited: Vec<Item<'a>>,
+    /// The nodes that the plan wakes and that are not woken.
     not_woken: BTreeSet<NodeKey>,
+    /// The nodes that do not sleep.
+    needed: BTreeSet<NodeKey>,
     /// Starts that are held back.
     held_back: BTreeMap<JobKey, Reason>,
     /// The first job that waits for power.
@@ -121,19 +129,6 @@ struct LimitedPlan<'a> {
     keep_settings: BTreeSet<JobKey>,
 }
 
-fn is_wake(decision: &NodeDecision) -> bool {
-    matches!(decision, NodeDecision::Wake { .. })
-}
-
-/// The node decisions with only the first `wakes` wake-ups.
-fn first_wakes(decisions: &[NodeDecision], wakes: usize) -> impl Iterator<Item = &NodeDecision> {
-    let mut seen = 0;
-    decisions.iter().filter(move |decision| {
-        seen += usize::from(is_wake(decision));
-        !is_wake(decision) || seen <= wakes
-    })
-}
-
 impl<'a> LimitedPlan<'a> {
     fn new(policy: Capabilities, input: PlanningInput<'a>, plan: &'a Plan) -> Self {
         let mut limited = Self {
@@ -142,8 +137,9 @@ impl<'a> LimitedPlan<'a> {
             is_priced: !policy.sets_gpus && input.limits.price_sets_clocks,
             plan,
             items: Vec::new(),
-            wakes: plan.nodes.iter().filter(|decision| is_wake(decision)).count(),
+            awaited: Vec::new(),
             not_woken: BTreeSet::new(),
+            needed: BTreeSet::new(),
             held_back: BTreeMap::new(),
             blocked: None,
             stopped: BTreeMap::new(),
@@ -183,31 +179,37 @@ impl<'a> LimitedPlan<'a> {
             let planned = set.get(&key).copied().unwrap_or(present);
             let first = if role == Role::Stops { present } else { desired(gpus, planned) };
             let ladder = ladder(input, gpus, first);
-            limited.add(key, gpus, on, role, planned, ladder);
+            limited.items.push(limited.item(key, gpus, on, role, planned, ladder));
         }
-        for decision in &plan.decisions {
-            let Decision::Start { job: key, on, setting, .. } = decision else { continue };
-            let (Some(job), Some(here)) = (input.state.job(*key), on.by_node.first()) else {
-                continue;
-            };
+        let start = |limited: &Self, key: JobKey, on: &'a GpuSet, setting: GpuSetting| {
+            let (job, here) = input.state.job(key).zip(on.by_node.first())?;
             let gpu_type = &input.state.node(here.node).facts.gpu_type;
             let gpus = JobGpus::on(input, job, gpu_type, on);
             let role = Role::Starts { is_new: job.next_gpus.is_none() };
-            let ladder = ladder(input, gpus, desired(gpus, *setting));
-            limited.add(*key, gpus, on, role, *setting, ladder);
+            let ladder = ladder(input, gpus, desired(gpus, setting));
+            Some(limited.item(key, gpus, on, role, setting, ladder))
+        };
+        for decision in &plan.decisions {
+            let Decision::Start { job, on, setting, .. } = decision else { continue };
+            limited.items.extend(start(&limited, *job, on, *setting));
+        }
+        if plan.nodes.iter().any(NodeDecision::is_wake) {
+            for AwaitedStart { job, on, setting } in &plan.awaited {
+                limited.awaited.extend(start(&limited, *job, on, *setting));
+            }
         }
         limited
     }
 
-    fn add(
-        &mut self,
+    fn item(
+        &self,
         key: JobKey,
         gpus: JobGpus<'a>,
         on: &'a GpuSet,
         role: Role,
         planned: GpuSetting,
         ladder: Vec<(GpuSetting, f64)>,
-    ) {
+    ) -> Item<'a> {
         let minimum = |estimate| {
             let Some(here) = on.by_node.first() else { return 0.0 };
             let (node, setting) = (self.input.state.node(here.node), ladder[0].0);
@@ -221,7 +223,7 @@ impl<'a> LimitedPlan<'a> {
             Role::Continues | Role::Starts { .. } => floor(self.input, gpus, &ladder),
         };
         let job = gpus.job;
-        self.items.push(Item {
+        Item {
             key,
             job,
             on,
@@ -233,7 +235,7 @@ impl<'a> LimitedPlan<'a> {
             planned,
             minimum_w,
             minimum_expected_w,
-        });
+        }
     }
 
     /// Jobs that the limits stop draw power until they have stopped: what does not fit beside them starts and
@@ -254,7 +256,7 @@ impl<'a> LimitedPlan<'a> {
             self.hold_back(&starts[..count], starts[last], reason);
         }
         if self.with_stopping_w(bound, &[], Item::chosen_w) > bound.limit_w {
-            let wakes = self.node_decisions(self.wakes).filter(|decision| is_wake(decision));
+            let wakes = self.node_decisions().filter(|decision| decision.is_wake());
             let wakes = wakes.map(NodeDecision::node).filter(|node| bound.covers(*node));
             let wakes: Vec<NodeKey> = wakes.collect();
             self.not_woken.extend(wakes);
@@ -280,7 +282,7 @@ impl<'a> LimitedPlan<'a> {
             let stops = self.stopped.contains_key(&item.key);
             sum.add(item.on, if stops { item.lowest_w() } else { gpu_w(item) });
         }
-        sum.bounded_w(bound, self.node_decisions(self.wakes))
+        sum.bounded_w(bound, self.node_decisions())
     }
 
     /// Whether an item is neither held back nor stopped.
@@ -290,20 +292,17 @@ impl<'a> LimitedPlan<'a> {
 
     /// Expected power within a bound if each remaining job has this power of each GPU, watts.
     fn bounded_w(&self, bound: &Bound, gpu_w: impl Fn(&Item<'a>) -> f64) -> f64 {
-        self.bounded_without_w(bound, &[], &[], gpu_w)
+        self.bounded_without_w(bound, &[], gpu_w)
     }
 
-    /// Expected power within a bound if each remaining job has this power of each GPU, without the wake-ups of
-    /// these nodes and without these items, watts.
+    /// Expected power within a bound if each remaining job has this power of each GPU, without these items, watts.
     fn bounded_without_w(
         &self,
         bound: &Bound,
-        not_woken: &[NodeKey],
         without: &[usize],
         gpu_w: impl Fn(&Item<'a>) -> f64,
     ) -> f64 {
         let without: BTreeSet<JobKey> = without.iter().map(|&i| self.items[i].key).collect();
-        let not_woken: BTreeSet<NodeKey> = not_woken.iter().copied().collect();
         let mut sum = PowerSum::new(self.input);
         let counts = |item: &&Item<'a>| {
             bound.covers_any(item.on) && self.remains(item) && !without.contains(&item.key)
@@ -311,42 +310,30 @@ impl<'a> LimitedPlan<'a> {
         for item in self.items.iter().filter(counts) {
             sum.add(item.on, gpu_w(item));
         }
-        let decisions = self.node_decisions(self.wakes);
-        sum.bounded_w(bound, decisions.filter(|decision| !not_woken.contains(&decision.node())))
+        sum.bounded_w(bound, self.node_decisions())
     }
 
-    /// The node decisions, if this many nodes are woken.
-    fn node_decisions(&self, wakes: usize) -> impl Iterator<Item = &'a NodeDecision> {
-        let decisions = first_wakes(&self.plan.nodes, wakes);
-        decisions
-            .filter(|decision| !(is_wake(decision) && self.not_woken.contains(&decision.node())))
+    /// The node decisions without the wake-ups that are dropped.
+    fn node_decisions(&self) -> impl Iterator<Item = &'a NodeDecision> {
+        let is_dropped = |decision: &NodeDecision| {
+            decision.is_wake() && self.not_woken.contains(&decision.node())
+        };
+        self.plan.nodes.iter().filter(move |decision| !is_dropped(decision))
     }
 
-    /// Baseline power of the cluster if this many nodes are woken, watts.
-    fn baseline_w(&self, wakes: usize) -> f64 {
-        baseline_w(self.input, whole_nodes(self.input), self.node_decisions(wakes))
-    }
-
-    /// Minimum power above idle of the job that waits for a node to wake, watts.
-    fn awaiting_w(&self, estimate: Estimate) -> f64 {
-        let blocked = self.plan.blocked.as_ref().map(|blocked| blocked.job);
-        let first = blocked.or_else(|| self.input.state.queue().next().map(|(key, _)| key));
-        let job = first.and_then(|key| self.input.state.job(key));
-        let to_wake = self.plan.nodes.iter().find(|decision| is_wake(decision));
-        let (Some(job), Some(to_wake)) = (job, to_wake) else { return 0.0 };
-        let node = self.input.state.node(to_wake.node());
-        let gpus = JobGpus::of(node, job, job.facts.request.min);
-        let setting = GpuSetting::DEFAULT;
-        self.reduction.minimum_above_idle_w(self.input, node, gpus, setting, estimate)
+    /// Baseline power of the cluster without the wake-ups of the plan, watts.
+    fn baseline_w(&self) -> f64 {
+        let decisions = self.plan.nodes.iter().filter(|decision| !decision.is_wake());
+        baseline_w(self.input, whole_nodes(self.input), decisions)
     }
 
     /// Admission. From the first new job on with which the minimum power would exceed `limit_w`, no new job
-    /// starts and no node wakes. Otherwise as many nodes wake as leave room for the job that waits for them.
+    /// starts and no node wakes. Otherwise nodes wake for as many awaited starts as the limit admits.
     /// A job alone is admitted on its mean power; otherwise it is never measured.
     fn hold_back_new(&mut self, limit_w: f64) {
         let stays = |item: &&Item<'_>| !item.is_new() && !self.stopped.contains_key(&item.key);
         let mut jobs_w: f64 = self.items.iter().filter(stays).map(|item| item.minimum_w).sum();
-        let baseline_w = self.baseline_w(0);
+        let baseline_w = self.baseline_w();
         let mut is_first = !self.items.iter().any(|item| stays(&item));
         for i in 0..self.items.len() {
             let item = &self.items[i];
@@ -359,21 +346,12 @@ impl<'a> LimitedPlan<'a> {
                 let rest = (i..self.items.len()).filter(|&i| self.items[i].is_new());
                 let rest: Vec<usize> = rest.collect();
                 self.hold_back(&rest, i, held_back(baseline_w + jobs_w, limit_w));
-                self.wakes = 0;
+                let awaited: Vec<usize> = (0..self.awaited.len()).collect();
+                self.drop_awaited(&awaited, None);
                 return;
             }
         }
-        let awaiting_w =
-            self.awaiting_w(if is_first { Estimate::Expected } else { Estimate::Upper });
-        let with_wakes = |wakes: usize| self.baseline_w(wakes) + jobs_w + awaiting_w;
-        let most = self.wakes;
-        let wakes = (1..=most).rev().find(|&wakes| with_wakes(wakes) <= limit_w).unwrap_or(0);
-        if wakes < most {
-            let waiting = self.plan.blocked.as_ref().map(|blocked| blocked.job);
-            let reason = held_back(with_wakes(most), limit_w);
-            self.blocked = waiting.map(|job| Blocked { job, reason });
-        }
-        self.wakes = wakes;
+        self.admit_awaited_new(jobs_w, is_first, limit_w);
     }
 
     /// Holds back these items, of which `first` is the first in the plan.
@@ -390,7 +368,7 @@ impl<'a> LimitedPlan<'a> {
         for item in self.items.iter().filter(|item| self.remains(item)) {
             sum.add(item.on, item.chosen_w());
         }
-        sum.by_node_w(self.node_decisions(self.wakes))
+        sum.by_node_w(self.node_decisions())
     }
 
     /// Whether the plan is within a feeder's limit by more than rounding, so that nothing gives way for it. A large
@@ -412,8 +390,7 @@ impl<'a> LimitedPlan<'a> {
         drawn_w < bound.limit_w - 1e-6
     }
 
-    /// A power bound: wakes fewer nodes, holds back starts, stops jobs, and lowers settings until the
-    /// expected power is within it.
+    /// A power bound: holds back starts, stops jobs, and lowers settings until the expected power is within it.
     fn fit(&mut self, index: usize, bound: &Bound) {
         let limit_w = bound.limit_w;
         let covered = |item: &Item<'_>| bound.covers_any(item.on);
@@ -422,17 +399,6 @@ impl<'a> LimitedPlan<'a> {
             return;
         }
         let fits = |power_w: f64| is_known && power_w <= limit_w;
-        let mut wakes: Vec<NodeKey> = self
-            .node_decisions(self.wakes)
-            .filter(|decision| is_wake(decision) && bound.covers(decision.node()))
-            .map(NodeDecision::node)
-            .collect();
-        wakes.reverse();
-        let count = fewest(wakes.len(), |n| {
-            fits(self.bounded_without_w(bound, &wakes[..n], &[], Item::floor_w))
-        });
-        self.not_woken.extend(&wakes[..count]);
-
         let is_start = |i: &usize| self.items[*i].starts() && covered(&self.items[*i]);
         let starts: Vec<usize> = (0..self.items.len()).rev().filter(is_start).collect();
         let mut stoppable = self.newest_stoppable();
@@ -445,9 +411,7 @@ impl<'a> LimitedPlan<'a> {
         // In the order in which they give way. One that would be left alone goes below its floor instead.
         let in_turn: Vec<usize> = starts.iter().chain(&stoppable).copied().collect();
         let fewest_at = |gpu_w: fn(&Item<'a>) -> f64| {
-            fewest(in_turn.len(), |n| {
-                fits(self.bounded_without_w(bound, &[], &in_turn[..n], gpu_w))
-            })
+            fewest(in_turn.len(), |n| fits(self.bounded_without_w(bound, &in_turn[..n], gpu_w)))
         };
         let mut count = fewest_at(Item::floor_w);
         if !others && count == in_turn.len() && is_known {
@@ -456,8 +420,9 @@ impl<'a> LimitedPlan<'a> {
         let held = count.min(starts.len());
         let is_held_back = |n: &usize| self.held_back.contains_key(&self.items[starts[*n]].key);
         if let Some(last) = (0..held).rev().find(|n| !is_held_back(n)) {
-            let power_w = self.bounded_without_w(bound, &[], &starts[..last], Item::floor_w);
+            let power_w = self.bounded_without_w(bound, &starts[..last], Item::floor_w);
             self.hold_back(&starts[..held], starts[last], bound.hold_reason(power_w));
+            self.keep_awake(bound, &starts[last..held], power_w);
         }
         if !is_known {
             // After a restart, until the ledger's next entry: running jobs keep their settings.
@@ -502,7 +467,7 @@ impl<'a> LimitedPlan<'a> {
     /// Preemption. Stops the jobs that arrived last while the minimum power of running jobs exceeds
     /// `limit_w`. A job alone counts with its mean power, as at its admission.
     fn pause_newest(&mut self, limit_w: f64) {
-        let baseline_w = self.baseline_w(0);
+        let baseline_w = self.baseline_w();
         let continues = |item: &&Item<'_>| {
             matches!(item.role, Role::Continues | Role::Starts { is_new: false })
                 && !self.stopped.contains_key(&item.key)

@@ -3,6 +3,10 @@
 //! Only lower settings reduce the power of a job that cannot stop. Such a job starts only if the least power of all
 //! of them fits every limit until its predicted end, whatever other jobs run. The nodes of these jobs count whole,
 //! since they stay awake. A job whose end is not predicted counts without an end.
+//!
+//! Before the policy plans, a queued job counts with the share of its GPUs in their nodes, because it may get GPUs of a
+//! node that stays awake. The plan then shows its nodes. A job that does not fit there is *refused* for the round: the
+//! round is planned again without it, so that it neither holds GPUs from the jobs behind it nor wakes a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,12 +16,12 @@ use wattle_common::{Power, PowerSeries, Timestamp};
 
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
-use crate::plan::{Decision, Plan};
+use crate::plan::{AwaitedStart, Decision, Plan};
 use crate::power::energy_cost::Charge;
 use crate::power::limits::least_gpu_w;
 use crate::power::model::{JobGpus, least_baseline};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
-use crate::state::job::State;
+use crate::state::job::{Job, State};
 use crate::state::job_forecast::remaining_alone;
 use crate::state::node::Node;
 use crate::state::operating_points::OperatingPoint;
@@ -25,7 +29,23 @@ use crate::state::operating_points::OperatingPoint;
 /// Factor on the predicted time to the end of a job, because predictions have errors.
 const END_MARGIN: f64 = 1.5;
 
+/// A job that does not start in this round, with the GPUs that it was to get.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Refusal {
+    /// Its GPUs.
+    pub(crate) on: GpuSet,
+    /// The limit that it does not fit.
+    pub(crate) reason: Reason,
+    /// When it would fit first, by the changes of the limit and the predicted ends of the other jobs; `None`: later than
+    /// an unused node stays awake.
+    pub(crate) fits_at: Option<Timestamp>,
+}
+
+/// The refused jobs of a round.
+pub(crate) type Refusals = BTreeMap<JobKey, Refusal>;
+
 /// What a job that cannot stop demands until its end.
+#[derive(Clone)]
 struct Demand {
     /// Its predicted end.
     end: Timestamp,
@@ -36,7 +56,7 @@ struct Demand {
 }
 
 /// Jobs that cannot stop, and the limits that they must fit.
-struct Unstoppable<'a> {
+pub(crate) struct Unstoppable<'a> {
     input: PlanningInput<'a>,
     series: &'a PowerSeries,
     /// The least power of the cluster without jobs, watts.
@@ -46,7 +66,7 @@ struct Unstoppable<'a> {
 
 impl<'a> Unstoppable<'a> {
     /// The running jobs; `None` without a limit over time, or where the power of some node is unknown.
-    fn running(input: PlanningInput<'a>) -> Option<Self> {
+    pub(crate) fn running(input: PlanningInput<'a>) -> Option<Self> {
         let series = input.limits.power_series.as_deref()?;
         let baseline_w = least_baseline(input)?.as_w();
         let mut found = Self { input, series, baseline_w, jobs: Vec::new() };
@@ -110,31 +130,95 @@ impl<'a> Unstoppable<'a> {
 
     /// Adds a job if the limits permit it; otherwise returns the first limit that does not.
     fn add(&mut self, added: Demand) -> Option<Reason> {
-        let mut at = self.input.now();
+        let exceeded = self.exceeded(&added, self.input.now());
+        if exceeded.is_none() {
+            self.jobs.push(added);
+        }
+        exceeded
+    }
+
+    /// The first limit that a job exceeds which starts at `from` and ends as it is predicted to.
+    fn exceeded(&self, added: &Demand, from: Timestamp) -> Option<Reason> {
+        let mut at = from;
         let until = added.end.min(at + Duration::from_secs(self.series.period_s));
         loop {
             let most = self.series.at(at);
             let present = self.jobs.iter().filter(|job| job.end > at);
             let gpus_w = present.map(|job| job.watts).sum::<f64>() + added.watts;
-            let drawn_w = self.baseline_w + self.nodes_w(at, &added) + gpus_w;
+            let drawn_w = self.baseline_w + self.nodes_w(at, added) + gpus_w;
             if drawn_w > most.as_w() {
                 return Some(Reason::LowestLimit { drawn: Power::from_w_f64(drawn_w), most, at });
             }
             at = self.series.changes_after(at);
             if at >= until {
-                self.jobs.push(added);
                 return None;
             }
+        }
+    }
+
+    /// The first instant up to `until` at which the limits permit a job: a change of the limit or a predicted end.
+    fn fits_at(&self, added: &Demand, until: Timestamp) -> Option<Timestamp> {
+        let now = self.input.now();
+        let changes = std::iter::successors(Some(now), |at| Some(self.series.changes_after(*at)));
+        let changes = changes.skip(1).take_while(|at| *at <= until);
+        let ends = self.jobs.iter().map(|job| job.end).filter(|end| *end > now && *end <= until);
+        let instants: BTreeSet<Timestamp> = changes.chain(ends).collect();
+        instants.into_iter().find(|&at| {
+            let end = added.end + at.since(now);
+            self.exceeded(&Demand { end, ..added.clone() }, at).is_none()
+        })
+    }
+
+    /// Adds the job of a start if it cannot stop and fits. Returns the refusal if it does not fit.
+    fn refuse(&mut self, key: JobKey, on: &GpuSet) -> Option<Refusal> {
+        let job = self.input.state.job(key).filter(|job| !job.facts.can_stop)?;
+        let gpu_type = &self.input.state.node(on.by_node.first()?.node).facts.gpu_type;
+        let gpus = JobGpus::on(self.input, job, gpu_type, on);
+        let demand = self.demand(gpus, on);
+        let reason = self.add(demand.clone())?;
+        let nodes = on.by_node.iter().map(|here| self.input.state.node(here.node));
+        let idle = nodes.map(|node| self.input.limits.idle_before_sleep_of(node)).min();
+        let fits_at = self.fits_at(&demand, self.input.now() + idle.unwrap_or_default());
+        Some(Refusal { on: on.clone(), reason, fits_at })
+    }
+
+    /// Removes the starts of a plan that do not fit.
+    pub(crate) fn refuse_starts(&mut self, plan: &mut Plan, refused: &mut Refusals) {
+        plan.decisions.retain(|decision| {
+            let Decision::Start { job, on, .. } = decision else { return true };
+            let refusal = self.refuse(*job, on);
+            let is_refused = refusal.is_some();
+            refused.extend(refusal.map(|refusal| (*job, refusal)));
+            !is_refused
+        });
+    }
+
+    /// Removes the awaited starts of a plan that do not fit, with the wake-ups for them.
+    pub(crate) fn refuse_awaited(&mut self, plan: &mut Plan, refused: &mut Refusals) {
+        let awaited = plan.awaited.len();
+        plan.awaited.retain(|AwaitedStart { job, on, .. }| {
+            let refusal = self.refuse(*job, on);
+            let is_refused = refusal.is_some();
+            refused.extend(refusal.map(|refusal| (*job, refusal)));
+            !is_refused
+        });
+        if plan.awaited.len() < awaited {
+            plan.drop_unused_wakes();
         }
     }
 }
 
 /// The queued jobs that cannot stop and that do not fit a limit during their run even on their fewest GPUs, in the
-/// order of the queue.
-pub(crate) fn jobs_over_lowest_limit(input: PlanningInput<'_>) -> BTreeMap<JobKey, Reason> {
+/// order of the queue. Those that are `refused` demand nothing. One that fits soon is left to the plan, which shows the
+/// nodes that stay awake for it.
+pub(crate) fn jobs_over_lowest_limit(
+    input: PlanningInput<'_>,
+    refused: &Refusals,
+) -> BTreeMap<JobKey, Reason> {
     let mut found = BTreeMap::new();
     let Some(mut unstoppable) = Unstoppable::running(input) else { return found };
-    for (key, job) in input.state.queue().filter(|(_, job)| !job.facts.can_stop) {
+    let counts = |(key, job): &(JobKey, &Job)| !job.facts.can_stop && !refused.contains_key(key);
+    for (key, job) in input.state.queue().filter(counts) {
         let gpus = job.facts.request.min;
         let demand = |node: &Node| {
             let nodes = gpus.div_ceil(node.facts.gpus.max(1));
@@ -144,32 +228,13 @@ pub(crate) fn jobs_over_lowest_limit(input: PlanningInput<'_>) -> BTreeMap<JobKe
         let nodes = input.state.nodes().iter();
         let one_of_each = nodes.filter(|node| types.insert(node.facts.gpu_type.as_str()));
         let least = one_of_each.map(demand).reduce(|a, b| if b.watts < a.watts { b } else { a });
-        if let Some(reason) = least.and_then(|demand| unstoppable.add(demand)) {
+        let Some(demand) = least else { continue };
+        let soon = input.now() + input.limits.idle_before_sleep;
+        if let Some(reason) = unstoppable.add(demand.clone())
+            && unstoppable.fits_at(&demand, soon).is_none()
+        {
             found.insert(key, reason);
         }
     }
-    found
-}
-
-/// Removes the starts of jobs that cannot stop and that do not fit a limit during their run with the GPUs that the plan
-/// gives them.
-pub(crate) fn hold_back_starts(
-    input: PlanningInput<'_>,
-    plan: &mut Plan,
-) -> BTreeMap<JobKey, Reason> {
-    let mut found = BTreeMap::new();
-    let Some(mut unstoppable) = Unstoppable::running(input) else { return found };
-    plan.decisions.retain(|decision| {
-        let Decision::Start { job: key, on, .. } = decision else { return true };
-        let job = input.state.job(*key).filter(|job| !job.facts.can_stop);
-        let (Some(job), Some(here)) = (job, on.by_node.first()) else { return true };
-        let gpu_type = &input.state.node(here.node).facts.gpu_type;
-        let gpus = JobGpus::on(input, job, gpu_type, on);
-        let demand = unstoppable.demand(gpus, on);
-        unstoppable.add(demand).is_none_or(|reason| {
-            found.insert(*key, reason);
-            false
-        })
-    });
     found
 }

@@ -15,37 +15,43 @@
 //! * Otherwise no node goes to sleep while a job waits for GPUs that exist but are asleep, waking, fragmented or
 //!   being freed, so that no node is woken again at once.
 //! * As many nodes are woken as the queue needs in order, from its first blocked job on, up to a job that
-//!   needs more than exists.
+//!   needs more than exists. The starts that these nodes are woken for are part of the plan
+//!   ([`AwaitedStart`]), so that no node wakes for a start that a power limit prevents.
+//! * A node of a start that a power limit prevents stays awake where the limit permits it within the time after which
+//!   the node would sleep.
 //! * Policies that share out sleeping nodes wake them through [`crate::allocation::transition`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use wattle_common::job::GpuSetting;
+
 use crate::allocation::capacity::{FreeCapacity, Scope};
 use crate::allocation::feasibility::{same_shape, suits};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
-use crate::plan::{Decision, NodeDecision, Plan};
+use crate::plan::{AwaitedStart, Decision, NodeDecision, Plan};
 use crate::power::model::expected_power;
-use crate::state::gpu_set::{JobKey, NodeKey, lowest};
+use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey, lowest};
 use crate::state::job::Job;
 use crate::state::node::Wakefulness;
 
 /// Time from a node's sleep until its power is planned for jobs, below a power limit.
 const AFTER_SLEEP: Duration = Duration::from_secs(1);
 
-/// Applies the sleep rule to a plan. No node wakes for the jobs that are `held_back`. Returns the decisions that it
-/// adds.
+/// Applies the sleep rule to a plan. No node wakes for the jobs that are `held_back`, and those that are `needed` soon
+/// stay awake. Returns the decisions that it adds.
 pub(crate) fn apply(
     input: PlanningInput<'_>,
     held_back: &BTreeMap<JobKey, Reason>,
+    needed: &BTreeSet<NodeKey>,
     plan: &mut Plan,
 ) -> Vec<NodeDecision> {
     if !input.limits.nodes_sleep {
         return Vec::new();
     }
     let planned = plan.nodes.len();
-    let mut after = AfterPlan::new(input, plan);
+    let mut after = AfterPlan::new(input, needed, plan);
     after.decided.extend(held_back.keys());
     after.wake(plan);
     if after.is_exceeded || !after.needs_idle_nodes(plan) {
@@ -54,12 +60,27 @@ pub(crate) fn apply(
     plan.nodes[planned..].to_vec()
 }
 
-/// Puts unused nodes to sleep although jobs wait: they are held back for another reason than room. Returns
-/// the decisions that it adds.
-pub(crate) fn put_to_sleep(input: PlanningInput<'_>, plan: &mut Plan) -> Vec<NodeDecision> {
+/// Puts unused nodes to sleep although jobs wait: they are held back for another reason than room. Those that are
+/// `needed` soon stay awake. Returns the decisions that it adds.
+pub(crate) fn put_to_sleep(
+    input: PlanningInput<'_>,
+    needed: &BTreeSet<NodeKey>,
+    plan: &mut Plan,
+) -> Vec<NodeDecision> {
     let planned = plan.nodes.len();
-    AfterPlan::new(input, plan).put_to_sleep(plan);
+    AfterPlan::new(input, needed, plan).put_to_sleep(plan);
     plan.nodes[planned..].to_vec()
+}
+
+/// What the queue needs of nodes that are not awake.
+#[derive(Default)]
+struct Needs {
+    /// The number of their GPUs.
+    gpus: u32,
+    /// The nodes to wake.
+    nodes: Vec<NodeKey>,
+    /// The starts that wait for these and for waking nodes.
+    starts: Vec<AwaitedStart>,
 }
 
 /// The cluster once the plan is carried out.
@@ -71,12 +92,14 @@ struct AfterPlan<'a> {
     decided: BTreeSet<JobKey>,
     /// Nodes that the plan decides about.
     ordered: BTreeSet<NodeKey>,
+    /// Nodes on which a job is expected to start soon.
+    needed: &'a BTreeSet<NodeKey>,
     /// Whether the expected power exceeds the site's limit before the plan.
     is_exceeded: bool,
 }
 
 impl<'a> AfterPlan<'a> {
-    fn new(input: PlanningInput<'a>, plan: &Plan) -> Self {
+    fn new(input: PlanningInput<'a>, needed: &'a BTreeSet<NodeKey>, plan: &Plan) -> Self {
         let mut free = FreeCapacity::new(input.state, Scope::IdleOrAsleep);
         for decision in &plan.decisions {
             if let Decision::Start { on, .. } = decision {
@@ -87,7 +110,7 @@ impl<'a> AfterPlan<'a> {
         let ordered = plan.nodes.iter().map(NodeDecision::node).collect();
         let limit = input.limits.power_max;
         let is_exceeded = limit.is_some_and(|limit| expected_power(input) > limit);
-        Self { input, free, decided, ordered, is_exceeded }
+        Self { input, free, decided, ordered, needed, is_exceeded }
     }
 
     /// Wakes the nodes that the blocked job and those behind it need beyond awake and free GPUs.
@@ -104,39 +127,45 @@ impl<'a> AfterPlan<'a> {
         // wakes no further node. Then the applied plan leaves nothing to do.
         let mut woken = Vec::new();
         loop {
-            let (requested, more) = self.nodes_to_wake(blocked.job, &woken);
-            if more.is_empty() {
+            let needs = self.nodes_to_wake(blocked.job, &woken);
+            if needs.nodes.is_empty() {
+                plan.awaited.extend(needs.starts);
                 return;
             }
-            let reason = Reason::Woken { gpus: requested };
+            let reason = Reason::Woken { gpus: needs.gpus };
             let wake = |&node: &NodeKey| NodeDecision::Wake { node, reason: reason.clone() };
-            plan.nodes.extend(more.iter().map(wake));
-            woken.extend(more);
+            plan.nodes.extend(needs.nodes.iter().map(wake));
+            woken.extend(needs.nodes);
         }
     }
 
-    /// The GPUs that the queue from `first` on needs of nodes that are not awake, and the nodes to wake for
-    /// them beside those already `woken`.
-    fn nodes_to_wake(&self, first: JobKey, woken: &[NodeKey]) -> (u32, Vec<NodeKey>) {
+    /// What the queue from `first` on needs of nodes that are not awake, beside those already `woken`.
+    fn nodes_to_wake(&self, first: JobKey, woken: &[NodeKey]) -> Needs {
         let mut free = self.free.clone();
-        let (mut requested, mut more) = (0, Vec::new());
+        let mut needs = Needs::default();
         let queue = self.input.state.queue().skip_while(|(key, _)| *key != first);
-        for (_, job) in queue.filter(|(key, _)| !self.decided.contains(key)) {
+        for (key, job) in queue.filter(|(key, _)| !self.decided.contains(key)) {
             let Some(chosen) = self.nodes_for(job, &free, woken) else { break };
-            for key in chosen {
-                let node = self.input.state.node(key);
-                let share = job.facts.request.min.min(node.facts.gpus);
-                free.take_on(key, lowest(free.free(key), share));
-                if node.is_awake() {
-                    continue;
-                }
-                requested += share;
-                if self.wakefulness(key, woken) == Wakefulness::Asleep && !more.contains(&key) {
-                    more.push(key);
+            let on_node = |node: NodeKey| {
+                let share = job.facts.request.min.min(self.input.state.node(node).facts.gpus);
+                NodeGpus { node, gpus: lowest(free.free(node), share) }
+            };
+            let on = GpuSet { by_node: chosen.into_iter().map(on_node).collect() };
+            free.take(&on);
+            let is_awake = |here: &&NodeGpus| self.input.state.node(here.node).is_awake();
+            for here in on.by_node.iter().filter(|here| !is_awake(here)) {
+                needs.gpus += here.gpus.count_ones();
+                let is_asleep = self.wakefulness(here.node, woken) == Wakefulness::Asleep;
+                if is_asleep && !needs.nodes.contains(&here.node) {
+                    needs.nodes.push(here.node);
                 }
             }
+            if !on.by_node.iter().all(|here| is_awake(&here)) {
+                let setting = GpuSetting::DEFAULT;
+                needs.starts.push(AwaitedStart { job: key, on, setting });
+            }
         }
-        (requested, more)
+        needs
     }
 
     /// The state of a node once `woken` are waking.
@@ -209,14 +238,14 @@ impl<'a> AfterPlan<'a> {
     }
 
     fn put_to_sleep(&self, plan: &mut Plan) {
-        let idle_min = self.input.limits.idle_before_sleep;
         for (key, node) in self.input.state.keyed_nodes() {
             let is_unused = self.free.free(key) == node.facts.healthy && node.is_empty();
             let may_sleep = node.is_awake() && !node.facts.is_damaged() && is_unused;
-            if !may_sleep || self.ordered.contains(&key) {
+            let is_needed = self.needed.contains(&key) && !self.is_exceeded;
+            if !may_sleep || is_needed || self.ordered.contains(&key) {
                 continue;
             }
-            let idle_min = node.facts.watts.map_or(idle_min, |watts| watts.wakes_in.max(idle_min));
+            let idle_min = self.input.limits.idle_before_sleep_of(node);
             let idle = self.input.now().since(node.idle_since);
             if idle >= idle_min || self.is_exceeded {
                 let reason = Reason::Unused { idle };

@@ -15,4 +15,5 @@ mod priority;
 mod share;
 mod sleep;
 mod stages;
+mod wakes;
 mod watch;

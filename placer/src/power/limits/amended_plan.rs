@@ -18,7 +18,8 @@ impl LimitedPlan<'_> {
         let mut report = PowerLimitsReport::default();
         let mut plan = Plan {
             decisions: Vec::with_capacity(self.plan.decisions.len()),
-            nodes: self.node_decisions(self.wakes).cloned().collect(),
+            nodes: self.node_decisions().cloned().collect(),
+            awaited: self.plan.awaited.clone(),
             again_at: self.plan.again_at,
             blocked: self.plan.blocked.clone(),
             price: self.plan.price,
@@ -101,7 +102,7 @@ impl LimitedPlan<'_> {
         }
         if self.input.limits.nodes_sleep && (!self.held_back.is_empty() || wakes_fewer) {
             // The stage of node sleep counted the nodes of these starts as used.
-            report.put_to_sleep = put_to_sleep(self.input, &mut plan);
+            report.put_to_sleep = put_to_sleep(self.input, &self.needed, &mut plan);
         }
         report.held_back.append(&mut self.held_back);
         report.stopped = self.stopped;

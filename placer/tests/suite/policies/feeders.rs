@@ -34,7 +34,7 @@ fn limited(sizes: &[u32], bounds: impl Into<PowerBounds>) -> Site {
 }
 
 /// A feeder that carries all power of these nodes.
-fn feeder(nodes: &[usize], limit_w: u64) -> PowerBound {
+pub(super) fn feeder(nodes: &[usize], limit_w: u64) -> PowerBound {
     PowerBound::Feeder(Arc::new(FeederLimit {
         feeder: FeederId::new("rack").unwrap(),
         lost: None,
