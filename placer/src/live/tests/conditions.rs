@@ -3,7 +3,8 @@
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{GpuConditionKind, LaunchState};
 
-use super::{World, spec};
+use super::spec;
+use super::world::World;
 
 #[test]
 fn gpus_that_get_no_new_jobs_keep_their_jobs() {

@@ -1,10 +1,14 @@
 //! A job id that was submitted before: what nodes and the ledger have of the earlier submission is not of the
 //! later one.
 
+use std::time::Duration;
+
 use wattle_common::Energy;
-use wattle_common::messages::JobEnergy;
+use wattle_common::job::JobPhase;
+use wattle_common::messages::{JobEnergy, LaunchState};
 
 use super::*;
+use crate::live::tests::world::World;
 
 /// A world with a node, whose jobs never complete.
 fn long_world() -> World {

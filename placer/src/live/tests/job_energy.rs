@@ -1,10 +1,14 @@
 //! The energy of a job in its record.
 
+use std::time::Duration;
+
 use wattle_common::comparison::ComparedEnergy;
+use wattle_common::job::JobPhase;
 use wattle_common::messages::{JobEnergy, UnknownCause, UnknownEnergy};
 use wattle_common::{AdmissionId, Energy};
 
 use super::*;
+use crate::live::tests::world::World;
 
 fn entry(from: Timestamp, seconds: u64, joules: u64) -> LedgerEntry {
     let until = from + Duration::from_secs(seconds);

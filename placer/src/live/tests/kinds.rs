@@ -1,9 +1,11 @@
 //! Nodes of several GPU types, predictions per type, GPUs that have not been read, and the work history of
 //! finished jobs.
 
+use wattle_common::job::JobPhase;
 use wattle_common::messages::{Estimate, SurfacePoint};
 
 use super::*;
+use crate::live::tests::world::World;
 
 #[test]
 fn a_job_that_requests_a_gpu_type_waits_for_it_and_runs_on_it() {

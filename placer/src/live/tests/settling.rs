@@ -1,5 +1,6 @@
 //! Settling, live: sizes of a lone job, restarts in its record, and jobs without a checkpoint signal.
 
+use wattle_common::job::{GpuRequest, JobPhase};
 use wattle_testkit::{point, surface};
 
 use super::*;
