@@ -67,6 +67,36 @@ pub struct SimJob {
     pub can_stop: bool,
 }
 
+impl SimJob {
+    /// A job that can be preempted, on exactly this number of GPUs of any type, without deadline, estimate or limit.
+    #[must_use]
+    pub const fn new(
+        id: JobId,
+        submit: Duration,
+        gpus: u32,
+        workload: WorkloadId,
+        work: Work,
+    ) -> Self {
+        Self {
+            id,
+            submit,
+            gpus: GpuRequest::exactly(gpus),
+            workload,
+            work,
+            steps_per_epoch: None,
+            deadline: None,
+            slack: None,
+            duration_estimate: None,
+            time_limit: None,
+            site_priority: 0,
+            exclusive: false,
+            priority: 0,
+            gpu_type: None,
+            can_stop: true,
+        }
+    }
+}
+
 /// Jobs of one workload in a scenario, and the workload's origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WorkloadShare {
@@ -136,6 +166,24 @@ pub enum ScenarioError {
 }
 
 impl Scenario {
+    /// These jobs, in the order of their submission, on a cluster without feeders, carbon intensity and prices.
+    #[must_use]
+    pub fn new(trace: &str, cluster: ClusterShape, jobs: Vec<SimJob>, seed: u64) -> Self {
+        Self {
+            trace: trace.to_owned(),
+            cluster,
+            jobs,
+            carbon: None,
+            day_ahead: None,
+            feeders: FeederTree::default(),
+            prices: None,
+            seed,
+            workloads: Vec::new(),
+            notes: Vec::new(),
+            load: None,
+        }
+    }
+
     /// The jobs of `trace` on `cluster`.
     ///
     /// # Errors
@@ -173,26 +221,18 @@ impl Scenario {
                 let of_batch = |id: &String| *id == workload.id.as_str();
                 job.batch.is_some() && ids_of_batch(cluster, job).iter().any(of_batch)
             });
+            let work = measured.map(|(_, steps)| *steps).or(steps);
+            let work = work.map_or(Work::Lasts(job.duration), Work::Steps);
+            let id = job.id.clone();
             jobs.push(SimJob {
-                id: job.id.clone(),
-                submit: job.submit,
-                gpus: GpuRequest::exactly(job.gpus),
-                workload: workload.id.clone(),
-                work: measured
-                    .map(|(_, steps)| *steps)
-                    .or(steps)
-                    .map_or(Work::Lasts(job.duration), Work::Steps),
-                steps_per_epoch: None,
                 deadline: job.deadline,
-                slack: None,
                 // A deadline implies that the owner knows the run time.
                 duration_estimate: job.deadline.map(|_| job.duration),
                 time_limit: job.time_limit,
                 site_priority: job.site_priority,
-                exclusive: false,
-                priority: 0,
                 gpu_type: job.gpu_type.as_deref().and_then(|name| type_in(cluster, name)).cloned(),
                 can_stop: job.can_checkpoint.unwrap_or(true),
+                ..SimJob::new(id, job.submit, job.gpus, workload.id.clone(), work)
             });
         }
         let share = |((drawn, model, id), jobs): ((bool, Option<&str>, &str), usize)| {
@@ -203,17 +243,9 @@ impl Scenario {
         notes.extend(ignored_requests(trace, cluster));
         notes.extend(derived_types(world, cluster));
         let mut scenario = Self {
-            trace: trace.name.clone(),
-            cluster: cluster.clone(),
-            jobs,
-            carbon: None,
-            day_ahead: None,
-            feeders: FeederTree::default(),
-            prices: None,
-            seed,
             workloads: shares.into_iter().filter_map(share).collect(),
             notes,
-            load: None,
+            ..Self::new(&trace.name, cluster.clone(), jobs, seed)
         };
         scenario.load = scenario.offered_load(world);
         Ok(scenario)

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use wattle_common::job::GpuRequest;
 use wattle_experiments::bound::PricedSearch;
 use wattle_experiments::compare::{
     Accounting, Case, CaseFilter, CompareError, CompareOptions, Comparer, Form, JobSequences,
@@ -20,38 +19,15 @@ use crate::html::{assert_self_contained, texts_of};
 /// Jobs of one to eight GPUs on two nodes.
 fn scenario(jobs: &[(u64, u32, usize, u64)], gpu_type: &str) -> Scenario {
     let workloads = ["eaco-resnet50", "eaco-resnet18", "eaco-vgg16"];
-    let job = |(i, &(submit_s, gpus, workload, steps)): (usize, &(u64, u32, usize, u64))| SimJob {
-        id: format!("job-{i}").parse().unwrap(),
-        submit: Duration::from_secs(submit_s),
-        gpus: GpuRequest::exactly(gpus),
-        workload: workloads[workload].parse().unwrap(),
-        work: Work::Steps(steps),
-        steps_per_epoch: None,
-        deadline: None,
-        slack: None,
-        duration_estimate: None,
-        time_limit: None,
-        site_priority: 0,
-        exclusive: false,
-        priority: 0,
-        gpu_type: None,
-        can_stop: true,
+    let job = |(i, &(submit_s, gpus, workload, steps)): (usize, &(u64, u32, usize, u64))| {
+        let id = format!("job-{i}").parse().unwrap();
+        let submit = Duration::from_secs(submit_s);
+        SimJob::new(id, submit, gpus, workloads[workload].parse().unwrap(), Work::Steps(steps))
     };
     let mut jobs = jobs.to_vec();
     jobs.sort_unstable();
-    Scenario {
-        trace: "test".to_owned(),
-        cluster: format!("2x8:{gpu_type}").parse().unwrap(),
-        jobs: jobs.iter().enumerate().map(job).collect(),
-        carbon: None,
-        day_ahead: None,
-        prices: None,
-        seed: 7,
-        workloads: Vec::new(),
-        notes: Vec::new(),
-        load: None,
-        feeders: wattle_common::feeders::FeederTree::default(),
-    }
+    let jobs = jobs.iter().enumerate().map(job).collect();
+    Scenario::new("test", format!("2x8:{gpu_type}").parse().unwrap(), jobs, 7)
 }
 
 fn case(scenario: Scenario, elastic: bool, accounting: Accounting) -> Case {

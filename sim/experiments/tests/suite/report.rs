@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wattle_common::job::GpuRequest;
 use wattle_experiments::compare::{
     Accounting, Case, CompareOptions, Comparer, JobSequences, Knobs, Neighbours, Surfaces, Worlds,
 };
@@ -14,35 +13,15 @@ use wattle_world::World;
 use crate::html::{assert_self_contained, texts_of};
 
 fn elastic_jobs() -> Scenario {
-    let job = |i: u64| SimJob {
-        id: format!("job-{i}").parse().unwrap(),
-        submit: Duration::from_secs(i * 900),
-        gpus: GpuRequest::exactly(1 << (i % 4)),
-        workload: ["eaco-resnet50", "eaco-resnet18"][i as usize % 2].parse().unwrap(),
-        work: Work::Steps(20_000 + 9_000 * (i % 5)),
-        steps_per_epoch: None,
-        deadline: None,
-        slack: None,
-        duration_estimate: None,
-        time_limit: None,
-        site_priority: 0,
-        exclusive: false,
-        priority: 0,
-        gpu_type: None,
-        can_stop: true,
+    let job = |i: u64| {
+        let id = format!("job-{i}").parse().unwrap();
+        let workload = ["eaco-resnet50", "eaco-resnet18"][i as usize % 2].parse().unwrap();
+        let work = Work::Steps(20_000 + 9_000 * (i % 5));
+        SimJob::new(id, Duration::from_secs(i * 900), 1 << (i % 4), workload, work)
     };
     Scenario {
-        trace: "test".to_owned(),
-        cluster: "2x8:v100".parse().unwrap(),
-        jobs: (0..14).map(job).collect(),
         carbon: Some(CarbonSeries::parse("c", "at_s,g_per_kwh\n0,400\n3600,100\n").unwrap()),
-        day_ahead: None,
-        feeders: wattle_common::feeders::FeederTree::default(),
-        prices: None,
-        seed: 7,
-        workloads: Vec::new(),
-        notes: Vec::new(),
-        load: None,
+        ..Scenario::new("test", "2x8:v100".parse().unwrap(), (0..14).map(job).collect(), 7)
     }
 }
 

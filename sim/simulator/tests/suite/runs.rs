@@ -24,39 +24,13 @@ fn world() -> &'static World {
 }
 
 fn job(name: &str, workload: &str, submit_s: u64, lasts_s: u64) -> SimJob {
-    SimJob {
-        id: name.parse().unwrap(),
-        submit: Duration::from_secs(submit_s),
-        gpus: GpuRequest::exactly(1),
-        workload: workload.parse().unwrap(),
-        work: Work::Lasts(Duration::from_secs(lasts_s)),
-        steps_per_epoch: None,
-        deadline: None,
-        slack: None,
-        duration_estimate: None,
-        time_limit: None,
-        site_priority: 0,
-        exclusive: false,
-        priority: 0,
-        gpu_type: None,
-        can_stop: true,
-    }
+    let work = Work::Lasts(Duration::from_secs(lasts_s));
+    let submit = Duration::from_secs(submit_s);
+    SimJob::new(name.parse().unwrap(), submit, 1, workload.parse().unwrap(), work)
 }
 
 fn scenario(cluster: &str, jobs: Vec<SimJob>) -> Scenario {
-    Scenario {
-        trace: "test".to_owned(),
-        cluster: cluster.parse().unwrap(),
-        jobs,
-        carbon: None,
-        day_ahead: None,
-        feeders: wattle_common::feeders::FeederTree::default(),
-        prices: None,
-        seed: 7,
-        workloads: Vec::new(),
-        notes: Vec::new(),
-        load: None,
-    }
+    Scenario::new("test", cluster.parse().unwrap(), jobs, 7)
 }
 
 fn jobs(workloads: Vec<String>) -> impl Strategy<Value = Vec<SimJob>> {

@@ -11,11 +11,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wattle_common::job::GpuRequest;
+use wattle_common::JobId;
 use wattle_common::rng::Stream;
 use wattle_common::time::{scaled, span_s};
 use wattle_common::topology::ClusterShape;
-use wattle_common::{JobId, WorkloadId};
 use wattle_world::World;
 
 use super::{Case, CaseFilter, CompareError, JobSequences, SEED, Worlds};
@@ -101,37 +100,15 @@ fn drawn(
         let steps = (f64::from(workload.epochs) * workload.steps_per_epoch as f64 * length).round();
         let alone = span_s(steps / workload.steps_per_s(gpu, GPUS, 1));
         let slack = slack.filter(|_| deadlines && has_deadline);
+        let id = JobId::new(&index.to_string()).expect("digits are an id");
+        let workload = workload.id.clone();
         jobs.push(SimJob {
-            id: JobId::new(&index.to_string()).expect("digits are an id"),
-            submit,
-            gpus: GpuRequest::exactly(GPUS),
-            workload: WorkloadId::new(&id).expect("the catalog's names are ids"),
-            work: Work::Steps(steps as u64),
-            steps_per_epoch: None,
             deadline: slack.map(|slack| submit + scaled(alone, slack)),
-            slack: None,
             duration_estimate: slack.map(|_| alone),
-            time_limit: None,
-            site_priority: 0,
-            exclusive: false,
-            priority: 0,
-            gpu_type: None,
-            can_stop: true,
+            ..SimJob::new(id, submit, GPUS, workload, Work::Steps(steps as u64))
         });
         // An hour on average; setting the load scales it.
         submit += span_s(-3_600.0 * (1.0 - stream.unit()).ln());
     }
-    Ok(Scenario {
-        trace: "eaco".to_owned(),
-        cluster: cluster.clone(),
-        jobs,
-        carbon: None,
-        day_ahead: None,
-        feeders: wattle_common::feeders::FeederTree::default(),
-        prices: None,
-        seed,
-        workloads: Vec::new(),
-        notes: Vec::new(),
-        load: None,
-    })
+    Ok(Scenario::new("eaco", cluster.clone(), jobs, seed))
 }
