@@ -126,6 +126,19 @@ impl FeederTree {
     /// # Errors
     /// The first place that is invalid, with the remedy.
     pub fn new(feeders: Vec<Feeder>, connections: Vec<Connection>) -> Result<Self, FeederError> {
+        Self::with_idle(feeders, connections, |_| None)
+    }
+
+    /// The tree of these feeders and connections, each limit of which is at least what the nodes on it draw without
+    /// jobs. Nodes of which that is not known do not count.
+    ///
+    /// # Errors
+    /// The first place that is invalid, with the remedy.
+    pub fn with_idle(
+        feeders: Vec<Feeder>,
+        connections: Vec<Connection>,
+        idle: impl Fn(&NodeId) -> Option<Power>,
+    ) -> Result<Self, FeederError> {
         let supplies = supplies(&feeders)?;
         let index = |name: &FeederId| feeders.iter().position(|feeder| feeder.name == *name);
         let mut nodes = BTreeMap::new();
@@ -174,17 +187,12 @@ impl FeederTree {
             }
         }
         let tree = Self { feeders, connections, supplies, nodes };
-        for (at, feeder) in tree.feeders.iter().enumerate() {
-            let load = tree.static_load(at, None);
-            if feeder.limit_mw < load {
-                return Err(at_feeder(at, below(feeder, load, "the static load on it", None)));
-            }
-        }
+        tree.check_idle(idle)?;
         Ok(tree)
     }
 
-    /// Checks each limit against what the nodes on it draw without jobs. Nodes of which that is not known do not
-    /// count.
+    /// Checks each limit against the static load on it and what its nodes draw without jobs. Nodes of which that is not
+    /// known do not count.
     ///
     /// # Errors
     /// The first feeder whose limit is lower, with the least possible one.
@@ -201,11 +209,16 @@ impl FeederTree {
             }
         }
         for (at, feeder) in self.feeders.iter().enumerate() {
-            let Some((drawn_w, lost)) = worst.get(&feeder.name) else { continue };
-            let least = Power::from_w_f64((drawn_w - 1e-6).ceil());
-            if feeder.limit_mw.as_w() + 1e-6 < *drawn_w {
-                let what = "what its nodes draw without jobs";
-                return Err(at_feeder(at, below(feeder, least, what, lost.as_ref())));
+            let load_w = self.static_load(at, None).as_w();
+            let (drawn_w, lost) = worst.get(&feeder.name).unwrap_or(&(0.0, None));
+            let least = Power::from_w_f64((drawn_w.max(load_w) - 1e-6).ceil());
+            if feeder.limit_mw.as_w() + 1e-6 < drawn_w.max(load_w) {
+                let (what, lost) = if *drawn_w > load_w {
+                    ("what its nodes draw without jobs", lost.as_ref())
+                } else {
+                    ("the static load on it", None)
+                };
+                return Err(at_feeder(at, below(feeder, least, what, lost)));
             }
         }
         Ok(())

@@ -110,6 +110,11 @@ fn a_limit_below_the_idle_draw_is_refused_with_the_least_one() {
         error.problem,
         "the limit of feeder pdu-a, 1000 W, is below what its nodes draw without jobs: give at least 1050 W"
     );
+    // A limit below the static load alone has the same least one.
+    let (mut feeders, connections) = two_sides();
+    feeders[2].limit_mw = Power::from_w(49);
+    let error = FeederTree::with_idle(feeders, connections, idle(500)).unwrap_err().problem;
+    assert!(error.ends_with("without jobs: give at least 1050 W"), "{error}");
     let only_both = |at: &NodeId| (*at == node(0)).then(|| Power::from_w(1_000));
     let error = tree.check_idle(only_both).unwrap_err().problem;
     assert!(error.contains("if board-b is lost: give at least 1050 W"), "{error}");

@@ -188,9 +188,7 @@ pub(super) fn tree(
     }
     let problem =
         |error: FeederError| Problem { at: at(feeders, nodes, error.place), text: error.problem };
-    let tree = FeederTree::new(all, connections).map_err(problem)?;
-    tree.check_idle(|node| idle.get(node).copied()).map_err(problem)?;
-    Ok(tree)
+    FeederTree::with_idle(all, connections, |node| idle.get(node).copied()).map_err(problem)
 }
 
 fn at(
