@@ -286,6 +286,7 @@ impl ProfilerMachine {
         out.push(Action::PublishSummary(NodeSummary {
             node: self.node.clone(),
             at_us: now,
+            span_ms: u64::try_from(self.settings.summary_every.as_millis()).unwrap_or(u64::MAX),
             observed_generation: self.jobs.observed_generation,
             samples: std::mem::take(&mut self.samples),
             readings_failed: std::mem::take(&mut self.readings_failed),

@@ -247,6 +247,7 @@ mod tests {
         NodeSummary {
             node: testkit::node(node),
             at_us: at(100),
+            span_ms: 1_000,
             observed_generation: 0,
             samples: 10,
             readings_failed: 0,

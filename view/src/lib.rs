@@ -10,6 +10,7 @@ pub mod intensity;
 pub mod job;
 pub mod measured;
 pub mod node;
+pub mod power_margin;
 pub mod prediction;
 pub mod saved;
 pub mod unmeasured;

@@ -314,6 +314,7 @@ pub(crate) mod tests {
         NodeSummary {
             node: testkit::node(node),
             at_us: Timestamp::from_s(100),
+            span_ms: 1_000,
             observed_generation: 0,
             samples: 10,
             readings_failed: 0,

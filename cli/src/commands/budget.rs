@@ -24,6 +24,7 @@ use wattle_runtime::clock;
 use wattle_runtime::shell::chain;
 use wattle_simulator::CarbonSeries;
 use wattle_view::emissions::Rates;
+use wattle_view::power_margin;
 
 use crate::aim::percent;
 use crate::budget::{BudgetOptions, kw, limits, tidy};
@@ -244,7 +245,12 @@ async fn show(command: Show) -> anyhow::Result<()> {
         print(&format!("limit    {}", cost.sentence(limit)))?;
     }
     if let Some(margin) = &status.power_margin {
-        print(&format!("margin   {}", margin.sentence()))?;
+        if let Some(correction) = power_margin::correction(margin) {
+            print(&format!("margin   {correction}"))?;
+        }
+        if let Some(unused) = power_margin::unused(margin) {
+            print(&format!("unused   {unused}"))?;
+        }
     }
     print(&format!("draw     {} kW expected", kw(status.power_mw_expected)))?;
     if let Some(empty) = status.power_mw_baseline {

@@ -10,8 +10,8 @@ mod text;
 
 use anyhow::Context as _;
 use clap::Args;
-use wattle_common::messages::{JobWindow, Surface};
-use wattle_common::subject::{Bucket, StreamName, Subject};
+use wattle_common::messages::{BudgetStatus, FeedersStatus, JobWindow, PowerMargin, Surface};
+use wattle_common::subject::{BUDGET_STATUS, Bucket, FEEDERS_STATUS, StreamName, Subject};
 use wattle_common::{JobId, codec};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
@@ -53,6 +53,20 @@ async fn stored_windows(bus: &Bus, job: &JobId) -> anyhow::Result<Vec<JobWindow>
     Ok(windows)
 }
 
+/// The correction of predicted power below the limit of the site or of feeders.
+async fn power_margin(bus: &Bus) -> anyhow::Result<Option<PowerMargin>> {
+    if !job_records::reads_storage(bus) {
+        return Ok(None);
+    }
+    let bucket = bus.bucket(Bucket::Budget).await?;
+    let of_site = bucket.get::<BudgetStatus>(BUDGET_STATUS).await?;
+    if let Some(margin) = of_site.and_then(|(status, _)| status.power_margin) {
+        return Ok(Some(margin));
+    }
+    let of_feeders = bucket.get::<FeedersStatus>(FEEDERS_STATUS).await?;
+    Ok(of_feeders.and_then(|(status, _)| status.power_margin))
+}
+
 /// Runs the command.
 pub(crate) fn run(command: Explain) -> anyhow::Result<()> {
     block_on(async {
@@ -75,6 +89,7 @@ pub(crate) fn run(command: Explain) -> anyhow::Result<()> {
         let nodes = nodes.map(|share| share.node.clone()).collect();
         let summaries = summaries::of(&bus, nodes).await;
         let prediction = current(&record, surface.as_ref());
+        let margin = power_margin(&bus).await?;
         let now = clock::now();
         let view = JobView::new(record, &summaries, now);
         if command.json {
@@ -83,9 +98,11 @@ pub(crate) fn run(command: Explain) -> anyhow::Result<()> {
                 "surface": surface,
                 "measured": measured,
                 "prediction": prediction,
+                "power_margin": margin,
             });
             return print_json(&all);
         }
-        print(&text::describe(&view, surface.as_ref(), &measured, prediction.as_ref(), now))
+        let (surface, prediction) = (surface.as_ref(), prediction.as_ref());
+        print(&text::describe(&view, surface, &measured, prediction, margin.as_ref(), now))
     })
 }

@@ -395,6 +395,7 @@ pub(crate) mod tests {
         let summary = |node: &str, job| NodeSummary {
             node: testkit::node(node),
             at_us: at(4_200),
+            span_ms: 1_000,
             observed_generation: 0,
             samples: 10,
             readings_failed: 0,

@@ -363,6 +363,7 @@ pub(crate) mod tests {
         let summary = NodeSummary {
             node: testkit::node("n0"),
             at_us: at(99),
+            span_ms: 1_000,
             observed_generation: 0,
             samples: 10,
             readings_failed: 1,

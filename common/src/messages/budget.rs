@@ -199,6 +199,13 @@ pub struct PowerMargin {
     pub jobs_above: u32,
     /// Running jobs that were measured for long enough at their present settings.
     pub jobs_measured: u32,
+    /// Measured over predicted power above idle of the jobs that draw less or more, the mean of about the last
+    /// [`Self::MEASURED_OVER_S`]; absent: there are none, or they were not measured since their last change of setting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured_ratio: Option<f64>,
+    /// The power that plans count for these jobs above the measured one, as a share of the predicted one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_margin: Option<f64>,
     /// The share of the site's limit that was unused while jobs waited, of about the last hour, by measured power;
     /// absent: no job waited, there is no such limit, or a node is not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -206,32 +213,8 @@ pub struct PowerMargin {
 }
 
 impl PowerMargin {
-    /// The correction with its reason, and the unused share, as a sentence.
-    #[must_use]
-    pub fn sentence(&self) -> String {
-        let jobs = |jobs: u32| if jobs == 1 { "1 job draws" } else { "jobs draw" };
-        let many = |count: u32| {
-            if count == 1 { jobs(1).to_owned() } else { format!("{count} {}", jobs(count)) }
-        };
-        let reason = match (self.jobs_below, self.jobs_above) {
-            (0, 0) if self.jobs_measured == 0 => {
-                "no running job was measured long enough".to_owned()
-            }
-            (0, 0) => format!("{} as predicted", many(self.jobs_measured)),
-            (below, 0) => format!("{} less than predicted", many(below)),
-            (0, above) => format!("{} more than predicted", many(above)),
-            (below, above) => {
-                format!("{} less than predicted and {} more", many(below), many(above))
-            }
-        };
-        let unused = self.unused_share.map_or_else(String::new, |unused| {
-            format!(
-                "; {:.1} % of the limit unused while jobs waited, of the last hour",
-                100.0 * unused
-            )
-        });
-        format!("predicted power times {:.2}: {reason}{unused}", self.correction)
-    }
+    /// The time constant of the mean of measured power, seconds.
+    pub const MEASURED_OVER_S: f64 = 10.0;
 }
 
 /// The largest share of a limit for which its cost is stated: the figure holds for small changes.
@@ -267,34 +250,6 @@ impl LimitCost {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_correction_of_power_is_stated_with_its_reason() {
-        let none = PowerMargin {
-            correction: 1.0,
-            jobs_below: 0,
-            jobs_above: 0,
-            jobs_measured: 0,
-            unused_share: None,
-        };
-        let stated = [
-            none,
-            PowerMargin { jobs_measured: 3, ..none },
-            PowerMargin { correction: 0.876, jobs_below: 1, unused_share: Some(0.0142), ..none },
-            PowerMargin { correction: 1.1, jobs_below: 2, jobs_above: 5, ..none },
-        ];
-        let stated = stated.map(|margin| margin.sentence());
-        assert_eq!(
-            stated,
-            [
-                "predicted power times 1.00: no running job was measured long enough",
-                "predicted power times 1.00: 3 jobs draw as predicted",
-                "predicted power times 0.88: 1 job draws less than predicted; 1.4 % of the limit unused while jobs \
-             waited, of the last hour",
-                "predicted power times 1.10: 2 jobs draw less than predicted and 5 jobs draw more",
-            ]
-        );
-    }
 
     #[test]
     fn the_cost_of_a_limit_is_stated_for_a_small_change() {

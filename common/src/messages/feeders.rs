@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::feeders::{Connection, Feeder};
 use crate::id::FeederId;
+use crate::messages::budget::PowerMargin;
 use crate::time::Timestamp;
 use crate::units::Power;
 
@@ -25,6 +26,9 @@ pub struct FeedersStatus {
     pub feeders: Vec<FeederStatus>,
     /// The feeds of the nodes.
     pub connections: Vec<Connection>,
+    /// The correction of predicted power by measured power; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_margin: Option<PowerMargin>,
 }
 
 /// A feeder and what the plan in force draws on it.

@@ -1,9 +1,10 @@
-//! One second of a node's readings, for people and any NATS client.
+//! One second of a node's readings, for people and any NATS client. Where system time runs faster than wall time it
+//! covers more, which it states.
 //!
 //! * **Publisher:** profiler.
 //! * **Listeners:** the placer below a power limit, people (`nats sub`, `wattle tap`), `wattle up`, `wattle top`,
 //!   web page; as a reply `wattle jobs`, `wattle nodes`, `wattle explain`.
-//! * **How often:** once a second.
+//! * **How often:** once a second, and at most ten times in a second of wall time.
 //! * **Delivery:** core NATS, JSON; the last one also as the reply to [`ReadSummary`], through the
 //!   NATS service API.
 //! * **Lost or doubled:** the next one follows a second later.
@@ -20,13 +21,25 @@ const fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
+const fn second_ms() -> u64 {
+    1_000
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_second(ms: &u64) -> bool {
+    *ms == second_ms()
+}
+
 /// One second of a node's readings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSummary {
     /// The node.
     pub node: NodeId,
-    /// End of the second.
+    /// End of the time that it covers.
     pub at_us: Timestamp,
+    /// The time that it covers, and after which the next one is due, milliseconds; absent: a second.
+    #[serde(default = "second_ms", skip_serializing_if = "is_second")]
+    pub span_ms: u64,
     /// The newest desired state whose jobs it reflects: that of the launcher's last report.
     #[serde(default, skip_serializing_if = "is_unknown")]
     pub observed_generation: u64,

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use wattle_common::messages::PowerMargin;
 use wattle_common::{Power, Timestamp};
@@ -12,7 +13,7 @@ use wattle_common::{Power, Timestamp};
 use crate::controller::{Controller, PolicyHandle};
 use crate::plan::input::PlanningInput;
 use crate::power::bounds::{Bound, Counted};
-use crate::power::correction::{JobReading, PowerCorrection, SILENT_AFTER};
+use crate::power::correction::{JobReading, PowerCorrection, ReadSpan, silent_after};
 use crate::power::model::{
     JobGpus, baseline_by_node_w, corrected_by_w, enforced_cap, expected_by_node, expected_power,
     idle_w, least_baseline,
@@ -48,9 +49,19 @@ pub struct GpuReading {
 #[derive(Clone, Debug, Default)]
 pub(super) struct MeasuredPower {
     correction: PowerCorrection,
-    /// The end of the last interval of each node, and its power above that of the awake node without jobs, watts.
-    nodes: BTreeMap<NodeKey, (Timestamp, f64)>,
+    nodes: BTreeMap<NodeKey, NodeReading>,
     unused: UnusedPower,
+}
+
+/// The last reading of a node.
+#[derive(Clone, Copy, Debug)]
+struct NodeReading {
+    /// Its power above that of the awake node without jobs, watts.
+    above_w: f64,
+    /// Until when it counts.
+    until: Timestamp,
+    /// For how long it counts.
+    lasts: Duration,
 }
 
 /// The share of the power limit that was unused while jobs waited, of about the last hour.
@@ -63,9 +74,10 @@ struct UnusedPower {
 }
 
 impl UnusedPower {
-    /// From the last call until `now` this share was unused; absent: no job waited, or it is not known.
-    fn add(&mut self, now: Timestamp, unused: Option<f64>) {
-        let span_s = now.since(self.until).as_secs_f64().min(SILENT_AFTER.as_secs_f64());
+    /// From the last call until `now`, but at most for `most`, this share was unused; absent: no job waited, or it is
+    /// not known.
+    fn add(&mut self, now: Timestamp, most: Duration, unused: Option<f64>) {
+        let span_s = now.since(self.until).min(most).as_secs_f64();
         self.until = self.until.max(now);
         let Some(unused) = unused else { return };
         let left = (-span_s / FADES_IN_S).exp();
@@ -95,7 +107,7 @@ impl<P: PolicyHandle> Controller<P> {
     pub fn power_measured(
         &mut self,
         node: NodeKey,
-        (from, until): (Timestamp, Timestamp),
+        span: ReadSpan,
         readings: &[GpuReading],
     ) -> bool {
         let input = PlanningInput::new(&self.state, &self.limits);
@@ -128,10 +140,12 @@ impl<P: PolicyHandle> Controller<P> {
             }
         }
         let complete = readings.len() as u32 >= known.facts.gpus;
-        let of_job = |here: &OnNode<'_>| reading(input, node, here, (from, until));
+        let of_job = |here: &OnNode<'_>| reading(input, node, here, span);
         let of_jobs: Vec<JobReading> = jobs.values().filter_map(of_job).collect();
         if complete {
-            self.measured.nodes.insert(node, (until, above_w));
+            let lasts = silent_after(span.until.since(span.from));
+            let reading = NodeReading { above_w, until: span.until + lasts, lasts };
+            self.measured.nodes.insert(node, reading);
         } else {
             self.measured.nodes.remove(&node);
         }
@@ -159,7 +173,8 @@ impl<P: PolicyHandle> Controller<P> {
         };
         self.measured.correction.look(now, runs_on);
         let nodes = &mut self.measured.nodes;
-        nodes.retain(|_, (until, _)| now.since(*until) <= SILENT_AFTER);
+        nodes.retain(|_, reading| now <= reading.until);
+        let lasts = nodes.values().map(|reading| reading.lasts).max().unwrap_or_default();
         let by_node = if nodes.is_empty() { None } else { power_by_node(input, nodes) };
         let mut unused = None;
         for bound in Bound::all(input).iter().filter(|bound| bound.counted == Counted::Nodes) {
@@ -176,7 +191,7 @@ impl<P: PolicyHandle> Controller<P> {
             }
         }
         let waits = self.state.queue_len() > 0;
-        self.measured.unused.add(now, unused.filter(|_| waits));
+        self.measured.unused.add(now, lasts, unused.filter(|_| waits));
         self.adopt_factors()
     }
 
@@ -199,11 +214,14 @@ impl<P: PolicyHandle> Controller<P> {
         let expected_w = (expected_power(input).as_w() - baseline_w).max(0.0);
         let predicted_w = expected_w + corrected_by_w(input);
         let is_corrected = !self.limits.power_factors.is_empty() && predicted_w > 0.0;
+        let measured = self.measured.correction.measured_ratio();
         Some(PowerMargin {
             correction: if is_corrected { expected_w / predicted_w } else { 1.0 },
             jobs_below: jobs(jobs_below),
             jobs_above: jobs(jobs_above),
             jobs_measured: jobs(self.measured.correction.measured_jobs()),
+            measured_ratio: measured.map(|(ratio, _)| ratio),
+            plan_margin: measured.map(|(_, margin)| margin),
             unused_share: self.measured.unused.share(),
         })
     }
@@ -232,7 +250,7 @@ fn reading(
     input: PlanningInput<'_>,
     node: NodeKey,
     here: &OnNode<'_>,
-    (from, until): (Timestamp, Timestamp),
+    span: ReadSpan,
 ) -> Option<JobReading> {
     let State::Running { setting, .. } = &here.job.state else { return None };
     let held = here.on.by_node.iter().find(|held| held.node == node)?;
@@ -251,8 +269,7 @@ fn reading(
         nodes: here.on.by_node.len(),
         gpus: here.gpus,
         setting: *setting,
-        from,
-        until,
+        span,
         measured_w: here.measured_w,
         predicted_w: f64::from(here.gpus) * predicted_w,
         is_at_cap: here.is_at_cap,
@@ -263,13 +280,13 @@ fn reading(
 /// with its expected power.
 fn power_by_node(
     input: PlanningInput<'_>,
-    measured: &BTreeMap<NodeKey, (Timestamp, f64)>,
+    measured: &BTreeMap<NodeKey, NodeReading>,
 ) -> Option<(Vec<f64>, bool)> {
     let expected = expected_by_node(input)?;
     let baseline = baseline_by_node_w(input);
     let mut is_complete = true;
     let of_node = |((key, node), expected): ((NodeKey, &Node), &Power)| {
-        let above_w = measured.get(&key).map(|(_, above_w)| *above_w);
+        let above_w = measured.get(&key).map(|reading| reading.above_w);
         is_complete &= above_w.is_some() || !node.is_awake();
         above_w.map_or(expected.as_w(), |above_w| baseline[key.index()] + above_w)
     };
@@ -283,17 +300,18 @@ mod tests {
 
     #[test]
     fn the_unused_share_counts_the_time_in_which_jobs_wait() {
+        const MOST: Duration = Duration::from_secs(5);
         let mut unused = UnusedPower::default();
         assert_eq!(unused.share(), None);
         for second in 1..=600 {
-            unused.add(Timestamp::from_s(second), (second > 300).then_some(0.1));
+            unused.add(Timestamp::from_s(second), MOST, (second > 300).then_some(0.1));
         }
         assert!((unused.share().unwrap() - 0.1).abs() < 1e-9, "only while jobs wait");
         // Silence counts at most once.
-        unused.add(Timestamp::from_s(10_000), Some(0.5));
+        unused.add(Timestamp::from_s(10_000), MOST, Some(0.5));
         assert!(unused.share().unwrap() < 0.12);
         for second in 10_001..30_000 {
-            unused.add(Timestamp::from_s(second), Some(0.02));
+            unused.add(Timestamp::from_s(second), MOST, Some(0.02));
         }
         let share = unused.share().unwrap();
         assert!((share - 0.02).abs() < 1e-3, "older shares fade: {share}");

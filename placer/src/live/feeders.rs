@@ -85,7 +85,8 @@ impl Feeders {
         }
         self.raise_alarms(controller, outbox);
         let connections = self.tree.connections().to_vec();
-        let status = FeedersStatus { at_us: now, feeders, connections };
+        let power_margin = controller.power_margin();
+        let status = FeedersStatus { at_us: now, feeders, connections, power_margin };
         self.stored = Some(status.clone());
         out.push(Action::StoreFeedersStatus(Box::new(status)));
     }

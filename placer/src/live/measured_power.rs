@@ -1,6 +1,6 @@
 //! The profilers' readings below a power limit: passed to the controller, second by second.
 //!
-//! A reading counts from its arrival, because the clocks of nodes differ. A GPU on which the profiler sees other
+//! A reading ends with its arrival, because the clocks of nodes differ, and covers the time that its message states. A GPU on which the profiler sees other
 //! jobs than the records name, as during a start, counts as not read.
 
 use std::time::Duration;
@@ -12,10 +12,14 @@ use crate::controller::measured_power::GpuReading;
 use crate::live::Turn;
 use crate::live::budget::Spending;
 use crate::live::nodes::Nodes;
+use crate::power::correction::ReadSpan;
 use crate::state::gpu_set::NodeKey;
 
-/// The time that a summary covers.
+/// Least time between two looks at silent profilers and limits.
 const SECOND: Duration = Duration::from_secs(1);
+
+/// The longest time that a reading counts for: ten summaries in a second of wall time at the highest rate.
+const COVERED_MAX: Duration = Duration::from_secs(1_000);
 
 /// NVML's reason of a lower clock: the power cap.
 const POWER_CAP: u64 = 0x4;
@@ -41,7 +45,10 @@ impl NodeReadings {
         let Some(node) = turn.controller.state().node_key(&summary.node) else { return };
         let readings = summary.gpus.iter().filter_map(|gpu| reading(turn, node, gpu));
         let readings: Vec<GpuReading> = readings.collect();
-        let span = (turn.now - SECOND, turn.now);
+        let covers = Duration::from_millis(summary.span_ms).min(COVERED_MAX);
+        // Jobs and settings change at some instant of a long reading, which is not known.
+        let holds_from = turn.now - covers.min(SECOND);
+        let span = ReadSpan { from: turn.now - covers, until: turn.now, holds_from };
         if turn.controller.power_measured(node, span, &readings) {
             corrected(turn, nodes, spending);
         }

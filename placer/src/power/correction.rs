@@ -20,7 +20,7 @@
 //! * **Release.** A GPU at its cap, or whose driver lowers its clock for the cap, does not show what its job would draw, so it is no evidence for a factor below 1.
 //!   If a job stays at a cap that its factor has lowered for three seconds, its factor returns to 1 and stays there
 //!   for [`HELD_FOR`]. The same holds for all jobs of a limit that is exceeded.
-//! * **Silence.** A job of which a node has sent no measurement for [`SILENT_AFTER`] counts with its prediction.
+//! * **Silence.** A job of which a node has sent no measurement for [`silent_after`] counts with its prediction.
 //!
 //! Nothing is stored: a restarted placer begins with factors of 1. No I/O, no clock.
 
@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use wattle_common::Timestamp;
 use wattle_common::job::GpuSetting;
+use wattle_common::messages::PowerMargin;
 use wattle_common::time::span_s;
 
 use crate::state::gpu_set::NodeKey;
@@ -44,11 +45,13 @@ pub const SETTLING: Duration = Duration::from_secs(3);
 pub const MEASURED_MIN: Duration = Duration::from_secs(7);
 /// Time for which a factor does not fall after it was too low.
 pub const HELD_FOR: Duration = Duration::from_secs(300);
-/// Time without a measurement after which a node is silent.
-pub const SILENT_AFTER: Duration = Duration::from_secs(5);
+/// Least time without a measurement after which a node is silent.
+const SILENT_AFTER_MIN: Duration = Duration::from_secs(5);
+/// A node is silent after this many intervals between two measurements.
+const SILENT_INTERVALS: u32 = 2;
 
 /// The time constant of mean and deviation, s.
-const FADES_IN_S: f64 = 10.0;
+const FADES_IN_S: f64 = PowerMargin::MEASURED_OVER_S;
 /// The least margin above measured power, a share of the prediction.
 const MARGIN: f64 = 0.02;
 /// The margin of noise: a share of the prediction, and standard deviations of the measurements of a second. Then
@@ -64,6 +67,12 @@ const INSTANT: Duration = Duration::from_millis(1);
 /// Least change of a factor, so that noise leads to no plan: up and down.
 const STEP_UP: f64 = 0.01;
 const STEP_DOWN: f64 = 0.02;
+
+/// Time without a measurement after which a node is silent that measures once in this interval.
+#[must_use]
+pub fn silent_after(interval: Duration) -> Duration {
+    SILENT_AFTER_MIN.max(interval.saturating_mul(SILENT_INTERVALS))
+}
 
 /// The factors of predicted power above idle, by the arrival of jobs; 1 where there is none.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -90,6 +99,26 @@ impl PowerFactors {
     }
 }
 
+/// The interval of a reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadSpan {
+    /// Its start.
+    pub from: Timestamp,
+    /// Its end.
+    pub until: Timestamp,
+    /// From when on the present jobs and settings are known to be in force, if they differ from those of the reading
+    /// before.
+    pub holds_from: Timestamp,
+}
+
+impl ReadSpan {
+    /// An interval in which nothing changed.
+    #[must_use]
+    pub const fn unchanged(from: Timestamp, until: Timestamp) -> Self {
+        Self { from, until, holds_from: from }
+    }
+}
+
 /// The power of a job's GPUs on one node over an interval.
 #[derive(Clone, Copy, Debug)]
 pub struct JobReading {
@@ -104,9 +133,7 @@ pub struct JobReading {
     /// Their cap and clock by the plan.
     pub setting: GpuSetting,
     /// The interval.
-    pub from: Timestamp,
-    /// Its end.
-    pub until: Timestamp,
+    pub span: ReadSpan,
     /// Measured power above idle, watts.
     pub measured_w: f64,
     /// Predicted power above idle, uncorrected, watts; above 0.
@@ -123,6 +150,8 @@ struct Estimate {
     since: Timestamp,
     /// The end of the last reading.
     until: Timestamp,
+    /// Until when the next one is expected.
+    expected_until: Timestamp,
     measured_for: Duration,
     mean_w: f64,
     variance: f64,
@@ -136,8 +165,9 @@ impl Estimate {
     fn begin(reading: &JobReading) -> Self {
         Self {
             conditions: (reading.gpus, reading.setting),
-            since: reading.from,
-            until: reading.from,
+            since: reading.span.holds_from,
+            until: reading.span.from,
+            expected_until: reading.span.until,
             measured_for: Duration::ZERO,
             mean_w: reading.measured_w,
             variance: 0.0,
@@ -152,9 +182,11 @@ impl Estimate {
     }
 
     fn add(&mut self, reading: &JobReading) {
-        let from = reading.from.max(self.until).max(self.settled_at());
-        let span = reading.until.since(from);
-        self.until = self.until.max(reading.until);
+        let before = self.until;
+        let ReadSpan { from, until, .. } = reading.span;
+        self.until = self.until.max(until);
+        self.expected_until = self.until + silent_after(until.since(from));
+        let span = until.since(from.max(before).max(self.settled_at()));
         self.predicted_w = reading.predicted_w;
         // A power that has not settled shows only where the first settled one may be.
         if self.measured_for.is_zero() {
@@ -281,6 +313,27 @@ impl PowerCorrection {
         self.jobs.values().filter(|job| job.measured().is_some()).count()
     }
 
+    /// Measured over predicted power above idle of the jobs whose factor is not 1 and which were measured for long enough
+    /// under their present conditions, and the power that their factors add to the measured one, as a share of the
+    /// predicted one. `None` without such a job.
+    #[must_use]
+    pub fn measured_ratio(&self) -> Option<(f64, f64)> {
+        let corrected = self
+            .jobs
+            .values()
+            .filter(|job| job.factor.total_cmp(&1.0).is_ne() && job.measured().is_some());
+        let (mut measured_w, mut predicted_w, mut planned_w) = (0.0, 0.0, 0.0);
+        for job in corrected {
+            for estimate in job.by_node.values() {
+                measured_w += estimate.mean_w;
+                predicted_w += estimate.predicted_w;
+                planned_w += job.factor * estimate.predicted_w;
+            }
+        }
+        (predicted_w > 0.0)
+            .then(|| (measured_w / predicted_w, (planned_w - measured_w) / predicted_w))
+    }
+
     /// Adds a reading. One that is not later than the last is ignored.
     pub fn measured(&mut self, reading: &JobReading) {
         let begin = || Corrected {
@@ -292,14 +345,14 @@ impl PowerCorrection {
         let job = self.jobs.entry(reading.arrival).or_insert_with(begin);
         job.nodes = reading.nodes;
         let estimate = job.by_node.entry(reading.node).or_insert_with(|| Estimate::begin(reading));
-        if reading.until < estimate.until {
+        if reading.span.until < estimate.until {
             return;
         }
         if estimate.conditions != (reading.gpus, reading.setting) {
             *estimate = Estimate::begin(reading);
         }
         estimate.add(reading);
-        job.adopt(reading.until);
+        job.adopt(reading.span.until);
         let factor = job.factor;
         self.publish(reading.arrival, factor);
     }
@@ -308,7 +361,7 @@ impl PowerCorrection {
     /// that it does not name counts as silent.
     pub fn look(&mut self, now: Timestamp, runs_on: impl Fn(u64, NodeKey) -> bool) {
         for job in self.jobs.values_mut() {
-            let is_silent = |estimate: &Estimate| now.since(estimate.until) > SILENT_AFTER;
+            let is_silent = |estimate: &Estimate| now > estimate.expected_until;
             let nodes = job.by_node.len();
             job.by_node.retain(|_, estimate| !is_silent(estimate));
             if job.by_node.len() < nodes {

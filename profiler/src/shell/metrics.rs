@@ -272,6 +272,7 @@ mod tests {
         NodeSummary {
             node: NodeId::new("n0").unwrap(),
             at_us: Timestamp::EPOCH,
+            span_ms: 1_000,
             observed_generation: 0,
             samples: 10,
             readings_failed: 0,

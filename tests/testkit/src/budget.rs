@@ -2,8 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use wattle_common::messages::BudgetStatus;
+use wattle_common::messages::{BudgetStatus, PowerMargin};
 use wattle_common::{Energy, Power, Timestamp};
+
+/// Two of three measured jobs draw 15 % less above idle than predicted.
+#[must_use]
+pub const fn power_margin() -> PowerMargin {
+    PowerMargin {
+        correction: 0.9,
+        jobs_below: 2,
+        jobs_above: 0,
+        jobs_measured: 3,
+        measured_ratio: Some(0.85),
+        plan_margin: Some(0.02),
+        unused_share: None,
+    }
+}
 
 /// A status without spending, of a window that is one day long and began at the epoch.
 #[must_use]

@@ -52,7 +52,7 @@ pub fn feeders_status() -> FeedersStatus {
     let feeders = vec![board, pdu, status("board-b", None, 2_000, 475), raised];
     let connections =
         vec![connection(&["n0"], &["pdu-a", "pdu-b"], 1), connection(&["n1"], &["pdu-a"], 1)];
-    FeedersStatus { at_us: Timestamp::from_s(90), feeders, connections }
+    FeedersStatus { at_us: Timestamp::from_s(90), feeders, connections, power_margin: None }
 }
 
 /// A summary of a node with these readings of its GPUs' power and the configured power of its host.
@@ -81,6 +81,7 @@ pub fn node_summary<const GPUS: usize>(
     NodeSummary {
         node: node(name),
         at_us: Timestamp::from_s(99),
+        span_ms: 1_000,
         observed_generation: 0,
         samples: 10,
         readings_failed: 0,

@@ -134,6 +134,7 @@ fn summary(node: u64, running: u64, second: u64) -> NodeSummary {
     NodeSummary {
         node: testkit::node(&format!("n{node:04}")),
         at_us: clock::now(),
+        span_ms: 1_000,
         observed_generation: 0,
         samples: 80,
         readings_failed: 0,

@@ -56,7 +56,9 @@ function limitCards(page, ctx) {
       gauge({ share: f.ratio(power.now_w, limits.power_w), level: power.now_w > limits.power_w ? "over" : "" }),
       limits.power_next === undefined ? null : h("p", { class: "muted" }, `${f.power(limits.power_next.w)} from ${f.time(limits.power_next.at_s, ctx.now())} on`),
       h("p", { class: "muted" }, `expected ${f.power(power.expected_w)}`),
-      power.limit_cost === undefined ? null : h("p", { class: "muted" }, `${power.limit_cost[0].toUpperCase()}${power.limit_cost.slice(1)}.`)));
+      power.limit_cost === undefined ? null : h("p", { class: "muted" }, sentence(power.limit_cost)),
+      power.margin === undefined ? null : h("p", { class: "muted" }, sentence(power.margin)),
+      power.unused === undefined ? null : h("p", { class: "muted" }, `${power.unused}.`)));
   }
   return cards;
 }
@@ -66,8 +68,13 @@ function fallback(signal, what) {
   return signal?.fallback ? h("p", null, state(`${what}: ${signal.source}`, "warning"), signal.error ? ` ${signal.error}` : "") : null;
 }
 
+/** A statement as a sentence. */
+function sentence(text) {
+  return `${text[0].toUpperCase()}${text.slice(1)}.`;
+}
+
 /** The feeders as a tree, with power against their limits. */
-function feederCard(feeders) {
+function feederCard(feeders, margin) {
   if (!feeders) return null;
   const columns = [
     { title: "Feeder", head: true, cell: (row) => `${"\u2003".repeat(row.depth)}${row.key}` },
@@ -79,6 +86,7 @@ function feederCard(feeders) {
     { title: "Nodes", class: "number", cell: (row) => row.nodes },
   ];
   return card("Feeders", table("Feeders", columns, feeders, "no feeder"),
+    margin === undefined ? null : h("p", { class: "muted" }, sentence(margin)),
     feeders.filter((row) => row.fault).map((row) => h("p", null, state(row.fault, "fault"))),
     h("p", { class: "muted" }, "Worst is the highest expected power if any single feeder is lost."));
 }
@@ -116,7 +124,7 @@ export function draw(page, ctx) {
     heading("Budget", h("p", { class: "verdict-line" }, course ? state(course.words, course.over ? "warning" : "ok") : words)),
     page.limits ? h("div", { class: "cards three" }, limitCards(page, ctx)) : null,
     burnDown(page, ctx),
-    feederCard(page.feeders),
+    feederCard(page.feeders, page.limits?.power_w === undefined ? page.power.margin : undefined),
     h("div", { class: "cards two" },
       card("Control", facts([
         ["Energy price", page.price === undefined ? null : `${f.number(page.price)} of 1`],

@@ -5,6 +5,7 @@ use wattle_common::messages::SignalStatus;
 use wattle_common::verdict::aim_exceeded;
 use wattle_common::{Budget, Energy, FeederId, NodeId, Power, Timestamp};
 use wattle_view::feeders::{Row, drawn, rows};
+use wattle_view::power_margin;
 
 use super::{rounded, seconds, watt_hours, watts};
 use crate::model::tally::day_of;
@@ -152,6 +153,8 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
     let set = model.budget.as_ref().filter(|set| !set.budget.is_none());
     let budget = set.map(|set| &set.budget);
     let status = model.status.as_ref();
+    let margin = status.and_then(|status| status.power_margin.as_ref());
+    let margin = margin.or_else(|| model.feeders.as_ref()?.power_margin.as_ref());
     let window = status.filter(|_| budget.is_some_and(Budget::has_window)).map(|status| {
         json!({
             "from_s": seconds(status.window_from_us),
@@ -195,6 +198,8 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
                 .and_then(|status| status.limit_cost)
                 .zip(budget.and_then(|budget| budget.power_at(now.at)))
                 .map(|(cost, limit)| cost.sentence(limit)),
+            "margin": margin.and_then(power_margin::correction),
+            "unused": margin.and_then(power_margin::unused),
             "budget_mean_w": status.and_then(|status| status.power_mw_budget_mean).map(watts),
         },
         "feeders": feeders(model),
@@ -270,6 +275,20 @@ mod tests {
         let text =
             "the power limit binds: 1 kW more would complete jobs about 4 min sooner on average";
         assert_eq!(stated(&model), json!(text));
+    }
+
+    #[test]
+    fn the_correction_of_power_is_stated_where_it_acts() {
+        let mut model = example();
+        let stated = |model: &Model| content(model, now(100))["power"]["margin"].clone();
+        let mut margin = wattle_testkit::power_margin();
+        let status = |margin| Some(BudgetStatus { power_margin: Some(margin), ..budget_status() });
+        model.status = status(margin);
+        let text = wattle_view::power_margin::correction(&margin).unwrap();
+        assert_eq!(stated(&model), json!(text));
+        (margin.jobs_below, margin.jobs_above) = (0, 0);
+        model.status = status(margin);
+        assert_eq!(stated(&model), Value::Null);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wattle_common::duration::span;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::{JobRecord, Prediction, Surface};
+use wattle_common::messages::{JobRecord, PowerMargin, Prediction, Surface};
 use wattle_common::{AdmissionId, Timestamp};
 
 use wattle_view::alternatives::Work;
@@ -15,6 +15,7 @@ use super::{alternatives, measured};
 use crate::job_end;
 use crate::quantity::{clock, energy, percent, power};
 use wattle_view::job::JobView;
+use wattle_view::power_margin;
 
 /// Why a queued job may have no reason.
 const NO_REASON: &str =
@@ -26,6 +27,7 @@ pub(super) fn describe(
     surface: Option<&Surface>,
     all_measured: &[Measured],
     prediction: Option<&Prediction>,
+    margin: Option<&PowerMargin>,
     now: Timestamp,
 ) -> String {
     let record = &view.record;
@@ -35,6 +37,9 @@ pub(super) fn describe(
     lines.extend(view.stops_unsaved());
     lines.push(request(record));
     lines.push(basis(record, surface, prediction));
+    let margin = margin.filter(|_| record.phase == JobPhase::Running);
+    let correction = margin.and_then(power_margin::correction).unwrap_or_default();
+    lines.extend(correction.split("; ").filter(|part| !part.is_empty()).map(str::to_owned));
     lines.extend(other_gpu_types(record, surface));
     lines.extend(restarts(record));
     if record.phase == JobPhase::Queued && record.reasons.is_empty() {
@@ -337,9 +342,21 @@ mod tests {
         let all = measured(&windows, record.prediction_placed.as_deref());
         let prediction = current(&record, surface);
         let view = JobView::new(record, &Summaries::new(), at(600));
-        let text = describe(&view, surface, &all, prediction.as_ref(), at(600));
+        let text = describe(&view, surface, &all, prediction.as_ref(), None, at(600));
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         text
+    }
+
+    #[test]
+    fn a_running_job_has_the_correction_of_power_in_two_lines() {
+        let margin = testkit::power_margin();
+        let stated = |phase| {
+            let view = JobView::new(record(phase), &Summaries::new(), at(600));
+            describe(&view, None, &[], None, Some(&margin), at(600))
+        };
+        let sentence = power_margin::correction(&margin).unwrap().replace("; ", "\n");
+        assert!(stated(JobPhase::Running).contains(&sentence), "{}", stated(JobPhase::Running));
+        assert!(!stated(JobPhase::Queued).contains("measured power"));
     }
 
     #[test]
@@ -347,7 +364,7 @@ mod tests {
         let silent = |step, now| {
             let record = JobRecord { step, ..record(JobPhase::Running) };
             let view = JobView::new(record, &Summaries::new(), now);
-            describe(&view, None, &[], None, now).contains("it reports no steps")
+            describe(&view, None, &[], None, None, now).contains("it reports no steps")
         };
         assert!(silent(None, at(600)));
         assert!(!silent(None, at(100)) && !silent(Some(1), at(600)));
@@ -461,7 +478,7 @@ mod tests {
         let mut queued = testkit::job_record(testkit::job_spec("t-9", 2), JobPhase::Queued);
         queued.reasons.push(waits);
         let view = JobView::new(queued, &Summaries::new(), at(600));
-        let text = describe(&view, None, &[], None, at(600));
+        let text = describe(&view, None, &[], None, None, at(600));
         let decisions = text.split_once("decisions:\n").unwrap().1;
         assert_eq!(
             decisions,
@@ -473,7 +490,7 @@ mod tests {
     fn queued_job_without_prediction_is_explained() {
         let queued = testkit::job_record(testkit::job_spec("t-9", 2), JobPhase::Queued);
         let view = JobView::new(queued, &Summaries::new(), at(600));
-        let text = describe(&view, None, &[], None, at(600));
+        let text = describe(&view, None, &[], None, None, at(600));
         let expected = "t-9 is queued\nwaited 10:00\nrequests 2 GPUs\nno prediction yet\n";
         assert_eq!(text, format!("{expected}{NO_REASON}"));
     }

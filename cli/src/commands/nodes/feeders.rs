@@ -9,6 +9,7 @@ use wattle_common::{NodeId, Timestamp};
 use wattle_runtime::bus::Bus;
 use wattle_view::feeders::{Row, drawn, rows};
 use wattle_view::node::Node;
+use wattle_view::power_margin;
 
 use crate::output::{Align, Table, note, print_json};
 use crate::quantity::watts;
@@ -53,6 +54,7 @@ fn table(rows: &[Row]) -> Table {
 /// What the table does not show, one line each.
 fn notes(status: &FeedersStatus, rows: &[Row], nodes: &[Node], now: Timestamp) -> Vec<String> {
     let mut notes: Vec<String> = rows.iter().filter_map(Row::fault).collect();
+    notes.extend(status.power_margin.as_ref().and_then(power_margin::correction));
     let age = now.since(status.at_us);
     if age > STATUS_VALID {
         notes.push(format!(
@@ -135,6 +137,7 @@ mod tests {
             at_us: Timestamp::from_s(90),
             feeders: tree.feeders().iter().enumerate().map(status).collect(),
             connections: tree.connections().to_vec(),
+            power_margin: None,
         };
         let node = |name: &str, watts: [Option<u64>; 4]| {
             let mut node = Node::new(testkit::node(name));
@@ -186,5 +189,9 @@ mod tests {
         );
         let late = notes(&status, &rows, &nodes[..2], Timestamp::from_s(690));
         assert_eq!(late[1], "the expected power is 10 min old: check the placer (wattle services)");
+        let margin = testkit::power_margin();
+        let corrected = FeedersStatus { power_margin: Some(margin), ..status };
+        let lines = notes(&corrected, &rows, &nodes[..2], Timestamp::from_s(100));
+        assert_eq!(lines[1..], [power_margin::correction(&margin).unwrap()]);
     }
 }

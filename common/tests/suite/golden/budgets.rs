@@ -125,9 +125,14 @@ fn budgets() {
         jobs_below: 14,
         jobs_above: 1,
         jobs_measured: 16,
+        measured_ratio: None,
+        plan_margin: None,
         unused_share: Some(0.012),
     };
     check("budget-status-margin", &BudgetStatus { power_margin: Some(margin), ..status.clone() });
+    let measured = PowerMargin { measured_ratio: Some(0.85), plan_margin: Some(0.025), ..margin };
+    let measured = BudgetStatus { power_margin: Some(measured), ..status.clone() };
+    check("budget-status-measured", &measured);
     check("budget-status-fed", &BudgetStatus { power_mw_baseline, power_mw_budget_mean, ..status });
 }
 
@@ -159,6 +164,7 @@ fn feeders() {
         at_us: at(3),
         feeders: vec![of("board-a", None, 90_000), raised],
         connections: vec![feeds],
+        power_margin: None,
     };
     check("feeders-status", &status);
 }

@@ -145,6 +145,7 @@ fn node_readings() {
         &NodeSummary {
             node: node(),
             at_us: at(5),
+            span_ms: 1_000,
             observed_generation: 0,
             samples: 10,
             readings_failed: 1,
@@ -172,6 +173,7 @@ fn node_readings() {
     let with_jobs = NodeSummary {
         node: node(),
         at_us: at(5),
+        span_ms: 1_000,
         observed_generation: 0,
         samples: 10,
         readings_failed: 0,
@@ -216,6 +218,7 @@ fn node_readings() {
     let unmetered =
         NodeSummary { gpus: vec![no_meter], jobs: vec![unmetered], ..with_jobs.clone() };
     check("node-summary-no-meter", &unmetered);
+    check("node-summary-span", &NodeSummary { span_ms: 6_000, ..with_jobs.clone() });
     check("node-summary-generation", &NodeSummary { observed_generation: 12, ..with_jobs });
     check("read-summary", &ReadSummary {});
     let lease = ServiceLease {

@@ -31,8 +31,16 @@ fn two_of_three() -> World {
 /// Seconds in which each profiler sends its readings, of jobs that would draw this much on each GPU, W, and
 /// whose GPUs obey their caps. The limit holds in each of them, by the caps alone.
 fn measure(world: &mut World, seconds: u64, wants_w: impl Fn(&str) -> u64) {
-    for _ in 0..seconds {
+    measure_every(world, 1, seconds, wants_w);
+}
+
+/// As [`measure`], with readings of an interval in place of a second.
+fn measure_every(world: &mut World, interval_s: u64, seconds: u64, wants_w: impl Fn(&str) -> u64) {
+    for second in 1..=seconds {
         pass(world, 1, 2, LIMIT_W);
+        if second % interval_s != 0 {
+            continue;
+        }
         for node in ["n0", "n1"] {
             let (power, launch) = world.reports(node);
             let gpus = power.gpus.iter().map(|applied| {
@@ -63,6 +71,7 @@ fn measure(world: &mut World, seconds: u64, wants_w: impl Fn(&str) -> u64) {
             let summary = NodeSummary {
                 node: wattle_testkit::node(node),
                 at_us: world.now,
+                span_ms: 1_000 * interval_s,
                 observed_generation: 0,
                 samples: 10,
                 readings_failed: 0,
@@ -131,6 +140,26 @@ fn a_silent_profiler_returns_its_jobs_to_their_predictions() {
     assert!(correction(&world) < 0.9);
     // The profilers are silent; power agents and launchers report on.
     pass(&mut world, 15, 2, LIMIT_W);
+    assert!((correction(&world) - 1.0).abs() < 1e-9);
+}
+
+/// Sixty times as fast as wall time, a profiler sends ten summaries in a second of wall time.
+#[test]
+fn readings_every_six_seconds_correct_the_plans_too() {
+    let mut world = two_of_three();
+    measure_every(&mut world, 6, 36, |_| 160);
+    assert_eq!(world.record("c").phase, JobPhase::Running, "{:?}", world.log);
+    measure_every(&mut world, 6, 120, |_| 160);
+    assert_eq!(world.record("c").attempt, 1, "{:?}", world.log);
+    let margin = world.placer.measures().power_margin.unwrap();
+    assert_eq!((margin.jobs_below, margin.jobs_measured), (3, 3), "{margin:?}");
+    assert!(margin.unused_share.is_some(), "while the third job waited");
+    let (ratio, plan) = margin.measured_ratio.zip(margin.plan_margin).unwrap();
+    assert!((ratio - 110.0 / 150.0).abs() < 1e-6 && (0.01..0.05).contains(&plan), "{margin:?}");
+    // One lost reading changes nothing, a second one does.
+    pass(&mut world, 11, 2, LIMIT_W);
+    assert!(correction(&world) < 0.9);
+    pass(&mut world, 3, 2, LIMIT_W);
     assert!((correction(&world) - 1.0).abs() < 1e-9);
 }
 

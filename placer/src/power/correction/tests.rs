@@ -46,8 +46,7 @@ impl Bench {
             nodes: self.nodes,
             gpus: 1,
             setting: self.setting,
-            from,
-            until: self.now(),
+            span: ReadSpan::unchanged(from, self.now()),
             measured_w,
             predicted_w: self.predicted_w,
             is_at_cap,
@@ -207,8 +206,7 @@ fn the_node_with_the_highest_power_counts() {
                 nodes: 2,
                 gpus: 4,
                 setting: GpuSetting::DEFAULT,
-                from: Timestamp::from_s(second),
-                until: Timestamp::from_s(second + 1),
+                span: ReadSpan::unchanged(Timestamp::from_s(second), Timestamp::from_s(second + 1)),
                 measured_w,
                 predicted_w: 200.0,
                 is_at_cap: false,
@@ -296,8 +294,7 @@ fn one_reading_of_constant_power_states_when_the_factor_changes() {
         nodes: 1,
         gpus: 1,
         setting: GpuSetting::DEFAULT,
-        from: Timestamp::from_s(from),
-        until: Timestamp::from_s(until),
+        span: ReadSpan::unchanged(Timestamp::from_s(from), Timestamp::from_s(until)),
         measured_w: 0.8 * PREDICTED_W,
         predicted_w: PREDICTED_W,
         is_at_cap: false,
@@ -307,4 +304,43 @@ fn one_reading_of_constant_power_states_when_the_factor_changes() {
     bench.correction.measured(&reading(100, 110));
     assert!((bench.factor() - 0.82).abs() < 1e-9);
     assert_eq!(bench.correction.changes_at(), None);
+}
+
+#[test]
+fn readings_of_any_interval_correct_and_fade_after_two_of_them() {
+    for interval_s in [1, 2, 6, 100] {
+        let mut correction = PowerCorrection::default();
+        let mut now = Timestamp::from_s(1_000);
+        let silent = silent_after(Duration::from_secs(interval_s));
+        assert_eq!(silent.as_secs(), (2 * interval_s).max(5));
+        let mut readings = 0;
+        while correction.factors().is_empty() {
+            let from = now;
+            now = now + Duration::from_secs(interval_s);
+            // Before the last second of the first reading the job had not started.
+            let holds_from = now - Duration::from_secs(1);
+            let span = ReadSpan { from, until: now, holds_from };
+            let measured_w = if readings == 0 { 0.0 } else { 0.8 * PREDICTED_W };
+            correction.measured(&JobReading {
+                arrival: 7,
+                node: NODE,
+                nodes: 1,
+                gpus: 1,
+                setting: GpuSetting::DEFAULT,
+                span,
+                measured_w,
+                predicted_w: PREDICTED_W,
+                is_at_cap: false,
+            });
+            correction.look(now, |_, _| true);
+            readings += 1;
+            assert!(readings < 20, "every {interval_s} s");
+        }
+        let (ratio, margin) = correction.measured_ratio().unwrap();
+        assert!((ratio - 0.8).abs() < 1e-9 && (margin - 0.02).abs() < 1e-9, "{ratio} {margin}");
+        correction.look(now + silent, |_, _| true);
+        assert!(!correction.factors().is_empty(), "the next reading is due");
+        correction.look(now + silent + INSTANT, |_, _| true);
+        assert!(correction.factors().is_empty(), "every {interval_s} s");
+    }
 }

@@ -3,6 +3,7 @@
 use wattle_common::Timestamp;
 use wattle_placer::NodeKey;
 use wattle_placer::controller::measured_power::GpuReading;
+use wattle_placer::power::correction::ReadSpan;
 
 use crate::engine::Engine;
 
@@ -16,14 +17,15 @@ impl Engine<'_> {
         if !self.controller.limits().is_power_limited() {
             return false;
         }
-        let span = (Timestamp::from_us(self.now_us), Timestamp::from_us(until_us));
+        let until = Timestamp::from_us(until_us);
+        let span = ReadSpan::unchanged(Timestamp::from_us(self.now_us), until);
         let mut plan_again = false;
         for node in 0..self.controller.state().nodes().len() {
             let node = NodeKey::at(node);
             let readings: Vec<GpuReading> = self.hardware.gpus.readings(node).collect();
             plan_again |= self.controller.power_measured(node, span, &readings);
         }
-        plan_again | self.controller.look_at_power(span.1)
+        plan_again | self.controller.look_at_power(until)
     }
 
     /// When measured power corrects the next plan, if no event precedes it.
