@@ -111,11 +111,17 @@ const LEDGER_ARRIVES: Duration = Duration::from_mins(2);
 fn rest_w(state: &ClusterState) -> Option<(f64, f64)> {
     let mut sum = (0.0, 0.0);
     for node in state.nodes() {
-        let NodeWatts { gpu_idle, host, asleep, .. } = node.facts.watts?;
-        let rest_w = host.as_w() + f64::from(node.facts.gpus) * gpu_idle.as_w();
+        let facts = &node.facts;
+        let of_type = state.gpu_power(&facts.gpu_type);
+        let (host, gpu_idle) = match (facts.watts, of_type) {
+            (Some(NodeWatts { host, gpu_idle, .. }), _) => (host, gpu_idle),
+            (None, Some(power)) => (power.host, power.idle),
+            (None, None) => return None,
+        };
+        let rest_w = host.as_w() + f64::from(facts.gpus) * gpu_idle.as_w();
         sum.0 += rest_w;
         if node.wakefulness == Wakefulness::Asleep {
-            sum.1 += rest_w - asleep.as_w();
+            sum.1 += rest_w - facts.watts?.asleep.as_w();
         }
     }
     Some(sum)
