@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::Args;
 use wattle_common::Aim;
-use wattle_common::aim::{AimBound, Baseline, MAX_SLOWDOWN_DEFAULT, parse_slowdown};
+use wattle_common::aim::{AimBound, Baseline, parse_slowdown};
 use wattle_saving::baseline::BaselineKind;
 use wattle_saving::lateness::Allowed;
 
@@ -18,8 +18,8 @@ pub(crate) struct AimOptions {
     /// with a window is given, otherwise energy]
     #[arg(long, value_name = "AIM")]
     aim: Option<Aim>,
-    /// Bound of the energy aim: how much longer jobs may take on average than under the time aim
-    /// [default: 5%]
+    /// Bound of the energy aim: how much longer jobs may take on average than under the time aim, in place of
+    /// --no-later-than
     #[arg(long, value_name = "SHARE", value_parser = parse_slowdown)]
     max_slowdown: Option<f64>,
 }
@@ -48,10 +48,9 @@ impl AimOptions {
         Ok(aim)
     }
 
-    /// The bound of the energy aim; `None` under another aim.
-    pub(crate) fn max_slowdown(&self, has_window: bool) -> anyhow::Result<Option<f64>> {
-        let bound = self.max_slowdown.unwrap_or(MAX_SLOWDOWN_DEFAULT);
-        Ok((self.aim(has_window)? == Aim::Energy).then_some(bound))
+    /// Whether the aim is that of energy.
+    pub(crate) fn is_energy(&self, has_window: bool) -> anyhow::Result<bool> {
+        Ok(self.aim(has_window)? == Aim::Energy)
     }
 
     /// Whether an option was given.
@@ -72,8 +71,8 @@ pub(crate) struct FormerOptions {
     /// in a model beside the cluster: backfill, fifo
     #[arg(long, value_name = "backfill|fifo", conflicts_with = "max_slowdown")]
     no_later_than: Option<Baseline>,
-    /// Share by which jobs may complete later on average than under --no-later-than [default: 0%]
-    #[arg(long, value_name = "SHARE", requires = "no_later_than", value_parser = parse_slowdown)]
+    /// Share by which jobs may complete later on average than under --no-later-than [default: 0%, backfill]
+    #[arg(long, value_name = "SHARE", conflicts_with = "max_slowdown", value_parser = parse_slowdown)]
     by: Option<f64>,
 }
 
@@ -84,12 +83,13 @@ impl FormerOptions {
         aim: &AimOptions,
         has_window: bool,
     ) -> anyhow::Result<Option<AimBound>> {
-        let share = aim.max_slowdown(has_window)?;
-        let Some(baseline) = self.no_later_than else {
+        let is_energy = aim.is_energy(has_window)?;
+        let by_default = self.by.map(|_| Baseline::default());
+        let Some(baseline) = self.no_later_than.or(by_default) else {
             let own = aim.max_slowdown.map(|share| AimBound { baseline: None, share });
-            return Ok(share.map(|_| own.unwrap_or(AimBound::DEFAULT)));
+            return Ok(is_energy.then(|| own.unwrap_or(AimBound::DEFAULT)));
         };
-        if share.is_none() {
+        if !is_energy {
             return Err(usage(format!(
                 "--no-later-than {baseline} is a bound of the energy aim; the aim is {}",
                 aim.aim(has_window)?
@@ -108,9 +108,9 @@ pub(crate) enum SimulationBound {
     NoLaterThan(BaselineKind, Allowed),
 }
 
-/// The bound where no option states one.
+/// The bound where no option states one: that of a live cluster, [`AimBound::DEFAULT`].
 const SIMULATION_BOUND_DEFAULT: SimulationBound =
-    SimulationBound::MaxSlowdown(MAX_SLOWDOWN_DEFAULT);
+    SimulationBound::NoLaterThan(BaselineKind::Backfill, Allowed::mean(AimBound::DEFAULT.share));
 
 /// The options of a bound that relates to the schedule of the site.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -123,19 +123,29 @@ pub(crate) struct NoLaterOptions {
         conflicts_with_all = ["max_slowdown", "price"]
     )]
     no_later_than: Option<BaselineKind>,
-    /// Share by which jobs may complete later on average than under --no-later-than [default: 0%]
-    #[arg(long, value_name = "SHARE", requires = "no_later_than", value_parser = parse_slowdown)]
+    /// Share by which jobs may complete later on average than under --no-later-than [default: 0%, backfill]
+    #[arg(long, value_name = "SHARE", conflicts_with = "max_slowdown", value_parser = parse_slowdown)]
     by: Option<f64>,
     /// Share by which the jobs of each project (account, or user where the trace has no accounts) may complete
     /// later on average than under --no-later-than [default: no bound]
-    #[arg(long, value_name = "SHARE", requires = "no_later_than", value_parser = parse_slowdown)]
+    #[arg(long, value_name = "SHARE", conflicts_with = "max_slowdown", value_parser = parse_slowdown)]
     no_project_later_than: Option<f64>,
 }
 
 impl NoLaterOptions {
     /// Whether the bound was given.
     pub(crate) const fn is_given(&self) -> bool {
-        self.no_later_than.is_some()
+        self.kind().is_some()
+    }
+
+    /// The schedule, if an option of the bound was given.
+    const fn kind(&self) -> Option<BaselineKind> {
+        match self.no_later_than {
+            None if self.by.is_some() || self.no_project_later_than.is_some() => {
+                Some(BaselineKind::Backfill)
+            }
+            kind => kind,
+        }
     }
 
     /// Whether the bound relates to the recorded schedule.
@@ -154,22 +164,21 @@ impl NoLaterOptions {
         aim: &AimOptions,
         has_window: bool,
     ) -> anyhow::Result<Option<SimulationBound>> {
-        let Some(max_slowdown) = aim.max_slowdown(has_window)? else {
-            return match self.no_later_than {
+        if !aim.is_energy(has_window)? {
+            return match self.kind() {
                 None => Ok(None),
                 Some(kind) => Err(usage(format!(
                     "--no-later-than {kind} is a bound of the energy aim; the aim is {}",
                     aim.aim(has_window)?
                 ))),
             };
-        };
-        Ok(Some(match self.no_later_than {
+        }
+        Ok(Some(match self.kind() {
             Some(kind) => {
                 let (mean, project) = (self.by.unwrap_or(0.0), self.no_project_later_than);
                 SimulationBound::NoLaterThan(kind, Allowed { mean, project })
             }
-            None if aim.max_slowdown.is_some() => SimulationBound::MaxSlowdown(max_slowdown),
-            None => SIMULATION_BOUND_DEFAULT,
+            None => aim.max_slowdown.map_or(SIMULATION_BOUND_DEFAULT, SimulationBound::MaxSlowdown),
         }))
     }
 }
@@ -268,10 +277,9 @@ mod tests {
     fn a_budget_decides_where_no_aim_is_given() {
         let none = AimOptions::default();
         assert_eq!(none.aim(true).unwrap(), Aim::Budget);
-        assert_eq!(none.max_slowdown(true).unwrap(), None);
-        assert_eq!(none.max_slowdown(false).unwrap(), Some(MAX_SLOWDOWN_DEFAULT));
+        assert!(!none.is_energy(true).unwrap() && none.is_energy(false).unwrap());
         let time = AimOptions { aim: Some(Aim::Time), max_slowdown: None };
-        assert_eq!(time.max_slowdown(false).unwrap(), None);
+        assert!(!time.is_energy(false).unwrap());
         assert!(time.aim(true).unwrap_err().to_string().contains("--aim time contradicts"));
         let bounded = AimOptions { aim: Some(Aim::Time), max_slowdown: Some(0.1) };
         assert!(bounded.aim(false).unwrap_err().to_string().contains("--max-slowdown"));

@@ -5,9 +5,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Default bound of the energy aim on the increase of mean completion time: 5 %.
-pub const MAX_SLOWDOWN_DEFAULT: f64 = 0.05;
-
 /// What the scheduler optimises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

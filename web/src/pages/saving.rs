@@ -132,7 +132,8 @@ mod tests {
         model.budget("twin", Some(&codec::encode_json(&status)));
         let page = content(&model, now(100 * DAY_S + 60));
         let saved = |period: &str| page["periods"][period]["saved_wh"].as_f64().unwrap();
-        assert_eq!([saved("day"), saved("week"), saved("month")], [100.0, 600.0, 600.0]);
+        let saved = [saved("day"), saved("week"), saved("month")].map(|wh| wh.round() as u64);
+        assert_eq!(saved, [100, 600, 600]);
         assert_eq!(page["days"].as_object().unwrap().len(), 2);
         assert_eq!(page["users"][0]["name"], "ada");
         assert_eq!(page["periods"]["week"]["later_text"], "10.0 % (10.0 s) later");

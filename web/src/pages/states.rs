@@ -1,5 +1,6 @@
 //! Broken states of a cluster, each with the verdict of the overview: an operator finds the cause in it.
 
+use wattle_common::aim::Baseline;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
     AimStatus, AppliedGpu, BudgetRecord, BudgetStatus, PredictorState, PredictorStatus, Scores,

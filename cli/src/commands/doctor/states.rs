@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use expect_test::expect;
+use wattle_common::aim::Baseline;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetStatus, GpuCondition, GpuConditionKind, GpuHealth, JobRecord,

@@ -58,8 +58,10 @@ impl Simulate {
                 "--no-project-later-than: {name} names neither accounts nor users; export the column Account or User"
             )));
         }
+        let known = self.policy.iter().map(|name| of.known.policy(name));
+        let prices = known.flatten().any(|policy| policy.capabilities().prices.is_some());
         let site =
-            match bound {
+            match bound.filter(|_| prices) {
                 Some(SimulationBound::NoLaterThan(kind, _)) => {
                     let mut progress = Progress::start(kind.to_string(), "jobs have ended");
                     let mut report = |ended, of| progress.update(ended, of);
@@ -70,7 +72,11 @@ impl Simulate {
                 }
                 _ => None,
             };
-        let (baseline, mut reference) = site.unzip();
+        let (baseline, bounding) = site.unzip();
+        // The schedule of the default bound is not the one that policies are compared with.
+        let is_compared = self.no_later.is_given();
+        let baseline = baseline.filter(|_| is_compared);
+        let mut reference = bounding.clone().filter(|_| is_compared);
         let mut against = baseline.clone();
         let (mut policies, mut recorded) = (Vec::new(), Vec::new());
         for (slot, name) in self.policy.iter().enumerate() {
@@ -85,7 +91,7 @@ impl Simulate {
                 let options = RunOptions { oracle, ..options.clone() };
                 let exact = if oracle { "exact predictions, " } else { "" };
                 let one = PolicyRun { of, policy, label: format!("{name}, {exact}{number}") };
-                let found = one.at_bound(&options, bound, reference.as_ref())?;
+                let found = one.at_bound(&options, bound, bounding.as_ref())?;
                 let mut recording = None;
                 let mut run = if record && !oracle {
                     // A recording is larger than an outcome, so the runs of a search have none.

@@ -77,6 +77,8 @@ pub(super) struct World {
     pub(super) aim_status: Option<AimStatus>,
     pub(super) grid: Option<wattle_common::messages::GridStatus>,
     pub(super) feeders: Option<wattle_common::messages::FeedersStatus>,
+    pub(super) twin:
+        Option<(wattle_common::messages::TwinStatus, wattle_common::messages::TwinOpen)>,
     pub(super) budget_reply: Option<BudgetReply>,
     /// The mark of a restored store.
     pub(super) restored: Option<StoreRestored>,
@@ -181,6 +183,7 @@ impl World {
             aim_status: None,
             grid: None,
             feeders: None,
+            twin: None,
             budget_reply: None,
             restored: None,
             orders_may_be_forged: false,
@@ -390,6 +393,7 @@ impl World {
                 Action::StoreAimStatus(status) => self.aim_status = Some(status),
                 Action::StoreGridStatus(status) => self.grid = Some(*status),
                 Action::StoreFeedersStatus(status) => self.feeders = Some(*status),
+                Action::StoreTwin(twin) => self.twin = Some(*twin),
                 Action::StoreBudgetStatus(status) => {
                     let before = self.budget_status.as_ref().map(|last| last.observed_generation);
                     if before != Some(status.observed_generation) {

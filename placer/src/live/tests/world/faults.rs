@@ -226,6 +226,7 @@ impl World {
             budget_status: self.budget_status.clone(),
             aim_status: self.aim_status,
             grid: self.grid.clone(),
+            twin: self.twin.clone(),
             restored: self.restored,
         };
         self.placers += 1;
