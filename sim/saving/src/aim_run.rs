@@ -1,14 +1,12 @@
 //! Simulations under the energy aim: one policy at the price that [`crate::aim::least_energy`] finds.
 
 use wattle_placer::Policy;
-use wattle_simulator::{
-    Detail, PolicyOutcome, RunOptions, Scenario, SimulationError, run_detailed,
-};
+use wattle_simulator::{PolicyOutcome, RunOptions, Scenario, SimulationError, run_detailed};
 use wattle_world::World;
 
 use crate::aim::{AimOutcome, AimRun, AimSearch, least_energy};
 use crate::lateness::{Allowed, Reference};
-use crate::schedule::completions;
+use crate::schedule::{completions, rest_w};
 
 /// The bound of an energy aim.
 #[derive(Clone, Copy, Debug)]
@@ -43,11 +41,6 @@ impl AimRun for CompletedRun {
     fn completion_s(&self) -> &[Option<f64>] {
         &self.completion_s
     }
-}
-
-/// Power of a cluster without jobs, W. `sleeps` states whether unused nodes sleep.
-pub(crate) fn rest_w(detail: &Detail, sleeps: bool) -> f64 {
-    detail.nodes.iter().map(|node| if sleeps { node.asleep_w } else { node.awake_w }).sum()
 }
 
 /// One run. `progress` receives the numbers of ended jobs and of all jobs.

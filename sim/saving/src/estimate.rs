@@ -25,6 +25,7 @@
 //!   saving is applied to the baseline of all jobs.
 
 mod assumptions;
+mod bound;
 mod capacity;
 mod draw;
 mod groups;
@@ -36,11 +37,13 @@ mod sample;
 mod screen;
 mod study;
 mod tasks;
+mod totals;
 mod verdict;
 
+pub use bound::{LATER_SHARES, SavingBound};
 pub use capacity::{Answer, CapacityEstimate, CapacityParts, capacity};
 pub use groups::{Group, Grouping};
-pub use points::{LATER_SHARES, SavingBound, SavingPoint};
+pub use points::SavingPoint;
 pub use sample::Sample;
 pub use study::estimate;
 
@@ -202,6 +205,8 @@ pub struct Parts {
 pub struct End {
     /// Saved energy, kWh.
     pub energy_kwh: f64,
+    /// Saved energy relative to that of the baseline over the same period.
+    pub energy_share: f64,
     /// Mean completion time, s.
     pub jct_s_mean: f64,
 }

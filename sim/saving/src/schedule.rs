@@ -9,7 +9,6 @@ use wattle_simulator::replay::Replay;
 use wattle_simulator::{CarbonSeries, Detail, PolicyOutcome, Prediction, Scenario};
 
 use crate::aim::AimRun;
-use crate::aim_run::rest_w;
 
 /// A schedule with its energy.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,6 +125,11 @@ impl AimRun for Schedule {
     fn completion_s(&self) -> &[Option<f64>] {
         &self.completion_s
     }
+}
+
+/// Power of a cluster without jobs, W. `sleeps` states whether unused nodes sleep.
+pub(crate) fn rest_w(detail: &Detail, sleeps: bool) -> f64 {
+    detail.nodes.iter().map(|node| if sleeps { node.asleep_w } else { node.awake_w }).sum()
 }
 
 /// Completion time of each job of a run, s.

@@ -260,7 +260,7 @@ async fn advice_changes_nothing() {
     let log = site.log("slurm", "control");
     assert!(log.contains("\"submitting\"") && !log.contains("\"command\""), "{log}");
     // The saving of each job, from the accounting of this hour.
-    let arguments = ["saving", "--sacct", "1h", "--cluster", "1x2:v100", "--by", "job"];
+    let arguments = ["saving", "--sacct", "1h", "--cluster", "1x2:v100", "--per", "job"];
     let saving = site.wattle(&arguments);
     let text = String::from_utf8_lossy(&saving.stdout).into_owned();
     assert!(saving.status.success(), "{}", String::from_utf8_lossy(&saving.stderr));

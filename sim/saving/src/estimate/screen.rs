@@ -62,7 +62,7 @@ impl SavingEstimate {
             line(&format!(
                 "  {name:<16}{:>14}{:>9}  mean completion {}",
                 energy(end.energy_kwh),
-                format!("{:.1} %", 100.0 * self.share(end.energy_kwh)),
+                format!("{:.1} %", 100.0 * end.energy_share),
                 unit.format(end.jct_s_mean)
             ));
         }

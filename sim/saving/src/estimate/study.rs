@@ -20,19 +20,13 @@ use super::points::{Behind, Measured};
 use super::runs::{Count, Features, Found, Jobs, PREDICTED_COST, Pooled, Progress, Runner};
 use super::sample::Sample;
 use super::tasks::{Results, Study, Task, design};
-use super::{
-    End, Parts, SavingBound, SavingError, SavingEstimate, SavingInput, SavingOptions, Totals,
-};
+use super::totals::{mean, rounded, totals};
+use super::{End, Parts, SavingBound, SavingError, SavingEstimate, SavingInput, SavingOptions};
 use crate::aim::{AimRun, Priced};
 use crate::baseline::BaselineKind;
 use crate::lateness::{Lateness, Projects, Reference};
 use crate::parallel::in_parallel;
 use crate::schedule::{Schedule, Times};
-
-pub(super) fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-    if count > 0.0 { sum / count } else { 0.0 }
-}
 
 /// Largest number of simulated jobs. A restartable job takes longer to simulate, since more placements
 /// are compared.
@@ -211,6 +205,13 @@ pub fn estimate(
         let runs = draws.iter().zip(&pooled.runs);
         scale * mean(runs.map(|(draw, run)| drawer.saved_kwh(draw, run)))
     };
+    // Each relative to the baseline over its own period.
+    let share_of = |pooled: &Pooled| {
+        let runs = || draws.iter().zip(&pooled.runs);
+        let before = |(draw, run)| drawer.one_period(draw, run).0.energy_kwh;
+        let saved_kwh = mean(runs().map(|(draw, run)| drawer.saved_kwh(draw, run)));
+        saved_kwh / mean(runs().map(before)).max(f64::MIN_POSITIVE)
+    };
     // An end differs from the run on predictions as its search on exact surfaces differs from the own.
     let completion_of = |pooled: &Pooled| {
         let runs = draws.iter().zip(&pooled.runs);
@@ -218,6 +219,7 @@ pub fn estimate(
     };
     let end_of = |pooled: &Pooled| End {
         energy_kwh: rounded(mean_saved_of(main) + mean_saved_of(pooled) - mean_saved_of(own)),
+        energy_share: rounded(share_of(main) + share_of(pooled) - share_of(own)),
         jct_s_mean: completion_of(main) + completion_of(pooled) - completion_of(own),
     };
     let mut ends = [end_of(own); 2];
@@ -298,31 +300,6 @@ fn priced(price: f64, run: Pooled, reference: Option<&Reference>) -> Priced<Pool
     Priced { price, run, lateness }
 }
 
-/// Means over the draws of the first schedule of each pair; times are over the jobs that complete in
-/// both. `scale` is from the simulated jobs to all.
-pub(super) fn totals<'s>(
-    pairs: impl Iterator<Item = (&'s Schedule, &'s Schedule)> + Clone,
-    scale: f64,
-) -> Totals {
-    let of = |part: fn(&Times) -> f64| {
-        rounded(mean(pairs.clone().map(|(own, other)| part(&Times::of(own, other)))))
-    };
-    let scaled = |part: fn(&Schedule) -> Option<f64>| {
-        let has_all = pairs.clone().all(|(own, _)| part(own).is_some());
-        let value = mean(pairs.clone().filter_map(|(own, _)| part(own)));
-        has_all.then(|| rounded(scale * value))
-    };
-    Totals {
-        energy_kwh: rounded(scale * mean(pairs.clone().map(|(own, _)| own.energy_kwh))),
-        jct_s_mean: of(|times| times.completion_s_mean),
-        jct_s_p95: of(|times| times.completion_s_p95),
-        wait_s_mean: of(|times| times.wait_s_mean),
-        wait_s_p95: of(|times| times.wait_s_p95),
-        carbon_kg: scaled(|own| own.carbon_kg),
-        cost: scaled(|own| own.cost),
-    }
-}
-
 /// How an estimate was made.
 pub(super) struct Made<'a> {
     pub(super) trace: &'a Trace,
@@ -339,9 +316,4 @@ pub(super) struct Made<'a> {
     pub(super) by_model: f64,
     /// The prediction error behind `by_model`.
     pub(super) error: Option<f64>,
-}
-
-/// Rounds to a millionth, which removes rounding errors from the output.
-pub(super) fn rounded(value: f64) -> f64 {
-    (value * 1e6).round() / 1e6
 }

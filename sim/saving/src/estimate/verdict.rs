@@ -50,8 +50,9 @@ impl SavingEstimate {
                 let jobs = later(self.change());
                 return format!(
                     "No saving is possible {without}: even with free energy, jobs complete {jobs} on average \
-                     than {than}.{}",
-                    self.first_possible()
+                     than {than}.{}{}",
+                    self.first_possible(),
+                    self.if_restartable(share)
                 );
             }
             SavingBound::Later(share) if share > 0.0 => {
@@ -83,6 +84,20 @@ impl SavingEstimate {
                 energy(point.saved.energy_kwh)
             )
         })
+    }
+
+    /// What would have been saved within the bound if every job may be stopped, as a further sentence.
+    fn if_restartable(&self, share: f64) -> String {
+        let [own, every] = self.ends;
+        let is_within = every.jct_s_mean <= (1.0 + share) * self.baseline.jct_s_mean;
+        if !is_within || every.energy_share <= 0.0 || every == own {
+            return String::new();
+        }
+        format!(
+            " If every job may be stopped, moved and resized (--restartable all), {} of the energy could be saved \
+             within that time.",
+            percent(every.energy_share)
+        )
     }
 
     /// Its interval.

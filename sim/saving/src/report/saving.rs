@@ -151,7 +151,7 @@ fn ends(estimate: &SavingEstimate) -> Markup {
     let mut table =
         Table::new(&["restartable", "saved", "of the baseline, %", "mean completion time"]);
     for (name, end) in ["no job", "every job"].iter().zip(estimate.ends) {
-        let share = number(100.0 * estimate.share(end.energy_kwh));
+        let share = number(100.0 * end.energy_share);
         let cells = [energy(end.energy_kwh), share, duration(end.jct_s_mean)].map(cell);
         let mut row = vec![name.render()];
         row.extend(cells);

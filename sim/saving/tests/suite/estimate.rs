@@ -285,6 +285,7 @@ fn verdict_states_that_no_saving_is_possible_without_waiting() {
     assert!(first.contains("no later on average than recorded."), "{first}");
     made.is_within = false;
     made.wattle.jct_s_mean = 1.12 * made.baseline.jct_s_mean;
+    made.ends[1].jct_s_mean = made.wattle.jct_s_mean;
     for (point, is_within) in made.curve.iter_mut().zip([false, false, true]) {
         (point.is_within, point.energy_share) = (is_within, 0.083);
     }
@@ -292,6 +293,12 @@ fn verdict_states_that_no_saving_is_possible_without_waiting() {
     let words = "No saving is possible without waiting: even with free energy, jobs complete 12 % later \
                  on average than recorded. With jobs completing at most 10 % later it would have saved 8.3 %";
     assert!(verdict.starts_with(words), "{verdict}");
+    // What every job restartable would permit.
+    assert!(!verdict.contains("--restartable all"), "{verdict}");
+    made.ends[1].jct_s_mean = 0.9 * made.baseline.jct_s_mean;
+    made.ends[1].energy_share = 0.4;
+    let verdict = made.verdict();
+    assert!(verdict.contains("(--restartable all), 40 % of the energy"), "{verdict}");
     let screen = made.to_screen("EUR");
     assert!(screen.starts_with("No saving is possible without waiting"), "{screen}");
     assert_eq!(screen.matches("not possible").count(), 2, "{screen}");
