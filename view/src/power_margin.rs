@@ -2,8 +2,8 @@
 
 use wattle_common::messages::PowerMargin;
 
-/// Measured against predicted power, both above idle, with its base and what plans count above it; `None` where plans count every job with
-/// its prediction.
+/// Measured against predicted power, both above idle, with its base and what plans count above it; `None` where plans
+/// count every job with its prediction.
 #[must_use]
 pub fn correction(margin: &PowerMargin) -> Option<String> {
     let corrected = margin.jobs_below + margin.jobs_above;

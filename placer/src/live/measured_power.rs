@@ -1,7 +1,7 @@
 //! The profilers' readings below a power limit: passed to the controller, second by second.
 //!
-//! A reading ends with its arrival, because the clocks of nodes differ, and covers the time that its message states. A GPU on which the profiler sees other
-//! jobs than the records name, as during a start, counts as not read.
+//! A reading ends with its arrival, because the clocks of nodes differ, and covers the time that its message states.
+//! A GPU on which the profiler sees other jobs than the records name, as during a start, counts as not read.
 
 use std::time::Duration;
 

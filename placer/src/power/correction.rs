@@ -313,9 +313,9 @@ impl PowerCorrection {
         self.jobs.values().filter(|job| job.measured().is_some()).count()
     }
 
-    /// Measured over predicted power above idle of the jobs whose factor is not 1 and which were measured for long enough
-    /// under their present conditions, and the power that their factors add to the measured one, as a share of the
-    /// predicted one. `None` without such a job.
+    /// Measured over predicted power above idle of the jobs whose factor is not 1 and which were measured for long
+    /// enough under their present conditions, and the power that their factors add to the measured one, as a share
+    /// of the predicted one. `None` without such a job.
     #[must_use]
     pub fn measured_ratio(&self) -> Option<(f64, f64)> {
         let corrected = self

@@ -5,10 +5,10 @@
 //!   [`PlanningLimits::power_bounds`](crate::PlanningLimits::power_bounds)). Settings are lowered first, to
 //!   the highest power per GPU at which the plan fits, but not below a job's floor: the setting with the most
 //!   work per charged joule ([`settings`]). If the floors do not suffice, the last awaited starts of the plan and
-//!   their nodes' wake-ups are dropped ([`awaited`]), then the last starts are held back, then the jobs that arrived last are stopped with a checkpoint, if they
-//!   can be. Until these have stopped they have their settings of least power. Only the jobs that are left then,
-//!   the first one or those that cannot stop, go below their floors.
-//!   A bound of some nodes affects only the jobs on them.
+//!   their nodes' wake-ups are dropped ([`awaited`]), then the last starts are held back, then the jobs that
+//!   arrived last are stopped with a checkpoint, if they can be. Until these have stopped they have their settings
+//!   of least power. Only the jobs that are left then, the first one or those that cannot stop, go below their
+//!   floors. A bound of some nodes affects only the jobs on them.
 //! * [`PlanningLimits::admission_limit`](crate::PlanningLimits::admission_limit) holds back new jobs with
 //!   which the minimum power would exceed it. Jobs that change their size continue.
 //! * [`PlanningLimits::preemption_limit`](crate::PlanningLimits::preemption_limit) pauses the jobs that

@@ -1,9 +1,9 @@
 //! Wake-ups of nodes under the limits: a node wakes only for a start that the limits permit once it is awake.
 //!
-//! The starts that wait for nodes ([`AwaitedStart`](crate::plan::AwaitedStart)) count with their floors. The last ones of
-//! the plan are dropped before any start or running job gives way, with the wake-ups of the nodes that only these use.
-//! An awaited start that would be alone counts with its least power, to which it is lowered then. Other jobs are not
-//! lowered before it starts.
+//! The starts that wait for nodes ([`AwaitedStart`](crate::plan::AwaitedStart)) count with their floors. The last
+//! ones of the plan are dropped before any start or running job gives way, with the wake-ups of the nodes that only
+//! these use. An awaited start that would be alone counts with its least power, to which it is lowered then. Other
+//! jobs are not lowered before it starts.
 
 use std::collections::BTreeSet;
 
