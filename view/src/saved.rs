@@ -50,7 +50,7 @@ pub struct Saved {
     pub until_us: Timestamp,
     /// All jobs and nodes.
     pub total: SavedRow,
-    /// The rows, with the nodes in one without a name.
+    /// The rows; by user and project the nodes without jobs have one of their own.
     pub rows: Vec<SavedRow>,
     /// Times without a placer, over which sleep is not counted.
     pub absences: usize,
@@ -61,6 +61,9 @@ pub struct Saved {
 pub struct SavedRow {
     /// The user or project; absent: none is stated.
     pub name: Option<String>,
+    /// Whether the row is of the nodes without jobs.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_nodes: bool,
     /// The day: days since 1970-01-01; 0: the days before the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub day: Option<u64>,
@@ -145,6 +148,7 @@ impl Rated {
         let saved_j = sums.saved_j();
         SavedRow {
             name,
+            is_nodes: false,
             day,
             jobs: sums.jobs,
             jobs_compared: sums.compared,
@@ -179,23 +183,41 @@ impl Saved {
     #[must_use]
     pub fn new(status: &TwinStatus, by: SavedBy, rates: SavedRates<'_>) -> Self {
         let mut total: Option<Rated> = None;
-        let mut rows: BTreeMap<(Option<u64>, Option<String>), Rated> = BTreeMap::new();
+        // By day, whether of the nodes, and name.
+        let mut rows: BTreeMap<(Option<u64>, bool, Option<String>), Rated> = BTreeMap::new();
         for row in &status.rows {
             let rated = Rated::of(row, status.at_us, rates);
             total = Some(total.map_or(rated, |total| total.plus(rated)));
-            let key = match by {
-                SavedBy::Day => (Some(row.day), None),
-                SavedBy::User => (None, row.user.clone()),
-                SavedBy::Project => (None, row.project.clone()),
+            let mut add = |key, rated: Rated| {
+                rows.entry(key).and_modify(|known| *known = known.plus(rated)).or_insert(rated);
             };
-            rows.entry(key).and_modify(|known| *known = known.plus(rated)).or_insert(rated);
+            let name = match by {
+                SavedBy::Day => {
+                    add((Some(row.day), false, None), rated);
+                    continue;
+                }
+                SavedBy::User => row.user.clone(),
+                SavedBy::Project => row.project.clone(),
+            };
+            let (jobs, nodes) = row.sums.by_jobs_and_nodes();
+            if jobs.jobs > 0 {
+                let row = TwinRow { sums: jobs, ..row.clone() };
+                add((None, false, name), Rated::of(&row, status.at_us, rates));
+            }
+            if nodes.rest_j > 0.0 {
+                let row = TwinRow { sums: nodes, ..row.clone() };
+                add((None, true, None), Rated::of(&row, status.at_us, rates));
+            }
         }
         Self {
             baseline: status.baseline,
             since_us: status.since_us,
             until_us: status.at_us,
             total: total.unwrap_or_default().row(None, None),
-            rows: rows.into_iter().map(|((day, name), rated)| rated.row(name, day)).collect(),
+            rows: rows
+                .into_iter()
+                .map(|((day, is_nodes, name), rated)| SavedRow { is_nodes, ..rated.row(name, day) })
+                .collect(),
             absences: status.absences.len(),
         }
     }
@@ -330,8 +352,8 @@ mod tests {
              2.0 % (2.0 s) later on average"
         );
         let names: Vec<_> = saved.rows.iter().map(|row| row.name.as_deref()).collect();
-        assert_eq!(names, [None, Some("ada"), Some("bob")]);
-        assert_eq!(saved.rows[0].saved_kwh, 2.0);
+        assert_eq!(names, [Some("ada"), Some("bob"), None]);
+        assert!(saved.rows[2].is_nodes && saved.rows[2].saved_kwh == 2.0);
         assert_eq!(saved.total.parts()[0], ("sleeping nodes", 2.0));
         assert_eq!((saved.total.cost, saved.total.carbon_kg), (None, None));
     }

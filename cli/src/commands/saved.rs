@@ -148,9 +148,10 @@ fn name(row: &SavedRow, by: By) -> String {
     match (by, row.day, &row.name) {
         (By::Day, Some(0), _) => "before".to_owned(),
         (By::Day, Some(day), _) => date(day),
+        _ if row.is_nodes => "(nodes without jobs)".to_owned(),
         (_, _, Some(name)) => name.clone(),
-        (By::User, ..) => "(no user, nodes)".to_owned(),
-        _ => "(no project, nodes)".to_owned(),
+        (By::User, ..) => "(no user)".to_owned(),
+        _ => "(no project)".to_owned(),
     }
 }
 
@@ -174,7 +175,7 @@ fn table(saved: &Saved, by: By) -> Table {
         let cell = |text: String| if has_energy { text } else { String::new() };
         table.row(vec![
             name(row, by),
-            row.jobs.to_string(),
+            if row.is_nodes { String::new() } else { row.jobs.to_string() },
             later,
             cell(kwh_text(row.saved_kwh)),
             cell(kwh_text(row.energy_kwh_before)),
@@ -214,6 +215,7 @@ fn csv(saved: &Saved, by: By) -> anyhow::Result<String> {
     for row in &saved.rows {
         let first = match (by, row.day) {
             (By::Day, Some(_)) => name(row, by),
+            _ if row.is_nodes => name(row, by),
             _ => row.name.clone().unwrap_or_default(),
         };
         csv.write_record([

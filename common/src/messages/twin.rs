@@ -142,6 +142,13 @@ impl TwinSums {
         }
     }
 
+    /// The part of the jobs, and that of the nodes.
+    #[must_use]
+    pub fn by_jobs_and_nodes(self) -> (Self, Self) {
+        let nodes = Self { rest_j: self.rest_j, slept_j: self.slept_j, ..Self::default() };
+        (Self { rest_j: 0.0, slept_j: 0.0, ..self }, nodes)
+    }
+
     /// Mean completion time relative to that of the twin, minus 1; `None` without jobs.
     #[must_use]
     pub fn later(&self) -> Option<f64> {

@@ -47,11 +47,10 @@ export function draw(page, ctx) {
   }
   const month = page.periods.month;
   const columns = owners(page);
-  const days = { [page.today - 29]: {}, ...page.days, [page.today]: page.days[page.today] ?? {} };
   return [
     heading("Saving", h("p", { class: "verdict-line" }, `Last 30 days: ${page.verdict}`)),
     h("div", { class: "cards three" }, PERIODS.map((period) => periodCard(period, page))),
-    card("Saved by day", dayBars(`Saved energy of each of the last 30 days; today ${f.energy(page.periods.day.saved_wh ?? 0)}`, days,
+    card("Saved by day", dayBars(`Saved energy of each of the last 30 days; today ${f.energy(page.periods.day.saved_wh ?? 0)}`, page.days,
       (one) => [{ class: "saved", value: Math.max(one.saved_wh ?? 0, 0) }], saved)),
     h("div", { class: "cards two" },
       card("Times and parts", times(month, page.baseline),

@@ -68,11 +68,15 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
         .map(|period| (period.name().to_owned(), shown(&of(SavedBy::Day, period.days()).total)))
         .collect();
     let rows = of(SavedBy::Day, DAYS).rows;
-    let days: Map<String, Value> =
-        rows.iter().filter_map(|row| Some((row.day?.to_string(), shown(row)))).collect();
+    let today = day_of(now.at);
+    let day = |day: u64| {
+        let row = rows.iter().find(|row| row.day == Some(day));
+        (day.to_string(), row.map_or_else(|| json!({}), shown))
+    };
+    let days: Map<String, Value> = ((today + 1).saturating_sub(DAYS)..=today).map(day).collect();
     let owners = |by| {
         let mut rows = of(by, DAYS).rows;
-        rows.retain(|row| row.jobs > 0);
+        rows.retain(|row| !row.is_nodes);
         rows.sort_by(|a, b| b.saved_kwh.total_cmp(&a.saved_kwh));
         rows.iter().take(OWNERS_MAX).map(shown).collect::<Vec<_>>()
     };
@@ -83,7 +87,6 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
         "until_s": seconds(twin.at_us),
         "periods": periods,
         "days": days,
-        "today": day_of(now.at),
         "users": owners(SavedBy::User),
         "projects": owners(SavedBy::Project),
         "currency": model.rates().prices.map(|prices| prices.currency.clone()),
@@ -134,7 +137,7 @@ mod tests {
         let saved = |period: &str| page["periods"][period]["saved_wh"].as_f64().unwrap();
         let saved = [saved("day"), saved("week"), saved("month")].map(|wh| wh.round() as u64);
         assert_eq!(saved, [100, 600, 600]);
-        assert_eq!(page["days"].as_object().unwrap().len(), 2);
+        assert_eq!(page["days"].as_object().unwrap().len(), 30);
         assert_eq!(page["users"][0]["name"], "ada");
         assert_eq!(page["periods"]["week"]["later_text"], "10.0 % (10.0 s) later");
         let verdict = page["verdict"].as_str().unwrap();
