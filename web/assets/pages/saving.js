@@ -50,8 +50,8 @@ export function draw(page, ctx) {
   return [
     heading("Saving", h("p", { class: "verdict-line" }, `Last 30 days: ${page.verdict}`)),
     h("div", { class: "cards three" }, PERIODS.map((period) => periodCard(period, page))),
-    card("Saved by day", dayBars(`Saved energy of each of the last 30 days; today ${f.energy(page.periods.day.saved_wh ?? 0)}`, page.days,
-      (one) => [{ class: "saved", value: Math.max(one.saved_wh ?? 0, 0) }], saved)),
+    card("Saved by day", dayBars(`Saved energy of each of the last 30 days; today ${f.energy(page.periods.day.saved_wh)}`, page.days,
+      (one) => (f.isKnown(one.saved_wh) ? [{ class: "saved", value: Math.max(one.saved_wh, 0) }] : []), saved)),
     h("div", { class: "cards two" },
       card("Times and parts", times(month, page.baseline),
         month.parts.filter((part) => part.wh !== 0).map((part) => h("p", { class: "muted" }, `${part.name}: ${f.energy(part.wh)}`))),
