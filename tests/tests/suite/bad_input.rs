@@ -74,7 +74,7 @@ fn wrong_usage_gives_exit_code_2_and_a_remedy() {
     no_later("fifo", &["--aim", "time"], &["--no-later-than fifo", "the aim is time"]);
     no_later("fifo", &["--energy-kwh", "9"], &["--no-later-than fifo", "the aim is budget"]);
     no_later("recorded", &["--load", "0.5"], &["recorded", "--load"]);
-    simulate_is_refused(&["--by", "3%"], &["--no-later-than"]);
+    simulate_is_refused(&["--by", "3%", "--max-slowdown", "5%"], &["--max-slowdown"]);
     let fixed = ["--policy", "fifo", "--no-later-than", "backfill"];
     simulate_is_refused(&fixed, &["--no-later-than", "wattle"]);
     let mut unnamed = vec!["--trace", good, "--cluster", "2x4:v100", "--no-later-than", "fifo"];
