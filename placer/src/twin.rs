@@ -325,7 +325,10 @@ impl Twin {
             .collect();
         for submission in settled {
             if let Some(mirrored) = self.jobs.remove(&submission) {
-                self.left.retain(|_, left| *left != submission);
+                let id = &mirrored.facts.id;
+                if self.left.get(id) == Some(&submission) {
+                    self.left.remove(id);
+                }
                 let sums = self.compared(submission, &mirrored);
                 sums.into_iter().for_each(|(owner, sums)| self.settled.add(owner, sums));
             }
