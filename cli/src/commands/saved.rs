@@ -110,7 +110,8 @@ fn jobs(count: u64) -> String {
 /// The verdict, the times of both schedules and the parts of the saving.
 fn text(saved: &Saved, currency: Option<&str>) -> String {
     let row = &saved.total;
-    let mut text = saved.verdict();
+    // A terminal has 80 columns or more.
+    let mut text = saved.verdict().replacen("; ", "\n", 1);
     let (from, until) = (minute(saved.since_us), minute(saved.until_us));
     text += &format!("\nfrom {from} to {until} UTC");
     if row.jobs_compared < row.jobs {
