@@ -165,11 +165,16 @@ fn invalid_usage_and_configuration_exit_with_code_2() {
             "with NAME one of fifo, backfill, fifo-packed, eaco, powerflow, greenflow, wattle; the policies of the \
              laboratory (`wattle-lab simulate`) place no live jobs",
         ),
-        ("max_slowdown = 0.05", "max_slowdown = 50", "give a share from 0 to 1,"),
+        ("#max_slowdown = 0.05", "max_slowdown = 50", "give a share from 0 to 1,"),
+        ("#by = 0.0", "by = -1.0", "give a share from 0 to 1,"),
+        ("#by = 0.0", "by = 0.1\nmax_slowdown = 0.1", "two bounds of one aim"),
+        ("\"backfill\"", "\"slurm\"", "backfill"),
         ("node_lost_after_ms = 120_000", "node_lost_after_ms = 1", "node_stale_after_ms"),
         ("tenants_max = 2", "tenants_max = 0", "greater than 0"),
     ] {
-        fs::write(&file, good.replacen(right, wrong, 1)).unwrap();
+        let bad = good.replacen(right, wrong, 1);
+        assert_ne!(bad, good, "{right}");
+        fs::write(&file, bad).unwrap();
         let (code, stderr) = placer(&["--config", file.to_str().unwrap()]);
         assert!(code == Some(2) && stderr.contains(names), "{names}: {stderr}");
     }
