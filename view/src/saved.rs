@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(
             saved.verdict(),
             "saved: 4.00 kWh of 14.00 kWh (28.6 %, 90 % interval 27.1 to 30.0 %) against backfill; 4 jobs completed \
-             2.0 % (2.0 s) later on average"
+             2.0 % (2 s) later on average"
         );
         let names: Vec<_> = saved.rows.iter().map(|row| row.name.as_deref()).collect();
         assert_eq!(names, [Some("ada"), Some("bob"), None]);

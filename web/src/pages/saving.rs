@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(saved, [100, 600, 600]);
         assert_eq!(page["days"].as_object().unwrap().len(), 30);
         assert_eq!(page["users"][0]["name"], "ada");
-        assert_eq!(page["periods"]["week"]["later_text"], "10.0 % (10.0 s) later");
+        assert_eq!(page["periods"]["week"]["later_text"], "10.0 % (10 s) later");
         let verdict = page["verdict"].as_str().unwrap();
         assert!(verdict.starts_with("saved: 600 Wh of 2.00 kWh (30.0 %"), "{verdict}");
     }
