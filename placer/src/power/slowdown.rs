@@ -44,15 +44,14 @@ use std::time::Duration;
 
 use wattle_common::Timestamp;
 use wattle_common::aim::AimBound;
-use wattle_common::job::GpuSetting;
 use wattle_common::messages::AimStatus;
 
 use crate::plan::capabilities::PriceRange;
 use crate::power::budget::PriceController;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::GpuSet;
-use crate::state::job::{Job, State};
-use crate::state::job_forecast::{co_tenants, relative_speed, remaining_work};
+use crate::state::job::Job;
+use crate::state::job_forecast::{remaining_work, running_rate};
 use crate::twin::Twin;
 
 /// Time over which the bound holds: past delay is forgotten with this time constant. The price crosses its
@@ -229,21 +228,11 @@ fn idle_gpus(state: &ClusterState) -> u32 {
 /// The share of its speed that a running job loses relative to the time aim; `None` where speeds are unknown.
 /// GPUs that the time aim would add are removed from `free`.
 fn loss(state: &ClusterState, job: &Job, free: &mut u32) -> Option<f64> {
-    let State::Running { on, setting, .. } = &job.state else { return None };
-    let gpu_type = state.gpu_type_of(job)?;
-    let points = job.operating_points_on(gpu_type)?;
-    let gpus = on.gpu_count();
-    let in_force = if state.has_fixed_caps(on) { GpuSetting::DEFAULT } else { *setting };
-    let own = points.point(gpus, in_force)?.steps_per_s * shared_speed(state, job, gpu_type)?;
+    let gpus = job.state.gpus()?.gpu_count();
+    let points = job.operating_points_on(state.gpu_type_of(job)?)?;
+    let own = running_rate(state, job)?;
     let reachable = points.points().iter().filter(|point| point.gpus <= gpus + *free);
     let best = reachable.max_by(|a, b| a.steps_per_s.total_cmp(&b.steps_per_s))?;
     *free -= best.gpus.saturating_sub(gpus);
     Some((1.0 - own / best.steps_per_s).clamp(0.0, 1.0))
-}
-
-/// The predicted speed of a job with its co-tenants, relative to its speed without them.
-fn shared_speed(state: &ClusterState, job: &Job, gpu_type: &str) -> Option<f64> {
-    let on = job.state.gpus()?;
-    let others = co_tenants(state, job);
-    relative_speed(job, gpu_type, on.gpu_count(), on.node_count(), &others)
 }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use wattle_common::job::GpuSetting;
 use wattle_common::messages::{Surface, SurfacePoint};
 use wattle_common::observation::UNKNOWN;
 use wattle_common::{Timestamp, WorkloadId};
@@ -62,8 +63,7 @@ pub fn is_unmeasured(job: &Job) -> bool {
 }
 
 /// The jobs that share GPUs with `job`.
-#[must_use]
-pub fn co_tenants<'a>(state: &'a ClusterState, job: &Job) -> Vec<&'a Job> {
+fn co_tenants<'a>(state: &'a ClusterState, job: &Job) -> Vec<&'a Job> {
     let gpus = job.state.gpus().into_iter().flat_map(GpuSet::gpus);
     let mut others: Vec<JobKey> =
         gpus.flat_map(|(node, gpu)| state.node(node).tenants(gpu).iter().copied()).collect();
@@ -117,6 +117,18 @@ pub fn expected_on<'a>(
     }
     let surface = job.surface_on(gpu_type)?;
     closest_point(surface, &SurfaceIndex::new(surface), gpus, nodes, neighbours)
+}
+
+/// The predicted steps per second of a running job on its GPUs, at their setting and with its co-tenants.
+#[must_use]
+pub fn running_rate(state: &ClusterState, job: &Job) -> Option<f64> {
+    let State::Running { on, setting, .. } = &job.state else { return None };
+    let gpu_type = state.gpu_type_of(job)?;
+    let in_force = if state.has_fixed_caps(on) { GpuSetting::DEFAULT } else { *setting };
+    let (gpus, nodes) = (on.gpu_count(), on.node_count());
+    let alone = job.operating_points_on(gpu_type)?.point(gpus, in_force)?.steps_per_s;
+    let shared = relative_speed(job, gpu_type, gpus, nodes, &co_tenants(state, job))?;
+    Some(alone * shared)
 }
 
 /// An upper bound of [`relative_speed`] with one co-tenant on this GPU type.

@@ -21,7 +21,7 @@ use wattle_common::{Power, Timestamp};
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::GpuSet;
 use crate::state::job::{Job, State};
-use crate::state::job_forecast::{co_tenants, relative_speed, remaining_work};
+use crate::state::job_forecast::{remaining_work, running_rate};
 
 /// Longest run time, a hundred years.
 const LONGEST_S: f64 = 100.0 * 365.25 * 86_400.0;
@@ -81,7 +81,7 @@ impl Work {
             return;
         };
         let from = before.map_or(*since, |before| before.max(*since));
-        let (speed, gpus) = (speed_of(state, job, on), gpus_of(state, on));
+        let (speed, gpus) = (speed_of(state, job), gpus_of(state, on));
         let span_s = now.since(from).as_secs_f64();
         let in_force = if self.gpus > 0.0 { self.gpus } else { gpus };
         self.known.done_s += span_s * self.relative_speed.unwrap_or(speed);
@@ -139,15 +139,8 @@ fn gpus_of(state: &ClusterState, on: &GpuSet) -> f64 {
 }
 
 /// The predicted speed of a running job relative to the default setting on the requested GPUs; 1 if unknown.
-fn speed_of(state: &ClusterState, job: &Job, on: &GpuSet) -> f64 {
-    let speed = || {
-        let gpu_type = state.gpu_type_of(job)?;
-        let points = job.operating_points_on(gpu_type)?;
-        let setting = if state.has_fixed_caps(on) { GpuSetting::DEFAULT } else { job.setting()? };
-        let own = points.point(on.gpu_count(), setting)?.steps_per_s;
-        let (gpus, nodes) = (on.gpu_count(), on.node_count());
-        let shared = relative_speed(job, gpu_type, gpus, nodes, &co_tenants(state, job))?;
-        Some(own * shared / default_point(job)?.1.mean)
-    };
-    speed().filter(|speed| speed.is_finite() && *speed >= 0.0).unwrap_or(1.0)
+fn speed_of(state: &ClusterState, job: &Job) -> f64 {
+    let default = default_point(job).map(|(_, rate)| rate.mean);
+    let speed = running_rate(state, job).zip(default).map(|(own, default)| own / default);
+    speed.filter(|speed| speed.is_finite() && *speed >= 0.0).unwrap_or(1.0)
 }

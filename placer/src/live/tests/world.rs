@@ -14,7 +14,7 @@ use wattle_common::job::{JobSpec, Sharing};
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, DesiredJob, GpuConditionKind,
     JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport, Reply, SleepState,
-    StoreRestored, SubmitJob,
+    StoreRestored, SubmitJob, TwinOpen, TwinStatus,
 };
 use wattle_common::{AdmissionId, GpuIndex, JobId, NodeId, Timestamp};
 
@@ -77,8 +77,7 @@ pub(super) struct World {
     pub(super) aim_status: Option<AimStatus>,
     pub(super) grid: Option<wattle_common::messages::GridStatus>,
     pub(super) feeders: Option<wattle_common::messages::FeedersStatus>,
-    pub(super) twin:
-        Option<(wattle_common::messages::TwinStatus, wattle_common::messages::TwinOpen)>,
+    pub(super) twin: Option<(TwinStatus, TwinOpen)>,
     pub(super) budget_reply: Option<BudgetReply>,
     /// The mark of a restored store.
     pub(super) restored: Option<StoreRestored>,
