@@ -92,9 +92,16 @@ impl Chain {
     /// A read has ended.
     pub fn read(&mut self, now: Timestamp, result: Result<SignalSeries, String>) {
         match result {
-            Ok(series) => {
+            Ok(mut series) => {
                 self.error = None;
                 self.read_at = Some(now);
+                let is_ahead =
+                    |known: &&Interval| known.origin == Origin::Forecast && known.from > now;
+                if let Some(last) = series.intervals.last_mut().filter(|_| series.is_end_assumed)
+                    && let Some(ahead) = self.known.iter().find(is_ahead)
+                {
+                    last.until = last.until.min(ahead.from);
+                }
                 self.known = overlaid(&self.known, &series.intervals);
             }
             Err(error) => self.error = Some(error),

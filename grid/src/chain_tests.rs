@@ -22,7 +22,7 @@ fn series(from: u64, values: &[(f64, Origin)]) -> SignalSeries {
         value: *value,
         origin: *origin,
     });
-    SignalSeries { intervals: intervals.collect(), currency: None }
+    SignalSeries { intervals: intervals.collect(), ..SignalSeries::default() }
 }
 
 fn config(is_constant: bool) -> ChainConfig {
@@ -33,6 +33,31 @@ fn config(is_constant: bool) -> ChainConfig {
         is_constant,
         alarm_after: HOUR,
     }
+}
+
+#[test]
+fn a_read_without_a_forecast_keeps_the_one_before_it() {
+    use Origin::{Forecast, Measured};
+    let forecast = [(500.0, Measured), (500.0, Forecast), (100.0, Forecast), (90.0, Forecast)];
+    // The last value is said to hold for two hours: until the forecast of an earlier read begins.
+    let mut last = series(100, &[(480.0, Measured)]);
+    last.intervals[0].until = at(102);
+    last.is_end_assumed = true;
+    let values = |chain: &Chain| [100, 101, 102, 103, 104].map(|hour| chain.value(at(hour)));
+    let mut chain = Chain::new(config(false), Vec::new(), None, at(100));
+    chain.read(at(100), Ok(series(100, &forecast)));
+    chain.read(at(100), Ok(last.clone()));
+    assert_eq!(values(&chain), [480.0, 500.0, 100.0, 90.0, 380.0]);
+
+    // The value of the past hour, held beyond its end, gives way from the next step of the forecast on.
+    chain.read(at(101), Ok(last.clone()));
+    assert_eq!(values(&chain), [480.0, 480.0, 100.0, 90.0, 380.0]);
+
+    // An end that the provider states replaces the forecast.
+    last.is_end_assumed = false;
+    last.intervals[0].until = at(104);
+    chain.read(at(101), Ok(last));
+    assert_eq!(values(&chain), [480.0, 480.0, 480.0, 480.0, 380.0]);
 }
 
 #[test]

@@ -72,6 +72,7 @@ fn current(
             let held = last.until + hold;
             if now < held {
                 last.until = next.map_or(held, |next| next.min(held));
+                series.is_end_assumed |= next.is_none();
             }
         }
     }
@@ -157,9 +158,11 @@ impl CarbonClient {
             let next = ahead.intervals.iter().map(|ahead| ahead.from).find(|from| *from > now.from);
             now.until = next.map_or(now.until, |next| next.min(now.until));
         }
+        let is_end_assumed = forecast.is_err();
         let history = get("history", electricity_maps::history);
         // Measured values count before forecast ones of the same hour.
-        combined([forecast, history, Ok(latest)])
+        let all = combined([forecast, history, Ok(latest)])?;
+        Ok(SignalSeries { is_end_assumed, ..all })
     }
 
     fn watttime(&mut self, now: Timestamp, wall: Timestamp) -> Result<SignalSeries, ReadError> {

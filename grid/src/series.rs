@@ -36,6 +36,9 @@ pub struct SignalSeries {
     pub intervals: Vec<Interval>,
     /// The currency of prices; absent: intensities.
     pub currency: Option<String>,
+    /// Whether the end of the last interval is an assumption, because the read has no value after it. Forecast values
+    /// of an earlier read then count where they begin.
+    pub is_end_assumed: bool,
 }
 
 /// The kind of a signal, with the range of its values.
@@ -110,7 +113,7 @@ impl SignalSeries {
         if let Some(pair) = intervals.windows(2).find(|pair| pair[1].from < pair[0].until) {
             return Err(ParseError::Overlap(crate::instant::shown(pair[1].from)));
         }
-        Ok(Self { intervals, currency: None })
+        Ok(Self { intervals, ..Self::default() })
     }
 
     /// Adds another series of the same signal; its values count where both have one.

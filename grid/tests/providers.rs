@@ -176,6 +176,7 @@ fn value(series: &wattle_grid::SignalSeries, at: &str) -> Option<(f64, Origin)> 
 fn electricity_maps_has_past_present_and_forecast() {
     let (folder, server) = (TempDir::new().unwrap(), Server::start());
     let series = maps(&folder, &server).read(now(), now()).unwrap();
+    assert!(!series.is_end_assumed, "the forecast states the end");
     assert_eq!(value(&series, "2026-04-25T17:30Z"), Some((287.0, Origin::Measured)));
     assert_eq!(value(&series, NOW), Some((302.0, Origin::Estimated)), "latest, not the forecast");
     assert_eq!(value(&series, "2026-04-25T19:10Z"), Some((326.0, Origin::Forecast)));
@@ -191,6 +192,7 @@ fn an_account_without_forecast_has_the_present_value() {
     let series = client.read(now(), now()).unwrap();
     assert_eq!(value(&series, NOW), Some((302.0, Origin::Estimated)));
     assert_eq!(value(&series, "2026-04-25T19:10Z"), None);
+    assert!(series.is_end_assumed, "a forecast of an earlier read continues");
     // Its hour is over, and the next value is not there yet.
     let late = instant::parse("2026-04-25T20:30Z").unwrap();
     let series = client.read(late, late).unwrap();
@@ -199,6 +201,7 @@ fn an_account_without_forecast_has_the_present_value() {
         Some((302.0, Origin::Estimated)),
         "held for 2 h"
     );
+    assert!(series.is_end_assumed);
     // An empty forecast is the same as none.
     server.answer("/v3/carbon-intensity/forecast", ok(r#"{"zone":"DE","forecast":[]}"#));
     assert!(client.read(now(), now()).is_ok());

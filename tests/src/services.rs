@@ -237,6 +237,11 @@ impl Services {
         self.clock.now()
     }
 
+    /// Stops the simulated clock (`STOP`), or continues it (`CONT`).
+    pub fn signal_clock(&self, signal: &str) {
+        self.clock.signal(signal);
+    }
+
     /// Runs a command of `wattle`.
     pub fn wattle(&self, args: &[&str]) -> Output {
         let mut command = Command::new(program("wattle"));

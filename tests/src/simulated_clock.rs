@@ -42,6 +42,11 @@ impl SimulatedClock {
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
+
+    /// Stops the clock (`STOP`), or continues it (`CONT`).
+    pub fn signal(&self, signal: &str) {
+        crate::kill(self.granter.id(), signal);
+    }
 }
 
 impl Drop for SimulatedClock {

@@ -7,35 +7,58 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use wattle_common::Timestamp;
 use wattle_common::job::JobPhase;
+use wattle_runtime::clock::FileClock;
 use wattle_runtime::testing::{Weight, turn};
 use wattle_tests::services::Services;
 use wattle_tests::{program, until};
 
-/// Length of a step of the intensity, system time.
+/// Length of a step of the intensity, system time, seconds.
 const STEP_S: u64 = 300;
 /// Number of steps with a high intensity, and of all steps of the forecast.
 const HIGH: u64 = 3;
 const STEPS: u64 = 5;
 
+/// What the provider's values follow from.
+struct Values {
+    clock: FileClock,
+    /// Begin of the present step with all values; absent: they are high now and later, whenever they are read.
+    begins: Option<Timestamp>,
+}
+
 /// A server like Electricity Maps.
 struct Provider {
     url: String,
-    /// Begin of the first step, which the test sets; before, there are no values.
-    begins: Arc<Mutex<Option<Timestamp>>>,
+    /// Absent: there are no values.
+    values: Arc<Mutex<Option<Values>>>,
+    /// Answered requests of the history, the last request of a read.
+    reads: Arc<AtomicU32>,
     /// Whether requests stay without an answer.
     hangs: Arc<AtomicBool>,
 }
 
-fn point(begins: Timestamp, step: u64) -> Value {
-    let seconds = begins.as_us() / 1_000_000 + step * STEP_S;
-    let grams = if step < HIGH { 500 } else { 100 };
-    value(grams, seconds)
+impl Values {
+    fn begin(&self) -> u64 {
+        let seconds = self.begins.unwrap_or_else(|| self.clock.now()).as_us() / 1_000_000;
+        if self.begins.is_some() { seconds } else { seconds / STEP_S * STEP_S }
+    }
+
+    fn point(&self, step: u64) -> Value {
+        let grams = if step < HIGH || self.begins.is_none() { 500 } else { 100 };
+        value(grams, self.begin() + step * STEP_S)
+    }
+
+    /// The hours of the day before, clean ones.
+    fn history(&self) -> Value {
+        let begin = self.begin();
+        let hours: Vec<Value> = (1..=24).map(|hour| value(100, begin - 3_600 * hour)).collect();
+        json!({ "zone": "DE", "history": hours })
+    }
 }
 
 fn value(grams: u32, seconds: u64) -> Value {
@@ -43,36 +66,39 @@ fn value(grams: u32, seconds: u64) -> Value {
     json!({ "zone": "DE", "carbonIntensity": grams, "datetime": at, "isEstimated": false })
 }
 
-/// The hours of the day before, clean ones.
-fn history(begins: Timestamp) -> Value {
-    let begins = begins.as_us() / 1_000_000;
-    let hours: Vec<Value> = (1..=24).map(|hour| value(100, begins - 3_600 * hour)).collect();
-    json!({ "zone": "DE", "history": hours })
-}
-
 impl Provider {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let provider = Self { url, begins: Arc::default(), hangs: Arc::default() };
-        let (begins, hangs) = (provider.begins.clone(), provider.hangs.clone());
+        let provider =
+            Self { url, values: Arc::default(), reads: Arc::default(), hangs: Arc::default() };
+        let Self { values, reads, hangs, .. } = &provider;
+        let (values, reads, hangs) = (values.clone(), reads.clone(), hangs.clone());
         std::thread::spawn(move || {
             // Connections that hang stay open until the test ends.
             let mut open = Vec::new();
             for stream in listener.incoming().flatten() {
-                let begins = *begins.lock().unwrap();
                 if hangs.load(Ordering::SeqCst) {
                     open.push(stream);
                 } else {
-                    serve(stream, begins);
+                    serve(stream, values.lock().unwrap().as_ref(), &reads);
                 }
             }
         });
         provider
     }
+
+    /// Sets the values, and waits until the placer has read them all.
+    async fn set(&self, values: Values) {
+        *self.values.lock().unwrap() = Some(values);
+        let before = self.reads.load(Ordering::SeqCst);
+        // The first one may have begun before.
+        let is_read = async || (self.reads.load(Ordering::SeqCst) >= before + 2).then_some(());
+        until("the provider's values are read", is_read).await;
+    }
 }
 
-fn serve(mut stream: TcpStream, begins: Option<Timestamp>) {
+fn serve(mut stream: TcpStream, values: Option<&Values>, reads: &AtomicU32) {
     let mut head = String::new();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     while !head.ends_with("\r\n\r\n") {
@@ -82,23 +108,26 @@ fn serve(mut stream: TcpStream, begins: Option<Timestamp>) {
     }
     let path = head.split(' ').nth(1).unwrap_or("");
     let is_authorized = head.to_ascii_lowercase().contains("auth-token: t0ken\r\n");
-    let (status, body) = match begins {
+    let (status, body) = match values {
         _ if !is_authorized => (401, json!({ "message": "recorded refusal" })),
         None => (503, json!({})),
         // The present value is that of the first step; the forecast has all of them.
-        Some(begins) if path.contains("/latest") => (200, point(begins, 0)),
-        Some(begins) if path.contains("/forecast") => {
-            let points: Vec<Value> = (0..STEPS).map(|step| point(begins, step)).collect();
+        Some(values) if path.contains("/latest") => (200, values.point(0)),
+        Some(values) if path.contains("/forecast") => {
+            let points: Vec<Value> = (0..STEPS).map(|step| values.point(step)).collect();
             (200, json!({ "zone": "DE", "forecast": points }))
         }
-        Some(begins) => (200, history(begins)),
+        Some(values) => (200, values.history()),
     };
+    let is_last = path.contains("/history");
     let body = body.to_string();
     let length = body.len();
     let text = format!(
         "HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
     );
-    let _ = stream.write_all(text.as_bytes());
+    if stream.write_all(text.as_bytes()).is_ok() && is_last {
+        reads.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 fn shown(services: &Services) -> Value {
@@ -149,7 +178,8 @@ async fn jobs_follow_a_provider_and_its_fallback_is_shown() {
     let set = services.wattle(&["budget", "set", "--carbon-kg", "30"]);
     assert!(set.status.success(), "{}", text(&set));
 
-    *provider.begins.lock().unwrap() = Some(services.now());
+    let clock = || FileClock::open(&services.state_of("n0")).unwrap();
+    provider.set(Values { clock: clock(), begins: None }).await;
     until_in_use(&services, "live").await;
     until_intensity(&services, 500_000).await;
     let shown_text = text(&services.wattle(&["budget", "show"]));
@@ -159,7 +189,11 @@ async fn jobs_follow_a_provider_and_its_fallback_is_shown() {
     );
     assert!(shown_text.contains("0.21 EUR/kWh (configuration, static)"), "{shown_text}");
 
-    // A job with slack waits for the clean hours of the forecast, one without starts at once.
+    // A job with slack waits for the clean hours of the forecast, one without starts at once. No time passes until
+    // both are submitted and the provider hangs: a machine of any speed reads the forecast before its clean hours.
+    services.signal_clock("STOP");
+    let begins = services.now();
+    provider.set(Values { clock: clock(), begins: Some(begins) }).await;
     let simjob = program("wattle-simjob").display().to_string();
     let job = |name: &str, slack: &[&str]| {
         let mut args =
@@ -179,19 +213,19 @@ async fn jobs_follow_a_provider_and_its_fallback_is_shown() {
     };
     let patient = job("patient", &["--slack", "6h"]);
     let urgent = job("urgent", &[]);
-    services
-        .until_job(&urgent, "the job without slack runs", |r| r.phase == JobPhase::Running)
-        .await;
-    let waiting = services.record(&patient).await.unwrap();
-    assert_eq!(waiting.phase, JobPhase::Queued, "high carbon intensity");
-
-    // The provider hangs from now on: its forecast still ends the wait, and another job starts meanwhile.
+    // Its forecast still ends the wait, and another job starts meanwhile.
     provider.hangs.store(true, Ordering::SeqCst);
-    until_in_use(&services, "last-known").await;
     let third = job("third", &[]);
-    services.until_job(&third, "planning continues", |r| r.phase == JobPhase::Running).await;
-    services.until_job(&patient, "the clean hour has come", |r| r.phase == JobPhase::Running).await;
-    until_intensity(&services, 100_000).await;
+    services.signal_clock("CONT");
+    for job in [&urgent, &third, &patient] {
+        services.until_job(job, "it runs", |record| record.phase == JobPhase::Running).await;
+    }
+    let started = services.record(&patient).await.unwrap().started_at_us.unwrap();
+    let clean = HIGH * STEP_S..STEPS * STEP_S;
+    assert!(
+        clean.contains(&started.since(begins).as_secs()),
+        "{started:?} of {begins:?}: the clean hours"
+    );
     services.until_alarm("the last known values are in use").await;
 
     // The forecast ends.

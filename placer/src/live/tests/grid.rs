@@ -35,7 +35,7 @@ fn reading(from: Timestamp, values: &[f64]) -> Box<SignalSeries> {
         value: *value,
         origin: if i == 0 { Origin::Measured } else { Origin::Forecast },
     });
-    Box::new(SignalSeries { intervals: intervals.collect(), currency: None })
+    Box::new(SignalSeries { intervals: intervals.collect(), ..SignalSeries::default() })
 }
 
 fn read(world: &mut World, result: Result<Box<SignalSeries>, &str>) {
