@@ -5,8 +5,11 @@
 //! Corrections are gathered for [`GATHERED`], because jobs end often and each return costs the time since the
 //! checkpoint.
 //!
+//! The estimate of a job that waits in the cluster may prove too short once it runs there: it returns to the schedule
+//! in the same way while it runs.
+//!
 //! Checkpoints are [`INTERVAL`] apart, and [`CHECKPOINTS_MAX`] are kept. A correction of an earlier instant counts
-//! from the oldest checkpoint on ([`History::corrected_late`]).
+//! for the job itself, and for the others from the oldest checkpoint on ([`History::corrected_late`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -95,20 +98,35 @@ impl History {
             self.schedule.run_time_known(submission, run_time);
             return;
         }
-        self.corrected_late += u64::from(earliest < self.begins_at());
-        let outdated_from = self.outdated_from.map_or(earliest, |from| from.min(earliest));
-        self.outdated_from = Some(outdated_from);
+        if earliest < self.begins_at() {
+            // The queue remains as it was; the job's own end is that of its run time.
+            self.corrected_late += 1;
+            let all = std::iter::once(&mut self.schedule).chain(&mut self.checkpoints);
+            all.for_each(|schedule| schedule.end_corrected(submission, run_time));
+        }
+        self.correct_from(earliest);
         self.schedule.run_time_known(submission, run_time);
     }
 
-    /// A new estimate of the run time of a job that is present in the cluster. One that has ended in the schedule
-    /// keeps the estimate by which it ended.
+    /// A new estimate of the run time of a job that is present in the cluster. One that has ended in the schedule, and
+    /// would still run by the new estimate, returns to it.
     pub(super) fn run_time_estimated(&mut self, submission: Submission, run_time: Duration) {
-        if self.schedule.run(submission).is_some_and(|run| run.end.is_some()) {
+        if let Some(ended) = self.schedule.run(submission).and_then(|run| run.end) {
+            let end = self.schedule.end_with(submission, run_time);
+            if end.is_some_and(|end| end > self.schedule.now()) && ended >= self.begins_at() {
+                self.run_times.insert(submission, run_time);
+                self.correct_from(ended);
+            }
             return;
         }
         self.run_times.insert(submission, run_time);
         self.schedule.run_time_known(submission, run_time);
+    }
+
+    /// The schedule from an instant on is to be corrected.
+    fn correct_from(&mut self, earliest: Timestamp) {
+        let from = self.outdated_from.map_or(earliest, |from| from.min(earliest));
+        self.outdated_from = Some(from);
     }
 
     /// Follows the inputs and ends until `now`.

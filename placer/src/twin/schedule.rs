@@ -292,6 +292,15 @@ impl Schedule {
         }
     }
 
+    /// The end of a job that has ended follows this run time.
+    pub(super) fn end_corrected(&mut self, submission: Submission, run_time: Duration) {
+        if let Some(run) = self.runs.get_mut(&submission)
+            && let (Some(start), Some(_)) = (run.start, run.end)
+        {
+            run.end = Some(start + run_time);
+        }
+    }
+
     /// A running job ends after this run time, or now.
     pub(super) fn run_time_known(&mut self, submission: Submission, run_time: Duration) {
         if !self.keys.contains_key(&submission) {

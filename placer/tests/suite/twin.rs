@@ -90,6 +90,30 @@ fn a_run_time_that_becomes_known_late_corrects_the_queue() {
 }
 
 #[test]
+fn a_job_whose_estimate_was_too_short_returns_to_the_schedule() {
+    let mut world = World::new(1);
+    let first = world.submit("first");
+    let second = world.submit("second");
+    // Without any known length the twin ends the first job after an hour; here it waits longer.
+    world.pass(70);
+    assert_eq!(world.twin.presence(), (0, 1), "the second job runs");
+    world.start(first, 0, GpuSetting::DEFAULT);
+    let length_s = 60 * 3_600;
+    report(&mut world.site, first, 1, length_s);
+    world.pass(10);
+    assert_eq!(world.twin.presence(), (1, 1), "the second job waits");
+    world.pass(60 * 60 - 10);
+    world.leave(first, length_s, 0.0, Departure::Completed);
+    world.start(second, 0, GpuSetting::DEFAULT);
+    world.pass(5);
+    world.leave(second, 300, 0.0, Departure::Completed);
+    let sums = world.twin.completed().total();
+    let length_s = length_s as f64;
+    assert_eq!((sums.jobs, sums.wait_s_twin), (2, length_s));
+    assert_eq!(sums.completion_s_twin, length_s + length_s + 300.0);
+}
+
+#[test]
 fn a_failed_job_fails_after_the_same_work_and_a_cancelled_one_at_the_same_instant() {
     for (departure, second_starts_s) in [(Departure::Failed, 300.0), (Departure::Cancelled, 600.0)]
     {
