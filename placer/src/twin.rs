@@ -366,6 +366,7 @@ impl Twin {
             sums.gpu_j_twin = gpu_s_twin * gpu_w;
             sums.gpu_j_twin_idle = gpu_s_twin * idle_w;
             sums.error_j = sums.gpu_j_twin * work.error.unwrap_or_default();
+            sums.error_square_j2 = sums.error_j * sums.error_j;
             sums.settings_j = work.settings_j;
         }
         Some((Owner::of(facts, at), sums))

@@ -159,8 +159,8 @@ impl Rated {
             wait_s_mean_before: mean(sums.wait_s_twin),
             energy_kwh_before: kwh(sums.energy_j_twin()),
             saved_kwh: kwh(saved_j),
-            saved_kwh_low: kwh(saved_j - sums.error_j),
-            saved_kwh_high: kwh(saved_j + sums.error_j),
+            saved_kwh_low: kwh(saved_j - sums.saved_error_j()),
+            saved_kwh_high: kwh(saved_j + sums.saved_error_j()),
             saved_kwh_settings: kwh(sums.settings_j),
             saved_kwh_sleep: kwh(sums.slept_j),
             saved_kwh_other: kwh(sums.jobs_saved_j() - sums.settings_j),
@@ -321,6 +321,7 @@ mod tests {
             gpu_j: 3.6e6,
             gpu_j_twin: 7.2e6,
             error_j: 0.36e6,
+            error_square_j2: 0.36e6 * 0.36e6,
             settings_j: 3.0e6,
             ..TwinSums::default()
         };
@@ -348,7 +349,7 @@ mod tests {
         let saved = Saved::new(&status(rows), SavedBy::User, SavedRates::default());
         assert_eq!(
             saved.verdict(),
-            "saved: 4.00 kWh of 14.00 kWh (28.6 %, 90 % interval 27.1 to 30.0 %) against backfill; 4 jobs completed \
+            "saved: 4.00 kWh of 14.00 kWh (28.6 %, 90 % interval 27.4 to 29.7 %) against backfill; 4 jobs completed \
              2.0 % (2 s) later on average"
         );
         let names: Vec<_> = saved.rows.iter().map(|row| row.name.as_deref()).collect();

@@ -122,3 +122,11 @@ pub struct Estimate {
     /// Upper end of the 90 % interval.
     pub high: f64,
 }
+
+impl Estimate {
+    /// Half the width of the interval, as a share of the expected value.
+    #[must_use]
+    pub fn error(&self) -> f64 {
+        (self.high - self.low) / (2.0 * self.mean)
+    }
+}

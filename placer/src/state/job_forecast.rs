@@ -131,6 +131,33 @@ pub fn running_rate(state: &ClusterState, job: &Job) -> Option<f64> {
     Some(alone * shared)
 }
 
+/// Half the width of the 90 % interval of a running job's speed relative to the default setting on its GPUs without
+/// co-tenants, as a share of it.
+#[must_use]
+pub fn running_speed_error(state: &ClusterState, job: &Job) -> Option<f64> {
+    let State::Running { on, setting, .. } = &job.state else { return None };
+    let gpu_type = state.gpu_type_of(job)?;
+    let in_force = if state.has_fixed_caps(on) { GpuSetting::DEFAULT } else { *setting };
+    let (gpus, nodes) = (on.gpu_count(), on.node_count());
+    let others = co_tenants(state, job);
+    let by_others = match others.is_empty() {
+        true => 0.0,
+        false => expected_on(job, gpu_type, gpus, nodes, &others)?.relative_speed.error(),
+    };
+    if in_force.is_default() {
+        return Some(by_others);
+    }
+    let is_here = |point: &&SurfacePoint| {
+        let setting = GpuSetting { cap_mw: point.cap_mw, clock_mhz_max: point.clock_mhz_max };
+        (point.gpus, point.nodes) == (gpus, nodes)
+            && setting == in_force
+            && point.neighbours.is_empty()
+            && point.global_batch.is_none()
+    };
+    let point = job.surface_on(gpu_type)?.points.iter().find(is_here)?;
+    Some(by_others.hypot(point.relative_speed.error()))
+}
+
 /// An upper bound of [`relative_speed`] with one co-tenant on this GPU type.
 pub(crate) fn relative_speed_max(job: &Job, gpu_type: &str) -> f64 {
     let known = job.indexed_surface().filter(|(surface, _)| surface.gpu_type == gpu_type);

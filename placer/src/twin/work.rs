@@ -1,15 +1,20 @@
 //! A job's run time and power in the twin: at the default setting on the requested GPUs.
 //!
+//! Two estimates of the time for what a job has done are combined, each with the weight of its inverse squared error:
+//!
 //! ```text
-//! run time = steps / rate(requested GPUs, default cap and clock)
+//! by rate    steps / rate(requested GPUs, default cap and clock)
+//! by speed   integral of speed relative to the default setting on the requested GPUs
 //! ```
 //!
-//! Rate and power are those of the newest surface, which the predictor corrects by measurements; they are expected
-//! values, also of a job without measurements. While the job is present the number of steps is what it reported as its
-//! total, else an estimate ([`remaining_work`]). When it ends, it is the number of steps done.
+//! The first has the error of the predicted rate. The second is measured while the job runs alone at the default setting;
+//! otherwise it has the error of the predicted relative speed, and each start adds [`START_S`] to its error, because a
+//! job that starts makes no steps.
 //!
-//! Without reported steps the work is the integral of the job's predicted speed relative to the default setting on the
-//! requested GPUs, 1 where no prediction is known.
+//! Rate, relative speed and power are those of the newest surface, which the predictor corrects by measurements; they are
+//! expected values, also of a job without measurements. While the job is present its number of steps is what it reported
+//! as its total, else an estimate ([`remaining_work`]). When it ends, it is the number of steps done. Without reported
+//! steps the time is that by speed.
 
 use std::time::Duration;
 
@@ -21,10 +26,15 @@ use wattle_common::{Power, Timestamp};
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::GpuSet;
 use crate::state::job::{Job, State};
-use crate::state::job_forecast::{remaining_work, running_rate};
+use crate::state::job_forecast::{remaining_work, running_rate, running_speed_error, steps_done};
 
 /// Longest run time, a hundred years.
 const LONGEST_S: f64 = 100.0 * 365.25 * 86_400.0;
+/// Time at a start without steps, s: an error of the time by speed.
+const START_S: f64 = 60.0;
+/// Error of the relative speed where it is not predicted, and bounds of all errors, shares.
+const ERROR_UNKNOWN: f64 = 1.0;
+const ERROR_LEAST: f64 = 1e-6;
 
 /// The work of a job, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -32,8 +42,9 @@ pub(super) struct Work {
     pub(super) known: TwinWork,
     /// Until when the work done and the GPU time count.
     followed_to: Option<Timestamp>,
-    /// Its speed now relative to the default setting on the requested GPUs, while it runs.
-    relative_speed: Option<f64>,
+    /// Its speed now relative to the default setting on the requested GPUs, with half the width of its 90 % interval as
+    /// a share, while it runs.
+    relative_speed: Option<(f64, f64)>,
     /// Number of its GPUs now, each over the number of its jobs.
     gpus: f64,
 }
@@ -48,16 +59,15 @@ impl Work {
     pub(super) fn follow(&mut self, state: &ClusterState, job: &Job) {
         self.count(state, job);
         self.known.gpu_idle_w = idle_w(state, job).or(self.known.gpu_idle_w);
-        let default = default_point(job);
-        if let Some((point, rate)) = default {
-            self.known.gpu_w = Some(point.gpu_power_w.mean);
-            let error = half_width(&point.gpu_power_w).hypot(half_width(rate));
-            self.known.error = Some(error).filter(|error| error.is_finite());
-        }
-        self.known.run_time_s = match default.zip(job.unit_rate()) {
+        let steps = steps_done(state.now(), job);
+        let done = self.follow_point(job, steps);
+        self.known.run_time_s = match default_point(job).zip(job.unit_rate()) {
             Some(((_, rate), unit)) => {
-                let total_s = remaining_work(state, job, unit).total_s;
-                bounded(total_s * unit / rate.mean)
+                let total_s = remaining_work(state, job, unit).total_s * unit / rate.mean;
+                // What it has done took more or less time than by rate; the rest will too.
+                let by_rate = steps.map(|steps| steps / rate.mean).filter(|by_rate| *by_rate > 0.0);
+                let ratio = done.zip(by_rate).map_or(1.0, |(done, by_rate)| done / by_rate);
+                bounded(total_s * ratio)
             }
             None => job.facts.duration_alone.map(|alone| alone.as_secs_f64()),
         };
@@ -66,10 +76,27 @@ impl Work {
     /// The job ends now.
     pub(super) fn ended(&mut self, state: &ClusterState, job: &Job) {
         self.follow(state, job);
-        let steps = job.progress.map(|progress| progress.step as f64).filter(|steps| *steps > 0.0);
-        let by_steps = steps.zip(default_point(job)).map(|(steps, (_, rate))| steps / rate.mean);
-        self.known.run_time_s = bounded(by_steps.unwrap_or(self.known.done_s));
+        let steps = job.progress.map(|progress| progress.step as f64);
+        let done = self.follow_point(job, steps);
+        self.known.run_time_s = bounded(done.unwrap_or(self.known.done_s));
         self.relative_speed = None;
+    }
+
+    /// Power, error and time of what the job has done, at the default setting, s; `None` without steps.
+    fn follow_point(&mut self, job: &Job, steps: Option<f64>) -> Option<f64> {
+        let (point, rate) = default_point(job)?;
+        let by_rate = steps.filter(|steps| *steps > 0.0).map(|steps| steps / rate.mean);
+        let by_speed = (self.known.done_s, self.known.done_error_s / self.known.done_s);
+        let (done, error) = match by_rate {
+            Some(by_rate) => combined((by_rate, rate.error()), by_speed),
+            None => (0.0, rate.error()),
+        };
+        // The interval is that of energy above idle, as a share of all energy.
+        let (watts, idle_w) = (&point.gpu_power_w, self.known.gpu_idle_w.unwrap_or_default());
+        let error = watts.error().hypot(error * (1.0 - idle_w / watts.mean));
+        self.known.gpu_w = Some(watts.mean);
+        self.known.error = Some(error).filter(|error| error.is_finite());
+        by_rate.map(|_| done)
     }
 
     /// Adds what the job has done since the last call, at the speed in force until now.
@@ -81,12 +108,17 @@ impl Work {
             return;
         };
         let from = before.map_or(*since, |before| before.max(*since));
-        let (speed, gpus) = (speed_of(state, job), gpus_of(state, on));
+        let (own, gpus) = (speed_of(state, job), gpus_of(state, on));
         let span_s = now.since(from).as_secs_f64();
         let in_force = if self.gpus > 0.0 { self.gpus } else { gpus };
-        self.known.done_s += span_s * self.relative_speed.unwrap_or(speed);
+        let (speed, error) = self.relative_speed.unwrap_or(own);
+        self.known.done_s += span_s * speed;
+        self.known.done_error_s += span_s * speed * error;
+        if before.is_none_or(|before| before < *since) {
+            self.known.done_error_s += START_S;
+        }
         self.known.gpu_s += span_s * in_force;
-        (self.relative_speed, self.gpus) = (Some(speed), gpus);
+        (self.relative_speed, self.gpus) = (Some(own), gpus);
     }
 
     /// The run time in the twin: known once the job has ended, before that an estimate.
@@ -95,7 +127,10 @@ impl Work {
     }
 
     pub(super) const fn relative_speed(&self) -> Option<f64> {
-        self.relative_speed
+        match self.relative_speed {
+            Some((speed, _)) => Some(speed),
+            None => None,
+        }
     }
 }
 
@@ -103,9 +138,20 @@ fn bounded(seconds: f64) -> Option<f64> {
     seconds.is_finite().then(|| seconds.clamp(0.0, LONGEST_S))
 }
 
-/// Half the width of an interval relative to its mean.
-fn half_width(estimate: &Estimate) -> f64 {
-    (estimate.high - estimate.low) / (2.0 * estimate.mean)
+/// Two independent estimates of one quantity with their errors as shares, and the same of their combination.
+fn combined(first: (f64, f64), second: (f64, f64)) -> (f64, f64) {
+    let weight = |(value, error): (f64, f64)| {
+        let is_usable = value > 0.0 && value.is_finite() && error.is_finite();
+        if is_usable { error.max(ERROR_LEAST).powi(-2) } else { 0.0 }
+    };
+    let (of_first, of_second) = (weight(first), weight(second));
+    let sum = of_first + of_second;
+    if sum <= 0.0 {
+        return (first.0, ERROR_UNKNOWN);
+    }
+    // An unusable value may be infinite.
+    let part = |weight: f64, value: f64| if weight > 0.0 { weight * value } else { 0.0 };
+    ((part(of_first, first.0) + part(of_second, second.0)) / sum, sum.powf(-0.5))
 }
 
 /// The prediction at the default setting on the requested GPUs, exclusive, with its rate.
@@ -138,9 +184,37 @@ fn gpus_of(state: &ClusterState, on: &GpuSet) -> f64 {
     tenants.map(|tenants| 1.0 / tenants as f64).sum()
 }
 
-/// The predicted speed of a running job relative to the default setting on the requested GPUs; 1 if unknown.
-fn speed_of(state: &ClusterState, job: &Job) -> f64 {
-    let default = default_point(job).map(|(_, rate)| rate.mean);
-    let speed = running_rate(state, job).zip(default).map(|(own, default)| own / default);
-    speed.filter(|speed| speed.is_finite() && *speed >= 0.0).unwrap_or(1.0)
+/// The predicted speed of a running job relative to the default setting on the requested GPUs, and half the width of its
+/// 90 % interval as a share; 1 if unknown.
+fn speed_of(state: &ClusterState, job: &Job) -> (f64, f64) {
+    let default = default_point(job);
+    let rate = default.map(|(_, rate)| rate.mean);
+    let speed = running_rate(state, job).zip(rate).map(|(own, default)| own / default);
+    let Some(speed) = speed.filter(|speed| speed.is_finite() && *speed >= 0.0) else {
+        return (1.0, ERROR_UNKNOWN);
+    };
+    let is_placed_so = |(point, _): &(&SurfacePoint, &Estimate)| {
+        let on = job.state.gpus();
+        on.is_some_and(|on| (on.gpu_count(), on.node_count()) == (point.gpus, point.nodes))
+    };
+    let error = default.filter(is_placed_so).and_then(|_| running_speed_error(state, job));
+    (speed, error.filter(|error| error.is_finite()).unwrap_or(ERROR_UNKNOWN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_estimate_with_the_smaller_error_counts_more() {
+        let near = |(value, error): (f64, f64), expected: (f64, f64)| {
+            assert!((value - expected.0).abs() < 1e-9 && (error - expected.1).abs() < 1e-9);
+        };
+        near(combined((100.0, 0.1), (110.0, 0.1)), (105.0, 0.1 / 2.0_f64.sqrt()));
+        near(combined((100.0, 0.0), (110.0, 0.1)), (100.000_000_001, 1e-6));
+        near(combined((100.0, 0.2), (0.0, f64::NAN)), (100.0, 0.2));
+        near(combined((100.0, f64::INFINITY), (110.0, 0.1)), (110.0, 0.1));
+        near(combined((f64::INFINITY, 0.1), (110.0, 0.1)), (110.0, 0.1));
+        near(combined((100.0, f64::NAN), (0.0, f64::NAN)), (100.0, ERROR_UNKNOWN));
+    }
 }

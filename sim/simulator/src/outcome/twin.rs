@@ -37,7 +37,7 @@ impl TwinOutcome {
             wait_s_mean: mean(sums.wait_s_twin),
             energy_kwh_above_idle: (sums.gpu_j_twin - sums.gpu_j_twin_idle) / 3.6e6,
             saved_kwh_above_idle: sums.jobs_saved_j() / 3.6e6,
-            saved_kwh_error: sums.error_j / 3.6e6,
+            saved_kwh_error: sums.saved_error_j() / 3.6e6,
             later: sums.later(),
         }
     }
