@@ -35,6 +35,8 @@ use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::testing::{Turn, Weight, turn};
 use wattle_runtime::{clock, testing};
 
+use crate::simulated_clock::Held;
+
 /// Deadline of a condition, far above the expected time.
 pub const PATIENCE: Duration = wattle_runtime::testing::HANG;
 
@@ -310,6 +312,12 @@ impl System {
         records::until(PATIENCE, &what, read, wanted, || self.logs()).await
     }
 
+    /// Waits until a job has been started for the first time. Unlike its phase, which ends with its last step, its
+    /// record keeps that.
+    pub async fn until_started(&self, job: &JobId) -> JobRecord {
+        self.until_job(job, "it has been started", |r| r.started_at_us.is_some()).await
+    }
+
     /// The processes of this system that run `program`, as `wattle-placer`. Supervisors of jobs are
     /// not counted as launchers.
     #[must_use]
@@ -369,6 +377,11 @@ impl System {
     pub fn now(&self) -> wattle_common::Timestamp {
         let clock = clock::FileClock::open(&self.node_state("n0"));
         clock.expect("a node's state begins with its clock").now()
+    }
+
+    /// Holds the simulated time.
+    pub fn hold(&self) -> Held {
+        Held::of_up(self.up.id())
     }
 
     /// Sends `wattle up` itself a signal.

@@ -20,7 +20,7 @@ use wattle_runtime::clock;
 use wattle_runtime::testing::NatsServer;
 
 use crate::examples::{example, shifted_clock, simulate_gpus};
-use crate::simulated_clock::{SimulatedClock, environment};
+use crate::simulated_clock::{Held, SimulatedClock, environment};
 use crate::{PATIENCE, answered, program, records, until};
 
 /// System time per wall time.
@@ -237,9 +237,9 @@ impl Services {
         self.clock.now()
     }
 
-    /// Stops the simulated clock (`STOP`), or continues it (`CONT`).
-    pub fn signal_clock(&self, signal: &str) {
-        self.clock.signal(signal);
+    /// Holds the simulated time.
+    pub fn hold(&self) -> Held {
+        self.clock.hold()
     }
 
     /// Runs a command of `wattle`.

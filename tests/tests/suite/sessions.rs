@@ -11,7 +11,8 @@ use std::process::{Child, Stdio};
 
 use wattle_runtime::testing::{self, Weight, turn};
 use wattle_testkit::documentation::{self, Run, commands, words};
-use wattle_tests::{PATIENCE, descendants, kill, kill_if_running, simulated_clock, until_up};
+use wattle_tests::simulated_clock::{self, Held};
+use wattle_tests::{PATIENCE, answered, kill, until_up};
 
 use crate::commands::{Workplace, difference, stdout};
 
@@ -73,25 +74,8 @@ fn overrun(printed: &str) -> Option<String> {
 /// A system that a page has started; it ends with the page.
 struct Started(Child);
 
-impl Started {
-    /// The process that grants the simulated time.
-    fn clock(&self) -> Option<u32> {
-        let mut found = descendants(self.0.id(), "wattle-simnode").into_iter();
-        found.find_map(|(pid, command)| (command.as_deref() == Some("clock")).then_some(pid))
-    }
-
-    /// Stops the simulated clock, or continues it. Between two commands of a page no time passes: a job lasts some
-    /// seconds of wall time, and on a busy machine it would end before the commands that look at it.
-    fn signal_clock(&self, signal: &str) {
-        kill(self.clock().expect("a system of simulated nodes has a clock"), signal);
-    }
-}
-
 impl Drop for Started {
     fn drop(&mut self) {
-        if let Some(clock) = self.clock() {
-            kill_if_running(clock, "CONT");
-        }
         if self.0.try_wait().is_ok_and(|status| status.is_none()) {
             kill(self.0.id(), "TERM");
             let _ = self.0.wait();
@@ -120,31 +104,31 @@ fn clock_environment(workplace: &Workplace) -> Option<(&'static str, PathBuf)> {
     Some(simulated_clock::environment(Path::new(running.get("clock")?.as_str()?)))
 }
 
-/// Runs one page's session.
+/// Runs one page's session. Between two commands no simulated time passes: a job lasts some seconds of wall time, and on
+/// a busy machine it would end before the commands that look at it.
 async fn run(page: &str, session: &[documentation::Command]) {
     let workplace = Workplace::new();
     let mut started: Option<Started> = None;
+    let mut held: Option<Held> = None;
     for command in session {
         let text = &command.text;
         let place = format!("{page}:{}: {text}", command.line);
         let words = words(text);
         if words.get(..2).is_some_and(|words| words == ["wattle", "up"]) {
-            drop(started.take());
+            drop((held.take(), started.take()));
             let system = started.insert(start(&workplace, text));
             until_up(&mut system.0, &workplace.path().join("up.err")).await;
-            system.signal_clock("STOP");
+            held = Some(Held::of_up(system.0.id()));
             continue;
         }
         let is_read = !words.iter().take(3).any(|word| ONCE.contains(&word.as_str()));
         let (mut last, documented) = (String::new(), compared(command));
-        if let Some(system) = &started {
-            system.signal_clock("CONT");
-        }
+        drop(held.take());
         let mut attempt = || {
             // The pages show the jobs of this user.
             let mut shell = workplace.shell(text);
-            let output =
-                shell.env("USER", "ada").envs(clock_environment(&workplace)).output().unwrap();
+            shell.env("USER", "ada").envs(clock_environment(&workplace));
+            let output = answered(|| shell.output().unwrap());
             let (printed, error) = (stdout(&output), String::from_utf8_lossy(&output.stderr));
             let expected = shape_difference(&documented, &printed).or_else(|| overrun(&printed));
             let is_shown = command.output.is_empty() || expected.is_none();
@@ -159,9 +143,7 @@ async fn run(page: &str, session: &[documentation::Command]) {
         };
         let log = std::fs::read_to_string(workplace.path().join("up.err")).unwrap_or_default();
         assert!(found.is_some(), "{place}: {last}\n{log}");
-        if let Some(system) = &started {
-            system.signal_clock("STOP");
-        }
+        held = started.as_ref().map(|system| Held::of_up(system.0.id()));
     }
     assert!(started.is_some(), "{page}: a session starts with `wattle up`");
 }
