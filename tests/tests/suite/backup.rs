@@ -59,11 +59,13 @@ async fn jobs_survive_the_loss_of_the_storage() {
     let training = |steps: &'static str| {
         ["--workload", "eaco-alexnet", "--steps", steps, "--steps-per-epoch", "500"]
     };
+    let held = system.hold();
     let long = system.submit("long", &[], &training("5000"));
     let first = system.submit("first", &[], &training("1000"));
     let second = system.submit("second", &[], &training("500"));
+    drop(held);
     for job in [&long, &first] {
-        system.until_job(job, "it runs", |r| r.phase == JobPhase::Running).await;
+        system.until_started(job).await;
     }
     // The backup is taken while jobs are submitted.
     let folder = system.folder().join("backup");

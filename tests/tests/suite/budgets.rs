@@ -25,8 +25,14 @@ async fn power_limit_and_spending_survive_a_placer_restart() {
     // The status of a planning round from before is not bound by the limit.
     let reflected = reflects::budget(&system.bus, &set).await;
 
-    let training =
-        ["--workload", "resnet50-imagenet-b128", "--steps", "100000", "--steps-per-epoch", "10000"];
+    let training = [
+        "--workload",
+        "resnet50-imagenet-b128",
+        "--steps",
+        "100000000",
+        "--steps-per-epoch",
+        "10000",
+    ];
     let hot = system.submit("hot", &["--gpus", "2"], &training);
     system.until_job(&hot, "it runs", |r| r.phase == JobPhase::Running).await;
     until("the caps of both GPUs are below those without a limit", async || {

@@ -77,20 +77,24 @@ async fn another_placer_continues_when_the_active_one_is_paused_or_killed() {
     .await;
     let log = system.folder().join("logs/placer-second.log");
     let mut second = Second::of(first, &log);
-    let training = ["--workload", "eaco-alexnet", "--steps", "2000", "--steps-per-epoch", "500"];
-    let short = ["--workload", "eaco-alexnet", "--steps", "200"];
-    let mut jobs: Vec<_> =
-        (0..3).map(|i| system.submit(&format!("f{i}"), &[], &training)).collect();
-    for job in &jobs[..2] {
-        system.until_job(job, "it runs", |r| r.phase == JobPhase::Running).await;
-    }
     until_state(&system, first, "active").await;
     until_state(&system, second.0.id(), "standby").await;
+    let training = ["--workload", "eaco-alexnet", "--steps", "2000", "--steps-per-epoch", "500"];
+    let short = ["--workload", "eaco-alexnet", "--steps", "200"];
+    // Two run and one waits behind them, all submitted at one instant.
+    let held = system.hold();
+    let mut jobs: Vec<_> =
+        (0..2).map(|i| system.submit(&format!("f{i}"), &[], &training)).collect();
+    let endless = ["--workload", "eaco-alexnet", "--steps", "100000000"];
+    let cancelled = system.submit("f2", &[], &endless);
+    drop(held);
+    for job in &jobs {
+        system.until_started(job).await;
+    }
 
     kill(first, "STOP");
     until_state(&system, second.0.id(), "active").await;
     jobs.push(system.submit("late", &[], &short));
-    let cancelled = jobs.remove(2);
     let output = system.wattle(&["cancel", cancelled.as_str()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     kill(first, "CONT");

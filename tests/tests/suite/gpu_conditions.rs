@@ -52,7 +52,7 @@ fn shown(system: &System) -> String {
 
 fn submit(system: &System, job: &str) -> JobId {
     let training =
-        ["--workload", "eaco-resnet50", "--steps", "1000000", "--steps-per-epoch", "100000"];
+        ["--workload", "eaco-resnet50", "--steps", "100000000", "--steps-per-epoch", "100000"];
     system.submit(job, &[], &training)
 }
 

@@ -18,7 +18,8 @@ async fn surface(system: &System, job: &JobId) -> Option<Surface> {
 async fn requested_gpu_type_is_honoured_and_other_jobs_are_predicted_on_both() {
     let args = ["--simulated", "1x2:v100,1x2:p100", "--rate", "120", "--policy", "powerflow"];
     let mut system = System::up(&args).await;
-    let training = ["--workload", "eaco-alexnet", "--steps", "400000", "--steps-per-epoch", "500"];
+    let training =
+        ["--workload", "eaco-alexnet", "--steps", "100000000", "--steps-per-epoch", "500"];
     let of_class = ["--workload", "eaco-alexnet"];
 
     let picky =

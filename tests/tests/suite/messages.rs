@@ -34,7 +34,7 @@ async fn python_line_of_each_subject_runs() {
     let mut system =
         System::up_as("local", &["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo"])
             .await;
-    let training = ["--workload", "eaco-alexnet", "--steps", "1000000"];
+    let training = ["--workload", "eaco-alexnet", "--steps", "100000000"];
     let job = system.submit("first", &["--gpus", "2", "--workload", "eaco-alexnet"], &training);
     system.until_job(&job, "it reports steps", |r| r.step.is_some_and(|step| step > 0)).await;
     let page = repository("docs/messages.md");

@@ -173,7 +173,7 @@ async fn unique_prefix_names_a_job_and_an_ended_job_is_explained(system: &System
     .await;
     let end = system.until_job(&done, "it is finished", |r| r.phase.is_final()).await;
     assert_eq!(end.phase, JobPhase::Finished, "{}", system.logs());
-    let long = system.submit("train-b", &[], &training("900000"));
+    let long = system.submit("train-b", &[], &training("100000000"));
     let runs = |r: &JobRecord| r.phase == JobPhase::Running && r.step.is_some_and(|step| step > 0);
     system.until_job(&long, "it runs", runs).await;
 

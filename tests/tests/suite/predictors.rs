@@ -23,7 +23,7 @@ fn listed(system: &System) -> Option<(Vec<Value>, String)> {
 async fn a_predictor_is_promoted_and_taken_back_while_jobs_run() {
     let mut system =
         System::up(&["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo"]).await;
-    let training = ["--workload", "eaco-alexnet", "--steps", "40000"];
+    let training = ["--workload", "eaco-alexnet", "--steps", "100000000"];
     let job = system.submit("j", &["--workload", "alexnet"], &training);
     let surface = async |by: &str| {
         let bucket = system.bus.bucket(Bucket::Surfaces).await.ok()?;

@@ -40,7 +40,7 @@ async fn predictor_in_python_serves_a_running_job() {
         .stdout(Stdio::null())
         .spawn();
     let example = Example(example.unwrap());
-    let training = ["--workload", "eaco-resnet50", "--steps", "1000000"];
+    let training = ["--workload", "eaco-resnet50", "--steps", "100000000"];
     system.submit("one", &["--gpus", "2", "--workload", "eaco-resnet50"], &training);
     until("the example is scored", async || {
         let all = system.json(&["predictors", "--json"]);

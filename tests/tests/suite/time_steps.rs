@@ -12,7 +12,7 @@ use wattle_tests::services::{CONTROL, LEASE, LOST_AFTER, RATE, Services};
 use wattle_tests::{reflects, until};
 
 /// A job that outlasts its test.
-const LONG: u32 = 1_000_000;
+const LONG: u32 = 100_000_000;
 /// A step of a clock, wall time: an hour of system time.
 const STEP_S: i64 = 3_600 / RATE as i64;
 

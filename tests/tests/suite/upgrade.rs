@@ -92,9 +92,11 @@ async fn each_service_is_replaced_while_jobs_run() {
     let mut system = System::up(&args).await;
     let training = ["--workload", "eaco-alexnet", "--steps", "3000", "--steps-per-epoch", "500"];
     // Two run, one waits behind them.
+    let held = system.hold();
     let jobs: Vec<_> = (0..3).map(|i| system.submit(&format!("u{i}"), &[], &training)).collect();
+    drop(held);
     for job in &jobs[..2] {
-        system.until_job(job, "it runs", |r| r.phase == JobPhase::Running).await;
+        system.until_started(job).await;
     }
     let node = NodeId::new("n0").unwrap();
     let power = async || {
