@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use nvml_sim::fault::Fault;
 use nvml_sim::node::Node as Hardware;
@@ -11,7 +10,7 @@ use wattle_common::{Frequency, Power};
 use wattle_gpu::GpuError;
 use wattle_gpu::fake_zeusd::{FakeOptions, FakeZeusd, Setting};
 
-use crate::node::{HOUR, Node, cap, w};
+use crate::node::{LASTING, Node, SHORT, agent_settings, cap, w};
 
 const CLOCK: Frequency = Frequency::from_mhz(1_200);
 
@@ -63,13 +62,13 @@ async fn an_agent_without_rights_holds_caps_through_zeusd() {
     let (socket, token) = (node.path("zeusd.sock"), node.path("token"));
     std::fs::write(&token, "a.token\n").unwrap();
     let config = format!(
-        "heartbeat_ms = 4_000\ncontrol = \"zeusd\"\nzeusd_socket = {socket:?}\nzeusd_token_file = {token:?}\n\
-         state_dir = {:?}",
+        "{}\ncontrol = \"zeusd\"\nzeusd_socket = {socket:?}\nzeusd_token_file = {token:?}\nstate_dir = {:?}",
+        agent_settings(),
         node.path("state")
     );
     let mut agent = node.service("wattle-power-agent", &config);
     let order = || vec![DesiredGpu { clock_mhz_max: Some(CLOCK), ..cap(0, 150) }];
-    node.order(1, HOUR, order()).await;
+    node.order(1, LASTING, order()).await;
     let named = "zeusd.sock cannot be reached";
     let absent = |error: &Option<String>| error.as_ref().is_some_and(|e| e.contains(named));
     let report = node.report("zeusd is absent", |r| absent(&r.gpus[0].last_error)).await;
@@ -85,10 +84,10 @@ async fn an_agent_without_rights_holds_caps_through_zeusd() {
     assert_eq!(settings(&hardware), [(w(150), Some(CLOCK)), (w(250), None)]);
 
     // The lease ends, and the safe caps are set through zeusd.
-    node.order(2, Duration::from_secs(30), order()).await;
+    node.order(2, SHORT, order()).await;
     let safe = |cap: Option<Power>| cap == Some(w(250));
     node.report("the lease ends", |r| r.lease_until_us.is_none() && safe(r.gpus[0].cap_mw)).await;
-    node.order(3, HOUR, order()).await;
+    node.order(3, LASTING, order()).await;
     node.report("the cap stands", |r| r.gpus[0].cap_mw == Some(w(150))).await;
     agent.signal(libc::SIGTERM);
     assert!(agent.0.wait().unwrap().success());
@@ -96,7 +95,7 @@ async fn an_agent_without_rights_holds_caps_through_zeusd() {
 
     // Also after a kill, by the command of the service manager.
     let agent = node.service("wattle-power-agent", &config);
-    node.order(4, HOUR, order()).await;
+    node.order(4, LASTING, order()).await;
     node.report("the cap stands again", |r| {
         r.observed_generation == 4 && r.gpus[0].cap_mw == Some(w(150))
     })
@@ -111,7 +110,7 @@ async fn an_agent_without_rights_holds_caps_through_zeusd() {
 
     // zeusd stops before the agent: the cap stays, is reported, and does not count as the site's own.
     let mut agent = node.service("wattle-power-agent", &config);
-    node.order(5, HOUR, order()).await;
+    node.order(5, LASTING, order()).await;
     node.report("the cap stands once more", |r| {
         r.observed_generation == 5 && r.gpus[0].cap_mw == Some(w(150))
     })
@@ -141,18 +140,19 @@ async fn an_agent_that_only_advises_sets_nothing() {
         .unwrap();
     let before = settings(&hardware);
     let config = format!(
-        "heartbeat_ms = 4_000\ncontrol = \"advise\"\nsafe_cap_w = 200\nstate_dir = {:?}",
+        "{}\ncontrol = \"advise\"\nsafe_cap_w = 200\nstate_dir = {:?}",
+        agent_settings(),
         node.path("state")
     );
     let mut agent = node.service("wattle-power-agent", &config);
-    node.order(1, HOUR, vec![DesiredGpu { clock_mhz_max: Some(CLOCK), ..cap(0, 150) }]).await;
+    node.order(1, LASTING, vec![DesiredGpu { clock_mhz_max: Some(CLOCK), ..cap(0, 150) }]).await;
     let report = node.report("advice", |r| r.gpus[0].cap_mw_advised == Some(w(150))).await;
     assert!(report.advise_only);
     assert_eq!((report.gpus[0].cap_mw, report.gpus[0].clock_mhz_max), (Some(w(240)), None));
     assert_eq!(report.gpus[0].clock_mhz_max_advised, Some(CLOCK));
     assert_eq!(settings(&hardware), before);
 
-    node.order(2, Duration::from_secs(30), vec![cap(0, 120)]).await;
+    node.order(2, SHORT, vec![cap(0, 120)]).await;
     node.report("the lease ends", |r| r.observed_generation == 2 && r.lease_until_us.is_none())
         .await;
     let report = node.report("safe caps", |r| r.gpus[1].cap_mw_advised == Some(w(200))).await;

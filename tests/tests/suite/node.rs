@@ -135,7 +135,7 @@ impl Node {
     }
 
     fn agent(&self) -> Running {
-        self.service("wattle-power-agent", "heartbeat_ms = 4_000")
+        self.service("wattle-power-agent", &agent_settings())
     }
 
     fn profiler(&self) -> Running {
@@ -309,7 +309,14 @@ pub(crate) fn cap(gpu: u32, watts: u64) -> DesiredGpu {
     DesiredGpu { gpu, cap_mw: Some(w(watts)), clock_mhz_max: None }
 }
 
-pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
+/// The lease of an order that only a later order ends: 18 days of wall time.
+pub(crate) const LASTING: Duration = Duration::from_secs(365 * 24 * 3_600);
+/// The lease of an order whose end is awaited.
+pub(crate) const SHORT: Duration = Duration::from_secs(40);
+/// The interval of an agent's reports, and its longest lease.
+pub(crate) fn agent_settings() -> String {
+    format!("heartbeat_ms = 4_000\nlease_max_ms = {}", LASTING.as_millis())
+}
 
 #[tokio::test]
 async fn a_cap_ordered_is_a_cap_applied_and_shows_in_power() {
@@ -323,7 +330,7 @@ async fn a_cap_ordered_is_a_cap_applied_and_shows_in_power() {
         .await;
     assert_eq!(free.gpus[0].jobs, [JobId::new("burner").unwrap()]);
 
-    let until = node.order(1, Duration::from_secs(200), vec![cap(0, 150)]).await;
+    let until = node.order(1, LASTING, vec![cap(0, 150)]).await;
     let report = node.report("the cap stands", |r| r.gpus[0].cap_mw == Some(w(150))).await;
     assert_eq!(report.observed_generation, 1);
     // The clocks of two processes differ by some microseconds.
@@ -336,8 +343,10 @@ async fn a_cap_ordered_is_a_cap_applied_and_shows_in_power() {
     })
     .await;
 
-    // The lease is not renewed.
-    let safe = node.report("the lease ends", |r| r.lease_until_us.is_none()).await;
+    // A short lease that is not renewed.
+    let until = node.order(2, SHORT, vec![cap(0, 150)]).await;
+    let ended = |r: &PowerReport| r.observed_generation == 2 && r.lease_until_us.is_none();
+    let safe = node.report("the lease ends", ended).await;
     assert!(safe.at_us >= until, "not before its time");
     let safe =
         node.report("the safe cap stands", |r| r.gpus[0].cap_mw == r.gpus[0].cap_mw_default).await;
@@ -351,7 +360,7 @@ async fn a_killed_agent_leaves_no_cap_behind_its_restart() {
     let agent = node.agent();
     node.report("it runs", |r| r.gpus.len() == 2).await;
     let order = DesiredGpu { clock_mhz_max: Some(Frequency::from_mhz(1_200)), ..cap(1, 120) };
-    let until = node.order(1, Duration::from_secs(40), vec![order]).await;
+    node.order(1, LASTING, vec![order]).await;
     let capped = node.report("the cap stands", |r| {
         r.gpus[1].cap_mw == Some(w(120))
             && r.gpus[1].clock_mhz_max == Some(Frequency::from_mhz(1_200))
@@ -366,6 +375,8 @@ async fn a_killed_agent_leaves_no_cap_behind_its_restart() {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert!(String::from_utf8_lossy(&done.stderr).contains("GPU is in its safe state"));
 
+    // The next agent finds an order whose lease ends.
+    let until = node.order(2, SHORT, vec![order]).await;
     let agent = node.agent();
     let free = node.report("it is safe in the end", |r| {
         let is_default = |gpu: &AppliedGpu| gpu.cap_mw == gpu.cap_mw_default;
@@ -375,12 +386,12 @@ async fn a_killed_agent_leaves_no_cap_behind_its_restart() {
 
     // A lease that still runs is taken up again by a restarted agent. The reports of the two are distinguished
     // by the process, not by the time: two processes may read a fast clock some milliseconds apart.
-    node.order(2, HOUR, vec![cap(1, 110)]).await;
+    node.order(3, LASTING, vec![cap(1, 110)]).await;
     let capped = node.report("the cap stands", |r| r.gpus[1].cap_mw == Some(w(110))).await;
     agent.kill();
     let mut agent = node.agent();
     node.report("the lease is taken up", |r| {
-        let stands = r.gpus[1].cap_mw == Some(w(110)) && r.observed_generation == 2;
+        let stands = r.gpus[1].cap_mw == Some(w(110)) && r.observed_generation == 3;
         r.instance != capped.instance && stands
     })
     .await;
@@ -398,15 +409,15 @@ async fn the_agent_outlives_nonsense_lost_gpus_and_the_bus() {
     let _agent = node.agent();
     node.report("it runs", |r| r.gpus.len() == 2).await;
     node.desired.put("n0", &"nonsense").await.unwrap();
-    node.order(5, HOUR, vec![cap(0, 9_999), cap(1, 130)]).await;
+    node.order(5, LASTING, vec![cap(0, 9_999), cap(1, 130)]).await;
     let report = node.report("what can be is obeyed", |r| r.gpus[1].cap_mw == Some(w(130))).await;
     let refused = report.gpus[0].last_error.as_ref().unwrap();
     assert!(refused.contains("9999 W"), "{refused}");
     assert_eq!(report.gpus[0].cap_mw, report.gpus[0].cap_mw_default, "the previous stands");
 
     // An older order is not obeyed; the newer one after it is, so the older has been read by then.
-    node.order(4, HOUR, vec![cap(1, 140)]).await;
-    node.order(6, HOUR, vec![cap(1, 130), cap(0, 160)]).await;
+    node.order(4, LASTING, vec![cap(1, 140)]).await;
+    node.order(6, LASTING, vec![cap(1, 130), cap(0, 160)]).await;
     let report = node.report("the newer one", |r| r.gpus[0].cap_mw == Some(w(160))).await;
     assert_eq!(report.gpus[1].cap_mw, Some(w(130)));
 
@@ -423,7 +434,7 @@ async fn the_agent_outlives_nonsense_lost_gpus_and_the_bus() {
     node.server.kill();
     node.server.restart().await;
     node.report("the bus is back", |_| true).await;
-    node.order(7, HOUR, vec![cap(0, 170)]).await;
+    node.order(7, LASTING, vec![cap(0, 170)]).await;
     node.report("it obeys again", |r| r.gpus[0].cap_mw == Some(w(170))).await;
 }
 
@@ -453,7 +464,7 @@ async fn windows_say_how_a_job_runs() {
     assert!(batch.samples.iter().all(|sample| sample.power_mw.is_some()));
 
     // A cap divides windows: none has both.
-    node.order(1, HOUR, vec![cap(1, 140)]).await;
+    node.order(1, LASTING, vec![cap(1, 140)]).await;
     let capped = |windows: &[JobWindow]| {
         windows.iter().any(|window| window.cap_mw == Some(w(140)) && window.steps_per_s.is_some())
     };
@@ -479,6 +490,9 @@ async fn windows_say_how_a_job_runs() {
     let span = entries.last().unwrap().until_us.since(entries[0].from_us);
     let host: Energy = entries.iter().map(|entry| entry.energy_mj_host).sum();
     assert!(host.as_mj().abs_diff(w(100).over(span).as_mj()) <= entries.len() as u64);
+    // Of the time in which the job runs.
+    entries.retain(|entry| entry.from_us >= window.from_us);
+    let span = entries.last().unwrap().until_us.since(entries[0].from_us);
     let gpu: Energy = entries.iter().filter_map(|entry| entry.energy_mj_gpus[1]).sum();
     assert!(gpu > w(100).over(span) && gpu < w(260).over(span), "{gpu} in {span:?}");
     let mine: Energy = entries.iter().flat_map(|e| &e.jobs).map(|job| job.energy_mj).sum();
