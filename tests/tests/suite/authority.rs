@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use wattle_runtime::testing::{NatsServer, skipped};
 use wattle_tests::http::http;
-use wattle_tests::{System, program};
+use wattle_tests::{System, answered, program};
 
 /// A user without rights.
 const OTHER_USER: u32 = 65_534;
@@ -35,7 +35,8 @@ fn check_another_user(system: &System) {
             .current_dir("/")
             .env("HOME", home.path());
         command.env("XDG_STATE_HOME", home.path()).env("WATTLE_NATS_URL", system.url());
-        command.stdin(Stdio::null()).output().unwrap()
+        command.stdin(Stdio::null());
+        answered(|| command.output().unwrap())
     };
     let wattle = program("wattle");
     if !run(&wattle, &["--version"]).status.success() {
@@ -123,11 +124,10 @@ async fn only_its_user_and_root_command_a_system() {
     assert_eq!(listed.as_array().map(Vec::len), Some(1), "the job of the page alone: {listed}");
     let key = system.key().display().to_string();
     let url = system.url().to_owned();
-    let root = Command::new(program("wattle"))
-        .args(["jobs", "--cluster", "test", "--nats", &url, "--credentials", &key])
-        .env("XDG_STATE_HOME", "/nowhere")
-        .output()
-        .unwrap();
+    let mut root = Command::new(program("wattle"));
+    root.args(["jobs", "--cluster", "test", "--nats", &url, "--credentials", &key])
+        .env("XDG_STATE_HOME", "/nowhere");
+    let root = answered(|| root.output().unwrap());
     assert!(root.status.success(), "{}", error_of(&root));
     assert!(system.end().await.success());
 }

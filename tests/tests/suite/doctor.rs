@@ -44,13 +44,18 @@ async fn doctor_finds_a_stopped_service_and_tools_see_every_service_and_stream()
 
     let output = system.wattle(&["jobs"]);
     assert!(output.status.success());
-    let services = system.bus.all_statistics(Duration::from_millis(500)).await.unwrap();
-    let mut names: Vec<&str> = services.iter().map(|service| service.name.as_str()).collect();
-    names.sort_unstable();
-    names.dedup();
     let expected =
-        ["launcher", "placer", "power-agent", "predictor", "profiler", "registry", "web"];
-    assert_eq!(names, expected.map(|name| format!("wattle-{name}")));
+        ["launcher", "placer", "power-agent", "predictor", "profiler", "registry", "web"]
+            .map(|name| format!("wattle-{name}"));
+    // A service may answer later than such a request waits.
+    let services = until("these services answer", async || {
+        let services = system.bus.all_statistics(Duration::from_millis(500)).await.ok()?;
+        let mut names: Vec<&str> = services.iter().map(|service| service.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        (names == expected).then_some(services)
+    })
+    .await;
     for service in &services {
         assert!(service.description.as_ref().is_some_and(|text| text.len() > 10), "{service:?}");
         assert!(

@@ -26,8 +26,6 @@ use wattle_web::shell::metrics::WebMetrics;
 
 const DASHBOARDS: [&str; 2] = ["deploy/grafana/wattle.json", "deploy/grafana/wattle-slurm.json"];
 const ALERTS: &str = "deploy/prometheus/alerts.yml";
-/// Most short jobs.
-const SHORTS_MAX: usize = 8;
 /// Time in which every panel has data, beyond that of the start.
 const PANELS_WITHIN: Duration = wattle_runtime::testing::HANG;
 
@@ -301,7 +299,7 @@ async fn every_service_has_an_endpoint_and_every_panel_has_data() {
     // A short job, so that ends are counted, and two that run on.
     system.submit("short", &[], &["--workload", "eaco-resnet50", "--steps", "20"]);
     for job in ["one", "two"] {
-        system.submit(job, &[], &["--workload", "eaco-resnet50", "--steps", "100000"]);
+        system.submit(job, &[], &["--workload", "eaco-resnet50", "--steps", "100000000"]);
     }
     let exported = exported();
     for (name, address) in &found {
@@ -339,7 +337,7 @@ async fn every_service_has_an_endpoint_and_every_panel_has_data() {
             Some(job) => system.record(job).await.is_some_and(|record| record.phase.is_final()),
             None => true,
         };
-        if has_ended && !then.is_empty() && shorts.len() < SHORTS_MAX {
+        if has_ended && !then.is_empty() {
             let training = ["--workload", "eaco-resnet50", "--steps", "20"];
             shorts.push(system.submit(&format!("more-{}", shorts.len()), &[], &training));
         }
@@ -353,7 +351,10 @@ async fn every_service_has_an_endpoint_and_every_panel_has_data() {
     for expression in alerts() {
         assert!(prometheus.query(&expression).is_some(), "{expression}");
     }
-    let broken = prometheus.query("up == 0").unwrap();
-    assert!(broken.is_empty(), "{broken:?}");
+    // A scrape of a busy service may take longer than Prometheus waits.
+    until("every service is up for Prometheus", async || {
+        (prometheus.query("up == 1")?.len() == services.len()).then_some(())
+    })
+    .await;
     assert!(system.end().await.success());
 }

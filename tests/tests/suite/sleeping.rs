@@ -31,7 +31,10 @@ async fn simulated_nodes_sleep_and_wake_for_a_job() {
     until("both nodes sleep", async || (asleep(&system).await == 2).then_some(())).await;
     let launchers = system.processes("wattle-launcher");
     assert_eq!(launchers.len(), 2);
-    assert!(launchers.iter().all(|&pid| state(pid) == Some('T')), "their services do not run");
+    until("their services do not run", async || {
+        launchers.iter().all(|&pid| state(pid) == Some('T')).then_some(())
+    })
+    .await;
 
     let shown = system.wattle(&["nodes"]);
     assert!(String::from_utf8_lossy(&shown.stdout).contains("asleep"), "{shown:?}");

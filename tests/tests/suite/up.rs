@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use wattle_runtime::testing::write_script;
-use wattle_tests::{System, program, until, until_up};
+use wattle_tests::{System, answered, program, until, until_up};
 
 fn entries(folder: &Path) -> Vec<String> {
     let read = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -101,18 +101,18 @@ async fn output_of_jobs_outlives_an_interrupted_up() {
     let error = || std::fs::read_to_string(&log).unwrap();
     until_up(&mut up, &log).await;
     let submit = |job: &str, script: &str| {
-        let output = Command::new(program("wattle"))
+        let mut submit = Command::new(program("wattle"));
+        submit
             .args(["submit", "--nats", url.trim(), "--cluster", "local", "--job", job, "--"])
             .args(["sh", "-c", script])
-            .env("XDG_STATE_HOME", folder.path().join("state"))
-            .output()
-            .unwrap();
+            .env("XDG_STATE_HOME", folder.path().join("state"));
+        let output = answered(|| submit.output().unwrap());
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (code, why) = submit("talker", "echo result 42; sleep 600");
+    let (code, why) = submit("talker", "echo result 42; sleep 86400");
     assert_eq!(code, Some(0), "{why}");
     // The same command again is another submission, not a repeated request.
-    let (code, why) = submit("talker", "echo result 42; sleep 600");
+    let (code, why) = submit("talker", "echo result 42; sleep 86400");
     assert_eq!(code, Some(2), "{why}");
     assert!(why.contains("job `talker` exists already") && why.contains("another id"), "{why}");
 

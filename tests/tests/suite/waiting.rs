@@ -9,7 +9,7 @@ use wattle_common::JobId;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::BudgetStatus;
 use wattle_common::subject::{BUDGET_STATUS, Bucket};
-use wattle_tests::{System, kill, program, reflects, until};
+use wattle_tests::{System, UNANSWERED, kill, program, reflects, until};
 
 /// A `wattle submit --wait` in the background.
 struct Waiting {
@@ -20,19 +20,26 @@ struct Waiting {
 impl Waiting {
     /// Submits a job that sleeps, and returns when its id is printed.
     fn submit(system: &System, job: &str, options: &[&str]) -> Self {
-        let mut child = Command::new(program("wattle"))
-            .args(["submit", "--wait", "--job", job])
-            .args(options)
-            .args(["--", "sleep", "3600"])
-            .envs(system.environment())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { child, job: JobId::new(line.trim()).expect("the id is printed before the wait") }
+        loop {
+            let mut child = Command::new(program("wattle"))
+                .args(["submit", "--wait", "--job", job])
+                .args(options)
+                .args(["--", "sleep", "86400"])
+                .envs(system.environment())
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            if let Ok(job) = JobId::new(line.trim()) {
+                return Self { child, job };
+            }
+            // The id is printed before the wait, unless the command has not reached its server.
+            let error = text(&child.wait_with_output().unwrap()).2;
+            assert!(error.contains(UNANSWERED), "{error}");
+        }
     }
 
     /// Waits for the end of the command; returns its status and its stderr.
@@ -102,7 +109,8 @@ async fn a_wait_ends_without_the_job_and_a_cancellation_ends_both(system: &Syste
     assert_eq!(system.record(&job).await.unwrap().phase, JobPhase::Running);
     // So does a time limit, with the state that the job has then.
     let limited = ["submit", "--wait", "--timeout", "1s", "--json", "--job", "limited", "--"];
-    let (code, printed, notes) = text(&system.wattle(&[&limited[..], &["sleep", "3600"]].concat()));
+    let (code, printed, notes) =
+        text(&system.wattle(&[&limited[..], &["sleep", "86400"]].concat()));
     assert_eq!(code, Some(124), "{notes}");
     assert!(notes.contains("limited continues"), "{notes}");
     let state: Value = serde_json::from_str(&printed).expect("one document");
