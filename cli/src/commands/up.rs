@@ -10,6 +10,7 @@ mod configs;
 mod folder;
 mod hardware;
 mod keys;
+mod ports;
 mod processes;
 mod progress;
 mod replay;
@@ -222,7 +223,7 @@ impl Up {
         };
         let context = self.nats.is_none().then(|| keys.nats_context(self.cluster.as_str(), url));
         let _run_files = running.publish(context.as_deref());
-        let port = self.port.map_or_else(bus::free_port, Ok)?;
+        let port = self.port.map_or_else(ports::free, Ok)?;
         let site = services::Site {
             cluster: &self.cluster,
             bus: &config,

@@ -8,6 +8,7 @@ use wattle_common::ClusterId;
 use wattle_runtime::bus::{Bus, BusConfig, BusError};
 
 use super::keys::Keys;
+use super::ports;
 use super::processes::{Processes, Program, READY_WITHIN};
 use crate::output::{note, usage, usage_chain};
 
@@ -20,7 +21,7 @@ pub(super) fn start(
     env: Vec<(String, OsString)>,
 ) -> anyhow::Result<BusConfig> {
     let path = wattle_runtime::server::find().map_err(|error| usage(error.to_string()))?;
-    let port = free_port()?;
+    let port = ports::free()?;
     processes.start(program(path, port, store, &keys.configure_server()?, env))?;
     Ok(keys.connection(&format!("nats://127.0.0.1:{port}")))
 }
@@ -69,12 +70,6 @@ pub(super) fn require_free(port: u16) -> anyhow::Result<()> {
             "--port {port} cannot be used: {error}; give another port, or omit --port for a free one"
         ))),
     }
-}
-
-/// A free port. It is chosen once, so that a restarted server has the same address.
-pub(super) fn free_port() -> anyhow::Result<u16> {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
-    Ok(listener.local_addr().context("no free port")?.port())
 }
 
 fn program(
