@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use wattle_common::JobId;
 use wattle_runtime::testing::{Weight, turn};
 use wattle_testkit::documentation::{self, Run, commands, inline_commands, words};
-use wattle_tests::{System, program, repository, until};
+use wattle_tests::{System, answered, program, repository, until};
 
 use crate::tidy::root;
 
@@ -124,7 +124,7 @@ impl Workplace {
         link(&repository("deploy/demo/sacct.txt").canonicalize().unwrap(), "sacct.txt");
         std::fs::write(
             folder.path().join("train.py"),
-            "import time\nprint('training', flush=True)\ntime.sleep(600)\n",
+            "import time\nprint('training', flush=True)\ntime.sleep(86400)\n",
         )
         .unwrap();
         std::fs::write(folder.path().join("evaluate.py"), "print('accuracy 0.76')\n").unwrap();
@@ -319,7 +319,7 @@ async fn live_commands_run_in_order() {
         if let Some(name) = named
             && !ids.values().any(|id| id.starts_with(&name))
         {
-            let training = ["--workload", "eaco-resnet50", "--steps", "400000"];
+            let training = ["--workload", "eaco-resnet50", "--steps", "100000000"];
             let job = system.submit(&name, &["--gpus", "1"], &training);
             system.until_job(&job, "it runs", |r| r.step.is_some()).await;
             ids.insert(name, job.to_string());
@@ -335,7 +335,9 @@ async fn live_commands_run_in_order() {
             "top" => format!("(sleep 0.5; printf q) | script -qec '{text}' /dev/null"),
             _ => text.clone(),
         };
-        let output = workplace.shell(&run).envs(system.environment()).output().unwrap();
+        let mut shell = workplace.shell(&run);
+        shell.envs(system.environment());
+        let output = answered(|| shell.output().unwrap());
         let error = String::from_utf8_lossy(&output.stderr);
         // Its verdict is also about this machine, such as its disks.
         let is_verdict = words[1] == "doctor" && stdout(&output).contains("\nchecked:\n");

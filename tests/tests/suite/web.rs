@@ -146,7 +146,14 @@ async fn page_is_driven_in_a_browser() {
     let job = system.submit(
         "train",
         &["--gpus", "2", "--workload", "resnet50-imagenet-b128"],
-        &["--workload", "resnet50-imagenet-b128", "--steps", "100000", "--steps-per-epoch", "5000"],
+        &[
+            "--workload",
+            "resnet50-imagenet-b128",
+            "--steps",
+            "100000000",
+            "--steps-per-epoch",
+            "500",
+        ],
     );
     browser.until_text("main h1", "1 running, 0 queued").await;
     assert_eq!(browser.run("return window.stays").await, Value::Bool(true));
@@ -156,9 +163,10 @@ async fn page_is_driven_in_a_browser() {
     browser.until_text("main h1", job.as_str()).await;
     browser.until_text(".reasons", "placed on n").await;
     browser.until_text("main", "steps/s").await;
-    let done = async || browser.text(".figure").await;
-    let before = done().await;
-    until("progress", async || (done().await != before).then_some(())).await;
+    let epochs = "return [...document.querySelectorAll('main dt')]\
+                  .find((dt) => dt.textContent === 'Epochs')?.nextElementSibling.textContent ?? ''";
+    let before = browser.run(epochs).await;
+    until("progress", async || (browser.run(epochs).await != before).then_some(())).await;
     browser.click("Show output on n").await;
     browser.until_text("#log", "attempt 1 on n").await;
 
@@ -197,8 +205,11 @@ async fn page_is_driven_in_a_browser() {
 
     // A killed server is shown, and its return without a reload.
     browser.run("window.stays = true").await;
+    // It is away until `wattle up` continues, which starts it again.
+    system.signal("STOP");
     system.kill_9("wattle-web");
     browser.until_text("#connection", "Server lost").await;
+    system.signal("CONT");
     browser.until_text("#connection", "Live").await;
     assert_eq!(browser.run("return window.stays").await, Value::Bool(true));
 
