@@ -1,4 +1,4 @@
-//! A paused placer, clocks that are set, a placer that is away under a power limit, and a lost store, each
+//! A time that is held, a paused placer, clocks that are set, a placer that is away under a power limit, and a lost store, each
 //! while jobs run on real launchers and power agents.
 
 use std::time::Duration;
@@ -51,6 +51,21 @@ async fn orders_continue(services: &Services, job: &str) {
 async fn pass(services: &Services, span: Duration) {
     let end = services.now() + span * RATE;
     until("time passes", async || (services.now() >= end).then_some(())).await;
+}
+
+/// A test that holds the time gives commands at one instant.
+#[tokio::test]
+async fn time_that_is_held_stands_while_commands_are_answered() {
+    let services = Services::start(1).await;
+    let held = services.hold();
+    let began = services.now();
+    let job = services.submit("held", "eaco-resnet50", 20);
+    assert_eq!(services.record(&job).await.unwrap().phase, JobPhase::Queued);
+    let passed = services.now().since(began);
+    assert!(passed < Duration::from_millis(1), "{passed:?}");
+    drop(held);
+    let end = services.until_job(&job, "it has ended", |record| record.phase.is_final()).await;
+    assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{end:#?}");
 }
 
 #[tokio::test]
