@@ -22,7 +22,7 @@ use wattle_runtime::shell::Shutdown;
 use wattle_testkit::{job_window, ledger_entry, workload};
 
 use super::Site;
-use crate::repository;
+use crate::{PATIENCE, repository};
 
 /// Nodes of one connection.
 const NODES_PER_CONNECTION: usize = 50;
@@ -189,8 +189,7 @@ impl Nodes {
             nodes.push(node);
         }
         let this = Self { nodes, shutdown };
-        let patience = Duration::from_secs(120);
-        this.until(patience, "every node has a desired state", |applied| applied.desired.is_some())
+        this.until(PATIENCE, "every node has a desired state", |applied| applied.desired.is_some())
             .await;
         this
     }

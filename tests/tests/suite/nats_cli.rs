@@ -122,7 +122,7 @@ async fn every_line_runs_under_wattle_up() {
     let Some(nats) = nats() else { return };
     let arguments = ["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo"];
     let mut system = System::up_as("local", &arguments).await;
-    let training = ["--workload", "eaco-alexnet", "--steps", "1000000"];
+    let training = ["--workload", "eaco-alexnet", "--steps", "100000000"];
     let job = system.submit("first", &["--gpus", "2", "--workload", "eaco-alexnet"], &training);
     system.until_job(&job, "it reports steps", |r| r.step.is_some_and(|step| step > 0)).await;
     let context = Context {
@@ -145,7 +145,7 @@ async fn every_line_runs_with_the_key_of_an_operator() {
     let services = secured::start(&site);
     let simjob = program("wattle-simjob");
     let training =
-        ["--", simjob.to_str().unwrap(), "--workload", "eaco-alexnet", "--steps", "1000000"];
+        ["--", simjob.to_str().unwrap(), "--workload", "eaco-alexnet", "--steps", "100000000"];
     let submit = ["submit", "--job", "first", "--gpus", "2", "--workload", "eaco-alexnet"];
     until("the job is accepted", async || {
         let output = site.wattle_as("user-ada", &[&submit[..], &training].concat());

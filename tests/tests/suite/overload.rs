@@ -18,8 +18,8 @@ use wattle_tests::load::flood;
 use wattle_tests::load::nodes::Nodes;
 use wattle_tests::load::requests::{submission, submit_at};
 
-/// Longest wait of a measurement.
-const LONG: Duration = Duration::from_secs(300);
+/// Longest wait.
+const LONG: Duration = testing::HANG;
 
 fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
