@@ -20,7 +20,8 @@ use crate::site::{Site, accepted, cancelled, cluster, node, spec};
 
 /// Time between two requests of one user.
 const SUBMIT_EVERY: Duration = Duration::from_millis(20);
-/// Time after which a request is repeated: a placer that ends may leave one without an answer.
+/// Time after which a request is repeated for the first time, doubled for each further one: a placer that ends may
+/// leave one without an answer.
 const REPEAT_AFTER: Duration = Duration::from_millis(300);
 
 fn signal(placer: &Child, signal: &str) {
@@ -120,14 +121,16 @@ async fn another_placer_takes_over_and_loses_nothing() {
             let subject = bus.request_subject(RequestTopic::JobSubmitted);
             let submission = SubmissionId::new(&format!("once-{job}")).ok();
             let request = SubmitJob { spec: spec(&job, 2), submission, user_proven: false };
+            let mut patience = REPEAT_AFTER;
             loop {
                 pace.tick().await;
                 let reply = bus.request::<_, Reply>(&subject, &request);
-                match tokio::time::timeout(REPEAT_AFTER, reply).await {
+                match tokio::time::timeout(patience, reply).await {
                     Ok(Ok(Reply::Accepted { .. })) => break accepted_at.push(clock::monotonic()),
                     Ok(Ok(Reply::Refused { error })) => panic!("{job} is refused: {error}"),
                     // Not answered: the client repeats its request.
-                    Ok(Err(_)) | Err(_) => {}
+                    Ok(Err(_)) => {}
+                    Err(_) => patience *= 2,
                 }
             }
             accepted_jobs.store(accepted_at.len(), Ordering::Relaxed);
@@ -209,7 +212,13 @@ async fn paused_leader_orders_nothing_after_another_led() {
     site.record("a", |record| record.phase == JobPhase::Cancelled).await;
     let empty = site.order("nothing is ordered", |order| order.jobs.is_empty()).await;
     site.power(2).await;
-    while let Ok(Some(_)) = tokio::time::timeout(Duration::from_millis(50), orders.next()).await {}
+    // All orders so far have been received.
+    site.until("the last order", async || {
+        let change = orders.next().await?;
+        let order: NodeDesired = codec::decode_json(&change.value?).unwrap();
+        (order.issued_at_us >= empty.issued_at_us && order.jobs.is_empty()).then_some(())
+    })
+    .await;
 
     signal(first, "CONT");
     site.until("the first placer is on standby", async || {
@@ -218,18 +227,14 @@ async fn paused_leader_orders_nothing_after_another_led() {
     .await;
     site.until_state(first, "standby").await;
     // A renewal of the lease of the order by the leader, which is after all that the first one sent.
-    let resumed = site.order("renewed", |order| order.issued_at_us > empty.issued_at_us).await;
-    assert!(resumed.jobs.is_empty());
-    let mut seen = 0;
-    while let Ok(Some(change)) =
-        tokio::time::timeout(Duration::from_millis(50), orders.next()).await
-    {
-        let Some(value) = change.value else { continue };
-        let order: NodeDesired = codec::decode_json(&value).unwrap();
+    let now = clock::now();
+    site.until("the order is renewed", async || {
+        let change = orders.next().await?;
+        let order: NodeDesired = codec::decode_json(&change.value?).unwrap();
         assert!(order.jobs.is_empty() && order.generation >= empty.generation, "{order:#?}");
-        seen += 1;
-    }
-    assert!(seen > 0, "no order was renewed");
+        (order.issued_at_us > now).then_some(())
+    })
+    .await;
     assert_eq!(site.record("a", |_| true).await.phase, JobPhase::Cancelled);
     // Exactly one placer answers, and the first can lead again.
     assert_eq!(site.submit(spec("b", 1)).await, accepted("b"));

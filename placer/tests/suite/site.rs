@@ -127,7 +127,7 @@ impl Site {
         .await
     }
 
-    pub(crate) async fn until<T>(&self, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+    pub(crate) async fn until<T>(&self, what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
         match until(DEADLINE, look).await {
             Some(found) => found,
             None => panic!("{what}: timed out\nplacer:\n{}", self.log()),
