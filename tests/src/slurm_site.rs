@@ -62,6 +62,9 @@ pub struct SlurmSite {
     _turn: Turn,
 }
 
+/// Steps of a job that runs until the test ends it.
+pub const ENDLESS: u32 = 100_000_000;
+
 /// Year and month of the release of Slurm.
 fn release() -> (u32, u32) {
     let printed = Command::new("slurmctld").arg("-V").output().expect("slurmctld is installed");
@@ -237,6 +240,20 @@ impl SlurmSite {
         let command = [&[user, "sbatch", "--parsable"], options, &[&train, &steps]].concat();
         let output = self.cluster("as", &command);
         String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+    }
+
+    /// Completes a running job of [`ENDLESS`] steps: it writes a checkpoint and exits with code 0. It has begun to train
+    /// before: the signal would end the shell that starts it.
+    ///
+    /// # Panics
+    /// If it does not begin, or Slurm refuses the signal.
+    pub async fn complete(&self, slurm_id: u32) {
+        let trains = |record: &JobRecord| {
+            let output = self.output_of(record);
+            output.rsplit(" attempt ").next().is_some_and(|last| last.contains(", step "))
+        };
+        self.until_job(slurm_id, "it trains", trains).await;
+        self.as_user("root", &["scancel", "--batch", "--signal=USR1", &slurm_id.to_string()]);
     }
 
     /// What a job has printed in all its attempts.

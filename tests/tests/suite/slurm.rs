@@ -8,7 +8,7 @@ use wattle_common::Frequency;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{AppliedGpu, JobRecord};
 use wattle_runtime::testing::skipped;
-use wattle_tests::slurm_site::{Setup, SlurmSite};
+use wattle_tests::slurm_site::{ENDLESS, Setup, SlurmSite};
 use wattle_tests::until;
 
 pub(crate) const SETUP: Setup = Setup {
@@ -73,8 +73,10 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     ];
     let limited = site.wattle(&["budget", "set", "--power-kw", "1.6"]);
     assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
-    let ids: Vec<u32> =
-        (0..12).map(|at| site.sbatch(users[at % 2], requests[at % requests.len()], 6)).collect();
+    // The first six run together, until a cap has been seen.
+    let steps = |at: usize| if at < requests.len() { ENDLESS } else { 6 };
+    let submit = |at: usize| site.sbatch(users[at % 2], requests[at % requests.len()], steps(at));
+    let ids: Vec<u32> = (0..12).map(submit).collect();
     let array = site.sbatch("games", &["--gres=gpu:1", "--array=0-3"], 6);
     let dependency = format!("--dependency=afterok:{array}");
     let dependent = site.sbatch("games", &["--gres=gpu:1", &dependency], 6);
@@ -85,6 +87,19 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
             lowered |= report.gpus.iter().any(|gpu| gpu.cap_mw < gpu.cap_mw_default);
         }
         lowered.then_some(())
+    })
+    .await;
+    let mut endless = ids[..requests.len()].to_vec();
+    until("they have run", async || {
+        for id in std::mem::take(&mut endless) {
+            let records = site.records_of(id).await;
+            if records.iter().any(|record| record.phase == JobPhase::Running) {
+                site.complete(id).await;
+            } else {
+                endless.push(id);
+            }
+        }
+        endless.is_empty().then_some(())
     })
     .await;
     for &id in &ids {
@@ -118,8 +133,8 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     let terms = "--comment=wattle: gpus=1..4 signal=TERM workload=eaco-alexnet";
     let elastic = site.sbatch("games", &["--gres=gpu:1", "--requeue", terms], 60);
     // The service is killed while a job runs, and slurmctld is killed and started.
-    let long =
-        site.sbatch("games", &["--gres=gpu:2", "--comment=wattle: workload=eaco-alexnet"], 60);
+    let options = ["--gres=gpu:2", "--comment=wattle: workload=eaco-alexnet"];
+    let long = site.sbatch("games", &options, ENDLESS);
     let running = site.until_job(long, "it runs", |record| record.phase == JobPhase::Running).await;
     let attempt = running.attempt;
     site.until_saved().await;
@@ -129,11 +144,11 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     assert!(site.cluster("start-ctld", &[]).status.success());
     site.run("slurm", "control");
     // A job is cancelled by its owner while it is held, another while it runs.
-    let held = site.sbatch("news", &["--gres=gpu:4", "-N3"], 60);
+    let held = site.sbatch("news", &["--gres=gpu:4", "-N3"], ENDLESS);
     site.until_job(held, "it is queued", |record| record.phase == JobPhase::Queued).await;
     site.as_user("news", &["scancel", &held.to_string()]);
     site.until_job(held, "it is cancelled", |record| record.phase == JobPhase::Cancelled).await;
-    let running = site.sbatch("news", &["--gres=gpu:1"], 600);
+    let running = site.sbatch("news", &["--gres=gpu:1"], ENDLESS);
     let record = site.until_job(running, "it runs", |r| r.phase == JobPhase::Running).await;
     let cancelled = site.wattle(&["cancel", record.spec.job.as_str()]);
     assert!(cancelled.status.success(), "{}", String::from_utf8_lossy(&cancelled.stderr));
@@ -145,6 +160,7 @@ async fn plain_batch_jobs_are_placed_followed_and_accounted() {
     let end = site.until_job(elastic, "it has finished", |record| record.phase.is_final()).await;
     assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
     assert_eq!(accounted_end(&site, elastic).await[0], "COMPLETED");
+    site.complete(long).await;
     let end = site.until_job(long, "it has finished", |record| record.phase.is_final()).await;
     let ran_on = (end.phase, end.attempt) == (JobPhase::Finished, attempt);
     assert!(ran_on, "started again: {end:#?}\n{}", site.logs());
@@ -194,8 +210,8 @@ async fn jobs_that_slurm_places_are_followed_and_get_caps() {
     let Some((_turn, site)) = site(setup).await else { return };
     let limited = site.wattle(&["budget", "set", "--power-kw", "0.45"]);
     assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
-    let first = site.sbatch("games", &["--gres=gpu:1"], 30);
-    let second = site.sbatch("news", &["--gres=gpu:1"], 30);
+    let first = site.sbatch("games", &["--gres=gpu:1"], ENDLESS);
+    let second = site.sbatch("news", &["--gres=gpu:1"], ENDLESS);
     for (id, gpu) in [(first, 0), (second, 1)] {
         let record = site.until_job(id, "it runs", |r| r.phase == JobPhase::Running).await;
         assert!(record.spec.site.as_ref().is_some_and(|site| site.placed_by_site), "{record:#?}");
@@ -213,6 +229,7 @@ async fn jobs_that_slurm_places_are_followed_and_get_caps() {
     for id in [first, second] {
         let reports = |record: &JobRecord| record.step.is_some_and(|step| step > 0);
         site.until_job(id, "it reports steps", reports).await;
+        site.complete(id).await;
         let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
         assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{end:#?}\n{}", site.logs());
         assert_eq!(accounted_end(&site, id).await[0], "COMPLETED");
@@ -231,7 +248,7 @@ async fn advice_changes_nothing() {
     let setup = Setup { prefix: "wa", port: 17_200, nodes: 1, gpus: 2, level, policy, ..SETUP };
     let Some((_turn, site)) = site(setup).await else { return };
     let terms = "--comment=wattle: workload=eaco-alexnet";
-    let jobs = ["games", "news"].map(|user| site.sbatch(user, &["--gres=gpu:1", terms], 90));
+    let jobs = ["games", "news"].map(|user| site.sbatch(user, &["--gres=gpu:1", terms], ENDLESS));
     for id in jobs {
         site.until_job(id, "it runs", |record| record.phase == JobPhase::Running).await;
     }
@@ -248,12 +265,14 @@ async fn advice_changes_nothing() {
     let text = String::from_utf8_lossy(&nodes.stdout).into_owned();
     assert!(text.contains("2 with jobs") && text.contains("1095"), "{text}");
     for id in jobs {
-        let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
-        assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{end:#?}\n{}", site.logs());
+        let runs = site.until_job(id, "it is known", |_| true).await;
         until("its energy is in the ledger", async || {
-            site.ledger_j(&end.spec.job).await.ok().filter(|energy_j| *energy_j > 0.0)
+            site.ledger_j(&runs.spec.job).await.ok().filter(|energy_j| *energy_j > 0.0)
         })
         .await;
+        site.complete(id).await;
+        let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
+        assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{end:#?}\n{}", site.logs());
         let comment = accounted_end(&site, id).await.pop().unwrap_or_default();
         assert_eq!(comment, "", "nothing is written to Slurm");
     }
@@ -286,8 +305,9 @@ async fn slurm_chooses_the_gpus_of_jobs_that_wattle_starts() {
         &["--gres=gpu:1", "--requeue", terms],
     ];
     let users = ["games", "news"];
-    let jobs: Vec<u32> =
-        (0..8).map(|at| site.sbatch(users[at % 2], requests[at % requests.len()], 12)).collect();
+    let steps = |at: usize| if at == 0 { ENDLESS } else { 12 };
+    let submit = |at: usize| site.sbatch(users[at % 2], requests[at % requests.len()], steps(at));
+    let jobs: Vec<u32> = (0..8).map(submit).collect();
     let wide = site.until_job(jobs[0], "it runs", |r| r.phase == JobPhase::Running).await;
     let placed = wide.placement.as_ref().expect("it runs");
     assert_eq!(placed.shares.len(), 2, "{placed}");
@@ -297,6 +317,7 @@ async fn slurm_chooses_the_gpus_of_jobs_that_wattle_starts() {
         let line = shown.lines().find(|line| line.contains(&index)).unwrap_or(&shown);
         assert!(line.contains(&format!("gpu:v100:1(IDX:{})", share.gpus[0])), "{placed} is {line}");
     }
+    site.complete(jobs[0]).await;
     for id in jobs {
         let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
         assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
@@ -318,20 +339,25 @@ async fn jobs_share_a_gpu_with_the_consent_of_both_owners() {
     // A job of the same workload is measured alone before.
     let known = site.sbatch("games", &options(consents), 60);
     site.until_job(known, "it has finished", |record| record.phase == JobPhase::Finished).await;
-    let first = site.sbatch("games", &options(consents), 300);
+    let first = site.sbatch("games", &options(consents), ENDLESS);
     let begun = |record: &JobRecord| record.step.is_some_and(|step| step > 0);
     site.until_job(first, "it reports steps", begun).await;
-    let guest = site.sbatch("news", &options(consents), 60);
+    let guest = site.sbatch("news", &options(consents), ENDLESS);
     let record = site.until_job(guest, "it runs", |record| record.phase == JobPhase::Running).await;
     let placement = record.placement.as_ref().map(ToString::to_string);
     assert_eq!(placement.as_deref(), Some("wg1:0"), "{record:#?}");
     let queue = site.as_user("root", &["squeue", "-h", "-t", "R", "-O", "jobid:10,tres-alloc:200"]);
     assert_eq!(queue.lines().count(), 2, "{queue}\n{record:#?}");
     assert!(queue.contains("gres/gpu:g0=1") && queue.contains("gres/guest:g0=1"), "{queue}");
-    let alone = site.sbatch("news", &options(refuses), 6);
+    let alone = site.sbatch("news", &options(refuses), ENDLESS);
+    site.until_job(alone, "it is queued", |record| record.phase == JobPhase::Queued).await;
+    for id in [guest, first] {
+        site.complete(id).await;
+    }
     let record = site.until_job(alone, "it runs", |record| record.phase == JobPhase::Running).await;
     let queue = site.as_user("root", &["squeue", "-h", "-t", "R", "-O", "jobid"]);
     assert_eq!(queue, alone.to_string(), "{record:#?}");
+    site.complete(alone).await;
     for id in [guest, alone, first] {
         let end = site.until_job(id, "it has finished", |record| record.phase.is_final()).await;
         assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", site.logs());
