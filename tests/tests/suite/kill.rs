@@ -155,7 +155,9 @@ async fn no_cap_outlives_its_lease() {
     let (last, _): (NodeDesired, u64) = desired.get(node.as_str()).await.unwrap().unwrap();
     let safe = until("the GPU has its default cap again", async || capped(250).await).await;
     // The report has the time of the change, shortly after the end of the lease.
-    assert!(safe.at_us >= last.expires_at_us, "{safe:?}");
+    // The clocks of placer and agent differ by milliseconds of wall time on a busy machine, which the rate multiplies.
+    let clocks = Duration::from_secs(3);
+    assert!(safe.at_us + clocks >= last.expires_at_us, "{safe:?}");
     let late = safe.at_us.since(last.expires_at_us);
     let heartbeat_and_load = Duration::from_secs(60 * 10);
     assert!(late < heartbeat_and_load, "the cap outlived its lease by {late:?} of system time");
