@@ -7,10 +7,7 @@ use std::time::Duration;
 use nvml_sim::node::Node;
 use wattle_common::Timestamp;
 
-use crate::support::{SimCluster, until_for};
-
-/// Only detects hangs.
-const PATIENCE_S: u64 = 600;
+use crate::support::{SimCluster, until};
 
 /// A process that ends with the test.
 struct Running(Child);
@@ -51,13 +48,13 @@ impl Drop for Running {
 }
 
 fn until_later(node: &Node, than: Timestamp) {
-    until_for(PATIENCE_S, "the time passes", || (node.now() > than).then_some(()));
+    until("the time passes", || (node.now() > than).then_some(()));
 }
 
 /// The time at which the clock is held.
 fn until_held(node: &Node) -> Timestamp {
     let mut last = node.now();
-    until_for(PATIENCE_S, "the clock is held", || {
+    until("the clock is held", || {
         // Free, it would advance by 30 s.
         std::thread::park_timeout(Duration::from_millis(30));
         let now = node.now();
@@ -76,7 +73,7 @@ fn a_process_at_work_holds_the_clock_unless_it_never_sleeps() {
     let busy = Running::busy(&path);
     let held = until_held(&node);
     let began = busy.cpu();
-    until_for(PATIENCE_S, "it works", || (busy.cpu() > began + 20).then_some(()));
+    until("it works", || (busy.cpu() > began + 20).then_some(()));
     // Whatever the machine does meanwhile: 2 s of work are waited for.
     let now = node.now();
     if busy.cpu() < 150 {
@@ -93,7 +90,7 @@ fn without_its_process_the_clock_stands_and_ended_it_is_free() {
     let node = Node::open(&path).unwrap();
     let mut clock = Running::clock(&path);
     until_later(&node, node.now());
-    until_for(PATIENCE_S, "it is granted", || (!node.grant().is_free()).then_some(()));
+    until("it is granted", || (!node.grant().is_free()).then_some(()));
     clock.signal("KILL");
     let held = until_held(&node);
     let mut clock = Running::clock(&path);

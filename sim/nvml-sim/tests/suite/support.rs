@@ -34,23 +34,17 @@ pub(crate) fn library() -> PathBuf {
     candidates.into_iter().find(|path| path.exists()).expect("cargo has built it")
 }
 
-/// Waits until `condition` returns a value; fails after ten seconds.
-pub(crate) fn until<T>(what: &str, condition: impl FnMut() -> Option<T>) -> T {
-    until_for(10, what, condition)
-}
+/// Deadline of a condition, which only finds a hang.
+const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Waits until `condition` returns a value; fails after `seconds`.
-pub(crate) fn until_for<T>(
-    seconds: u64,
-    what: &str,
-    mut condition: impl FnMut() -> Option<T>,
-) -> T {
-    let end = wall_us() + seconds * 1_000_000;
+/// Waits until `condition` returns a value.
+pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let end = wall_us() + PATIENCE.as_micros() as u64;
     loop {
         if let Some(value) = condition() {
             return value;
         }
-        assert!(wall_us() < end, "timeout after {seconds} s: {what}");
+        assert!(wall_us() < end, "waited {PATIENCE:?}: {what}");
         std::thread::park_timeout(Duration::from_millis(3));
     }
 }
@@ -84,7 +78,7 @@ impl SimCluster {
     pub(crate) fn socket(&self, name: &str) -> (UnixDatagram, PathBuf) {
         let path = self.dir.path().join(name);
         let socket = UnixDatagram::bind(&path).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         (socket, path)
     }
 }
@@ -135,7 +129,7 @@ impl Job {
     }
     /// Waits until it ends.
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        until_for(30, "the job ends", || self.child.try_wait().unwrap())
+        until("the job ends", || self.child.try_wait().unwrap())
     }
     /// Waits until it ends; its status, stdout and stderr.
     pub(crate) fn output(mut self) -> (ExitStatus, String, String) {
