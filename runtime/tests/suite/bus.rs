@@ -11,7 +11,7 @@ use wattle_common::messages::{JobProgressed, Reply, SubmitJob};
 use wattle_common::subject::{Bucket, JobTopic, NodeTopic, RequestTopic, Subject, Topic};
 use wattle_common::{ClusterId, Timestamp};
 use wattle_runtime::bus::{Bus, BusConfig, BusError};
-use wattle_runtime::testing::NatsServer;
+use wattle_runtime::testing::{HANG, NatsServer};
 
 fn progress_subject(cluster: &ClusterId) -> Subject {
     let (node, job) = (NodeId::new("n0").unwrap(), JobId::new("j1").unwrap());
@@ -210,10 +210,8 @@ async fn a_session_ends_when_the_server_refuses_its_key() {
     let with = |key: &str| format!("authorization: {{ users: [ {{ nkey: {key} }} ] }}");
     let server = NatsServer::start_with(&with(NKEY)).await;
     let config = BusConfig::at(&server.url());
-    let connect = async || {
-        let patience = Duration::from_secs(20);
-        Bus::connect_with_key(&config, NKEY_SEED, cluster("main"), "test", patience).await
-    };
+    let connect =
+        async || Bus::connect_with_key(&config, NKEY_SEED, cluster("main"), "test", HANG).await;
     let session = connect().await.unwrap();
     assert_eq!((session.public_key(), session.has_ended()), (Some(NKEY), false));
     server.reload(&with("UAAACAQDAQCQMBYIBEFAWDANBYHRAEISCMKBKFQXDAMRUGY4DUPB63NN"));
@@ -268,8 +266,7 @@ async fn error_without(denied: &str) -> BusError {
     std::fs::write(&seed, format!("{NKEY_SEED}\n")).unwrap();
     std::fs::set_permissions(&seed, PermissionsExt::from_mode(0o600)).unwrap();
     let config = BusConfig { credentials_file: Some(seed), ..BusConfig::at(&server.url()) };
-    let patience = Duration::from_secs(60);
-    let bus = Bus::connect_within(&config, cluster("main"), "test", patience).await.unwrap();
+    let bus = Bus::connect_within(&config, cluster("main"), "test", HANG).await.unwrap();
     bus.bucket(Bucket::Jobs).await.err().expect("it cannot be opened")
 }
 
