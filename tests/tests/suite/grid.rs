@@ -191,7 +191,7 @@ async fn jobs_follow_a_provider_and_its_fallback_is_shown() {
 
     // A job with slack waits for the clean hours of the forecast, one without starts at once. No time passes until
     // both are submitted and the provider hangs: a machine of any speed reads the forecast before its clean hours.
-    services.signal_clock("STOP");
+    let held = services.hold();
     let begins = services.now();
     provider.set(Values { clock: clock(), begins: Some(begins) }).await;
     let simjob = program("wattle-simjob").display().to_string();
@@ -216,7 +216,7 @@ async fn jobs_follow_a_provider_and_its_fallback_is_shown() {
     // Its forecast still ends the wait, and another job starts meanwhile.
     provider.hangs.store(true, Ordering::SeqCst);
     let third = job("third", &[]);
-    services.signal_clock("CONT");
+    drop(held);
     for job in [&urgent, &third, &patient] {
         services.until_job(job, "it runs", |record| record.phase == JobPhase::Running).await;
     }
