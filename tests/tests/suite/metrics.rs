@@ -299,7 +299,7 @@ async fn every_service_has_an_endpoint_and_every_panel_has_data() {
     // A short job, so that ends are counted, and two that run on.
     system.submit("short", &[], &["--workload", "eaco-resnet50", "--steps", "20"]);
     for job in ["one", "two"] {
-        system.submit(job, &[], &["--workload", "eaco-resnet50", "--steps", "100000000"]);
+        system.submit(job, &[], &["--workload", "eaco-resnet50", "--steps", "1000000"]);
     }
     let exported = exported();
     for (name, address) in &found {
