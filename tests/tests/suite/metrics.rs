@@ -296,8 +296,8 @@ async fn every_service_has_an_endpoint_and_every_panel_has_data() {
     .await;
     let named: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(named, services);
-    // A short job, so that ends are counted, and two that run on.
-    system.submit("short", &[], &["--workload", "eaco-resnet50", "--steps", "20"]);
+    // A short job, so that ends are counted; it runs through some steps of the aim, which last a minute. Two run on.
+    system.submit("short", &[], &["--workload", "eaco-resnet50", "--steps", "300"]);
     for job in ["one", "two"] {
         system.submit(job, &[], &["--workload", "eaco-resnet50", "--steps", "1000000"]);
     }
