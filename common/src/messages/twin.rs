@@ -142,7 +142,7 @@ impl TwinSums {
             gpu_j_twin: tenths(self.gpu_j_twin),
             gpu_j_twin_idle: tenths(self.gpu_j_twin_idle),
             error_j: tenths(self.error_j),
-            error_square_j2: tenths(self.error_square_j2),
+            error_square_j2: self.error_square_j2.round(),
             settings_j: tenths(self.settings_j),
             rest_j: tenths(self.rest_j),
             slept_j: tenths(self.slept_j),
@@ -309,11 +309,16 @@ mod tests {
     #[test]
     fn a_status_of_the_largest_size_fits_a_value() {
         let name = "u".repeat(32);
-        let sums = TwinSums { completion_s: 123_456_789.0, ..TwinSums::default() };
+        let sums = TwinSums {
+            completion_s: 123_456_789.0,
+            error_square_j2: 1.234_567_89e18,
+            ..TwinSums::default()
+        };
         let row = TwinRow { day: 20_000, user: Some(name.clone()), project: Some(name), sums };
         let at = Timestamp::from_s(1_700_000_000);
         let work = TwinWork {
             done_s: 123_456.0,
+            done_error_s: 1_234.5,
             gpu_s: 123_456.0,
             run_time_s: Some(123_456.0),
             gpu_w: Some(250.0),
