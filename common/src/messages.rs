@@ -8,6 +8,7 @@
 pub mod actual;
 pub mod budget;
 pub mod desired;
+pub mod expected;
 pub mod feeders;
 pub mod gpu_health;
 pub mod grid;
@@ -39,6 +40,10 @@ pub use budget::{
     SetBudget,
 };
 pub use desired::{CapBound, DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
+pub use expected::{
+    ExpectedErrors, ExpectedInstant, ExpectedKind, ExpectedRatios, ExpectedStatus, ExpectedTimes,
+    NotExpected,
+};
 pub use feeders::{FeederStatus, FeedersStatus};
 pub use gpu_health::{GpuCondition, GpuConditionKind, GpuHealth, MemoryRepair};
 pub use grid::{Accounting, GridStatus, InUse, Origin, PriceSeries, SignalStatus};

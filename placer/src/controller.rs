@@ -6,6 +6,7 @@
 //! decides anything itself.
 //!
 //! * [`admission`]: which jobs are accepted;
+//! * [`expected`]: when jobs are expected to start and to end;
 //! * [`lifecycle`]: restored, stopped, completed and ended jobs;
 //! * [`aim`]: the price of the energy aim;
 //! * [`budget`]: from metered energy to a price and power limits;
@@ -19,6 +20,7 @@
 pub mod admission;
 pub mod aim;
 pub mod budget;
+pub mod expected;
 pub mod lifecycle;
 pub mod measured_power;
 pub mod planning;
@@ -35,6 +37,7 @@ use wattle_common::job::{GpuSetting, Sharing};
 
 use crate::accounts::rules::AccountRules;
 use crate::allocation::restart_rules::RestartRules;
+use crate::expected::Expected;
 use crate::plan::input::{
     IDLE_BEFORE_SLEEP, PlanningInput, PlanningLimits, PolicyCache, TENANTS_MAX_DEFAULT,
 };
@@ -125,6 +128,7 @@ pub struct Controller<P> {
     limit_cost: LimitCost,
     measured: MeasuredPower,
     followed: Option<twin::Followed>,
+    expected: Option<Expected>,
 }
 
 impl<P: PolicyHandle> Controller<P> {
@@ -158,6 +162,7 @@ impl<P: PolicyHandle> Controller<P> {
             limit_cost: LimitCost::default(),
             measured: MeasuredPower::default(),
             followed: None,
+            expected: None,
         }
     }
 

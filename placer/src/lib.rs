@@ -9,6 +9,7 @@ pub mod accounts;
 pub mod allocation;
 pub mod config;
 pub mod controller;
+pub mod expected;
 pub mod live;
 mod pipeline;
 pub mod plan;

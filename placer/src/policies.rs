@@ -31,7 +31,7 @@ pub use policy_set::{Addition, Build, PolicyEntry, PolicySet, UnknownPolicy, nam
 pub use powerflow::PowerFlow;
 pub use wattle::Wattle;
 
-pub use crate::plan::capabilities::{Capabilities, Reads};
+pub use crate::plan::capabilities::{Capabilities, Reads, Service};
 
 use wattle_common::job::GpuSetting;
 

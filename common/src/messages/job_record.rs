@@ -18,7 +18,7 @@ use crate::comparison::ComparedEnergy;
 use crate::generation::is_unknown;
 use crate::id::{AdmissionId, NodeId, PredictorId, SubmissionId};
 use crate::job::{GpuSetting, JobPhase, JobSpec, Placement};
-use crate::messages::{JobWindow, LaunchedJob, ReachedLimit, Surface, SurfacePoint};
+use crate::messages::{ExpectedTimes, JobWindow, LaunchedJob, ReachedLimit, Surface, SurfacePoint};
 use crate::time::Timestamp;
 use crate::units::Energy;
 
@@ -147,6 +147,9 @@ pub struct JobRecord {
     /// Sizes that it had and left for others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_sizes: Vec<LeftSizeRecord>,
+    /// When it is expected to start and to end; absent: not known yet, or it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Box<ExpectedTimes>>,
     /// The prediction under which it was last placed or set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prediction_placed: Option<Box<Prediction>>,
@@ -224,6 +227,7 @@ impl JobRecord {
             stops_us: Vec::new(),
             stops_unsaved: 0,
             left_sizes: Vec::new(),
+            expected: None,
             prediction_placed: None,
             prediction_last: None,
         }

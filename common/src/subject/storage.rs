@@ -23,9 +23,9 @@ pub enum Bucket {
     /// Keys: [`PredictorKey`]; the champion, and the state of each predictor.
     Predictors,
     /// Keys [`BUDGET_SET`], [`BUDGET_STATUS`], [`AIM_STATUS`], [`GRID_STATUS`], [`FEEDERS_STATUS`],
-    /// [`TWIN_STATUS`], [`TWIN_OPEN`] and [`STORE_RESTORED`]: the budget in force, its consumption, the state of the
-    /// energy aim, the sources of carbon intensity and price, the power of each feeder, the twin, and whether the store
-    /// was restored from a backup.
+    /// [`TWIN_STATUS`], [`TWIN_OPEN`], [`EXPECTED_STATUS`] and [`STORE_RESTORED`]: the budget in force, its consumption,
+    /// the state of the energy aim, the sources of carbon intensity and price, the power of each feeder, the twin, the
+    /// errors of expected starts and ends, and whether the store was restored from a backup.
     Budget,
     /// Key = service: [`LeaseKey`]; [`crate::messages::ServiceLease`].
     Leases,
@@ -45,6 +45,8 @@ pub const FEEDERS_STATUS: &str = "feeders";
 pub const TWIN_STATUS: &str = "twin";
 /// Key of the jobs that are not in the sums yet in [`Bucket::Budget`]: [`crate::messages::TwinOpen`].
 pub const TWIN_OPEN: &str = "twin-open";
+/// Key of the errors of expected starts and ends in [`Bucket::Budget`]: [`crate::messages::ExpectedStatus`].
+pub const EXPECTED_STATUS: &str = "expected";
 /// Key of the mark of a restored store in [`Bucket::Budget`]: [`crate::messages::StoreRestored`].
 pub const STORE_RESTORED: &str = "restored";
 

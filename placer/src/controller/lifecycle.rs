@@ -29,12 +29,18 @@ impl<P: PolicyHandle> Controller<P> {
     /// A job completed its work. Returns the work in seconds on one GPU, where that is known.
     pub fn job_completed(&mut self, key: JobKey) -> Option<f64> {
         self.limit_cost.job_completed(self.state.now());
+        if let Some(expected) = &mut self.expected {
+            expected.completed(key, self.state.now());
+        }
         self.departed(key, Departure::Completed);
         self.state.job_finished(key)
     }
 
     /// A job failed, was cancelled or was rejected, and all its processes are gone.
     pub fn job_ended(&mut self, key: JobKey, departure: Departure) {
+        if let Some(expected) = &mut self.expected {
+            expected.left(key);
+        }
         self.departed(key, departure);
         self.state.job_ended(key);
     }

@@ -32,6 +32,7 @@ impl<P: PolicyHandle> Controller<P> {
 
     /// Applies a plan made from the present state. The caller carries it out.
     pub fn apply(&mut self, plan: &Plan) {
+        self.note_decisions(plan);
         plan.apply_to(&mut self.state);
         self.cache.clone_from(&plan.cache);
         self.limit_cost.price_changed(self.state.now(), plan.power_price);

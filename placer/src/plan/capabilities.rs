@@ -1,5 +1,7 @@
 //! The inputs and decisions of a policy, from which the stages of a planning round follow.
 
+use std::time::Duration;
+
 /// The jobs whose surfaces and progress a policy reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reads {
@@ -10,6 +12,22 @@ pub enum Reads {
     Heads,
     /// Both, of every job, for every size and setting it may have.
     All,
+}
+
+/// The order in which a policy serves its queue. Decisions do not follow from it, only expected starts do
+/// ([`crate::expected`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Service {
+    /// By priority and arrival; the first job that does not fit blocks the rest.
+    #[default]
+    InOrder,
+    /// By priority and arrival; a later job starts first if, by time limits, it does not delay the first that waits.
+    ByLimits {
+        /// The limit of a job without one.
+        limit_default: Duration,
+    },
+    /// By remaining run time, less a share of the age.
+    ShortestFirst,
 }
 
 /// The inputs and decisions of a policy. The default is a policy that reads neither surfaces nor prices
@@ -37,6 +55,8 @@ pub struct Capabilities {
     pub prices: Option<PriceRange>,
     /// Whether its plans follow the grid's carbon intensity.
     pub follows_grid: bool,
+    /// The order in which it serves its queue.
+    pub serves: Service,
 }
 
 impl Capabilities {

@@ -33,7 +33,7 @@ use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, Plan};
 use crate::policies::fifo::start_in_order;
-use crate::policies::{Build, Capabilities, Policy, PolicyEntry};
+use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Service};
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};
@@ -159,7 +159,8 @@ impl Policy for Backfill {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { reads_time_limits: true, ..Capabilities::default() }
+        let serves = Service::ByLimits { limit_default: self.limit_default };
+        Capabilities { reads_time_limits: true, serves, ..Capabilities::default() }
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {

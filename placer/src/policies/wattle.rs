@@ -40,7 +40,7 @@ use crate::policies::wattle::power_shares::{limit_unknown_power, share_power};
 use crate::policies::wattle::power_supply::PowerSupply;
 use crate::policies::wattle::prices::{PriceForecast, Prices};
 use crate::policies::wattle::rounding::Rounding;
-use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
+use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads, Service};
 use crate::power::energy_cost::Charge;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::State;
@@ -87,6 +87,7 @@ impl Policy for Wattle {
             sets_gpus: true,
             prices: Some(TIME_PRICES),
             follows_grid: true,
+            serves: Service::ShortestFirst,
             ..Capabilities::default()
         }
     }

@@ -124,6 +124,16 @@ impl Deferrals {
         plan.again_at = again;
     }
 
+    /// When a deferred job is expected to start: once the forecast permits it, at the latest by its latest start.
+    #[must_use]
+    pub(crate) fn expected_end(&self, input: PlanningInput<'_>, job: JobKey) -> Option<Timestamp> {
+        let until = *self.waiting.get(&job)?;
+        let expected = input.limits.grid.as_deref().map_or(&[][..], |grid| &grid.expected);
+        let is_clean = |(at, g): &&(Timestamp, f64)| *at > input.now() && *g <= self.clean;
+        let clean_at = expected.iter().find(is_clean).map(|(at, _)| *at);
+        Some(clean_at.map_or(until, |at| at.min(until)))
+    }
+
     /// Reason for deferring a queued job, if it is deferred.
     #[must_use]
     pub fn reason(&self, job: JobKey) -> Option<Reason> {

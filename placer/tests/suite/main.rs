@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod elastic;
+mod expected;
 mod failover;
 mod policies;
 mod service;
