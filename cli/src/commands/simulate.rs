@@ -121,6 +121,9 @@ pub struct Simulate {
     /// Run this scheduler as the twin of each policy, as a live placer does: backfill, fifo
     #[arg(long, value_name = "backfill|fifo")]
     twin: Option<Baseline>,
+    /// Compute when jobs are expected to start and end, as a live placer does, and print the errors
+    #[arg(long)]
+    expected_times: bool,
     /// Let unused nodes sleep
     #[arg(long)]
     sleep: bool,
@@ -356,6 +359,7 @@ impl Simulate {
                 None => None,
             },
             twin: self.twin,
+            expected_times: self.expected_times,
             nodes_sleep: self.sleep,
             tenants_max: self.tenants_max,
             restarts_per_day_max: self.restarts_per_day,

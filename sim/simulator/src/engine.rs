@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use wattle_common::{NodeId, Timestamp};
 use wattle_placer::controller::{Controller, ControllerConfig};
+use wattle_placer::expected::Expected;
 use wattle_placer::twin::policy_of;
 use wattle_placer::{FixedCaps, NodeFacts, Policy, Reads};
 use wattle_world::{Workload, World};
@@ -206,7 +207,10 @@ impl<'s> Engine<'s> {
         }
         controller.set_aim(None, Timestamp::from_us(start_us));
         let reading = install_budget(&mut controller, world, scenario, options, start_us);
-        let reads = controller.reads();
+        if options.expected_times {
+            controller.set_expected(Expected::new(Timestamp::from_us(start_us)));
+        }
+        let reads = if options.expected_times { Reads::All } else { controller.reads() };
         let reads_any = reads != Reads::Nothing;
         let oracle = options.oracle;
         let prediction = Prediction {

@@ -4,6 +4,7 @@
 //! and policy, all values except `wall_s` are identical.
 
 mod against;
+mod expected;
 mod table;
 mod twin;
 
@@ -14,6 +15,7 @@ use wattle_common::JobId;
 use wattle_common::duration::DurationUnit;
 
 pub use against::{Against, AimHeld, Baseline, ProjectChange};
+pub use expected::{ExpectedErrors, ExpectedOutcome};
 pub use twin::TwinOutcome;
 
 use crate::feeders::FeederUse;
@@ -138,6 +140,9 @@ pub struct PolicyOutcome {
     /// What the twin of the run did; absent without a twin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub twin: Option<TwinOutcome>,
+    /// The errors of the expected starts and ends; absent where none were computed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<ExpectedOutcome>,
     /// Prediction errors; null for a policy that reads no surfaces.
     pub prediction: Option<Prediction>,
     /// Changes against the baseline, or against the first policy where there is none; absent for that policy.

@@ -139,6 +139,9 @@ pub struct RunOptions {
     pub aim: Option<AimBound>,
     /// The twin that runs beside the policy, if any, also without an aim that refers to it.
     pub twin: Option<Baseline>,
+    /// Whether expected starts and ends of jobs are computed as in a live placer, and their errors reported. Then
+    /// surfaces are reported under policies that read none, too.
+    pub expected_times: bool,
     /// Whether nodes may sleep.
     pub nodes_sleep: bool,
     /// When the policy learns the length of a job.

@@ -8,7 +8,7 @@ use wattle_placer::controller::budget::ActiveBudget;
 
 use crate::engine::Engine;
 use crate::engine::metering::starvation;
-use crate::outcome::{PolicyOutcome, TwinOutcome, seconds, times};
+use crate::outcome::{ExpectedOutcome, PolicyOutcome, TwinOutcome, seconds, times};
 use crate::profiles::Profiles;
 use crate::text::pluralize;
 use crate::time_limits::TimeLimits;
@@ -106,6 +106,7 @@ impl Engine<'_> {
             feeders: self.budget.feeders.map(|feeders| feeders.outcome()).unwrap_or_default(),
             deferred_s_mean: may_wait.then_some(deferred_s),
             twin: self.controller.twin().map(TwinOutcome::of),
+            expected: self.controller.expected().map(ExpectedOutcome::of),
             prediction: self
                 .prediction
                 .errors

@@ -39,6 +39,7 @@ impl Engine<'_> {
                 self.controller.apply(&plan);
                 self.enforce_caps();
                 self.reconfigure();
+                self.controller.follow_expected(&reports);
                 return Ok(());
             }
             // Decisions about nodes alone start no job.
@@ -51,6 +52,7 @@ impl Engine<'_> {
             let priors_are_final =
                 self.prediction.oracle.as_ref().is_some_and(Oracle::covers_all_points);
             if !undone && (priors_are_final || !self.reports_surfaces() || self.is_final(&plan)) {
+                self.controller.follow_expected(&reports);
                 return Ok(());
             }
         }

@@ -2,6 +2,7 @@
 //!
 //! Each column has one unit, in its heading, which fits the largest value of the column.
 
+mod expected;
 mod twins;
 
 use std::fmt::Write;
@@ -123,6 +124,7 @@ impl Outcome {
         text.push_str(&self.tail());
         text.push_str(&self.change_table());
         text.push_str(&self.twin_table());
+        text.push_str(&self.expected_table());
         text.push_str(&self.spending_table());
         text.push_str(&self.prediction_table());
         text.push_str("\nworkloads: ");

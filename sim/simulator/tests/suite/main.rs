@@ -4,6 +4,7 @@
 mod aim;
 mod backfill;
 mod budgets;
+mod expected;
 mod feeders;
 mod files;
 mod generator;

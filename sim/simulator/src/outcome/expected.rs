@@ -1,0 +1,66 @@
+//! The errors of the expected starts and ends of a run, as a live placer computes them.
+
+use serde::Serialize;
+use wattle_placer::expected::{Errors, Expected};
+
+use super::seconds;
+
+/// The errors of a run's forecasts. Those of a job's start count if it waited.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExpectedOutcome {
+    /// Of starts, at the submission of each job.
+    pub start_at_submission: ExpectedErrors,
+    /// Of starts, later.
+    pub start_later: ExpectedErrors,
+    /// Of ends, at the submission of each job.
+    pub end_at_submission: ExpectedErrors,
+    /// Of ends, later.
+    pub end_later: ExpectedErrors,
+}
+
+/// The errors of forecasts of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExpectedErrors {
+    /// Number of forecasts whose instant is known.
+    pub forecasts: u64,
+    /// Median absolute error, in bins of a quarter of a doubling.
+    pub error_s_median: Option<f64>,
+    /// The absolute error that nine of ten do not exceed.
+    pub error_s_p90: Option<f64>,
+    /// The share of forecasts whose 90 % interval holds the instant.
+    pub coverage: Option<f64>,
+}
+
+impl ExpectedErrors {
+    fn of(errors: &Errors) -> Self {
+        let error = |share| errors.error_s(share).map(|error_s| seconds(error_s * 1e6));
+        Self {
+            forecasts: errors.forecasts(),
+            error_s_median: error(0.5),
+            error_s_p90: error(0.9),
+            coverage: errors.coverage(),
+        }
+    }
+}
+
+impl ExpectedOutcome {
+    pub(crate) fn of(expected: &Expected) -> Self {
+        let of = |of_end, first| ExpectedErrors::of(&expected.errors().of(of_end, first));
+        Self {
+            start_at_submission: of(false, true),
+            start_later: of(false, false),
+            end_at_submission: of(true, true),
+            end_later: of(true, false),
+        }
+    }
+
+    /// The errors with their names.
+    pub(super) fn rows(&self) -> [(&'static str, &ExpectedErrors); 4] {
+        [
+            ("start, at submission", &self.start_at_submission),
+            ("start, later", &self.start_later),
+            ("end, at submission", &self.end_at_submission),
+            ("end, later", &self.end_later),
+        ]
+    }
+}

@@ -1,0 +1,59 @@
+//! Expected starts and ends against the runs in which they are computed.
+
+use std::time::Duration;
+
+use wattle_placer::policy;
+use wattle_simulator::{ExpectedOutcome, Lengths, RunOptions, Scenario, Work, generator, run_with};
+use wattle_world::World;
+
+fn scenario(world: &World, jobs: usize, cluster: &str, seed: u64) -> Scenario {
+    let trace = generator::generate(jobs, seed);
+    Scenario::from_trace(world, &trace, &cluster.parse().unwrap(), seed).unwrap()
+}
+
+fn expected(
+    world: &World,
+    scenario: &Scenario,
+    name: &str,
+    options: &RunOptions,
+) -> ExpectedOutcome {
+    let options = RunOptions { expected_times: true, ..options.clone() };
+    let policy = policy(name).unwrap();
+    run_with(world, scenario, policy.as_ref(), &options).unwrap().expected.unwrap()
+}
+
+/// With exact predictions, known lengths and no later submission, nothing is left to err.
+#[test]
+fn forecasts_under_fifo_are_exact_without_later_submissions() {
+    let world = World::builtin();
+    let mut of = scenario(&world, 80, "2x8:v100", 3);
+    for job in &mut of.jobs {
+        job.submit = Duration::ZERO;
+    }
+    let options = RunOptions { oracle: true, lengths: Lengths::Known, ..RunOptions::default() };
+    let errors = expected(&world, &of, "fifo", &options);
+    let [starts, ends] = [&errors.start_at_submission, &errors.end_at_submission];
+    assert!(starts.forecasts > 40 && ends.forecasts == 80, "{errors:?}");
+    // A step of a job lasts up to a few seconds, and a number of steps is rounded.
+    let steps = of.jobs.iter().all(|job| matches!(job.work, Work::Lasts(_)));
+    assert!(steps, "lengths are durations, rounded to steps");
+    for errors in [starts, ends] {
+        assert!(errors.error_s_p90.unwrap() < 30.0, "{errors:?}");
+        assert!(errors.coverage.unwrap() > 0.999, "{errors:?}");
+    }
+}
+
+#[test]
+fn forecasts_change_no_schedule() {
+    let world = World::builtin();
+    let mut of = scenario(&world, 60, "2x8:v100", 4);
+    of.set_load(&world, 0.9).unwrap();
+    for name in ["fifo", "wattle"] {
+        let policy = policy(name).unwrap();
+        let run = |expected_times| {
+            let options = RunOptions { expected_times, ..RunOptions::default() };
+            run_with(&world, &of, policy.as_ref(), &options).unwrap()
+        };
+        assert_eq!(run(false).jct_s_mean, run(true).jct_s_mean, "{name}");
+    }
+}
