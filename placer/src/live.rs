@@ -51,6 +51,7 @@ mod admission;
 mod adoption;
 mod bounds;
 mod budget;
+mod expected;
 mod feeders;
 mod grid;
 mod job_energy;
@@ -71,9 +72,9 @@ mod verdict;
 use std::sync::Arc;
 
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, FeedersStatus, GridStatus,
-    JobProgressed, JobRecord, LaunchReport, LedgerEntry, NodeDesired, NodeSummary, PowerReport,
-    Reply, SetBudget, SubmitJob, Surface, TwinOpen, TwinStatus,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, ExpectedStatus, FeedersStatus,
+    GridStatus, JobProgressed, JobRecord, LaunchReport, LedgerEntry, NodeDesired, NodeSummary,
+    PowerReport, Reply, SetBudget, SubmitJob, Surface, TwinOpen, TwinStatus,
 };
 use wattle_common::{AdmissionId, JobId, Machine, NodeId, Timestamp};
 use wattle_grid::{Signal, SignalSeries};
@@ -84,6 +85,7 @@ use crate::{Policy, Progress};
 
 use adoption::StoreComparison;
 use budget::Spending;
+use expected::ExpectedStore;
 use feeders::Feeders;
 use grid::GridSignals;
 use job_records::JobRecords;
@@ -165,6 +167,8 @@ pub enum Action {
     StoreFeedersStatus(Box<FeedersStatus>),
     /// Store the sums of the twin and its open jobs.
     StoreTwin(Box<(TwinStatus, TwinOpen)>),
+    /// Store the errors of the expected starts and ends.
+    StoreExpected(Box<ExpectedStatus>),
     /// Delete the mark of a restored store: the records are compared with the nodes' reports.
     ForgetRestoration,
     /// Answer a submission or cancellation.
@@ -199,6 +203,7 @@ pub struct Placer {
     verdict: Verdict,
     readings: NodeReadings,
     twin: TwinStore,
+    expected: ExpectedStore,
     outbox: Outbox,
     tick_at: Timestamp,
 }
@@ -226,6 +231,7 @@ impl Placer {
             verdict: Verdict::default(),
             readings: NodeReadings::new(now),
             twin: TwinStore::new(now),
+            expected: ExpectedStore::new(now),
             outbox: Outbox::new(),
             tick_at: now,
             config,
@@ -345,6 +351,7 @@ impl Placer {
         self.grid.store(now, self.spending.generation(), out);
         self.feeders.store(now, controller, outbox, out);
         self.twin.store(now, controller, out);
+        self.expected.store(now, controller, out);
         // A client may rely on all that was stored before its reply.
         outbox.send_replies(out);
         jobs.forget_ended(self.config.ended_kept, out);

@@ -10,6 +10,7 @@
 
 mod access;
 mod actions;
+mod expected_metrics;
 mod grid;
 mod grid_metrics;
 pub mod metrics;
@@ -26,8 +27,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use wattle_common::messages::{JobRecord, StoreRestored, Surface};
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, GRID_STATUS, LeaseKey, STORE_RESTORED,
-    StreamName, TWIN_OPEN, TWIN_STATUS, Topic,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, EXPECTED_STATUS, GRID_STATUS, LeaseKey,
+    STORE_RESTORED, StreamName, TWIN_OPEN, TWIN_STATUS, Topic,
 };
 use wattle_common::{JobId, Machine, NodeId};
 use wattle_grid::poller;
@@ -205,6 +206,7 @@ impl Service for PlacerService {
             aim_status: stored(&budget_values, AIM_STATUS),
             grid: stored(&budget_values, GRID_STATUS),
             twin: stored(&budget_values, TWIN_STATUS).zip(stored(&budget_values, TWIN_OPEN)),
+            expected: stored(&budget_values, EXPECTED_STATUS),
             restored: stored(&budget_values, STORE_RESTORED),
         };
         if let Some(StoreRestored { backup_at_us, .. }) = &persisted.restored {

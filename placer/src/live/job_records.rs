@@ -18,11 +18,12 @@ use std::ops::{Bound, Index};
 use std::time::Duration;
 
 use wattle_common::job::{GpuSetting, JobPhase, Placement};
-use wattle_common::messages::{JobProgressed, JobRecord, Prediction};
+use wattle_common::messages::{ExpectedTimes, JobProgressed, JobRecord, Prediction};
 use wattle_common::{AdmissionId, JobId, NodeId, Timestamp, codec};
 
 use self::occupancy::{Measure, Occupancy};
 use crate::config::Config;
+use crate::live::expected::{STORED_MAX, differ};
 use crate::live::{Action, restarts};
 use crate::{ClusterState, JobKey};
 
@@ -37,6 +38,8 @@ struct Tracked {
     stored_at: Timestamp,
     /// Whether a change since then is to be stored later.
     unsaved: bool,
+    /// The expected times of the stored record.
+    expected_stored: Option<Box<ExpectedTimes>>,
 }
 
 impl Tracked {
@@ -167,7 +170,9 @@ impl JobRecords {
             self.occupancy.add(user_of(&record), bytes);
         }
         let ordered = Ordered::of(&record);
-        self.jobs.insert(job.clone(), Tracked { record, key, bytes, stored_at, unsaved: false });
+        let (unsaved, expected_stored) = (false, record.expected.clone());
+        let tracked = Tracked { record, key, bytes, stored_at, unsaved, expected_stored };
+        self.jobs.insert(job.clone(), tracked);
         self.order(&job, None, ordered);
     }
 
@@ -213,6 +218,7 @@ impl JobRecords {
             let (user, at) = (user_of(record), record.ended_at_us.unwrap_or_default());
             self.occupancy.remove(user, *bytes);
             self.occupancy.add_ended(user, at, job.clone(), *bytes);
+            record.expected = None;
         }
         let after = Ordered::of(record);
         // Its output stays on the nodes that it leaves.
@@ -250,6 +256,21 @@ impl JobRecords {
             change(&mut tracked.record);
             tracked.unsaved = true;
         }
+    }
+
+    /// Notes the expected times of the present jobs. Of those that differ significantly from the stored ones, the
+    /// [`STORED_MAX`] that were stored the longest ago are stored later.
+    pub(super) fn expected<'e>(&mut self, of: impl Fn(JobKey) -> Option<&'e ExpectedTimes>) {
+        let mut changed: Vec<(Timestamp, &mut Tracked)> = Vec::new();
+        for tracked in self.jobs.values_mut() {
+            let Some(times) = tracked.key.and_then(&of) else { continue };
+            tracked.record.expected = Some(Box::new(times.clone()));
+            if !tracked.unsaved && differ(tracked.expected_stored.as_deref(), times) {
+                changed.push((tracked.stored_at, tracked));
+            }
+        }
+        changed.sort_by_key(|(stored_at, _)| *stored_at);
+        changed.into_iter().take(STORED_MAX).for_each(|(_, tracked)| tracked.unsaved = true);
     }
 
     /// Adds a job's report of its progress, unless it is of an earlier attempt, or of a node that still runs an
@@ -324,6 +345,7 @@ impl JobRecords {
                 tracked.count(state);
                 tracked.stored_at = now;
                 tracked.unsaved = false;
+                tracked.expected_stored.clone_from(&tracked.record.expected);
                 out.push(Action::StoreJob(Box::new(tracked.record.clone())));
             }
         }

@@ -7,6 +7,7 @@ use wattle_common::job::JobPhase;
 use wattle_common::messages::{FeederStatus, LimitCost, PowerMargin};
 use wattle_common::{Energy, Power, Timestamp};
 
+pub use crate::live::expected::{ErrorMeasures, ExpectedMeasures};
 pub use crate::live::grid::GridMeasures;
 pub use crate::live::twin::TwinMeasures;
 pub use crate::live::verdict::Findings;
@@ -46,6 +47,8 @@ pub struct Measures {
     pub price: Option<f64>,
     /// What was saved against the former scheduler; absent: not known yet.
     pub twin: Option<TwinMeasures>,
+    /// The expected starts and ends, and their errors.
+    pub expected: Option<ExpectedMeasures>,
     /// The estimated and the largest permitted increase of mean completion time under the energy aim, shares.
     pub slowdown: Option<(f64, f64)>,
     /// What is wrong with the jobs, the budget and the aim.
@@ -141,6 +144,7 @@ impl Placer {
                 (None, None) => None,
             },
             twin: self.twin.measures(),
+            expected: ExpectedMeasures::of(&self.controller),
             slowdown: aim.and_then(|aim| Some((aim.slowdown()?, aim.max_slowdown))),
             findings: verdict::count(self.jobs.all(), seen),
             window: self.window_measures(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use wattle_common::Timestamp;
 
 use crate::Round;
-use crate::live::{Placer, Turn};
+use crate::live::{Placer, Turn, expected};
 
 /// The planning rounds: their number and the time of the next one.
 pub(super) struct Rounds {
@@ -75,6 +75,9 @@ impl Placer {
         }
         let faults = nodes.faults();
         jobs.carry_out(now, &plan, &reports, faults.as_deref(), turn.controller);
+        if turn.controller.follow_expected(&reports) {
+            expected::note(turn.controller, jobs);
+        }
         if let Some(at) = plan.again_at {
             self.rounds.by(now, at);
         }

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetStatus, GridStatus, JobRecord, LaunchReport, NodeDesired,
-    PowerReport, StoreRestored, Surface, TwinOpen, TwinStatus,
+    AimStatus, BudgetRecord, BudgetStatus, ExpectedStatus, GridStatus, JobRecord, LaunchReport,
+    NodeDesired, PowerReport, StoreRestored, Surface, TwinOpen, TwinStatus,
 };
 use wattle_common::{NodeId, Timestamp};
 
 use super::job_records::JobRecords;
 use super::{Placer, Turn, bounds, restarts, twin};
+use crate::expected::Expected;
 
 /// The contents of the buckets when the placer starts.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +35,8 @@ pub struct PersistedState {
     pub aim_status: Option<AimStatus>,
     /// The sums of the twin, and its open jobs.
     pub twin: Option<(TwinStatus, TwinOpen)>,
+    /// The errors of the expected starts and ends.
+    pub expected: Option<ExpectedStatus>,
     /// The mark of a store that was restored from a backup.
     pub restored: Option<StoreRestored>,
 }
@@ -96,6 +99,7 @@ impl Placer {
         let stored = persisted.twin.as_ref().map(|(status, open)| (status, open));
         let twin = twin::restored(config, stored, &records, controller.state());
         controller.set_twin(twin);
+        controller.set_expected(Expected::restored(now, persisted.expected.as_ref()));
         // The first wake completes what a kill interrupted.
         jobs.reconcile_all();
         nodes.order_all();

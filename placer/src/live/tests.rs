@@ -6,6 +6,7 @@ mod bounds;
 mod budget;
 mod clock;
 mod conditions;
+mod expected;
 mod extremes;
 mod fault_injection;
 mod forced_colocation;

@@ -7,8 +7,8 @@
 use wattle_common::Machine as _;
 use wattle_common::messages::{BudgetReply, JobRecord, NodeDesired, Reply};
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, FEEDERS_STATUS, GRID_STATUS, STORE_RESTORED, TWIN_OPEN,
-    TWIN_STATUS,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, EXPECTED_STATUS, FEEDERS_STATUS, GRID_STATUS,
+    STORE_RESTORED, TWIN_OPEN, TWIN_STATUS,
 };
 use wattle_runtime::bus::{ExclusiveError, Stored};
 use wattle_runtime::clock;
@@ -196,6 +196,9 @@ impl PlacerService {
                     Ok(_) => self.budget.put(TWIN_STATUS, &status, shutdown).await,
                     refused => refused,
                 }
+            }
+            Action::StoreExpected(status) => {
+                self.budget.put(EXPECTED_STATUS, &*status, shutdown).await
             }
             Action::ForgetRestoration => self.budget.delete(STORE_RESTORED, shutdown).await,
             Action::WakeNode(node) => {

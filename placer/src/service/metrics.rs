@@ -12,6 +12,7 @@ use wattle_runtime::clock;
 use wattle_runtime::metrics::{Counter, Counters, Gauge, Gauges, Histogram, Metrics};
 use wattle_runtime::traces;
 
+use super::expected_metrics::ExpectedGauges;
 use super::grid_metrics::GridMetrics;
 use super::twin_metrics::TwinGauges;
 use crate::live::Action;
@@ -59,6 +60,7 @@ pub struct PlacerMetrics {
     price: Gauge,
     slowdown: Gauges<1>,
     twin: TwinGauges,
+    expected: ExpectedGauges,
     findings: Gauges<1>,
     budget: BudgetGauges,
     intensity: Gauge,
@@ -234,6 +236,7 @@ impl PlacerMetrics {
                 ["quantity"],
             ),
             twin: TwinGauges::new(metrics),
+            expected: ExpectedGauges::new(metrics),
             findings: metrics.gauges(
                 "wattle_placer_findings",
                 "Problems by kind. late: number of jobs past their deadlines. late-predicted: number of jobs \
@@ -397,6 +400,7 @@ impl PlacerMetrics {
         self.slowdown.set(["estimate"], measures.slowdown.map(|(estimate, _)| estimate));
         self.slowdown.set(["limit"], measures.slowdown.map(|(_, limit)| limit));
         self.twin.set(measures.twin);
+        self.expected.set(measures.expected);
         let findings = measures.findings;
         for (kind, count) in [
             ("late", findings.late),

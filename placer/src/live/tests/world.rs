@@ -12,9 +12,9 @@ use wattle_common::Machine;
 use wattle_common::aim::Baseline;
 use wattle_common::job::{JobSpec, Sharing};
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, DesiredJob, GpuConditionKind,
-    JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport, Reply, SleepState,
-    StoreRestored, SubmitJob, TwinOpen, TwinStatus,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, DesiredJob, ExpectedStatus,
+    GpuConditionKind, JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport,
+    Reply, SleepState, StoreRestored, SubmitJob, TwinOpen, TwinStatus,
 };
 use wattle_common::{AdmissionId, GpuIndex, JobId, NodeId, Timestamp};
 
@@ -78,6 +78,7 @@ pub(super) struct World {
     pub(super) grid: Option<wattle_common::messages::GridStatus>,
     pub(super) feeders: Option<wattle_common::messages::FeedersStatus>,
     pub(super) twin: Option<(TwinStatus, TwinOpen)>,
+    pub(super) expected: Option<ExpectedStatus>,
     pub(super) budget_reply: Option<BudgetReply>,
     /// The mark of a restored store.
     pub(super) restored: Option<StoreRestored>,
@@ -183,6 +184,7 @@ impl World {
             grid: None,
             feeders: None,
             twin: None,
+            expected: None,
             budget_reply: None,
             restored: None,
             orders_may_be_forged: false,
@@ -393,6 +395,7 @@ impl World {
                 Action::StoreGridStatus(status) => self.grid = Some(*status),
                 Action::StoreFeedersStatus(status) => self.feeders = Some(*status),
                 Action::StoreTwin(twin) => self.twin = Some(*twin),
+                Action::StoreExpected(status) => self.expected = Some(*status),
                 Action::StoreBudgetStatus(status) => {
                     let before = self.budget_status.as_ref().map(|last| last.observed_generation);
                     if before != Some(status.observed_generation) {

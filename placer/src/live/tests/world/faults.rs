@@ -227,6 +227,7 @@ impl World {
             aim_status: self.aim_status,
             grid: self.grid.clone(),
             twin: self.twin.clone(),
+            expected: self.expected.clone(),
             restored: self.restored,
         };
         self.placers += 1;
