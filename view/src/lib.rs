@@ -5,6 +5,7 @@
 pub mod alternatives;
 pub mod emissions;
 pub mod energy;
+pub mod expected;
 pub mod feeders;
 pub mod intensity;
 pub mod job;

@@ -5,6 +5,7 @@
 //! predictions in its record. Measurements come from the stored windows.
 
 mod alternatives;
+mod expected;
 mod measured;
 mod text;
 

@@ -11,12 +11,13 @@ use std::str::FromStr;
 
 use clap::Args;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::{JobCounts, JobRecord};
+use wattle_common::messages::{ExpectedInstant, JobCounts, JobRecord};
 use wattle_common::total::Total;
 use wattle_common::{Energy, NodeId, Power, Timestamp};
 use wattle_runtime::bus::Bus;
 
 use crate::connection::{Connection, block_on};
+use crate::date;
 use crate::job_records::{self, Listed};
 use crate::output::{Align, Table, note, print, print_json, terminal_width};
 use crate::quantity::{EnergyUnit, clock, energy, percent, power, watts};
@@ -24,6 +25,7 @@ use crate::summaries;
 use crate::verdict::BudgetValues;
 use filter::Filter;
 use wattle_view::Summaries;
+use wattle_view::expected;
 use wattle_view::job::{self, JobView};
 
 /// List the jobs with power, energy, progress and predicted rest.
@@ -31,6 +33,8 @@ use wattle_view::job::{self, JobView};
 #[command(
     after_help = "POWER is the power attributed to the job, ENERGY its energy so far, both of its GPUs.\n\
         REST is the predicted run time that remains, without waiting, as [days-][hours:]minutes:seconds.\n\
+        EXPECTED is when a queued job is expected to start and a running one to end, if no further job is submitted;\n\
+        --wide has the 90 % intervals. \
         RAN is the time with GPUs, WAITED the time without, summed over all starts. DEADLINE is the time left.\n\
         A `?` behind a USER: no key has proven the identity.\n\
         An observed job runs under early observation: its placement may still be undone.\n\
@@ -156,9 +160,15 @@ fn columns(views: &[JobView], now: Timestamp, wide: bool) -> Table {
         ("DONE", Align::Right),
         ("REST", Align::Right),
     ];
+    let has_expected =
+        views.iter().any(|view| expected::next(&view.record, |_| String::new()).is_some());
+    columns.extend(has_expected.then_some(("EXPECTED UTC", Align::Left)));
     let has_deadline = views.iter().any(|view| view.record.spec.deadline_at_us.is_some());
     if wide {
         columns.extend(has_deadline.then_some(("DEADLINE", Align::Right)));
+        if has_expected {
+            columns.extend([("START BETWEEN", Align::Left), ("END BETWEEN", Align::Left)]);
+        }
         columns.extend([
             ("RAN", Align::Right),
             ("WAITED", Align::Right),
@@ -182,6 +192,9 @@ fn columns(views: &[JobView], now: Timestamp, wide: bool) -> Table {
             view.done.map(percent).unwrap_or_default(),
             view.rest().map(clock).unwrap_or_default(),
         ];
+        let time = |at| date::near(at, now);
+        let next = || expected::next(record, time).unwrap_or_default();
+        row.extend(has_expected.then(next));
         if wide {
             let rate = record.steps_per_s.filter(|_| view.is_running());
             let setting = record.placement.as_ref().map(|_| record.setting.to_string());
@@ -189,6 +202,13 @@ fn columns(views: &[JobView], now: Timestamp, wide: bool) -> Table {
             let workload = record.spec.workload.as_ref().map(ToString::to_string);
             let deadline = || view.deadline(now, clock).unwrap_or_default();
             row.extend(has_deadline.then(deadline));
+            if has_expected {
+                let interval = |of: &ExpectedInstant| {
+                    format!("{} and {}", time(of.from_us), time(of.until_us))
+                };
+                let both = [expected::start(record), expected::end(record)];
+                row.extend(both.map(|of| of.as_ref().map(interval).unwrap_or_default()));
+            }
             row.extend([
                 view.ran().map(clock).unwrap_or_default(),
                 view.waited().map(clock).unwrap_or_default(),

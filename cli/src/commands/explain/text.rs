@@ -11,7 +11,7 @@ use wattle_common::{AdmissionId, Timestamp};
 use wattle_view::alternatives::Work;
 use wattle_view::measured::Measured;
 
-use super::{alternatives, measured};
+use super::{alternatives, expected, measured};
 use crate::job_end;
 use crate::quantity::{clock, energy, percent, power};
 use wattle_view::job::JobView;
@@ -34,6 +34,7 @@ pub(super) fn describe(
     let mut lines = vec![state(record), consumption(view)];
     lines.extend(view.energy_missing().map(|missing| format!("energy not measured: {missing}")));
     lines.push(times(view, now));
+    lines.extend(expected::lines(record, now));
     lines.extend(view.stops_unsaved());
     lines.push(request(record));
     lines.push(basis(record, surface, prediction));
