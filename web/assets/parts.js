@@ -52,9 +52,23 @@ function progress(row) {
   return h("span", { class: "progress" }, gauge({ share: row.done }), h("span", null, f.percent(row.done)));
 }
 
-/** The predicted end of a job, or its remaining time or state. */
+/** An expected instant with its 90 % interval in words. */
+export function between({ s: [at, from, until] }, ctx) {
+  const time = (s) => f.time(s, ctx.now());
+  return `${time(at)}, between ${time(from)} and ${time(until)}`;
+}
+
+/** The expected start or end of a job with its interval; without them its predicted end, remaining time or state. */
 export function end(row, ctx) {
   if (row.group === 2) return row.ended_s ? f.time(row.ended_s, ctx.now()) : "–";
+  const { start, end: last, unknown } = row.expected ?? {};
+  const next = row.group === 1 ? start : last;
+  if (next) {
+    const at = f.time(next.s[0], ctx.now());
+    const range = `${f.time(next.s[1], ctx.now())} to ${f.time(next.s[2], ctx.now())}`;
+    return [h("span", null, row.group === 1 ? `starts ${at}` : at), " ", h("span", { class: "muted name" }, range)];
+  }
+  if (row.group === 1 && unknown) return unknown;
   if (f.isKnown(row.end_s)) return [h("span", null, f.time(row.end_s, ctx.now())), " ", h("span", null, `(${f.span(row.end_s - ctx.now())})`)];
   if (f.isKnown(row.rest_s)) return `${f.span(row.rest_s)} to run`;
   return "–";
@@ -75,7 +89,7 @@ export function jobColumns(ctx, { brief = false } = {}) {
     { title: "Power W", class: "number", cell: (row) => f.watts(row.w) },
     { title: "Energy", class: "number wide", cell: jobEnergy },
     { title: "Done", class: "medium", cell: progress },
-    { title: "End", class: "end", cell: (row) => end(row, ctx) },
+    { title: "Expected", class: "end", cell: (row) => end(row, ctx) },
   ];
   // Half as wide: the list of jobs has the others.
   const left = brief ? ["User", "Where", "Energy"] : [];

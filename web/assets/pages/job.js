@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import * as f from "../format.js";
 import { gauge } from "../chart.js";
-import { card, end, facts, figure, heading, jobEnergy, state, table } from "../parts.js";
+import { between, card, end, facts, figure, heading, jobEnergy, state, table } from "../parts.js";
 import { send } from "../session.js";
 import * as log from "./log.js";
 
@@ -89,7 +89,8 @@ function verdict({ row, steps_total: total, step, exit_code: code }, ctx) {
   const parts = [];
   if (row.where) parts.push(`on ${row.where}${row.setting ? `, set to ${row.setting}` : ""}`);
   if (row.w !== undefined) parts.push(`draws ${f.power(row.w)}`);
-  if (row.end_s !== undefined) parts.push(`ends about ${f.time(row.end_s, ctx.now())}, in ${f.span(row.end_s - ctx.now())}`);
+  const ends = row.expected?.end?.s[0] ?? row.end_s;
+  if (row.group === 0 && ends !== undefined) parts.push(`ends about ${f.time(ends, ctx.now())}, in ${f.span(ends - ctx.now())}`);
   if (row.group === 1) parts.push(`waits since ${f.time(row.submitted_s, ctx.now())}`);
   if (row.group === 2) {
     // A program that ended before its launcher reported it as running has no start.
@@ -99,6 +100,18 @@ function verdict({ row, steps_total: total, step, exit_code: code }, ctx) {
   }
   if (total === undefined && step === undefined && row.group === 0) parts.push("reports no steps");
   return parts.join(", ");
+}
+
+/** The expected start and end with their intervals and the basis of these, or why they are not known. */
+function expected(row, ctx) {
+  const { start, end: last, unknown } = row.expected ?? {};
+  if (row.group === 2 || !(start || last || unknown)) return [[row.group === 2 ? "Ended" : "End", end(row, ctx)]];
+  const next = row.group === 1 ? start : last;
+  return [
+    ["Expected start", start ? between(start, ctx) : row.group === 1 ? unknown ?? null : null],
+    ["Expected end", last ? between(last, ctx) : row.group === 0 ? unknown ?? null : null],
+    ["Interval of 90 %", (next ?? last)?.basis ?? null],
+  ];
 }
 
 export function draw(page, ctx) {
@@ -120,7 +133,7 @@ export function draw(page, ctx) {
     h("div", { class: "cards three" },
       card("Progress", figure(f.percent(row.done), page.steps_total !== undefined ? h("span", { class: "of" }, ` of ${page.steps_total} steps`) : null),
         gauge({ share: row.done }),
-        facts([["Speed", page.rate === undefined ? null : `${f.number(page.rate)} steps/s`], ["Epochs", page.epoch], [row.group === 2 ? "Ended" : "End", end(row, ctx)], ["Deadline", row.deadline_s ? f.time(row.deadline_s, ctx.now()) : null]])),
+        facts([["Speed", page.rate === undefined ? null : `${f.number(page.rate)} steps/s`], ["Epochs", page.epoch], ...expected(row, ctx), ["Deadline", row.deadline_s ? f.time(row.deadline_s, ctx.now()) : null]])),
       card("Energy", figure(jobEnergy(row)),
         facts([["Not measured", row.energy_missing], ["Power", f.power(row.w)], ["CO₂ at the intensity now", f.carbon(carbon)],
           price === undefined || row.wh === undefined ? ["Cost", null] : [`Cost at ${f.price(price, currency)}`, f.money((row.wh / 1000) * price, currency)],

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 use wattle_common::NodeId;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::{JobRecord, NodeSummary};
+use wattle_common::messages::{ExpectedInstant, JobRecord, NodeSummary};
+use wattle_view::expected;
 use wattle_view::job::JobView;
 
 use super::{rounded, seconds, watt_hours, watts};
@@ -49,6 +50,7 @@ pub(super) fn row(record: &JobRecord, model: &Model, now: Now) -> Value {
         "unsaved": view.stops_unsaved(),
         "done": view.done.map(|done| rounded(done, 3)),
         "end_s": end,
+        "expected": expected_times(record),
         "rest_s": view.rest().filter(|_| !view.is_running()).map(|rest| rounded(rest.as_secs_f64(), 0)),
         "ran_s": view.ran().filter(|_| record.phase.is_final()).map(|ran| rounded(ran.as_secs_f64(), 0)),
         "submitted_s": seconds(spec.submitted_at_us),
@@ -58,6 +60,21 @@ pub(super) fn row(record: &JobRecord, model: &Model, now: Now) -> Value {
         "starts": record.attempt,
         "priority": (spec.priority > 0).then_some(spec.priority),
     })
+}
+
+/// The expected start and end, each as the instant and the ends of its 90 % interval, or why the next of them is not
+/// known.
+fn expected_times(record: &JobRecord) -> Option<Value> {
+    let instant = |of: ExpectedInstant| {
+        let ends = [of.at_us, of.from_us, of.until_us].map(|at| rounded(at.as_s(), 0));
+        json!({ "s": ends, "basis": expected::basis(&of) })
+    };
+    let (start, end) = (expected::start(record), expected::end(record));
+    let unknown = expected::unknown(record).map(|why| why.to_string());
+    let is_known = start.is_some() || end.is_some() || unknown.is_some();
+    is_known.then(
+        || json!({ "start": start.map(instant), "end": end.map(instant), "unknown": unknown }),
+    )
 }
 
 /// Rows by id, and the ids in order.
