@@ -6,7 +6,8 @@
 //! * no further job is submitted, none is cancelled, and no node changes, beside those that wake now;
 //! * the predictions are true: a running job keeps its GPUs, setting and co-tenants, a queued one gets the least size
 //!   that it requests, for itself, at the mean speed of the running jobs relative to the default setting;
-//! * an elastic policy serves the shortest jobs first, less four fifths of their age, and stops none for them;
+//! * an elastic policy serves the shortest jobs first, less four fifths of their age, and stops others only for one that
+//!   has waited for longer than the policy lets it ([`Service::ShortestFirst`](crate::policies::Service::ShortestFirst));
 //! * a job that is deferred for a cleaner grid starts no earlier than the forecast of the intensity permits;
 //! * a job that waits for a budget, a power limit or a quota has no expected start, and takes no GPUs of others.
 //!
@@ -38,7 +39,7 @@ use crate::state::gpu_set::JobKey;
 use crate::state::job::State;
 
 use errors::Forecast;
-pub use errors::{Errors, ForecastErrors};
+pub use errors::{Errors, ForecastErrors, KINDS};
 use outlook::{Scheduled, scheduled};
 
 /// Least time between two forecasts: those of planning rounds that follow sooner are left out.
@@ -54,8 +55,9 @@ struct Kept {
     at: Timestamp,
     /// Whether it is the first of its job.
     first: bool,
-    start: Option<Forecast>,
-    end: Option<Forecast>,
+    /// With whether its ratio counts.
+    start: Option<(Forecast, bool)>,
+    end: Option<(Forecast, bool)>,
 }
 
 /// The forecasts of a job.
@@ -67,11 +69,12 @@ struct Followed {
 }
 
 impl Followed {
+    /// Whether a further forecast is to be kept.
+    fn is_due(&self, now: Timestamp) -> bool {
+        self.kept.last().is_none_or(|last| now.since(last.at) >= self.every)
+    }
+
     fn keep(&mut self, kept: Kept) {
-        let is_due = self.kept.last().is_none_or(|last| kept.at.since(last.at) >= self.every);
-        if !is_due {
-            return;
-        }
         if self.kept.len() == KEPT_MAX {
             let mut index = 0;
             self.kept.retain(|_| {
@@ -142,8 +145,8 @@ impl Expected {
     pub(crate) fn started(&mut self, job: JobKey, now: Timestamp) {
         let Some(followed) = self.jobs.get_mut(&job) else { return };
         for kept in &mut followed.kept {
-            if let Some(start) = kept.start.take() {
-                self.errors.add(kept.at, &start, kept.first, now);
+            if let Some((start, counts)) = kept.start.take() {
+                self.errors.add(kept.at, &start, kept.first, counts, now);
             }
         }
     }
@@ -152,8 +155,8 @@ impl Expected {
     pub(crate) fn completed(&mut self, job: JobKey, now: Timestamp) {
         let kept = self.jobs.remove(&job).map(|followed| followed.kept).unwrap_or_default();
         for Kept { at, first, end, .. } in kept {
-            if let Some(end) = end {
-                self.errors.add(at, &end, first, now);
+            if let Some((end, counts)) = end {
+                self.errors.add(at, &end, first, counts, now);
             }
         }
     }
@@ -188,7 +191,12 @@ impl Expected {
             let first = followed.times.is_none();
             followed.times =
                 Some(ExpectedTimes { at_us: now, start: shown(start), end: shown(end), unknown });
-            followed.keep(Kept { at: now, first, start, end });
+            if followed.is_due(now) {
+                let errors = &mut self.errors;
+                let mut counted = |of: Forecast| (of, errors.counts(now, &of));
+                let (start, end) = (start.map(&mut counted), end.map(&mut counted));
+                followed.keep(Kept { at: now, first, start, end });
+            }
         }
         true
     }

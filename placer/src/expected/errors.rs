@@ -14,6 +14,10 @@
 //! of rank `0.05 (n + 1)` and `0.95 (n + 1)`, so that the interval holds the next of exchangeable ratios with a
 //! probability of 90 %.
 //!
+//! Forecasts that are made soon after one another share most of their future: in one busy week all starts are later than
+//! expected. So of the forecasts of a class that are made within its longest time ahead only the first counts
+//! ([`ForecastErrors::counts`]); for the last class that is a day.
+//!
 //! Once [`COUNT_MAX`] forecasts of a class are counted, all its counts are halved, so that newer ones weigh more.
 
 use std::collections::BTreeMap;
@@ -40,7 +44,7 @@ const COUNT_MAX: u32 = 2_000;
 /// Upper bounds of the classes of the time ahead, s.
 const CLASSES_S: [f64; 5] = [300.0, 1_800.0, 7_200.0, 28_800.0, 86_400.0];
 /// The kinds, in the order of their numbers.
-const KINDS: [ExpectedKind; 4] = [
+pub const KINDS: [ExpectedKind; 4] = [
     ExpectedKind::Start,
     ExpectedKind::EndQueued,
     ExpectedKind::EndRunning,
@@ -51,13 +55,14 @@ const AHEAD_MAX_S: f64 = 100.0 * 365.25 * 86_400.0;
 
 /// The ratios at the 5th and the 95th percentile before enough forecasts of a site have ended.
 ///
-/// Source: `docs/measurements/expected-starts.md`, the widest of the simulated policies and loads, rounded outwards.
+/// Source: `docs/measurements/expected-starts.md`. They cover at least nine tenths of the forecasts of the simulated
+/// policies and loads.
 const fn prior(kind: ExpectedKind) -> (f64, f64) {
     match kind {
-        ExpectedKind::Start => (0.1, 4.0),
-        ExpectedKind::EndQueued => (0.25, 4.0),
+        ExpectedKind::Start => (0.005, 10.0),
+        ExpectedKind::EndQueued => (0.02, 6.0),
         ExpectedKind::EndRunning => (0.5, 2.0),
-        ExpectedKind::EndEstimated => (0.05, 8.0),
+        ExpectedKind::EndEstimated => (0.02, 12.0),
     }
 }
 
@@ -217,6 +222,8 @@ pub struct ForecastErrors {
     ratios: BTreeMap<(ExpectedKind, u8), Ratios>,
     /// By whether they are of ends, and of first forecasts.
     errors: BTreeMap<(bool, bool), Errors>,
+    /// When the last forecast that counts was made.
+    last: BTreeMap<(ExpectedKind, u8), Timestamp>,
 }
 
 impl ForecastErrors {
@@ -237,6 +244,21 @@ impl ForecastErrors {
         all
     }
 
+    /// Number of forecasts of a kind, and the ratios of actual to expected times ahead at their 5th percentile, median
+    /// and 95th percentile.
+    #[must_use]
+    pub fn ratios_of_kind(&self, kind: ExpectedKind) -> (u32, [f64; 3]) {
+        let Quantiles { forecasts, low, median, high } = self.all_of(kind).quantiles();
+        (forecasts, [low, median, high])
+    }
+
+    fn all_of(&self, kind: ExpectedKind) -> Ratios {
+        let mut all = Ratios::default();
+        let of_kind = self.ratios.range((kind, 0)..=(kind, u8::MAX));
+        of_kind.for_each(|(_, ratios)| all.add_all(ratios));
+        all
+    }
+
     /// The intervals that follow from the errors.
     pub(super) fn intervals(&self) -> Intervals {
         let classes = 0..=CLASSES_S.len() as u8;
@@ -250,9 +272,7 @@ impl ForecastErrors {
         if let Some(ratios) = own.filter(|ratios| ratios.total() >= COUNT_MIN) {
             return ratios.quantiles();
         }
-        let mut all = Ratios::default();
-        let of_kind = self.ratios.range((kind, 0)..=(kind, u8::MAX));
-        of_kind.for_each(|(_, ratios)| all.add_all(ratios));
+        let all = self.all_of(kind);
         if all.total() >= COUNT_MIN {
             return all.quantiles();
         }
@@ -260,20 +280,36 @@ impl ForecastErrors {
         Quantiles { forecasts: 0, low, median: 1.0, high }
     }
 
-    /// The instant of a forecast made at `made` is known: `actual`. `first`: it was the first of its job.
+    /// Whether the ratio of a forecast made now will count: none of its class was made within the class's time.
+    pub(super) fn counts(&mut self, made: Timestamp, forecast: &Forecast) -> bool {
+        let class = class_of(forecast.scheduled.since(made));
+        let apart_s = CLASSES_S.get(usize::from(class)).unwrap_or(&CLASSES_S[4]);
+        let last = self.last.get(&(forecast.kind, class));
+        let counts = last.is_none_or(|last| made.since(*last) >= span_s(*apart_s));
+        if counts {
+            self.last.insert((forecast.kind, class), made);
+        }
+        counts
+    }
+
+    /// The instant of a forecast made at `made` is known: `actual`. `first`: it was the first of its job. `counts`: its
+    /// ratio counts.
     pub(super) fn add(
         &mut self,
         made: Timestamp,
         forecast: &Forecast,
         first: bool,
+        counts: bool,
         actual: Timestamp,
     ) {
         let Forecast { kind, scheduled, shown } = *forecast;
         let ahead = scheduled.since(made);
         let time = |ahead: Duration| ahead.as_secs_f64() + OFFSET_S;
-        let bins = (time(actual.since(made)) / time(ahead)).log2() * BINS;
-        let bin = bins.round().clamp(-BIN_MAX, BIN_MAX) as i16;
-        self.ratios.entry((kind, class_of(ahead))).or_default().add(bin);
+        if counts {
+            let bins = (time(actual.since(made)) / time(ahead)).log2() * BINS;
+            let bin = bins.round().clamp(-BIN_MAX, BIN_MAX) as i16;
+            self.ratios.entry((kind, class_of(ahead))).or_default().add(bin);
+        }
         let error = actual.since(shown.at_us).max(shown.at_us.since(actual));
         let is_within = (shown.from_us..=shown.until_us).contains(&actual);
         let of_end = kind != ExpectedKind::Start;
@@ -329,7 +365,7 @@ mod tests {
             let ratio = (2.0 * f64::from(i) / f64::from(n - 1) - 1.0).exp2();
             let forecast = errors.intervals().forecast(at(0), START, at(3_600));
             let actual = at((3_660.0 * ratio - 60.0) as u64);
-            errors.add(at(0), &forecast, i == 0, actual);
+            errors.add(at(0), &forecast, i == 0, true, actual);
         }
         errors
     }
@@ -369,7 +405,7 @@ mod tests {
         for _ in 0..3_000 {
             let forecast = errors.intervals().forecast(at(0), START, at(3_600));
             let actual = at((3_600.0 * (1.5 * draws.normal()).exp2()) as u64);
-            errors.add(at(0), &forecast, false, actual);
+            errors.add(at(0), &forecast, false, true, actual);
         }
         let of = errors.of(false, false);
         assert_eq!(of.forecasts(), 3_000);
@@ -382,14 +418,26 @@ mod tests {
         let mut errors = ForecastErrors::default();
         for _ in 0..50 {
             let forecast = errors.intervals().forecast(at(0), START, at(3_600));
-            errors.add(at(0), &forecast, true, at(7_260));
+            errors.add(at(0), &forecast, true, true, at(7_260));
         }
         let shown = errors.intervals().forecast(at(0), START, at(3_600)).shown;
         assert_eq!(shown.at_us, at(7_260), "twice the time ahead, with the offset");
         let of = errors.of(false, true);
         assert_eq!(of.error_s(0.1), Some(0.0));
-        let median = of.error_s(0.3).unwrap();
-        assert!((3_400.0..4_000.0).contains(&median), "the uncorrected ones: {median}");
+        let uncorrected = of.error_s(0.9).unwrap();
+        assert!((3_400.0..4_000.0).contains(&uncorrected), "{uncorrected} s");
+    }
+
+    #[test]
+    fn of_forecasts_made_soon_after_one_another_one_counts() {
+        let mut errors = ForecastErrors::default();
+        let mut counts = |made: u64, ahead: u64| {
+            let forecast = errors.intervals().forecast(at(made), START, at(made + ahead));
+            errors.counts(at(made), &forecast)
+        };
+        assert!(counts(0, 3_600) && !counts(10, 3_600) && counts(10, 60), "by class");
+        assert!(!counts(7_199, 3_600) && counts(7_200, 3_600), "two hours");
+        assert!(counts(7_200, 1_000_000) && !counts(90_000, 1_000_000), "a day");
     }
 
     #[test]

@@ -131,14 +131,22 @@ pub(super) fn scheduled(
     // A job that the healthy GPUs cannot hold blocks a strict order, and nothing otherwise.
     let healthy = shapes.healthy(state);
     let runs = forward(now, order, free.clone(), held, &waiting);
+    let can_stop = stoppable_gpus(state);
     for ((run, job), (key, rests)) in runs.into_iter().zip(&waiting).zip(of_waiting) {
-        let Some(Run { start, end, on }) = run else {
+        let Some(Run { mut start, mut end, on }) = run else {
             let fits = healthy.has_room(&job.shapes, job.gpus);
             let unknown = if fits { NotExpected::Behind } else { NotExpected::TooFewGpus };
             scheduled.push(Scheduled { job: key, start: None, end: None, unknown: Some(unknown) });
             continue;
         };
         let shape = on.first().map_or(0, |part| free.shape_of(part.node)) as usize;
+        let patient_until = state.job(key).zip(rests.get(shape));
+        let patient_until =
+            patient_until.and_then(|(job, rest)| patience_ends(can, job, now, *rest));
+        if let Some(at) = patient_until.filter(|at| *at < start && job.gpus <= can_stop) {
+            end = at + end.since(start);
+            start = at;
+        }
         let kind = rests.get(shape).and_then(|rest| rest.kind(ExpectedKind::EndQueued));
         scheduled.push(Scheduled {
             job: key,
@@ -222,7 +230,7 @@ fn queue(can: Capabilities, state: &ClusterState, pace: f64) -> Vec<(JobKey, &Jo
             let priority = |job: &Job| (job.facts.priority, job.facts.site_priority);
             queue.sort_by_key(|(_, job)| std::cmp::Reverse(priority(job)));
         }
-        Service::ShortestFirst => {
+        Service::ShortestFirst { .. } => {
             let rank = |job: &Job| {
                 let gpu_type = job.surface.as_ref().map_or("", |surface| &surface.gpu_type);
                 let left_s = queued_rest(state, job, gpu_type, pace).left.as_secs_f64();
@@ -278,6 +286,20 @@ fn limit_end(can: Capabilities, job: &Job, now: Timestamp, end: Timestamp) -> Ti
         State::Queued | State::Stopping { .. } => None,
     };
     by_limit.map_or(end, |at| if at > now { at } else { now + OVERDUE })
+}
+
+/// Until when a job waits at most under a policy that stops others for it.
+fn patience_ends(can: Capabilities, job: &Job, now: Timestamp, rest: Rest) -> Option<Timestamp> {
+    let Service::ShortestFirst { patience, patience_s } = can.serves else { return None };
+    let waited = now.since(job.facts.submitted_at).saturating_sub(job.run_time(now));
+    let longest = span_s(patience * rest.left.as_secs_f64() + patience_s);
+    Some(now + longest.saturating_sub(waited).max(OVERDUE))
+}
+
+/// Number of GPUs of running jobs that can stop.
+fn stoppable_gpus(state: &ClusterState) -> u32 {
+    let stoppable = state.running().filter(|(_, job)| job.facts.can_stop);
+    stoppable.filter_map(|(_, job)| Some(job.state.gpus()?.gpu_count())).sum()
 }
 
 /// The mean speed of the running jobs relative to their size at the default setting without co-tenants.

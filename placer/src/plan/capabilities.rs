@@ -16,7 +16,7 @@ pub enum Reads {
 
 /// The order in which a policy serves its queue. Decisions do not follow from it, only expected starts do
 /// ([`crate::expected`]).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Service {
     /// By priority and arrival; the first job that does not fit blocks the rest.
     #[default]
@@ -26,8 +26,14 @@ pub enum Service {
         /// The limit of a job without one.
         limit_default: Duration,
     },
-    /// By remaining run time, less a share of the age.
-    ShortestFirst,
+    /// By remaining run time, less a share of the age. A job that has waited for this many times its run time, and this
+    /// many seconds, stops others.
+    ShortestFirst {
+        /// The multiple.
+        patience: f64,
+        /// The time, s.
+        patience_s: f64,
+    },
 }
 
 /// The inputs and decisions of a policy. The default is a policy that reads neither surfaces nor prices

@@ -29,7 +29,7 @@ use crate::plan::{Blocked, Plan, reason::Reason};
 use crate::policies::elastic::{ElasticJob, Sizing, measure_at_default};
 use crate::policies::gpu_type_assignment::assign_types_by_turns;
 use crate::policies::wattle::allocation_cache::{AllocationCache, Conditions, Grants};
-use crate::policies::wattle::bidders::{Bidder, build_bids, fixed_gpus};
+use crate::policies::wattle::bidders::{Bidder, PATIENCE, PATIENCE_S, build_bids, fixed_gpus};
 use crate::policies::wattle::incremental::{next_full_round, solve_incremental};
 use crate::policies::wattle::knapsack::UnusedGpuCost;
 use crate::policies::wattle::market::{
@@ -87,7 +87,7 @@ impl Policy for Wattle {
             sets_gpus: true,
             prices: Some(TIME_PRICES),
             follows_grid: true,
-            serves: Service::ShortestFirst,
+            serves: Service::ShortestFirst { patience: PATIENCE, patience_s: PATIENCE_S },
             ..Capabilities::default()
         }
     }

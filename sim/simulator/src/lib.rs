@@ -56,8 +56,8 @@ pub use feeders::FeederUse;
 pub use load::LoadError;
 pub use oracle::{gpu_counts, selectable_clocks};
 pub use outcome::{
-    Against, AimHeld, Baseline, ExpectedErrors, ExpectedOutcome, Outcome, PolicyOutcome,
-    PredictionRegret, ProjectChange, TwinOutcome,
+    Against, AimHeld, Baseline, ExpectedErrors, ExpectedOutcome, ExpectedRatios, Outcome,
+    PolicyOutcome, PredictionRegret, ProjectChange, TwinOutcome,
 };
 pub use prediction_error::{Prediction, PredictionError};
 pub use price::PriceSeries;

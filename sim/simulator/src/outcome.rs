@@ -15,7 +15,7 @@ use wattle_common::JobId;
 use wattle_common::duration::DurationUnit;
 
 pub use against::{Against, AimHeld, Baseline, ProjectChange};
-pub use expected::{ExpectedErrors, ExpectedOutcome};
+pub use expected::{ExpectedErrors, ExpectedOutcome, ExpectedRatios};
 pub use twin::TwinOutcome;
 
 use crate::feeders::FeederUse;

@@ -168,3 +168,23 @@ fn feeders() {
     };
     check("feeders-status", &status);
 }
+
+#[test]
+fn expected_status() {
+    let status = ExpectedStatus {
+        at_us: at(300),
+        since_us: at(0),
+        ratios: vec![ExpectedRatios {
+            kind: ExpectedKind::EndRunning,
+            class: 2,
+            counts: [(-3, 4), (0, 60), (11, 1)].into(),
+        }],
+        errors: vec![ExpectedErrors {
+            of_end: true,
+            first: false,
+            within: 60,
+            counts: [(0, 12), (25, 53)].into(),
+        }],
+    };
+    check("expected-status", &status);
+}

@@ -103,6 +103,7 @@ fn requests_and_job_records() {
         stops_us: vec![],
         stops_unsaved: 0,
         left_sizes: vec![],
+        expected: None,
         prediction_placed: None,
         prediction_last: None,
     };
@@ -111,6 +112,18 @@ fn requests_and_job_records() {
     check("job-record-prevented", &JobRecord { attempts_prevented: 1, ..record.clone() });
     check_read("job-record-probed", &record);
     let (gpu_time_ms, run_time_ms) = (Some(7_200_000), Some(3_600_000));
+    let instant = |s| ExpectedInstant {
+        at_us: at(s),
+        from_us: at(s - 60),
+        until_us: at(s + 600),
+        forecasts: 132,
+    };
+    let (start, end) = (Some(instant(100)), Some(instant(900)));
+    let times = ExpectedTimes { at_us: at(3), start, end, unknown: None };
+    check("job-record-expected", &JobRecord { expected: Some(times.into()), ..record.clone() });
+    let unknown = Some(NotExpected::TooFewGpus);
+    let times = ExpectedTimes { at_us: at(3), start: None, end: None, unknown };
+    check("job-record-unexpected", &JobRecord { expected: Some(times.into()), ..record.clone() });
     check("job-record-unsaved", &JobRecord { stops_unsaved: 1, ..record.clone() });
     check("job-record-stops", &JobRecord { stops_us: vec![at(1)], ..record.clone() });
     check("job-record-unmetered", &JobRecord { unmetered_ms: 60_000, ..record.clone() });

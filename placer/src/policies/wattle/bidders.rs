@@ -21,8 +21,8 @@ use crate::state::operating_points::OperatingPoints;
 
 /// A job that has waited for this many times its exclusive run time plus [`PATIENCE_S`] gets its least size
 /// before other jobs get more than theirs.
-const PATIENCE: f64 = 4.0;
-const PATIENCE_S: f64 = 3_600.0;
+pub(super) const PATIENCE: f64 = 4.0;
+pub(super) const PATIENCE_S: f64 = 3_600.0;
 /// The greatest cost of a change, as a share of the job's earnings during that time.
 const CHANGE_COST_MAX: f64 = 0.5;
 /// The share of its age that does not count for a job of unknown length. Its remaining work is estimated

@@ -1,7 +1,8 @@
 //! The errors of the expected starts and ends of a run, as a live placer computes them.
 
 use serde::Serialize;
-use wattle_placer::expected::{Errors, Expected};
+use wattle_common::messages::ExpectedKind;
+use wattle_placer::expected::{Errors, Expected, KINDS};
 
 use super::seconds;
 
@@ -16,6 +17,19 @@ pub struct ExpectedOutcome {
     pub end_at_submission: ExpectedErrors,
     /// Of ends, later.
     pub end_later: ExpectedErrors,
+    /// Ratios of actual to expected times ahead by kind of forecast.
+    pub ratios: Vec<ExpectedRatios>,
+}
+
+/// Ratios of actual to expected times ahead, each plus a minute, before the correction by their median.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExpectedRatios {
+    /// The kind of forecast.
+    pub kind: ExpectedKind,
+    /// Number of forecasts.
+    pub forecasts: u32,
+    /// 5th percentile, median and 95th percentile, in bins of an eighth of a doubling.
+    pub percentiles: [f64; 3],
 }
 
 /// The errors of forecasts of one kind.
@@ -45,12 +59,18 @@ impl ExpectedErrors {
 
 impl ExpectedOutcome {
     pub(crate) fn of(expected: &Expected) -> Self {
+        let ratios = |kind| {
+            let (forecasts, percentiles) = expected.errors().ratios_of_kind(kind);
+            let percentiles = percentiles.map(|ratio| (ratio * 1e3).round() / 1e3);
+            (forecasts > 0).then_some(ExpectedRatios { kind, forecasts, percentiles })
+        };
         let of = |of_end, first| ExpectedErrors::of(&expected.errors().of(of_end, first));
         Self {
             start_at_submission: of(false, true),
             start_later: of(false, false),
             end_at_submission: of(true, true),
             end_later: of(true, false),
+            ratios: KINDS.into_iter().filter_map(ratios).collect(),
         }
     }
 
