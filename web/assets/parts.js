@@ -89,7 +89,7 @@ export function jobColumns(ctx, { brief = false } = {}) {
     { title: "Power W", class: "number", cell: (row) => f.watts(row.w) },
     { title: "Energy", class: "number wide", cell: jobEnergy },
     { title: "Done", class: "medium", cell: progress },
-    { title: "Expected", class: "end", cell: (row) => end(row, ctx) },
+    { title: "End", class: "end", cell: (row) => end(row, ctx) },
   ];
   // Half as wide: the list of jobs has the others.
   const left = brief ? ["User", "Where", "Energy"] : [];
