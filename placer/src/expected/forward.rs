@@ -23,7 +23,7 @@ use wattle_common::Timestamp;
 use super::free_gpus::{FreeGpus, Part, Shapes, entire_parts};
 
 /// Most jobs of a class that are examined for backfilling at an instant: our own choice.
-const EXAMINED_MAX: usize = 200;
+const EXAMINED_MAX: usize = 50;
 
 /// Whether a later job may start before the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,6 +231,8 @@ impl Schedule<'_> {
         // The next job of each class that is examined.
         let mut next: Vec<usize> = vec![0; self.classes.len()];
         let mut examined = vec![0; self.classes.len()];
+        // Free GPUs only become fewer at an instant, so a class without room that the head spares has none later.
+        let mut spared = vec![true; self.classes.len()];
         loop {
             let open = self.classes.iter().enumerate().filter(|(class, _)| !full[*class]);
             let first = open
@@ -244,12 +246,14 @@ impl Schedule<'_> {
             let end = self.now + limit.unwrap_or_default();
             let delaying = reservation.as_deref_mut().filter(|reservation| reservation.at < end);
             let on = match &delaying {
+                Some(_) if !spared[class] => None,
                 None => self.free.first_fit(&of.shapes, of.gpus, |_| true),
                 Some(reservation) => {
                     let spares = |node| reservation.spares(node, of.gpus);
                     self.free.first_fit(&of.shapes, of.gpus, spares)
                 }
             };
+            spared[class] &= delaying.is_none() || on.is_some();
             full[class] = (on.is_none() && delaying.is_none()) || examined[class] >= EXAMINED_MAX;
             let Some(on) = on else { continue };
             if let Some(reservation) = delaying {
@@ -280,9 +284,12 @@ impl Schedule<'_> {
         let Waiting { gpus, shapes, .. } = &self.jobs[head];
         let fits_a_node = self.free.fits_a_node(shapes, *gpus);
         let mut freed: BTreeMap<u32, u32> = BTreeMap::new();
-        let mut entire: BTreeSet<u32> = BTreeSet::new();
+        // Nodes that are entirely free then, by shape.
+        let mut entire: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
         if !fits_a_node {
-            entire.extend(self.free.entirely_free(shapes));
+            for node in self.free.entirely_free(shapes) {
+                entire.entry(self.free.shape_of(node)).or_default().insert(node);
+            }
         }
         for &(at, number) in &self.limits {
             let part = self.held[number].part;
@@ -305,9 +312,11 @@ impl Schedule<'_> {
             if free < size {
                 continue;
             }
-            entire.insert(part.node);
-            let of_shape = entire.iter().copied().filter(|node| self.free.shape_of(*node) == shape);
-            if let Some(on) = entire_parts(of_shape, size, *gpus) {
+            let of_shape = entire.entry(shape).or_default();
+            of_shape.insert(part.node);
+            let is_enough = of_shape.len() as u64 * u64::from(size) >= u64::from(*gpus);
+            let on = is_enough.then(|| entire_parts(of_shape.iter().copied(), size, *gpus));
+            if let Some(on) = on.flatten() {
                 let free_then = on.iter().map(|part| (part.node, size)).collect();
                 return Some(Reservation { at, gpus: *gpus, free_then, entire: true });
             }
