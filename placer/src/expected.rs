@@ -15,9 +15,8 @@
 //! actual instant, and the [`errors`] give later forecasts their intervals. A forecast of a job is kept for this at its
 //! first planning round, and then every [`KEPT_EVERY`] or less often, so that each job keeps at most [`KEPT_MAX`].
 //!
-//! The twin ([`crate::twin`]) runs whole planning rounds at each instant, which takes of the order of a millisecond each
-//! with thousands of jobs. A forecast passes as many instants as jobs are queued, so it has its own loop over numbers of
-//! free GPUs.
+//! The twin ([`crate::twin`]) runs whole planning rounds, 3 ms of processor time for each of 50,000 jobs (`docs/twin.md`).
+//! A forecast starts every queued job again each time, so it has its own loop over numbers of free GPUs.
 //!
 //! Forecasts decide nothing.
 

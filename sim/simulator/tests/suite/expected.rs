@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wattle_placer::policy;
-use wattle_simulator::{ExpectedOutcome, Lengths, RunOptions, Scenario, Work, generator, run_with};
+use wattle_simulator::{ExpectedOutcome, Lengths, RunOptions, Scenario, generator, run_with};
 use wattle_world::World;
 
 fn scenario(world: &World, jobs: usize, cluster: &str, seed: u64) -> Scenario {
@@ -33,12 +33,10 @@ fn forecasts_under_fifo_are_exact_without_later_submissions() {
     let options = RunOptions { oracle: true, lengths: Lengths::Known, ..RunOptions::default() };
     let errors = expected(&world, &of, "fifo", &options);
     let [starts, ends] = [&errors.start_at_submission, &errors.end_at_submission];
-    assert!(starts.forecasts > 40 && ends.forecasts == 80, "{errors:?}");
-    // A step of a job lasts up to a few seconds, and a number of steps is rounded.
-    let steps = of.jobs.iter().all(|job| matches!(job.work, Work::Lasts(_)));
-    assert!(steps, "lengths are durations, rounded to steps");
+    assert!(starts.forecasts >= 70 && ends.forecasts >= 75, "{errors:?}");
+    // Lengths are rounded to steps, and errors are in bins of a quarter of a doubling.
     for errors in [starts, ends] {
-        assert!(errors.error_s_p90.unwrap() < 30.0, "{errors:?}");
+        assert!(errors.error_s_p90.unwrap() < 3.0, "{errors:?}");
         assert!(errors.coverage.unwrap() > 0.999, "{errors:?}");
     }
 }
