@@ -30,7 +30,7 @@ const PACE: (f64, f64) = (0.2, 5.0);
 /// The share of a job's age that is subtracted from its rest in the order of an elastic policy, as in the policy `wattle`.
 const AGE_SHARE: f64 = 0.8;
 
-/// What is expected of a job.
+/// The expected times of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scheduled {
     pub(super) job: JobKey,
@@ -74,7 +74,7 @@ struct Shapes<'a> {
     facts: Vec<&'a NodeFacts>,
 }
 
-/// What is expected of each job that is present.
+/// The expected times of each job that is present.
 pub(super) fn scheduled(
     input: PlanningInput<'_>,
     can: Capabilities,
