@@ -39,7 +39,7 @@ fn config(is_constant: bool) -> ChainConfig {
 fn a_read_without_a_forecast_keeps_the_one_before_it() {
     use Origin::{Forecast, Measured};
     let forecast = [(500.0, Measured), (500.0, Forecast), (100.0, Forecast), (90.0, Forecast)];
-    // The last value is said to hold for two hours: until the forecast of an earlier read begins.
+    // The last value holds by assumption for two hours: until the forecast of an earlier read begins.
     let mut last = series(100, &[(480.0, Measured)]);
     last.intervals[0].until = at(102);
     last.is_end_assumed = true;

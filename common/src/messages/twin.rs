@@ -24,8 +24,9 @@ pub const TWIN_OPEN_MAX: usize = 2_500;
 /// Most absences that are kept.
 pub const TWIN_ABSENCES_MAX: usize = 16;
 
-/// Correlation of the errors of two jobs' energies: jobs of one class have errors of the same sign. With it the 90 %
-/// intervals of the saved energy covered 19 of 20 simulated traces (docs/measurements/twin.md).
+/// Correlation of the errors of two jobs' energies: jobs of one class have errors of the same sign. A choice between
+/// independent (0) and equal errors (1). With it the 90 % intervals of all simulations in docs/measurements/twin.md hold
+/// the actual saving, so they are wider than necessary.
 pub const ERROR_CORRELATION: f64 = 0.3;
 
 /// The sums of a twin.
