@@ -19,10 +19,21 @@ use crate::commands::{Workplace, difference, stdout};
 /// Commands that change something: run once.
 const ONCE: &[&str] = &["submit", "cancel", "set", "clear", "promote"];
 
-/// A line without its numbers and without the widths of its columns. A unit is that of the number's magnitude.
+/// Whether a word is a date, `2026-01-01` or `01-01`.
+fn is_date(word: &str) -> bool {
+    let is_part = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    word.contains('-') && word.split('-').all(is_part)
+}
+
+/// A line without its numbers and without the widths of its columns. A unit is that of the number's magnitude. A time of
+/// another day has its date before it.
 fn shape(line: &str) -> String {
     let mut shape = String::new();
-    for word in line.split_whitespace() {
+    let mut words = line.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        if is_date(word) && words.peek().is_some_and(|next| next.contains(':')) {
+            continue;
+        }
         let number = |c: char| c.is_ascii_digit();
         let mut parts = word.split(|c: char| c.is_ascii_digit() || ".,:+-".contains(c)).peekable();
         let is_number = word.contains(number);
@@ -180,6 +191,7 @@ async fn further_sessions_run_as_documented() {
 fn shapes_ignore_numbers_and_widths_only() {
     assert_eq!(shape("t-17  running     2   1.43 Wh"), shape("t-9 running 12 0.1 Wh"));
     assert_eq!(shape("2026-11-24 02:47"), shape("2025-01-01 23:59"));
+    assert_eq!(shape("end 23:52"), shape("end 11-28 00:02"));
     assert_ne!(shape("t-17 running 2"), shape("t-17 queued 2"));
     assert_eq!(shape("12 W"), shape("1.2 kW"));
     assert_ne!(shape("12 W"), shape("12 Wh"));

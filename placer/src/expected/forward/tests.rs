@@ -1,3 +1,5 @@
+//! Tests of the forward schedule.
+
 use proptest::prelude::*;
 
 use super::*;
