@@ -247,6 +247,8 @@ fn queue(can: Capabilities, state: &ClusterState, pace: f64) -> Vec<(JobKey, &Jo
 /// Why a queued job has no expected start although GPUs for it become free.
 fn held_back(reports: &StageReports, job: JobKey) -> Option<NotExpected> {
     match reports.why_held_back(job)? {
+        // The limits of power hold what the budget sustains.
+        (_, Reason::Paused { .. }) => Some(NotExpected::Budget),
         (Stage::Budget, Reason::LowestLimit { .. }) | (Stage::PowerLimits, _) => {
             Some(NotExpected::Power)
         }
