@@ -405,7 +405,7 @@ async fn wait_for_end(
         tokio::time::sleep(START_POLL).await;
     }
     // Its processes have this process as their parent now, if it was a child of this process.
-    let children = children.clone();
-    let _ = tokio::task::spawn_blocking(move || children.end_orphans()).await;
+    // Here, and not in a thread of its own: a job may have left the account without threads, and its end must be reported.
+    children.end_orphans();
     folder.conclude(claim, clock::now())
 }
