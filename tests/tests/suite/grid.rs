@@ -44,8 +44,7 @@ struct Provider {
 
 impl Values {
     fn begin(&self) -> u64 {
-        let seconds = self.begins.unwrap_or_else(|| self.clock.now()).as_us() / 1_000_000;
-        if self.begins.is_some() { seconds } else { seconds / STEP_S * STEP_S }
+        self.begins.map_or_else(|| seconds(self.clock.now()) / STEP_S * STEP_S, seconds)
     }
 
     fn point(&self, step: u64) -> Value {
@@ -61,8 +60,13 @@ impl Values {
     }
 }
 
-fn value(grams: u32, seconds: u64) -> Value {
-    let at = wattle_grid::instant::shown(Timestamp::from_s(seconds));
+/// The whole seconds of `at`; the provider's values begin at whole seconds.
+fn seconds(at: Timestamp) -> u64 {
+    at.as_us() / 1_000_000
+}
+
+fn value(grams: u32, begin_s: u64) -> Value {
+    let at = wattle_grid::instant::shown(Timestamp::from_s(begin_s));
     json!({ "zone": "DE", "carbonIntensity": grams, "datetime": at, "isEstimated": false })
 }
 
@@ -192,7 +196,8 @@ async fn jobs_follow_a_provider_and_its_fallback_is_shown() {
     // A job with slack waits for the clean hours of the forecast, one without starts at once. No time passes until
     // both are submitted and the provider hangs: a machine of any speed reads the forecast before its clean hours.
     let held = services.hold();
-    let begins = services.now();
+    // The provider states whole seconds.
+    let begins = Timestamp::from_s(seconds(services.now()));
     provider.set(Values { clock: clock(), begins: Some(begins) }).await;
     let simjob = program("wattle-simjob").display().to_string();
     let job = |name: &str, slack: &[&str]| {
