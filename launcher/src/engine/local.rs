@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
 use wattle_common::NodeId;
 use wattle_common::messages::{JobProcesses, NodeFaultKind};
 use wattle_runtime::clock;
@@ -38,7 +39,7 @@ use crate::config::JobLimits;
 use crate::fault::{StartFault, kind_of};
 use crate::run_spec::CgroupSpec;
 use crate::state::StateError;
-use crate::{Config, Found, Handle, Outcome, Run, RunSpec, Status, StopStage};
+use crate::{Config, Fault, Found, Handle, Outcome, Run, RunSpec, Status, StopStage};
 
 /// Interval at which a run's folder is read until its program runs: wall time. The supervisor
 /// writes within a few milliseconds.
@@ -234,12 +235,24 @@ impl Engine for LocalEngine {
     fn test(&mut self) {
         let (test, changes) = (self.test.clone(), self.changes.clone());
         let children = self.children.clone();
+        let (sender, result) = oneshot::channel();
+        // In a thread of its own, because it may wait for disks. A node without a free thread has failed its test.
+        let run = move || {
+            let _ = sender.send(test.map_or(Ok(()), |test| test.run(&children)));
+        };
+        let thread = std::thread::Builder::new().spawn(run);
         tokio::spawn(async move {
-            let run = move || test.map_or(Ok(()), |test| test.run(&children));
-            match tokio::task::spawn_blocking(run).await {
-                Ok(result) => changes.tested(result).await,
-                Err(error) => tracing::error!(error = chain(&error), "test of the node failed"),
-            }
+            let result = match thread {
+                Err(source) => Err(Fault {
+                    kind: kind_of(&source),
+                    error: format!("cannot start a thread: {source}"),
+                }),
+                Ok(_) => result.await.unwrap_or_else(|_| {
+                    let error = "its test ended without a result".to_owned();
+                    Err(Fault { kind: NodeFaultKind::Other, error })
+                }),
+            };
+            changes.tested(result).await;
         });
     }
 

@@ -9,6 +9,7 @@ use std::io::{self, PipeReader, Read as _, Write as _};
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 /// Every attempt may write this much, whatever earlier attempts wrote.
@@ -46,12 +47,12 @@ impl JobOutput {
         Ok(Self { file, size_max, limit, is_noted: false })
     }
 
-    /// Copies from the pipe until it closes.
-    pub(super) fn copy_from(self, mut pipe: PipeReader) -> Copying {
+    /// Copies from the pipe until it closes. An error if the system has no thread left.
+    pub(super) fn copy_from(self, mut pipe: PipeReader) -> io::Result<Copying> {
         let output = Arc::new(Mutex::new(self));
         let (sender, ended) = mpsc::channel::<()>();
         let copied = Arc::clone(&output);
-        std::thread::spawn(move || {
+        thread::Builder::new().spawn(move || {
             let _sender = sender;
             let mut piece = vec![0; PIECE];
             loop {
@@ -62,15 +63,15 @@ impl JobOutput {
                     Err(_) => break,
                 }
             }
-        });
+        })?;
         let (stop, stopped) = mpsc::channel::<()>();
         let cut = Arc::clone(&output);
-        std::thread::spawn(move || {
+        thread::Builder::new().spawn(move || {
             while stopped.recv_timeout(CUT_EVERY) == Err(RecvTimeoutError::Timeout) {
                 lock(&cut).cut();
             }
-        });
-        Copying { output, ended, _stop: stop }
+        })?;
+        Ok(Copying { output, ended, _stop: stop })
     }
 
     /// Writes what the limit permits. A failed write, as on a full disk, loses its bytes only.
@@ -138,7 +139,7 @@ mod tests {
     fn run(path: &Path, limit: u64, bytes: usize) {
         let output = JobOutput::open(path, "--- start ---", limit).unwrap();
         let (reader, mut writer) = io::pipe().unwrap();
-        let copying = output.copy_from(reader);
+        let copying = output.copy_from(reader).unwrap();
         writer.write_all(&vec![b'x'; bytes]).unwrap();
         drop(writer);
         copying.finish();
@@ -151,7 +152,7 @@ mod tests {
         File::create(&path).unwrap();
         let output = JobOutput::open(&path, "--- start ---", 2 * MIB).unwrap();
         let (reader, mut writer) = io::pipe().unwrap();
-        let copying = output.copy_from(reader);
+        let copying = output.copy_from(reader).unwrap();
         let mut direct = OpenOptions::new().append(true).open(&path).unwrap();
         direct.write_all(&vec![b'd'; 5_000_000]).unwrap();
         writer.write_all(&vec![b'x'; 100_000]).unwrap();

@@ -9,6 +9,7 @@ use std::io::{self, Read as _};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -128,9 +129,13 @@ fn checkpoint_if_requested(folder: &RunFolder, spec: &RunSpec, process: &Identit
 fn wait(child: &Child, process: Option<Identity>, cgroup: Option<&Cgroup>) -> Outcome {
     if let (Some(cgroup), Some(process)) = (cgroup.filter(|each| each.needs_watch()), process) {
         let cgroup = cgroup.clone();
-        std::thread::spawn(move || {
+        let watch = move || {
             while !has_ended_within(&process, WATCH_EVERY_S) && !cgroup.kill_if_memory_exceeded() {}
-        });
+        };
+        if let Err(source) = thread::Builder::new().spawn(watch) {
+            // Without the watch the job would have no limit on its memory. The caller ends its processes.
+            return StartError::Spawn(source).outcome();
+        }
     }
     let status = loop {
         match rustix::process::wait(WaitOptions::empty()) {
@@ -236,6 +241,8 @@ fn start(
     let output = open_log(spec).map_err(log_error)?;
 
     let (written, stdout) = io::pipe().map_err(StartError::Spawn)?;
+    // Before the program: without a copy it would block at its first output.
+    let copying = output.copy_from(written).map_err(StartError::Spawn)?;
     let (mut reported, report) = io::pipe().map_err(StartError::Spawn)?;
     let mut command = Command::new("/proc/self/exe");
     command
@@ -260,7 +267,7 @@ fn start(
             StartError::Program,
         ));
     }
-    Ok((child, output.copy_from(written)))
+    Ok((child, copying))
 }
 
 /// The time in UTC to the second.
