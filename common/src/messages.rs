@@ -7,6 +7,7 @@
 
 pub mod actual;
 pub mod budget;
+pub mod consequence;
 pub mod desired;
 pub mod expected;
 pub mod feeders;
@@ -39,6 +40,7 @@ pub use budget::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, LimitCost, PowerMargin,
     SetBudget,
 };
+pub use consequence::{Consequence, MovedJobs};
 pub use desired::{CapBound, DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use expected::{
     ExpectedErrors, ExpectedInstant, ExpectedKind, ExpectedRatios, ExpectedStatus, ExpectedTimes,

@@ -315,11 +315,13 @@ mod tests {
     #[test]
     fn jobs_that_a_limit_holds_back_are_named_unless_one_runs() {
         let reason = |stage: &str| RecordedReason {
-            at_us: NOW,
-            policy: "wattle".to_owned(),
             stage: Some(stage.to_owned()),
-            decision: WAITS.to_owned(),
-            reason: "the window's budget is spent".to_owned(),
+            ..RecordedReason::new(
+                NOW,
+                "wattle",
+                WAITS.to_owned(),
+                "the window's budget is spent".to_owned(),
+            )
         };
         let mut waiting = record("a", None);
         waiting.reasons.push(reason("budget"));
@@ -329,7 +331,7 @@ mod tests {
             ["no job runs: the budget holds 2 queued jobs back: the window's budget is spent"];
         assert_eq!(all(&[&waiting, &other]), expected);
         let before = NOW - Duration::from_secs(60);
-        let old = "power draw would be 0.7 kW, admission limit 0.1 kW".to_owned();
+        let old = "with it the site would draw 0.7 kW; at most 0.1 kW is permitted".to_owned();
         other.reasons.push(RecordedReason { at_us: before, reason: old, ..reason("budget") });
         assert_eq!(all(&[&other, &waiting]), expected, "an earlier reason is not the present one");
         let mut running = record("c", None);

@@ -18,8 +18,11 @@
 //! The twin ([`crate::twin`]) runs whole planning rounds, 3 ms of processor time for each of 50,000 jobs (`docs/twin.md`).
 //! A forecast starts every queued job again each time, so it has its own loop over numbers of free GPUs.
 //!
+//! The [`consequences`] of a decision follow from two forecasts, one of the plan and one with the job elsewhere.
+//!
 //! Forecasts decide nothing.
 
+pub(crate) mod consequences;
 mod errors;
 mod forward;
 mod free_gpus;
@@ -179,7 +182,7 @@ impl Expected {
         self.next = now + EVERY;
         self.made += 1;
         let intervals = self.errors.intervals();
-        for Scheduled { job, start, end, unknown } in scheduled(input, can, reports) {
+        for Scheduled { job, start, end, unknown } in scheduled(input, can, reports, None) {
             let forecast = |kind, at| intervals.forecast(now, kind, at);
             let start = start.map(|at| forecast(wattle_common::messages::ExpectedKind::Start, at));
             let end = end.map(|(at, kind)| forecast(kind, at));

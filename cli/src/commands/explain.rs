@@ -1,10 +1,11 @@
 //! `wattle explain`: predicted and measured speed and power of a job, what alternatives would cost, and
-//! the decisions with their reasons, oldest first.
+//! the decisions with their reasons and consequences, oldest first.
 //!
 //! A running job is explained from its current surface, which planning uses, an ended one from the
 //! predictions in its record. Measurements come from the stored windows.
 
 mod alternatives;
+mod decisions;
 mod expected;
 mod measured;
 mod text;
@@ -38,6 +39,9 @@ pub(crate) struct Explain {
     job: JobName,
     #[command(flatten)]
     connection: Connection,
+    /// Print the prices and ratios behind each decision, too
+    #[arg(long)]
+    details: bool,
     /// Print the record, the surface, the measurements and the prediction with alternatives as JSON
     #[arg(long)]
     json: bool,
@@ -104,6 +108,7 @@ pub(crate) fn run(command: Explain) -> anyhow::Result<()> {
             return print_json(&all);
         }
         let (surface, prediction) = (surface.as_ref(), prediction.as_ref());
-        print(&text::describe(&view, surface, &measured, prediction, margin.as_ref(), now))
+        let (margin, details) = (margin.as_ref(), command.details);
+        print(&text::describe(&view, surface, &measured, prediction, margin, details, now))
     })
 }

@@ -18,7 +18,9 @@ use crate::comparison::ComparedEnergy;
 use crate::generation::is_unknown;
 use crate::id::{AdmissionId, NodeId, PredictorId, SubmissionId};
 use crate::job::{GpuSetting, JobPhase, JobSpec, Placement};
-use crate::messages::{ExpectedTimes, JobWindow, LaunchedJob, ReachedLimit, Surface, SurfacePoint};
+use crate::messages::{
+    Consequence, ExpectedTimes, JobWindow, LaunchedJob, ReachedLimit, Surface, SurfacePoint,
+};
 use crate::time::Timestamp;
 use crate::units::Energy;
 
@@ -327,8 +329,14 @@ pub struct RecordedReason {
     pub stage: Option<String>,
     /// The decision, for people: `placed on n0:0,1`.
     pub decision: String,
-    /// The reason, for people: alternatives considered, predicted ratio, the binding constraint.
+    /// The reason in a sentence, for people.
     pub reason: String,
+    /// What the decision changes, against what it replaces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consequence: Option<Consequence>,
+    /// The prices and ratios behind the reason, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<String>,
 }
 
 /// The decision recorded for a queued job that a stage holds back, and the first one that finds no room.
@@ -337,6 +345,13 @@ pub const WAITS: &str = "waits";
 const SET_TO: &str = "set to ";
 
 impl RecordedReason {
+    /// A decision of the policy.
+    #[must_use]
+    pub fn new(at_us: Timestamp, policy: &str, decision: String, reason: String) -> Self {
+        let policy = policy.to_owned();
+        Self { at_us, policy, stage: None, decision, reason, consequence: None, details: None }
+    }
+
     /// The decision that sets caps and clocks.
     #[must_use]
     pub fn set_to(setting: GpuSetting) -> String {

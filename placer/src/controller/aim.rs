@@ -7,7 +7,24 @@ use crate::controller::budget::Controlled;
 use crate::controller::{Controller, PolicyHandle};
 use crate::power::slowdown::SlowdownController;
 
+/// What sets the energy price.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SetsPrice {
+    /// A budget with a window.
+    Budget,
+    /// The energy aim.
+    Aim,
+}
+
 impl<P: PolicyHandle> Controller<P> {
+    /// What sets the energy price, if something does.
+    pub(crate) fn sets_price(&self) -> Option<SetsPrice> {
+        if self.budget_sets_price() {
+            return Some(SetsPrice::Budget);
+        }
+        self.aim.as_ref().map(|_| SetsPrice::Aim)
+    }
+
     /// Puts the energy aim in force if the configuration has one and the policy reads a price.
     pub fn set_aim(&mut self, persisted: Option<&AimStatus>, now: Timestamp) {
         let bound = self.config.aim.filter(|_| self.can.prices.is_some());

@@ -1,9 +1,15 @@
-//! The expected starts and ends of jobs: which events they receive, and when they follow.
+//! The expected starts and ends of jobs: which events they receive, and when they follow. The consequences of decisions.
+
+use std::collections::BTreeMap;
+
+use wattle_common::messages::Consequence;
 
 use crate::controller::{Controller, PolicyHandle};
 use crate::expected::Expected;
+use crate::expected::consequences::{Compared, compared, consequences};
 use crate::pipeline::StageReports;
 use crate::plan::{Decision, Plan};
+use crate::state::gpu_set::JobKey;
 
 impl<P: PolicyHandle> Controller<P> {
     /// Computes expected times of jobs from now on.
@@ -23,6 +29,20 @@ impl<P: PolicyHandle> Controller<P> {
         let is_new = expected.follow(self.input(), self.can, reports);
         self.expected = Some(expected);
         is_new
+    }
+
+    /// The decisions of a plan that is about to be applied, beside what they replace.
+    pub(crate) fn compared(&self, plan: &Plan) -> BTreeMap<JobKey, Compared> {
+        compared(&self.state, plan)
+    }
+
+    /// The consequences of the decisions of a plan that has been applied.
+    pub(crate) fn consequences(
+        &self,
+        compared: BTreeMap<JobKey, Compared>,
+        reports: &StageReports,
+    ) -> BTreeMap<JobKey, Consequence> {
+        consequences(self.input(), self.can, reports, compared)
     }
 
     /// The starts and rejections of a plan.

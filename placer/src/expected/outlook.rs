@@ -74,26 +74,54 @@ struct Shapes<'a> {
     facts: Vec<&'a NodeFacts>,
 }
 
-/// The expected times of each job that is present.
+/// Another place of a job than in the state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Elsewhere {
+    /// It holds the GPUs that it has in the state until this instant, and ends then.
+    Holds { until: Timestamp },
+    /// It holds no GPUs and is the first of the queue, with this number of GPUs and this run time.
+    First { gpus: u32, run_time: Duration },
+    /// It is stopping, and returns to the queue.
+    Returns,
+}
+
+/// The expected times of each job that is present; `instead`: a job that is elsewhere than in the state.
 pub(super) fn scheduled(
     input: PlanningInput<'_>,
     can: Capabilities,
     reports: &StageReports,
+    instead: Option<(JobKey, Elsewhere)>,
 ) -> Vec<Scheduled> {
     let (state, now) = (input.state, input.now());
+    let elsewhere = |key| instead.filter(|(job, _)| *job == key).map(|(_, place)| place);
+    let returning = |key, job: &Job| match elsewhere(key) {
+        None => returns(job),
+        Some(place) => place == Elsewhere::Returns,
+    };
     let mut scheduled = Vec::with_capacity(state.job_count());
     let mut ends: BTreeMap<JobKey, (Timestamp, Timestamp)> = BTreeMap::new();
     for (key, job) in state.running() {
+        if let Some(Elsewhere::First { .. }) = elsewhere(key) {
+            ends.insert(key, (now, now));
+            continue;
+        }
         let rest = running_rest(state, job);
-        let (end, end_kind) = match &job.state {
+        let holds = match elsewhere(key) {
+            Some(Elsewhere::Holds { until }) => Some((until, Some(ExpectedKind::EndRunning))),
+            _ => None,
+        };
+        let (end, end_kind) = holds.unwrap_or_else(|| match &job.state {
             State::Running { .. } => {
                 let end = now + rest.left.max(Duration::from_secs(1));
                 (end, rest.kind(ExpectedKind::EndRunning))
             }
             State::Stopping { .. } | State::Queued => (now + OVERDUE, None),
-        };
+        });
         ends.insert(key, (end, limit_end(can, job, now, end)));
         let is_running = matches!(job.state, State::Running { .. });
+        if returning(key, job) {
+            continue;
+        }
         scheduled.push(Scheduled {
             job: key,
             start: None,
@@ -105,7 +133,23 @@ pub(super) fn scheduled(
     let pace = pace(state);
     let mut waiting = Vec::new();
     let mut of_waiting = Vec::new();
-    for (key, job) in queue(can, state, pace) {
+    if let Some((key, Elsewhere::First { gpus, run_time })) = instead
+        && let Some(job) = state.job(key)
+    {
+        let rest = Rest { left: run_time, basis: Basis::Stated };
+        waiting.push(Waiting {
+            gpus,
+            shapes: shapes.suiting(job),
+            not_before: now,
+            run_times: vec![run_time; shapes.facts.len()],
+            limit: limit(can, job),
+        });
+        of_waiting.push((key, vec![rest; shapes.facts.len()]));
+    }
+    for (key, job) in queue(can, state, pace, returning) {
+        if elsewhere(key).is_some_and(|place| place != Elsewhere::Returns) {
+            continue;
+        }
         if let Some(unknown) = held_back(reports, key) {
             scheduled.push(Scheduled { job: key, start: None, end: None, unknown: Some(unknown) });
             continue;
@@ -220,9 +264,21 @@ fn gpus<'a>(
     (shapes, free, held)
 }
 
-/// The queued jobs in the order of service.
-fn queue(can: Capabilities, state: &ClusterState, pace: f64) -> Vec<(JobKey, &Job)> {
-    let mut queue: Vec<(JobKey, &Job)> = state.queue().collect();
+/// Whether a job stops to continue on other GPUs.
+fn returns(job: &Job) -> bool {
+    matches!(job.state, State::Stopping { .. }) && job.next_gpus.is_some()
+}
+
+/// The queued jobs and those that return to the queue, in the order of service.
+fn queue(
+    can: Capabilities,
+    state: &ClusterState,
+    pace: f64,
+    returning: impl Fn(JobKey, &Job) -> bool,
+) -> Vec<(JobKey, &Job)> {
+    let stopping = state.running().filter(|(key, job)| returning(*key, job));
+    let mut queue: Vec<(JobKey, &Job)> = state.queue().chain(stopping).collect();
+    queue.sort_by_key(|(_, job)| job.arrival);
     match can.serves {
         Service::InOrder => {}
         Service::ByLimits { .. } => {
@@ -315,6 +371,11 @@ fn pace(state: &ClusterState) -> f64 {
     });
     let (sum, count) = relative.fold((0.0, 0_u32), |(sum, count), one| (sum + one, count + 1));
     if count == 0 { 1.0 } else { (sum / f64::from(count)).clamp(PACE.0, PACE.1) }
+}
+
+/// When a running job is expected to end at its present rate.
+pub(super) fn running_end(state: &ClusterState, job: &Job) -> Timestamp {
+    state.now() + running_rest(state, job).left
 }
 
 /// The rest of a running job at its present rate.

@@ -6,6 +6,7 @@ mod bounds;
 mod budget;
 mod clock;
 mod conditions;
+mod consequences;
 mod expected;
 mod extremes;
 mod fault_injection;

@@ -72,12 +72,12 @@ fn record(number: u64, running: u64, second: u64) -> JobRecord {
         placed: Some(placed),
         alternatives,
     };
-    let reason = |number: u32| RecordedReason {
-        at_us: clock::now(),
-        policy: "wattle".to_owned(),
-        stage: None,
-        decision: format!("placed on n{number}:0"),
-        reason: "its share of the GPUs: 1 GPU".to_owned(),
+    let reason = |number: u32| {
+        let (decision, share) = (
+            format!("placed on n{number}:0"),
+            "1 GPU: the policy's share of the GPUs for this job",
+        );
+        RecordedReason::new(clock::now(), "wattle", decision, share.to_owned())
     };
     let node = format!("n{:04}", number / u64::from(GPUS));
     JobRecord {

@@ -63,7 +63,11 @@ function costs(details, price, currency) {
 function reasons(details, ctx) {
   if (!details.reasons.length) return card("Why here", h("p", { class: "empty" }, "No decision yet: the job waits."));
   return card("Why here", h("ol", { class: "reasons" }, details.reasons.map((one) =>
-    h("li", null, h("p", null, h("b", null, one.decision), h("span", { class: "muted" }, ` ${f.time(one.at_s, ctx.now())}`)), h("p", { class: "muted" }, `${one.by}: ${one.reason}`)))));
+    h("li", null,
+      h("p", null, h("b", null, one.decision), h("span", { class: "muted" }, ` ${f.time(one.at_s, ctx.now())}`)),
+      one.consequence ? h("p", null, one.consequence) : null,
+      h("p", { class: "muted" }, `${one.by}: ${one.reason}`),
+      one.details ? h("details", null, h("summary", null, "Details"), h("p", { class: "muted" }, one.details)) : null))));
 }
 
 function cancel(page, ctx) {

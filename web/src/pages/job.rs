@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use wattle_common::JobId;
 use wattle_common::messages::{Estimate, JobRecord};
 use wattle_view::alternatives::{Work, costs};
+use wattle_view::consequence;
 use wattle_view::intensity::intensity_at;
 use wattle_view::label;
 use wattle_view::measured::Measured;
@@ -36,7 +37,8 @@ fn reasons(record: &JobRecord) -> Vec<Value> {
     let reason = |reason: &wattle_common::messages::RecordedReason| {
         json!({
             "at_s": seconds(reason.at_us), "by": reason.decided_by(), "decision": reason.decision,
-            "reason": reason.reason,
+            "reason": reason.reason, "details": reason.details,
+            "consequence": reason.consequence.as_ref().and_then(consequence::sentence),
         })
     };
     record.reasons.iter().rev().map(reason).collect()
@@ -124,12 +126,11 @@ mod tests {
 
     #[test]
     fn a_reason_names_the_stage_that_decided_or_the_policy() {
+        let limit = "not enough power within the limit of 3.00 kW".to_owned();
+        let at = Timestamp::from_s(300);
         let waits = RecordedReason {
-            at_us: Timestamp::from_s(300),
-            policy: "wattle".to_owned(),
             stage: Some("power limits".to_owned()),
-            decision: "waits".to_owned(),
-            reason: "no power left within the limit of 3.00 kW".to_owned(),
+            ..RecordedReason::new(at, "wattle", "waits".to_owned(), limit)
         };
         let placed = RecordedReason { stage: None, ..waits.clone() };
         let mut record = job_record(job_spec("a", 1), JobPhase::Queued);

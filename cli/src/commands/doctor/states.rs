@@ -158,11 +158,13 @@ const JOBS: &[State] = &[
     ("budget spent", |f| {
         let record = job(f, JobPhase::Queued, 90_000);
         record.reasons.push(RecordedReason {
-            at_us: NOW,
-            policy: "wattle".to_owned(),
             stage: Some("budget".to_owned()),
-            decision: "waits".to_owned(),
-            reason: "the budget of this window is spent".to_owned(),
+            ..RecordedReason::new(
+                NOW,
+                "wattle",
+                "waits".to_owned(),
+                "the budget of this window is spent".to_owned(),
+            )
         });
     }),
     ("aim exceeded", |f| {

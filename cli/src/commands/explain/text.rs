@@ -11,7 +11,7 @@ use wattle_common::{AdmissionId, Timestamp};
 use wattle_view::alternatives::Work;
 use wattle_view::measured::Measured;
 
-use super::{alternatives, expected, measured};
+use super::{alternatives, decisions, expected, measured};
 use crate::job_end;
 use crate::quantity::{clock, energy, percent, power};
 use wattle_view::job::JobView;
@@ -28,6 +28,7 @@ pub(super) fn describe(
     all_measured: &[Measured],
     prediction: Option<&Prediction>,
     margin: Option<&PowerMargin>,
+    with_details: bool,
     now: Timestamp,
 ) -> String {
     let record = &view.record;
@@ -71,14 +72,11 @@ pub(super) fn describe(
             lines.push(section.trim_end().to_owned());
         }
     }
-    if !record.reasons.is_empty() {
+    let decisions = decisions::section(record, with_details);
+    if !decisions.is_empty() {
         lines.push(String::new());
         lines.push("decisions:".to_owned());
-    }
-    for reason in &record.reasons {
-        let after = reason.at_us.since(record.spec.submitted_at_us).as_secs_f64();
-        lines.push(format!("+{:<8} {}", span(after), reason.decision));
-        lines.push(format!("    {}: {}", reason.decided_by(), reason.reason));
+        lines.extend(decisions);
     }
     let files = files(record);
     if !files.is_empty() {
@@ -239,7 +237,7 @@ fn other_gpu_types(record: &JobRecord, surface: Option<&Surface>) -> Vec<String>
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use wattle_common::messages::{JobWindow, RecordedReason, SurfacePoint};
+    use wattle_common::messages::{Consequence, JobWindow, RecordedReason, SurfacePoint};
     use wattle_common::{Energy, Power};
     use wattle_testkit as testkit;
 
@@ -291,13 +289,12 @@ mod tests {
             steps_per_s: Some(10.4),
             energy_mj: Some(Energy::from_j(210_000)),
             log_paths: vec!["/var/log/wattle/jobs/t-9.n0.log".to_owned()],
-            reasons: vec![RecordedReason {
-                at_us: at(58),
-                policy: "eaco".to_owned(),
-                stage: None,
-                decision: "placed on n0:0,1".to_owned(),
-                reason: "free GPUs: its workload has no measurement yet".to_owned(),
-            }],
+            reasons: vec![RecordedReason::new(
+                at(58),
+                "eaco",
+                "placed on n0:0,1".to_owned(),
+                "free GPUs: its workload has no measurement yet".to_owned(),
+            )],
             placement: Some(testkit::placement([("n0", [0, 1])])),
             ..testkit::job_record(spec, phase)
         };
@@ -343,7 +340,7 @@ mod tests {
         let all = measured(&windows, record.prediction_placed.as_deref());
         let prediction = current(&record, surface);
         let view = JobView::new(record, &Summaries::new(), at(600));
-        let text = describe(&view, surface, &all, prediction.as_ref(), None, at(600));
+        let text = describe(&view, surface, &all, prediction.as_ref(), None, false, at(600));
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         text
     }
@@ -353,7 +350,7 @@ mod tests {
         let margin = testkit::power_margin();
         let stated = |phase| {
             let view = JobView::new(record(phase), &Summaries::new(), at(600));
-            describe(&view, None, &[], None, Some(&margin), at(600))
+            describe(&view, None, &[], None, Some(&margin), false, at(600))
         };
         let sentence = power_margin::correction(&margin).unwrap().replace("; ", "\n");
         assert!(stated(JobPhase::Running).contains(&sentence), "{}", stated(JobPhase::Running));
@@ -365,7 +362,7 @@ mod tests {
         let silent = |step, now| {
             let record = JobRecord { step, ..record(JobPhase::Running) };
             let view = JobView::new(record, &Summaries::new(), now);
-            describe(&view, None, &[], None, None, now).contains("it reports no steps")
+            describe(&view, None, &[], None, None, false, now).contains("it reports no steps")
         };
         assert!(silent(None, at(600)));
         assert!(!silent(None, at(100)) && !silent(Some(1), at(600)));
@@ -469,29 +466,50 @@ mod tests {
 
     #[test]
     fn a_stage_that_decided_is_named_in_place_of_the_policy() {
+        let limit = "not enough power within the limit of 3.00 kW".to_owned();
         let waits = RecordedReason {
-            at_us: at(300),
-            policy: "eaco".to_owned(),
             stage: Some("power limits".to_owned()),
-            decision: "waits".to_owned(),
-            reason: "no power left within the limit of 3.00 kW".to_owned(),
+            ..RecordedReason::new(at(300), "eaco", "waits".to_owned(), limit)
         };
         let mut queued = testkit::job_record(testkit::job_spec("t-9", 2), JobPhase::Queued);
         queued.reasons.push(waits);
         let view = JobView::new(queued, &Summaries::new(), at(600));
-        let text = describe(&view, None, &[], None, None, at(600));
+        let text = describe(&view, None, &[], None, None, false, at(600));
         let decisions = text.split_once("decisions:\n").unwrap().1;
         assert_eq!(
             decisions,
-            "+5 min    waits\n    power limits: no power left within the limit of 3.00 kW"
+            "+5 min    waits\n    power limits: not enough power within the limit of 3.00 kW"
         );
+    }
+
+    #[test]
+    fn a_decision_has_its_consequence_and_on_request_its_prices() {
+        let mut queued = testkit::job_record(testkit::job_spec("t-9", 2), JobPhase::Queued);
+        let (decision, sentence) = ("placed on n0:0".to_owned(), "1 GPU: its share".to_owned());
+        queued.reasons.push(RecordedReason {
+            consequence: Some(Consequence {
+                in_place_of: "2 GPUs".to_owned(),
+                end_later_s: Some(600.0),
+                ..Consequence::default()
+            }),
+            details: Some("GPU price 0".to_owned()),
+            ..RecordedReason::new(at(300), "wattle", decision, sentence)
+        });
+        let shown = |with_details| decisions::section(&queued, with_details);
+        let sentences = [
+            "+5 min    placed on n0:0",
+            "    wattle: 1 GPU: its share",
+            "    against 2 GPUs: it ends 10 min later",
+        ];
+        assert_eq!(shown(false), sentences);
+        assert_eq!(shown(true), [&sentences[..], &["    details: GPU price 0"]].concat());
     }
 
     #[test]
     fn queued_job_without_prediction_is_explained() {
         let queued = testkit::job_record(testkit::job_spec("t-9", 2), JobPhase::Queued);
         let view = JobView::new(queued, &Summaries::new(), at(600));
-        let text = describe(&view, None, &[], None, None, at(600));
+        let text = describe(&view, None, &[], None, None, false, at(600));
         let expected = "t-9 is queued\nwaited 10:00\nrequests 2 GPUs\nno prediction yet\n";
         assert_eq!(text, format!("{expected}{NO_REASON}"));
     }

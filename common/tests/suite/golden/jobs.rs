@@ -90,13 +90,12 @@ fn requests_and_job_records() {
         epoch: Some(1),
         observing: true,
         log_paths: vec!["/var/lib/wattle/jobs/train-7/output.log".into()],
-        reasons: vec![RecordedReason {
-            at_us: at(1),
-            policy: "eaco".into(),
-            stage: None,
-            decision: "placed on n0:0,1".into(),
-            reason: "the fullest candidate that keeps every deadline".into(),
-        }],
+        reasons: vec![RecordedReason::new(
+            at(1),
+            "eaco",
+            "placed on n0:0,1".into(),
+            "the fullest candidate that keeps every deadline".into(),
+        )],
         restarts: vec![],
         restart_cost_ms: None,
         early_stops: 0,
@@ -143,13 +142,28 @@ fn requests_and_job_records() {
     let setting = GpuSetting { clock_mhz_max, ..GpuSetting::DEFAULT };
     check("job-record-set", &JobRecord { setting, ..record.clone() });
     let waits = RecordedReason {
-        at_us: at(1),
-        policy: "eaco".into(),
         stage: Some("power limits".into()),
-        decision: "waits".into(),
-        reason: "no power left within the limit of 3.00 kW".into(),
+        ..RecordedReason::new(
+            at(1),
+            "eaco",
+            "waits".into(),
+            "not enough power within the limit of 3.00 kW".into(),
+        )
     };
     check("job-record-stage", &JobRecord { reasons: vec![waits], ..record.clone() });
+    let smaller = RecordedReason {
+        consequence: Some(Consequence {
+            in_place_of: "8 GPUs".into(),
+            end_later_s: Some(2_400.0),
+            energy_more_j: Some(-756_000.0),
+            queued_sooner: Some(MovedJobs { jobs: 3, by_s: 7_200.0 }),
+            queued_later: Some(MovedJobs { jobs: 1, by_s: 60.0 }),
+            tenants_later: Some(MovedJobs { jobs: 1, by_s: 300.0 }),
+        }),
+        details: Some("worth 1.25 s of completion time per second; GPU price 0".into()),
+        ..record.reasons[0].clone()
+    };
+    check("job-record-consequence", &JobRecord { reasons: vec![smaller], ..record.clone() });
     let point = SurfacePoint {
         gpus: 2,
         nodes: 1,

@@ -7,6 +7,8 @@ use wattle_common::messages::job_record::{REASONS_MAX, WAITS};
 use wattle_common::messages::{JobRecord, Prediction, RecordedReason};
 use wattle_common::{JobId, Timestamp};
 
+use crate::controller::aim::SetsPrice;
+use crate::expected::consequences::Compared;
 use crate::live::LiveController;
 use crate::live::job_records::JobRecords;
 use crate::{
@@ -30,13 +32,24 @@ impl JobRecords {
         faults: Option<&str>,
         controller: &mut LiveController,
     ) {
+        let compared = controller.compared(plan);
         for decision in &plan.decisions {
-            self.decided(now, decision, reports, controller);
+            self.decided(now, decision, reports, compared.get(&decision.job()), controller);
         }
         self.wait(now, plan, reports, faults, controller);
         self.keep(now, reports, controller);
-        // Last: the records take placements and predictions from the state for which the plan was made.
+        // The records take placements and predictions from the state for which the plan was made.
         controller.apply(plan);
+        for (key, consequence) in controller.consequences(compared, reports) {
+            let Some(job) = id_of(controller.state(), key) else { continue };
+            self.change(&job, |record| {
+                // A start that a stage has set has two reasons, and its placement is the first.
+                let mut decided = record.reasons.iter_mut().filter(|r| r.at_us == now);
+                if let Some(reason) = decided.find(|reason| reason.decision != WAITS) {
+                    reason.consequence = Some(consequence);
+                }
+            });
+        }
     }
 
     /// Records one decision with its reason.
@@ -45,11 +58,12 @@ impl JobRecords {
         now: Timestamp,
         decision: &Decision,
         reports: &StageReports,
+        compared: Option<&Compared>,
         controller: &LiveController,
     ) {
         let state = controller.state();
         let Some(job) = id_of(state, decision.job()) else { return };
-        let reason = reason_text(controller, decision, reports);
+        let reason = reason_text(controller, decision, reports, compared);
         let placement = match decision {
             Decision::Start { on, .. } => Some(state.placement(on)),
             _ => None,
@@ -74,7 +88,9 @@ impl JobRecords {
             Decision::Start { .. } | Decision::Set { .. } | Decision::Confirm { .. } => {}
         }
         let policy = controller.policy().name();
-        self.add_reason(&job, recorded(now, policy, reports.stage_of(decision), text, reason));
+        let recorded_reason = recorded(now, policy, reports.stage_of(decision), text, reason);
+        let details = details(controller, decision);
+        self.add_reason(&job, RecordedReason { details, ..recorded_reason });
         // A start has the reason of its placement; a stage that set other caps or clocks has its own.
         if let Decision::Start { job: key, setting, .. } = decision
             && let Some((stage, change)) = reports.setting_of(*key)
@@ -155,7 +171,7 @@ impl JobRecords {
             }
             let at = self.get(&job).and_then(|record| record.placement.as_ref());
             let text = format!("{STAYS}{}", at.map(ToString::to_string).unwrap_or_default());
-            let reason = format!("it has not settled yet; it may move from {until} on");
+            let reason = format!("placed too recently to be moved; it may move from {until} on");
             let policy = controller.policy().name();
             self.add_reason(&job, recorded(now, policy, Some(Stage::Settling), text, reason));
         }
@@ -197,7 +213,7 @@ impl JobRecords {
 
 /// Why a stage has set another cap or clock than planned.
 fn why_set(change: &SettingChange) -> String {
-    format!("{}, in place of {}", change.reason, change.from)
+    format!("{} instead of {}: {}", change.to, change.from, change.reason)
 }
 
 fn recorded(
@@ -208,7 +224,7 @@ fn recorded(
     reason: String,
 ) -> RecordedReason {
     let stage = stage.map(|stage| stage.name().to_owned());
-    RecordedReason { at_us, policy: policy.to_owned(), stage, decision, reason }
+    RecordedReason { stage, ..RecordedReason::new(at_us, policy, decision, reason) }
 }
 
 /// Changes the record by a decision, and returns the decision in words.
@@ -240,10 +256,17 @@ fn record_decision(
             RecordedReason::set_to(*setting)
         }
         Decision::Stop { .. } | Decision::Undo { .. } => {
+            let next = match decision {
+                Decision::Stop { next_gpus: Some(1), .. } => " to continue on 1 GPU".to_owned(),
+                Decision::Stop { next_gpus: Some(gpus), .. } => {
+                    format!(" to continue on {gpus} GPUs")
+                }
+                _ => String::new(),
+            };
             record.enter(JobPhase::Stopping, now);
             record.next_phase = Some(JobPhase::Queued);
             record.observing = false;
-            format!("taken off {at}")
+            format!("taken off {at}{next}")
         }
         Decision::Confirm { .. } => {
             record.observing = false;
@@ -261,22 +284,56 @@ fn id_of(state: &ClusterState, key: JobKey) -> Option<JobId> {
     state.job(key).map(|job| job.facts.id.clone())
 }
 
-/// The reason of a decision. A changed setting follows from the energy price, so its position comes first.
-fn reason_text(controller: &LiveController, decision: &Decision, reports: &StageReports) -> String {
+/// The reason of a decision in a sentence.
+fn reason_text(
+    controller: &LiveController,
+    decision: &Decision,
+    reports: &StageReports,
+    compared: Option<&Compared>,
+) -> String {
     let reason = decision.reason();
     if let Some(planned) = reports.site_rules.moved.get(&decision.job()) {
-        return format!("{reason}, in place of {}", controller.state().placement(planned));
+        return format!("instead of {}: {reason}", controller.state().placement(planned));
     }
-    if let Decision::Set { job, .. } = decision
-        && let Some((_, change)) = reports.setting_of(*job)
-    {
-        return why_set(change);
+    if let Decision::Set { job, .. } = decision {
+        if let Some((_, change)) = reports.setting_of(*job) {
+            return why_set(change);
+        }
+        // The setting of a running job follows from the energy price, whatever its size was chosen for.
+        if is_market(reason)
+            && let Some((sets_price, is_slower)) =
+                controller.sets_price().zip(compared.and_then(Compared::is_slower))
+        {
+            return priced_text(sets_price, is_slower).to_owned();
+        }
     }
-    let is_priced = matches!((decision, reason), (Decision::Set { .. }, Reason::Market { .. }));
-    match controller.price_position().filter(|_| is_priced) {
-        Some(position) => format!("energy price {position:.3} of 1; {reason}"),
-        None => reason.to_string(),
+    reason.to_string()
+}
+
+/// Why the energy price changes the setting of a running job.
+const fn priced_text(sets_price: SetsPrice, is_slower: bool) -> &'static str {
+    match (sets_price, is_slower) {
+        (SetsPrice::Budget, true) => "to keep the budget with the least delay of jobs",
+        (SetsPrice::Budget, false) => "the budget permits more power",
+        (SetsPrice::Aim, true) => "to save energy; the energy aim permits this delay",
+        (SetsPrice::Aim, false) => {
+            "the setting before would delay jobs more than the energy aim permits"
+        }
     }
+}
+
+/// The prices behind a decision.
+fn details(controller: &LiveController, decision: &Decision) -> Option<String> {
+    let reason = decision.reason();
+    let details = reason.details()?;
+    match controller.price_position().filter(|_| is_market(reason)) {
+        Some(position) => Some(format!("energy price {position:.3} of 1; {details}")),
+        None => Some(details),
+    }
+}
+
+const fn is_market(reason: &Reason) -> bool {
+    matches!(reason, Reason::Market { .. })
 }
 
 /// The prediction under which a job starts or is set.
@@ -310,12 +367,9 @@ mod tests {
 
     #[test]
     fn frequent_changes_of_the_setting_do_not_displace_the_placement() {
-        let recorded = |decision: &str, s| RecordedReason {
-            at_us: Timestamp::from_s(s),
-            policy: "wattle".to_owned(),
-            stage: None,
-            decision: decision.to_owned(),
-            reason: "energy price 0.500 of 1".to_owned(),
+        let recorded = |decision: &str, s| {
+            let (at, reason) = (Timestamp::from_s(s), "the energy aim".to_owned());
+            RecordedReason::new(at, "wattle", decision.to_owned(), reason)
         };
         let mut reasons = vec![recorded("placed on n0:0", 0)];
         for s in 1..100 {

@@ -33,17 +33,21 @@ fn a_power_limit_names_itself_beside_the_placement_that_it_lowers() {
     assert_eq!(
         decisions(&world, "d"),
         [
-            "placed on n0:3: fifo: head of the queue; first fit in node order",
-            "set to 150 W: power limits: no power left within the limit of 0.90 kW, in place of default",
+            "placed on n0:3: fifo: first in the queue, on the first free GPUs in node order",
+            "set to 150 W: power limits: 150 W instead of default: not enough power within the limit of 0.90 kW",
         ]
     );
     // The newest job has no power left.
     set(&mut world, Budget::from_human(None, None, Some(0.6), None).unwrap());
     world.pass(60);
     let last = |job| decisions(&world, job).pop().unwrap();
-    let stopped = "power limits: no power left within the limit of 0.60 kW";
+    let stopped = "power limits: not enough power within the limit of 0.60 kW";
     assert!(decisions(&world, "d").contains(&format!("taken off n0:3: {stopped}")));
-    assert!(last("d").starts_with("waits: power limits: power draw would be "), "{}", last("d"));
+    assert!(
+        last("d").starts_with("waits: power limits: with it the site would draw "),
+        "{}",
+        last("d")
+    );
 }
 
 #[test]

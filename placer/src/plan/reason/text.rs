@@ -1,4 +1,4 @@
-//! The text of a reason, for users.
+//! The text of a reason, for users: one sentence, and the prices and ratios behind it.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +13,7 @@ impl fmt::Display for NotShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Exclusive => "the job is exclusive",
-            Self::Unknown => "its workload has no measurement yet, so it first runs exclusively",
+            Self::Unknown => "its workload has no measurement yet, so it first runs alone",
             Self::CannotStop => "it has no checkpoint signal, and a deadline could be missed",
             Self::UndoneOften => "its co-location was undone too often",
             Self::NoCandidate => "no occupied GPUs are within the thresholds and deadlines",
@@ -24,37 +24,54 @@ impl fmt::Display for NotShared {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::FirstFit => f.write_str("head of the queue; first fit in node order"),
-            Self::WholeNodes { nodes: 1 } => f.write_str("head of the queue; first free node"),
-            Self::WholeNodes { nodes } => write!(f, "head of the queue; first {nodes} free nodes"),
-            Self::EfficientStep { gpus, ratio, price } => efficient_step(f, *gpus, *ratio, *price),
-            Self::Market { gpus, value, gpu_price, power_price } => {
-                market(f, *gpus, *value, *gpu_price)?;
-                if *power_price > 0.0 {
-                    let s_per_kwh = significant(*power_price * J_PER_KWH);
-                    write!(f, "; power is scarce, price {s_per_kwh} s per kWh")?;
+            Self::FirstFit => {
+                f.write_str("first in the queue, on the first free GPUs in node order")
+            }
+            Self::WholeNodes { nodes: 1 } => {
+                f.write_str("first in the queue, on the first free node")
+            }
+            Self::WholeNodes { nodes } => {
+                write!(f, "first in the queue, on the first {nodes} free nodes")
+            }
+            Self::EfficientStep { gpus, .. } => write!(
+                f,
+                "{}: more GPUs or a higher clock would cost more energy than their time is worth",
+                Gpus(*gpus)
+            ),
+            Self::Market { gpus, gpu_price, power_price, .. } => {
+                let gpus = Gpus(*gpus);
+                match (*gpu_price > 0.0, *power_price > 0.0) {
+                    (false, false) => {
+                        write!(f, "{gpus}: there are enough GPUs for all that the jobs can use")
+                    }
+                    (true, false) => write!(f, "{gpus}: more GPUs help other jobs more"),
+                    (false, true) => {
+                        write!(f, "{gpus}: the power for more GPUs helps other jobs more")
+                    }
+                    (true, true) => {
+                        write!(f, "{gpus}: more GPUs and their power help other jobs more")
+                    }
                 }
-                Ok(())
             }
-            Self::Share { gpus } => write!(f, "its share of the GPUs: {}", Gpus(*gpus)),
-            Self::Priced { price } => {
-                write!(f, "operating point at energy price {}", significant(*price))
+            Self::Share { gpus } => {
+                write!(f, "{}: the policy's share of the GPUs for this job", Gpus(*gpus))
             }
+            Self::Priced { .. } => f.write_str(
+                "the fastest setting up to which each step saves enough time for its energy",
+            ),
             Self::Reset { setting } => write!(f, "GPU setting changed to {setting}"),
             Self::Defragmented { gpus } => write!(f, "moved to free a block of {}", Gpus(*gpus)),
 
-            Self::Paired { beside, sum, threshold } => write!(
+            Self::Paired { beside, sum, .. } => write!(
                 f,
-                "demand exceeds the GPUs; normalised speeds with {beside} sum to {sum:.2}, \
-                 threshold {threshold}"
+                "more jobs than GPUs: shared with job {beside}; together {sum:.2} times the work of one job alone"
             ),
-            Self::Packed { beside, sum, threshold, tried } => write!(
+            Self::Packed { beside, sum, .. } => write!(
                 f,
-                "no free GPUs; normalised speeds with {beside} sum to {sum:.2} > {threshold} \
-                 (best of {tried})"
+                "no GPU is free: shared with job {beside}; together {sum:.2} times the work of one job alone"
             ),
-            Self::Fullest { beside, utilization_percent, choice, candidates, speed } => {
-                fullest(f, beside, *utilization_percent, (*choice, *candidates), *speed)
+            Self::Fullest { beside, utilization_percent, speed, .. } => {
+                fullest(f, beside, *utilization_percent, *speed)
             }
             Self::FreeGpus { not_shared } => write!(f, "free GPUs: {not_shared}"),
 
@@ -77,14 +94,21 @@ impl fmt::Display for Reason {
             Self::Backfilled { head, reserved_at, ends_before } => {
                 backfilled(f, head, *reserved_at, *ends_before)
             }
-            Self::SurfaceAwaited => f.write_str("new job; the predictor's surface is pending"),
+            Self::SurfaceAwaited => {
+                f.write_str("new job; the first prediction of its speed and power is pending")
+            }
             Self::Outranked { before: 0 } => f.write_str(
-                "no job gets GPUs: none is worth its energy at the energy price, or no GPU is available",
+                "no GPU is available, or no job is worth its energy at the present energy price",
             ),
-            Self::Outranked { before: 1 } => f.write_str("1 job has precedence"),
-            Self::Outranked { before } => write!(f, "{before} jobs have precedence"),
+            Self::Outranked { before: 1 } => f.write_str("1 job ranks before it"),
+            Self::Outranked { before } => write!(f, "{before} jobs rank before it"),
             Self::Awaits { gpus } => {
-                write!(f, "{} assigned, still occupied, asleep or fragmented", Gpus(*gpus))
+                let is = if *gpus == 1 { "is" } else { "are" };
+                write!(
+                    f,
+                    "{} {is} planned for it and still busy, asleep or scattered over nodes",
+                    Gpus(*gpus)
+                )
             }
             Self::Deferred { now, below, until } => write!(
                 f,
@@ -92,10 +116,11 @@ impl fmt::Display for Reason {
                  {below:.0} g/kWh",
                 Utc(*until)
             ),
-            Self::SiteRules { nodes: 1 } => f.write_str("on the node with enough CPUs and memory"),
-            Self::SiteRules { nodes } => {
-                write!(f, "on the same GPUs of {nodes} nodes with enough CPUs and memory")
-            }
+            Self::SiteRules { nodes: 1 } => f.write_str("the node has enough CPUs and memory"),
+            Self::SiteRules { nodes } => write!(
+                f,
+                "the {nodes} nodes have enough CPUs and memory, and the same GPU numbers are free on each"
+            ),
             Self::NoHostRoom { nodes: 1, gpus } => write!(
                 f,
                 "no node of its partition with {} free has the CPUs and the memory that the job needs",
@@ -136,29 +161,34 @@ impl fmt::Display for Reason {
                 write!(f, "it would exceed the quota of {account}: {gpus_max} GPUs")
             }
             Self::FairShare { account, share } => {
-                write!(f, "the fair share of {account}, {share} GPUs, is in use")
+                write!(f, "the fair share of {account}, {share} GPUs, is fully used")
             }
             Self::HeldBack { drawn, below } => {
-                write!(f, "power draw would be {}, admission limit {}", Kw(*drawn), Kw(*below))
+                write!(
+                    f,
+                    "with it the site would draw {}; at most {} is permitted",
+                    Kw(*drawn),
+                    Kw(*below)
+                )
             }
             Self::LowestLimit { drawn, most, at } => write!(
                 f,
-                "it cannot stop, and such jobs would need {} under the power limit of {} at {}",
+                "it cannot be stopped; with it such jobs need {}, and the power limit at {} is {}",
                 Kw(*drawn),
-                Kw(*most),
-                Utc(*at)
+                Utc(*at),
+                Kw(*most)
             ),
             Self::Paused { drawn, above } => write!(
                 f,
-                "minimum power draw {} exceeds what the budget sustains, {}",
+                "the running jobs need {} at their lowest caps; the budget permits {}",
                 Kw(*drawn),
                 Kw(*above)
             ),
             Self::PowerLimit { most: Some(most) } => {
-                write!(f, "no power left within the limit of {}", Kw(*most))
+                write!(f, "not enough power within the limit of {}", Kw(*most))
             }
             Self::LocalLimit { name, lost, most } => {
-                write!(f, "no power left within the limit of {name}, {}", Kw(*most))?;
+                write!(f, "not enough power within the limit of {name}, {}", Kw(*most))?;
                 match lost {
                     Some(lost) => write!(f, ", if {lost} is lost"),
                     None => Ok(()),
@@ -166,11 +196,11 @@ impl fmt::Display for Reason {
             }
             Self::SlowdownBoundExceeded { permille, most } => write!(
                 f,
-                "slower than its bound of {} %: nothing else can give power within the limit of {}",
+                "slower than its owner's bound of {} %: no other job can give up power within the limit of {}",
                 f64::from(*permille) / 10.0,
                 Kw(*most)
             ),
-            Self::PowerLimit { most: None } => f.write_str("no power left within the limit"),
+            Self::PowerLimit { most: None } => f.write_str("not enough power within the limit"),
 
             Self::DeadlinesHold { tenants, after } => {
                 observed(f, *tenants, *after)?;
@@ -179,43 +209,67 @@ impl fmt::Display for Reason {
             Self::PairHolds { tenants, after, sum } => {
                 observed(f, *tenants, *after)?;
                 match sum {
-                    Some(sum) => write!(f, "measured relative speeds sum to {sum:.2}"),
-                    None => f.write_str("exclusive speeds are not all known"),
+                    Some(sum) => {
+                        write!(f, "together they do {sum:.2} times the work of one job alone")
+                    }
+                    None => f.write_str("the speeds alone are not all known"),
                 }
             }
             Self::PairLoses { after, sum } => write!(
                 f,
-                "observed for {} s: measured relative speeds sum to {sum:.2}, slower than \
-                 time-sharing",
+                "observed for {} s: together they do {sum:.2} times the work of one job alone, less than one after the other",
                 after.as_secs()
             ),
             Self::NeighboursGone => f.write_str("no co-tenant is left"),
             Self::DeadlineBroken { job, deadline, end } => {
                 let (end, deadline) = (Utc(*end), Utc(*deadline));
-                write!(f, "at its measured speed {job} would end at {end}, deadline {deadline}")
+                write!(
+                    f,
+                    "job {job}, at its measured speed, would end at {end}; its deadline is {deadline}"
+                )
             }
         }
     }
 }
 
-fn efficient_step(f: &mut fmt::Formatter<'_>, gpus: u32, ratio: f64, price: f64) -> fmt::Result {
-    let gpus = Gpus(gpus);
-    write!(f, "{gpus}: last step saved {ratio:.2} of completion time per energy, price {price:.2}")
+impl Reason {
+    /// The prices and ratios behind the sentence; `None`: the sentence has all.
+    #[must_use]
+    pub fn details(&self) -> Option<String> {
+        let text = match self {
+            Self::EfficientStep { ratio, price, .. } => format!(
+                "the last step saved {ratio:.2} of completion time per energy, price {price:.2}"
+            ),
+            Self::Market { value, gpu_price, power_price, .. } => {
+                let mut text = market(*value, *gpu_price);
+                if *power_price > 0.0 {
+                    let s_per_kwh = significant(*power_price * J_PER_KWH);
+                    text.push_str(&format!("; price of power {s_per_kwh} s per kWh"));
+                }
+                text
+            }
+            Self::Priced { price } => format!("energy price {}", significant(*price)),
+            Self::Paired { threshold, .. } => format!("separated below {threshold}"),
+            Self::Packed { threshold, tried, .. } => {
+                format!("more than {threshold} is required; the best of {tried} jobs")
+            }
+            Self::Fullest { choice, candidates, .. } => {
+                format!("candidate {choice} of {candidates} by utilization")
+            }
+            _ => return None,
+        };
+        Some(text)
+    }
 }
 
-fn market(f: &mut fmt::Formatter<'_>, gpus: u32, value: f64, gpu_price: f64) -> fmt::Result {
-    let (gpus, value) = (Gpus(gpus), significant(value));
+fn market(value: f64, gpu_price: f64) -> String {
+    let value = format!("worth {} s of completion time per second", significant(value));
     if gpu_price > GPU_PRICE_MAX {
-        return write!(
-            f,
-            "{gpus}: among the most valuable jobs; demand exceeds the GPUs at any price"
-        );
-    }
-    write!(f, "{gpus}: worth {value} s of completion time per second; ")?;
-    if gpu_price <= 0.0 {
-        f.write_str("GPUs are not scarce, price 0")
+        format!("{value}; demand exceeds the GPUs at any price")
+    } else if gpu_price > 0.0 {
+        format!("{value}; GPU price {} s per GPU-second", significant(gpu_price))
     } else {
-        write!(f, "GPU price {} s per GPU-second", significant(gpu_price))
+        format!("{value}; GPU price 0")
     }
 }
 
@@ -223,15 +277,15 @@ fn fullest(
     f: &mut fmt::Formatter<'_>,
     beside: &[JobId],
     utilization_percent: f64,
-    (choice, candidates): (u32, u32),
     speed: Option<f64>,
 ) -> fmt::Result {
     let beside: Vec<&str> = beside.iter().map(JobId::as_str).collect();
-    write!(f, "candidate {choice} of {candidates} by utilization; co-located with ")?;
-    write!(f, "{} at {utilization_percent:.0} % utilization; ", beside.join(", "))?;
+    let job_s = if beside.len() == 1 { "job" } else { "jobs" };
+    write!(f, "on the busiest suitable GPUs, {utilization_percent:.0} % utilized by {job_s} ")?;
+    write!(f, "{}; ", beside.join(", "))?;
     match speed {
-        Some(speed) => write!(f, "predicted speed {speed:.2}, all deadlines are met"),
-        None => f.write_str("no deadlines"),
+        Some(speed) => write!(f, "{speed:.2} of its speed alone; all deadlines are met"),
+        None => f.write_str("no job has a deadline"),
     }
 }
 
@@ -315,38 +369,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_price_that_does_not_clear_the_market_is_not_displayed() {
-        let market = |gpu_price| {
-            let power_price = 0.0;
-            Reason::Market { gpus: 1, value: 2.5, gpu_price, power_price }.to_string()
+    fn prices_are_details_of_a_sentence() {
+        let market = |gpu_price, power_price| {
+            let reason = Reason::Market { gpus: 1, value: 2.5, gpu_price, power_price };
+            (reason.to_string(), reason.details().unwrap())
         };
-        let scarce = Reason::Market { gpus: 1, value: 2.5, gpu_price: 0.0, power_price: 1e-4 };
-        assert!(scarce.to_string().ends_with("price 0; power is scarce, price 360 s per kWh"));
-        assert_eq!(
-            market(1.5),
-            "1 GPU: worth 2.50 s of completion time per second; GPU price 1.50 s per GPU-second"
-        );
-        assert_eq!(
-            market(0.0),
-            "1 GPU: worth 2.50 s of completion time per second; GPUs are not scarce, price 0"
-        );
-        assert_eq!(
-            market(1_717_986_918.4),
-            "1 GPU: among the most valuable jobs; demand exceeds the GPUs at any price"
-        );
+        let worth = "worth 2.50 s of completion time per second";
+        for (gpu_price, power_price, sentence, prices) in [
+            (0.0, 0.0, "there are enough GPUs for all that the jobs can use", "GPU price 0"),
+            (1.5, 0.0, "more GPUs help other jobs more", "GPU price 1.50 s per GPU-second"),
+            (
+                1_717_986_918.4,
+                0.0,
+                "more GPUs help other jobs more",
+                "demand exceeds the GPUs at any price",
+            ),
+            (
+                0.0,
+                1e-4,
+                "the power for more GPUs helps other jobs more",
+                "GPU price 0; price of power 360 s per kWh",
+            ),
+        ] {
+            let expected = (format!("1 GPU: {sentence}"), format!("{worth}; {prices}"));
+            assert_eq!(market(gpu_price, power_price), expected);
+        }
     }
 
     #[test]
     fn singular_and_plural() {
         let outranked = |before| Reason::Outranked { before }.to_string();
-        assert!(outranked(0).starts_with("no job gets GPUs: "), "{}", outranked(0));
+        assert!(outranked(0).starts_with("no GPU is available, "), "{}", outranked(0));
         assert_eq!(
             [outranked(1), outranked(2)],
-            ["1 job has precedence", "2 jobs have precedence"]
+            ["1 job ranks before it", "2 jobs rank before it"]
         );
         assert_eq!(
             Reason::WholeNodes { nodes: 1 }.to_string(),
-            "head of the queue; first free node"
+            "first in the queue, on the first free node"
         );
     }
 }

@@ -29,7 +29,7 @@ fn planned(sizes: &[u32], jobs: &[(&str, u32, u64)]) -> String {
 fn a_job_that_ends_before_the_reserved_start_goes_first_and_a_longer_one_waits() {
     let jobs = [("running", 2, 1_000), ("head", 4, 60), ("long", 1, 1_001), ("short", 2, 1_000)];
     expect_test::expect![[r#"
-        running on n0:0,1: head of the queue; first fit in node order
+        running on n0:0,1: first in the queue, on the first free GPUs in node order
         short on n0:2,3: backfilled: its time limit ends by the reserved start of head, 1970-01-01 00:16:40 UTC
         head waits: requests 4 GPUs; 0 free, at most 0 on one node; starts by 1970-01-01 00:16:40 UTC if jobs keep their time limits
     "#]]
@@ -42,8 +42,8 @@ fn a_longer_job_gets_gpus_that_the_head_does_not_need() {
     let jobs =
         [("a", 3, 1_000), ("b", 4, 5_000), ("head", 4, 60), ("long", 1, 9_000), ("more", 1, 9_000)];
     expect_test::expect![[r#"
-        a on n0:0,1,2: head of the queue; first fit in node order
-        b on n1:0,1,2,3: head of the queue; first fit in node order
+        a on n0:0,1,2: first in the queue, on the first free GPUs in node order
+        b on n1:0,1,2,3: first in the queue, on the first free GPUs in node order
         long on n2:0: backfilled: head can start at its reserved 1970-01-01 00:16:40 UTC without these GPUs
         more on n2:1: backfilled: head can start at its reserved 1970-01-01 00:16:40 UTC without these GPUs
         head waits: requests 4 GPUs; 1 free, at most 1 on one node; starts by 1970-01-01 00:16:40 UTC if jobs keep their time limits
@@ -53,8 +53,8 @@ fn a_longer_job_gets_gpus_that_the_head_does_not_need() {
     let jobs =
         [("a", 2, 1_000), ("b", 4, 1_000), ("head", 4, 60), ("long", 2, 9_000), ("more", 1, 9_000)];
     expect_test::expect![[r#"
-        a on n0:0,1: head of the queue; first fit in node order
-        b on n1:0,1,2,3: head of the queue; first fit in node order
+        a on n0:0,1: first in the queue, on the first free GPUs in node order
+        b on n1:0,1,2,3: first in the queue, on the first free GPUs in node order
         long on n0:2,3: backfilled: head can start at its reserved 1970-01-01 00:16:40 UTC without these GPUs
         head waits: requests 4 GPUs; 0 free, at most 0 on one node; starts by 1970-01-01 00:16:40 UTC if jobs keep their time limits
     "#]]
@@ -65,8 +65,8 @@ fn a_longer_job_gets_gpus_that_the_head_does_not_need() {
 fn a_head_larger_than_a_node_reserves_entire_nodes() {
     let jobs = [("a", 1, 500), ("b", 4, 800), ("head", 8, 60), ("long", 3, 801), ("short", 3, 800)];
     expect_test::expect![[r#"
-        a on n0:0: head of the queue; first fit in node order
-        b on n1:0,1,2,3: head of the queue; first fit in node order
+        a on n0:0: first in the queue, on the first free GPUs in node order
+        b on n1:0,1,2,3: first in the queue, on the first free GPUs in node order
         short on n0:1,2,3: backfilled: its time limit ends by the reserved start of head, 1970-01-01 00:13:20 UTC
         head waits: requests 8 GPUs; 0 free, at most 0 on one node; starts by 1970-01-01 00:13:20 UTC if jobs keep their time limits
     "#]]

@@ -157,7 +157,9 @@ fn a_bound_on_the_slowdown_gives_way_last_with_a_reason() {
         plan.decisions.iter().map(|each| each.reason().to_string()).collect();
     assert_eq!(
         reasons,
-        ["slower than its bound of 2 %: nothing else can give power within the limit of 0.48 kW"]
+        [
+            "slower than its owner's bound of 2 %: no other job can give up power within the limit of 0.48 kW"
+        ]
     );
 }
 
@@ -210,7 +212,7 @@ fn new_jobs_are_held_back_and_running_jobs_continue() {
     let plan = round(&mut site, &*fifo);
     // 460 W idle; each job adds a minimum power of 90 W.
     let reason = plan.blocked.unwrap().reason.to_string();
-    assert_eq!(reason, "power draw would be 0.64 kW, admission limit 0.59 kW");
+    assert_eq!(reason, "with it the site would draw 0.64 kW; at most 0.59 kW is permitted");
     assert!(setting(&site, second).is_none() && setting(&site, third).is_none());
     site.limits.admission_limit = Some(Power::from_w(680));
     rest(&mut site, &*fifo);
@@ -243,7 +245,7 @@ fn a_job_alone_is_admitted_on_its_mean_power() {
     let plan = round(&mut site, &*fifo);
     assert_eq!(runs(&site), [false, false]);
     let reason = plan.blocked.unwrap().reason.to_string();
-    assert_eq!(reason, "power draw would be 0.55 kW, admission limit 0.54 kW");
+    assert_eq!(reason, "with it the site would draw 0.55 kW; at most 0.54 kW is permitted");
 }
 
 /// The unused node sleeps after the time that the operator has set for all.
@@ -278,7 +280,10 @@ fn the_last_arrival_is_paused_and_resumed() {
     site.limits.preemption_limit = Some(Power::from_w(645));
     let plan = round(&mut site, &*fifo);
     let reason = plan.decisions[0].reason().to_string();
-    assert_eq!(reason, "minimum power draw 0.73 kW exceeds what the budget sustains, 0.65 kW");
+    assert_eq!(
+        reason,
+        "the running jobs need 0.73 kW at their lowest caps; the budget permits 0.65 kW"
+    );
     rest(&mut site, &*fifo);
     let runs = |site: &Site| keys.map(|key| setting(site, key).is_some());
     assert_eq!(runs(&site), [true, true, false]);

@@ -23,7 +23,7 @@ fn eaco_waits_a_moment_for_a_surface() {
     let light = arrive(&mut site, new("light"), None);
     let plan = decide(&mut site, &*policy);
     expect_test::expect![[r#"
-        light waits: new job; the predictor's surface is pending
+        light waits: new job; the first prediction of its speed and power is pending
     "#]]
     .assert_eq(&show(&site, &plan));
     let mut never = site.clone();
@@ -55,9 +55,9 @@ fn eaco_fills_the_fullest_gpus_and_observes() {
     expect_test::expect![[r#"
         mine on n0:0: free GPUs: the job is exclusive
         light on n1:0: free GPUs: no occupied GPUs are within the thresholds and deadlines
-        heavy on n1:0, observed: candidate 1 of 1 by utilization; co-located with light at 10 % utilization; no deadlines
+        heavy on n1:0, observed: on the busiest suitable GPUs, 10 % utilized by job light; no job has a deadline
         middle on n2:0: free GPUs: no occupied GPUs are within the thresholds and deadlines
-        stranger waits: requests 1 GPU; 0 free, at most 0 on one node; not co-located: its workload has no measurement yet, so it first runs exclusively
+        stranger waits: requests 1 GPU; 0 free, at most 0 on one node; not co-located: its workload has no measurement yet, so it first runs alone
     "#]]
     .assert_eq(&show(&site, &plan));
 }
@@ -96,7 +96,7 @@ fn eaco_undoes_a_placement_that_breaks_a_deadline() {
     }
     let plan = site.plan(&*eaco);
     expect_test::expect![[r#"
-        newcomer undone: at its measured speed urgent would end at 1970-01-01 00:33:20 UTC, deadline 1970-01-01 00:18:20 UTC
+        newcomer undone: job urgent, at its measured speed, would end at 1970-01-01 00:33:20 UTC; its deadline is 1970-01-01 00:18:20 UTC
     "#]]
     .assert_eq(&show(&site, &plan));
     decide(&mut site, &*eaco);

@@ -101,7 +101,7 @@ fn the_limit_of_a_feeder_affects_only_its_nodes() {
         .map(Decision::reason)
         .collect();
     assert_eq!(stopped.len(), 1);
-    assert_eq!(stopped[0].to_string(), "no power left within the limit of rack, 0.44 kW");
+    assert_eq!(stopped[0].to_string(), "not enough power within the limit of rack, 0.44 kW");
     assert_eq!((on(&site, 0), on(&site, 1)), (1, 2));
 }
 
@@ -286,7 +286,7 @@ fn a_reason_names_the_lost_feeder() {
     let plan = site.plan(&*fifo);
     assert!(plan.decisions.is_empty(), "{plan:?}");
     let blocked = plan.blocked.unwrap().reason.to_string();
-    assert_eq!(blocked, "no power left within the limit of f0, 0.53 kW, if f1 is lost");
+    assert_eq!(blocked, "not enough power within the limit of f0, 0.53 kW, if f1 is lost");
 }
 
 proptest! {

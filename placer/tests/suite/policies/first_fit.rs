@@ -13,8 +13,8 @@ fn fifo_blocks_at_its_head_and_rejects_infeasible_jobs() {
     let fifo = policy("fifo").unwrap();
     let plan = site.plan(&*fifo);
     expect_test::expect![[r#"
-        a on n0:0,1,2: head of the queue; first fit in node order
-        b on n1:0,1: head of the queue; first fit in node order
+        a on n0:0,1,2: first in the queue, on the first free GPUs in node order
+        b on n1:0,1: first in the queue, on the first free GPUs in node order
         huge rejected: requests 13 GPUs; the cluster of 12 cannot provide them
         c waits: requests 6 GPUs; 7 free, at most 4 on one node
     "#]]
@@ -23,8 +23,8 @@ fn fifo_blocks_at_its_head_and_rejects_infeasible_jobs() {
     site.end("b");
     let plan = site.plan(&*fifo);
     expect_test::expect![[r#"
-        c on n1:0,1,2,3 n2:0,1: head of the queue; first 2 free nodes
-        d on n0:3: head of the queue; first fit in node order
+        c on n1:0,1,2,3 n2:0,1: first in the queue, on the first 2 free nodes
+        d on n0:3: first in the queue, on the first free GPUs in node order
     "#]]
     .assert_eq(&show(&site, &plan));
 }
@@ -51,9 +51,9 @@ fn fifo_packed_fills_free_gpus_then_chooses_the_best_partner() {
     arrive(&mut site, facts("heavy", 1), Some(2));
     let plan = decide(&mut site, &*policy("fifo-packed").unwrap());
     expect_test::expect![[r#"
-        middle on n0:0: head of the queue; first fit in node order
-        light on n0:1: head of the queue; first fit in node order
-        third on n0:1, observed: no free GPUs; normalised speeds with light sum to 1.96 > 1.5 (best of 2)
+        middle on n0:0: first in the queue, on the first free GPUs in node order
+        light on n0:1: first in the queue, on the first free GPUs in node order
+        third on n0:1, observed: no GPU is free: shared with job light; together 1.96 times the work of one job alone
         heavy waits: requests 1 GPU; 0 free, at most 0 on one node
     "#]]
     .assert_eq(&show(&site, &plan));

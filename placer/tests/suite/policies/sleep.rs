@@ -102,7 +102,7 @@ fn an_infeasible_job_neither_wakes_nodes_nor_keeps_them_awake() {
     assert!(decide(&mut site, &*fifo).is_empty());
     wake(&mut site);
     expect_test::expect![[r#"
-        large on n0:0,1,2,3 n1:0,1,2,3: head of the queue; first 2 free nodes
+        large on n0:0,1,2,3 n1:0,1,2,3: first in the queue, on the first 2 free nodes
     "#]]
     .assert_eq(&converge(&mut site, &*fifo));
 }

@@ -90,7 +90,7 @@ fn a_comparison_page_is_complete() {
     // Two bounds and three conditions, in the first case and among the others.
     assert_eq!(page.matches("<svg class=\"bar ").count(), 2 * 5);
     assert!(page.contains("What keeps powerflow from the bound"));
-    assert!(page.contains("head of the queue; first fit in node order"));
+    assert!(page.contains("first in the queue, on the first free GPUs in node order"));
     assert!(page.contains("least on, is <strong>powerflow</strong>"));
     let figure = comparison_figure(&comparisons[0]);
     assert!(figure.starts_with("<svg xmlns=") && !figure.contains("<div"), "{figure}");

@@ -195,7 +195,7 @@ mod tests {
         let a = "4 GPUs: last step saved 1.32 of completion time per energy, price 0.65";
         let b = "1 GPU: last step saved 0.70 of completion time per energy, price 0.65";
         assert_eq!(without_numbers(a), without_numbers(b));
-        let other = "head of the queue; first fit in node order";
+        let other = "first in the queue, on the first free GPUs in node order";
         assert_ne!(without_numbers(a), without_numbers(other));
     }
 }

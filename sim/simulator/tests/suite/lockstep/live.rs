@@ -227,8 +227,9 @@ impl<'r> Live<'r> {
                     });
                     let job = &record.spec.job;
                     self.made.extend(decisions.map(|reason| {
-                        let (decision, why) = (reason.decision.clone(), reason.reason.clone());
-                        (reason.at_us, job.clone(), decision, why)
+                        let why = reason.reason.clone();
+                        let decision = reason.decision.split(" to continue").next();
+                        (reason.at_us, job.clone(), decision.unwrap_or_default().to_owned(), why)
                     }));
                     self.records.insert(job.clone(), *record);
                 }
