@@ -171,7 +171,9 @@ function theme(next) {
 document.addEventListener("click", (event) => {
   const link = event.target.closest?.("a[href]");
   const isPlain = event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.altKey;
-  if (!link || !isPlain || link.origin !== location.origin || link.getAttribute("href").startsWith("#")) return;
+  // A link in a drawing has no `origin`.
+  const origin = link && new URL(link.getAttribute("href"), location.href).origin;
+  if (!link || !isPlain || origin !== location.origin || link.getAttribute("href").startsWith("#")) return;
   event.preventDefault();
   go(link.getAttribute("href"));
 });

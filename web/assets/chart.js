@@ -24,7 +24,7 @@ function frame(label, max, format, labels, ...drawing) {
   return h("div", { class: "chart" }, axis(max, format),
     h("svg", { viewBox: `0 -4 ${WIDTH} ${HEIGHT + 8}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
       grid, drawing),
-    h("div", { class: "chart-x", "aria-hidden": "true" }, labels.map((text) => h("span", null, text))));
+    labels.length ? h("div", { class: "chart-x", "aria-hidden": "true" }, labels.map((text) => h("span", null, text))) : null);
 }
 
 /** The parts of a series between its gaps: points without a value. */
@@ -44,9 +44,9 @@ function steps(points) {
 
 /**
  * Curves over time. `series`: `{ class, points: [[x, y]], area, isStep }`, with a gap at each point without y;
- * `from` and `until` bound x; `now` is a vertical line.
+ * `from` and `until` bound x; `now` is a vertical line, as are `marks` of the grid.
  */
-export function curve({ label, series, now, from, until, format, labels }) {
+export function curve({ label, series, now, from, until, format, labels, marks = [] }) {
   const values = series.flatMap((one) => one.points.map(([, y]) => y)).filter((value) => value !== undefined);
   const max = roundUp(Math.max(...values, 0));
   const x = (at) => ((at - from) / Math.max(until - from, 1e-9)) * WIDTH;
@@ -61,7 +61,8 @@ export function curve({ label, series, now, from, until, format, labels }) {
     return [area, h("path", { class: `line ${one.class}`, d: `M${path}` })].filter(Boolean);
   });
   const present = now === undefined ? null : h("line", { class: "present", x1: x(now), x2: x(now), y1: 0, y2: HEIGHT });
-  return frame(label, max, format, labels, drawn, present ?? []);
+  const vertical = marks.map((at) => h("line", { class: "grid", x1: x(at), x2: x(at), y1: 0, y2: HEIGHT }));
+  return frame(label, max, format, labels, vertical, drawn, present ?? []);
 }
 
 /** Stacked bars. `bars`: `{ title, parts: [{ class, value }] }`. */

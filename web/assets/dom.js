@@ -1,11 +1,14 @@
 // Builds elements, and updates the shown ones in place, so that focus, selection and scroll position stay.
 
 const SVG = "http://www.w3.org/2000/svg";
-const SVG_TAGS = new Set(["svg", "g", "path", "rect", "line", "circle", "title", "polyline"]);
+const SVG_TAGS = new Set(["svg", "g", "path", "rect", "line", "circle", "title", "polyline", "text"]);
 
-/** An element. Properties that begin with `on` are handlers; `false`, `null` and `undefined` are left out. */
+/**
+ * An element; `svg:a` is a link in a drawing. Properties that begin with `on` are handlers; `false`, `null` and
+ * `undefined` are left out.
+ */
 export function h(tag, properties, ...children) {
-  const element = SVG_TAGS.has(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
+  const element = tag === "svg:a" ? document.createElementNS(SVG, "a") : SVG_TAGS.has(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
   element.handlers = {};
   for (const [name, value] of Object.entries(properties ?? {})) {
     if (value === false || value === null || value === undefined) continue;

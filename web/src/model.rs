@@ -3,6 +3,7 @@
 pub mod detail;
 pub mod history;
 pub mod jobs;
+pub mod life;
 pub mod power;
 pub mod tally;
 

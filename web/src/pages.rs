@@ -8,6 +8,7 @@ mod energy;
 mod faults;
 mod job;
 mod jobs;
+mod life;
 mod nodes;
 mod overview;
 mod predictors;

@@ -22,8 +22,9 @@ const PAGES: [(&str, &str); 8] = [
 const THEMES: [&str; 2] = ["light", "dark"];
 /// Width of a desktop and of a phone, CSS pixels.
 pub(crate) const WIDTHS: [u32; 2] = [1_400, 390];
-/// WebDriver's code of the key Tab.
+/// WebDriver's codes of the keys Tab and Enter.
 const TAB: &str = "\u{e004}";
+const ENTER: &str = "\u{e007}";
 
 /// Signs in with the address that `wattle up` prints; returns that of the page.
 pub(crate) async fn sign_in(browser: &Browser, system: &System) -> String {
@@ -89,25 +90,26 @@ async fn open_by_link(browser: &Browser, link: &str, content: &str) {
     until(&what, async || (browser.run(&script).await == Value::Bool(true)).then_some(())).await;
 }
 
+/// Checks the shown page at both widths and in both themes.
+async fn check_page(browser: &Browser, page: &str, rules: Option<&str>) {
+    for width in WIDTHS {
+        browser.width(width).await;
+        let excess =
+            browser.run("return document.documentElement.scrollWidth - window.innerWidth").await;
+        assert!(excess.as_i64().is_some_and(|excess| excess <= 0), "{page} at {width}: {excess}");
+    }
+    if let Some(rules) = rules {
+        check_accessibility(browser, rules, page).await;
+    }
+    browser.width(WIDTHS[0]).await;
+}
+
 /// Visits every page in both themes and at both widths.
 async fn visit_every_page(browser: &Browser) {
     let rules = accessibility_rules();
     for (link, content) in PAGES {
         open_by_link(browser, link, content).await;
-        for width in WIDTHS {
-            browser.width(width).await;
-            let excess = browser
-                .run("return document.documentElement.scrollWidth - window.innerWidth")
-                .await;
-            assert!(
-                excess.as_i64().is_some_and(|excess| excess <= 0),
-                "{link} at {width}: {excess}"
-            );
-        }
-        if let Some(rules) = &rules {
-            check_accessibility(browser, rules, link).await;
-        }
-        browser.width(WIDTHS[0]).await;
+        check_page(browser, link, rules.as_deref()).await;
     }
     let foreign = browser
         .run(
@@ -116,6 +118,68 @@ async fn visit_every_page(browser: &Browser) {
         )
         .await;
     assert_eq!(foreign, Value::Array(Vec::new()), "only the own server is used");
+}
+
+/// The page of a running job has its life as pictures, and the same as text.
+async fn check_life(browser: &Browser) {
+    // The first window is closed.
+    browser.until_text("main", "Starts as a table").await;
+    browser.until_text(".timeline ol", "start 1, 2 GPUs: ").await;
+    let label = |chart: &str| {
+        format!(
+            "return [...document.querySelectorAll('.timeline svg')].map((one) => \
+             one.getAttribute('aria-label') ?? '').find((label) => label.startsWith({chart:?})) ?? ''"
+        )
+    };
+    let power = browser.run(&label("Power of its GPUs: ")).await;
+    let power = power.as_str().unwrap_or_default();
+    assert!(power.contains(" W; sum of their caps ") && !power.contains("not known"), "{power}");
+    assert_ne!(browser.run(&label("Steps per second: ")).await, "", "its speed is drawn");
+    // With the keyboard: the table opens, and stays open when the page is updated.
+    browser.run("document.querySelector('main details summary').focus()").await;
+    browser.press(ENTER).await;
+    browser.until_text("main details table", "Steps/s").await;
+    check_page(browser, "the page of a job", accessibility_rules().as_deref()).await;
+    let is_open = browser.run("return document.querySelector('main details').open").await;
+    assert_eq!(is_open, Value::Bool(true));
+}
+
+/// The content, and a search, are reached and kept by the keyboard.
+async fn use_keyboard(browser: &Browser, address: &str) {
+    // The first key leads to the content.
+    browser.open(&format!("{address}/jobs")).await;
+    browser.until_text("main h1", "Jobs").await;
+    browser.press(TAB).await;
+    assert_eq!(browser.run("return document.activeElement.className").await, "skip");
+    // A search keeps the focus, and its address.
+    browser.run("document.getElementById('search').focus()").await;
+    browser.press("z").await;
+    browser.until_text("main", "No job matches").await;
+    assert_eq!(
+        browser.run("return document.activeElement.id + location.search").await,
+        "search?q=z"
+    );
+}
+
+/// A lost bus and a lost server are shown, and their return.
+async fn lose_bus_and_server(browser: &Browser, system: &mut System) {
+    // A lost bus is shown, and its return.
+    let server = system.processes("nats-server");
+    server.iter().for_each(|pid| kill(*pid, "STOP"));
+    browser.until_text("#connection", "Bus lost").await;
+    browser.until_text("#announce", "The NATS server is away").await;
+    server.iter().for_each(|pid| kill(*pid, "CONT"));
+    browser.until_text("#connection", "Live").await;
+
+    // A killed server is shown, and its return without a reload.
+    browser.run("window.stays = true").await;
+    // It is away until `wattle up` continues, which starts it again.
+    system.signal("STOP");
+    system.kill_9("wattle-web");
+    browser.until_text("#connection", "Server lost").await;
+    system.signal("CONT");
+    browser.until_text("#connection", "Live").await;
+    assert_eq!(browser.run("return window.stays").await, Value::Bool(true));
 }
 
 /// A page that is left gives its connection back: a browser has six for each host.
@@ -167,24 +231,13 @@ async fn page_is_driven_in_a_browser() {
                   .find((dt) => dt.textContent === 'Epochs')?.nextElementSibling.textContent ?? ''";
     let before = browser.run(epochs).await;
     until("progress", async || (browser.run(epochs).await != before).then_some(())).await;
+    Box::pin(check_life(&browser)).await;
     browser.click("Show output on n").await;
     browser.until_text("#log", "attempt 1 on n").await;
 
-    visit_every_page(&browser).await;
+    Box::pin(visit_every_page(&browser)).await;
 
-    // The first key leads to the content.
-    browser.open(&format!("{address}/jobs")).await;
-    browser.until_text("main h1", "Jobs").await;
-    browser.press(TAB).await;
-    assert_eq!(browser.run("return document.activeElement.className").await, "skip");
-    // A search keeps the focus, and its address.
-    browser.run("document.getElementById('search').focus()").await;
-    browser.press("z").await;
-    browser.until_text("main", "No job matches").await;
-    assert_eq!(
-        browser.run("return document.activeElement.id + location.search").await,
-        "search?q=z"
-    );
+    Box::pin(use_keyboard(&browser, &address)).await;
 
     // The session of the user who started the system may act.
     browser.open(&format!("{address}/jobs/{job}")).await;
@@ -195,23 +248,7 @@ async fn page_is_driven_in_a_browser() {
 
     Box::pin(load_many_times(&browser, &address)).await;
 
-    // A lost bus is shown, and its return.
-    let server = system.processes("nats-server");
-    server.iter().for_each(|pid| kill(*pid, "STOP"));
-    browser.until_text("#connection", "Bus lost").await;
-    browser.until_text("#announce", "The NATS server is away").await;
-    server.iter().for_each(|pid| kill(*pid, "CONT"));
-    browser.until_text("#connection", "Live").await;
-
-    // A killed server is shown, and its return without a reload.
-    browser.run("window.stays = true").await;
-    // It is away until `wattle up` continues, which starts it again.
-    system.signal("STOP");
-    system.kill_9("wattle-web");
-    browser.until_text("#connection", "Server lost").await;
-    system.signal("CONT");
-    browser.until_text("#connection", "Live").await;
-    assert_eq!(browser.run("return window.stays").await, Value::Bool(true));
+    Box::pin(lose_bus_and_server(&browser, &mut system)).await;
 
     browser.end().await;
     assert!(system.end().await.success());

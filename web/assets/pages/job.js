@@ -5,6 +5,7 @@ import * as f from "../format.js";
 import { gauge } from "../chart.js";
 import { between, card, end, facts, figure, heading, jobEnergy, state, table } from "../parts.js";
 import { send } from "../session.js";
+import { lifeOf } from "./life.js";
 import * as log from "./log.js";
 
 let message = { text: "", kind: "" };
@@ -149,7 +150,7 @@ export function draw(page, ctx) {
         ["Submitted", f.time(row.submitted_s, ctx.now())], ["Started", row.started_s ? f.time(row.started_s, ctx.now()) : null], ["Starts", row.starts],
         ["Cost of a restart", details?.restart_cost_s === undefined ? null : f.span(details.restart_cost_s)], ["Priority", row.priority]]))),
     details ? [
-      reasons(details, ctx), costs(details, price, currency),
+      lifeOf(page, ctx), reasons(details, ctx), costs(details, price, currency),
       card("Measured and predicted", table("Measured speed and power by configuration, with the prediction at the placement", MEASURED, details.measured.map((one, index) => ({ key: String(index), ...one })), `No complete measurement window${page.final ? "" : " yet"}.`)),
       card("Output", log.section(page.job, details.log_nodes, row.starts > 0, ctx)),
     ] : h("p", { class: "loading" }, "Reading the details…"),

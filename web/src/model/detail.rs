@@ -5,6 +5,8 @@ use std::time::Duration;
 use wattle_common::messages::{JobRecord, JobWindow, Surface};
 use wattle_view::measured::{Measured, measured};
 
+use super::life::Life;
+
 /// The details of a job that viewers follow.
 #[derive(Debug, Default)]
 pub struct Detail {
@@ -14,6 +16,8 @@ pub struct Detail {
     pub surface: Option<Surface>,
     /// Its measurements by configuration.
     pub measured: Vec<Measured>,
+    /// Its power and speed over time, its starts and its co-tenants.
+    pub life: Life,
     /// When the details were read, on the steady clock; absent: not yet.
     pub read: Option<Duration>,
 }
@@ -31,6 +35,7 @@ impl Detail {
         windows.retain(|window| record.is_none_or(|record| record.has_window(window)));
         let placed = record.and_then(|record| record.prediction_placed.as_deref());
         self.measured = measured(&windows, placed);
+        self.life = Life::of(&windows);
         self.surface =
             surface.filter(|surface| record.is_none_or(|record| record.has_surface(surface)));
         self.read = Some(steady);

@@ -11,6 +11,7 @@ use wattle_view::measured::Measured;
 use wattle_view::prediction::current;
 
 use super::jobs::row;
+use super::life;
 use super::{rounded, seconds, significant, watt_hours};
 use crate::model::detail::Detail;
 use crate::model::{Model, Now};
@@ -45,7 +46,7 @@ fn reasons(record: &JobRecord) -> Vec<Value> {
 }
 
 /// What needs the full record, the surface and the windows.
-fn details(record: &JobRecord, detail: &Detail) -> Value {
+fn details(record: &JobRecord, detail: &Detail, now: Now) -> Value {
     let prediction = current(record, detail.surface.as_ref());
     let work = Work::of(record);
     let costs: Vec<Value> = prediction
@@ -61,6 +62,7 @@ fn details(record: &JobRecord, detail: &Detail) -> Value {
         .collect();
     json!({
         "reasons": reasons(record),
+        "life": detail.read.map(|_| life::content(record, &detail.life, now)),
         "work": work.words,
         "costs": costs,
         "predictor": prediction.as_ref().map(|prediction| prediction.predictor.to_string()),
@@ -83,7 +85,7 @@ pub(super) fn content(job: &JobId, model: &Model, now: Now) -> Value {
     let grams = rates.intensity.and_then(|series| intensity_at(series, now.at));
     let price = rates.prices.and_then(|prices| prices.at(now.at));
     let detail = model.details.get(job);
-    let full = detail.and_then(|detail| Some(details(detail.record.as_ref()?, detail)));
+    let full = detail.and_then(|detail| Some(details(detail.record.as_ref()?, detail, now)));
     json!({
         "job": job.as_str(),
         "found": true,
