@@ -12,11 +12,12 @@ import * as nodes from "./pages/nodes.js";
 import * as overview from "./pages/overview.js";
 import * as predictors from "./pages/predictors.js";
 import * as saving from "./pages/saving.js";
+import * as schedule from "./pages/schedule.js";
 import * as services from "./pages/services.js";
 import * as submit from "./pages/submit.js";
 
 const PAGES = [
-  ["/", "Overview", overview], ["/jobs", "Jobs", jobs], ["/nodes", "Nodes", nodes], ["/energy", "Energy", energy],
+  ["/", "Overview", overview], ["/jobs", "Jobs", jobs], ["/nodes", "Nodes", nodes], ["/schedule", "Schedule", schedule], ["/energy", "Energy", energy],
   ["/saving", "Saving", saving], ["/budget", "Budget", budget], ["/predictors", "Predictors", predictors],
   ["/services", "Services", services],
 ];

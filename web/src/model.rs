@@ -4,6 +4,7 @@ pub mod detail;
 pub mod history;
 pub mod jobs;
 pub mod life;
+pub mod occupancy;
 pub mod power;
 pub mod tally;
 
@@ -28,6 +29,7 @@ use wattle_view::node::{self, Node};
 use self::detail::Detail;
 use self::history::History;
 use self::jobs::Jobs;
+use self::occupancy::Occupancy;
 use self::tally::{RatesRef, Tally};
 
 /// Most jobs whose details are kept.
@@ -94,6 +96,8 @@ pub struct Model {
     summarized: BTreeMap<NodeId, Duration>,
     /// The jobs.
     pub jobs: Jobs,
+    /// Which jobs had which GPUs.
+    pub occupancy: Occupancy,
     /// The budget in force.
     pub budget: Option<BudgetRecord>,
     /// The sources of carbon intensity and electricity price.
@@ -162,10 +166,14 @@ impl Model {
                 if let Some(detail) = self.details.get_mut(&job) {
                     detail.record = Some(record.clone());
                 }
+                self.occupancy.follow(&record);
                 self.jobs.insert(record);
             }
             Some(Err(error)) => self.failed(format!("job {key} cannot be read: {error}")),
-            None => self.jobs.remove(&job),
+            None => {
+                self.occupancy.remove(&job);
+                self.jobs.remove(&job);
+            }
         }
     }
 

@@ -13,6 +13,7 @@ mod nodes;
 mod overview;
 mod predictors;
 mod saving;
+mod schedule;
 mod services;
 #[cfg(test)]
 mod states;
@@ -25,6 +26,9 @@ use crate::model::{Model, Now};
 use crate::patch::without_nulls;
 use crate::topic::Topic;
 
+/// Most nodes whose GPUs are drawn one by one.
+const DETAILED_NODES_MAX: usize = 64;
+
 /// The content of a page.
 #[must_use]
 pub fn content(topic: &Topic, model: &Model, now: Now) -> Value {
@@ -33,6 +37,7 @@ pub fn content(topic: &Topic, model: &Model, now: Now) -> Value {
         Topic::Jobs(list) => jobs::content(list, model, now),
         Topic::Job(job) => job::content(job, model, now),
         Topic::Submit => submit::content(model),
+        Topic::Schedule(list) => schedule::content(list, model, now),
         Topic::Nodes(list) => nodes::content(list, model, now),
         Topic::Energy(period) => energy::content(*period, model, now),
         Topic::Saving => saving::content(model, now),
@@ -142,6 +147,7 @@ mod tests {
             "jobs",
             "job",
             "nodes",
+            "schedule",
             "energy",
             "saving",
             "budget",

@@ -22,6 +22,8 @@ pub enum Topic {
     Submit,
     /// A part of the list of nodes.
     Nodes(List),
+    /// The GPUs over time, and the queue.
+    Schedule(List),
     /// Energy and carbon by user and project.
     Energy(Period),
     /// Energy saved so far.
@@ -98,6 +100,7 @@ impl Topic {
             "job" => JobId::new(get("job")).ok().map(Self::Job),
             "submit" => Some(Self::Submit),
             "nodes" => Some(Self::Nodes(list())),
+            "schedule" => Some(Self::Schedule(list())),
             "energy" => {
                 let named = Period::ALL.into_iter().find(|period| period.name() == get("period"));
                 Some(Self::Energy(named.unwrap_or_default()))

@@ -9,10 +9,11 @@ use wattle_tests::browser::{self, Browser};
 use wattle_tests::{System, kill, repository, until};
 
 /// Every page: the text of its link, and a selector that its content has.
-const PAGES: [(&str, &str); 8] = [
+const PAGES: [(&str, &str); 9] = [
     ("Overview", ".map .tile"),
     ("Jobs", "table th.job"),
     ("Nodes", "section table"),
+    ("Schedule", ".gantt a"),
     ("Energy", ".chart"),
     ("Saving", ".chart"),
     ("Budget", "form.fields"),
@@ -144,6 +145,28 @@ async fn check_life(browser: &Browser) {
     assert_eq!(is_open, Value::Bool(true));
 }
 
+/// The schedule has a row for each GPU, with the job on both of its GPUs, and the same as text.
+async fn check_schedule(browser: &Browser, job: &str) {
+    open_by_link(browser, "Schedule", ".gantt a").await;
+    let rows = browser.run("return document.querySelectorAll('.gantt .lane').length").await;
+    assert_eq!(rows, 8, "two nodes of four GPUs");
+    let link = format!(".gantt a[href='/jobs/{job}']");
+    let bars = format!("return document.querySelectorAll({link:?}).length");
+    until("the job on two GPUs", async || (browser.run(&bars).await == 2).then_some(())).await;
+    browser.run("document.querySelector('main summary').focus()").await;
+    browser.press(ENTER).await;
+    let text = browser.until_text("main details table", job).await;
+    assert!(text.contains("running"), "{text}");
+    // A bar leads to its job without a reload.
+    browser.run("window.stays = true").await;
+    let click = format!(
+        "document.querySelector({link:?}).dispatchEvent(new MouseEvent('click', {{ bubbles: true, cancelable: true }}))"
+    );
+    browser.run(&click).await;
+    browser.until_text("main h1", job).await;
+    assert_eq!(browser.run("return window.stays").await, Value::Bool(true));
+}
+
 /// The content, and a search, are reached and kept by the keyboard.
 async fn use_keyboard(browser: &Browser, address: &str) {
     // The first key leads to the content.
@@ -236,6 +259,7 @@ async fn page_is_driven_in_a_browser() {
     browser.until_text("#log", "attempt 1 on n").await;
 
     Box::pin(visit_every_page(&browser)).await;
+    Box::pin(check_schedule(&browser, job.as_str())).await;
 
     Box::pin(use_keyboard(&browser, &address)).await;
 

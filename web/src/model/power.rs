@@ -42,6 +42,7 @@ impl Model {
     /// Notes whether the bus is connected, drops readings that are too old, and adds a point to the power
     /// curve. While the bus is away the last readings remain.
     pub fn tick(&mut self, connected: bool, now: Now) {
+        self.occupancy.tick(connected, now.at);
         self.lost_since = (!connected).then(|| self.lost_since.unwrap_or(now.steady));
         if !connected {
             self.history.interrupt(now.at);

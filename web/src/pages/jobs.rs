@@ -64,7 +64,7 @@ pub(super) fn row(record: &JobRecord, model: &Model, now: Now) -> Value {
 
 /// The expected start and end, each as the instant and the ends of its 90 % interval, or why the next of them is not
 /// known.
-fn expected_times(record: &JobRecord) -> Option<Value> {
+pub(super) fn expected_times(record: &JobRecord) -> Option<Value> {
     let instant = |of: ExpectedInstant| {
         let ends = [of.at_us, of.from_us, of.until_us].map(|at| rounded(at.as_s(), 0));
         json!({ "s": ends, "basis": expected::basis(&of) })
@@ -87,7 +87,8 @@ pub(super) fn rows(records: &[&JobRecord], model: &Model, now: Now) -> Value {
     json!({ "rows": rows, "order": order })
 }
 
-fn contains(record: &JobRecord, search: &str) -> bool {
+/// Whether a job, its owner, its workload or a node of it has the text in its name.
+pub(super) fn contains(record: &JobRecord, search: &str) -> bool {
     let spec = &record.spec;
     let within = |text: &str| text.to_lowercase().contains(search);
     within(spec.job.as_str())

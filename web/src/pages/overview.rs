@@ -9,13 +9,14 @@ use wattle_view::node::{Node, cap_when_read};
 use wattle_view::verdict::{self, Level};
 
 use super::faults;
-use super::{budget, energy, grams, jobs, power_text, saving, seconds, significant, watts};
+use super::{
+    DETAILED_NODES_MAX, budget, energy, grams, jobs, power_text, saving, seconds, significant,
+    watts,
+};
 use crate::model::history::Point;
 use crate::model::tally::day_of;
 use crate::model::{Model, Now};
 
-/// Most nodes whose GPUs are drawn one by one.
-const DETAILED_NODES_MAX: usize = 64;
 /// Jobs of each group.
 const JOBS_MAX: usize = 8;
 /// Nodes without a reading that are named.

@@ -5,12 +5,13 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 /// The addresses of pages; each shows the same document, whose script shows the page.
-pub(super) const PAGES: [&str; 10] = [
+pub(super) const PAGES: [&str; 11] = [
     "/",
     "/jobs",
     "/jobs/{job}",
     "/submit",
     "/nodes",
+    "/schedule",
     "/energy",
     "/saving",
     "/budget",
@@ -55,6 +56,7 @@ files! {
     "pages/overview.js": SCRIPT,
     "pages/predictors.js": SCRIPT,
     "pages/saving.js": SCRIPT,
+    "pages/schedule.js": SCRIPT,
     "pages/services.js": SCRIPT,
     "pages/submit.js": SCRIPT,
 }

@@ -47,7 +47,11 @@ pub(super) struct Hub {
 const fn every(topic: &Topic) -> u64 {
     match topic {
         Topic::Overview | Topic::Job(_) | Topic::Nodes(_) => 1,
-        Topic::Jobs(_) | Topic::Budget | Topic::Predictors | Topic::Services => 2,
+        Topic::Jobs(_)
+        | Topic::Schedule(_)
+        | Topic::Budget
+        | Topic::Predictors
+        | Topic::Services => 2,
         Topic::Energy(_) | Topic::Saving | Topic::Submit => 5,
     }
 }
