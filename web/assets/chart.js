@@ -65,10 +65,23 @@ export function curve({ label, series, now, from, until, format, labels, marks =
   return frame(label, max, format, labels, vertical, drawn, present ?? []);
 }
 
-/** Stacked bars. `bars`: `{ title, parts: [{ class, value }] }`. */
-export function bars({ label, bars: all, format, labels }) {
+/** The positions of neighbours with a value: `[[first, last], value]`. */
+function plateaus(values) {
+  const found = [];
+  values.forEach((value, index) => {
+    const last = found[found.length - 1];
+    if (value === undefined) return;
+    if (last && last[1] === value && last[0][1] === index - 1) last[0][1] = index;
+    else found.push([[index, index], value]);
+  });
+  return found;
+}
+
+/** Stacked bars. `bars`: `{ title, parts: [{ class, value }] }`; `lines`: `{ class, values }`, a level for each bar. */
+export function bars({ label, bars: all, lines = [], format, labels }) {
   const sum = (bar) => bar.parts.reduce((total, part) => total + Math.max(0, part.value), 0);
-  const max = roundUp(Math.max(...all.map(sum), 0));
+  const levels = lines.flatMap((line) => line.values).filter((value) => value !== undefined);
+  const max = roundUp(Math.max(...all.map(sum), ...levels, 0));
   const width = WIDTH / Math.max(all.length, 1);
   const drawn = all.map((bar, index) => {
     let top = HEIGHT;
@@ -82,7 +95,11 @@ export function bars({ label, bars: all, format, labels }) {
     });
     return h("g", null, h("title", null, bar.title), parts);
   });
-  return frame(label, max, format, labels, drawn);
+  const level = (line) => plateaus(line.values).map(([[first, last], value]) => {
+    const y = (HEIGHT - (value / max) * HEIGHT).toFixed(1);
+    return h("path", { class: `line ${line.class}`, d: `M${(first * width).toFixed(1)} ${y}L${((last + 1) * width).toFixed(1)} ${y}` });
+  });
+  return frame(label, max, format, labels, drawn, lines.map(level));
 }
 
 /**

@@ -79,7 +79,7 @@ function feederCard(feeders, margin) {
   const columns = [
     { title: "Feeder", head: true, cell: (row) => `${"\u2003".repeat(row.depth)}${row.key}` },
     { title: "Limit", class: "number", cell: (row) => f.power(row.limit_w) },
-    { title: "Measured", class: "number", cell: (row) => f.stated(f.power(row.measured_w), row.measured_w, row.is_partial) },
+    { title: "Measured of limit", class: "share", cell: (row) => h("span", { class: "progress" }, gauge({ share: f.ratio(row.measured_w, row.limit_w), level: row.measured_w > row.limit_w ? "over" : "" }), h("span", null, f.stated(f.power(row.measured_w), row.measured_w, row.is_partial))) },
     { title: "Expected", class: "number", cell: (row) => f.power(row.expected_w) },
     { title: "Worst", class: "number", cell: (row) => f.power(row.worst_w) },
     { title: "If lost", cell: (row) => row.lost ?? "" },

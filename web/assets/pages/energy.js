@@ -49,6 +49,39 @@ export function dayBars(label, days, parts, describe) {
   });
 }
 
+const HOUR = 3600;
+
+/** The energy of each of the last hours by use, with the limits that held in it. */
+function byHour({ hours: { first, last, uses, limits } }, ctx) {
+  const numbers = Array.from({ length: last - first + 1 }, (_, index) => first + index);
+  const time = (hour) => f.time(hour * HOUR, ctx.now());
+  const limit = (key) => numbers.map((hour) => limits[hour]?.[key]);
+  const kinds = [["limit", "power limit over an hour", "power_wh"], ["even", "even spending of the energy budget", "even_wh"]]
+    .filter(([, , key]) => limit(key).some(f.isKnown));
+  const known = numbers.filter((hour) => uses[hour]);
+  const words = (hour) => (uses[hour] ? total(uses[hour]) : "not known");
+  const columns = [
+    { title: "Hour from", head: true, cell: ({ hour }) => time(hour) },
+    { title: "Energy", class: "number", cell: ({ hour }) => words(hour) },
+    ...USES.map(([, text, key, isPartial]) => ({ title: text[0].toUpperCase() + text.slice(1), class: "number", cell: ({ hour }) => f.stated(f.energy(uses[hour][key]), uses[hour][key], uses[hour][isPartial]) })),
+    ...kinds.map(([, text, key]) => ({ title: text[0].toUpperCase() + text.slice(1), class: "number", cell: ({ hour }) => f.energy(limits[hour]?.[key]) })),
+  ];
+  const over = known.filter((hour) => uses[hour].total_wh > limits[hour]?.power_wh).length;
+  const label = `Energy of each of the last ${numbers.length} hours by use, ${f.count(known.length, "hour")} known; now ${words(last)}${kinds.map(([, text, key]) => `, ${text} ${f.energy(limits[last]?.[key])}`).join("")}`;
+  return card("By hour", bars({
+    label, format: f.energy,
+    bars: numbers.map((hour) => ({
+      title: `${time(hour)}: ${words(hour)}`,
+      parts: uses[hour] ? USES.filter(([, , key]) => f.isKnown(uses[hour][key])).map(([kind, , key]) => ({ class: kind, value: uses[hour][key] })) : [],
+    })),
+    lines: kinds.map(([kind, , key]) => ({ class: kind, values: limit(key) })),
+    labels: [time(first), time(first + Math.floor(numbers.length / 2)), "now"],
+  }), legend([...USES.map(([kind, text]) => [kind, text]), ...kinds.map(([kind, text]) => [kind, text])]),
+  over ? h("p", null, state(`${f.count(over, "hour")} above the power limit`, "fault")) : null,
+  h("p", { class: "muted" }, "An hour without an entry of the ledger is empty. Limits are those of the budget in force, in the whole hours since it was set."),
+  known.length ? h("details", null, h("summary", null, "As a table"), table("Energy of each hour by use", columns, known.toReversed().map((hour) => ({ key: String(hour), hour })), "")) : null);
+}
+
 export function draw(page, ctx) {
   const { sums } = page;
   const hasCarbon = sums.carbon_g !== undefined;
@@ -71,6 +104,7 @@ export function draw(page, ctx) {
         !hasCarbon ? h("p", { class: "muted" }, "No carbon intensity is set: ", h("code", null, "wattle budget set --carbon FILE"), " sets one.") : null),
       card("By day", dayBars("Energy of each of the last 30 days by use", page.days,
         (one) => USES.filter(([, , key]) => f.isKnown(one[key])).map(([kind, , key]) => ({ class: kind, value: one[key] })), total), legend(USES.map(([kind, text]) => [kind, text])))),
+    byHour(page, ctx),
     causes(page.causes),
     h("div", { class: "cards two" }, owners("User", "(not known)", page.users, hasCarbon, currency), owners("Project", "(none)", page.projects, hasCarbon, currency)),
   ];

@@ -1,9 +1,9 @@
 // The nodes with every GPU.
 
 import { h } from "../dom.js";
-import { gauge } from "../chart.js";
+import { gauge, legend, roundUp } from "../chart.js";
 import * as f from "../format.js";
-import { heading, jobLink, pager, search, state, table } from "../parts.js";
+import { card, heading, jobLink, pager, search, state, table } from "../parts.js";
 
 export const title = () => "Nodes";
 
@@ -36,6 +36,44 @@ function words(node) {
   return parts.join(", ");
 }
 
+/** GPUs and host of a node; undefined without a reading of a GPU. */
+const drawn = ({ gpus_w: gpus, host_w: host }) => (gpus === undefined ? undefined : gpus + (f.isKnown(host) ? host : 0));
+
+/** The most that the GPUs of a node may draw: by their caps, and by the limit of the node. */
+function most({ caps_w: caps, limit_w: limit }) {
+  const known = [caps, limit].filter(f.isKnown);
+  return known.length ? Math.min(...known) : undefined;
+}
+
+/** Power by node on one scale, against what holds there. */
+function powerCard(page) {
+  const rows = page.order.map((key) => ({ key, ...page.rows[key].power }));
+  const whole = (row) => (f.isKnown(row.host_w) && f.isKnown(most(row)) ? most(row) + row.host_w : most(row));
+  const scale = roundUp(Math.max(...rows.flatMap((row) => [drawn(row), whole(row)]).filter(f.isKnown), 0));
+  const feeders = Object.fromEntries((page.feeders ?? []).map((feeder) => [feeder.key, feeder]));
+  const feed = (key) => {
+    const feeder = feeders[key];
+    const text = `${key} ${feeder ? `${f.stated(f.power(feeder.measured_w), feeder.measured_w, feeder.is_partial)} of ${f.power(feeder.limit_w)}` : ""}`;
+    return h("span", { class: "name" }, feeder?.fault ? state(text, "fault") : text);
+  };
+  const columns = [
+    { title: "Node", head: true, cell: (row) => row.key },
+    { title: `Power, scale to ${f.power(scale)}`, class: "share", cell: (row) => h("span", { class: "progress long" },
+      gauge({
+        share: f.ratio(drawn(row), scale), mark: f.ratio(whole(row), scale),
+        parts: [{ class: drawn(row) > whole(row) ? "over" : "gpus", share: f.ratio(row.gpus_w, scale) }, { class: "hosts", share: f.ratio(row.host_w, scale) }],
+      }), h("span", null, f.stated(f.power(drawn(row)), drawn(row), row.is_partial))) },
+    { title: "GPUs", class: "number medium", cell: (row) => f.stated(f.power(row.gpus_w), row.gpus_w, row.is_partial) },
+    { title: "Caps in force", class: "number", cell: (row) => f.power(row.caps_w) },
+    ...(rows.some((row) => row.limit_w !== undefined) ? [{ title: "Node limit", class: "number", cell: (row) => f.power(row.limit_w) }] : []),
+    { title: "Host", class: "number medium", cell: (row) => f.power(row.host_w) },
+    ...(page.feeders ? [{ title: "Feeders", cell: (row) => (row.feeds.length ? row.feeds.map(feed) : "–") }] : []),
+  ];
+  return card("Power by node", table("Power of each node against the limits that hold there", columns, rows, "No node is shown."),
+    legend([["gpus", "GPUs"], ["hosts", "host"]]),
+    h("p", { class: "muted" }, "The mark is the most that a node may draw: the sum of the caps of its GPUs, at most the limit of the node, and its host."));
+}
+
 function section(id, node) {
   const gpus = Object.entries(node.gpus).map(([key, gpu]) => ({ key, ...gpu }));
   return h("section", { class: "card", "data-key": id },
@@ -48,6 +86,7 @@ export function draw(page, ctx) {
   return [
     heading("Nodes", h("p", { class: "verdict-line" }, f.count(page.total, "node"))),
     h("div", { class: "tools" }, search(ctx, "Find by name", page.search)),
+    page.order.length ? powerCard(page) : null,
     page.order.length ? page.order.map((id) => section(id, page.rows[id])) : h("p", { class: "empty" }, page.search ? "No node matches." : "No node has reported."),
     pager(page, ctx),
   ];

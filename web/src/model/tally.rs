@@ -4,6 +4,7 @@
 //! series that is set later counts for the hours since its start.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use wattle_common::messages::{
@@ -17,7 +18,8 @@ use wattle_view::energy::{Uses, part};
 use wattle_view::intensity::mean_intensity;
 use wattle_view::unmeasured::Intervals;
 
-const HOUR_US: u64 = 3_600_000_000;
+/// Microseconds of an hour.
+pub const HOUR_US: u64 = 3_600_000_000;
 const DAY_US: u64 = 24 * HOUR_US;
 /// Length of an interval of the burn-down.
 const FINE_US: u64 = 300_000_000;
@@ -286,8 +288,18 @@ impl Tally {
     /// The sums of the days since `first_day` (days since the Unix epoch) until and including `last_day`.
     #[must_use]
     pub fn sums(&self, first_day: u64, last_day: u64, rates: RatesRef<'_>) -> Sums {
+        self.between(first_day * 24..(last_day + 1) * 24, rates)
+    }
+
+    /// The sums of an hour (hours since the Unix epoch); `None`: no entry is of it.
+    #[must_use]
+    pub fn hour(&self, hour: u64, rates: RatesRef<'_>) -> Option<Sums> {
+        self.hours.contains_key(&hour).then(|| self.between(hour..hour + 1, rates))
+    }
+
+    fn between(&self, hours: Range<u64>, rates: RatesRef<'_>) -> Sums {
         let mut sums = Sums::default();
-        for (hour, slot) in self.hours.range(first_day * 24..(last_day + 1) * 24) {
+        for (hour, slot) in self.hours.range(hours) {
             let from = Timestamp::from_us(hour * HOUR_US);
             let until = Timestamp::from_us((hour + 1) * HOUR_US);
             let mean = rates.intensity.and_then(|series| mean_intensity(series, from, until));
@@ -485,6 +497,14 @@ mod tests {
         let sums = tally.sums(0, 0, RatesRef::default());
         assert_eq!((sums.all.energy.known(), sums.all.energy.is_complete()), (None, false));
         assert_eq!(tally.missing_gpus(0).as_deref(), Some("2 of 2 GPUs have no reading"));
+    }
+
+    #[test]
+    fn an_hour_without_an_entry_has_no_sums() {
+        let mut tally = Tally::default();
+        count(&mut tally, &entry("n0", 7_200, 7_260, "a", 100));
+        let hour = |hour| tally.hour(hour, RatesRef::default()).map(|sums| sums.uses.jobs);
+        assert_eq!([hour(1), hour(2), hour(3)], [None, Some(Energy::from_j(100)), None]);
     }
 
     #[test]

@@ -128,7 +128,7 @@ pub(super) fn grid(model: &Model, now: Now) -> Option<Value> {
 }
 
 /// The feeders as a tree; absent: there are none, or their power is not known yet.
-fn feeders(model: &Model) -> Option<Vec<Value>> {
+pub(super) fn feeders(model: &Model) -> Option<Vec<Value>> {
     let reading = |id: &NodeId| drawn(model.nodes.get(id), model.summaries.get(id));
     let row = |row: Row| {
         json!({

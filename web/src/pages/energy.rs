@@ -1,20 +1,23 @@
 //! Energy, carbon and cost by user and project, and by day.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use wattle_common::messages::UnknownCause;
 use wattle_common::total::Total;
-use wattle_common::{Energy, Timestamp};
+use wattle_common::{Budget, Energy, Timestamp};
 use wattle_view::emissions::static_share;
 
 use super::{grams, rounded, seconds, significant, watt_hours};
-use crate::model::tally::{Amount, Sums, Unmetered, day_of};
+use crate::model::tally::{Amount, HOUR_US, Sums, Unmetered, day_of};
 use crate::model::{Model, Now};
 use crate::topic::Period;
 
 /// Days of the chart.
 const DAYS: u64 = 30;
+/// Hours of the chart by hour.
+const HOURS: u64 = 48;
 /// Rows of each table; the rest is one row.
 const ROWS_MAX: usize = 50;
 
@@ -86,6 +89,41 @@ fn causes(sums: &Sums, model: &Model, first_day: u64) -> Vec<Value> {
     all.into_iter().map(row).collect()
 }
 
+/// The most energy of an hour that a power limit permits: the limit over the hour.
+fn limited(budget: &Budget, hour: u64) -> Option<Energy> {
+    let (mut at, until) = (start_of(hour), start_of(hour + 1));
+    let mut energy = Energy::ZERO;
+    while at < until {
+        let series = budget.power_series.as_ref();
+        let next = series.map_or(until, |series| series.changes_after(at).min(until));
+        energy += budget.power_at(at)?.over(next.since(at));
+        at = next;
+    }
+    Some(energy)
+}
+
+const fn start_of(hour: u64) -> Timestamp {
+    Timestamp::from_us(hour * HOUR_US)
+}
+
+/// The limits of each hour since the budget in force was set: by its power limit, and by even spending of its energy.
+/// Those of an earlier budget are not known.
+fn limits(first: u64, last: u64, model: &Model) -> Value {
+    let set = model.budget.as_ref();
+    let hours =
+        (first..=last).filter(|hour| set.is_some_and(|set| set.since_us <= start_of(*hour)));
+    // With a carbon budget even spending depends on the intensity of each hour.
+    let mean = set.filter(|set| set.budget.energy_mj.is_some() && set.budget.carbon_ug.is_none());
+    let mean = mean.and(model.status.as_ref()).and_then(|status| status.power_mw_budget_mean);
+    let even = mean.map(|mean| watt_hours(mean.over(Duration::from_micros(HOUR_US))));
+    let of = |hour: u64| {
+        let power = set.and_then(|set| limited(&set.budget, hour)).map(watt_hours);
+        let shown = json!({ "power_wh": power, "even_wh": even });
+        (hour.to_string(), shown)
+    };
+    Value::Object(hours.map(of).collect())
+}
+
 /// The content of the page.
 pub(super) fn content(period: Period, model: &Model, now: Now) -> Value {
     let today = day_of(now.at);
@@ -97,8 +135,14 @@ pub(super) fn content(period: Period, model: &Model, now: Now) -> Value {
     let days: Map<String, Value> = (first..=today)
         .map(|day| (day.to_string(), uses(&model.tally.sums(day, day, rates))))
         .collect();
+    let hour = now.at.as_us() / HOUR_US;
+    let first_hour = (hour + 1).saturating_sub(HOURS);
+    let hours: Map<String, Value> = (first_hour..=hour)
+        .filter_map(|hour| Some((hour.to_string(), uses(&model.tally.hour(hour, rates)?))))
+        .collect();
     json!({
         "period": period.name(),
+        "hours": { "first": first_hour, "last": hour, "uses": hours, "limits": limits(first_hour, hour, model) },
         "sums": uses(&sums),
         "missing": model.tally.missing_gpus(begins),
         "causes": causes(&sums, model, begins),
@@ -115,4 +159,44 @@ pub(super) fn content(period: Period, model: &Model, now: Now) -> Value {
         "until_s": model.tally.until().map(seconds),
         "ledger_read": model.ledger_read,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use wattle_common::messages::{BudgetRecord, BudgetStatus};
+    use wattle_common::{Power, power_series::PowerSeries};
+
+    use super::*;
+    use crate::model::tests::{budget_status, example, now};
+
+    const HOUR_S: u64 = 3_600;
+
+    fn shown(budget: Budget, since_s: u64) -> Value {
+        let mut model = example();
+        let since_us = Timestamp::from_s(since_s);
+        model.budget = Some(BudgetRecord { generation: 1, budget, since_us, intensity: None });
+        let mean = Some(Power::from_w(500));
+        model.status = Some(BudgetStatus { power_mw_budget_mean: mean, ..budget_status() });
+        content(Period::Day, &model, now(50 * HOUR_S + 60))["hours"].take()
+    }
+
+    #[test]
+    fn an_hour_has_the_limits_of_the_budget_that_held_in_it() {
+        let at = Timestamp::from_s;
+        let series = PowerSeries::parse("at_s,kw\n0,1\n1800,3", at(0)).unwrap();
+        let power = Budget { power_series: Some(series), ..Budget::default() };
+        let hours = shown(power, 48 * HOUR_S + 1);
+        assert_eq!((&hours["first"], &hours["last"]), (&json!(3), &json!(50)));
+        // The budget did not hold for all of hour 48.
+        let limits = hours["limits"].as_object().unwrap();
+        assert_eq!(limits.keys().collect::<Vec<_>>(), ["49", "50"]);
+        assert_eq!(limits["49"], json!({ "power_wh": 2_000, "even_wh": null }));
+        let energy = Budget { energy_mj: Some(Energy::from_j(1_000)), ..Budget::default() };
+        let hours = shown(energy, 50 * HOUR_S);
+        assert_eq!(hours["limits"], json!({ "50": { "power_wh": null, "even_wh": 500 } }));
+        assert_eq!(
+            shown(Budget::default(), 0)["limits"]["50"],
+            json!({ "power_wh": null, "even_wh": null })
+        );
+    }
 }

@@ -1,10 +1,11 @@
 //! A part of the list of nodes, with every GPU.
 
 use serde_json::{Map, Value, json};
-use wattle_common::{JobId, NodeId};
-use wattle_view::node::Node;
+use wattle_common::total::Total;
+use wattle_common::{FeederId, JobId, NodeId, Power};
+use wattle_view::node::{Node, cap_when_read};
 
-use super::{rounded, watts};
+use super::{budget, rounded, watts};
 use crate::model::{Model, Now};
 use crate::topic::List;
 
@@ -50,12 +51,35 @@ fn row(node: &Node, model: &Model, now: Now) -> Value {
         .collect();
     json!({
         "gpus": gpus,
+        "power": power(node, model),
         "sleep": node.sleep.map(|sleep| sleep.state.label()),
         "host_w": node.host_power().map(watts),
         "switch": report.and_then(|report| report.switch.as_ref()).map(ToString::to_string),
         "advise_only": report.is_some_and(|report| report.advise_only),
         "leased": report.is_some_and(|report| report.lease_until_us.is_some_and(|end| end > now.at)),
         "silent": silent,
+    })
+}
+
+/// Measured power of a node against the caps of its GPUs and its own limit; the feeders that it draws from.
+fn power(node: &Node, model: &Model) -> Value {
+    let (mut drawn, mut caps) = (Total::<Power>::default(), Total::<Power>::default());
+    for (gpu, reading) in node.gpus() {
+        drawn.add(reading.and_then(|reading| reading.power_mw_mean));
+        caps.add(cap_when_read(gpu, reading));
+    }
+    let feeds = |id: &NodeId| -> Vec<&str> {
+        let connections = model.feeders.iter().flat_map(|status| &status.connections);
+        let of = connections.filter(|connection| connection.nodes.contains(id));
+        of.flat_map(|connection| &connection.feeds).map(FeederId::as_str).collect()
+    };
+    json!({
+        "gpus_w": drawn.known().map(watts),
+        "is_partial": (drawn.known().is_some() && !drawn.is_complete()).then_some(true),
+        "host_w": node.host_power().map(watts),
+        "caps_w": caps.known().filter(|_| caps.is_complete()).map(watts),
+        "limit_w": node.power.as_ref().and_then(|report| report.node_limit_mw).map(watts),
+        "feeds": feeds(&node.node),
     })
 }
 
@@ -70,10 +94,59 @@ pub(super) fn content(list: &List, model: &Model, now: Now) -> Value {
         nodes.iter().map(|node| (node.node.to_string(), row(node, model, now))).collect();
     json!({
         "rows": rows,
+        "feeders": budget::feeders(model),
         "order": part.iter().map(|id| id.as_str()).collect::<Vec<_>>(),
         "search": list.search,
         "number": list.page,
         "total": found.len(),
         "pages": found.len().div_ceil(ROWS).max(1),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use wattle_common::Timestamp;
+    use wattle_common::codec;
+    use wattle_common::messages::AppliedGpu;
+    use wattle_testkit as testkit;
+
+    use super::*;
+    use crate::model::tests::{example, now, summary};
+
+    #[test]
+    fn the_power_of_a_node_is_against_its_caps_its_limit_and_its_feeders() {
+        let mut model = example();
+        let node = |model: &Model| {
+            content(&List::default(), model, now(100))["rows"]["n0"]["power"].clone()
+        };
+        let plain = node(&model);
+        assert_eq!((&plain["gpus_w"], &plain["caps_w"]), (&json!(240), &json!(500)));
+        assert_eq!((&plain["limit_w"], &plain["feeds"]), (&Value::Null, &json!([])));
+        let gpu = |index| AppliedGpu {
+            cap_mw: Some(Power::from_w(250)),
+            ..testkit::applied_gpu(index, "v100")
+        };
+        let mut report = testkit::power_report("n0", Timestamp::from_s(99), [gpu(0), gpu(1)]);
+        report.node_limit_mw = Some(Power::from_w(450));
+        model.report("power.n0", Some(&codec::encode_json(&report)), now(100));
+        model.feeders = Some(testkit::feeders_status());
+        let limited = node(&model);
+        assert_eq!((&limited["limit_w"], &limited["host_w"]), (&json!(450), &json!(100)));
+        assert_eq!(limited["feeds"], json!(["pdu-a", "pdu-b"]));
+        let feeders = &content(&List::default(), &model, now(100))["feeders"];
+        assert_eq!(feeders[1]["limit_w"], json!(1_500));
+        // A GPU without a reading and one without a cap.
+        let mut partial = summary("n0", 120);
+        (partial.gpus[0].power_mw_mean, partial.gpus[1].cap_mw) = (None, None);
+        report.gpus[1].cap_mw = None;
+        model.report("power.n0", Some(&codec::encode_json(&report)), now(100));
+        model.summary(&codec::encode_json(&partial), now(100));
+        let partial = node(&model);
+        assert_eq!((&partial["gpus_w"], &partial["is_partial"]), (&json!(120), &json!(true)));
+        assert_eq!(
+            partial["caps_w"],
+            Value::Null,
+            "a power is not compared with a part of the caps"
+        );
+    }
 }
