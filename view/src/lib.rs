@@ -3,6 +3,7 @@
 //! Pure: it does no I/O and reads no clock.
 
 pub mod alternatives;
+pub mod budget;
 pub mod consequence;
 pub mod emissions;
 pub mod energy;

@@ -26,6 +26,8 @@ use crate::model::{Model, Now};
 use crate::patch::without_nulls;
 use crate::topic::Topic;
 
+pub use self::budget::allowance;
+
 /// Most nodes whose GPUs are drawn one by one.
 const DETAILED_NODES_MAX: usize = 64;
 

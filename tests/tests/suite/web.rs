@@ -167,6 +167,33 @@ async fn check_schedule(browser: &Browser, job: &str) {
     assert_eq!(browser.run("return window.stays").await, Value::Bool(true));
 }
 
+/// The form states what a budget will allow, in the figures and words that hold once it is set.
+async fn check_budget(browser: &Browser) {
+    open_by_link(browser, "Budget", "form.fields").await;
+    browser.fill("#energy_kwh", "1000").await;
+    let fact = |name: &str| {
+        format!(
+            "return [...document.querySelectorAll('main dt')].find((dt) => dt.textContent.startsWith({name:?}))\
+             ?.nextElementSibling.textContent ?? ''"
+        )
+    };
+    let sustained = fact("Sustained on average over 1 d");
+    until("what it sustains", async || (browser.run(&sustained).await != "").then_some(())).await;
+    let sustained = browser.run(&sustained).await;
+    browser.until_text(".preview", "At least the present draw.").await;
+    browser.click("Set").await;
+    let even = fact("Even spending");
+    until("the same mean power", async || (browser.run(&even).await == sustained).then_some(()))
+        .await;
+    let idle = fact("Power without jobs");
+    until("the idle draw", async || (browser.run(&idle).await != "").then_some(())).await;
+    browser.fill("#energy_kwh", "1").await;
+    browser.until_text(".preview", "No job can start: the idle cluster draws").await;
+    check_page(browser, "the entered budget", accessibility_rules().as_deref()).await;
+    browser.click("Remove the budget").await;
+    browser.until_text(".verdict-line", "no budget is set").await;
+}
+
 /// The content, and a search, are reached and kept by the keyboard.
 async fn use_keyboard(browser: &Browser, address: &str) {
     // The first key leads to the content.
@@ -260,6 +287,7 @@ async fn page_is_driven_in_a_browser() {
 
     Box::pin(visit_every_page(&browser)).await;
     Box::pin(check_schedule(&browser, job.as_str())).await;
+    Box::pin(check_budget(&browser)).await;
 
     Box::pin(use_keyboard(&browser, &address)).await;
 

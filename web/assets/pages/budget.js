@@ -7,9 +7,11 @@ import { card, facts, figure, heading, state, table } from "../parts.js";
 import { send } from "../session.js";
 
 let message = { text: "", kind: "" };
+/** What the entered limits would allow; null: nothing is entered. */
+let allows = null;
 
 export const title = () => "Budget";
-export const leave = () => { message = { text: "", kind: "" }; };
+export const leave = () => { message = { text: "", kind: "" }; allows = null; };
 
 /** The remaining energy of the budget over the window, with a forecast. */
 function burnDown(page, ctx) {
@@ -91,6 +93,54 @@ function feederCard(feeders, margin) {
     h("p", { class: "muted" }, "Worst is the highest expected power if any single feeder is lost."));
 }
 
+/** The entered limits; an empty field is none. */
+function entered(form) {
+  return Object.fromEntries([...new FormData(form)].filter(([, value]) => value !== "").map(([key, value]) => [key, Number(value)]));
+}
+
+/** Whether the entered limits allow what is drawn now. */
+function allowed({ mean_w: mean, limit_w: limit, now_w: now, below_idle: belowIdle, lacks_intensity: lacks, error }) {
+  if (error) return state(error, "warning");
+  if (lacks) return state("The placer refuses it: the carbon intensity of the grid is not known.", "fault");
+  if (belowIdle) return state(sentence(belowIdle), "fault");
+  const known = [mean, limit].filter(f.isKnown);
+  if (known.length === 0) return "What it allows on average depends on the forecast of the carbon intensity.";
+  if (!f.isKnown(now)) return state("The present draw is not known.", "warning");
+  return Math.min(...known) < now ? state("Less than the present draw: jobs run slower or wait.", "warning") : state("At least the present draw.", "ok");
+}
+
+/** What the entered limits allow, against the present and the idle draw. */
+function preview() {
+  if (!allows) return null;
+  const { mean_w: mean, limit_w: limit, now_w: now, idle_w: idle } = allows;
+  const least = [mean, limit].filter(f.isKnown);
+  const most = least.length ? Math.min(...least) : undefined;
+  const scale = Math.max(...[most, now, idle].filter(f.isKnown).map((watts) => watts * 1.1), 1);
+  const quiet = f.isKnown(idle) && f.isKnown(now) ? Math.min(idle, now) : undefined;
+  return h("div", { class: "preview" },
+    h("p", null, allowed(allows)),
+    allows.error ? null : [
+      gauge({ share: f.ratio(now, scale), mark: f.ratio(most, scale), parts: [{ class: "idle-gpus", share: f.ratio(quiet, scale) }, { class: "gpus", share: f.ratio(quiet === undefined ? now : now - quiet, scale) }] }),
+      facts([
+        [`Sustained on average over ${f.span(allows.window_s)}`, f.isKnown(mean) ? f.power(mean) : null],
+        ["Power limit", f.isKnown(limit) ? f.power(limit) : null],
+        ["Drawn now", f.stated(f.power(now), now, allows.is_partial)],
+        ["Without jobs", f.isKnown(idle) ? f.power(idle) : "not known before a budget is in force"],
+      ]),
+      most === undefined ? null : h("p", { class: "muted" }, "The bar is the present draw, without jobs and for jobs; the mark is what the limits allow."),
+    ]);
+}
+
+async function review(form, ctx) {
+  const limits = entered(form);
+  try {
+    allows = Object.keys(limits).some((key) => key !== "window_h") ? await send("POST", "/api/budget/review", limits) : null;
+  } catch (error) {
+    allows = { error: error.message };
+  }
+  ctx.redraw();
+}
+
 function form(ctx) {
   if (!ctx.session.person?.operates) {
     return h("p", { class: "muted" }, "Signed-in operators can set the budget here.");
@@ -108,11 +158,15 @@ function form(ctx) {
   };
   const submit = (event) => {
     event.preventDefault();
-    const data = Object.fromEntries([...new FormData(event.target)].filter(([, value]) => value !== "").map(([key, value]) => [key, Number(value)]));
-    set(data);
+    set(entered(event.target));
   };
-  return h("form", { class: "fields", onsubmit: submit },
+  const input = (event) => {
+    const { form: changed } = event.target;
+    ctx.later(() => review(changed, ctx));
+  };
+  return h("form", { class: "fields", onsubmit: submit, oninput: input },
     field("energy_kwh", "Energy, kWh"), field("carbon_kg", "Carbon, kg CO₂"), field("power_kw", "Power, kW"), field("window_h", "Window, hours"),
+    h("div", { class: "whole", role: "status", "aria-label": "What the entered limits allow" }, preview()),
     h("div", { class: "actions" }, h("button", { type: "submit" }, "Set"), h("button", { type: "button", class: "quiet", onclick: () => set({}) }, "Remove the budget")),
     message.text ? h("p", null, state(message.text, message.kind)) : null);
 }

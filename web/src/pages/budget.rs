@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use wattle_common::messages::SignalStatus;
 use wattle_common::verdict::aim_exceeded;
 use wattle_common::{Budget, Energy, FeederId, NodeId, Power, Timestamp};
+use wattle_view::budget::Allowance;
 use wattle_view::feeders::{Row, drawn, rows};
 use wattle_view::power_margin;
 
@@ -148,6 +149,25 @@ pub(super) fn feeders(model: &Model) -> Option<Vec<Value>> {
     Some(rows.into_iter().map(row).collect())
 }
 
+/// What a budget that a person enters would allow, against the present draw.
+#[must_use]
+pub fn allowance(budget: &Budget, model: &Model, now: Now) -> Value {
+    let intensity = model.budget.as_ref().and_then(|set| set.intensity.as_ref());
+    let status = model.status.as_ref();
+    let allows = Allowance::of(budget, intensity, status, now.at);
+    let drawn = model.drawn();
+    json!({
+        "mean_w": allows.mean.map(watts),
+        "limit_w": allows.limit.map(watts),
+        "below_idle": allows.below_idle,
+        "lacks_intensity": allows.lacks_intensity,
+        "window_s": budget.has_window().then(|| budget.window().as_secs()),
+        "idle_w": status.and_then(|status| status.power_mw_baseline).map(watts),
+        "now_w": drawn.known().map(watts),
+        "is_partial": !drawn.is_complete,
+    })
+}
+
 /// The content of the page.
 pub(super) fn content(model: &Model, now: Now) -> Value {
     let set = model.budget.as_ref().filter(|set| !set.budget.is_none());
@@ -260,6 +280,27 @@ mod tests {
         model.status.as_mut().unwrap().power_mw_expected = Power::from_w(8);
         let unknown = super::course(&model, now(100)).unwrap();
         assert_eq!(unknown.words(), "50 % of the carbon budget spent, no forecast");
+    }
+
+    #[test]
+    fn an_entered_budget_is_compared_with_the_present_and_the_idle_draw() {
+        let mut model = example();
+        let allows = |model: &Model, kwh| {
+            let budget = Budget::from_human(Some(kwh), None, None, None).unwrap();
+            allowance(&budget, model, now(100))
+        };
+        let first = allows(&model, 5.0);
+        assert_eq!((&first["mean_w"], &first["now_w"]), (&json!(207), &json!(680)));
+        assert_eq!((&first["idle_w"], &first["below_idle"]), (&Value::Null, &Value::Null));
+        let power_mw_baseline = Some(Power::from_w(450));
+        model.status = Some(BudgetStatus { power_mw_baseline, ..budget_status() });
+        let low = allows(&model, 5.0);
+        let text = low["below_idle"].as_str().unwrap();
+        assert!(text.ends_with("the budget allows 0.207 kW on average"), "{text}");
+        let enough = allows(&model, 24.0);
+        assert_eq!((&enough["mean_w"], &enough["below_idle"]), (&json!(995), &Value::Null));
+        model.summaries.clear();
+        assert_eq!(allows(&model, 24.0)["now_w"], Value::Null, "an absent reading is no zero");
     }
 
     #[test]

@@ -16,7 +16,9 @@ use wattle_common::{Budget, JobId, NodeId};
 use wattle_runtime::bus::{Bus, BusError};
 use wattle_runtime::shell::chain;
 
-use super::{Shared, guard};
+use super::{Shared, guard, now};
+use crate::pages::allowance;
+use crate::patch::without_nulls;
 
 pub(super) fn answer(status: StatusCode, value: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
@@ -166,6 +168,37 @@ struct Limits {
     window_h: Option<f64>,
 }
 
+impl Limits {
+    /// The budget, or the response to wrong limits.
+    fn budget(body: &[u8]) -> Result<Budget, Box<Response>> {
+        let refused =
+            |error: &dyn std::fmt::Display| Box::new(refuse(StatusCode::BAD_REQUEST, error));
+        let limits: Self = serde_json::from_slice(body).map_err(|error| refused(&error))?;
+        let window = limits.window_h.filter(|hours| *hours > 0.0);
+        let window = window.map(|hours| span_s(hours * 3_600.0));
+        Budget::from_human(limits.energy_kwh, limits.carbon_kg, limits.power_kw, window)
+            .map_err(|error| refused(&error))
+    }
+}
+
+/// `POST /api/budget/review`: what a budget would allow. Nothing changes.
+pub(super) async fn review_budget(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    if guard::person(&shared, &headers).is_none() {
+        return not_signed_in();
+    }
+    match Limits::budget(&body) {
+        Ok(budget) => {
+            let allows = allowance(&budget, &shared.model(), now());
+            answer(StatusCode::OK, &without_nulls(allows))
+        }
+        Err(refusal) => *refusal,
+    }
+}
+
 /// `POST /api/budget`: sets the budget.
 pub(super) async fn budget(
     State(shared): State<Arc<Shared>>,
@@ -177,15 +210,9 @@ pub(super) async fn budget(
     if !bus.requester().may_operate() {
         return refuse(StatusCode::FORBIDDEN, "only operators set the budget");
     }
-    let limits: Limits = match serde_json::from_slice(&body) {
-        Ok(limits) => limits,
-        Err(error) => return refuse(StatusCode::BAD_REQUEST, error),
-    };
-    let window = limits.window_h.filter(|hours| *hours > 0.0).map(|hours| span_s(hours * 3_600.0));
-    let budget = Budget::from_human(limits.energy_kwh, limits.carbon_kg, limits.power_kw, window);
-    let budget = match budget {
+    let budget = match Limits::budget(&body) {
         Ok(budget) => budget,
-        Err(error) => return refuse(StatusCode::BAD_REQUEST, error),
+        Err(refusal) => return *refusal,
     };
     let subject = bus.request_subject(RequestTopic::BudgetSet);
     match bus.request(&subject, &SetBudget { budget, intensity: None }).await {

@@ -35,6 +35,7 @@ pub(super) async fn serve(
         .route("/api/submit", post(submit::submit).layer(long()))
         .route("/api/submit/review", post(submit::review).layer(long()))
         .route("/api/budget", post(actions::budget))
+        .route("/api/budget/review", post(actions::review_budget))
         .route("/assets/{*path}", get(assets::file));
     for page in assets::PAGES {
         router = router.route(page, get(assets::page));
