@@ -32,16 +32,28 @@ export function axis(span, format) {
     ticks(span, 8).map((at) => text(at, "many")), few.map((at) => text(at, "few")));
 }
 
-/** Puts bars that overlap below each other: each gets its level, from 0. */
-function levels(bars) {
+/** The bars of a group that overlap, below each other: each gets its level, from 0, and the number of levels. */
+function stacked(group) {
   const ends = [];
-  const placed = [...bars].sort((a, b) => a.from - b.from).map((bar) => {
+  const placed = group.map((bar) => {
     const found = ends.findIndex((end) => end <= bar.from);
     const level = found < 0 ? ends.length : found;
     ends[level] = bar.until;
     return { ...bar, level };
   });
-  return [placed, Math.max(ends.length, 1)];
+  return placed.map((bar) => ({ ...bar, levels: ends.length }));
+}
+
+/** The shown bars in groups: no bar overlaps one of another group. */
+function levels(span, bars) {
+  const groups = [];
+  let end = -Infinity;
+  for (const bar of bars.filter((one) => one.until > span.from && one.from < span.until).sort((a, b) => a.from - b.from)) {
+    if (bar.from >= end) groups.push([]);
+    groups[groups.length - 1].push(bar);
+    end = Math.max(end, bar.until);
+  }
+  return groups.flatMap(stacked);
 }
 
 /** A bar: solid until `solid` and planned from then on; with `share` the fuller, the more opaque. */
@@ -66,11 +78,11 @@ function drawn(span, bar, top, height) {
  */
 export function rows(span, { rows: all, now }) {
   return all.map((row) => {
-    const [bars, count] = levels(row.bars);
+    const bars = levels(span, row.bars);
     const present = now === undefined || now < span.from || now > span.until ? null
       : h("line", { class: "present", x1: percent(share(span, now)), x2: percent(share(span, now)), y1: 0, y2: "100%" });
-    const each = (bar, of) => drawn(span, of, bar.level / count, 1 / count);
-    return h("div", { class: `lane ${row.class ?? ""} ${count > 1 ? "deep" : ""}`, "data-key": row.key },
+    const each = (bar, of) => drawn(span, of, bar.level / bar.levels, 1 / bar.levels);
+    return h("div", { class: `lane ${row.class ?? ""} ${bars.some((bar) => bar.levels > 1) ? "deep" : ""}`, "data-key": row.key },
       h("span", { class: "lane-name", title: row.name }, row.name),
       h("svg", { class: "lane-bars", "aria-hidden": "true" },
         (row.bands ?? []).map((band) => drawn(span, band, 0, 1)),

@@ -98,15 +98,16 @@ function entered(form) {
   return Object.fromEntries([...new FormData(form)].filter(([, value]) => value !== "").map(([key, value]) => [key, Number(value)]));
 }
 
-/** Whether the entered limits allow what is drawn now. */
-function allowed({ mean_w: mean, limit_w: limit, now_w: now, below_idle: belowIdle, lacks_intensity: lacks, error }) {
+/** Whether the entered limits allow the present draw. */
+function allowed({ mean_w: mean, limit_w: limit, now_w: now, is_partial: isPartial, below_idle: belowIdle, lacks_intensity: lacks, error }) {
   if (error) return state(error, "warning");
   if (lacks) return state("The placer refuses it: the carbon intensity of the grid is not known.", "fault");
   if (belowIdle) return state(sentence(belowIdle), "fault");
   const known = [mean, limit].filter(f.isKnown);
   if (known.length === 0) return "What it allows on average depends on the forecast of the carbon intensity.";
   if (!f.isKnown(now)) return state("The present draw is not known.", "warning");
-  return Math.min(...known) < now ? state("Less than the present draw: jobs run slower or wait.", "warning") : state("At least the present draw.", "ok");
+  if (Math.min(...known) < now) return state("Less than the present draw: jobs run slower or wait.", "warning");
+  return isPartial ? state("At least the known part of the present draw.", "warning") : state("At least the present draw.", "ok");
 }
 
 /** What the entered limits allow, against the present and the idle draw. */

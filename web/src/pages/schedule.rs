@@ -146,10 +146,12 @@ pub(super) fn content(list: &List, model: &Model, now: Now) -> Value {
             }
         });
     }
-    let waits = model.jobs.group(1).filter(|record| jobs::contains(record, &list.search));
+    let is_found =
+        |record: &&JobRecord| list.search.is_empty() || jobs::contains(record, &list.search);
+    let waits = model.jobs.group(1).filter(is_found);
     let mut waits: Vec<&JobRecord> = waits.collect();
     // Those without an expected start are the last.
-    waits.sort_by_key(|record| {
+    waits.sort_by_cached_key(|record| {
         let start = expected::start(record).map_or(Timestamp::FOREVER, |start| start.at_us);
         (start, record.spec.submitted_at_us, record.spec.job.clone())
     });
