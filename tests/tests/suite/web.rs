@@ -167,6 +167,25 @@ async fn check_schedule(browser: &Browser, job: &str) {
     assert_eq!(browser.run("return window.stays").await, Value::Bool(true));
 }
 
+/// Power by node and energy by hour are drawn, and stated as text.
+async fn check_power_and_energy(browser: &Browser) {
+    open_by_link(browser, "Nodes", "table caption").await;
+    let rows = "return [...document.querySelectorAll('table')].find((table) => table.caption.textContent\
+                .startsWith('Power of each node'))?.innerText ?? ''";
+    let text = browser.run(rows).await;
+    let text = text.as_str().unwrap_or_default();
+    assert!(["n0", "n1", "Caps in force"].iter().all(|part| text.contains(part)), "{text}");
+    open_by_link(browser, "Energy", ".chart").await;
+    let label = "return [...document.querySelectorAll('.chart svg')].map((one) => one.getAttribute('aria-label'))\
+                 .find((label) => label.startsWith('Energy of each of the last 48 hours by use, ')) ?? ''";
+    let label = browser.run(label).await;
+    let label = label.as_str().unwrap_or_default();
+    assert!(label.contains(" known; now ") && !label.contains(" 0 hours"), "{label}");
+    browser.run("document.querySelector('main summary').focus()").await;
+    browser.press(ENTER).await;
+    browser.until_text("main details table", "Idle GPUs").await;
+}
+
 /// The form states what a budget will allow, in the figures and words that hold once it is set.
 async fn check_budget(browser: &Browser) {
     open_by_link(browser, "Budget", "form.fields").await;
@@ -287,6 +306,7 @@ async fn page_is_driven_in_a_browser() {
 
     Box::pin(visit_every_page(&browser)).await;
     Box::pin(check_schedule(&browser, job.as_str())).await;
+    Box::pin(check_power_and_energy(&browser)).await;
     Box::pin(check_budget(&browser)).await;
 
     Box::pin(use_keyboard(&browser, &address)).await;

@@ -133,12 +133,10 @@ mod tests {
     fn record(phase: JobPhase, attempt: u32, since_s: u64) -> JobRecord {
         let mut spec = testkit::job_spec("a", 1);
         spec.submitted_at_us = at(10);
-        let reason = |(decision, s): (&str, u64)| RecordedReason {
-            at_us: at(s),
-            policy: "wattle".to_owned(),
-            stage: None,
-            decision: decision.to_owned(),
-            reason: String::new(),
+        let reason = |(decision, s): (&str, u64)| -> RecordedReason {
+            let at_us = at(s);
+            let text = serde_json::json!({ "at_us": at_us, "policy": "wattle", "decision": decision, "reason": "" });
+            serde_json::from_value(text).unwrap()
         };
         let reasons = [(WAITS, 10), ("placed on n0:0", 90), ("taken off n0:0", 155), (WAITS, 200)];
         JobRecord {
