@@ -84,6 +84,7 @@ async fn check_page(system: &System) {
         ("GET", "/api/log?job=a&node=n0", ""),
         ("POST", "/api/cancel", r#"{"job":"a"}"#),
         ("POST", "/api/budget", "{}"),
+        ("POST", "/api/budget/review", "{}"),
         ("POST", "/api/submit", submit),
         ("POST", "/api/submit/review", "{}"),
     ];
