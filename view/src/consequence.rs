@@ -8,6 +8,8 @@ use crate::saved::kwh_text;
 const J_PER_KWH: f64 = 3.6e6;
 /// Shorter differences of times are none, s.
 const SAME_S: f64 = 1.0;
+/// Smaller differences of energies are none: half a watt-hour.
+const SAME_J: f64 = 1_800.0;
 
 /// The consequence of a decision for the job, then for others: `against 8 GPUs: it ends 40 min later and uses 210 Wh
 /// less; 3 queued jobs start 2.0 h sooner on average`. `None`: it changes nothing that is known.
@@ -45,7 +47,7 @@ fn own(of: &Consequence) -> Option<String> {
         later if later > 0.0 => format!("it ends {} later", span(later)),
         sooner => format!("it ends {} sooner", span(-sooner)),
     });
-    let energy = of.energy_more_j.map(|more_j| {
+    let energy = of.energy_more_j.filter(|more_j| more_j.abs() >= SAME_J).map(|more_j| {
         let direction = if more_j < 0.0 { "less" } else { "more" };
         format!("uses {} {direction}", kwh_text(more_j.abs() / J_PER_KWH))
     });
@@ -75,14 +77,14 @@ mod tests {
              average; 1 queued job starts 5 min later"
         );
         let shared = Consequence {
-            in_place_of: "waiting for free GPUs".to_owned(),
+            in_place_of: "waiting for 1 GPU of its own".to_owned(),
             end_later_s: Some(-1_800.0),
             tenants_later: Some(MovedJobs { jobs: 1, by_s: 300.0 }),
             ..Consequence::default()
         };
         assert_eq!(
             sentence(&shared).unwrap(),
-            "against waiting for free GPUs: it ends 30 min sooner; the job beside it ends 5 min later"
+            "against waiting for 1 GPU of its own: it ends 30 min sooner; the job beside it ends 5 min later"
         );
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What a decision changes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Consequence {
-    /// What the decision is compared with, for people: `8 GPUs`, `a cap of 250 W`, `waiting for free GPUs`.
+    /// What the decision is compared with, for people: `8 GPUs`, `a cap of 250 W`, `waiting for 1 GPU of its own`.
     pub in_place_of: String,
     /// How much later the job ends, seconds; negative: sooner. Absent: its speed is not predicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -104,7 +104,8 @@ fn start(
     let beside = tenants(state, key, on);
     if !beside.is_empty() {
         let run_time = span_s(work.time_s(gpus, GpuSetting::DEFAULT)?);
-        let mut compared = Compared::own(gpus_text(gpus), Difference::default());
+        let of_its_own = format!("{} of its own", gpus_text(gpus));
+        let mut compared = Compared::own(of_its_own, Difference::default());
         compared.instead = Some(Elsewhere::First { gpus, run_time });
         let end = |key| Some((key, running_end(state, state.job(key)?)));
         compared.tenants = beside.into_iter().filter_map(end).collect();

@@ -44,12 +44,14 @@ impl fmt::Display for Reason {
                     (false, false) => {
                         write!(f, "{gpus}: there are enough GPUs for all that the jobs can use")
                     }
-                    (true, false) => write!(f, "{gpus}: more GPUs help other jobs more"),
+                    (true, false) => {
+                        write!(f, "{gpus}: GPUs are scarce, and this many help most here")
+                    }
                     (false, true) => {
-                        write!(f, "{gpus}: the power for more GPUs helps other jobs more")
+                        write!(f, "{gpus}: power is scarce, and that of this many helps most here")
                     }
                     (true, true) => {
-                        write!(f, "{gpus}: more GPUs and their power help other jobs more")
+                        write!(f, "{gpus}: GPUs and power are scarce, and this many help most here")
                     }
                 }
             }
@@ -377,17 +379,22 @@ mod tests {
         let worth = "worth 2.50 s of completion time per second";
         for (gpu_price, power_price, sentence, prices) in [
             (0.0, 0.0, "there are enough GPUs for all that the jobs can use", "GPU price 0"),
-            (1.5, 0.0, "more GPUs help other jobs more", "GPU price 1.50 s per GPU-second"),
+            (
+                1.5,
+                0.0,
+                "GPUs are scarce, and this many help most here",
+                "GPU price 1.50 s per GPU-second",
+            ),
             (
                 1_717_986_918.4,
                 0.0,
-                "more GPUs help other jobs more",
+                "GPUs are scarce, and this many help most here",
                 "demand exceeds the GPUs at any price",
             ),
             (
                 0.0,
                 1e-4,
-                "the power for more GPUs helps other jobs more",
+                "power is scarce, and that of this many helps most here",
                 "GPU price 0; price of power 360 s per kWh",
             ),
         ] {
