@@ -2,8 +2,8 @@
 
 use serde::de::DeserializeOwned;
 use wattle_common::Timestamp;
-use wattle_common::messages::{AimStatus, BudgetRecord, BudgetStatus, JobRecord};
-use wattle_common::subject::{AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket};
+use wattle_common::messages::{AimStatus, BudgetRecord, BudgetStatus, JobRecord, TwinStatus};
+use wattle_common::subject::{AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, TWIN_STATUS};
 use wattle_runtime::bus::Bus;
 use wattle_view::verdict::Stored;
 
@@ -18,6 +18,8 @@ pub(crate) struct BudgetValues {
     pub(crate) status: Option<BudgetStatus>,
     /// The state of the energy aim.
     pub(crate) aim: Option<AimStatus>,
+    /// The sums of the twin.
+    pub(crate) twin: Option<TwinStatus>,
 }
 
 impl BudgetValues {
@@ -34,6 +36,7 @@ impl BudgetValues {
             set: value(bus, BUDGET_SET).await,
             status: value(bus, BUDGET_STATUS).await,
             aim: value(bus, AIM_STATUS).await,
+            twin: value(bus, TWIN_STATUS).await,
         }
     }
 
@@ -48,6 +51,7 @@ impl BudgetValues {
             budget: self.set.as_ref(),
             status: self.status.as_ref(),
             aim: self.aim.as_ref(),
+            twin: self.twin.as_ref(),
             now,
         }
     }

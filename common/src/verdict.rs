@@ -1,7 +1,8 @@
 //! What is wrong with the jobs, the budget and the aim of a cluster, in sentences.
 //!
 //! Pure functions of the stored values, so that `wattle jobs`, `top` and `doctor`, the web page, and the placer's
-//! alarms and metrics agree on what is wrong and on its words. What nodes and services report is added in
+//! alarms and metrics agree on what is wrong and on its words. A breach of the aim may be chance: the screens state it
+//! once the completion times of jobs show it ([`aim_breached`]), the alarm once it has lasted. What nodes and services report is added in
 //! `wattle_view::verdict`.
 
 use std::time::Duration;
@@ -12,7 +13,9 @@ use crate::duration::span;
 use crate::id::JobId;
 use crate::job::JobPhase;
 use crate::messages::job_record::WAITS;
-use crate::messages::{AimStatus, BudgetRecord, BudgetStatus, JobRecord, Late};
+use crate::messages::{
+    AimStatus, BudgetRecord, BudgetStatus, JobRecord, Late, TwinStatus, TwinSums,
+};
 use crate::time::Timestamp;
 use crate::units::Power;
 
@@ -22,6 +25,8 @@ const LATE_NAMED_MAX: usize = 3;
 const SLOWDOWN_TOLERANCE: f64 = 0.01;
 /// Age from which an estimate of the slowdown is out of date: the placer estimates it once a minute.
 const AIM_VALID: Duration = Duration::from_secs(900);
+/// Length of a day, microseconds.
+const DAY_US: u64 = 86_400_000_000;
 /// The stages of a planning round that hold jobs back within the limits of the budget.
 const LIMITS: [&str; 2] = ["budget", "power limits"];
 
@@ -99,6 +104,8 @@ pub struct Stored<'a> {
     pub status: Option<&'a BudgetStatus>,
     /// The state of the energy aim.
     pub aim: Option<&'a AimStatus>,
+    /// The sums of the twin.
+    pub twin: Option<&'a TwinStatus>,
     /// The present.
     pub now: Timestamp,
 }
@@ -113,7 +120,7 @@ impl Stored<'_> {
         findings.extend(impossible.or_else(|| held_back(&self.jobs)));
         let has_window = budget.is_some_and(Budget::has_window);
         let aim = self.aim.filter(|_| !has_window);
-        findings.extend(aim.and_then(|aim| aim_exceeded(aim, self.now)));
+        findings.extend(aim.and_then(|aim| aim_breached(aim, self.twin, self.now)));
         let late = late(self.jobs.iter().copied(), self.now);
         let (named, others) = late.split_at(late.len().min(LATE_NAMED_MAX));
         findings.extend(named.iter().map(|(job, late)| late_finding(job, *late)));
@@ -181,6 +188,20 @@ fn percent(share: f64) -> f64 {
     (share * 1e4).round() / 1e2
 }
 
+/// As [`aim_exceeded`], where the completion times of the jobs of this and the last day show it: the estimate of few jobs
+/// is chance. Relative to the time aim there are no such times, and the estimate alone decides.
+#[must_use]
+pub fn aim_breached(aim: &AimStatus, twin: Option<&TwinStatus>, now: Timestamp) -> Option<Finding> {
+    let finding = aim_exceeded(aim, now)?;
+    let Some(baseline) = aim.baseline else { return Some(finding) };
+    let twin = twin.filter(|twin| twin.baseline == baseline)?;
+    let today = now.as_us() / DAY_US;
+    let mut sums = TwinSums::default();
+    let recent = twin.rows.iter().filter(|row| row.day + 1 >= today);
+    recent.for_each(|row| sums += row.sums);
+    sums.is_later_than(aim.max_slowdown).then_some(finding)
+}
+
 /// The estimated slowdown exceeds the bound of the energy aim.
 #[must_use]
 pub fn aim_exceeded(aim: &AimStatus, now: Timestamp) -> Option<Finding> {
@@ -235,7 +256,7 @@ mod tests {
     use super::*;
     use crate::job::JobOptions;
     use crate::job::options::tests::options;
-    use crate::messages::RecordedReason;
+    use crate::messages::{RecordedReason, TwinRow};
     use crate::units::Energy;
 
     const NOW: Timestamp = Timestamp::from_s(36_000);
@@ -284,6 +305,28 @@ mod tests {
             delay_s,
             price: 0.0,
             policy_price: 0.0,
+        }
+    }
+
+    /// A twin with this number of jobs, each this share later than its 1000 s there.
+    fn twin(day: u64, jobs: u64, later: f64) -> TwinStatus {
+        let (all, delay_s) = (jobs as f64, 1_000.0 * later);
+        let sums = TwinSums {
+            jobs,
+            completion_s: all * (1_000.0 + delay_s),
+            completion_s_twin: all * 1_000.0,
+            delay_square_s2: all * delay_s * delay_s,
+            ..TwinSums::default()
+        };
+        TwinStatus {
+            at_us: NOW,
+            since_us: Timestamp::EPOCH,
+            baseline: Baseline::Backfill,
+            waiting: 0,
+            running: 0,
+            rows: vec![TwinRow { day, user: None, project: None, sums }],
+            corrected_late: 0,
+            absences: Vec::new(),
         }
     }
 
@@ -357,10 +400,28 @@ mod tests {
         let (breached, set) = (aim(0.2), budget(Some(500.0), None));
         let (generation, since_us) = (1, Timestamp::EPOCH);
         let set = BudgetRecord { generation, budget: set, since_us, intensity: None };
-        let stored = Stored { aim: Some(&breached), now: NOW, ..Stored::default() };
+        let late = twin(0, 20, 0.2);
+        let (aim, twin) = (Some(&breached), Some(&late));
+        let stored = Stored { aim, twin, now: NOW, ..Stored::default() };
         assert_eq!(texts(&stored).len(), 1);
         let stored = Stored { budget: Some(&set), ..stored };
         assert_eq!(texts(&stored).len(), 0, "the budget takes precedence");
+    }
+
+    #[test]
+    fn an_estimate_that_completed_jobs_do_not_show_is_not_stated() {
+        let aim = aim(0.2);
+        let now = NOW + Duration::from_hours(24 * 9);
+        let aim = AimStatus { at_us: now, ..aim };
+        let stated = |twin: Option<&TwinStatus>| aim_breached(&aim, twin, now).is_some();
+        assert!(!stated(None) && !stated(Some(&twin(9, 3, 0.2))), "too few jobs");
+        assert!(stated(Some(&twin(9, 20, 0.2))) && stated(Some(&twin(8, 20, 0.2))));
+        assert!(!stated(Some(&twin(7, 20, 0.2))), "jobs of earlier days");
+        assert!(!stated(Some(&twin(9, 20, 0.04))), "within the bound");
+        let other = TwinStatus { baseline: Baseline::Fifo, ..twin(9, 20, 0.2) };
+        assert!(!stated(Some(&other)), "the twin of another scheduler");
+        let of_time = AimStatus { baseline: None, ..aim };
+        assert!(aim_breached(&of_time, None, now).is_some(), "the time aim has no twin");
     }
 
     #[test]
@@ -400,8 +461,14 @@ mod tests {
         let (generation, since_us) = (1, Timestamp::EPOCH);
         let set = BudgetRecord { generation, budget: set, since_us, intensity: None };
         let (jobs, aim) = (vec![&late], aim(0.3));
-        let stored =
-            Stored { jobs, budget: Some(&set), status: Some(&status), aim: Some(&aim), now: NOW };
+        let stored = Stored {
+            jobs,
+            budget: Some(&set),
+            status: Some(&status),
+            aim: Some(&aim),
+            twin: Some(&twin(0, 20, 0.3)),
+            now: NOW,
+        };
         let abouts: Vec<&str> = stored.findings().iter().map(|finding| finding.about).collect();
         assert_eq!(abouts, ["budget", "aim", "jobs"]);
     }

@@ -353,6 +353,7 @@ impl Twin {
             completion_s_twin: since(end),
             wait_s: (since(at) - ran.as_secs_f64()).max(0.0),
             wait_s_twin: since(start),
+            delay_square_s2: (since(at) - since(end)).powi(2),
             ..TwinSums::default()
         };
         let work = &mirrored.work.known;

@@ -29,6 +29,18 @@ pub const TWIN_ABSENCES_MAX: usize = 16;
 /// the actual saving, so they are wider than necessary.
 pub const ERROR_CORRELATION: f64 = 0.3;
 
+/// Fewest jobs of a test of their mean.
+const JOBS_LEAST: u64 = 5;
+
+/// The 95th percentile of Student's distribution with `freedom` degrees, within 1 % from 4 on (Cornish and Fisher).
+fn student_95(freedom: f64) -> f64 {
+    const NORMAL: f64 = 1.644_853_6;
+    let cube = NORMAL.powi(3);
+    let first = (cube + NORMAL) / 4.0;
+    let second = (5.0 * NORMAL.powi(5) + 16.0 * cube + 3.0 * NORMAL) / 96.0;
+    NORMAL + first / freedom + second / (freedom * freedom)
+}
+
 /// The sums of a twin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TwinStatus {
@@ -104,6 +116,8 @@ pub struct TwinSums {
     pub wait_s: f64,
     /// The same in the twin, s.
     pub wait_s_twin: f64,
+    /// Sum of the squared differences of the two, s^2. 0 beside other times: sums of an earlier release.
+    pub delay_square_s2: f64,
     /// Number of jobs whose energy is compared: it is measured throughout, and predicted for the default setting.
     pub compared: u64,
     /// Measured energy of the GPUs of the compared jobs, J.
@@ -137,6 +151,7 @@ impl TwinSums {
             completion_s_twin: tenths(self.completion_s_twin),
             wait_s: tenths(self.wait_s),
             wait_s_twin: tenths(self.wait_s_twin),
+            delay_square_s2: self.delay_square_s2.round(),
             compared: self.compared,
             gpu_j: tenths(self.gpu_j),
             gpu_j_idle: tenths(self.gpu_j_idle),
@@ -161,6 +176,21 @@ impl TwinSums {
     #[must_use]
     pub fn later(&self) -> Option<f64> {
         (self.completion_s_twin > 0.0).then(|| self.completion_s / self.completion_s_twin - 1.0)
+    }
+
+    /// Whether jobs complete later than by this share with a confidence of 95 %, by Student's test of the differences of
+    /// their completion times; `false` with fewer than [`JOBS_LEAST`] jobs.
+    #[must_use]
+    pub fn is_later_than(&self, share: f64) -> bool {
+        if self.jobs < JOBS_LEAST {
+            return false;
+        }
+        let jobs = self.jobs as f64;
+        let delay_s = self.completion_s - self.completion_s_twin;
+        // Negative where the squares lack jobs.
+        let variance = (self.delay_square_s2 - delay_s * delay_s / jobs) / (jobs - 1.0);
+        let excess_s = (delay_s - share * self.completion_s_twin) / jobs;
+        variance >= 0.0 && excess_s > student_95(jobs - 1.0) * (variance / jobs).sqrt()
     }
 
     /// Energy of the twin: all nodes awake, and the compared jobs above idle power, J.
@@ -204,6 +234,7 @@ impl AddAssign for TwinSums {
         self.completion_s_twin += other.completion_s_twin;
         self.wait_s += other.wait_s;
         self.wait_s_twin += other.wait_s_twin;
+        self.delay_square_s2 += other.delay_square_s2;
         self.compared += other.compared;
         self.gpu_j += other.gpu_j;
         self.gpu_j_idle += other.gpu_j_idle;
@@ -307,11 +338,49 @@ mod tests {
         assert_eq!(TwinSums::default().saved_share(), None);
     }
 
+    /// Sums of jobs with 100 s in the twin and these delays.
+    fn delayed(delays: &[f64]) -> TwinSums {
+        let mut sums = TwinSums::default();
+        for delay in delays {
+            sums += TwinSums {
+                jobs: 1,
+                completion_s: 100.0 + delay,
+                completion_s_twin: 100.0,
+                delay_square_s2: delay * delay,
+                ..TwinSums::default()
+            };
+        }
+        sums
+    }
+
+    #[test]
+    fn jobs_are_later_once_chance_does_not_explain_it() {
+        // The same mean, 16 % later: of jobs that are all delayed, and of which some are earlier.
+        assert!(delayed(&[10.0, 15.0, 20.0, 15.0, 20.0]).is_later_than(0.0));
+        assert!(!delayed(&[120.0, -60.0, 90.0, -40.0, -30.0]).is_later_than(0.0));
+        assert!(!delayed(&[10.0, 15.0, 20.0, 15.0, 20.0]).is_later_than(0.15), "the bound");
+        assert!(!delayed(&[15.0; 4]).is_later_than(0.0), "too few jobs");
+        assert!(!delayed(&[-15.0; 9]).is_later_than(0.0), "earlier");
+        // With more jobs the same scatter is significant.
+        let scattered = [120.0, -60.0, 90.0, -40.0, -30.0].repeat(20);
+        assert!(delayed(&scattered).is_later_than(0.0) && !delayed(&scattered).is_later_than(0.15));
+        let old = TwinSums { delay_square_s2: 0.0, ..delayed(&[15.0; 9]) };
+        assert!(!old.is_later_than(0.0), "the squares are not known");
+    }
+
+    #[test]
+    fn percentiles_of_students_distribution() {
+        for (freedom, expected) in [(4.0, 2.132), (9.0, 1.833), (30.0, 1.697), (1e6, 1.645)] {
+            assert!((student_95(freedom) / expected - 1.0).abs() < 0.01, "{freedom}");
+        }
+    }
+
     #[test]
     fn a_status_of_the_largest_size_fits_a_value() {
         let name = "u".repeat(32);
         let sums = TwinSums {
             completion_s: 123_456_789.0,
+            delay_square_s2: 1.234_567_89e18,
             error_square_j2: 1.234_567_89e18,
             ..TwinSums::default()
         };

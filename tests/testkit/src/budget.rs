@@ -1,8 +1,9 @@
-//! The status of a budget.
+//! The status of a budget, and that of a twin.
 
 use std::collections::BTreeMap;
 
-use wattle_common::messages::{BudgetStatus, PowerMargin};
+use wattle_common::aim::Baseline;
+use wattle_common::messages::{BudgetStatus, PowerMargin, TwinRow, TwinStatus, TwinSums};
 use wattle_common::{Energy, Power, Timestamp};
 
 /// Two of three measured jobs draw 15 % less above idle than predicted.
@@ -40,5 +41,29 @@ pub fn budget_status(at: Timestamp) -> BudgetStatus {
         limit_cost: None,
         power_margin: None,
         counted_until_us: BTreeMap::new(),
+    }
+}
+
+/// The status of a twin of backfilling on the first day: jobs that took 1000 s there and this much longer in the
+/// cluster.
+#[must_use]
+pub fn twin_status(at: Timestamp, jobs: u64, delay_s: f64) -> TwinStatus {
+    let all = jobs as f64;
+    let sums = TwinSums {
+        jobs,
+        completion_s: all * (1_000.0 + delay_s),
+        completion_s_twin: all * 1_000.0,
+        delay_square_s2: all * delay_s * delay_s,
+        ..TwinSums::default()
+    };
+    TwinStatus {
+        at_us: at,
+        since_us: Timestamp::EPOCH,
+        baseline: Baseline::Backfill,
+        waiting: 0,
+        running: 0,
+        rows: vec![TwinRow { day: 0, user: None, project: None, sums }],
+        corrected_late: 0,
+        absences: Vec::new(),
     }
 }

@@ -28,7 +28,7 @@ mod node;
 mod surface;
 mod window;
 
-pub use budget::{budget_status, power_margin};
+pub use budget::{budget_status, power_margin, twin_status};
 pub use cases::{CASES_ENV, cases};
 pub use feeders::{connection, feeder, feeders_status, node_summary};
 pub use id::{job, node, predictor, workload};

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use wattle_common::messages::SignalStatus;
-use wattle_common::verdict::aim_exceeded;
+use wattle_common::verdict::aim_breached;
 use wattle_common::{Budget, Energy, FeederId, NodeId, Power, Timestamp};
 use wattle_view::budget::Allowance;
 use wattle_view::feeders::{Row, drawn, rows};
@@ -191,7 +191,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "max_slowdown": aim.max_slowdown,
             "slowdown": aim.slowdown().map(|share| rounded(share, 4)),
             "price": rounded(aim.price, 3),
-            "breached": aim_exceeded(&aim, now.at).is_some(),
+            "breached": aim_breached(&aim, model.twin.as_ref(), now.at).is_some(),
         })
     });
     json!({

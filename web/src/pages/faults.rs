@@ -34,6 +34,7 @@ pub(super) fn all(model: &Model, now: Now) -> Vec<Finding> {
         budget: model.budget.as_ref(),
         status: model.status.as_ref(),
         aim: model.aim.as_ref(),
+        twin: model.twin.as_ref(),
         now: now.at,
     };
     findings.extend(stored.findings());

@@ -108,6 +108,7 @@ const STATES: &[State] = &[
             price,
             policy_price,
         });
+        m.twin = Some(testkit::twin_status(at_us, 20, 150.0));
     }),
     ("deadline missed", |m| job(m, 48, None)),
     ("deadline impossible", |m| job(m, 700, Some(13_200))),

@@ -181,6 +181,7 @@ const JOBS: &[State] = &[
             price,
             policy_price,
         });
+        f.budget.twin = Some(testkit::twin_status(NOW, 20, 150.0));
     }),
     ("deadline missed", |f| drop(job(f, JobPhase::Running, 12_600).clone())),
     ("deadline impossible", |f| {

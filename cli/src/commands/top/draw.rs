@@ -51,6 +51,7 @@ fn findings(model: &Model, view: &View) -> Vec<Finding> {
         budget: model.budget.as_ref(),
         status: model.status.as_ref(),
         aim: model.aim.as_ref(),
+        twin: model.twin.as_ref(),
         now: view.now,
     };
     findings.extend(stored.findings());

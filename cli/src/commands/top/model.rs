@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetStatus, JobRecord, NodeSummary, ServiceLease,
+    AimStatus, BudgetRecord, BudgetStatus, JobRecord, NodeSummary, ServiceLease, TwinStatus,
 };
-use wattle_common::subject::{AIM_STATUS, BUDGET_SET, BUDGET_STATUS, LeaseKey};
+use wattle_common::subject::{AIM_STATUS, BUDGET_SET, BUDGET_STATUS, LeaseKey, TWIN_STATUS};
 use wattle_common::total::Total;
 use wattle_common::{JobId, NodeId, Power, Timestamp, codec};
 
@@ -37,6 +37,8 @@ pub(crate) struct Model {
     pub(crate) status: Option<BudgetStatus>,
     /// The state of the energy aim.
     pub(crate) aim: Option<AimStatus>,
+    /// The sums of the twin.
+    pub(crate) twin: Option<TwinStatus>,
     /// The lease of the placer, and when it was received; absent: not read.
     pub(crate) placer: Option<(Instant, Option<ServiceLease>)>,
     /// Since when the bus is away.
@@ -93,6 +95,7 @@ impl Model {
         match key {
             BUDGET_SET => self.budget = value.and_then(|value| codec::decode_json(value).ok()),
             BUDGET_STATUS => self.status = value.and_then(|value| codec::decode_json(value).ok()),
+            TWIN_STATUS => self.twin = value.and_then(|value| codec::decode_json(value).ok()),
             AIM_STATUS => self.aim = value.and_then(|value| codec::decode_json(value).ok()),
             _ => {}
         }
