@@ -5,10 +5,11 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 use wattle_common::NodeId;
 use wattle_common::messages::{NodeSummary, ReadSummary};
-use wattle_common::subject::{Bucket, NodeTopic, Rank, Reporter, Subject};
+use wattle_common::subject::{NodeTopic, Rank, Subject};
 use wattle_runtime::bus::Bus;
 use wattle_view::Summaries;
 
+use crate::commands::nodes;
 use crate::job_records;
 
 /// Requests under way at once.
@@ -21,12 +22,8 @@ pub(crate) async fn of_all_nodes(bus: &Bus) -> anyhow::Result<Summaries> {
     if !job_records::reads_storage(bus) {
         return Ok(Summaries::new());
     }
-    let keys = bus.bucket(Bucket::Actual).await?.keys().await?;
-    let mut nodes: Vec<NodeId> =
-        keys.iter().filter_map(|key| Reporter::parse(key)).map(|(_, node)| node).collect();
-    nodes.sort();
-    nodes.dedup();
-    Ok(of(bus, nodes).await)
+    let nodes = nodes::ids(bus).await?;
+    Ok(of(bus, nodes.into_iter().collect()).await)
 }
 
 /// Requests the last summary of these nodes.

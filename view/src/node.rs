@@ -12,6 +12,27 @@ use wattle_common::{JobId, NodeId, Power, codec};
 
 use crate::Summaries;
 
+/// The states of a GPU ([`Node::state`]): by its condition or a fault of its node, then those of a node that is not
+/// awake.
+pub const STATES: [&str; 16] = [
+    "ok",
+    "lost",
+    "fault",
+    "driver",
+    "returns",
+    "ECC",
+    "repair",
+    "memory",
+    "MIG",
+    "hot",
+    "brake",
+    "slowed",
+    SleepState::EnteringSleep.label(),
+    SleepState::Asleep.label(),
+    SleepState::Waking.label(),
+    SleepState::WakeFailed.label(),
+];
+
 /// The reports of a node.
 #[derive(Clone, Debug, Serialize)]
 pub struct Node {
@@ -174,6 +195,19 @@ mod tests {
     use wattle_testkit as testkit;
 
     use super::*;
+
+    #[test]
+    fn every_state_has_a_name_of_its_own() {
+        let words = GpuConditionKind::ALL
+            .iter()
+            .flat_map(|kind| [word(*kind, true), word(*kind, false)])
+            .flatten();
+        for state in words.chain(["ok", "lost", "fault"]) {
+            assert!(STATES.contains(&state), "{state}");
+        }
+        let unique: std::collections::BTreeSet<_> = STATES.iter().collect();
+        assert_eq!(unique.len(), STATES.len());
+    }
 
     #[test]
     fn a_node_that_the_site_has_switched_off_is_asleep() {

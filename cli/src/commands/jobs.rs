@@ -5,6 +5,7 @@
 //! answer the cells are empty.
 
 pub(crate) mod filter;
+pub(crate) mod order;
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -16,14 +17,17 @@ use wattle_common::total::Total;
 use wattle_common::{Energy, NodeId, Power, Timestamp};
 use wattle_runtime::bus::Bus;
 
+use crate::commands::nodes;
 use crate::connection::{Connection, block_on};
 use crate::date;
+use crate::job_end;
 use crate::job_records::{self, Listed};
 use crate::output::{Align, Table, note, print, print_json, terminal_width};
 use crate::quantity::{EnergyUnit, clock, energy, percent, power, watts};
 use crate::summaries;
 use crate::verdict::BudgetValues;
 use filter::Filter;
+use order::Order;
 use wattle_view::Summaries;
 use wattle_view::expected;
 use wattle_view::job::{self, JobView};
@@ -39,8 +43,8 @@ use wattle_view::job::{self, JobView};
         A `?` behind a USER: no key has proven the identity.\n\
         An observed job runs under early observation: its placement may still be undone.\n\
         Jobs with GPUs are first, then queued, then ended ones; the newest first.\n\n\
-        Examples:\n  wattle jobs\n  wattle jobs --all --wide\n  wattle jobs --user ada --phase failed\n  wattle jobs --limit 500\n  \
-        wattle jobs --all --json"
+        Examples:\n  wattle jobs\n  wattle jobs --all --wide\n  wattle jobs --user ada --phase failed\n  \
+        wattle jobs --node n0 --sort energy\n  wattle jobs --limit 500\n  wattle jobs --all --json"
 )]
 pub(crate) struct Jobs {
     /// Include finished, failed and cancelled jobs
@@ -51,6 +55,9 @@ pub(crate) struct Jobs {
     limit: Option<Limit>,
     #[command(flatten)]
     filter: Filter,
+    /// Order of the jobs; those without the quantity are last
+    #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
+    sort: Order,
     /// All columns, and names in full
     #[arg(long)]
     wide: bool,
@@ -242,22 +249,48 @@ fn missing_energy(views: &[JobView]) -> impl Iterator<Item = String> {
     })
 }
 
-/// Jobs of which a stop without a checkpoint is stated in a line each.
-const UNSAVED_MAX: usize = 8;
+/// Jobs of which a line below the table states the same.
+const LINES_MAX: usize = 8;
 
-/// The jobs that lost work because a stop left no checkpoint; one line each, and one for further ones.
+/// What the further jobs with a stop without a checkpoint are, one and several.
+const UNSAVED_MORE: [&str; 2] =
+    ["job was stopped without a checkpoint", "jobs were stopped without a checkpoint"];
+
+/// The first lines, and one with the number of the further ones: `what` of one and of several.
+fn bounded(mut lines: Vec<String>, what: [&str; 2]) -> Vec<String> {
+    let hidden = lines.len().saturating_sub(LINES_MAX);
+    lines.truncate(LINES_MAX);
+    let more = || format!("{hidden} more {}", what[usize::from(hidden > 1)]);
+    lines.extend((hidden > 0).then(more));
+    lines
+}
+
+/// The jobs that lost work because a stop left no checkpoint; one line each.
 fn unsaved_stops(views: &[JobView]) -> Vec<String> {
     let of = |view: &JobView| {
         let job = &view.record.spec.job;
         Some(format!("{job}: {}; `wattle explain {job}` has the cause", view.stops_unsaved()?))
     };
-    let mut lines: Vec<String> = views.iter().filter_map(of).collect();
-    let hidden = lines.len().saturating_sub(UNSAVED_MAX);
-    lines.truncate(UNSAVED_MAX);
-    let were = if hidden == 1 { "job was" } else { "jobs were" };
-    let more = || format!("{hidden} more {were} stopped without a checkpoint");
-    lines.extend((hidden > 0).then(more));
-    lines
+    views.iter().filter_map(of).collect()
+}
+
+/// Why the failed jobs failed; one line each.
+fn failures(views: &[JobView]) -> Vec<String> {
+    let failed = views.iter().map(|view| &view.record);
+    let failed = failed.filter(|record| record.phase == JobPhase::Failed && record.error.is_some());
+    failed.map(job_end::text).collect()
+}
+
+/// An error if the cluster has no node of the filter's name; nothing where the nodes are not to be read.
+pub(crate) async fn require_known_node(bus: &Bus, filter: &Filter) -> anyhow::Result<()> {
+    let Some(node) = filter.node().filter(|_| job_records::reads_storage(bus)) else {
+        return Ok(());
+    };
+    let known = nodes::ids(bus).await?;
+    if known.is_empty() || known.contains(node) {
+        return Ok(());
+    }
+    Err(nodes::unknown(bus, node, &known))
 }
 
 /// That ended jobs are not listed, with the number of the failed ones.
@@ -286,11 +319,19 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
         let limit = command.limit.map_or(default, |limit| limit.0);
         let filter = &command.filter;
         let shows_ended = command.all || filter.names_ended();
+        let is_sorted = command.sort != Order::default();
+        // Every job has its place in another order.
+        let read = if is_sorted { usize::MAX } else { limit };
         let Listed { records, mut counts } =
-            job_records::listed(&bus, shows_ended, limit, filter).await?;
+            job_records::listed(&bus, shows_ended, read, filter).await?;
+        if records.is_empty() {
+            require_known_node(&bus, filter).await?;
+        }
         let summaries = summaries::of(&bus, nodes_of(&records)).await;
         let now = wattle_runtime::clock::now();
-        let views = views(records, &summaries, now);
+        let mut views = views(records, &summaries, now);
+        command.sort.sort(&mut views);
+        views.truncate(limit);
         if command.json {
             return print_json(&views);
         }
@@ -298,7 +339,10 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
         let ended: JobCounts = ended.map(|(phase, jobs)| (*phase, *jobs)).collect();
         if views.is_empty() && filter.is_given() {
             let ended = if shows_ended { "" } else { "; --all includes ended ones" };
-            note(&format!("no job of cluster {} matches{ended}", bus.cluster()));
+            let all = job_records::all(&bus).await?;
+            let owners = filter.owners(all.iter()).map(|owners| format!("; {owners}"));
+            let owners = owners.unwrap_or_default();
+            note(&format!("no job of cluster {} matches{ended}{owners}", bus.cluster()));
             return Ok(());
         }
         if views.is_empty() && ended.values().all(|jobs| *jobs == 0) {
@@ -310,7 +354,9 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
         }
         print(&job::counts(&counts))?;
         let hidden = counts.values().sum::<u64>().saturating_sub(views.len() as u64);
-        let complete = hidden == 0 || views.last().is_some_and(|view| !view.is_running());
+        let with_gpus = counts.iter().filter(|(phase, _)| phase.has_gpus()).map(|(_, jobs)| jobs);
+        let running = views.iter().filter(|view| view.is_running()).count() as u64;
+        let complete = running >= with_gpus.sum::<u64>();
         let consumption: Vec<String> =
             consumption(&views, complete).into_iter().flatten().collect();
         if !consumption.is_empty() {
@@ -324,7 +370,9 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
             print("")?;
             table(&views, now, command.wide, terminal_width()).print()?;
             missing_energy(&views).for_each(|line| note(&line));
-            unsaved_stops(&views).iter().for_each(|line| note(line));
+            let stops = bounded(unsaved_stops(&views), UNSAVED_MORE);
+            let failures = bounded(failures(&views), ["job has failed", "jobs have failed"]);
+            stops.iter().chain(&failures).for_each(|line| note(line));
         }
         if hidden > 0 {
             let shown = views.len();
@@ -439,7 +487,8 @@ pub(crate) mod tests {
                 ..testkit::job_record(testkit::job_spec(&format!("j{n}"), 1), JobPhase::Queued)
             };
             let records = stops.iter().enumerate().map(record).collect();
-            unsaved_stops(&views(records, &Summaries::new(), at(4_200)))
+            let lines = unsaved_stops(&views(records, &Summaries::new(), at(4_200)));
+            bounded(lines, UNSAVED_MORE)
         };
         assert_eq!(of(&[0, 0]), Vec::<String>::new());
         assert_eq!(
@@ -448,8 +497,16 @@ pub(crate) mod tests {
               `wattle explain j1` has the cause"]
         );
         let many = of(&[1; 10]);
-        assert_eq!(many.len(), UNSAVED_MAX + 1);
+        assert_eq!(many.len(), LINES_MAX + 1);
         assert_eq!(many.last().unwrap(), "2 more jobs were stopped without a checkpoint");
+    }
+
+    #[test]
+    fn failed_jobs_are_listed_with_the_cause() {
+        let mut records = records();
+        records[3].error = Some("exit code 137 on n0".to_owned());
+        let lines = failures(&views(records, &Summaries::new(), at(4_200)));
+        assert_eq!(lines, ["t-4 has failed: exit code 137 on n0"]);
     }
 
     #[test]

@@ -7,24 +7,27 @@
 mod advised;
 mod conditions;
 mod feeders;
+mod filter;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use clap::Args;
 use wattle_common::duration::span;
 use wattle_common::messages::{AppliedGpu, NodeFault};
-use wattle_common::subject::Bucket;
+use wattle_common::subject::{Bucket, Reporter};
 use wattle_common::total::Total;
 use wattle_common::{JobId, NodeId, Power, Timestamp};
 use wattle_runtime::bus::Bus;
 use wattle_view::node::{Node, cap_when_read, desired, reported, summarize};
 
+use crate::commands::jobs::filter as of_jobs;
 use crate::connection::{Connection, block_on};
 use crate::job_records;
-use crate::output::{Align, Table, note, print, print_json, terminal_width};
+use crate::output::{Align, Table, note, print, print_json, terminal_width, usage};
 use crate::quantity::{power, watts};
 use crate::summaries;
+use filter::Filter;
 
 /// List the nodes and their GPUs.
 #[derive(Args)]
@@ -36,20 +39,43 @@ use crate::summaries;
         With --power MEASURED adds the readings of the nodes on a feeder by their feeds, ≥ where one is missing,\n\
         EXPECTED is the draw by the plan in force, in which a silent node counts with its caps, and WORST the\n\
         highest if any single feeder is lost.\n\n\
-        Examples:\n  wattle nodes\n  wattle nodes --wide\n  wattle nodes --power\n  wattle nodes --json"
+        Examples:\n  wattle nodes\n  wattle nodes --wide\n  wattle nodes --state idle\n  \
+        wattle nodes --node n0 --user ada\n  wattle nodes --power\n  wattle nodes --json"
 )]
 pub(crate) struct Nodes {
+    #[command(flatten)]
+    filter: Filter,
     /// All columns, and all jobs in full
     #[arg(long)]
     wide: bool,
     /// The feeders as a tree, with watts against their limits
-    #[arg(long, conflicts_with = "wide")]
+    #[arg(long, conflicts_with_all = ["wide", "nodes", "states", "user"])]
     power: bool,
     #[command(flatten)]
     connection: Connection,
     /// Print the nodes' reports, or the feeders, as a JSON array
     #[arg(long)]
     json: bool,
+}
+
+/// The ids of the nodes that have reported.
+pub(crate) async fn ids(bus: &Bus) -> anyhow::Result<BTreeSet<NodeId>> {
+    let keys = bus.bucket(Bucket::Actual).await?.keys().await?;
+    Ok(keys.iter().filter_map(|key| Reporter::parse(key)).map(|(_, node)| node).collect())
+}
+
+/// The error for the name of a node that has not reported.
+pub(crate) fn unknown(bus: &Bus, node: &NodeId, known: &BTreeSet<NodeId>) -> anyhow::Error {
+    let (cluster, known) = (bus.cluster(), of_jobs::listed(known.iter()));
+    usage(format!("cluster {cluster} has no node `{node}`; it has {known}"))
+}
+
+/// The jobs of a user that have not ended.
+async fn jobs_of(bus: &Bus, user: Option<&str>) -> anyhow::Result<BTreeSet<JobId>> {
+    let Some(user) = user else { return Ok(BTreeSet::new()) };
+    let filter = of_jobs::Filter::of_user(user);
+    let listed = job_records::listed(bus, false, usize::MAX, &filter).await?;
+    Ok(listed.records.into_iter().map(|record| record.spec.job).collect())
 }
 
 /// Every node that has reported, by id, without summaries.
@@ -296,8 +322,18 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
             let now = wattle_runtime::clock::now();
             return feeders::show(&bus, &nodes, now, command.json).await;
         }
+        let known: BTreeSet<NodeId> = nodes.iter().map(|node| node.node.clone()).collect();
+        if let Some(node) = command.filter.unknown(&known).filter(|_| !known.is_empty()) {
+            return Err(unknown(&bus, node, &known));
+        }
+        let jobs = jobs_of(&bus, command.filter.user.as_deref()).await?;
+        let listed = command.filter.only(&nodes, &jobs);
         if command.json {
-            return print_json(&nodes);
+            return print_json(&listed);
+        }
+        if listed.is_empty() && command.filter.is_given() {
+            note(&format!("no GPU of cluster {} matches", bus.cluster()));
+            return Ok(());
         }
         if nodes.is_empty() {
             note(&format!(
@@ -306,11 +342,14 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
             ));
             return Ok(());
         }
-        print(&format!("{}\n\n", verdict(&nodes)))?;
+        print(&format!("{}\n\n", verdict(&listed)))?;
         let now = wattle_runtime::clock::now();
-        table(&nodes, now, command.wide, terminal_width()).print()?;
+        table(&listed, now, command.wide, terminal_width()).print()?;
         let rate = wattle_runtime::clock::scale().rate;
-        nodes.iter().flat_map(|node| faults(node, now, rate)).for_each(|fault| note(&fault));
+        // A fault is one of the whole node.
+        let is_listed = |node: &&Node| listed.iter().any(|listed| listed.node == node.node);
+        let shown = nodes.iter().filter(is_listed);
+        shown.flat_map(|node| faults(node, now, rate)).for_each(|fault| note(&fault));
         Ok(())
     })
 }
@@ -354,6 +393,7 @@ pub(crate) mod tests {
     pub(crate) fn two_nodes() -> Vec<Node> {
         let gpu = |index| AppliedGpu {
             cap_mw: Some(Power::from_w(250)),
+            cap_mw_max: Some(Power::from_w(300)),
             ..testkit::applied_gpu(index, "v100")
         };
         let lost = AppliedGpu { healthy: false, ..gpu(2) };

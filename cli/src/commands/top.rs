@@ -4,7 +4,9 @@
 //! figures remain with a message, and updates continue once it is back.
 
 mod draw;
+mod lower;
 mod model;
+mod selection;
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -20,6 +22,10 @@ use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
 
 use self::model::Model;
+use self::selection::Selection;
+use crate::commands::jobs::filter::Filter;
+use crate::commands::jobs::order::Order;
+use crate::commands::jobs::require_known_node;
 use crate::connection::{Connection, block_on};
 use crate::job_records;
 use crate::output::usage;
@@ -31,10 +37,20 @@ const PAGE: isize = 10;
 
 /// Show power, nodes and jobs in the terminal, updated every second.
 #[derive(Args)]
-#[command(after_help = "Keys: q quits; up, down, page up, page down, home scroll the jobs.\n\
-        The first line is the verdict. NO_COLOR=1 shows it without colour.\n\n\
-        Example:\n  wattle top")]
+#[command(
+    after_help = "Keys: q quits; up, down, page up, page down, home scroll the jobs; s selects the next order;\n\
+        / filters the jobs by a text in their id, user, project, workload, phase or node, Esc removes it.\n\
+        The first line is the verdict. Where the jobs leave room, GPUs and ended jobs follow: a bar shows the power\n\
+        of a GPU, over the highest cap that it supports, with | at the cap in force.\n\
+        NO_COLOR=1 shows the screen without colour.\n\n\
+        Examples:\n  wattle top\n  wattle top --sort power\n  wattle top --user ada --phase queued"
+)]
 pub(crate) struct Top {
+    #[command(flatten)]
+    filter: Filter,
+    /// Order of the jobs; those without the quantity are last
+    #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
+    sort: Order,
     #[command(flatten)]
     connection: Connection,
 }
@@ -44,12 +60,16 @@ pub(crate) struct Top {
 enum Request {
     Quit,
     Scroll(isize),
+    Select,
     None,
 }
 
-fn request(key: KeyEvent) -> Request {
+fn request(selection: &mut Selection, key: KeyEvent) -> Request {
     if key.kind == KeyEventKind::Release {
         return Request::None;
+    }
+    if selection.key(key) {
+        return Request::Select;
     }
     match key.code {
         KeyCode::Char('q') | KeyCode::Esc => Request::Quit,
@@ -64,7 +84,11 @@ fn request(key: KeyEvent) -> Request {
 }
 
 /// Receives messages and keys, and draws, until the user quits.
-async fn show(bus: &Bus, terminal: &mut ratatui::DefaultTerminal) -> anyhow::Result<()> {
+async fn show(
+    bus: &Bus,
+    terminal: &mut ratatui::DefaultTerminal,
+    selection: Selection,
+) -> anyhow::Result<()> {
     let watch = async |bucket| anyhow::Ok(bus.bucket(bucket).await?.watch().await?);
     let mut jobs = watch(Bucket::Jobs).await?;
     let mut actual = watch(Bucket::Actual).await?;
@@ -76,8 +100,8 @@ async fn show(bus: &Bus, terminal: &mut ratatui::DefaultTerminal) -> anyhow::Res
     let mut keys = EventStream::new();
     let mut tick = tokio::time::interval(UPDATE_EVERY);
     let colour = std::env::var_os("NO_COLOR").is_none();
-    let mut model =
-        Model { cluster: bus.cluster().to_string(), url: bus.url().to_owned(), ..Model::default() };
+    let (cluster, url) = (bus.cluster().to_string(), bus.url().to_owned());
+    let mut model = Model { cluster, url, selection, ..Model::default() };
     // The first screen is complete.
     let all = |changes: Vec<Change>, apply: &mut dyn FnMut(&str, Option<&[u8]>)| {
         changes.iter().for_each(|change| apply(&change.key, change.value.as_deref()));
@@ -95,11 +119,15 @@ async fn show(bus: &Bus, terminal: &mut ratatui::DefaultTerminal) -> anyhow::Res
         let redraw = tokio::select! {
             () = shutdown.wait() => return Ok(()),
             event = keys.next() => match event {
-                Some(Ok(Event::Key(key))) => match request(key) {
+                Some(Ok(Event::Key(key))) => match request(&mut model.selection, key) {
                     Request::Quit => return Ok(()),
                     Request::Scroll(by) => {
                         let view = model.view(Instant::now(), clock::now());
-                        model.scroll(by, view.jobs.len());
+                        model.scroll(by, view.listed.len());
+                        true
+                    }
+                    Request::Select => {
+                        model.first_job = 0;
                         true
                     }
                     Request::None => false,
@@ -157,8 +185,11 @@ pub(crate) fn run(command: &Top) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
         job_records::require_storage(&bus, "top")?;
+        require_known_node(&bus, &command.filter).await?;
         let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
-        let result = show(&bus, &mut terminal).await;
+        let (filter, order) = (command.filter.clone(), command.sort);
+        let selection = Selection { filter, order, ..Selection::default() };
+        let result = show(&bus, &mut terminal, selection).await;
         ratatui::restore();
         result
     })
@@ -170,10 +201,18 @@ mod tests {
 
     #[test]
     fn keys_quit_and_scroll() {
-        let of = |code, modifiers| request(KeyEvent::new(code, modifiers));
+        let mut selection = Selection::default();
+        let mut of = |code, modifiers| request(&mut selection, KeyEvent::new(code, modifiers));
         assert_eq!(of(KeyCode::Char('q'), KeyModifiers::NONE), Request::Quit);
         assert_eq!(of(KeyCode::Char('c'), KeyModifiers::CONTROL), Request::Quit);
         assert_eq!(of(KeyCode::Char('c'), KeyModifiers::NONE), Request::None);
         assert_eq!(of(KeyCode::Down, KeyModifiers::NONE), Request::Scroll(1));
+        assert_eq!(of(KeyCode::Char('s'), KeyModifiers::NONE), Request::Select);
+        assert_eq!(of(KeyCode::Char('/'), KeyModifiers::NONE), Request::Select);
+        assert_eq!(of(KeyCode::Char('q'), KeyModifiers::NONE), Request::Select, "a letter");
+        assert_eq!(of(KeyCode::Down, KeyModifiers::NONE), Request::Scroll(1));
+        assert_eq!(of(KeyCode::Char('c'), KeyModifiers::CONTROL), Request::Quit);
+        assert_eq!(of(KeyCode::Esc, KeyModifiers::NONE), Request::Select);
+        assert_eq!(of(KeyCode::Esc, KeyModifiers::NONE), Request::Quit);
     }
 }

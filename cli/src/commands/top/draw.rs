@@ -10,6 +10,7 @@ use wattle_common::Power;
 use wattle_common::duration::span;
 use wattle_common::total::Total;
 
+use super::lower;
 use super::model::{Model, View};
 use crate::budget::tidy;
 use crate::commands::jobs;
@@ -241,6 +242,12 @@ fn rows(table: Table, first: usize, lines: usize, width: usize, what: &str) -> V
     shown
 }
 
+/// Adds a table whose first line is its heading.
+fn section(lines: &mut Vec<(Level, String, bool)>, rows: Vec<String>) {
+    let row = |(index, text): (usize, String)| (Level::Ok, text, index == 0);
+    lines.extend(rows.into_iter().enumerate().map(row));
+}
+
 /// The lines of the screen.
 fn screen(model: &Model, view: &View, width: usize, height: usize) -> Vec<(Level, String, bool)> {
     let (level, text) = verdict(model, view);
@@ -251,27 +258,37 @@ fn screen(model: &Model, view: &View, width: usize, height: usize) -> Vec<(Level
     lines.push(plain(String::new()));
     let footer = match &model.fault {
         Some(fault) => (Level::Warning, fault.clone(), false),
-        None => plain(format!("q quit, up/down scroll the jobs   {title}")),
+        None => plain(format!("{}   {title}", model.selection.footer())),
     };
     // Nodes get at most half of the rest.
     let left = height.saturating_sub(lines.len() + 3);
     let for_nodes = (view.nodes.len() + 1).min((left / 2).max(2));
-    let mut node_rows = rows(nodes(&view.nodes), 0, for_nodes, width, "nodes").into_iter();
-    lines.extend(node_rows.next().map(|heading| (Level::Ok, heading, true)));
-    lines.extend(node_rows.map(plain));
+    section(&mut lines, rows(nodes(&view.nodes), 0, for_nodes, width, "nodes"));
     lines.push(plain(String::new()));
     let for_jobs = height.saturating_sub(lines.len() + 1);
     if view.jobs.is_empty() {
-        lines.push(plain(format!("no running or queued job; {} ended", view.ended)));
+        lines.push(plain(format!("no running or queued job; {} ended", view.ended_count)));
+    } else if view.listed.is_empty() {
+        lines.push(plain(format!("no running or queued job of {} matches", view.jobs.len())));
     } else {
         let table = if width >= COLUMNS_WIDE {
-            jobs::table_within(&view.jobs, view.now, width)
+            jobs::table_within(&view.listed, view.now, width)
         } else {
-            jobs::table(&view.jobs, view.now, false, width)
+            jobs::table(&view.listed, view.now, false, width)
         };
-        let mut job_rows = rows(table, model.first_job, for_jobs, width, "jobs").into_iter();
-        lines.extend(job_rows.next().map(|heading| (Level::Ok, heading, true)));
-        lines.extend(job_rows.map(plain));
+        section(&mut lines, rows(table, model.first_job, for_jobs, width, "jobs"));
+    }
+    let gpus = view.nodes.iter().map(|node| node.gpus().count()).sum();
+    let room = height.saturating_sub(lines.len() + 1);
+    let (for_gpus, for_ended) = lower::shares(gpus, view.ended.len(), room);
+    if for_gpus > 0 {
+        lines.push(plain(String::new()));
+        let table = lower::gpus(&view.nodes, width);
+        section(&mut lines, rows(table, 0, for_gpus - 1, width, "GPUs"));
+    }
+    if for_ended > 0 {
+        lines.push(plain(String::new()));
+        section(&mut lines, rows(lower::ended(view, width), 0, for_ended - 1, width, "ended jobs"));
     }
     while lines.len() + 1 < height {
         lines.push(plain(String::new()));
@@ -388,18 +405,18 @@ mod tests {
             t-2                       observed          1
             a-job-with-a-name-of-th…  queued    4..8 p100
 
+            NODE  GPU  STATE   POWER OF LIMIT      POWER W  CAP W  BUSY %  JOBS
+            n0      0  ok      [############-|  ]      231    250      97  python3-660bb723…
+            n0      1  ok      [##-----------|  ]       41    250       0
+            n0      2  lost    [-------------|  ]        0    250       0
+            n1      0  asleep  [-------------|  ]             250
+
+            ENDED  PHASE         AT UTC  RAN  WAITED  ENERGY Wh  CAUSE
+            t-4    failed (137)  00:06                    3.333
 
 
 
-
-
-
-
-
-
-
-
-            q quit, up/down scroll the jobs   wattle top, cluster local"#]]
+            q quit, up/down scroll, s sort: phase, / filter   wattle top, cluster local"#]]
         .assert_eq(&shown(&model(at), at, 80, 24));
     }
 

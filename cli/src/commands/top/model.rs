@@ -11,12 +11,16 @@ use wattle_common::subject::{AIM_STATUS, BUDGET_SET, BUDGET_STATUS, LeaseKey, TW
 use wattle_common::total::Total;
 use wattle_common::{JobId, NodeId, Power, Timestamp, codec};
 
+use super::selection::Selection;
 use wattle_view::Summaries;
 use wattle_view::job::JobView;
 use wattle_view::node::{self, Node, cap_when_read};
 
 /// Age from which a summary is no reading any more, wall time: profilers publish one a second.
 const READING_VALID: Duration = Duration::from_secs(5);
+
+/// Most ended jobs on the screen.
+const ENDED_MAX: usize = 100;
 
 /// The state of the cluster as received.
 #[derive(Default)]
@@ -47,6 +51,8 @@ pub(crate) struct Model {
     pub(crate) fault: Option<String>,
     /// First job shown.
     pub(crate) first_job: usize,
+    /// Which jobs are listed, and in which order.
+    pub(crate) selection: Selection,
 }
 
 /// The content of the screen at one instant.
@@ -55,8 +61,12 @@ pub(crate) struct View {
     pub(crate) nodes: Vec<Node>,
     /// Running jobs, then queued ones, in order of submission.
     pub(crate) jobs: Vec<JobView>,
-    /// Number of ended jobs.
-    pub(crate) ended: usize,
+    /// The listed ones of them, in the selected order.
+    pub(crate) listed: Vec<JobView>,
+    /// The listed ended jobs, the last one first, at most [`ENDED_MAX`].
+    pub(crate) ended: Vec<JobView>,
+    /// Number of all ended jobs.
+    pub(crate) ended_count: usize,
     /// System time.
     pub(crate) now: Timestamp,
     /// How long the bus has been away.
@@ -153,12 +163,26 @@ impl Model {
             crate::commands::jobs::sort(&mut records);
             records.into_iter().map(|record| JobView::new(record, &summaries, now)).collect()
         };
-        let ended = self.records.len() - all.len();
+        let ended_count = self.records.len() - all.len();
+        let ended = self.ended(&summaries, now);
         let (mut jobs, queued): (Vec<_>, Vec<_>) = all.into_iter().partition(JobView::is_running);
         jobs.extend(queued);
+        let mut listed: Vec<JobView> =
+            jobs.iter().filter(|view| self.selection.keeps(view)).cloned().collect();
+        self.selection.order.sort(&mut listed);
         node::summarize(&mut nodes, summaries);
         let lost = self.lost_since.map(|since| at - since);
-        View { nodes, jobs, ended, now, lost, placer_away: self.placer_away(at) }
+        let placer_away = self.placer_away(at);
+        View { nodes, jobs, listed, ended, ended_count, now, lost, placer_away }
+    }
+
+    /// The listed jobs that ended last.
+    fn ended(&self, summaries: &Summaries, now: Timestamp) -> Vec<JobView> {
+        let mut ended: Vec<&JobRecord> =
+            self.records.values().filter(|record| record.phase.is_final()).collect();
+        ended.sort_by_key(|record| std::cmp::Reverse(record.ended_at_us));
+        let views = ended.into_iter().map(|record| JobView::new(record.clone(), summaries, now));
+        views.filter(|view| self.selection.keeps(view)).take(ENDED_MAX).collect()
     }
 
     /// Scrolls the jobs.
