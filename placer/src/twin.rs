@@ -42,7 +42,7 @@ use crate::state::job::JobFacts;
 use crate::state::node::{NodeFacts, NodeWatts, Wakefulness};
 
 use history::{History, Input};
-use work::Work;
+use work::{NodeSizes, Work};
 
 pub use stored::RecordedJob;
 pub use sums::{Owner, Sums};
@@ -228,7 +228,7 @@ impl Twin {
         let (now, job) = (state.now(), state.job_key(id).and_then(|key| state.job(key)));
         let Some(mirrored) = self.jobs.get_mut(&submission) else { return };
         if let Some(job) = job {
-            mirrored.work.ended(state, job);
+            mirrored.work.ended(state, &NodeSizes::of(state), job);
         }
         let ran = job.map_or(Duration::ZERO, |job| job.run_time(now));
         let has_run = !ran.is_zero();
@@ -260,10 +260,11 @@ impl Twin {
         for id in rejected {
             self.departed(state, &id, Departure::Cancelled);
         }
+        let sizes = NodeSizes::of(state);
         for (id, submission) in &self.present {
             let Some(job) = state.job_key(id).and_then(|key| state.job(key)) else { continue };
             let Some(mirrored) = self.jobs.get_mut(submission) else { continue };
-            mirrored.work.follow(state, job);
+            mirrored.work.follow(state, &sizes, job);
             if let Some(run_time) = mirrored.work.run_time() {
                 self.history.run_time_estimated(*submission, run_time);
             }

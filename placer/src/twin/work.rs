@@ -16,6 +16,7 @@
 //! as its total, else an estimate ([`remaining_work`]). When it ends, it is the number of steps done. Without reported
 //! steps the time is that by speed.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::job::GpuSetting;
@@ -56,12 +57,12 @@ impl Work {
     }
 
     /// Follows a job that is present.
-    pub(super) fn follow(&mut self, state: &ClusterState, job: &Job) {
-        self.count(state, job);
+    pub(super) fn follow(&mut self, state: &ClusterState, sizes: &NodeSizes<'_>, job: &Job) {
+        self.count(state, sizes, job);
         self.known.gpu_idle_w = idle_w(state, job).or(self.known.gpu_idle_w);
         let steps = steps_done(state.now(), job);
-        let done = self.follow_point(job, steps);
-        self.known.run_time_s = match default_point(job).zip(job.unit_rate()) {
+        let done = self.follow_point(sizes, job, steps);
+        self.known.run_time_s = match sizes.default_point(job).zip(job.unit_rate()) {
             Some(((_, rate), unit)) => {
                 let total_s = remaining_work(state, job, unit).total_s * unit / rate.mean;
                 // What it has done took more or less time than by rate; the rest will too.
@@ -74,17 +75,22 @@ impl Work {
     }
 
     /// The job ends now.
-    pub(super) fn ended(&mut self, state: &ClusterState, job: &Job) {
-        self.follow(state, job);
+    pub(super) fn ended(&mut self, state: &ClusterState, sizes: &NodeSizes<'_>, job: &Job) {
+        self.follow(state, sizes, job);
         let steps = job.progress.map(|progress| progress.step as f64);
-        let done = self.follow_point(job, steps);
+        let done = self.follow_point(sizes, job, steps);
         self.known.run_time_s = bounded(done.unwrap_or(self.known.done_s));
         self.relative_speed = None;
     }
 
     /// Power, error and time of what the job has done, at the default setting, s; `None` without steps.
-    fn follow_point(&mut self, job: &Job, steps: Option<f64>) -> Option<f64> {
-        let (point, rate) = default_point(job)?;
+    fn follow_point(
+        &mut self,
+        sizes: &NodeSizes<'_>,
+        job: &Job,
+        steps: Option<f64>,
+    ) -> Option<f64> {
+        let (point, rate) = sizes.default_point(job)?;
         let by_rate = steps.filter(|steps| *steps > 0.0).map(|steps| steps / rate.mean);
         let by_speed = (self.known.done_s, self.known.done_error_s / self.known.done_s);
         let (done, error) = match by_rate {
@@ -100,7 +106,7 @@ impl Work {
     }
 
     /// Adds what the job has done since the last call, at the speed in force until now.
-    fn count(&mut self, state: &ClusterState, job: &Job) {
+    fn count(&mut self, state: &ClusterState, sizes: &NodeSizes<'_>, job: &Job) {
         let now = state.now();
         let before = self.followed_to.replace(now);
         let State::Running { on, since, .. } = &job.state else {
@@ -108,7 +114,7 @@ impl Work {
             return;
         };
         let from = before.map_or(*since, |before| before.max(*since));
-        let (own, gpus) = (speed_of(state, job), gpus_of(state, on));
+        let (own, gpus) = (speed_of(state, sizes, job), gpus_of(state, on));
         let span_s = now.since(from).as_secs_f64();
         let in_force = if self.gpus > 0.0 { self.gpus } else { gpus };
         let (speed, error) = self.relative_speed.unwrap_or(own);
@@ -154,8 +160,32 @@ fn combined(first: (f64, f64), second: (f64, f64)) -> (f64, f64) {
     ((part(of_first, first.0) + part(of_second, second.0)) / sum, sum.powf(-0.5))
 }
 
-/// The prediction at the default setting on the requested GPUs, exclusive, with its rate.
-fn default_point(job: &Job) -> Option<(&SurfacePoint, &Estimate)> {
+/// The most GPUs of a node, by GPU type.
+#[derive(Debug)]
+pub(super) struct NodeSizes<'s>(BTreeMap<&'s str, u32>);
+
+impl<'s> NodeSizes<'s> {
+    pub(super) fn of(state: &'s ClusterState) -> Self {
+        let mut most = BTreeMap::new();
+        for node in state.nodes() {
+            let known = most.entry(&*node.facts.gpu_type).or_default();
+            *known = node.facts.gpus.max(*known);
+        }
+        Self(most)
+    }
+
+    /// The prediction at the default setting on the requested GPUs, exclusive and on the fewest nodes that can hold them,
+    /// with its rate.
+    fn default_point<'j>(&self, job: &'j Job) -> Option<(&'j SurfacePoint, &'j Estimate)> {
+        let of_node = self.0.get(&*job.surface.as_ref()?.gpu_type).copied();
+        let gpus = job.facts.request.min;
+        default_point(job, of_node.map_or(1, |of_node| gpus.div_ceil(of_node.max(1))))
+    }
+}
+
+/// The prediction at the default setting on the requested GPUs, exclusive and on this number of nodes, else on the next
+/// larger one, with its rate.
+fn default_point(job: &Job, nodes: u32) -> Option<(&SurfacePoint, &Estimate)> {
     let is_default = |point: &&SurfacePoint| {
         let setting = GpuSetting { cap_mw: point.cap_mw, clock_mhz_max: point.clock_mhz_max };
         point.gpus == job.facts.request.min
@@ -164,7 +194,7 @@ fn default_point(job: &Job) -> Option<(&SurfacePoint, &Estimate)> {
             && point.global_batch.is_none()
     };
     let points = job.surface.as_ref()?.points.iter().filter(is_default);
-    let point = points.min_by_key(|point| point.nodes)?;
+    let point = points.min_by_key(|point| (point.nodes < nodes, point.nodes.abs_diff(nodes)))?;
     let rate =
         point.steps_per_s.as_ref().filter(|rate| rate.mean.is_finite() && rate.mean > 0.0)?;
     Some((point, rate))
@@ -186,9 +216,9 @@ fn gpus_of(state: &ClusterState, on: &GpuSet) -> f64 {
 
 /// The predicted speed of a running job relative to the default setting on the requested GPUs, and half the width of its
 /// 90 % interval as a share; 1 if unknown.
-fn speed_of(state: &ClusterState, job: &Job) -> (f64, f64) {
-    let default = default_point(job);
-    let rate = default.map(|(_, rate)| rate.mean);
+fn speed_of(state: &ClusterState, sizes: &NodeSizes<'_>, job: &Job) -> (f64, f64) {
+    // Operating points are those on the fewest nodes; relative speed hardly depends on the number of nodes.
+    let rate = default_point(job, 1).map(|(_, rate)| rate.mean);
     let speed = running_rate(state, job).zip(rate).map(|(own, default)| own / default);
     let Some(speed) = speed.filter(|speed| speed.is_finite() && *speed >= 0.0) else {
         return (1.0, ERROR_UNKNOWN);
@@ -197,7 +227,8 @@ fn speed_of(state: &ClusterState, job: &Job) -> (f64, f64) {
         let on = job.state.gpus();
         on.is_some_and(|on| (on.gpu_count(), on.node_count()) == (point.gpus, point.nodes))
     };
-    let error = default.filter(is_placed_so).and_then(|_| running_speed_error(state, job));
+    let error =
+        sizes.default_point(job).filter(is_placed_so).and_then(|_| running_speed_error(state, job));
     (speed, error.filter(|error| error.is_finite()).unwrap_or(ERROR_UNKNOWN))
 }
 

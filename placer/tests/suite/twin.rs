@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use wattle_common::aim::Baseline;
 use wattle_common::job::GpuSetting;
-use wattle_common::messages::TwinSums;
+use wattle_common::messages::{SurfacePoint, TwinSums};
 use wattle_common::{Frequency, Timestamp};
 use wattle_placer::twin::{Departure, RecordedJob, Twin};
 use wattle_placer::{GpuSet, JobFacts, JobKey, NodeKey, Wakefulness};
+use wattle_testkit::{exactly, point, surface};
 
 use crate::policies::helpers::{arrive, cluster, facts, node, report};
 use crate::support::Site;
@@ -26,7 +27,11 @@ struct World {
 
 impl World {
     fn new(gpus: u32) -> Self {
-        let mut site = cluster(&[gpus]);
+        Self::of(&[gpus])
+    }
+
+    fn of(sizes: &[u32]) -> Self {
+        let mut site = cluster(sizes);
         site.pass(Duration::from_secs(86_400));
         let mut twin = Twin::new(Baseline::Fifo, Arc::default(), site.now());
         twin.advance(&site.state);
@@ -34,10 +39,14 @@ impl World {
     }
 
     fn submit(&mut self, name: &str) -> JobKey {
+        self.submit_of(name, 1, Some(0))
+    }
+
+    fn submit_of(&mut self, name: &str, gpus: u32, class: Option<usize>) -> JobKey {
         let now = self.site.now();
-        let facts = JobFacts { submitted_at: now, user: Some("ada".into()), ..facts(name, 1) };
+        let facts = JobFacts { submitted_at: now, user: Some("ada".into()), ..facts(name, gpus) };
         self.twin.submitted(&facts, now);
-        arrive(&mut self.site, facts, Some(0))
+        arrive(&mut self.site, facts, class)
     }
 
     fn start(&mut self, key: JobKey, gpu: u32, setting: GpuSetting) {
@@ -153,6 +162,25 @@ fn a_job_of_a_lost_node_keeps_its_work() {
     // 20 minutes in both: 10 of work and 10 without the node; the twin sees the node up to a minute later.
     assert_eq!(sums.completion_s, 1_200.0);
     assert!((1_200.0..=1_260.0).contains(&sums.completion_s_twin), "{sums:?}");
+}
+
+/// A surface has each number of nodes, also those that are too small here.
+#[test]
+fn requested_gpus_are_on_the_fewest_nodes_that_hold_them() {
+    let mut world = World::of(&[4, 4]);
+    let key = world.submit_of("wide", 8, None);
+    let points = [(1, 2.0), (2, 1.0), (4, 0.5)].map(|(nodes, rate)| SurfacePoint {
+        nodes,
+        steps_per_s: Some(exactly(rate)),
+        ..point(8, 1.0, 200.0)
+    });
+    world.site.surface_known(key, Arc::new(surface("wide", "v100", points)));
+    world.site.job_placed(key, GpuSet::on(NodeKey::at(0), 0b1111), GpuSetting::DEFAULT, false);
+    world.pass(12);
+    world.leave(key, 600, 0.0, Departure::Completed);
+    world.pass(10);
+    let sums = world.total();
+    assert!((sums.completion_s_twin - 600.0).abs() < 1.0, "{sums:?}");
 }
 
 #[test]

@@ -144,7 +144,11 @@ mod tests {
         assert_eq!(of(Order::Energy), ["pyt", "t-4", "t-2", "a-j"]);
         assert_eq!(of(Order::Gpus), ["a-j", "pyt", "t-2", "t-4"]);
         assert_eq!(of(Order::Rest), ["pyt", "t-2", "a-j", "t-4"]);
-        assert_eq!(of(Order::Ran), ["pyt", "t-2", "a-j", "t-4"], "the failed one has not stored it");
+        assert_eq!(
+            of(Order::Ran),
+            ["pyt", "t-2", "a-j", "t-4"],
+            "the failed one has not stored it"
+        );
         assert_eq!(of(Order::Waited), ["a-j", "t-2", "pyt", "t-4"]);
     }
 
