@@ -65,7 +65,7 @@ impl Filter {
             && self.node.as_ref().is_none_or(is_there)
     }
 
-    /// Of these jobs none is of the named user or project: who has some. `None`: another condition excludes them.
+    /// Of these jobs none is of the named user or project: the owners of some. `None`: another condition excludes them.
     pub(crate) fn owners<'r>(
         &self,
         records: impl Iterator<Item = &'r JobRecord> + Clone,

@@ -147,7 +147,7 @@ fn requests_and_job_records() {
             at(1),
             "eaco",
             "waits".into(),
-            "not enough power within the limit of 3.00 kW".into(),
+            "no power left within the limit of 3.00 kW".into(),
         )
     };
     check("job-record-stage", &JobRecord { reasons: vec![waits], ..record.clone() });

@@ -58,7 +58,7 @@ fn a_start_on_fewer_gpus_is_compared_with_the_largest_size() {
 }
 
 #[test]
-fn a_job_that_gives_gpus_to_another_states_who_starts_sooner() {
+fn a_job_that_gives_gpus_to_another_states_which_starts_sooner() {
     let mut world = world();
     submit(&mut world, "a", ELASTIC, 100);
     world.pass(1_000);
