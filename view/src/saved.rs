@@ -349,7 +349,7 @@ mod tests {
         let saved = Saved::new(&status(rows), SavedBy::User, SavedRates::default());
         assert_eq!(
             saved.verdict(),
-            "saved: 4.00 kWh of 14.00 kWh (28.6 %, 90 % interval 27.4 to 29.7 %) against backfill; 4 jobs completed \
+            "saved: 4.00 kWh of 14.00 kWh (28.6 %, 90 % interval 28.0 to 29.1 %) against backfill; 4 jobs completed \
              2.0 % (2 s) later on average"
         );
         let names: Vec<_> = saved.rows.iter().map(|row| row.name.as_deref()).collect();
