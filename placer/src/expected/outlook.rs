@@ -297,6 +297,8 @@ fn queue(
             queue.sort_by_cached_key(|(_, job)| rank(job));
         }
     }
+    // The plan has GPUs for a job that continues.
+    queue.sort_by_key(|(_, job)| !returns(job));
     queue
 }
 
