@@ -228,8 +228,11 @@ pub(crate) fn consequences(
             let without = forecast(Some((key, instead)));
             if let Some(restart_s) = restart_s {
                 let with_plan = forecast(Some((key, Elsewhere::Returns)));
+                // The plan has GPUs for a job that continues, which a forecast may give to others.
+                let continues_s = consequence.end_later_s;
                 add_forecast(&mut consequence, key, &with_plan, &without);
-                consequence.end_later_s = consequence.end_later_s.map(|s| s + restart_s);
+                let end_later_s = continues_s.or(consequence.end_later_s);
+                consequence.end_later_s = end_later_s.map(|later_s| later_s + restart_s);
             } else {
                 let with_plan = with_plan.get_or_insert_with(|| forecast(None));
                 add_forecast(&mut consequence, key, with_plan, &without);
