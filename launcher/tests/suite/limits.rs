@@ -218,7 +218,7 @@ async fn a_job_beyond_its_memory_limit_is_ended_and_others_continue() {
     assert!(log.ends_with("--- exceeded its memory limit of 1 GiB ---\n"), "{log}");
     delegated.until_removed("n0.big.1").await;
 
-    assert!(alive(pid));
+    assert!(alive(pid), "{:?}", fs::read_to_string(&other.log_path));
     let file = if delegated.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
     let own = delegated.read("memory", "n0.other.1", file);
     assert_eq!(own.trim(), (2u64 << 30).to_string(), "two GPUs");
