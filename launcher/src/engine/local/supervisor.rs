@@ -9,7 +9,6 @@ use std::io::{self, Read as _};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -127,22 +126,21 @@ fn checkpoint_if_requested(folder: &RunFolder, spec: &RunSpec, process: &Identit
 /// Waits for the job's first process, and reaps those that it leaves behind: they count as processes
 /// of the job until then.
 fn wait(child: &Child, process: Option<Identity>, cgroup: Option<&Cgroup>) -> Outcome {
-    if let (Some(cgroup), Some(process)) = (cgroup.filter(|each| each.needs_watch()), process) {
-        let cgroup = cgroup.clone();
-        let watch = move || {
-            while !has_ended_within(&process, WATCH_EVERY_S) && !cgroup.kill_if_memory_exceeded() {}
-        };
-        if let Err(source) = thread::Builder::new().spawn(watch) {
-            // Without the watch the job would have no limit on its memory. The caller ends its processes.
-            return StartError::Spawn(source).outcome();
-        }
-    }
+    // In this thread: a node without a free thread must not end a job that runs.
+    let mut watched = cgroup.filter(|each| each.needs_watch()).zip(process);
     let status = loop {
-        match rustix::process::wait(WaitOptions::empty()) {
+        let options = if watched.is_some() { WaitOptions::NOHANG } else { WaitOptions::empty() };
+        match rustix::process::wait(options) {
             Ok(Some((pid, status))) if pid.as_raw_nonzero().get().unsigned_abs() == child.id() => {
                 break ExitStatus::from_raw(status.as_raw());
             }
-            Ok(_) | Err(Errno::INTR) => {}
+            // No child has ended.
+            Ok(None) => {
+                watched = watched.filter(|(cgroup, process)| {
+                    has_ended_within(process, WATCH_EVERY_S) || !cgroup.kill_if_memory_exceeded()
+                });
+            }
+            Ok(Some(_)) | Err(Errno::INTR) => {}
             Err(error) => return Outcome::Lost(format!("cannot wait for it: {error}")),
         }
     };
