@@ -74,6 +74,10 @@ pub(crate) struct FormerOptions {
     /// Share by which jobs may complete later on average than under --no-later-than [default: 0%, backfill]
     #[arg(long, value_name = "SHARE", conflicts_with = "max_slowdown", value_parser = parse_slowdown)]
     by: Option<f64>,
+    /// Share by which the jobs of each project (or user, for jobs without a project) may complete later on average than
+    /// under --no-later-than [default: no bound]
+    #[arg(long, value_name = "SHARE", conflicts_with = "max_slowdown", value_parser = parse_slowdown)]
+    no_project_later_than: Option<f64>,
 }
 
 impl FormerOptions {
@@ -84,9 +88,9 @@ impl FormerOptions {
         has_window: bool,
     ) -> anyhow::Result<Option<AimBound>> {
         let is_energy = aim.is_energy(has_window)?;
-        let by_default = self.by.map(|_| Baseline::default());
+        let by_default = self.by.or(self.no_project_later_than).map(|_| Baseline::default());
         let Some(baseline) = self.no_later_than.or(by_default) else {
-            let own = aim.max_slowdown.map(|share| AimBound { baseline: None, share });
+            let own = aim.max_slowdown.map(|share| AimBound::mean(None, share));
             return Ok(is_energy.then(|| own.unwrap_or(AimBound::DEFAULT)));
         };
         if !is_energy {
@@ -95,7 +99,8 @@ impl FormerOptions {
                 aim.aim(has_window)?
             )));
         }
-        Ok(Some(AimBound { baseline: Some(baseline), share: self.by.unwrap_or(0.0) }))
+        let (share, project) = (self.by.unwrap_or(0.0), self.no_project_later_than);
+        Ok(Some(AimBound { baseline: Some(baseline), share, project }))
     }
 }
 
@@ -192,10 +197,10 @@ impl SimulationBound {
         }
     }
 
-    /// The bound for the controller of a live placer, which has no recorded schedule and does not bound projects.
+    /// The bound for the controller of a live placer, which has no recorded schedule.
     pub(crate) fn of_controller(self) -> anyhow::Result<AimBound> {
         let baseline = match self {
-            Self::MaxSlowdown(share) => return Ok(AimBound { baseline: None, share }),
+            Self::MaxSlowdown(share) => return Ok(AimBound::mean(None, share)),
             Self::NoLaterThan(BaselineKind::Backfill, _) => Baseline::Backfill,
             Self::NoLaterThan(BaselineKind::Fifo, _) => Baseline::Fifo,
             Self::NoLaterThan(BaselineKind::Recorded, _) => {
@@ -205,13 +210,8 @@ impl SimulationBound {
                 ));
             }
         };
-        let Allowed { mean, project } = self.allowed();
-        if project.is_some() {
-            return Err(usage(
-                "--aim-by-controller bounds no projects; omit --no-project-later-than",
-            ));
-        }
-        Ok(AimBound { baseline: Some(baseline), share: mean })
+        let Allowed { mean: share, project } = self.allowed();
+        Ok(AimBound { baseline: Some(baseline), share, project })
     }
 
     /// The permitted lateness.

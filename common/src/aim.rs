@@ -85,24 +85,40 @@ pub struct AimBound {
     pub baseline: Option<Baseline>,
     /// How much later jobs may complete on average, a share of the reference's mean completion time.
     pub share: f64,
+    /// How much later the jobs of each project may complete on average than under the baseline, a share; absent:
+    /// projects are not bounded.
+    pub project: Option<f64>,
+}
+
+/// A share in per cent, with at most two decimals.
+fn percent(share: f64) -> f64 {
+    (1e4 * share).round() / 1e2
 }
 
 impl fmt::Display for AimBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reference = self.baseline.map_or("the time aim", Baseline::name);
-        let percent = (1e4 * self.share).round() / 1e2;
+        let later = percent(self.share);
         f.write_str("jobs complete on average ")?;
-        if percent > 0.0 {
-            write!(f, "at most {percent} % later than under {reference}")
+        if later > 0.0 {
+            write!(f, "at most {later} % later than under {reference}")?;
         } else {
-            write!(f, "no later than under {reference}")
+            write!(f, "no later than under {reference}")?;
         }
+        let project = |share| format!(", those of no project over {} % later", percent(share));
+        f.write_str(&self.project.map_or_else(String::new, project))
     }
 }
 
 impl AimBound {
     /// The bound where none is given.
-    pub const DEFAULT: Self = Self { baseline: Some(Baseline::Backfill), share: 0.0 };
+    pub const DEFAULT: Self = Self::mean(Some(Baseline::Backfill), 0.0);
+
+    /// A bound on the mean of all jobs only.
+    #[must_use]
+    pub const fn mean(baseline: Option<Baseline>, share: f64) -> Self {
+        Self { baseline, share, project: None }
+    }
 }
 
 /// Why an aim or its bound is invalid.

@@ -37,8 +37,8 @@ pub use actual::{
     SiteNode, SleepResult,
 };
 pub use budget::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, LimitCost, PowerMargin,
-    SetBudget,
+    AIM_PROJECTS_MAX, AimProject, AimStatus, BudgetRecord, BudgetReply, BudgetStatus,
+    IntensitySeries, LimitCost, PowerMargin, SetBudget,
 };
 pub use consequence::{Consequence, MovedJobs};
 pub use desired::{CapBound, DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};

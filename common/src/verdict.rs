@@ -14,7 +14,8 @@ use crate::id::JobId;
 use crate::job::JobPhase;
 use crate::messages::job_record::WAITS;
 use crate::messages::{
-    AimStatus, BudgetRecord, BudgetStatus, JobRecord, Late, TwinStatus, TwinSums,
+    AimProject, AimStatus, BudgetRecord, BudgetStatus, JobRecord, Late, TwinRow, TwinStatus,
+    TwinSums,
 };
 use crate::time::Timestamp;
 use crate::units::Power;
@@ -192,32 +193,76 @@ fn percent(share: f64) -> f64 {
 /// is chance. Relative to the time aim there are no such times, and the estimate alone decides.
 #[must_use]
 pub fn aim_breached(aim: &AimStatus, twin: Option<&TwinStatus>, now: Timestamp) -> Option<Finding> {
-    let finding = aim_exceeded(aim, now)?;
-    let Some(baseline) = aim.baseline else { return Some(finding) };
+    let Some(baseline) = aim.baseline else { return aim_exceeded(aim, now) };
     let twin = twin.filter(|twin| twin.baseline == baseline)?;
     let today = now.as_us() / DAY_US;
-    let mut sums = TwinSums::default();
-    let recent = twin.rows.iter().filter(|row| row.day + 1 >= today);
-    recent.for_each(|row| sums += row.sums);
-    sums.is_later_than(aim.max_slowdown).then_some(finding)
+    let is_shown = |exceeded: &Exceeded<'_>| {
+        let is_of = |row: &&TwinRow| {
+            let project = row.project.as_ref().or(row.user.as_ref());
+            row.day + 1 >= today
+                && exceeded.project.is_none_or(|of| project.is_some_and(|name| name == of))
+        };
+        let mut sums = TwinSums::default();
+        twin.rows.iter().filter(is_of).for_each(|row| sums += row.sums);
+        sums.is_later_than(exceeded.bound)
+    };
+    exceeded(aim, now).find(is_shown).map(|exceeded| exceeded.finding(aim))
 }
 
-/// The estimated slowdown exceeds the bound of the energy aim.
+/// The estimated slowdown of all jobs, or of those of a project, exceeds the bound of the energy aim.
 #[must_use]
 pub fn aim_exceeded(aim: &AimStatus, now: Timestamp) -> Option<Finding> {
-    let slowdown = aim.slowdown().filter(|_| now.since(aim.at_us) <= AIM_VALID)?;
-    if slowdown <= aim.max_slowdown + SLOWDOWN_TOLERANCE {
-        return None;
-    }
-    let text = format!(
-        "jobs complete {} % later on average than under {}, by estimate, and the bound is {} %",
-        percent(slowdown),
-        aim.baseline.map_or("the time aim", Baseline::name),
-        percent(aim.max_slowdown)
-    );
-    let remedy = "`wattle budget show` has the price, which falls until the bound holds; at price 0 the placer \
+    exceeded(aim, now).next().map(|exceeded| exceeded.finding(aim))
+}
+
+/// A bound of the energy aim that its estimate exceeds.
+#[derive(Clone, Copy)]
+struct Exceeded<'a> {
+    /// The project whose bound it is; absent: that of all jobs.
+    project: Option<&'a str>,
+    slowdown: f64,
+    bound: f64,
+}
+
+/// The exceeded bounds: that of all jobs first.
+fn exceeded(aim: &AimStatus, now: Timestamp) -> impl Iterator<Item = Exceeded<'_>> {
+    let all = aim.slowdown().map(|slowdown| Exceeded {
+        project: None,
+        slowdown,
+        bound: aim.max_slowdown,
+    });
+    let of_project = |of: &AimProject| {
+        let (slowdown, bound) = (of.slowdown()?, aim.max_project_slowdown?);
+        Some((of.project.as_str(), slowdown, bound))
+    };
+    let projects = aim.projects.iter().filter_map(of_project);
+    let projects = projects.map(|(project, slowdown, bound)| Exceeded {
+        project: Some(project),
+        slowdown,
+        bound,
+    });
+    let is_current = now.since(aim.at_us) <= AIM_VALID;
+    all.into_iter().chain(projects).filter(move |exceeded| {
+        is_current && exceeded.slowdown > exceeded.bound + SLOWDOWN_TOLERANCE
+    })
+}
+
+impl Exceeded<'_> {
+    fn finding(self, aim: &AimStatus) -> Finding {
+        let (slowdown, bound) = (percent(self.slowdown), percent(self.bound));
+        let reference = aim.baseline.map_or("the time aim", Baseline::name);
+        let (jobs, limit) = match self.project {
+            Some(project) => (format!("jobs of {project}"), "the bound on each project"),
+            None => ("jobs".to_owned(), "the bound"),
+        };
+        let text = format!(
+            "{jobs} complete {slowdown} % later on average than under {reference}, by estimate, and {limit} is \
+             {bound} %"
+        );
+        let remedy = "`wattle budget show` has the price, which falls until the bound holds; at price 0 the placer \
                   cannot do more: raise the bound or lower the load";
-    Some(Finding::warning("aim", "aim", text, remedy))
+        Finding::warning("aim", "aim", text, remedy)
+    }
 }
 
 /// The late jobs that have not ended: those past their deadline first, and the latest of them first.
@@ -305,6 +350,8 @@ mod tests {
             delay_s,
             price: 0.0,
             policy_price: 0.0,
+            max_project_slowdown: None,
+            projects: Vec::new(),
         }
     }
 
@@ -422,6 +469,30 @@ mod tests {
         assert!(!stated(Some(&other)), "the twin of another scheduler");
         let of_time = AimStatus { baseline: None, ..aim };
         assert!(aim_breached(&of_time, None, now).is_some(), "the time aim has no twin");
+    }
+
+    #[test]
+    fn a_breach_of_a_projects_bound_names_the_project() {
+        let of = |project: &str, slowdown: f64| AimProject {
+            project: project.to_owned(),
+            present_s: 1_000.0 * (1.0 + slowdown),
+            delay_s: 1_000.0 * slowdown,
+            price: 0.0,
+        };
+        let projects = vec![of("text", 0.05), of("vision", 0.2)];
+        let mut aim = AimStatus { max_project_slowdown: Some(0.1), projects, ..aim(0.0) };
+        let stated = |aim: &AimStatus, twin| aim_breached(aim, Some(twin), NOW).map(|f| f.text);
+        let mut completed = twin(0, 20, 0.2);
+        assert_eq!(stated(&aim, &completed), None, "the jobs are not of the project");
+        completed.rows[0].project = Some("vision".to_owned());
+        let expected = "jobs of vision complete 20 % later on average than under backfill, by estimate, and the \
+                        bound on each project is 10 %";
+        assert_eq!(stated(&aim, &completed).as_deref(), Some(expected));
+        (completed.rows[0].project, completed.rows[0].user) = (None, Some("vision".to_owned()));
+        assert_eq!(stated(&aim, &completed).as_deref(), Some(expected), "a user without a project");
+        assert_eq!(aim.latest_project(), Some(("vision", 0.2)));
+        aim.max_project_slowdown = Some(0.3);
+        assert_eq!(stated(&aim, &completed), None);
     }
 
     #[test]

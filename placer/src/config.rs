@@ -55,6 +55,10 @@ pub struct Config {
     /// Bound of the energy aim: how much later jobs may complete on average than under that scheduler, a share.
     #[serde(default)]
     pub by: Option<f64>,
+    /// Bound of the energy aim on the jobs of each project (or user, for jobs without a project): how much later they may
+    /// complete on average than under that scheduler, a share. Absent: projects are not bounded.
+    #[serde(default)]
+    pub no_project_later_than: Option<f64>,
     /// Bound of the energy aim relative to the time aim, in place of `by`, a share.
     #[serde(default)]
     pub max_slowdown: Option<f64>,
@@ -219,17 +223,24 @@ impl Config {
                 return Err(format!("{key} must be greater than 0"));
             }
         }
-        for (key, share) in [("by", self.by), ("max_slowdown", self.max_slowdown)] {
+        for (key, share) in [
+            ("by", self.by),
+            ("no_project_later_than", self.no_project_later_than),
+            ("max_slowdown", self.max_slowdown),
+        ] {
             if let Some(share) = share.filter(|share| !(0.0..=1.0).contains(share)) {
                 return Err(format!(
                     "{key} = {share}: give a share from 0 to 1, as in 0.05 for 5 %"
                 ));
             }
         }
-        if self.by.is_some() && self.max_slowdown.is_some() {
-            return Err(
-                "by and max_slowdown are two bounds of one aim: remove one of them".to_owned()
-            );
+        let former = [("by", self.by), ("no_project_later_than", self.no_project_later_than)];
+        for (key, _) in former.iter().filter(|(_, share)| share.is_some()) {
+            if self.max_slowdown.is_some() {
+                return Err(format!(
+                    "{key} and max_slowdown are two bounds of one aim: remove one of them"
+                ));
+            }
         }
         self.accounts.check()?;
         self.restarts.check().map_err(|error| format!("restarts: {error}"))?;
@@ -254,8 +265,12 @@ impl Config {
     /// The bound of the energy aim.
     fn aim_bound(&self) -> AimBound {
         match self.max_slowdown {
-            Some(share) => AimBound { baseline: None, share },
-            None => AimBound { baseline: Some(self.no_later_than), share: self.by.unwrap_or(0.0) },
+            Some(share) => AimBound::mean(None, share),
+            None => AimBound {
+                baseline: Some(self.no_later_than),
+                share: self.by.unwrap_or(0.0),
+                project: self.no_project_later_than,
+            },
         }
     }
     /// The cap and clock of every GPU of the site.

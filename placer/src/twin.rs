@@ -38,7 +38,7 @@ use wattle_common::{JobId, Timestamp};
 use crate::accounts::rules::AccountRules;
 use crate::policies::{Backfill, Fifo, Policy};
 use crate::state::cluster::ClusterState;
-use crate::state::job::JobFacts;
+use crate::state::job::{Job, JobFacts};
 use crate::state::node::{NodeFacts, NodeWatts, Wakefulness};
 
 use history::{History, Input};
@@ -398,6 +398,11 @@ impl Twin {
     #[must_use]
     pub fn presence(&self) -> (usize, usize) {
         self.history.presence()
+    }
+
+    /// The jobs that wait or run in the twin, with the users and projects of the cluster's.
+    pub(crate) fn present_jobs(&self) -> impl Iterator<Item = &Job> {
+        self.history.present_jobs()
     }
 
     /// The speed of a running job of the cluster relative to its run in the twin; `None` if unknown.

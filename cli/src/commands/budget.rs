@@ -184,7 +184,11 @@ fn energy_aim(aim: &AimStatus) -> String {
         || "no job has run yet".to_owned(),
         |slowdown| format!("estimated {} over the last day", later(slowdown)),
     );
-    format!("aim      energy: {}\n         {slowdown}; price {} of 1", aim.bound(), tidy(aim.price))
+    let latest = aim.latest_project().map_or_else(String::new, |(project, slowdown)| {
+        format!("\n         latest project: {project}, estimated {}", later(slowdown))
+    });
+    let (bound, price) = (aim.bound(), tidy(aim.price));
+    format!("aim      energy: {bound}\n         {slowdown}; price {price} of 1{latest}")
 }
 
 #[derive(Serialize)]

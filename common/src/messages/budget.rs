@@ -90,7 +90,7 @@ pub struct BudgetRecord {
 }
 
 /// State of the energy aim's controller, for display and for the placer's restart.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AimStatus {
     /// When this was written.
     pub at_us: Timestamp,
@@ -109,20 +109,67 @@ pub struct AimStatus {
     pub price: f64,
     /// The energy price in the policy's own unit.
     pub policy_price: f64,
+    /// Bound on the same increase for the jobs of each project, a share; absent: projects are not bounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_project_slowdown: Option<f64>,
+    /// The projects with the most job-seconds, at most [`AIM_PROJECTS_MAX`]; empty where projects are not bounded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub projects: Vec<AimProject>,
+}
+
+/// Largest number of projects of which the energy aim bounds each.
+pub const AIM_PROJECTS_MAX: usize = 256;
+
+/// The jobs of a project under the energy aim, as those of the cluster in [`AimStatus`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AimProject {
+    /// The project, or the user of jobs without one.
+    pub project: String,
+    /// Time that its jobs have spent queued or running, job-seconds.
+    pub present_s: f64,
+    /// Their estimated delay relative to the reference, job-seconds.
+    pub delay_s: f64,
+    /// The energy price that its bound permits, from 0 to 1.
+    pub price: f64,
+}
+
+/// The increase of a mean completion time, a share, by Little's law; absent before jobs were present.
+fn increase(present_s: f64, delay_s: f64) -> Option<f64> {
+    let without_delay = present_s - delay_s;
+    (without_delay > 0.0).then(|| delay_s / without_delay)
+}
+
+impl AimProject {
+    /// The estimated increase of the mean completion time of its jobs, a share; absent before it had jobs.
+    #[must_use]
+    pub fn slowdown(&self) -> Option<f64> {
+        increase(self.present_s, self.delay_s)
+    }
 }
 
 impl AimStatus {
     /// The bound.
     #[must_use]
     pub const fn bound(&self) -> AimBound {
-        AimBound { baseline: self.baseline, share: self.max_slowdown }
+        AimBound {
+            baseline: self.baseline,
+            share: self.max_slowdown,
+            project: self.max_project_slowdown,
+        }
     }
 
     /// The estimated increase of mean completion time, a share; absent before jobs were present.
     #[must_use]
     pub fn slowdown(&self) -> Option<f64> {
-        let without_delay = self.present_s - self.delay_s;
-        (without_delay > 0.0).then(|| self.delay_s / without_delay)
+        increase(self.present_s, self.delay_s)
+    }
+
+    /// The project whose jobs complete latest relative to the reference, by estimate, and their increase of mean
+    /// completion time, a share; absent where projects are not bounded or had no jobs.
+    #[must_use]
+    pub fn latest_project(&self) -> Option<(&str, f64)> {
+        let later = self.projects.iter().filter_map(|p| Some((p.project.as_str(), p.slowdown()?)));
+        later.max_by(|a, b| a.1.total_cmp(&b.1))
     }
 }
 

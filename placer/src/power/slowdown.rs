@@ -35,24 +35,32 @@
 //! Speeds and remaining times are those of the surfaces, which the predictor corrects by measurements.
 //! Co-location that shortens the queue counts as a loss of speed only, so the estimate is cautious.
 //!
+//! # Price
 //! The price follows the ratio of accrued to permitted delay by the control law of the budgets
-//! ([`PriceController`]), in the opposite direction: too much delay lowers the price. The permitted delay is
-//! the bound's share of the time in the system, plus what was not used over the last [`HORIZON`].
+//! ([`crate::power::budget::PriceController`]), in the opposite direction: too much delay lowers the price. The
+//! permitted delay is the bound's share of the time in the system, plus what was not used over the last [`HORIZON`].
+//!
+//! Where the jobs of each project are bounded, each project has the same sums and a price of its own. The least of
+//! these prices is in force for all jobs.
+
+mod hold;
+mod shadow;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
 use wattle_common::aim::AimBound;
-use wattle_common::messages::AimStatus;
+use wattle_common::messages::{AIM_PROJECTS_MAX, AimProject, AimStatus};
 
 use crate::plan::capabilities::PriceRange;
-use crate::power::budget::PriceController;
 use crate::state::cluster::ClusterState;
-use crate::state::gpu_set::GpuSet;
 use crate::state::job::Job;
-use crate::state::job_forecast::{remaining_work, running_rate};
 use crate::twin::Twin;
+
+use hold::{Accrual, Hold};
+use shadow::Shadow;
 
 /// Time over which the bound holds: past delay is forgotten with this time constant. The price crosses its
 /// range in a twenty-fourth of it.
@@ -65,61 +73,74 @@ const POSITION_MAX: f64 = 0.999;
 /// energy costs about four times its time, so that settings are close to those of least energy. Above it the
 /// order of jobs would hardly depend on their completion times.
 const RANGE_USED: f64 = 0.65;
-/// Smallest bound, as a share, so that the permitted delay is positive.
-const SLOWDOWN_LEAST: f64 = 1e-4;
+/// How far the price of a bound that does not decide may be above the one in force, of the range.
+const LEAD: f64 = 0.05;
+/// Job-seconds below which a project without jobs is forgotten.
+const FORGOTTEN_S: f64 = 60.0;
 
 /// Controller of the energy aim.
 #[derive(Clone, Debug)]
 pub struct SlowdownController {
     bound: AimBound,
-    price: PriceController,
     shadow: Shadow,
     stepped_at: Timestamp,
-    /// Time that all jobs have spent queued or running, job-seconds. Each second's weight decays
-    /// exponentially with the time constant [`HORIZON`].
-    present_s: f64,
-    /// Estimated delay of these jobs, job-seconds, with the same weights.
-    delay_s: f64,
+    /// Position of the price in its range, 0 to 1: the least that a bound permits.
+    position: f64,
+    /// The bound on all jobs.
+    all: Hold,
+    /// The bounds on the jobs of each project, where projects are bounded.
+    projects: BTreeMap<Arc<str>, Hold>,
 }
 
 impl SlowdownController {
-    /// A controller that holds this bound, a share. It continues from a persisted state, or starts at
-    /// price 0.
+    /// A controller that holds this bound. It continues from a persisted state, or starts at price 0.
     #[must_use]
     pub fn new(bound: AimBound, persisted: Option<&AimStatus>, now: Timestamp) -> Self {
         let persisted = persisted.filter(|persisted| persisted.baseline == bound.baseline);
-        let position = persisted.map_or(0.0, |persisted| persisted.price);
-        let job_seconds = |read: fn(&AimStatus) -> f64| {
-            persisted.map(read).filter(|value| value.is_finite()).unwrap_or_default()
+        let all = persisted.map_or((0.0, 0.0, 0.0), |p| (p.present_s, p.delay_s, p.price));
+        let project = bound.project.filter(|_| bound.baseline.is_some());
+        let stored = persisted.into_iter().flat_map(|persisted| &persisted.projects);
+        let hold = |of: &AimProject| {
+            let hold = Hold::new(project?, of.present_s, of.delay_s, of.price);
+            Some((Arc::from(of.project.as_str()), hold))
         };
+        let all = Hold::new(bound.share, all.0, all.1, all.2);
         Self {
-            bound,
-            price: PriceController::new(HORIZON, 1.0 - position),
+            bound: AimBound { project, ..bound },
             shadow: Shadow::default(),
             stepped_at: now,
-            present_s: job_seconds(|persisted| persisted.present_s).max(0.0),
-            delay_s: job_seconds(|persisted| persisted.delay_s),
+            position: all.position(),
+            all,
+            projects: stored.take(AIM_PROJECTS_MAX).filter_map(hold).collect(),
         }
     }
 
     /// The state to persist; `policy_price` is the price in force.
     #[must_use]
     pub fn status(&self, policy_price: f64) -> AimStatus {
+        let project = |(project, hold): (&Arc<str>, &Hold)| AimProject {
+            project: project.to_string(),
+            present_s: hold.present_s,
+            delay_s: hold.delay_s,
+            price: hold.position(),
+        };
         AimStatus {
             at_us: self.stepped_at,
             baseline: self.bound.baseline,
             max_slowdown: self.bound.share,
-            present_s: self.present_s,
-            delay_s: self.delay_s,
+            present_s: self.all.present_s,
+            delay_s: self.all.delay_s,
             price: self.position(),
             policy_price,
+            max_project_slowdown: self.bound.project,
+            projects: self.projects.iter().map(project).collect(),
         }
     }
 
     /// Position of the price in its range, 0 to 1.
     #[must_use]
-    pub fn position(&self) -> f64 {
-        (1.0 - self.price.position()).min(POSITION_MAX)
+    pub const fn position(&self) -> f64 {
+        self.position
     }
 
     /// When the next step is due.
@@ -137,102 +158,74 @@ impl SlowdownController {
         self.stepped_at = now;
         // No steps are taken while no job is present: the jobs did not wait through all of a longer span.
         let span = past.min(2 * STEP);
-        let dt = span.as_secs_f64();
         let twin = twin.filter(|_| self.bound.baseline.is_some());
-        let (jobs, accrued) = match twin {
+        let all = match twin {
             Some(twin) => relative_to(twin, state),
             None => {
                 let jobs = state.queue_len() + state.running().count();
-                (jobs as f64, self.shadow.advance(state, dt))
+                let delay = self.shadow.advance(state, span.as_secs_f64());
+                Accrual { jobs: jobs as f64, delay }
             }
         };
-        let kept = (-past.as_secs_f64() / HORIZON.as_secs_f64()).exp();
-        self.present_s = self.present_s * kept + jobs * dt;
-        self.delay_s = self.delay_s * kept + accrued * dt;
-        if jobs <= 0.0 {
-            return range.at(self.position());
+        let published = self.all.step(all, past, span);
+        self.position = self.all.position();
+        let Some(mut published) = published else { return range.at(self.position) };
+        if let (Some(twin), Some(bound)) = (twin, self.bound.project) {
+            let mut now = by_project(twin, state);
+            for project in now.keys() {
+                let first = || Hold::new(bound, 0.0, 0.0, self.position);
+                self.projects.entry(Arc::clone(project)).or_insert_with(first);
+            }
+            for (project, hold) in &mut self.projects {
+                // A project without jobs cannot become earlier, so its bound does not decide.
+                let own = hold.step(now.remove(project).unwrap_or_default(), past, span);
+                let Some(own) = own else { continue };
+                published = published.min(own);
+                self.position = self.position.min(hold.position());
+            }
+            self.projects.retain(|_, hold| hold.present_s >= FORGOTTEN_S);
+            self.forget_small_projects();
+            let holds = self.projects.values_mut().chain([&mut self.all]);
+            holds.for_each(|hold| hold.follow(self.position, LEAD));
         }
-        // The price rises where little delay accrues: the controller's own position is the price's complement.
-        let bound = self.bound.share.max(SLOWDOWN_LEAST);
-        let share = bound / (1.0 + bound);
-        let unused = (share * self.present_s - self.delay_s) / HORIZON.as_secs_f64();
-        let permitted = share * jobs + unused;
-        self.price.measured(accrued, span);
-        let published = self.price.step(permitted, span, HORIZON, false);
-        range.at((1.0 - published).min(POSITION_MAX))
+        range.at(published)
+    }
+
+    /// Keeps the projects with the most job-seconds.
+    fn forget_small_projects(&mut self) {
+        while self.projects.len() > AIM_PROJECTS_MAX {
+            let least = self.projects.iter().min_by(|a, b| a.1.present_s.total_cmp(&b.1.present_s));
+            let Some(least) = least.map(|(project, _)| Arc::clone(project)) else { return };
+            self.projects.remove(&least);
+        }
     }
 }
 
-/// Number of jobs in the twin plus the delay that all jobs accrue per second relative to it, and that delay.
-fn relative_to(twin: &Twin, state: &ClusterState) -> (f64, f64) {
+/// The jobs of the cluster relative to the twin.
+fn relative_to(twin: &Twin, state: &ClusterState) -> Accrual {
     let (queued, running) = twin.presence();
     let speeds = state.running().map(|(_, job)| twin.relative_speed(&job.facts.id).unwrap_or(1.0));
     let lost: f64 = speeds.map(|speed| 1.0 - speed).sum();
-    let accrued = state.queue_len() as f64 - queued as f64 + lost;
-    ((queued + running) as f64 + accrued, accrued)
+    let delay = state.queue_len() as f64 - queued as f64 + lost;
+    Accrual { jobs: (queued + running) as f64 + delay, delay }
 }
 
-/// The cluster under the time aim, relative to the actual one.
-#[derive(Clone, Debug, Default)]
-struct Shadow {
-    /// How far each job would be ahead, by its arrival number, seconds at its speed under the time aim.
-    leads: BTreeMap<u64, f64>,
-}
-
-impl Shadow {
-    /// Advances by `dt` seconds and returns the delay that all jobs accrue per second.
-    fn advance(&mut self, state: &ClusterState, dt: f64) -> f64 {
-        let before = std::mem::take(&mut self.leads);
-        let lead_of = |job: &Job| before.get(&job.arrival).copied().unwrap_or(0.0);
-        let mut free = idle_gpus(state);
-        let mut released = 0;
-        let mut accrued = 0.0;
-        for (_, job) in state.running() {
-            let loss = loss(state, job, &mut free).unwrap_or(0.0);
-            accrued += loss;
-            let lead = lead_of(job) + loss * dt;
-            self.leads.insert(job.arrival, lead);
-            let gpus = job.state.gpus().map_or(0, GpuSet::gpu_count);
-            if remaining_s(state, job, gpus).is_some_and(|left_s| left_s <= lead) {
-                released += gpus;
-            }
+/// The same of each project, or user of jobs without a project.
+fn by_project(twin: &Twin, state: &ClusterState) -> BTreeMap<Arc<str>, Accrual> {
+    let mut projects: BTreeMap<Arc<str>, Accrual> = BTreeMap::new();
+    let mut add = |job: &Job, in_twin: f64, delay: f64| {
+        if let Some(project) = job.facts.project_or_user() {
+            let sum = projects.entry(Arc::clone(project)).or_default();
+            sum.jobs += in_twin + delay;
+            sum.delay += delay;
         }
-        for (_, job) in state.queue() {
-            let (requested, mut lead) = (job.facts.request.min, lead_of(job));
-            if remaining_s(state, job, requested).is_some_and(|left_s| left_s <= lead) {
-                accrued += 1.0;
-            } else if requested <= released {
-                released -= requested;
-                lead += dt;
-                accrued += 1.0;
-            }
-            self.leads.insert(job.arrival, lead);
-        }
-        accrued
+    };
+    state.queue().for_each(|(_, job)| add(job, 0.0, 1.0));
+    for (_, job) in state.running() {
+        add(job, 0.0, 1.0 - twin.relative_speed(&job.facts.id).unwrap_or(1.0));
     }
-}
-
-/// The remaining run time of a job on this number of GPUs under the time aim, s.
-fn remaining_s(state: &ClusterState, job: &Job, gpus: u32) -> Option<f64> {
-    let unit = job.unit_rate()?;
-    let points = job.operating_points.as_ref()?.with_gpus(gpus);
-    let rate = points.iter().map(|point| point.steps_per_s).max_by(f64::total_cmp)?;
-    Some(remaining_work(state, job, unit).left_s * unit / rate)
-}
-
-/// Healthy GPUs without jobs.
-fn idle_gpus(state: &ClusterState) -> u32 {
-    state.nodes().iter().map(|node| (node.facts.healthy & !node.occupied).count_ones()).sum()
-}
-
-/// The share of its speed that a running job loses relative to the time aim; `None` where speeds are unknown.
-/// GPUs that the time aim would add are removed from `free`.
-fn loss(state: &ClusterState, job: &Job, free: &mut u32) -> Option<f64> {
-    let gpus = job.state.gpus()?.gpu_count();
-    let points = job.operating_points_on(state.gpu_type_of(job)?)?;
-    let own = running_rate(state, job)?;
-    let reachable = points.points().iter().filter(|point| point.gpus <= gpus + *free);
-    let best = reachable.max_by(|a, b| a.steps_per_s.total_cmp(&b.steps_per_s))?;
-    *free -= best.gpus.saturating_sub(gpus);
-    Some((1.0 - own / best.steps_per_s).clamp(0.0, 1.0))
+    for job in twin.present_jobs() {
+        add(job, 1.0, if job.state.gpus().is_some() { 0.0 } else { -1.0 });
+    }
+    projects
 }

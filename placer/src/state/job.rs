@@ -96,6 +96,11 @@ impl JobFacts {
             submitted_at: Timestamp::EPOCH,
         }
     }
+
+    /// The project, or the user of a job without one.
+    pub(crate) fn project_or_user(&self) -> Option<&Arc<str>> {
+        self.project.as_ref().or(self.user.as_ref())
+    }
 }
 
 impl From<&JobSpec> for JobFacts {

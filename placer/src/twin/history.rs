@@ -22,7 +22,7 @@ use wattle_common::messages::TwinJob;
 use super::Submission;
 use super::schedule::{Run, RunTimes, Schedule};
 use crate::accounts::rules::AccountRules;
-use crate::state::job::JobFacts;
+use crate::state::job::{Job, JobFacts};
 use crate::state::node::NodeFacts;
 
 /// Time between two checkpoints.
@@ -245,6 +245,10 @@ impl History {
 
     pub(super) fn presence(&self) -> (usize, usize) {
         self.schedule.presence()
+    }
+
+    pub(super) fn present_jobs(&self) -> impl Iterator<Item = &Job> {
+        self.schedule.present_jobs()
     }
 
     pub(super) const fn corrected_late(&self) -> u64 {

@@ -106,6 +106,11 @@ impl Schedule {
         (self.state.queue_len(), self.state.running().count())
     }
 
+    /// The jobs that wait or run.
+    pub(super) fn present_jobs(&self) -> impl Iterator<Item = &Job> {
+        self.state.queue().chain(self.state.running()).map(|(_, job)| job)
+    }
+
     /// Time has reached `at`.
     pub(super) const fn advance_to(&mut self, at: Timestamp) {
         self.state.advance_to(at);

@@ -1,6 +1,7 @@
 //! The integration tests of this crate, linked as one binary.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod aim_projects;
 mod elastic;
 mod expected;
 mod failover;

@@ -34,8 +34,7 @@ fn start(site: &mut Site, key: JobKey, gpu: u32, setting: GpuSetting) {
 #[test]
 fn a_lower_clock_delays_a_job_by_its_loss_of_speed() {
     let mut site = cluster(&[2]);
-    let mut controller =
-        SlowdownController::new(AimBound { baseline: None, share: 0.05 }, None, site.now());
+    let mut controller = SlowdownController::new(AimBound::mean(None, 0.05), None, site.now());
     let key = arrive(&mut site, facts("slow", 1), Some(0));
     start(&mut site, key, 0, SLOW);
     // At 1,080 MHz the speed is 0.85: each second costs 0.15 s, which is 0.15 / 0.85 of the time that the job
@@ -48,8 +47,7 @@ fn a_lower_clock_delays_a_job_by_its_loss_of_speed() {
 #[test]
 fn the_price_rises_while_jobs_run_at_full_speed() {
     let mut site = cluster(&[2]);
-    let mut controller =
-        SlowdownController::new(AimBound { baseline: None, share: 0.05 }, None, site.now());
+    let mut controller = SlowdownController::new(AimBound::mean(None, 0.05), None, site.now());
     let key = arrive(&mut site, facts("fast", 1), Some(0));
     start(&mut site, key, 0, GpuSetting::DEFAULT);
     let (slowdown, price) = steps(&mut site, &mut controller, 60);
@@ -57,11 +55,8 @@ fn the_price_rises_while_jobs_run_at_full_speed() {
     assert!(price > 1e-3, "{price}");
     // A restart continues at the same price.
     let persisted = controller.status(price);
-    let mut restored = SlowdownController::new(
-        AimBound { baseline: None, share: 0.05 },
-        Some(&persisted),
-        site.now(),
-    );
+    let mut restored =
+        SlowdownController::new(AimBound::mean(None, 0.05), Some(&persisted), site.now());
     let (_, after) = steps(&mut site, &mut restored, 1);
     assert!((after / price).ln().abs() < 0.3, "{price} then {after}");
 }
@@ -70,8 +65,7 @@ fn the_price_rises_while_jobs_run_at_full_speed() {
 fn a_queued_job_waits_for_a_job_that_would_have_completed() {
     let delay_after = |setting| {
         let mut site = cluster(&[1]);
-        let mut controller =
-            SlowdownController::new(AimBound { baseline: None, share: 0.05 }, None, site.now());
+        let mut controller = SlowdownController::new(AimBound::mean(None, 0.05), None, site.now());
         let runs = arrive(&mut site, facts("runs", 1), Some(0));
         arrive(&mut site, facts("waits", 1), Some(0));
         start(&mut site, runs, 0, setting);

@@ -20,13 +20,13 @@ const SLOW: GpuSetting =
     GpuSetting { cap_mw: None, clock_mhz_max: Some(Frequency::from_mhz(1_080)) };
 
 /// A cluster of one node with its twin, which follows every minute.
-struct World {
-    site: Site,
-    twin: Twin,
+pub(crate) struct World {
+    pub(crate) site: Site,
+    pub(crate) twin: Twin,
 }
 
 impl World {
-    fn new(gpus: u32) -> Self {
+    pub(crate) fn new(gpus: u32) -> Self {
         Self::of(&[gpus])
     }
 
@@ -42,18 +42,23 @@ impl World {
         self.submit_of(name, 1, Some(0))
     }
 
-    fn submit_of(&mut self, name: &str, gpus: u32, class: Option<usize>) -> JobKey {
+    pub(crate) fn submit_of(&mut self, name: &str, gpus: u32, class: Option<usize>) -> JobKey {
+        let facts = JobFacts { user: Some("ada".into()), ..facts(name, gpus) };
+        self.submit_job(facts, class)
+    }
+
+    pub(crate) fn submit_job(&mut self, facts: JobFacts, class: Option<usize>) -> JobKey {
         let now = self.site.now();
-        let facts = JobFacts { submitted_at: now, user: Some("ada".into()), ..facts(name, gpus) };
+        let facts = JobFacts { submitted_at: now, ..facts };
         self.twin.submitted(&facts, now);
         arrive(&mut self.site, facts, class)
     }
 
-    fn start(&mut self, key: JobKey, gpu: u32, setting: GpuSetting) {
+    pub(crate) fn start(&mut self, key: JobKey, gpu: u32, setting: GpuSetting) {
         self.site.job_placed(key, GpuSet::on(NodeKey::at(0), 1 << gpu), setting, false);
     }
 
-    fn pass(&mut self, minutes: u64) {
+    pub(crate) fn pass(&mut self, minutes: u64) {
         for _ in 0..minutes {
             self.site.pass(Duration::from_secs(60));
             self.twin.advance(&self.site.state);
@@ -61,7 +66,7 @@ impl World {
     }
 
     /// A job leaves after this many steps, which its ledger entries say took this energy.
-    fn leave(&mut self, key: JobKey, steps: u64, energy_j: f64, departure: Departure) {
+    pub(crate) fn leave(&mut self, key: JobKey, steps: u64, energy_j: f64, departure: Departure) {
         report(&mut self.site, key, steps, steps);
         let id = self.site.job(key).unwrap().facts.id.clone();
         self.twin.metered(&id, energy_j, 0.0, false);

@@ -6,6 +6,7 @@
 //! workload's name as if the owner had declared it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -63,6 +64,8 @@ pub struct SimJob {
     pub priority: u8,
     /// The required GPU type.
     pub gpu_type: Option<String>,
+    /// Its project: the account, or the user where the trace names no account.
+    pub project: Option<Arc<str>>,
     /// Whether it can be preempted.
     pub can_stop: bool,
 }
@@ -92,6 +95,7 @@ impl SimJob {
             exclusive: false,
             priority: 0,
             gpu_type: None,
+            project: None,
             can_stop: true,
         }
     }
@@ -231,6 +235,7 @@ impl Scenario {
                 time_limit: job.time_limit,
                 site_priority: job.site_priority,
                 gpu_type: job.gpu_type.as_deref().and_then(|name| type_in(cluster, name)).cloned(),
+                project: job.project().map(Arc::from),
                 can_stop: job.can_checkpoint.unwrap_or(true),
                 ..SimJob::new(id, job.submit, job.gpus, workload.id.clone(), work)
             });

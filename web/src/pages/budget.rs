@@ -186,12 +186,16 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "burned": burned(model, status.window_from_us, status.energy_mj),
         })
     });
-    let aim = model.aim.filter(|_| window.is_none()).map(|aim| {
+    let aim = model.aim.as_ref().filter(|_| window.is_none()).map(|aim| {
         json!({
+            "bound": aim.bound().to_string(),
             "max_slowdown": aim.max_slowdown,
             "slowdown": aim.slowdown().map(|share| rounded(share, 4)),
             "price": rounded(aim.price, 3),
-            "breached": aim_breached(&aim, model.twin.as_ref(), now.at).is_some(),
+            "latest_project": aim.latest_project().map(|(project, slowdown)| {
+                json!({ "project": project, "slowdown": rounded(slowdown, 4) })
+            }),
+            "breached": aim_breached(aim, model.twin.as_ref(), now.at).is_some(),
         })
     });
     json!({
@@ -369,6 +373,8 @@ mod tests {
             delay_s,
             price: 0.4,
             policy_price: 1.0,
+            max_project_slowdown: None,
+            projects: Vec::new(),
         };
         let is_stated = |model: &Model| content(model, now(100))["aim"]["breached"].clone();
         model.aim = Some(aim(50.0));

@@ -107,6 +107,8 @@ const STATES: &[State] = &[
             delay_s,
             price,
             policy_price,
+            max_project_slowdown: None,
+            projects: Vec::new(),
         });
         m.twin = Some(testkit::twin_status(at_us, 20, 150.0));
     }),

@@ -142,9 +142,14 @@ pub(crate) fn start(
         ("nodes_expected", Value::from(hardware.nodes.len() as i64)),
     ]);
     match site.aim {
-        Some(AimBound { baseline: Some(baseline), share }) => placer
-            .extend([("no_later_than", Value::from(baseline.name())), ("by", Value::from(share))]),
-        Some(AimBound { baseline: None, share }) => {
+        Some(AimBound { baseline: Some(baseline), share, project }) => {
+            placer.extend([
+                ("no_later_than", Value::from(baseline.name())),
+                ("by", Value::from(share)),
+            ]);
+            placer.extend(project.map(|share| ("no_project_later_than", Value::from(share))));
+        }
+        Some(AimBound { baseline: None, share, .. }) => {
             placer.push(("max_slowdown", Value::from(share)));
         }
         None => {}

@@ -70,8 +70,19 @@ fn budgets() {
         delay_s: 3_600.0,
         price: 0.42,
         policy_price: 0.0013,
+        max_project_slowdown: None,
+        projects: Vec::new(),
     };
     check("aim-status", &aim);
+    let project =
+        AimProject { project: "vision".into(), present_s: 4_000.0, delay_s: -120.0, price: 0.9 };
+    let of_projects = AimStatus {
+        baseline: Some(Baseline::Backfill),
+        max_project_slowdown: Some(0.1),
+        projects: vec![project],
+        ..aim
+    };
+    check("aim-status-projects", &of_projects);
     let carbon = SignalStatus {
         provider: "electricity-maps DE".into(),
         accounting: Some(Accounting::Average),

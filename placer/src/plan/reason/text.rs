@@ -45,18 +45,31 @@ impl fmt::Display for Reason {
                         write!(f, "{gpus}: there are enough GPUs for all that the jobs can use")
                     }
                     (true, false) => {
-                        write!(f, "{gpus}: GPUs are scarce, and this many help most here")
+                        write!(
+                            f,
+                            "{gpus}: too few GPUs for all jobs; this number shortens their mean completion time most"
+                        )
                     }
                     (false, true) => {
-                        write!(f, "{gpus}: power is scarce, and that of this many helps most here")
+                        write!(
+                            f,
+                            "{gpus}: too little power for all jobs; this number shortens their mean completion time most"
+                        )
                     }
                     (true, true) => {
-                        write!(f, "{gpus}: GPUs and power are scarce, and this many help most here")
+                        write!(
+                            f,
+                            "{gpus}: too few GPUs and too little power for all jobs; this number shortens their mean completion time most"
+                        )
                     }
                 }
             }
             Self::Share { gpus } => {
-                write!(f, "{}: the policy's share of the GPUs for this job", Gpus(*gpus))
+                write!(
+                    f,
+                    "{}: its part where the policy divides the GPUs among all jobs",
+                    Gpus(*gpus)
+                )
             }
             Self::Priced { .. } => f.write_str(
                 "the fastest setting up to which each step saves enough time for its energy",
@@ -102,8 +115,12 @@ impl fmt::Display for Reason {
             Self::Outranked { before: 0 } => f.write_str(
                 "no GPU is available, or no job is worth its energy at the present energy price",
             ),
-            Self::Outranked { before: 1 } => f.write_str("1 job ranks before it"),
-            Self::Outranked { before } => write!(f, "{before} jobs rank before it"),
+            Self::Outranked { before: 1 } => {
+                f.write_str("1 job is before it in the policy's order")
+            }
+            Self::Outranked { before } => {
+                write!(f, "{before} jobs are before it in the policy's order")
+            }
             Self::Awaits { gpus } => {
                 let is = if *gpus == 1 { "is" } else { "are" };
                 write!(
@@ -382,19 +399,19 @@ mod tests {
             (
                 1.5,
                 0.0,
-                "GPUs are scarce, and this many help most here",
+                "too few GPUs for all jobs; this number shortens their mean completion time most",
                 "GPU price 1.50 s per GPU-second",
             ),
             (
                 1_717_986_918.4,
                 0.0,
-                "GPUs are scarce, and this many help most here",
+                "too few GPUs for all jobs; this number shortens their mean completion time most",
                 "demand exceeds the GPUs at any price",
             ),
             (
                 0.0,
                 1e-4,
-                "power is scarce, and that of this many helps most here",
+                "too little power for all jobs; this number shortens their mean completion time most",
                 "GPU price 0; price of power 360 s per kWh",
             ),
         ] {
@@ -409,7 +426,10 @@ mod tests {
         assert!(outranked(0).starts_with("no GPU is available, "), "{}", outranked(0));
         assert_eq!(
             [outranked(1), outranked(2)],
-            ["1 job ranks before it", "2 jobs rank before it"]
+            [
+                "1 job is before it in the policy's order",
+                "2 jobs are before it in the policy's order"
+            ]
         );
         assert_eq!(
             Reason::WholeNodes { nodes: 1 }.to_string(),

@@ -57,6 +57,12 @@ impl PriceController {
         self.position
     }
 
+    /// Raises the position to at least `position`.
+    pub const fn at_least(&mut self, position: f64) {
+        self.position = self.position.max(position);
+        self.published = self.published.max(position);
+    }
+
     /// Smoothed power draw, watts.
     #[must_use]
     pub const fn drawn_w(&self) -> Option<f64> {

@@ -29,8 +29,8 @@ fn srtf_stops_the_longest_job_and_fills_gaps() {
     arrive(&mut site, facts("unknown", 1), None);
     let long = arrive(&mut site, lasting("long", 3, 1_000), None);
     expect_test::expect![[r#"
-        long on n0:0,1,2: 3 GPUs: the policy's share of the GPUs for this job
-        unknown on n0:3: 1 GPU: the policy's share of the GPUs for this job
+        long on n0:0,1,2: 3 GPUs: its part where the policy divides the GPUs among all jobs
+        unknown on n0:3: 1 GPU: its part where the policy divides the GPUs among all jobs
     "#]]
     .assert_eq(&converge(&mut site, &*srtf));
     // The long job has 900 s left and does not fit with the short one; a longer one does.
@@ -39,20 +39,20 @@ fn srtf_stops_the_longest_job_and_fills_gaps() {
     arrive(&mut site, lasting("nearly", 2, 950), None);
     arrive(&mut site, lasting("short", 2, 500), None);
     expect_test::expect![[r#"
-        unknown stopped: 2 jobs rank before it
-        long stopped: 2 jobs rank before it
-        short on n0:0,1: 2 GPUs: the policy's share of the GPUs for this job
-        nearly on n0:2,3: 2 GPUs: the policy's share of the GPUs for this job
-        long waits: 1 job ranks before it
+        unknown stopped: 2 jobs are before it in the policy's order
+        long stopped: 2 jobs are before it in the policy's order
+        short on n0:0,1: 2 GPUs: its part where the policy divides the GPUs among all jobs
+        nearly on n0:2,3: 2 GPUs: its part where the policy divides the GPUs among all jobs
+        long waits: 1 job is before it in the policy's order
     "#]]
     .assert_eq(&converge(&mut site, &*srtf));
     // Completed work counts: 900 s are less than 950 s.
     site.end("short");
     expect_test::expect![[r#"
-        nearly stopped: 2 jobs rank before it
-        unknown on n0:0: 1 GPU: the policy's share of the GPUs for this job
-        long on n0:1,2,3: 3 GPUs: the policy's share of the GPUs for this job
-        nearly waits: 1 job ranks before it
+        nearly stopped: 2 jobs are before it in the policy's order
+        unknown on n0:0: 1 GPU: its part where the policy divides the GPUs among all jobs
+        long on n0:1,2,3: 3 GPUs: its part where the policy divides the GPUs among all jobs
+        nearly waits: 1 job is before it in the policy's order
     "#]]
     .assert_eq(&converge(&mut site, &*srtf));
 }
@@ -75,10 +75,10 @@ fn tiresias_stops_jobs_at_their_threshold_and_requests_a_round_then() {
     assert!(decide(&mut site, &*tiresias).is_empty());
     site.advance_to(Timestamp::from_us(812_500_000));
     expect_test::expect![[r#"
-        first stopped: 2 jobs rank before it
-        second on n0:0,1: 2 GPUs: the policy's share of the GPUs for this job
-        third on n0:2,3: 2 GPUs: the policy's share of the GPUs for this job
-        first waits: 2 jobs rank before it
+        first stopped: 2 jobs are before it in the policy's order
+        second on n0:0,1: 2 GPUs: its part where the policy divides the GPUs among all jobs
+        third on n0:2,3: 2 GPUs: its part where the policy divides the GPUs among all jobs
+        first waits: 2 jobs are before it in the policy's order
     "#]]
     .assert_eq(&converge(&mut site, &*tiresias));
     // Both others have attained as much now: running jobs continue until they complete.
@@ -87,7 +87,7 @@ fn tiresias_stops_jobs_at_their_threshold_and_requests_a_round_then() {
     site.end("second");
     site.end("third");
     expect_test::expect![[r#"
-        first on n0:0,1,2,3: 4 GPUs: the policy's share of the GPUs for this job
+        first on n0:0,1,2,3: 4 GPUs: its part where the policy divides the GPUs among all jobs
     "#]]
     .assert_eq(&converge(&mut site, &*tiresias));
 }
@@ -103,8 +103,8 @@ fn tiresias_separates_co_tenants_of_another_policy() {
     }
     site.pass(SETTLED);
     expect_test::expect![[r#"
-        other stopped for 2: 2 GPUs: the policy's share of the GPUs for this job
-        other on n0:2,3: 2 GPUs: the policy's share of the GPUs for this job
+        other stopped for 2: 2 GPUs: its part where the policy divides the GPUs among all jobs
+        other on n0:2,3: 2 GPUs: its part where the policy divides the GPUs among all jobs
     "#]]
     .assert_eq(&converge(&mut site, &*policy("tiresias").unwrap()));
 }
@@ -126,8 +126,8 @@ fn gandiva_pairs_only_if_demand_exceeds_the_gpus() {
         arrive(&mut site, facts(name, 1), Some(0));
     }
     expect_test::expect![[r#"
-        a on n0:0: 1 GPU: the policy's share of the GPUs for this job
-        b on n0:1: 1 GPU: the policy's share of the GPUs for this job
+        a on n0:0: 1 GPU: its part where the policy divides the GPUs among all jobs
+        b on n0:1: 1 GPU: its part where the policy divides the GPUs among all jobs
     "#]]
     .assert_eq(&converge(&mut site, &*gandiva));
     // Speeds of two heavy jobs sum to 0.76: they are not paired, nor are jobs of unequal size.
@@ -139,15 +139,15 @@ fn gandiva_pairs_only_if_demand_exceeds_the_gpus() {
     expect_test::expect![[r#"
         heavy on n0:0, observed: more jobs than GPUs: shared with job a; together 1.60 times the work of one job alone
         heavier on n0:1, observed: more jobs than GPUs: shared with job b; together 1.60 times the work of one job alone
-        wide waits: 2 jobs rank before it
+        wide waits: 2 jobs are before it in the policy's order
     "#]].assert_eq(&converge(&mut site, &*gandiva));
     // A pair whose new prediction is below the threshold is separated.
     let a = site.job_key(&"a".parse().unwrap()).unwrap();
     learn(&mut site, a, 2);
     site.pass(SETTLED);
     expect_test::expect![[r#"
-        heavy stopped: 2 jobs rank before it
-        heavy waits: 2 jobs rank before it
+        heavy stopped: 2 jobs are before it in the policy's order
+        heavy waits: 2 jobs are before it in the policy's order
     "#]]
     .assert_eq(&converge(&mut site, &*gandiva));
 }
@@ -186,8 +186,8 @@ fn afs_doubles_the_job_that_gains_most_per_gpu_and_shrinks_it_for_new_jobs() {
     arrive(&mut site, ranging("light", 1, 8), Some(0));
     arrive(&mut site, ranging("heavy", 1, 8), Some(2));
     expect_test::expect![[r#"
-        light on n0:0,1,2,3: 4 GPUs: the policy's share of the GPUs for this job
-        heavy on n0:4,5,6,7: 4 GPUs: the policy's share of the GPUs for this job
+        light on n0:0,1,2,3: 4 GPUs: its part where the policy divides the GPUs among all jobs
+        heavy on n0:4,5,6,7: 4 GPUs: its part where the policy divides the GPUs among all jobs
     "#]]
     .assert_eq(&converge(&mut site, &*afs));
     site.pass(SETTLED);
@@ -195,12 +195,12 @@ fn afs_doubles_the_job_that_gains_most_per_gpu_and_shrinks_it_for_new_jobs() {
         arrive(&mut site, ranging(name, 2, 2), Some(1));
     }
     expect_test::expect![[r#"
-        light stopped for 2: 2 GPUs: the policy's share of the GPUs for this job
-        heavy stopped for 2: 2 GPUs: the policy's share of the GPUs for this job
-        light on n0:0,1: 2 GPUs: the policy's share of the GPUs for this job
-        heavy on n0:2,3: 2 GPUs: the policy's share of the GPUs for this job
-        x on n0:4,5: 2 GPUs: the policy's share of the GPUs for this job
-        y on n0:6,7: 2 GPUs: the policy's share of the GPUs for this job
+        light stopped for 2: 2 GPUs: its part where the policy divides the GPUs among all jobs
+        heavy stopped for 2: 2 GPUs: its part where the policy divides the GPUs among all jobs
+        light on n0:0,1: 2 GPUs: its part where the policy divides the GPUs among all jobs
+        heavy on n0:2,3: 2 GPUs: its part where the policy divides the GPUs among all jobs
+        x on n0:4,5: 2 GPUs: its part where the policy divides the GPUs among all jobs
+        y on n0:6,7: 2 GPUs: its part where the policy divides the GPUs among all jobs
     "#]]
     .assert_eq(&converge(&mut site, &*afs));
 }

@@ -16,7 +16,7 @@ impl Engine<'_> {
             id: spec.id.clone(),
             workload: Some(spec.workload.clone()),
             user: None,
-            project: None,
+            project: spec.project.clone(),
             request: spec.gpus,
             exclusive: spec.exclusive,
             consents_to_sharing: false,

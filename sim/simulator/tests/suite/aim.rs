@@ -7,7 +7,7 @@ use wattle_simulator::{PolicyOutcome, RunOptions, Scenario, generator, run_with}
 use wattle_world::World;
 
 fn run(world: &World, scenario: &Scenario, name: &str, bound: Option<f64>) -> PolicyOutcome {
-    let aim = bound.map(|share| AimBound { baseline: None, share });
+    let aim = bound.map(|share| AimBound::mean(None, share));
     let options = RunOptions { aim, ..RunOptions::default() };
     run_with(world, scenario, policy(name).unwrap().as_ref(), &options).unwrap()
 }

@@ -79,7 +79,7 @@ fn later(load: f64, baseline: Baseline, share: f64) -> (f64, f64) {
     let world = World::builtin();
     let of = scenario(&world, load, 4);
     let before = run(&world, &of, baseline.name(), &RunOptions::default());
-    let aim = Some(AimBound { baseline: Some(baseline), share });
+    let aim = Some(AimBound::mean(Some(baseline), share));
     let after = run(&world, &of, "wattle", &RunOptions { aim, ..RunOptions::default() });
     let later = after.jct_s_mean.unwrap() / before.jct_s_mean.unwrap() - 1.0;
     (later, after.twin.unwrap().later.unwrap())
