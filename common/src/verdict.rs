@@ -14,8 +14,7 @@ use crate::id::JobId;
 use crate::job::JobPhase;
 use crate::messages::job_record::WAITS;
 use crate::messages::{
-    AimProject, AimStatus, BudgetRecord, BudgetStatus, JobRecord, Late, TwinRow, TwinStatus,
-    TwinSums,
+    AimStatus, BudgetRecord, BudgetStatus, JobRecord, Late, TwinRow, TwinStatus, TwinSums,
 };
 use crate::time::Timestamp;
 use crate::units::Power;
@@ -231,15 +230,9 @@ fn exceeded(aim: &AimStatus, now: Timestamp) -> impl Iterator<Item = Exceeded<'_
         slowdown,
         bound: aim.max_slowdown,
     });
-    let of_project = |of: &AimProject| {
+    let projects = aim.projects.iter().filter_map(move |of| {
         let (slowdown, bound) = (of.slowdown()?, aim.max_project_slowdown?);
-        Some((of.project.as_str(), slowdown, bound))
-    };
-    let projects = aim.projects.iter().filter_map(of_project);
-    let projects = projects.map(|(project, slowdown, bound)| Exceeded {
-        project: Some(project),
-        slowdown,
-        bound,
+        Some(Exceeded { project: Some(of.project.as_str()), slowdown, bound })
     });
     let is_current = now.since(aim.at_us) <= AIM_VALID;
     all.into_iter().chain(projects).filter(move |exceeded| {
@@ -301,7 +294,7 @@ mod tests {
     use super::*;
     use crate::job::JobOptions;
     use crate::job::options::tests::options;
-    use crate::messages::{RecordedReason, TwinRow};
+    use crate::messages::{AimProject, RecordedReason};
     use crate::units::Energy;
 
     const NOW: Timestamp = Timestamp::from_s(36_000);

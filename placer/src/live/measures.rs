@@ -138,14 +138,14 @@ impl Placer {
             limit_cost: limit_cost(now, &self.controller),
             power_margin: self.controller.power_margin(),
             feeders: self.feeders.statuses(&self.controller).unwrap_or_default(),
-            price: match (budget, aim) {
+            price: match (budget, &aim) {
                 (_, Some(aim)) => Some(aim.price),
                 (Some(budget), None) => Some(budget.position()),
                 (None, None) => None,
             },
             twin: self.twin.measures(),
             expected: ExpectedMeasures::of(&self.controller),
-            slowdown: aim.and_then(|aim| Some((aim.slowdown()?, aim.max_slowdown))),
+            slowdown: aim.as_ref().and_then(|aim| Some((aim.slowdown()?, aim.max_slowdown))),
             findings: verdict::count(self.jobs.all(), seen),
             window: self.window_measures(),
             intensity_g_per_kwh: limits.grid.as_ref().map(|grid| grid.now),

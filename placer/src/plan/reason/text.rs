@@ -16,7 +16,7 @@ impl fmt::Display for NotShared {
             Self::Unknown => "its workload has no measurement yet, so it first runs alone",
             Self::CannotStop => "it has no checkpoint signal, and a deadline could be missed",
             Self::UndoneOften => "its co-location was undone too often",
-            Self::NoCandidate => "no occupied GPUs are within the thresholds and deadlines",
+            Self::NoCandidate => "no occupied GPUs can be shared within the thresholds of utilization and memory and all deadlines",
         })
     }
 }
@@ -35,14 +35,14 @@ impl fmt::Display for Reason {
             }
             Self::EfficientStep { gpus, .. } => write!(
                 f,
-                "{}: more GPUs or a higher clock would cost more energy than their time is worth",
+                "{}: more GPUs or a higher clock would save too little time for their energy",
                 Gpus(*gpus)
             ),
             Self::Market { gpus, gpu_price, power_price, .. } => {
                 let gpus = Gpus(*gpus);
                 match (*gpu_price > 0.0, *power_price > 0.0) {
                     (false, false) => {
-                        write!(f, "{gpus}: there are enough GPUs for all that the jobs can use")
+                        write!(f, "{gpus}: the best number for its time and energy; GPUs are not scarce")
                     }
                     (true, false) => {
                         write!(
@@ -67,12 +67,12 @@ impl fmt::Display for Reason {
             Self::Share { gpus } => {
                 write!(
                     f,
-                    "{}: its part where the policy divides the GPUs among all jobs",
+                    "{}: its share where the policy divides the GPUs among all jobs",
                     Gpus(*gpus)
                 )
             }
             Self::Priced { .. } => f.write_str(
-                "the fastest setting up to which each step saves enough time for its energy",
+                "any faster setting would save too little time for its energy",
             ),
             Self::Reset { setting } => write!(f, "GPU setting changed to {setting}"),
             Self::Defragmented { gpus } => write!(f, "moved to free a block of {}", Gpus(*gpus)),
@@ -113,7 +113,7 @@ impl fmt::Display for Reason {
                 f.write_str("new job; the first prediction of its speed and power is pending")
             }
             Self::Outranked { before: 0 } => f.write_str(
-                "no GPU is available, or no job is worth its energy at the present energy price",
+                "no GPU is free for it, or its time is not worth its energy at the present energy price",
             ),
             Self::Outranked { before: 1 } => {
                 f.write_str("1 job is before it in the policy's order")
@@ -122,12 +122,9 @@ impl fmt::Display for Reason {
                 write!(f, "{before} jobs are before it in the policy's order")
             }
             Self::Awaits { gpus } => {
-                let is = if *gpus == 1 { "is" } else { "are" };
-                write!(
-                    f,
-                    "{} {is} planned for it and still busy, asleep or scattered over nodes",
-                    Gpus(*gpus)
-                )
+                let (is, they) = if *gpus == 1 { ("is", "it is") } else { ("are", "they are") };
+                let gpus = Gpus(*gpus);
+                write!(f, "{gpus} {is} planned for it; it starts once {they} free, awake and in one block")
             }
             Self::Deferred { now, below, until } => write!(
                 f,
@@ -192,7 +189,7 @@ impl fmt::Display for Reason {
             }
             Self::LowestLimit { drawn, most, at } => write!(
                 f,
-                "it cannot be stopped; with it such jobs need {}, and the power limit at {} is {}",
+                "once started it cannot be stopped; with it such jobs need {}, and the power limit at {} is {}",
                 Kw(*drawn),
                 Utc(*at),
                 Kw(*most)
@@ -215,7 +212,7 @@ impl fmt::Display for Reason {
             }
             Self::SlowdownBoundExceeded { permille, most } => write!(
                 f,
-                "slower than its owner's bound of {} %: no other job can give up power within the limit of {}",
+                "slowed by more than the {} % that its owner permits: no other job can give up power within the limit of {}",
                 f64::from(*permille) / 10.0,
                 Kw(*most)
             ),
@@ -303,7 +300,9 @@ fn fullest(
     write!(f, "on the busiest suitable GPUs, {utilization_percent:.0} % utilized by {job_s} ")?;
     write!(f, "{}; ", beside.join(", "))?;
     match speed {
-        Some(speed) => write!(f, "{speed:.2} of its speed alone; all deadlines are met"),
+        Some(speed) => {
+            write!(f, "this job runs at {speed:.2} of its speed alone; all deadlines are met")
+        }
         None => f.write_str("no job has a deadline"),
     }
 }
@@ -395,7 +394,12 @@ mod tests {
         };
         let worth = "worth 2.50 s of completion time per second";
         for (gpu_price, power_price, sentence, prices) in [
-            (0.0, 0.0, "there are enough GPUs for all that the jobs can use", "GPU price 0"),
+            (
+                0.0,
+                0.0,
+                "the best number for its time and energy; GPUs are not scarce",
+                "GPU price 0",
+            ),
             (
                 1.5,
                 0.0,
@@ -423,7 +427,7 @@ mod tests {
     #[test]
     fn singular_and_plural() {
         let outranked = |before| Reason::Outranked { before }.to_string();
-        assert!(outranked(0).starts_with("no GPU is available, "), "{}", outranked(0));
+        assert!(outranked(0).starts_with("no GPU is free for it, "), "{}", outranked(0));
         assert_eq!(
             [outranked(1), outranked(2)],
             [

@@ -158,7 +158,7 @@ fn a_bound_on_the_slowdown_gives_way_last_with_a_reason() {
     assert_eq!(
         reasons,
         [
-            "slower than its owner's bound of 2 %: no other job can give up power within the limit of 0.48 kW"
+            "slowed by more than the 2 % that its owner permits: no other job can give up power within the limit of 0.48 kW"
         ]
     );
 }

@@ -220,7 +220,7 @@ fn placer(lines: &[Line]) {
             Line::Surface(surface) => persisted.surfaces.push((**surface).clone()),
             Line::Budget(record) => persisted.budget = Some(record.clone()),
             Line::BudgetStatus(status) => persisted.budget_status = Some(status.clone()),
-            Line::Aim(status) => persisted.aim_status = Some(*status),
+            Line::Aim(status) => persisted.aim_status = Some(status.clone()),
             _ => {}
         }
     }
