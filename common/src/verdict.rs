@@ -474,7 +474,8 @@ mod tests {
         };
         let projects = vec![of("text", 0.05), of("vision", 0.2)];
         let mut aim = AimStatus { max_project_slowdown: Some(0.1), projects, ..aim(0.0) };
-        let stated = |aim: &AimStatus, twin| aim_breached(aim, Some(twin), NOW).map(|f| f.text);
+        let stated =
+            |aim: &AimStatus, twin: &TwinStatus| aim_breached(aim, Some(twin), NOW).map(|f| f.text);
         let mut completed = twin(0, 20, 0.2);
         assert_eq!(stated(&aim, &completed), None, "the jobs are not of the project");
         completed.rows[0].project = Some("vision".to_owned());

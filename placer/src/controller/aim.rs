@@ -42,7 +42,7 @@ impl<P: PolicyHandle> Controller<P> {
     pub(crate) fn price_position(&self) -> Option<f64> {
         match &self.budget {
             Some(budget) if self.budget_sets_price() => Some(budget.position()),
-            _ => self.aim_status().map(|aim| aim.price),
+            _ => self.aim.as_ref().map(SlowdownController::position),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use wattle_common::Frequency;
 use wattle_common::aim::{AimBound, Baseline};
 use wattle_common::job::GpuSetting;
-use wattle_common::messages::AimStatus;
+use wattle_common::messages::{AimProject, AimStatus};
 use wattle_placer::plan::capabilities::PriceRange;
 use wattle_placer::power::slowdown::{STEP, SlowdownController};
 use wattle_placer::twin::Departure;
@@ -52,7 +52,7 @@ fn two_projects() -> (World, JobKey) {
 
 fn slowdown(status: &AimStatus, project: &str) -> f64 {
     let of = status.projects.iter().find(|of| of.project == project);
-    of.and_then(|of| of.slowdown()).unwrap()
+    of.and_then(AimProject::slowdown).unwrap()
 }
 
 #[test]

@@ -180,6 +180,8 @@ const JOBS: &[State] = &[
             delay_s,
             price,
             policy_price,
+            max_project_slowdown: None,
+            projects: Vec::new(),
         });
         f.budget.twin = Some(testkit::twin_status(NOW, 20, 150.0));
     }),

@@ -1,7 +1,8 @@
 //! Budgets, the aim, carbon intensities and prices.
 
 use wattle_common::PowerSeries;
-use wattle_common::messages::{LimitCost, PowerMargin};
+use wattle_common::aim::Baseline;
+use wattle_common::messages::{AimProject, LimitCost, PowerMargin};
 
 use super::*;
 

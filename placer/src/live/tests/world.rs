@@ -97,6 +97,7 @@ fn config() -> Config {
         aim: wattle_common::Aim::Time,
         no_later_than: Baseline::default(),
         by: None,
+        no_project_later_than: None,
         max_slowdown: Some(0.05),
         cluster: wattle_common::ClusterId::new("main").unwrap(),
         #[cfg(feature = "service")]
