@@ -59,6 +59,11 @@ const POWER_MOST: f64 = 1e4;
 const POWER_STEP_FIRST: i32 = 5;
 const POWER_STEP_MOST: i32 = 160;
 
+/// From this many bidders on, demand falls smoothly with the prices, and their searches begin at expected prices. A few
+/// bidders may together demand more at a slightly higher price, because the value of their work grows with it; then
+/// the result would depend on where a search begins.
+const SMOOTH_MIN: usize = 128;
+
 /// The highest price of a GPU-second in the search, s. Pairs may demand GPUs beyond it: the value of their
 /// work grows with the price.
 const PRICE_MAX: f64 = GPU_PRICE_MAX;
@@ -272,17 +277,18 @@ pub(super) fn clear(
     count: usize,
     demand: impl Fn(usize, Prices) -> Demand,
 ) -> Prices {
+    let is_smooth = count >= SMOOTH_MIN;
     let near = RefCell::new(NearbyPrices::default());
     let at = |power: f64| {
         let demanded = |bidder, gpu| demand(bidder, Prices { gpu, power }).gpus;
-        let expected = near.borrow().gpu_at(power, last);
+        let expected = if is_smooth { near.borrow().gpu_at(power, last) } else { 0.0 };
         let prices = Prices { gpu: clear_gpus(supply.gpus, count, expected, demanded), power };
         near.borrow_mut().add(prices);
         prices
     };
     let drawn = |prices| (0..count).map(|bidder| demand(bidder, prices).watts).sum::<f64>();
     let Some(watts) = supply.watts else { return at(0.0) };
-    let power = least_power_price(last.power, |power| drawn(at(power)) - watts);
+    let power = least_power_price(last.power, is_smooth, |power| drawn(at(power)) - watts);
     let known = near.borrow().at(power);
     known.unwrap_or_else(|| at(power))
 }
@@ -321,20 +327,21 @@ impl NearbyPrices {
 
 /// The least price of power that does not exceed the supply, found from `last` on, s/J; 0 where power is not scarce.
 /// `excess` is what is drawn above the supply at a price, and falls with it. Prices are steps of [`POWER_TOLERANCE`]
-/// apart, so that the result does not depend on `last`.
-pub(super) fn least_power_price(last: f64, excess: impl Fn(f64) -> f64) -> f64 {
+/// apart, so that the result does not depend on `last`. Where `excess` is smooth, steps are interpolated.
+pub(super) fn least_power_price(last: f64, is_smooth: bool, excess: impl Fn(f64) -> f64) -> f64 {
     let step_of = |price: f64| (price.ln() / POWER_TOLERANCE.ln_1p()).round() as i32;
     let price = |step: i32| (f64::from(step) * POWER_TOLERANCE.ln_1p()).exp();
     let at = |step: i32| PricedStep { step, excess: excess(price(step)) };
     let (least, most) = (step_of(POWER_LEAST), step_of(POWER_MOST));
     let is_known = last > POWER_LEAST;
-    if !is_known && excess(0.0) <= 0.0 {
+    let is_near = is_known && is_smooth;
+    if !is_near && excess(0.0) <= 0.0 {
         return 0.0;
     }
     let first = at(step_of(if is_known { last } else { POWER_FIRST }));
-    let mut length = if is_known { 1 } else { POWER_STEP_FIRST };
+    let mut length = if is_near { 1 } else { POWER_STEP_FIRST };
     let (mut low, mut high) = (first, first);
-    let mut is_scarce = !is_known || first.excess > 0.0;
+    let mut is_scarce = !is_near || first.excess > 0.0;
     loop {
         if first.excess > 0.0 {
             low = high;
@@ -364,7 +371,7 @@ pub(super) fn least_power_price(last: f64, excess: impl Fn(f64) -> f64) -> f64 {
         }
         length = (2 * length).min(POWER_STEP_MOST);
     }
-    let mut is_interpolated = true;
+    let mut is_interpolated = is_smooth;
     while high.step > low.step + 1 {
         let middle = i32::midpoint(low.step, high.step);
         let step = if is_interpolated { PricedStep::crossing(low, high) } else { middle };
@@ -372,7 +379,7 @@ pub(super) fn least_power_price(last: f64, excess: impl Fn(f64) -> f64) -> f64 {
         let width = high.step - low.step;
         *(if next.excess > 0.0 { &mut low } else { &mut high }) = next;
         // Where the crossing is near one end, the other end hardly moves.
-        is_interpolated = 2 * (high.step - low.step) <= width;
+        is_interpolated = is_smooth && 2 * (high.step - low.step) <= width;
     }
     price(high.step)
 }
@@ -522,13 +529,13 @@ mod tests {
         {
             // Watts fall from 1,000 at price 0 with the price.
             let drawn = |price: f64| 1_000.0 / (1.0 + price * 1e4);
-            let price = least_power_price(last, |price| drawn(price) - watts);
+            let price = least_power_price(last, true, |price| drawn(price) - watts);
             let exact = (1_000.0 / watts - 1.0) * 1e-4;
             assert!(price >= exact && price <= 1.011 * exact, "{price} {exact} from {last}");
-            let from_elsewhere = least_power_price(7e-4, |price| drawn(price) - watts);
+            let from_elsewhere = least_power_price(7e-4, false, |price| drawn(price) - watts);
             assert!((price - from_elsewhere).abs() < 1e-12, "{price} from {last}");
         }
-        let bound = least_power_price(1e-4, |_| 1.0);
+        let bound = least_power_price(1e-4, true, |_| 1.0);
         assert!(bound.is_finite() && bound > POWER_MOST);
     }
 
@@ -542,18 +549,38 @@ mod tests {
         };
         let clear = |gpus, watts| {
             let supply = MarketSupply { gpus, watts };
-            let prices = clear(supply, Prices::default(), 10, demand);
-            // The result does not depend on where the search begins.
-            for (gpu, power) in [(0.3, 1e-3), (prices.gpu, prices.power), (7e3, 0.5)] {
-                assert_eq!(super::clear(supply, Prices { gpu, power }, 10, demand), prices);
-            }
-            prices
+            clear(supply, Prices::default(), 10, demand)
         };
         assert!(clear(4, None).power < 1e-12);
         assert_eq!(clear(4, Some(400.0)), clear(4, None), "power is not scarce");
         let scarce = clear(4, Some(200.0));
         assert!((scarce.gpu + 100.0 * scarce.power - 8.0).abs() < 0.2, "{scarce:?}");
         assert!(clear(10, Some(200.0)).gpu < 1e-12, "GPUs are not scarce");
+    }
+
+    #[test]
+    fn many_bidders_clear_at_the_same_prices_wherever_the_search_begins() {
+        // Each takes fewer GPUs the dearer they are, and draws less the dearer power is.
+        let demand = |bidder: usize, prices: Prices| {
+            let value = 2.0 + (bidder % 37) as f64;
+            let gpus = (value / (0.2 + prices.gpu + 100.0 * prices.power)) as u64;
+            let watts = gpus as f64 * (60.0 + 200.0 / (1.0 + 1e3 * prices.power));
+            Demand { gpus, watts }
+        };
+        let count = 2 * SMOOTH_MIN;
+        for (gpus, watts) in
+            [(900, None), (900, Some(1e9)), (900, Some(150_000.0)), (9_000, Some(90_000.0))]
+        {
+            let supply = MarketSupply { gpus, watts };
+            let clear = |gpu, power| clear(supply, Prices { gpu, power }, count, demand);
+            let prices = clear(0.0, 0.0);
+            assert_eq!(prices.power > 0.0, watts.is_some_and(|watts| watts < 1e6), "{prices:?}");
+            for (gpu, power) in [(0.3, 1e-3), (prices.gpu, prices.power), (7e3, 0.5), (1e-3, 0.0)] {
+                assert_eq!(clear(gpu, power), prices, "from {gpu} and {power}");
+            }
+            let drawn: f64 = (0..count).map(|bidder| demand(bidder, prices).watts).sum();
+            assert!(watts.is_none_or(|watts| drawn <= watts), "{drawn} {watts:?}");
+        }
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(super) fn share_power<'a>(
         .collect();
     let demand = |power: f64| markets.iter().map(|market| market.drawn_w(power)).sum::<f64>();
     let last = by_gpu_type.keys().next().map_or(0.0, |first| last_prices(input, first).power);
-    let power = least_power_price(last, |power| demand(power) - left_w);
+    let power = least_power_price(last, false, |power| demand(power) - left_w);
     let drawn: Vec<f64> = markets.iter().map(|market| market.drawn_w(power)).collect();
     let spare_w = (left_w - drawn.iter().sum::<f64>()).max(0.0);
     let nodes = by_gpu_type.keys().map(|gpu_type| nodes_of(input, gpu_type).count()).sum::<usize>();
