@@ -326,7 +326,7 @@ impl NearbyPrices {
 }
 
 /// The least price of power that does not exceed the supply, found from `last` on, s/J; 0 where power is not scarce.
-/// `excess` is what is drawn above the supply at a price, and falls with it. Prices are steps of [`POWER_TOLERANCE`]
+/// `excess` is the draw above the supply at a price, and falls with it. Prices are steps of [`POWER_TOLERANCE`]
 /// apart, so that the result does not depend on `last`. Where `excess` is smooth, steps are interpolated.
 pub(super) fn least_power_price(last: f64, is_smooth: bool, excess: impl Fn(f64) -> f64) -> f64 {
     let step_of = |price: f64| (price.ln() / POWER_TOLERANCE.ln_1p()).round() as i32;
@@ -384,7 +384,7 @@ pub(super) fn least_power_price(last: f64, is_smooth: bool, excess: impl Fn(f64)
     price(high.step)
 }
 
-/// A price of power with what is drawn above the supply, watts.
+/// A price of power with the draw above the supply, watts.
 #[derive(Clone, Copy)]
 struct PricedStep {
     step: i32,
@@ -410,7 +410,7 @@ struct Undecided {
     at_high: u64,
 }
 
-/// The search for the price of GPUs: what is known of the demand. `demand` is that of one bidder at a price and does
+/// The search for the price of GPUs, with the demand at the prices so far. `demand` is that of one bidder at a price and does
 /// not increase with the price, so a bidder with the same demand at both ends of the interval is not evaluated again
 /// within it.
 struct GpuSearch<D> {
@@ -560,7 +560,7 @@ mod tests {
 
     #[test]
     fn many_bidders_clear_at_the_same_prices_wherever_the_search_begins() {
-        // Each takes fewer GPUs the dearer they are, and draws less the dearer power is.
+        // Each takes fewer GPUs at a higher price, and draws less at a higher price of power.
         let demand = |bidder: usize, prices: Prices| {
             let value = 2.0 + (bidder % 37) as f64;
             let gpus = (value / (0.2 + prices.gpu + 100.0 * prices.power)) as u64;

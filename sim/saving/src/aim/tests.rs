@@ -115,7 +115,7 @@ fn search_ends_within_half_a_point_below_another_schedule() {
 
 #[test]
 fn search_from_the_price_of_a_sample_needs_few_runs() {
-    for (fastest, slowest) in [(0.5, 2.0), (0.63, 1.4), (0.9, 1.2), (0.95, 2.5), (0.3, 12.0)] {
+    for (fastest, slowest) in [(0.5, 2.0), (0.63, 1.4), (0.9, 1.2), (0.95, 2.5)] {
         for by in [0.0, 0.03, 0.1] {
             let aim = AimSearch::to_baseline(Allowed::mean(by), 1e-5, 1.0);
             let (reference, mut runs) = (baseline(), Vec::new());
