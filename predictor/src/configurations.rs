@@ -5,8 +5,6 @@
 //! triples; one co-tenant under caps; other clocks. A reader uses the nearest configuration for one
 //! that is absent: relative speed hardly depends on the number of nodes.
 
-use std::collections::BTreeSet;
-
 use wattle_common::id::WorkloadId;
 use wattle_common::job::GpuRequest;
 use wattle_common::observation::JobShape;
@@ -66,7 +64,16 @@ pub struct Axes<'a> {
     pub batches_seen: &'a [u32],
 }
 
-/// The configurations of a surface, the most important first, at most `max`.
+/// Limits of a surface.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most configurations.
+    pub points: usize,
+    /// Most co-tenants. Configurations with more count within `points` and are left out.
+    pub neighbours: usize,
+}
+
+/// The configurations of a surface, the most important first. `classes` are sorted.
 #[must_use]
 pub fn configurations(
     gpus: GpuRequest,
@@ -74,7 +81,7 @@ pub fn configurations(
     sets_seen: &[Vec<WorkloadId>],
     classes: &[WorkloadId],
     Axes { gpu, clocks_seen, batches_seen }: Axes<'_>,
-    max: usize,
+    max: Limits,
 ) -> Vec<Configuration> {
     let shapes = shapes(gpus, seen);
     // On the fewest nodes or as it ran: the slow-down hardly depends on the number of nodes.
@@ -86,20 +93,24 @@ pub fn configurations(
         Vec::new()
     };
     let mut out = Vec::new();
+    let mut listed = 0;
     // Returns whether there is room for more.
-    let mut push = |shape: &(u32, u32), set: Set, neighbours: &[WorkloadId], batch: Option<u32>| {
-        if out.len() < max {
-            out.push(Configuration {
-                gpus: shape.0,
-                nodes: shape.1,
-                cap: set.0,
-                clock_max: set.1,
-                global_batch: batch,
-                neighbours: neighbours.to_vec(),
-            });
-        }
-        out.len() < max
-    };
+    let mut push =
+        |shape: &(u32, u32), set: Set, neighbours: &[&WorkloadId], batch: Option<u32>| {
+            let has_room = listed < max.points;
+            listed += usize::from(has_room);
+            if has_room && neighbours.len() <= max.neighbours {
+                out.push(Configuration {
+                    gpus: shape.0,
+                    nodes: shape.1,
+                    cap: set.0,
+                    clock_max: set.1,
+                    global_batch: batch,
+                    neighbours: neighbours.iter().map(|&class| class.clone()).collect(),
+                });
+            }
+            listed < max.points
+        };
     for shape in &shapes {
         push(shape, (None, None), &[], None);
         for cap in &caps {
@@ -119,29 +130,28 @@ pub fn configurations(
             push(shape, (None, None), &[], Some(*batch));
         }
     }
-    let singles: Vec<Vec<WorkloadId>> = classes.iter().map(|c| vec![c.clone()]).collect();
+    let singles: Vec<Vec<&WorkloadId>> = classes.iter().map(|c| vec![c]).collect();
     let from = |i: usize| classes.iter().enumerate().skip(i);
-    let pairs = from(0).flat_map(|(i, a)| from(i).map(move |(_, b)| vec![a.clone(), b.clone()]));
+    let pairs = from(0).flat_map(|(i, a)| from(i).map(move |(_, b)| vec![a, b]));
     let triples = from(0).flat_map(|(i, a)| {
-        from(i).flat_map(move |(j, b)| {
-            from(j).map(move |(_, c)| vec![a.clone(), b.clone(), c.clone()])
-        })
+        from(i).flat_map(move |(j, b)| from(j).map(move |(_, c)| vec![a, b, c]))
     });
-    let seen_sets = sets_seen.iter().filter(|s| s.len() > 1).cloned();
-    // Lazily: with many classes the triples exceed the limit.
-    let sets = singles.iter().cloned().chain(seen_sets).chain(pairs).chain(triples);
-    let mut done = BTreeSet::new();
-    'full: for mut set in sets {
+    let mut seen_sets: Vec<Vec<&WorkloadId>> = Vec::new();
+    for set in sets_seen.iter().filter(|set| set.len() > 1) {
+        let mut set: Vec<&WorkloadId> = set.iter().collect();
         set.sort();
-        if done.contains(&set) {
-            continue;
+        if !seen_sets.contains(&set) {
+            seen_sets.push(set);
         }
+    }
+    // Lazily: with many classes the triples exceed the limit.
+    let new = pairs.chain(triples).filter(|set| !seen_sets.contains(set));
+    'full: for set in singles.iter().chain(&seen_sets).cloned().chain(new) {
         for shape in shapes.iter().filter(|s| set.len() == 1 || is_usual(s)) {
             if !push(shape, (None, None), &set, None) {
                 break 'full;
             }
         }
-        done.insert(set);
     }
     for set in &singles {
         for shape in shapes.iter().filter(|s| is_usual(s)) {
@@ -233,16 +243,36 @@ mod tests {
     fn most_important_configurations_come_first() {
         let classes: Vec<WorkloadId> = (0..16).map(|i| id(&format!("c{i:02}"))).collect();
         let seen = [vec![id("c00"), id("c01"), id("c02")]];
-        let all =
-            configurations(GpuRequest::exactly(8), &[], &seen, &classes, axes(&GPU, &[]), 100_000);
+        let all = configurations(
+            GpuRequest::exactly(8),
+            &[],
+            &seen,
+            &classes,
+            axes(&GPU, &[]),
+            most(100_000),
+        );
         let mut unique: Vec<String> = all.iter().map(|c| format!("{c:?}")).collect();
         unique.sort();
         unique.dedup();
         assert_eq!(unique.len(), all.len(), "duplicate configurations");
-        let few = configurations(GpuRequest::exactly(8), &[], &seen, &classes, axes(&GPU, &[]), 76);
+        let of = |max| {
+            configurations(GpuRequest::exactly(8), &[], &seen, &classes, axes(&GPU, &[]), max)
+        };
+        let few = of(most(76));
         assert_eq!(few, all[..76]);
         assert!(few.iter().any(|c| c.neighbours == seen[0]), "a past set comes early");
         assert!(classes.iter().all(|c| few.iter().any(|p| p.neighbours == [c.clone()])));
+        // Those with more co-tenants than wanted are left out, and no other takes their place.
+        for points in [76, 300, 100_000] {
+            let alone_or_one = of(Limits { points, neighbours: 1 });
+            let mut expected = of(most(points));
+            expected.retain(|at| at.neighbours.len() <= 1);
+            assert_eq!(alone_or_one, expected);
+        }
+    }
+
+    fn most(points: usize) -> Limits {
+        Limits { points, neighbours: usize::MAX }
     }
 
     fn axes<'a>(gpu: &'a GpuSpec, clocks_seen: &'a [f64]) -> Axes<'a> {
@@ -252,7 +282,7 @@ mod tests {
     #[test]
     fn past_batches_come_before_neighbours() {
         let axes = Axes { batches_seen: &[32, 64], ..axes(&GPU, &[]) };
-        let all = configurations(GpuRequest::exactly(1), &[], &[], &[id("a")], axes, 1_000);
+        let all = configurations(GpuRequest::exactly(1), &[], &[], &[id("a")], axes, most(1_000));
         let batches = |c: &&Configuration| c.global_batch.is_some();
         let colocated = all.iter().position(|c| !c.neighbours.is_empty()).unwrap();
         assert_eq!(all[..colocated].iter().filter(batches).count(), 2);
@@ -269,7 +299,7 @@ mod tests {
             &[],
             &classes,
             axes(&gpu, &[1_275.0, 1_050.0]),
-            1_000,
+            most(1_000),
         );
         let at =
             |mhz| all.iter().position(|c| c.clock_max == Some(Frequency::from_mhz(mhz))).unwrap();

@@ -67,6 +67,8 @@ pub struct Predictor {
     matches: BTreeMap<JobId, Option<ClassMatch>>,
     /// GPU types of the cluster.
     cluster_gpu_types: BTreeSet<String>,
+    /// Most co-tenants in a configuration of a surface.
+    neighbours_max: usize,
 }
 
 impl Predictor {
@@ -77,6 +79,7 @@ impl Predictor {
             learner: Learner::new(config.method),
             matches: BTreeMap::new(),
             cluster_gpu_types: BTreeSet::new(),
+            neighbours_max: usize::MAX,
             config,
             jobs: BTreeMap::new(),
             models: BTreeMap::new(),
@@ -86,6 +89,13 @@ impl Predictor {
             calibration: Calibration::default(),
             pooled: BTreeMap::new(),
         }
+    }
+
+    /// Leaves out the points of surfaces with more co-tenants than these, for readers that read none of them. All other
+    /// points stay as they are.
+    #[must_use]
+    pub fn without_points_beyond(self, neighbours_max: usize) -> Self {
+        Self { neighbours_max, ..self }
     }
 
     /// Name and limits.

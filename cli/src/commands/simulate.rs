@@ -13,12 +13,13 @@ use wattle_common::topology::ClusterShape;
 use wattle_placer::UnknownPolicy;
 use wattle_placer::policies::{POLICIES, PolicySet};
 use wattle_runtime::shell::chain;
+use wattle_saving::estimate::Sample;
 use wattle_saving::report::{simulation_figure, simulation_page};
 use wattle_saving::seeds::{SeedStudy, changes};
 use wattle_simulator::trace::{self, Trace};
 use wattle_simulator::{
-    CarbonSeries, Forecast, Learning, LoadError, PolicyOutcome, Restartable, RunOptions, Scenario,
-    gather, generator, run_with,
+    CarbonSeries, EVERY_JOB_MAX, Forecast, Learning, LoadError, PolicyOutcome, Restartable,
+    RunOptions, Scenario, gather, generator, run_with,
 };
 use wattle_world::World;
 
@@ -36,6 +37,9 @@ const JOBS: usize = 2_000;
 /// Default load and cluster of generated jobs.
 const LOAD: f64 = 0.8;
 const CLUSTER: &str = "16x8:v100";
+/// Most jobs of the sample on which the search of an energy aim begins, and least nodes of each group.
+const SAMPLE_JOBS_MAX: usize = 4_000;
+const SAMPLE_NODES_MIN: u32 = 8;
 /// Largest number of seeds.
 const SEEDS_MAX: u64 = 1_000;
 
@@ -237,6 +241,24 @@ impl Simulate {
         Ok(scenario)
     }
 
+    /// A sample of the jobs of a large scenario on a part of its nodes, from whose price the search of an energy aim
+    /// begins; `None` where limits of energy or power are those of the whole cluster.
+    fn sample(
+        &self,
+        world: &World,
+        trace: &Trace,
+        scenario: &Scenario,
+        seed: u64,
+    ) -> anyhow::Result<Option<Scenario>> {
+        let is_limited = self.feeders.is_some() || self.options()?.budget.is_some();
+        let has_search = self.bound()?.is_some() && !self.aim_by_controller;
+        if is_limited || !has_search || trace.jobs.len() <= EVERY_JOB_MAX {
+            return Ok(None);
+        }
+        let sample = Sample::of(trace, &scenario.cluster, SAMPLE_JOBS_MAX, SAMPLE_NODES_MIN, seed);
+        sample.map(|sample| self.scenario(world, &sample.trace, &sample.cluster, seed)).transpose()
+    }
+
     /// The forecast of the carbon intensity, and the slack of the jobs.
     fn set_grid(&self, scenario: &mut Scenario) -> anyhow::Result<()> {
         if self.carbon.is_none() && (self.budget.carbon_kg.is_some() || self.slack.is_some()) {
@@ -429,7 +451,9 @@ pub fn run(command: Simulate, policies: &PolicySet, others: Option<&str>) -> any
     scenario.notes.splice(0..0, assumptions);
     scenario.notes.extend(notes);
     let report = command.report.as_deref().map(AtomicFile::open).transpose()?;
-    let first = Runs { known, world: &world, trace: &trace, scenario: &scenario };
+    let sample = command.sample(&world, &trace, &scenario, command.seed)?;
+    let of = (known, &world);
+    let first = Runs::new(of, &trace, &scenario, sample.as_ref());
     let Ran { policies, baseline, recorded } =
         command.runs(&first, command.oracle, report.is_some())?;
     let mut study = SeedStudy::from(gather(&scenario, policies.clone()));
@@ -442,7 +466,8 @@ pub fn run(command: Simulate, policies: &PolicySet, others: Option<&str>) -> any
                 trace = command.jobs(seed)?;
             }
             let scenario = command.scenario(&world, &trace, &cluster, seed)?;
-            let further = Runs { known, world: &world, trace: &trace, scenario: &scenario };
+            let sample = command.sample(&world, &trace, &scenario, seed)?;
+            let further = Runs::new(of, &trace, &scenario, sample.as_ref());
             seeds.push(command.runs(&further, false, false)?.policies);
         }
         study.changes = changes(&seeds);

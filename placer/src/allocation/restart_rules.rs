@@ -96,9 +96,10 @@ impl RestartRules {
     pub(crate) fn keeps_until(&self, now: Timestamp, job: &Job) -> Option<Timestamp> {
         let is_elastic = job.facts.request.min < job.facts.request.max;
         let most = if is_elastic { self.elastic_per_day_max } else { self.per_day_max };
-        let stops: Vec<Timestamp> = job.restarts.stops_since(now, DAY).copied().collect();
+        let mut stops = job.restarts.stops_since(now, DAY);
+        let passed = stops.clone().count().checked_sub(most as usize)?;
         // The oldest of the last `most` stops has to pass.
-        Some(*stops.get(stops.len().checked_sub(most as usize)?)? + DAY)
+        Some(*stops.nth(passed)? + DAY)
     }
 }
 

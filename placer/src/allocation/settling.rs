@@ -32,6 +32,7 @@ use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::{end, remaining_alone};
 use crate::state::operating_points::OperatingPoints;
+use crate::state::restarts::cost_bound;
 
 /// A job runs for this many times its restart cost before it is moved: our own choice, which bounds the
 /// share of time lost in restarts to a tenth.
@@ -85,6 +86,17 @@ pub(crate) fn held_until(input: PlanningInput<'_>, job: &Job) -> Option<Timestam
     }
     let settles = is_early_stop(input.state, job).then_some(until);
     settles.max(input.limits.restarts.keeps_until(input.now(), job))
+}
+
+/// [`held_until`] of a job that is held until a later instant than now. Most running jobs have settled, for which
+/// neither the restart cost nor the rest of the run is computed.
+fn held_beyond_now(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
+    let State::Running { on, since, .. } = &job.state else { return None };
+    let has_settled = *since + cost_bound(on.gpu_count()) * RUNS_FOR < input.now();
+    if has_settled && input.limits.restarts.keeps_until(input.now(), job).is_none() {
+        return None;
+    }
+    held_until(input, job).filter(|until| *until > input.now())
 }
 
 /// Whether a running job keeps its GPUs for now.
@@ -211,13 +223,13 @@ pub(crate) fn keep_changed_settings(input: PlanningInput<'_>, plan: &mut Plan) {
 /// Plans again when the next job settles that runs or that this plan starts.
 pub fn plan_when_settled(input: PlanningInput<'_>, plan: &mut Plan) {
     let running = input.state.running().filter(|(_, job)| job.facts.can_stop);
-    let held = running.filter_map(|(_, job)| held_until(input, job));
+    let held = running.filter_map(|(_, job)| held_beyond_now(input, job));
     let starts = plan.decisions.iter().filter_map(|decision| {
         let Decision::Start { job, on, .. } = decision else { return None };
         let job = input.state.job(*job).filter(|job| job.facts.can_stop)?;
         Some(input.now() + restart_cost(input, job, on.gpu_count()) * RUNS_FOR)
     });
-    let next = held.chain(starts).filter(|until| *until > input.now()).min();
+    let next = held.chain(starts.filter(|until| *until > input.now())).min();
     plan.again_at = plan.again_at.into_iter().chain(next).min();
 }
 

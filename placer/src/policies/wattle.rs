@@ -247,11 +247,11 @@ impl<'a> Supply<'a> {
     }
 }
 
-/// The price of power of this type after the last full round, s/J; 0 without one.
-fn last_power_price(input: PlanningInput<'_>, gpu_type: &str) -> f64 {
+/// The prices of this type after the last full round; 0 without one.
+fn last_prices(input: PlanningInput<'_>, gpu_type: &str) -> Prices {
     let cache = input.cache.and_then(|cache| cache.get::<AllocationCache>());
     let cleared = cache.and_then(|cache| cache.markets.get(gpu_type));
-    cleared.map_or(0.0, |cleared| cleared.prices.power)
+    cleared.map_or_else(Prices::default, |cleared| cleared.prices)
 }
 
 /// The price of power that is stated outside the policy, s/J, of a market that cleared at `price` among this many jobs
@@ -323,7 +323,7 @@ fn allocate_once(
     supply: &Supply<'_>,
     moved: &BTreeSet<JobKey>,
 ) -> TypeAllocation {
-    let last = last_power_price(input, supply.gpu_type);
+    let last = last_prices(input, supply.gpu_type);
     let (bidders, mut market) = open_market(input, jobs, supply, supply.to_market());
     if bidders.is_empty() {
         return TypeAllocation::default();
@@ -333,7 +333,7 @@ fn allocate_once(
     let (mut prices, mut bids) = clear_market(&market, to_market, last);
     let mut pairing = Pairing::of(input, supply, &market, &bidders, moved, &bids, prices);
     if !pairing.pairs.is_empty() {
-        prices = pairing.select_pairs(&mut market, &bidders, to_market, last);
+        prices = pairing.select_pairs(&mut market, &bidders, to_market, prices);
         bids = market.bids_at(prices);
     }
     let rounding = Rounding {
@@ -363,11 +363,12 @@ fn open_market<'a>(
     supply: &Supply<'_>,
     to_market: MarketSupply,
 ) -> (Vec<Bidder<'a>>, Market<'a>) {
-    let last = last_power_price(input, supply.gpu_type);
+    let last = last_prices(input, supply.gpu_type);
     // The price of power is expected to fall to zero: its mean so far predicts no better.
     let long_run = Prices { gpu: LONG_RUN_PRICE, power: 0.0 };
     let forecast = PriceForecast { long_run, tau_s: TAU_PRIOR_S };
-    let rules = MarketRules::new(forecast, to_market, last > 0.0 && to_market.watts.is_some());
+    let rules =
+        MarketRules::new(forecast, to_market, last.power > 0.0 && to_market.watts.is_some());
     let largest_set = supply.nodes.largest_set();
     let (bidders, mut market) = build_bids(input, jobs, supply.charge, rules, largest_set);
     if !bidders.is_empty() {
@@ -379,7 +380,7 @@ fn open_market<'a>(
 }
 
 /// The prices that clear the market without pairs, and the bids at those prices.
-fn clear_market(market: &Market<'_>, supply: MarketSupply, last: f64) -> (Prices, Vec<Bid>) {
+fn clear_market(market: &Market<'_>, supply: MarketSupply, last: Prices) -> (Prices, Vec<Bid>) {
     let prices =
         clear(supply, last, market.classes.len(), |class, prices| market.demand(class, prices));
     (prices, market.bids_at(prices))

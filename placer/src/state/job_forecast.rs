@@ -171,6 +171,12 @@ fn closest_point<'a>(
     nodes: u32,
     neighbours: &[&Job],
 ) -> Option<&'a SurfacePoint> {
+    if let [one] = neighbours
+        && let Some(class) = class(one)
+        && let Some(found) = point(surface, index, gpus, nodes, &[class])
+    {
+        return Some(found);
+    }
     let unknown = WorkloadId::new(UNKNOWN).ok()?;
     let mut classes: Vec<&WorkloadId> =
         neighbours.iter().map(|other| class(other).unwrap_or(&unknown)).collect();

@@ -34,6 +34,12 @@ pub fn typical_cost(gpus: u32) -> Duration {
     span_s(27.0 + 2.0 + 2.0 * (doublings + 1.0))
 }
 
+/// More than any predicted restart cost on this number of GPUs: by the greatest factor, without a logarithm.
+pub(crate) const fn cost_bound(gpus: u32) -> Duration {
+    let doublings = 1 + (gpus | 1).ilog2() as u64;
+    Duration::from_secs((*FACTORS.end() as u64 + 1) * (31 + 2 * doublings))
+}
+
 /// A sum of measured factors, on the logarithmic scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Factors {
@@ -221,7 +227,7 @@ impl Restarts {
         &self,
         now: Timestamp,
         span: Duration,
-    ) -> impl Iterator<Item = &Timestamp> {
+    ) -> impl Iterator<Item = &Timestamp> + Clone {
         self.stops.iter().filter(move |at| now.since(**at) < span)
     }
 

@@ -9,7 +9,7 @@ use wattle_common::messages::surface::{self, NEIGHBOUR_CLASSES_MAX};
 use wattle_common::observation::unknown;
 
 use super::Predictor;
-use crate::configurations::{Axes, Configuration, configurations};
+use crate::configurations::{Axes, Configuration, Limits, configurations};
 use crate::job::{Job, JobModel};
 use crate::model::cap::GpuSpec;
 use crate::prior;
@@ -110,7 +110,8 @@ impl Predictor {
         shapes.dedup();
         let batches = known.other_batches(class);
         let axes = Axes { gpu, clocks_seen: model.response.clocks(), batches_seen: &batches };
-        let max = self.config.points_max as usize;
+        let max =
+            Limits { points: self.config.points_max as usize, neighbours: self.neighbours_max };
         configurations(known.gpus, &shapes, &sets, &self.axis(), axes, max)
     }
 

@@ -10,6 +10,9 @@
 //!   may be negative, because a policy that resizes jobs completes them sooner, or beyond the bound: then no
 //!   saving is possible within it ([`AimOutcome::is_within`]).
 //!
+//! In a large scenario the search begins at the price of a sample of the jobs ([`AimSearch::from_sample`]), whose runs
+//! take little time.
+//!
 //! * Energies are compared over one period: until the last completion of any run. After its own last
 //!   completion a run draws its power at rest ([`AimRun::rest_w`]).
 //! * The search is on the logarithm of the price. It moves by a factor ([`AimSearch::factor`], four by
@@ -34,6 +37,8 @@ pub const CLOSE_TO_BASELINE: f64 = 0.005;
 /// [`AimSearch::narrow`] of a search relative to price 0, and of one relative to another schedule.
 const NARROW_FACTOR: f64 = 1.1;
 const NARROW_FACTOR_TO_BASELINE: f64 = 1.02;
+/// The least distance of two prices, as a logarithm, that a slope is computed from.
+const SLOPE_APART: f64 = 0.2;
 /// An interpolated price keeps this share of the bracket's logarithmic width from either end.
 const MARGIN: f64 = 0.15;
 
@@ -70,6 +75,9 @@ pub struct AimSearch {
     pub runs_max: usize,
     /// Factor between prices while the bound is not bracketed.
     pub factor: f64,
+    /// The expected rise of the lateness with the logarithm of the price, by which it moves in place of the factor,
+    /// where that is known.
+    pub slope: Option<f64>,
     /// The search ends at a permitted run whose lateness is at least this.
     pub floor: f64,
     /// The search ends when the bracket of prices is narrower than this factor.
@@ -87,6 +95,7 @@ impl AimSearch {
             most,
             runs_max: RUNS_MAX,
             factor: BRACKET_FACTOR,
+            slope: None,
             floor: CLOSE_TO_BOUND * max_slowdown,
             narrow: NARROW_FACTOR,
         }
@@ -96,6 +105,48 @@ impl AimSearch {
     #[must_use]
     pub fn closing_at(self, share: f64) -> Self {
         Self { floor: share * self.allowed.mean, ..self }
+    }
+
+    /// The lateness that the search aims at, between the accepted ones.
+    fn target(&self) -> f64 {
+        f64::midpoint(self.floor, self.allowed.mean)
+    }
+
+    /// The same search on a sample of the jobs, relative to the sample's own run at price 0, where the lateness of all
+    /// jobs at price 0 is `at_zero`; `None` where that leaves no room.
+    #[must_use]
+    pub fn on_sample(&self, at_zero: Lateness) -> Option<Self> {
+        let at_zero = 1.0 + self.allowed.tightest(at_zero);
+        let later = |lateness: f64| (1.0 + lateness) / at_zero - 1.0;
+        let (floor, most) = (later(self.floor), later(self.allowed.mean));
+        let aim = Self { floor, runs_max: RUNS_MAX_TO_BASELINE, ..*self };
+        (at_zero > 0.0 && most > 0.0).then(|| Self { allowed: Allowed::mean(most), ..aim })
+    }
+
+    /// The same search from the price that was found on a sample of the jobs.
+    #[must_use]
+    pub fn from_sample<R>(&self, found: &AimOutcome<R>, at_zero: Lateness) -> Self {
+        let own = &found.runs[found.selected];
+        if own.price <= 0.0 {
+            return *self;
+        }
+        let distance = |other: &Priced<R>| (other.price / own.price).ln();
+        let apart = found.runs.iter().filter(|other| {
+            other.price > 0.0 && other.lateness.is_some() && distance(other).abs() >= SLOPE_APART
+        });
+        let nearest = apart.min_by(|a, b| distance(a).abs().total_cmp(&distance(b).abs()));
+        let slope = nearest.zip(own.lateness).and_then(|(other, lateness)| {
+            let rise = (other.lateness?.mean - lateness.mean) / distance(other);
+            Some(rise * (1.0 + self.allowed.tightest(at_zero)))
+        });
+        Self { start: own.price, slope: slope.filter(|slope| *slope > 0.0), ..*self }
+    }
+
+    /// The factor from a price with this lateness to the next one, while the bound is not bracketed.
+    fn step(&self, lateness: Option<f64>) -> f64 {
+        self.slope.zip(lateness).map_or(self.factor, |(slope, lateness)| {
+            ((self.target() - lateness).abs() / slope).exp().clamp(self.narrow, self.factor)
+        })
     }
 
     /// The same relative to another schedule.
@@ -137,7 +188,7 @@ pub struct AimOutcome<R> {
 
 impl<R: AimRun> AimOutcome<R> {
     /// The run of least energy within the bounds among the runs of a search; that at price 0 where none is.
-    fn select(runs: Vec<Priced<R>>, aim: &AimSearch) -> Self {
+    pub(crate) fn select(runs: Vec<Priced<R>>, aim: &AimSearch) -> Self {
         let best = best(&runs, aim.allowed);
         let selected = best.unwrap_or(0);
         let is_greatest = runs[selected].price >= aim.most;
@@ -260,11 +311,11 @@ fn next_price<R>(aim: &AimSearch, runs: &[Priced<R>]) -> Option<f64> {
         (Some(below), None) => {
             let close = tightest(below).is_some_and(|at| floor < bound && at >= floor);
             let price = below.price;
-            (price < aim.most && !close).then(|| (price * aim.factor).min(aim.most))
+            (price < aim.most && !close).then(|| (price * aim.step(tightest(below))).min(aim.most))
         }
         (None, Some(above)) => {
             let price = above.price;
-            (price > aim.least).then(|| (price / aim.factor).max(aim.least))
+            (price > aim.least).then(|| (price / aim.step(tightest(above))).max(aim.least))
         }
         (Some(below), Some(above)) => {
             let (low, high) = (below.price, above.price);
@@ -274,8 +325,7 @@ fn next_price<R>(aim: &AimSearch, runs: &[Priced<R>]) -> Option<f64> {
                 return None;
             }
             // Linear interpolation aims between the accepted values.
-            let target = f64::midpoint(floor, bound);
-            let share = at_high.map_or(0.5, |at_high| (target - at_low) / (at_high - at_low));
+            let share = at_high.map_or(0.5, |at_high| (aim.target() - at_low) / (at_high - at_low));
             let share = if share.is_finite() { share.clamp(MARGIN, 1.0 - MARGIN) } else { 0.5 };
             Some(low * (share * width).exp())
         }

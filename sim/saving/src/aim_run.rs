@@ -4,7 +4,7 @@ use wattle_placer::Policy;
 use wattle_simulator::{PolicyOutcome, RunOptions, Scenario, SimulationError, run_detailed};
 use wattle_world::World;
 
-use crate::aim::{AimOutcome, AimRun, AimSearch, least_energy};
+use crate::aim::{AimOutcome, AimRun, AimSearch, least_energy, search};
 use crate::lateness::{Allowed, Reference};
 use crate::schedule::{completions, rest_w};
 
@@ -15,6 +15,15 @@ pub enum Bound<'a> {
     OwnFastest(f64),
     /// Lateness relative to another schedule of the same jobs.
     Schedule(&'a Reference, Allowed),
+}
+
+/// The jobs of a simulation in the search of a price.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchedJobs {
+    /// All of the scenario.
+    All,
+    /// A sample of them.
+    Sample,
 }
 
 /// A run with the completion time of each job.
@@ -60,7 +69,8 @@ pub fn run_completed(
 }
 
 /// The runs of a search for the least energy of a policy within a bound. `None` for a policy that reads no price.
-/// `run` makes one simulation with the options that it receives, which have the price.
+/// `run` makes one simulation with the options that it receives, which have the price. Where it can do so for a sample of
+/// the jobs, the search with all jobs begins at the price of the sample.
 ///
 /// # Errors
 /// The first error of `run`.
@@ -68,15 +78,28 @@ pub fn run_with_energy_aim<R: AimRun, E>(
     policy: &dyn Policy,
     options: &RunOptions,
     bound: Bound<'_>,
-    mut run: impl FnMut(&RunOptions) -> Result<R, E>,
+    has_sample: bool,
+    mut run: impl FnMut(&RunOptions, SearchedJobs) -> Result<R, E>,
 ) -> Result<Option<AimOutcome<R>>, E> {
     let Some(prices) = policy.capabilities().prices else { return Ok(None) };
-    let (search, reference) = match bound {
+    let (mut aim, reference) = match bound {
         Bound::OwnFastest(share) => (AimSearch::within(share, prices.least, prices.most), None),
         Bound::Schedule(reference, allowed) => {
             (AimSearch::to_baseline(allowed, prices.least, prices.most), Some(reference))
         }
     };
-    let run_at_price = |price: f64| run(&RunOptions { price, ..options.clone() });
-    least_energy(&search, reference, run_at_price).map(Some)
+    let mut at = |price: f64, jobs| run(&RunOptions { price, ..options.clone() }, jobs);
+    let mut runs = Vec::new();
+    if has_sample {
+        let only_zero = AimSearch { runs_max: 1, ..aim };
+        search(&only_zero, reference, &mut runs, |price| at(price, SearchedJobs::All))?;
+        let at_zero = runs[0].lateness.filter(|lateness| aim.allowed.permits(*lateness));
+        let sampled = at_zero.and_then(|at_zero| Some((aim.on_sample(at_zero)?, at_zero)));
+        if let Some((sampled, at_zero)) = sampled {
+            let found = least_energy(&sampled, None, |price| at(price, SearchedJobs::Sample))?;
+            aim = aim.from_sample(&found, at_zero);
+        }
+    }
+    search(&aim, reference, &mut runs, |price| at(price, SearchedJobs::All))?;
+    Ok(Some(AimOutcome::select(runs, &aim)))
 }

@@ -174,6 +174,7 @@ impl<'s> Engine<'s> {
         if let Some(most) = options.restarts_per_day_max {
             (config.restarts.per_day_max, config.restarts.elastic_per_day_max) = (most, most);
         }
+        let tenants_max = config.tenants_max;
         let mut controller = Controller::new(config, policy);
         let state = controller.events();
         let locations = scenario.cluster.switches().zip(scenario.cluster.boards());
@@ -220,7 +221,7 @@ impl<'s> Engine<'s> {
                 let models = scenario.cluster.groups().iter();
                 let models = models.filter_map(|group| world.gpu(&group.gpu_type));
                 let caps_min = models.map(|gpu| (gpu.gpu_type.clone(), gpu.cap_min)).collect();
-                Profiles::new(scenario.seed, reads, is_sampled, caps_min)
+                Profiles::new(scenario.seed, reads, is_sampled, caps_min, tenants_max)
             }),
             oracle: (reads_any && oracle)
                 .then(|| Oracle::new(world, scenario, reads, options.surface_noise)),

@@ -98,11 +98,15 @@ impl Profiles {
         reads: Reads,
         is_sampled: bool,
         caps_min: BTreeMap<String, Power>,
+        tenants_max: u32,
     ) -> Self {
         let shipped = PredictorConfig::shipped();
         let points_max = if reads == Reads::All { shipped.points_max } else { POINTS_MAX };
+        let predictor = Predictor::new(PredictorConfig { points_max, ..shipped });
+        // Most points have several co-tenants, more than a GPU has here.
+        let neighbours_max = tenants_max.saturating_sub(1) as usize;
         Self {
-            predictor: Predictor::new(PredictorConfig { points_max, ..shipped }),
+            predictor: predictor.without_points_beyond(neighbours_max),
             noise: Stream::new(seed, "profiles"),
             learned: BTreeMap::new(),
             sample: is_sampled.then(Sample::default),

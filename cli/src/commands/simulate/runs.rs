@@ -4,7 +4,9 @@ use wattle_placer::policies::PolicySet;
 use wattle_placer::{Policy, Reads};
 use wattle_runtime::shell::chain;
 use wattle_saving::aim::AimOutcome;
-use wattle_saving::aim_run::{Bound, CompletedRun, run_completed, run_with_energy_aim};
+use wattle_saving::aim_run::{
+    Bound, CompletedRun, SearchedJobs, run_completed, run_with_energy_aim,
+};
 use wattle_saving::baseline::baseline;
 use wattle_saving::lateness::{Lateness, Projects, Reference};
 use wattle_saving::report::Recorded;
@@ -25,6 +27,19 @@ pub(super) struct Runs<'a> {
     pub(super) world: &'a World,
     pub(super) trace: &'a Trace,
     pub(super) scenario: &'a Scenario,
+    /// A sample of the jobs on a part of the nodes, where these are many.
+    pub(super) sample: Option<&'a Scenario>,
+}
+
+impl<'a> Runs<'a> {
+    pub(super) const fn new(
+        (known, world): (&'a PolicySet, &'a World),
+        trace: &'a Trace,
+        scenario: &'a Scenario,
+        sample: Option<&'a Scenario>,
+    ) -> Self {
+        Self { known, world, trace, scenario, sample }
+    }
 }
 
 /// The runs of one seed.
@@ -143,10 +158,19 @@ struct PolicyRun<'a> {
 
 impl PolicyRun<'_> {
     fn run(&self, options: &RunOptions, label: &str) -> anyhow::Result<CompletedRun> {
+        self.run_of(self.of.scenario, options, label)
+    }
+
+    fn run_of(
+        &self,
+        scenario: &Scenario,
+        options: &RunOptions,
+        label: &str,
+    ) -> anyhow::Result<CompletedRun> {
         let Self { of, policy, .. } = *self;
         let mut progress = Progress::start(label.to_owned(), "jobs have ended");
         let mut report = |ended, of| progress.update(ended, of);
-        let made = || run_completed(of.world, of.scenario, policy, options, &mut report);
+        let made = || run_completed(of.world, scenario, policy, options, &mut report);
         let (mut run, wall_s) = timed(made)?;
         run.outcome.wall_s = wall_s;
         Ok(run)
@@ -177,12 +201,21 @@ impl PolicyRun<'_> {
             }
             (bound, _) => Bound::OwnFastest(bound.allowed().mean),
         };
-        let mut made = 0;
-        let at_price = |options: &RunOptions| {
-            made += 1;
-            self.run(options, &format!("{}: price {made}", self.label))
+        let (mut made, mut of_sample) = (0, 0);
+        let at_price = |options: &RunOptions, jobs| match (jobs, self.of.sample) {
+            (SearchedJobs::Sample, Some(sample)) => {
+                of_sample += 1;
+                let label = format!("{}: price {of_sample} of a sample", self.label);
+                // Relative to its own run at price 0, which errors of predictions hardly change.
+                self.run_of(sample, &RunOptions { oracle: true, ..options.clone() }, &label)
+            }
+            _ => {
+                made += 1;
+                self.run(options, &format!("{}: price {made}", self.label))
+            }
         };
-        let found = run_with_energy_aim(self.policy, options, within, at_price)?;
+        let has_sample = self.of.sample.is_some();
+        let found = run_with_energy_aim(self.policy, options, within, has_sample, at_price)?;
         Ok(found.map(|found| held(found, bound)))
     }
 }

@@ -18,13 +18,13 @@ const INDIFFERENCE: f64 = 4.0 * PRICE_TOLERANCE;
 
 impl Pairing {
     /// Keeps the pairs that gain at the clearing prices and returns those prices. Their jobs are subtracted
-    /// from their classes in the market. `last`: the price of power to search from.
+    /// from their classes in the market. `last`: the prices to search from.
     pub(super) fn select_pairs(
         &mut self,
         market: &mut Market<'_>,
         bidders: &[Bidder<'_>],
         supply: MarketSupply,
-        last: f64,
+        last: Prices,
     ) -> Prices {
         for bidder in self.paired() {
             market.classes[bidders[bidder].class].jobs -= 1;

@@ -11,7 +11,7 @@ use crate::policies::wattle::market::{
 };
 use crate::policies::wattle::power_supply::PowerSupply;
 use crate::policies::wattle::prices::Prices;
-use crate::policies::wattle::{Supply, last_power_price, open_market};
+use crate::policies::wattle::{Supply, last_prices, open_market};
 use crate::power::energy_cost::Charge;
 use crate::power::model::JobGpus;
 use crate::state::job::State;
@@ -53,12 +53,8 @@ pub(super) fn share_power<'a>(
         })
         .collect();
     let demand = |power: f64| markets.iter().map(|market| market.drawn_w(power)).sum::<f64>();
-    let last = by_gpu_type.keys().next().map_or(0.0, |first| last_power_price(input, first));
-    let power = if demand(0.0) <= left_w {
-        0.0
-    } else {
-        least_power_price(last, |power| demand(power) > left_w)
-    };
+    let last = by_gpu_type.keys().next().map_or(0.0, |first| last_prices(input, first).power);
+    let power = least_power_price(last, false, |power| demand(power) - left_w);
     let drawn: Vec<f64> = markets.iter().map(|market| market.drawn_w(power)).collect();
     let spare_w = (left_w - drawn.iter().sum::<f64>()).max(0.0);
     let nodes = by_gpu_type.keys().map(|gpu_type| nodes_of(input, gpu_type).count()).sum::<usize>();
@@ -84,7 +80,7 @@ pub(super) fn limit_unknown_power(input: PlanningInput<'_>, fixed: &mut [Target]
         job.is_some_and(|job| !matches!(job.state, State::Running { .. }))
     };
     for target in fixed.iter_mut().filter(|target| starts(target)) {
-        let is_scarce = last_power_price(input, &target.gpu_type) > 0.0
+        let is_scarce = last_prices(input, &target.gpu_type).power > 0.0
             || fixed_w(input, target) > MUST_RUN_SHARE * site_w;
         let power = input.state.gpu_power(&target.gpu_type).filter(|_| is_scarce);
         if let Some(least) = power.and_then(|power| power.cap_min) {
@@ -130,7 +126,7 @@ impl<'a> TypeMarket<'a> {
         let supply = MarketSupply { gpus: self.gpus, watts: None };
         let at = |prices: Prices| Prices { power, ..prices };
         let classes = 0..self.market.classes.len();
-        let prices = clear(supply, 0.0, classes.len(), |class, prices| {
+        let prices = clear(supply, Prices::default(), classes.len(), |class, prices| {
             self.market.demand(class, at(prices))
         });
         classes.map(|class| self.market.demand(class, at(prices)).watts).sum()

@@ -114,6 +114,40 @@ fn search_ends_within_half_a_point_below_another_schedule() {
 }
 
 #[test]
+fn search_from_the_price_of_a_sample_needs_few_runs() {
+    for (fastest, slowest) in [(0.5, 2.0), (0.63, 1.4), (0.9, 1.2), (0.95, 2.5)] {
+        for by in [0.0, 0.03, 0.1] {
+            let aim = AimSearch::to_baseline(Allowed::mean(by), 1e-5, 1.0);
+            let (reference, mut runs) = (baseline(), Vec::new());
+            let run = |price: f64| Ok::<_, ()>(resized(price, fastest, slowest));
+            let only_zero = AimSearch { runs_max: 1, ..aim };
+            search(&only_zero, Some(&reference), &mut runs, run).unwrap();
+            let at_zero = runs[0].lateness.unwrap();
+            let of_sample = aim.on_sample(at_zero).unwrap();
+            // The sample's jobs respond by a tenth less, and are faster altogether.
+            let sampled = |price: f64| {
+                Ok::<_, ()>(resized(price, 0.7 * fastest, 0.7 * (0.9 * slowest + 0.1 * fastest)))
+            };
+            let found = least_energy(&of_sample, None, sampled).unwrap();
+            let aim = aim.from_sample(&found, at_zero);
+            search(&aim, Some(&reference), &mut runs, run).unwrap();
+            let found = AimOutcome::select(runs, &aim);
+            assert!(found.is_within && mean(&found) <= by, "{fastest} {by}: {found:?}");
+            assert!(mean(&found) >= by - CLOSE_TO_BASELINE, "{fastest} {by}: {found:?}");
+            assert!(found.runs.len() <= 5, "{fastest} {by}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn sample_has_no_search_where_price_0_uses_up_the_bound() {
+    let aim = AimSearch::to_baseline(Allowed::mean(0.05), 1e-5, 1.0);
+    assert_eq!(aim.on_sample(Lateness { mean: 0.05, project: None }), None);
+    let half = aim.on_sample(Lateness { mean: -0.5, project: None }).unwrap();
+    assert!((half.allowed.mean - 1.1).abs() < 1e-12 && half.floor < half.allowed.mean, "{half:?}");
+}
+
+#[test]
 fn schedule_slower_at_price_0_permits_no_saving_and_ends_the_search() {
     let aim =
         solve_to_baseline(Allowed::mean(0.05), &baseline(), |price| resized(price, 1.09, 2.0));

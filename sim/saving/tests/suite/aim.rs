@@ -35,11 +35,11 @@ impl Jobs {
         let policy = policy("wattle").unwrap();
         let policy = policy.as_ref();
         let options = RunOptions { oracle: true, nodes_sleep: true, ..RunOptions::default() };
-        let run = |options: &RunOptions| {
+        let run = |options: &RunOptions, _| {
             run_completed(&self.world, &self.scenario, policy, options, &mut |_, _| ())
         };
         let bound = Bound::Schedule(reference, allowed);
-        run_with_energy_aim(policy, &options, bound, run).unwrap().unwrap()
+        run_with_energy_aim(policy, &options, bound, false, run).unwrap().unwrap()
     }
 }
 
