@@ -379,7 +379,7 @@ mod tests {
         let saved = Saved::new(&status, SavedBy::User, SavedRates::default());
         assert_eq!(
             saved.verdict(),
-            "saved: 2.00 kWh of 4.00 kWh (50.0 %, 90 % interval 49.2 to 50.8 %) against backfill; 4 jobs completed \
+            "saved: 2.00 kWh of 4.00 kWh (50.0 %, 90 % interval 48.0 to 52.0 %) against backfill; 4 jobs completed \
              15.0 % (15 s) later on average; under backfill 2 of them still wait or run"
         );
         assert_eq!((saved.total.jobs, saved.rows[0].jobs, saved.jobs_ahead), (4, 4, 2));
