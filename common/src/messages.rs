@@ -66,7 +66,7 @@ pub use summary::{GpuSummary, JobSummary, Meter, NodeSummary, ReadSummary};
 pub use surface::{Estimate, Surface, SurfacePoint};
 pub use telemetry::{GpuSample, TelemetryBatch, TenantSample};
 pub use twin::{
-    TWIN_ABSENCES_MAX, TWIN_OPEN_MAX, TWIN_ROWS_MAX, TwinAbsence, TwinJob, TwinOpen, TwinRow,
-    TwinStatus, TwinSums, TwinWork,
+    TWIN_ABSENCES_MAX, TWIN_AHEAD_ROWS_MAX, TWIN_COUNTS_AFTER, TWIN_OPEN_MAX, TWIN_ROWS_MAX,
+    TWIN_STATUS_EVERY, TwinAbsence, TwinJob, TwinOpen, TwinRow, TwinStatus, TwinSums, TwinWork,
 };
 pub use window::{JobWindow, Neighbour};

@@ -155,6 +155,18 @@ impl PowerSeries {
         self
     }
 
+    /// The same limits with the time counted from `origin`, as in a simulation that begins then.
+    #[must_use]
+    pub fn counted_from(&self, origin: Timestamp) -> Self {
+        let offset_s = origin.since(self.starts_at_us).as_secs() % self.period_s;
+        let (now, _) = self.step(origin);
+        let later = self.steps[now + 1..].iter().map(|(at, limit)| (at - offset_s, *limit));
+        let before = self.steps[..=now].iter().filter(|(at, _)| *at < offset_s);
+        let again = before.map(|(at, limit)| (at + self.period_s - offset_s, *limit));
+        let steps = std::iter::once((0, self.steps[now].1)).chain(later).chain(again).collect();
+        Self { starts_at_us: Timestamp::EPOCH, steps, period_s: self.period_s }
+    }
+
     /// The lowest and the highest limit.
     #[must_use]
     pub fn range(&self) -> (Power, Power) {
@@ -245,6 +257,21 @@ mod tests {
         assert_eq!(series.at(hours(1)), Power::from_w(10_000), "before its start");
         let one = PowerSeries::parse("at_s,kw\n0,10\n", hours(0)).unwrap();
         assert_eq!(one.least(hours(0), hours(50)), Power::from_w(10_000));
+    }
+
+    #[test]
+    fn a_limit_counted_from_an_instant_is_the_same_limit() {
+        let relative = "at_s,kw\n0,10\n60,5.5\n90,10\n";
+        for (text, step_s) in [(DAILY, 1_800), (relative, 10)] {
+            let series = PowerSeries::parse(text, hours(27)).unwrap();
+            for origin in (0..60).map(|at| hours(27) + Duration::from_secs(at * step_s)) {
+                let counted = series.counted_from(origin);
+                counted.check().unwrap();
+                for at in (0..120).map(|at| Duration::from_secs(at * step_s)) {
+                    assert_eq!(counted.at(Timestamp::EPOCH + at), series.at(origin + at));
+                }
+            }
+        }
     }
 
     #[test]

@@ -365,6 +365,7 @@ mod tests {
             waiting: 0,
             running: 0,
             rows: vec![TwinRow { day, user: None, project: None, sums }],
+            ahead: Vec::new(),
             corrected_late: 0,
             absences: Vec::new(),
         }

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::aim::Baseline;
-use wattle_common::messages::{TwinAbsence, TwinSums};
+use wattle_common::messages::{TWIN_COUNTS_AFTER, TwinAbsence, TwinSums};
 use wattle_common::{JobId, Timestamp};
 
 use crate::accounts::rules::AccountRules;
@@ -103,8 +103,6 @@ pub enum Departure {
 
 /// Longest time between two steps over which the power of the nodes counts.
 const SPAN_MAX: Duration = Duration::from_mins(10);
-/// Time after its end from which a job counts in the sums.
-const LEDGER_ARRIVES: Duration = Duration::from_mins(2);
 
 /// The power of the nodes without jobs and all awake, and what sleep saves of it now, W; `None` while the power of a node
 /// is not known.
@@ -302,6 +300,13 @@ impl Twin {
         }
     }
 
+    /// The nodes of the cluster, for a twin that knows none: a job that arrives before the first step finds them.
+    pub(crate) fn begin(&mut self, state: &ClusterState) {
+        if self.nodes.is_empty() {
+            self.follow_nodes(state, state.now());
+        }
+    }
+
     fn follow_nodes(&mut self, state: &ClusterState, at: Timestamp) {
         let nodes = state.nodes().iter().map(|node| node.facts.as_ref());
         if self.nodes.iter().eq(nodes.clone()) {
@@ -340,8 +345,7 @@ impl Twin {
     /// The sums of a job that completed in both schedules, with its owner.
     fn compared(&self, submission: Submission, mirrored: &Mirrored) -> Option<(Owner, TwinSums)> {
         let InCluster::Completed { at, ran } = mirrored.in_cluster else { return None };
-        // The last entry of the energy ledger arrives within a minute.
-        if self.followed_to.since(at) < LEDGER_ARRIVES {
+        if self.followed_to.since(at) < TWIN_COUNTS_AFTER {
             return None;
         }
         let run = self.history.run(submission)?;
@@ -392,6 +396,37 @@ impl Twin {
         twin.history.complete();
         twin.followed_to = Timestamp::FOREVER;
         twin.sums()
+    }
+
+    /// The part of [`Self::completed`] that [`Self::sums`] does not have yet: of the jobs that have completed in the
+    /// cluster and still wait or run in the twin. Empty while the cluster has jobs, whose work is not known.
+    #[must_use]
+    pub fn ahead(&self) -> Sums {
+        let mut sums = Sums::ahead();
+        if !self.present.is_empty() || self.presence() == (0, 0) {
+            return sums;
+        }
+        let mut twin = self.clone();
+        twin.history.complete();
+        for (submission, mirrored) in &self.jobs {
+            if self.compared(*submission, mirrored).is_none() {
+                let compared = twin.compared(*submission, mirrored);
+                compared.into_iter().for_each(|(owner, own)| sums.add(owner, own));
+            }
+        }
+        sums
+    }
+
+    /// Whether the cluster has no job, and the energy of all that it completed is known: [`Self::sums`] and
+    /// [`Self::ahead`] have each of them.
+    #[must_use]
+    pub fn has_all(&self) -> bool {
+        let counts = |mirrored: &Mirrored| match mirrored.in_cluster {
+            InCluster::Completed { at, .. } => self.followed_to.since(at) >= TWIN_COUNTS_AFTER,
+            InCluster::Present | InCluster::AtSite => false,
+            InCluster::Removed => true,
+        };
+        self.present.is_empty() && !self.jobs.is_empty() && self.jobs.values().all(counts)
     }
 
     /// Number of jobs that wait, and that run, in the twin.

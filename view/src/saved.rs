@@ -2,7 +2,8 @@
 //!
 //! Times are means over the jobs that completed in both schedules, each counted equally. Energy is that of the jobs whose
 //! energy is measured throughout and predicted for the default setting, above the idle power of their GPUs, and that of
-//! sleeping nodes. Figures are absent where nothing is known.
+//! sleeping nodes. Figures are absent where nothing is known. Of a cluster without jobs, those that still wait or run
+//! under the former scheduler count too.
 
 use std::collections::BTreeMap;
 
@@ -52,6 +53,9 @@ pub struct Saved {
     pub total: SavedRow,
     /// The rows; by user and project the nodes without jobs have one of their own.
     pub rows: Vec<SavedRow>,
+    /// Number of these jobs that still wait or run under the former scheduler: their figures hold if no job is submitted
+    /// before they end there.
+    pub jobs_ahead: u64,
     /// Times without a placer, over which sleep is not counted.
     pub absences: usize,
 }
@@ -175,6 +179,7 @@ impl Saved {
     #[must_use]
     pub fn from_day(mut status: TwinStatus, first: u64) -> TwinStatus {
         status.rows.retain(|row| row.day >= first);
+        status.ahead.retain(|row| row.day >= first);
         status.since_us = status.since_us.max(Timestamp::from_s(first * DAY_S));
         status
     }
@@ -185,7 +190,7 @@ impl Saved {
         let mut total: Option<Rated> = None;
         // By day, whether of the nodes, and name.
         let mut rows: BTreeMap<(Option<u64>, bool, Option<String>), Rated> = BTreeMap::new();
-        for row in &status.rows {
+        for row in status.all_rows() {
             let rated = Rated::of(row, status.at_us, rates);
             total = Some(total.map_or(rated, |total| total.plus(rated)));
             let mut add = |key, rated: Rated| {
@@ -218,6 +223,7 @@ impl Saved {
                 .into_iter()
                 .map(|((day, is_nodes, name), rated)| SavedRow { is_nodes, ..rated.row(name, day) })
                 .collect(),
+            jobs_ahead: status.jobs_ahead(),
             absences: status.absences.len(),
         }
     }
@@ -235,7 +241,12 @@ impl Saved {
             Some(energy) => format!("{energy} against {}", self.baseline),
             None => "no energy is compared yet".to_owned(),
         };
-        format!("{energy}; {jobs} completed {} on average", row.later_text())
+        let ahead = match self.jobs_ahead {
+            0 => String::new(),
+            1 => format!("; under {} one of them still waits or runs", self.baseline),
+            ahead => format!("; under {} {ahead} of them still wait or run", self.baseline),
+        };
+        format!("{energy}; {jobs} completed {} on average{ahead}", row.later_text())
     }
 }
 
@@ -336,6 +347,7 @@ mod tests {
             waiting: 0,
             running: 0,
             rows,
+            ahead: Vec::new(),
             corrected_late: 0,
             absences: Vec::new(),
         }
@@ -357,6 +369,22 @@ mod tests {
         assert!(saved.rows[2].is_nodes && saved.rows[2].saved_kwh == 2.0);
         assert_eq!(saved.total.parts()[0], ("sleeping nodes", 2.0));
         assert_eq!((saved.total.cost, saved.total.carbon_kg), (None, None));
+    }
+
+    #[test]
+    fn jobs_that_still_run_under_the_former_scheduler_count_and_are_named() {
+        let rows = vec![row(20_000, Some("ada"), 0.05)];
+        let ahead = vec![row(20_001, Some("ada"), 0.25)];
+        let status = TwinStatus { ahead, ..status(rows) };
+        let saved = Saved::new(&status, SavedBy::User, SavedRates::default());
+        assert_eq!(
+            saved.verdict(),
+            "saved: 2.00 kWh of 4.00 kWh (50.0 %, 90 % interval 48.0 to 52.0 %) against backfill; 4 jobs completed \
+             15.0 % (15 s) later on average; under backfill 2 of them still wait or run"
+        );
+        assert_eq!((saved.total.jobs, saved.rows[0].jobs, saved.jobs_ahead), (4, 4, 2));
+        let first_day = Saved::from_day(status, 20_001);
+        assert_eq!(Saved::new(&first_day, SavedBy::Day, SavedRates::default()).total.jobs, 2);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use wattle_common::duration::{DurationUnit, parse_span};
 use wattle_common::messages::TwinStatus;
 use wattle_common::subject::TWIN_STATUS;
+use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 use wattle_view::saved::{Saved, SavedBy, SavedRates, SavedRow, kwh_text};
 
@@ -76,16 +77,14 @@ pub(crate) fn run(command: &SavedCommand) -> anyhow::Result<()> {
             let first = clock::now().as_us().saturating_sub(since.as_micros() as u64);
             status = Saved::from_day(status, first / 86_400_000_000);
         }
-        let rates = budget::rates(&bus).await?;
-        let (intensity, prices) = (rates.intensity.as_ref(), rates.prices.as_ref());
-        let saved = Saved::new(&status, command.by.into(), SavedRates { intensity, prices });
+        let (saved, currency) = figures(&bus, &status, command.by.into()).await?;
         if command.json {
             return print_json(&saved);
         }
         if command.csv {
             return print(&csv(&saved, command.by)?);
         }
-        print(&format!("{}\n", text(&saved, prices.map(|prices| prices.currency.as_str()))))?;
+        print(&format!("{}\n", text(&saved, currency.as_deref())))?;
         table(&saved, command.by).fit(0, terminal_width()).print()?;
         for absence in &status.absences {
             let (from, until) = (minute(absence.from_us), minute(absence.until_us));
@@ -103,6 +102,18 @@ pub(crate) fn run(command: &SavedCommand) -> anyhow::Result<()> {
     })
 }
 
+/// The figures of a status at the prices and carbon intensities in force, with the currency of the prices.
+pub(crate) async fn figures(
+    bus: &Bus,
+    status: &TwinStatus,
+    by: SavedBy,
+) -> anyhow::Result<(Saved, Option<String>)> {
+    let rates = budget::rates(bus).await?;
+    let (intensity, prices) = (rates.intensity.as_ref(), rates.prices.as_ref());
+    let saved = Saved::new(status, by, SavedRates { intensity, prices });
+    Ok((saved, rates.prices.map(|prices| prices.currency)))
+}
+
 fn jobs(count: u64) -> String {
     if count == 1 { "1 job".to_owned() } else { format!("{count} jobs") }
 }
@@ -111,7 +122,7 @@ fn jobs(count: u64) -> String {
 fn text(saved: &Saved, currency: Option<&str>) -> String {
     let row = &saved.total;
     // A terminal has 80 columns or more.
-    let mut text = saved.verdict().replacen("; ", "\n", 1);
+    let mut text = saved.verdict().replace("; ", "\n");
     let (from, until) = (minute(saved.since_us), minute(saved.until_us));
     text += &format!("\nfrom {from} to {until} UTC");
     if row.jobs_compared < row.jobs {

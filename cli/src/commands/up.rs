@@ -28,7 +28,7 @@ use wattle_common::aim::AimBound;
 use wattle_common::duration::parse_span;
 use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
-use wattle_common::{ClusterId, Power};
+use wattle_common::{Budget, ClusterId, Power};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
@@ -247,7 +247,7 @@ impl Up {
         let (budget, carbon) = (self.budget.budget(clock::now())?, self.carbon.as_deref());
         if budget.is_some() || carbon.is_some() {
             let intensity = carbon.map(|path| intensities(path, clock::now())).transpose()?;
-            set_budget(&bus, budget, intensity).await?;
+            set_budget(&bus, budget.clone(), intensity).await?;
         }
         note(&format!(
             "cluster {} is up: {} under {}{}; logs in {}",
@@ -260,7 +260,7 @@ impl Up {
         note(&format!("web page: {}", page::address(&keys.page())?));
         // From now on a failed start is a note, and the program is started again.
         drop(failure);
-        let run = self.watch(&bus, hardware, trace, shutdown).await;
+        let run = self.watch(&bus, hardware, trace, budget, shutdown).await;
         if folder.is_temporary {
             services::cancel_jobs(&bus, JOBS_GRACE).await;
         } else {
@@ -275,6 +275,7 @@ impl Up {
         bus: &Bus,
         hardware: &Hardware,
         trace: Option<&replay::Trace>,
+        budget: Option<Budget>,
         shutdown: &Shutdown,
     ) -> anyhow::Result<()> {
         let began = clock::now();
@@ -302,8 +303,8 @@ impl Up {
         progress::end();
         match trace {
             Some(trace) => {
-                let shown = summary::show(self, bus, hardware, trace, began, shutdown);
-                shown.await
+                let run = summary::Run { command: self, trace, budget, began };
+                summary::show(run, bus, hardware, shutdown).await
             }
             None => Ok(()),
         }

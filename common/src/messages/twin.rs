@@ -2,7 +2,7 @@
 //!
 //! * **Publisher:** the active placer.
 //! * **Listeners:** `wattle saved`, the web page; the placer itself when it restarts.
-//! * **How often:** every five minutes.
+//! * **How often:** every five minutes, and once the energy of the last job of an empty cluster is known.
 //! * **Delivery:** key-value bucket `budget`, keys `twin` and `twin-open`; the last value is current.
 //! * **Lost or doubled:** the value is complete; the next one replaces it.
 //!
@@ -10,6 +10,7 @@
 //! the jobs' measured work and predicted speed and power at the default setting.
 
 use std::ops::AddAssign;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,12 @@ use crate::time::Timestamp;
 
 /// Most rows of a status; the oldest days are merged.
 pub const TWIN_ROWS_MAX: usize = 1_500;
+/// Most rows of the jobs that are still to complete in the twin; the names of further ones are not kept.
+pub const TWIN_AHEAD_ROWS_MAX: usize = 200;
+/// Time after its end from which a job counts: its last entry of the energy ledger arrives within a minute.
+pub const TWIN_COUNTS_AFTER: Duration = Duration::from_mins(2);
+/// Time between two stored values.
+pub const TWIN_STATUS_EVERY: Duration = Duration::from_mins(5);
 /// Most jobs in [`TwinOpen`].
 pub const TWIN_OPEN_MAX: usize = 2_500;
 /// Most absences that are kept.
@@ -58,12 +65,29 @@ pub struct TwinStatus {
     pub running: u64,
     /// The sums by day, user and project.
     pub rows: Vec<TwinRow>,
+    /// The same of the jobs that have completed in the cluster and still wait or run in the twin, while the cluster has
+    /// no job: their work is known then. A job that is submitted before they end there may change their figures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ahead: Vec<TwinRow>,
     /// Number of jobs whose run time became known too late to correct the queue of the twin.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub corrected_late: u64,
     /// When no placer ran. The nodes that changed meanwhile are not known, and sleep is not counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absences: Vec<TwinAbsence>,
+}
+
+impl TwinStatus {
+    /// All rows: of the jobs that completed in both schedules and of the nodes, and of the jobs ahead.
+    pub fn all_rows(&self) -> impl Iterator<Item = &TwinRow> {
+        self.rows.iter().chain(&self.ahead)
+    }
+
+    /// Number of jobs that have completed in the cluster and still wait or run in the twin.
+    #[must_use]
+    pub fn jobs_ahead(&self) -> u64 {
+        self.ahead.iter().map(|row| row.sums.jobs).sum()
+    }
 }
 
 /// The jobs that are not in the sums yet and have started in the twin or left the cluster: where a restarted placer
@@ -429,7 +453,8 @@ mod tests {
             baseline: Baseline::Backfill,
             waiting: 1,
             running: 1,
-            rows: vec![row; TWIN_ROWS_MAX],
+            rows: vec![row.clone(); TWIN_ROWS_MAX],
+            ahead: vec![row; TWIN_AHEAD_ROWS_MAX],
             corrected_late: 0,
             absences: Vec::new(),
         };

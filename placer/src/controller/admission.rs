@@ -61,6 +61,7 @@ impl<P: PolicyHandle> Controller<P> {
             return Err(NotAdmitted::NeverFits(reason));
         }
         if let Some(followed) = &mut self.followed {
+            followed.twin.begin(&self.state);
             followed.twin.submitted(&job.facts, now);
         }
         Ok(self.state.job_arrived(job.facts))

@@ -35,6 +35,7 @@ mod site_jobs;
 mod stages;
 mod submissions;
 mod times;
+mod twin;
 mod verdict;
 mod world;
 

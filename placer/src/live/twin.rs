@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use wattle_common::Timestamp;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::{JobRecord, LedgerEntry, TwinOpen, TwinStatus, TwinSums};
+use wattle_common::messages::{
+    JobRecord, LedgerEntry, TWIN_STATUS_EVERY, TwinOpen, TwinStatus, TwinSums,
+};
 
 use crate::config::Config;
 use crate::live::job_records::JobRecords;
@@ -13,14 +15,13 @@ use crate::live::{Action, LiveController};
 use crate::twin::{RecordedJob, Twin};
 use crate::{ClusterState, JobFacts};
 
-/// Time between two stored values.
-const STORED_EVERY: Duration = Duration::from_mins(5);
-
 /// When the twin is stored.
 pub(super) struct TwinStore {
     stored_at: Timestamp,
     /// The last sums that were stored.
     measures: Option<TwinMeasures>,
+    /// Whether these have all jobs, of an empty cluster.
+    has_all: bool,
 }
 
 /// The twin in numbers.
@@ -36,7 +37,7 @@ pub struct TwinMeasures {
 
 impl TwinStore {
     pub(super) const fn new(now: Timestamp) -> Self {
-        Self { stored_at: now, measures: None }
+        Self { stored_at: now, measures: None, has_all: false }
     }
 
     pub(super) const fn measures(&self) -> Option<TwinMeasures> {
@@ -50,14 +51,17 @@ impl TwinStore {
         controller: &LiveController,
         out: &mut Vec<Action>,
     ) {
-        let Some(twin) = controller.twin().filter(|_| now.since(self.stored_at) >= STORED_EVERY)
-        else {
+        let Some(twin) = controller.twin() else { return };
+        // The figures of a cluster that has become empty are final but for further submissions.
+        let had_all = std::mem::replace(&mut self.has_all, twin.has_all());
+        let is_complete = self.has_all && !had_all;
+        if !is_complete && now.since(self.stored_at) < TWIN_STATUS_EVERY {
             return;
-        };
+        }
         self.stored_at = now;
         let status = twin.status();
         let mut total = TwinSums::default();
-        status.rows.iter().for_each(|row| total += row.sums);
+        status.all_rows().for_each(|row| total += row.sums);
         let (waiting, running) = (status.waiting, status.running);
         self.measures = Some(TwinMeasures { total, waiting, running });
         out.push(Action::StoreTwin(Box::new((status, twin.open()))));

@@ -124,8 +124,8 @@ pub enum Reason {
     },
     /// Not admitted: the site's power draw with it would exceed the admission limit.
     HeldBack {
-        /// Power draw with the job, complete nodes.
-        drawn: Power,
+        /// Power draw with the job, complete nodes; absent: that of its GPUs is not known yet.
+        drawn: Option<Power>,
         /// Admission limit.
         below: Power,
     },

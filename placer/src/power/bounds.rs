@@ -224,10 +224,7 @@ impl Bound {
 
     /// Why a job does not start, if the cluster drew `power_w` with it.
     pub(crate) fn hold_reason(&self, power_w: f64) -> Reason {
-        let site = || Reason::HeldBack {
-            drawn: Power::from_w_f64(power_w),
-            below: Power::from_w_f64(self.limit_w),
-        };
+        let site = || held_back(power_w, self.limit_w);
         self.local_reason().unwrap_or_else(site)
     }
 
@@ -235,4 +232,10 @@ impl Bound {
         let Local { name, lost, most } = self.local.clone()?;
         Some(Reason::LocalLimit { name, lost, most })
     }
+}
+
+/// Why a job does not start, if the cluster drew `power_w` with it; infinite: not known.
+pub(crate) fn held_back(power_w: f64, limit_w: f64) -> Reason {
+    let drawn = power_w.is_finite().then(|| Power::from_w_f64(power_w));
+    Reason::HeldBack { drawn, below: Power::from_w_f64(limit_w) }
 }

@@ -33,7 +33,7 @@ use crate::plan::capabilities::Capabilities;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{AwaitedStart, Blocked, Decision, NodeDecision, Plan, SettingChange};
-use crate::power::bounds::{Bound, Counted};
+use crate::power::bounds::{Bound, Counted, held_back};
 use crate::power::limits::item::{Item, Role};
 use crate::power::limits::settings::{floor, ladder, priced_setting};
 
@@ -518,8 +518,4 @@ impl<'a> LimitedPlan<'a> {
 fn fewest(most: usize, suffices: impl Fn(usize) -> bool) -> usize {
     let counts: Vec<usize> = (0..most).collect();
     counts.partition_point(|&count| !suffices(count))
-}
-
-fn held_back(power_w: f64, limit_w: f64) -> Reason {
-    Reason::HeldBack { drawn: Power::from_w_f64(power_w), below: Power::from_w_f64(limit_w) }
 }

@@ -4,11 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use wattle_common::Power;
-
 use crate::plan::capabilities::Capabilities;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
+use crate::power::bounds::held_back;
 use crate::power::model::{PowerEstimate, alone_w};
 use crate::state::gpu_set::JobKey;
 
@@ -27,8 +26,7 @@ pub(crate) fn jobs_over_budget(
         }
         let drawn = alone_w(input, estimate, job);
         if drawn > below.as_w() {
-            let drawn = Power::from_w_f64(drawn);
-            found.insert(key, Reason::HeldBack { drawn, below });
+            found.insert(key, held_back(drawn, below.as_w()));
         }
     }
     found

@@ -61,8 +61,9 @@ pub(super) struct Schedule {
 impl Schedule {
     pub(super) fn new(baseline: Baseline, accounts: Arc<AccountRules>, now: Timestamp) -> Self {
         let mut state = ClusterState::new();
+        // It rejects no job: what no node can hold leaves when the cluster rejects it.
+        state.inventory_known(false);
         state.sharing_known(Sharing::Never);
-        state.inventory_known(true);
         state.advance_to(now);
         Self {
             baseline,

@@ -49,6 +49,7 @@ impl Twin {
             waiting: waiting as u64,
             running: running as u64,
             rows: self.sums().rows(),
+            ahead: self.ahead().rows(),
             corrected_late: self.corrected_late(),
             absences: self.absences.clone(),
         }

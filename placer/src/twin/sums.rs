@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wattle_common::Timestamp;
-use wattle_common::messages::{TWIN_ROWS_MAX, TwinRow, TwinSums};
+use wattle_common::messages::{TWIN_AHEAD_ROWS_MAX, TWIN_ROWS_MAX, TwinRow, TwinSums};
 
 use crate::state::job::JobFacts;
 
@@ -31,13 +31,25 @@ impl Owner {
     }
 }
 
-/// Sums by owner, at most [`TWIN_ROWS_MAX`].
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Sums by owner, of bounded number.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sums {
     by_owner: BTreeMap<Owner, TwinSums>,
+    rows_max: usize,
+}
+
+impl Default for Sums {
+    fn default() -> Self {
+        Self { by_owner: BTreeMap::new(), rows_max: TWIN_ROWS_MAX }
+    }
 }
 
 impl Sums {
+    /// No sums yet, of the jobs that still wait or run in the twin.
+    pub(super) const fn ahead() -> Self {
+        Self { by_owner: BTreeMap::new(), rows_max: TWIN_AHEAD_ROWS_MAX }
+    }
+
     /// The sums of stored rows.
     pub(super) fn restored(rows: &[TwinRow]) -> Self {
         let mut sums = Self::default();
@@ -52,7 +64,7 @@ impl Sums {
     /// Adds sums of an owner.
     pub(super) fn add(&mut self, owner: Owner, sums: TwinSums) {
         *self.by_owner.entry(owner).or_default() += sums;
-        while self.by_owner.len() > TWIN_ROWS_MAX {
+        while self.by_owner.len() > self.rows_max {
             self.merge_oldest();
         }
     }
@@ -70,7 +82,7 @@ impl Sums {
                 *self.by_owner.entry(Owner { day: 0, ..owner }).or_default() += sums;
             }
             // A day of many owners may have had no rows before it.
-            if self.by_owner.len() <= TWIN_ROWS_MAX {
+            if self.by_owner.len() <= self.rows_max {
                 return;
             }
         }

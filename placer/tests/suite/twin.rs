@@ -245,3 +245,47 @@ fn a_restarted_twin_continues() {
     let waits_s = 600.0 + 600.0 + second_s;
     assert!((sums.wait_s_twin - waits_s).abs() < 2.0, "{sums:?} {second_s}");
 }
+
+#[test]
+fn jobs_that_still_run_in_the_twin_are_ahead_once_the_cluster_is_empty() {
+    let mut world = World::new(1);
+    let jobs = [world.submit("first"), world.submit("second")];
+    // Both share a GPU and complete after 10 minutes; the twin runs one after the other.
+    jobs.into_iter().for_each(|job| world.start(job, 0, GpuSetting::DEFAULT));
+    world.pass(10);
+    jobs.into_iter().for_each(|job| world.leave(job, 600, 600.0 * 100.0, Departure::Completed));
+    world.pass(1);
+    assert!(!world.twin.has_all(), "their last ledger entries have not arrived");
+    assert_eq!((world.total().jobs, world.twin.ahead().total().jobs), (0, 0));
+    world.pass(2);
+    let ahead = world.twin.ahead().total();
+    assert!(world.twin.has_all());
+    assert_eq!((world.total().jobs, ahead.jobs, ahead.compared), (1, 1, 1));
+    assert!((ahead.completion_s_twin - 1_200.0).abs() < 1.0, "{ahead:?}");
+    assert_eq!((ahead.completion_s, ahead.rest_j), (600.0, 0.0));
+    let status = world.twin.status();
+    assert_eq!((status.jobs_ahead(), status.all_rows().map(|row| row.sums.jobs).sum()), (1, 2));
+    // Its work is not known: it may delay the second job in the twin.
+    let third = world.submit("third");
+    world.pass(1);
+    assert!(!world.twin.has_all() && world.twin.ahead().total().jobs == 0);
+    let id = world.site.job(third).unwrap().facts.id.clone();
+    world.twin.departed(&world.site.state, &id, Departure::Cancelled);
+    world.site.job_ended(third);
+    world.pass(8);
+    assert_eq!((world.total().jobs, world.twin.ahead().total().jobs), (2, 0));
+}
+
+#[test]
+fn a_job_that_arrives_before_the_nodes_are_known_runs_in_the_twin() {
+    let mut world = World::new(1);
+    world.twin = Twin::new(Baseline::Fifo, Arc::default(), world.site.now());
+    let key = world.submit("first");
+    world.start(key, 0, GpuSetting::DEFAULT);
+    world.pass(10);
+    world.leave(key, 600, 0.0, Departure::Completed);
+    world.pass(5);
+    let sums = world.total();
+    // The twin learns of the nodes a minute later.
+    assert_eq!((sums.jobs, sums.wait_s_twin, sums.completion_s_twin), (1, 60.0, 660.0));
+}

@@ -1,5 +1,6 @@
 //! The policy `wattle` in small examples and on random problems.
 
+mod kept_sizes;
 mod power_limit;
 
 use std::collections::BTreeSet;

@@ -11,9 +11,10 @@ use crate::resume::State;
 
 /// Share of the ledger's interval after which an entry that was not stored is sent again: 1/10.
 const RETRY_PARTS: u32 = 10;
-/// Share of the ledger's interval after which the first entry ends: 1/6. An early end separates the energy of
-/// the time without a profiler.
-const FIRST_PARTS: u32 = 6;
+/// Share of the ledger's interval after which the first entry ends: 1/5. An early end separates the energy of
+/// the time without a profiler. No job starts below a power limit before the first entry of its node, and an entry
+/// shows the power of an idle GPU from 10 s on.
+const FIRST_PARTS: u32 = 5;
 
 impl ProfilerMachine {
     pub(super) fn gpus_found(&mut self, now: Timestamp, found: Vec<GpuIdentity>) {
@@ -60,7 +61,7 @@ impl ProfilerMachine {
         let every = self.settings.ledger_every;
         let Some(resumed) = &mut self.resumed else {
             self.ledger.begin(now);
-            self.ledger_at = now + every;
+            self.ledger_at = now + every / FIRST_PARTS;
             return;
         };
         let until = resumed.state.until_us;

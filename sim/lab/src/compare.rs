@@ -48,8 +48,9 @@ pub(crate) struct Compare {
     /// Interference between co-tenants: alone (no sharing), pairs, mild [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     world: Vec<String>,
-    /// Variants of the scenario: published, compute-bound; a100-fixed, a100-elastic, v100-fixed,
-    /// v100-elastic; CA-winter, AZ-spring, TX-summer, WA-autumn and so on [default: all]
+    /// Variants of the scenario: published, compute-bound; a100-fixed, a100-elastic,
+    /// a100-elastic-nonstop, also of v100; CA-winter, AZ-spring, TX-summer, WA-autumn and so on
+    /// [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     workload: Vec<String>,
     /// Number of arrival orders or random draws of the jobs [default: 5, 3 of powerlimit-16,

@@ -63,6 +63,7 @@ pub fn twin_status(at: Timestamp, jobs: u64, delay_s: f64) -> TwinStatus {
         waiting: 0,
         running: 0,
         rows: vec![TwinRow { day: 0, user: None, project: None, sums }],
+        ahead: Vec::new(),
         corrected_late: 0,
         absences: Vec::new(),
     }

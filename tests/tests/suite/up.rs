@@ -133,3 +133,26 @@ async fn output_of_jobs_outlives_an_interrupted_up() {
     let kept = state.join("jobs").display().to_string();
     assert!(error().contains(&kept), "{kept} is not printed: {}", error());
 }
+
+/// The last job has its last ledger entry after its end, and no job follows that would make the twin count it.
+#[test]
+fn a_trace_ends_with_the_saving_over_all_its_jobs() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.csv");
+    let rows =
+        ["0,1,0,960,resnet50,120,0,eaco-resnet50", "1,1,10,960,resnet50,120,0,eaco-resnet50"];
+    let header = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval,workload";
+    std::fs::write(&trace, format!("{header}\n{}\n", rows.join("\n"))).unwrap();
+    let args = ["--simulated", "1x1:v100", "--rate", "60", "--policy", "backfill", "--json"];
+    let mut up = up(folder.path(), &args);
+    let Output { status, stdout, stderr } = up.arg("--trace").arg(&trace).output().unwrap();
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    let printed = String::from_utf8(stdout).unwrap();
+    let summary = &printed[printed.find('{').expect("after the address of the server")..];
+    let summary: serde_json::Value = serde_json::from_str(summary).unwrap();
+    let (live, saved) = (&summary["runs"][0], &summary["saved"]["total"]);
+    assert_eq!((&live["finished"], &saved["jobs"]), (&2.into(), &2.into()), "{summary}");
+    let mean = |row: &serde_json::Value, key: &str| row[key].as_f64().unwrap();
+    let (live, counted) = (mean(live, "jct_s_mean"), mean(saved, "completion_s_mean"));
+    assert!((live - counted).abs() < 0.2, "rounded to a tenth of a second: {summary}");
+}

@@ -127,6 +127,7 @@ mod tests {
             waiting: 0,
             running: 0,
             rows: vec![row(50, "eve", 0.9), row(97, "ada", 0.5), row(100, "bob", 0.1)],
+            ahead: Vec::new(),
             corrected_late: 0,
             absences: Vec::new(),
         };

@@ -1,19 +1,22 @@
-//! The summary after a trace: the live run, a simulation of the same trace under the same policy, and
-//! simulations under backfilling and FIFO without caps.
+//! The summary after a trace: the live run, a simulation of the same trace under the same policy and limits,
+//! simulations under backfilling and FIFO without caps, and what was saved by the twin of the live run.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use wattle_common::duration::DurationUnit;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::{JobRecord, LedgerEntry};
-use wattle_common::subject::StreamName;
+use wattle_common::messages::{
+    JobRecord, LedgerEntry, TWIN_COUNTS_AFTER, TWIN_STATUS_EVERY, TwinStatus,
+};
+use wattle_common::subject::{StreamName, TWIN_STATUS};
 use wattle_common::units::Carbon;
-use wattle_common::{Energy, Timestamp, codec};
+use wattle_common::{Budget, Energy, Timestamp, codec};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::shell::Shutdown;
 use wattle_simulator::text::hang;
 use wattle_simulator::{CarbonSeries, PolicyOutcome, RunOptions};
+use wattle_view::saved::{Saved, SavedBy};
 use wattle_world::World;
 
 use super::Up;
@@ -21,12 +24,37 @@ use super::hardware::Hardware;
 use super::replay::Trace;
 use crate::commands::jobs::records;
 use crate::commands::simulate::one;
+use crate::commands::{budget, saved};
 use crate::output::{Align, Table, note, print, print_json};
 
 /// Time limit for the last ledger entries, wall time; a node writes one per minute of simulated time.
 const LEDGER_PATIENCE: Duration = Duration::from_secs(75);
-/// Time limit for the last ledger entries after an interrupt, wall time.
-const LEDGER_HURRY: Duration = Duration::from_secs(2);
+/// Time limit for the figures of the twin, wall time; they have all jobs after about three minutes of simulated time.
+const TWIN_PATIENCE: Duration = Duration::from_mins(5);
+/// Time limit for either after an interrupt, wall time.
+const HURRY: Duration = Duration::from_secs(2);
+/// Polling interval, wall time.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The run that has ended.
+pub(crate) struct Run<'a> {
+    /// The command.
+    pub(crate) command: &'a Up,
+    /// Its trace.
+    pub(crate) trace: &'a Trace,
+    /// The budget that was set.
+    pub(crate) budget: Option<Budget>,
+    /// When the trace began.
+    pub(crate) began: Timestamp,
+}
+
+/// The summary as JSON.
+#[derive(Serialize)]
+struct Summary {
+    runs: Vec<Column>,
+    /// What was saved by the twin of the live run; absent after an interrupt.
+    saved: Option<Saved>,
+}
 
 /// One row of the table.
 #[derive(Serialize)]
@@ -74,7 +102,7 @@ async fn ledger(
     until: Timestamp,
     shutdown: &Shutdown,
 ) -> Vec<LedgerEntry> {
-    let patience = if shutdown.requested() { LEDGER_HURRY } else { LEDGER_PATIENCE };
+    let patience = if shutdown.requested() { HURRY } else { LEDGER_PATIENCE };
     let mut entries: Vec<LedgerEntry> = Vec::new();
     let read = async {
         let mut consumer = bus.consume(StreamName::Ledger, "wattle-up").await?;
@@ -104,6 +132,40 @@ async fn ledger(
         }
     }
     entries
+}
+
+/// Whether the sums of a twin have all `finished` jobs, of which the last ended at `last`. The twin of a folder that is
+/// used again may lack earlier ones.
+fn has_all(status: &TwinStatus, finished: usize, last: Timestamp) -> bool {
+    let counts = last + TWIN_COUNTS_AFTER;
+    let jobs: u64 = status.all_rows().map(|row| row.sums.jobs).sum();
+    status.at_us >= counts
+        && (jobs >= finished as u64 || status.at_us >= counts + TWIN_STATUS_EVERY)
+}
+
+/// What was saved, once the twin has all `finished` jobs, of which the last ended at `last`.
+async fn saved_in_all(
+    bus: &Bus,
+    finished: usize,
+    last: Timestamp,
+    shutdown: &Shutdown,
+) -> Option<Saved> {
+    let patience = if shutdown.requested() { HURRY } else { TWIN_PATIENCE };
+    let read = async {
+        loop {
+            let status: Option<TwinStatus> = budget::read(bus, TWIN_STATUS).await?;
+            if let Some(status) = status.filter(|status| has_all(status, finished, last)) {
+                return Ok(saved::figures(bus, &status, SavedBy::Day).await?.0);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    let read: anyhow::Result<Saved> = match tokio::time::timeout(patience, read).await {
+        Ok(read) => read,
+        Err(_) => Err(anyhow::anyhow!("the placer has not stored them")),
+    };
+    let problem = |error| note(&format!("warning: no figures of `wattle saved`: {error:#}"));
+    read.map_err(problem).ok()
 }
 
 fn live(
@@ -191,13 +253,12 @@ fn table(columns: &[Column]) -> Table {
 
 /// Prints the summary.
 pub(crate) async fn show(
-    command: &Up,
+    run: Run<'_>,
     bus: &Bus,
     hardware: &Hardware,
-    trace: &Trace,
-    began: Timestamp,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
+    let Run { command, trace, mut budget, began } = run;
     let all = records(bus).await?;
     let ours: Vec<&JobRecord> = all.iter().filter(|r| trace.ids().contains(&r.spec.job)).collect();
     let last = ours.iter().filter_map(|r| r.ended_at_us).max().unwrap_or(began);
@@ -210,7 +271,11 @@ pub(crate) async fn show(
     let (share, tenants_max) = (command.share, command.tenants_max);
     let fifo_options = RunOptions { share, tenants_max, ..RunOptions::default() };
     let aim = command.aim_bound()?;
-    let same_options = RunOptions { aim, ..fifo_options.clone() };
+    if let Some(series) = budget.as_mut().and_then(|budget| budget.power_series.as_mut()) {
+        *series = series.counted_from(began);
+    }
+    let same_options =
+        RunOptions { aim, budget, nodes_sleep: command.sleep, ..fifo_options.clone() };
     let same = one(&world, &trace.scenario, policy, &same_options)?;
     columns.push(Column::simulated(format!("{policy}, simulated"), &same));
     let mut limits = None;
@@ -219,13 +284,16 @@ pub(crate) async fn show(
         limits = limits.or(outcome.time_limits().map(|limits| format!("{baseline}: {limits}")));
         columns.push(Column::simulated(format!("{baseline} without caps, simulated"), &outcome));
     }
+    let finished = all.iter().filter(|record| record.phase == JobPhase::Finished).count();
+    let is_whole = columns[0].finished >= columns[3].finished;
+    let saved = if is_whole { saved_in_all(bus, finished, last, shutdown).await } else { None };
     if command.json {
-        return print_json(&columns);
+        return print_json(&Summary { runs: columns, saved });
     }
     print("")?;
     table(&columns).print()?;
     let [live, same, _, fifo] = &columns[..] else { unreachable!("four were pushed") };
-    if live.finished < fifo.finished {
+    if !is_whole {
         return print("the run was interrupted; live and simulated results are not comparable");
     }
     print(&format!(
@@ -242,7 +310,17 @@ pub(crate) async fn show(
     if let Some(limits) = limits {
         print(&hang(&limits, 2))?;
     }
-    print("energy: whole nodes, all awake, from the first submission to the last completion")
+    let awake = if command.sleep {
+        format!("unused ones asleep under {policy}")
+    } else {
+        "all awake".to_owned()
+    };
+    print(&format!(
+        "energy: whole nodes, {awake}, from the first submission to the last completion"
+    ))?;
+    let Some(saved) = saved else { return Ok(()) };
+    print("by the twin of the live run, as in `wattle saved`:")?;
+    saved.verdict().split("; ").try_for_each(|line| print(&format!("  {line}")))
 }
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ impl fmt::Display for Reason {
             Self::FairShare { account, share } => {
                 write!(f, "the fair share of {account}, {share} GPUs, is fully used")
             }
-            Self::HeldBack { drawn, below } => {
+            Self::HeldBack { drawn: Some(drawn), below } => {
                 write!(
                     f,
                     "with it the site would draw {}; at most {} is permitted",
@@ -187,6 +187,12 @@ impl fmt::Display for Reason {
                     Kw(*below)
                 )
             }
+            Self::HeldBack { drawn: None, below } => write!(
+                f,
+                "at most {} is permitted, and the power of its GPUs and nodes is not known before their first entry \
+                 in the energy ledger",
+                Kw(*below)
+            ),
             Self::LowestLimit { drawn, most, at } => write!(
                 f,
                 "once started it cannot be stopped; with it such jobs need {}, and the power limit at {} is {}",

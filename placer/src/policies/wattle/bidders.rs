@@ -29,6 +29,10 @@ const CHANGE_COST_MAX: f64 = 0.5;
 /// from its age, so an old job already counts as a long one.
 const ESTIMATED_AGE: f64 = 0.8;
 
+/// A job that cannot stop gets at most the size on which its work costs least at this price of a GPU-second, s. At the
+/// present price a job that starts while few are present would keep GPUs that others need later.
+const KEPT_SIZE_PRICE: f64 = 0.4;
+
 /// One job in the market.
 pub(super) struct Bidder<'a> {
     pub(super) key: JobKey,
@@ -235,6 +239,10 @@ fn bidder<'a>(
     });
     let kept = elastic.held.and_then(|gpus| curve.sizes.iter().find(|size| size.gpus == gpus));
     let is_too_slow = kept.is_some_and(|size| size.speed_max() < speed_min);
+    // It keeps its size to its end, when prices may be higher.
+    let keeps_size = !job.facts.can_stop && elastic.fixed_size.is_none();
+    let kept_max = keeps_size.then(|| curve.size_to_keep(KEPT_SIZE_PRICE, speed_min));
+    let gpus_max = kept_max.map_or(elastic.gpus_max, |most| most.min(elastic.gpus_max));
     Bidder {
         key: elastic.key,
         job,
@@ -246,7 +254,7 @@ fn bidder<'a>(
         age_step: age_step(age_s),
         age_s,
         total_work: remaining.total_s,
-        gpus_max: elastic.gpus_max,
+        gpus_max,
         fixed_size: elastic.fixed_size,
         gpus_min: elastic.fixed_size.unwrap_or(0),
         speed_min: if is_too_slow { 0.0 } else { speed_min },

@@ -208,17 +208,29 @@ impl<'a> OperatingCurve<'a> {
             return -self.cheapest[highest(&self.cheapest, prices.gpu)].at(prices.gpu);
         }
         let joule = self.energy.mean + prices.power;
-        let of_size = |size: &SizeCurve| {
-            let rent = 1.0 + prices.gpu * f64::from(size.gpus);
-            let costs = size.points.iter().map(|point| (rent + joule * point.cost) / point.slope);
-            costs.fold(f64::INFINITY, f64::min)
-        };
+        let of_size = |size: &SizeCurve| Self::cost_on(size, prices.gpu, joule);
         self.sizes.iter().map(of_size).fold(f64::INFINITY, f64::min)
     }
 
     /// The speed at which a unit of work costs least while power is free.
     pub(super) fn cheapest_speed(&self, gpu_price: f64) -> f64 {
         self.cheapest[highest(&self.cheapest, gpu_price)].label
+    }
+
+    /// The least cost of a unit of work on this size, where a joule has this price.
+    fn cost_on(size: &SizeCurve, gpu_price: f64, joule: f64) -> f64 {
+        let rent = 1.0 + gpu_price * f64::from(size.gpus);
+        let costs = size.points.iter().map(|point| (rent + joule * point.cost) / point.slope);
+        costs.fold(f64::INFINITY, f64::min)
+    }
+
+    /// The size on which a unit of work costs least at this price of GPUs while power is free; a larger one where its
+    /// speed is below `speed_min`.
+    pub(super) fn size_to_keep(&self, gpu_price: f64, speed_min: f64) -> u32 {
+        let cost = |size: &SizeCurve| Self::cost_on(size, gpu_price, self.energy.mean);
+        let fast_enough = self.sizes.iter().filter(|size| size.speed_max() >= speed_min);
+        let cheapest = fast_enough.min_by(|a, b| cost(a).total_cmp(&cost(b)));
+        cheapest.map_or(u32::MAX, |size| size.gpus)
     }
 
     pub(super) fn speed_max(&self) -> f64 {

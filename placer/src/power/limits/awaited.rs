@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, NodeDecision};
-use crate::power::bounds::Bound;
+use crate::power::bounds::{Bound, held_back};
 use crate::power::limits::item::Item;
-use crate::power::limits::{LimitedPlan, fewest, held_back};
+use crate::power::limits::{LimitedPlan, fewest};
 use crate::power::model::{PowerSum, baseline_w, whole_nodes};
 use crate::state::gpu_set::NodeKey;
 

@@ -152,7 +152,7 @@ fn a_limit_below_the_draw_of_idle_nodes_is_noted() {
 
 #[test]
 fn the_scenario_has_variants_with_and_without_files() {
-    let v100 = ["v100-fixed".to_owned(), "v100-elastic".to_owned()];
+    let v100 = ["v100-fixed", "v100-elastic", "v100-elastic-nonstop"].map(str::to_owned);
     let filter = CaseFilter {
         data: None,
         loads: &[],
@@ -167,11 +167,14 @@ fn the_scenario_has_variants_with_and_without_files() {
     let expected = |workload| [Accounting::SleepAll, Accounting::SleepNone].map(|a| (workload, a));
     assert_eq!(
         made.iter().map(of).collect::<Vec<_>>(),
-        [expected("v100-fixed"), expected("v100-elastic")].concat()
+        ["v100-fixed", "v100-elastic", "v100-elastic-nonstop"].map(expected).concat()
     );
     assert!(made.iter().all(|case| case.jobs.rigid.len() == 3));
     assert_eq!(made[0].jobs.elastic, made[0].jobs.rigid);
-    assert!(made[2].jobs.elastic[0].jobs.iter().all(|job| job.gpus.max >= 64));
+    for (case, can_stop) in [(&made[2], true), (&made[4], false)] {
+        let jobs = &case.jobs.elastic[0].jobs;
+        assert!(jobs.iter().all(|job| job.gpus.max >= 64 && job.can_stop == can_stop));
+    }
     let all = CaseFilter { workloads: &[], ..filter };
     assert!(matches!(cases(POWER_LIMITS, &all), Err(CompareError::NoData { .. })));
 }
