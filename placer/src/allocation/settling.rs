@@ -174,7 +174,7 @@ pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) -> BTreeMap<JobKe
         plan.decisions.retain(|decision| {
             !(matches!(decision, Decision::Stop { .. }) && kept.contains_key(&decision.job()))
         });
-        plan.cache = None;
+        plan.cache = plan.cache.take().map(|cache| cache.only_at(input.now()));
     }
     if matches!(&plan.blocked, Some(Blocked { reason: Reason::Awaits { .. }, .. })) {
         plan_when_settled(input, plan);
@@ -198,7 +198,7 @@ pub(crate) fn keep_changed_settings(input: PlanningInput<'_>, plan: &mut Plan) {
         until.is_none()
     });
     if next.is_some() {
-        plan.cache = None;
+        plan.cache = plan.cache.take().map(|cache| cache.only_at(input.now()));
         plan.again_at = plan.again_at.into_iter().chain(next).min();
     }
 }
