@@ -12,9 +12,9 @@ pub(crate) mod site_rules;
 pub mod transition;
 mod type_choice;
 
-/// A cluster of V100 nodes with these GPU counts, for the tests of this folder.
+/// A cluster of V100 nodes with these GPU counts, for tests.
 #[cfg(test)]
-fn test_cluster(sizes: &[u32]) -> crate::state::cluster::ClusterState {
+pub(crate) fn test_cluster(sizes: &[u32]) -> crate::state::cluster::ClusterState {
     let mut state = crate::state::cluster::ClusterState::new();
     for (i, &gpus) in sizes.iter().enumerate() {
         state.node_known(crate::state::node::NodeFacts {

@@ -57,6 +57,8 @@ fn plan_without(
     input: PlanningInput<'_>,
 ) -> (Round, Refusals) {
     let capabilities = policy.capabilities();
+    let cache = input.cache.filter(|cache| cache.is_valid_at(input.now()));
+    let input = PlanningInput { cache, ..input };
 
     // Jobs that cannot start now are hidden first: a policy serves its queue in order, so that the jobs behind
     // a hidden one would wait for it.

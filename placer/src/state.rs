@@ -4,6 +4,7 @@ pub mod cluster;
 pub mod gpu_set;
 pub mod job;
 pub mod job_forecast;
+pub mod left_settings;
 pub mod node;
 pub mod operating_points;
 pub mod restarts;

@@ -45,22 +45,35 @@ impl BlockRequest<'_> {
 /// The GPUs for a request: inside one node if any node is large enough, otherwise entire nodes. `None`
 /// if no block is free.
 pub(crate) fn allocate(capacity: &FreeCapacity<'_>, request: BlockRequest<'_>) -> Option<GpuSet> {
+    allocate_where(capacity, request, &|_| true)
+}
+
+/// [`allocate`] among sets of GPUs that are permitted. A part of a permitted set is permitted.
+pub(crate) fn allocate_where(
+    capacity: &FreeCapacity<'_>,
+    request: BlockRequest<'_>,
+    permits: &dyn Fn(&GpuSet) -> bool,
+) -> Option<GpuSet> {
     let gpus = request.gpus;
     let classes = || capacity.classes().iter().filter(|(class, _)| request.suits(class));
     if classes().all(|(class, _)| class.gpus < gpus) {
-        return allocate_nodes(capacity, request);
+        return allocate_nodes(capacity, request, permits);
     }
     let blocks = classes().filter(|(class, _)| class.gpus >= gpus).filter_map(|(class, nodes)| {
         let block = gpus_in_node(class.free, gpus, class.gpus, class.board, class.is_damaged)?;
         // One board first, then the fullest node, then the first.
-        let node = *nodes.first()?;
+        let node = *nodes.iter().find(|node| permits(&GpuSet::on(**node, block)))?;
         Some((spans_boards(block, class.board), class.free.count_ones(), node, block))
     });
     blocks.min().map(|(_, _, node, block)| GpuSet::on(node, block))
 }
 
 /// Entire nodes of one type and size.
-fn allocate_nodes(capacity: &FreeCapacity<'_>, request: BlockRequest<'_>) -> Option<GpuSet> {
+fn allocate_nodes(
+    capacity: &FreeCapacity<'_>,
+    request: BlockRequest<'_>,
+    permits: &dyn Fn(&GpuSet) -> bool,
+) -> Option<GpuSet> {
     let mut free: BTreeMap<(&str, u32), Vec<NodeKey>> = BTreeMap::new();
     for (class, nodes) in capacity.classes() {
         if request.suits(class) && class.is_entirely_free() {
@@ -70,14 +83,28 @@ fn allocate_nodes(capacity: &FreeCapacity<'_>, request: BlockRequest<'_>) -> Opt
     free.into_iter().find_map(|((_, size), mut nodes)| {
         nodes.sort_unstable();
         let count = request.gpus.div_ceil(size) as usize;
-        let chosen = network::choose_nodes(capacity.state(), &nodes, count)?;
-        let mut left = request.gpus;
-        let by_node = chosen.into_iter().map(|node| {
-            let here = left.min(size);
-            left -= here;
-            NodeGpus { node, gpus: ones(here) }
-        });
-        Some(GpuSet { by_node: by_node.collect() })
+        let on = |nodes: &[NodeKey]| {
+            let mut left = request.gpus;
+            let by_node = nodes.iter().map(|&node| {
+                let here = left.min(size);
+                left -= here;
+                NodeGpus { node, gpus: ones(here) }
+            });
+            GpuSet { by_node: by_node.collect() }
+        };
+        let chosen = on(&network::choose_nodes(capacity.state(), &nodes, count)?);
+        if permits(&chosen) {
+            return Some(chosen);
+        }
+        // Any nodes that are permitted together, in order.
+        let mut together: Vec<NodeKey> = Vec::new();
+        for node in nodes {
+            together.push(node);
+            if together.len() > count || !permits(&on(&together)) {
+                together.pop();
+            }
+        }
+        (together.len() == count).then(|| on(&together))
     })
 }
 
@@ -155,6 +182,30 @@ mod tests {
 
     fn request(gpus: u32) -> BlockRequest<'static> {
         BlockRequest { gpus, gpu_type: None, memory_mib: 0 }
+    }
+
+    #[test]
+    fn a_set_that_is_not_permitted_is_passed_over() {
+        let state = test_cluster(&[8; 6]);
+        let mut capacity = FreeCapacity::new(&state, Scope::Idle);
+        capacity.take_on(NodeKey::at(1), 0b1111);
+        let nodes = |set: Option<GpuSet>| -> Vec<u32> {
+            set.into_iter().flat_map(|set| set.by_node).map(|part| part.node.0).collect()
+        };
+        let chosen = |gpus: u32, refused: &[u32], together: u32| {
+            let permits = |on: &GpuSet| {
+                let is_refused = |part: &NodeGpus| refused.contains(&part.node.0);
+                !on.by_node.iter().any(is_refused) && on.node_count() <= together
+            };
+            nodes(allocate_where(&capacity, request(gpus), &permits))
+        };
+        assert_eq!(chosen(2, &[], 6), [1], "the fullest node");
+        assert_eq!(chosen(2, &[1], 6), [0]);
+        assert_eq!(chosen(2, &[0, 1, 2], 6), [3], "of equal nodes the first that is permitted");
+        assert_eq!(chosen(16, &[], 6), [2, 3]);
+        assert_eq!(chosen(16, &[3], 6), [4, 5]);
+        assert_eq!(chosen(16, &[3, 4], 6), [0, 2], "not adjacent");
+        assert!(chosen(16, &[], 1).is_empty());
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //!   budgets and carbon deferral.
 //! * The stops of a job within a day are bounded
 //!   ([`RestartRules`](crate::allocation::restart_rules::RestartRules)), with the same exemptions.
-//! * A setting that was changed does not change back within [`SETTING_LASTS`], except to meet a deadline, and
+//! * A setting that a job left is not chosen again within
+//!   [`SETTING_LASTS`](crate::state::left_settings::SETTING_LASTS), except to meet a deadline, and
 //!   except while power is limited: there it is part of an allocation that fills the limit. With the rule the
 //!   mean completion time of ElasticFlow's fixed jobs at 35 kW is 3 % longer.
 //! * A co-location trial is decided at the end of its epoch. The job may then be undone before it has settled,
@@ -43,10 +44,6 @@ pub const RUNS_FOR: u32 = 10;
 pub const KEEPS_FOR: u32 = 3;
 /// A size is expected to last this long, if the rest of the run is unknown or longer, s.
 pub(crate) const SIZE_LASTS_S: f64 = 3_600.0;
-
-/// How long a changed setting lasts at least: our own choice. A cap that swings by the minute between two
-/// neighbouring values saves nothing over either of them.
-pub const SETTING_LASTS: Duration = Duration::from_secs(600);
 
 /// When a running job has run for [`RUNS_FOR`] times its restart cost; `None` for a job that does not run.
 fn settles_at(state: &ClusterState, job: &Job) -> Option<Timestamp> {
@@ -189,7 +186,7 @@ pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) -> BTreeMap<JobKe
         plan.decisions.retain(|decision| {
             !(matches!(decision, Decision::Stop { .. }) && kept.contains_key(&decision.job()))
         });
-        plan.cache = None;
+        plan.cache = plan.cache.take().map(|cache| cache.only_at(input.now()));
     }
     if matches!(&plan.blocked, Some(Blocked { reason: Reason::Awaits { .. }, .. })) {
         plan_when_settled(input, plan);
@@ -197,7 +194,7 @@ pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) -> BTreeMap<JobKe
     kept
 }
 
-/// Removes the changes of settings that undo a recent change, and plans again once they may be made.
+/// Removes the changes to settings that a job left lately, and plans again once they may be made.
 pub(crate) fn keep_changed_settings(input: PlanningInput<'_>, plan: &mut Plan) {
     if input.limits.is_power_limited() {
         return;
@@ -206,16 +203,14 @@ pub(crate) fn keep_changed_settings(input: PlanningInput<'_>, plan: &mut Plan) {
     plan.decisions.retain(|decision| {
         let Decision::Set { job, setting, .. } = decision else { return true };
         let until = input.state.job(*job).and_then(|job| {
-            let (_, at) = job.setting_left.filter(|(left, _)| left == setting)?;
-            let until = at + SETTING_LASTS;
-            let may_change = until <= input.now() || misses_deadline(input, job);
-            (!may_change).then_some(until)
+            let until = job.settings_left.avoided_until(*setting, input.now())?;
+            (!misses_deadline(input, job)).then_some(until)
         });
         next = next.into_iter().chain(until).min();
         until.is_none()
     });
     if next.is_some() {
-        plan.cache = None;
+        plan.cache = plan.cache.take().map(|cache| cache.only_at(input.now()));
         plan.again_at = plan.again_at.into_iter().chain(next).min();
     }
 }

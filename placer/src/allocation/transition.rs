@@ -12,18 +12,21 @@
 //!
 //! Which job gets how many GPUs is decided by the policy alone: a job without a target waits.
 
+mod blocks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wattle_common::job::GpuSetting;
 
-use crate::allocation::buddy::{BlockRequest, allocate, gpus_in_node};
+use crate::allocation::buddy::gpus_in_node;
 use crate::allocation::capacity::{FreeCapacity, Scope};
 use crate::allocation::network::switches;
 use crate::allocation::settling::is_held;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{AwaitedStart, Blocked, Decision, NodeDecision, Plan};
+use crate::power::headroom::Headroom;
 use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey, lowest, ones};
 use crate::state::job::State;
 use crate::state::node::{Node, Wakefulness};
@@ -116,6 +119,10 @@ struct Transition<'a> {
     /// GPUs of each node on which this plan starts a job.
     started: Vec<u64>,
     stopping: BTreeSet<JobKey>,
+    /// What the limits of feeders and nodes leave, while jobs are placed; absent without such limits.
+    headroom: Option<Headroom<'a>>,
+    /// The GPUs of targets that fit the limits only on nodes that are not awake, by their first queued job.
+    reserved: BTreeMap<JobKey, GpuSet>,
     plan: Plan,
 }
 
@@ -126,6 +133,8 @@ impl<'a> Transition<'a> {
             capacity: FreeCapacity::new(input.state, Scope::Idle),
             started: vec![0; input.state.nodes().len()],
             stopping: BTreeSet::new(),
+            headroom: None,
+            reserved: BTreeMap::new(),
             plan: Plan::default(),
         }
     }
@@ -249,6 +258,9 @@ impl<'a> Transition<'a> {
             .filter(|target| self.first_queued(target).is_some())
             .collect();
         open.sort_by_key(|target| std::cmp::Reverse(target.gpus));
+        if !open.is_empty() {
+            self.headroom = Headroom::after(self.input, &self.plan);
+        }
         let mut unplaced = Vec::new();
         for target in open {
             match self.block_for(target) {
@@ -290,35 +302,6 @@ impl<'a> Transition<'a> {
         self.input.state.running().any(|(_, job)| matches!(job.state, State::Stopping { .. }))
     }
 
-    /// The block that a target requests; `None` if it and its jobs name different GPU types.
-    fn request<'t>(&'t self, target: &'t Target) -> Option<BlockRequest<'t>> {
-        let jobs = || target.jobs.iter().filter_map(|&job| self.input.state.job(job));
-        let memory_mib = jobs().filter_map(|job| job.facts.memory_mib_max).sum();
-        let by_job = jobs().find_map(|job| job.facts.gpu_type.as_deref());
-        let by_target = Some(target.gpu_type.as_str()).filter(|gpu_type| !gpu_type.is_empty());
-        let differ = by_target.zip(by_job).is_some_and(|(one, other)| one != other);
-        let gpu_type = by_target.or(by_job);
-        (!differ).then_some(BlockRequest { gpus: target.gpus, gpu_type, memory_mib })
-    }
-
-    /// The nodes with the GPU type and memory that a target requests.
-    fn suitable_nodes<'t>(
-        &'t self,
-        target: &'t Target,
-    ) -> impl Iterator<Item = (NodeKey, &'a Node)> + use<'a, 't> {
-        let request = self.request(target);
-        self.input.state.keyed_nodes().filter(move |(_, node)| {
-            request.is_some_and(|request| {
-                request.gpu_type.is_none_or(|gpu_type| node.facts.gpu_type == gpu_type)
-                    && node.facts.may_hold(request.memory_mib)
-            })
-        })
-    }
-
-    fn block_for(&self, target: &Target) -> Option<GpuSet> {
-        allocate(&self.capacity, self.request(target)?)
-    }
-
     /// Wakes the nodes that the unplaced targets need beyond the GPUs that are free, becoming free or
     /// waking. The target with the fewest suitable nodes comes first.
     fn wake_nodes(&mut self, unplaced: &[&Target]) {
@@ -330,6 +313,17 @@ impl<'a> Transition<'a> {
         unplaced.sort_by_key(|target| self.suitable_nodes(target).count());
         let mut orders: BTreeMap<NodeKey, u32> = BTreeMap::new();
         for target in unplaced {
+            let reserved = self.first_queued(target).and_then(|job| self.reserved.get(&job));
+            if let Some(on) = reserved.cloned() {
+                for here in &on.by_node {
+                    left[here.node.index()] &= !here.gpus;
+                    if nodes[here.node.index()].wakefulness == Wakefulness::Asleep {
+                        *orders.entry(here.node).or_default() += target.gpus;
+                    }
+                }
+                self.await_nodes(target, on);
+                continue;
+            }
             let is_asleep = |node: &NodeKey| {
                 nodes[node.index()].wakefulness == Wakefulness::Asleep && !orders.contains_key(node)
             };

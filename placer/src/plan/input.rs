@@ -134,19 +134,35 @@ pub struct GridForecast {
 /// A policy returns it with its plan and gets it back with the next round's input. It is never
 /// stored: a restart loses it, and the policy then plans from scratch.
 #[derive(Clone)]
-pub struct PolicyCache(Arc<dyn Any + Send + Sync>);
+pub struct PolicyCache {
+    value: Arc<dyn Any + Send + Sync>,
+    /// The only instant at which it is used; absent: at any.
+    only_at: Option<Timestamp>,
+}
 
 impl PolicyCache {
     /// Wraps a policy's value.
     #[must_use]
     pub fn new<T: Any + Send + Sync>(value: T) -> Self {
-        Self(Arc::new(value))
+        Self { value: Arc::new(value), only_at: None }
+    }
+
+    /// The same value for rounds at this instant alone. A later stage has removed some of the policy's decisions: later
+    /// rounds plan from scratch, and those of this instant repeat the same plan, so that once it is applied nothing is
+    /// left to do.
+    pub(crate) fn only_at(self, now: Timestamp) -> Self {
+        Self { only_at: Some(now), ..self }
+    }
+
+    /// Whether a round at this instant uses it.
+    pub(crate) fn is_valid_at(&self, now: Timestamp) -> bool {
+        self.only_at.is_none_or(|at| at == now)
     }
 
     /// The value, if it is of this type.
     #[must_use]
     pub fn get<T: Any>(&self) -> Option<&T> {
-        self.0.downcast_ref()
+        self.value.downcast_ref()
     }
 }
 

@@ -182,7 +182,7 @@ impl TrialReport {
         }
         self.observed = observe_newcomers(input, plan);
         if self.verdicts.iter().any(|decision| matches!(decision, Decision::Undo { .. })) {
-            plan.cache = None;
+            plan.cache = plan.cache.take().map(|cache| cache.only_at(input.now()));
         }
         // A job that is stopped is not confirmed first.
         let stopped = |key: JobKey| {

@@ -7,6 +7,7 @@ mod bidders;
 mod incremental;
 mod joint_curve;
 mod knapsack;
+mod local_limits;
 mod market;
 mod pair_selection;
 mod pairing;
@@ -32,6 +33,7 @@ use crate::policies::wattle::allocation_cache::{AllocationCache, Conditions, Gra
 use crate::policies::wattle::bidders::{Bidder, PATIENCE, PATIENCE_S, build_bids, fixed_gpus};
 use crate::policies::wattle::incremental::{next_full_round, solve_incremental};
 use crate::policies::wattle::knapsack::UnusedGpuCost;
+use crate::policies::wattle::local_limits::LocalLimits;
 use crate::policies::wattle::market::{
     Bid, ClearedMarket, Market, MarketRules, MarketSupply, clear,
 };
@@ -336,7 +338,9 @@ fn allocate_once(
         prices = pairing.select_pairs(&mut market, &bidders, to_market, prices);
         bids = market.bids_at(prices);
     }
+    let local = LocalLimits::of(input, &bidders);
     let rounding = Rounding {
+        local: local.as_ref(),
         supply,
         bidders: &bidders,
         market: &market,

@@ -56,6 +56,18 @@ fn node_baseline_w(input: PlanningInput<'_>, node: &Node, is_asleep: bool) -> f6
     }
 }
 
+/// Power of an awake node without jobs, watts.
+pub(crate) fn awake_w(input: PlanningInput<'_>, node: &Node) -> f64 {
+    node_baseline_w(input, node, false)
+}
+
+/// What a GPU of a node without a job counts with within a bound, watts.
+pub(crate) fn least_counted_w(input: PlanningInput<'_>, node: &Node, counted: Counted) -> f64 {
+    let limits = input.state.gpu_power(&node.facts.gpu_type);
+    let least = limits.and_then(|power| power.cap_min).filter(|_| counted == Counted::Caps);
+    idle_w(input, node).max(least.unwrap_or(Power::ZERO).as_w())
+}
+
 /// Power of each node without jobs as it is, in node order, watts.
 pub(crate) fn baseline_by_node_w(input: PlanningInput<'_>) -> Vec<f64> {
     let is_asleep = |node: &Node| node.wakefulness == Wakefulness::Asleep;

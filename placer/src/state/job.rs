@@ -11,6 +11,7 @@ use wattle_common::messages::{JobProgressed, Surface};
 use wattle_common::{JobId, Timestamp, WorkloadId};
 
 use crate::state::gpu_set::{GpuSet, JobKey};
+use crate::state::left_settings::LeftSettings;
 use crate::state::operating_points::OperatingPoints;
 use crate::state::restarts::Restarts;
 use crate::state::surface_index::SurfaceIndex;
@@ -266,9 +267,8 @@ pub struct Job {
     pub next_gpu_type: Option<Arc<str>>,
     /// GPU sets on which its placement was undone; they are not tried again.
     pub undone_on: Vec<GpuSet>,
-    /// The setting that its GPUs had before the present one, and when that changed. Not known after a restart of
-    /// the placer.
-    pub setting_left: Option<(GpuSetting, Timestamp)>,
+    /// The settings that its GPUs left lately. Not known after a restart of the placer.
+    pub settings_left: LeftSettings,
     /// Its restarts: measured costs, sizes it left.
     pub restarts: Restarts,
 }
@@ -291,7 +291,7 @@ impl Job {
             next_gpus: None,
             next_gpu_type: None,
             undone_on: Vec::new(),
-            setting_left: None,
+            settings_left: LeftSettings::new(),
             restarts: Restarts::new(),
         }
     }

@@ -29,6 +29,7 @@ use crate::policies::wattle::market::Market;
 use crate::policies::wattle::prices::EnergyPrice;
 use crate::policies::wattle::upper_envelope::OperatingCurve;
 use crate::power::energy_cost::Charge;
+use crate::power::headroom::total_w;
 use crate::power::model::expected_power;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
@@ -246,10 +247,10 @@ fn serve_newcomers(
     Some(targets)
 }
 
-/// The power below the site's limit that neither the running jobs draw nor those that await these targets,
+/// The power below all limits that neither the running jobs draw nor those that await these targets,
 /// watts; infinite without a limit.
 fn spare_w(input: PlanningInput<'_>, open: &[Target]) -> f64 {
-    let Some(limit) = input.limits.power_max else { return f64::INFINITY };
+    let Some(limit_w) = total_w(input) else { return f64::INFINITY };
     let awaited_w = |target: &Target| {
         let charge = Charge::on(input, &target.gpu_type);
         let of_job = |&key: &JobKey| {
@@ -261,7 +262,7 @@ fn spare_w(input: PlanningInput<'_>, open: &[Target]) -> f64 {
         target.jobs.iter().filter_map(of_job).sum::<f64>()
     };
     let awaited_w: f64 = open.iter().map(awaited_w).sum();
-    limit.as_w() - expected_power(input).as_w() - awaited_w
+    limit_w - expected_power(input).as_w() - awaited_w
 }
 
 /// The bid of a new job for free GPUs.

@@ -14,6 +14,7 @@
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::capacity::NodeCounts;
+use crate::policies::wattle::local_limits::Parts;
 use crate::policies::wattle::power_supply::PowerSupply;
 use crate::policies::wattle::prices::Prices;
 
@@ -43,6 +44,8 @@ pub(super) struct Item {
     pub(super) none: Option<f64>,
     /// Its present choice; absent: no GPUs.
     pub(super) present: Option<usize>,
+    /// The limits within which it counts with its present GPUs.
+    pub(super) parts: Parts,
 }
 
 /// The choice of an item; absent: no GPUs.
@@ -58,6 +61,13 @@ impl Item {
 
     fn used(&self, chosen: Chosen) -> (u32, f64) {
         chosen.map_or((0, 0.0), |choice| (self.choices[choice].gpus, self.choices[choice].watts))
+    }
+
+    /// The power above idle that counts within the limits of its present GPUs, watts.
+    fn located_w(&self, chosen: Chosen, share_w: f64) -> f64 {
+        let kept = chosen.map(|choice| self.choices[choice]);
+        kept.filter(|choice| choice.gpus == self.parts.gpus)
+            .map_or(0.0, |choice| choice.watts - f64::from(choice.gpus) * share_w)
     }
 
     /// The choice of greatest net value at these prices. One that must have GPUs has its cheapest at any price.
@@ -91,6 +101,8 @@ struct Step {
 struct Allocation<'i> {
     items: &'i [Item],
     supply: &'i PowerSupply,
+    /// What the limits of feeders and nodes leave, watts.
+    left_w: &'i [f64],
     gpus_max: u32,
     nodes: &'i NodeCounts,
     /// The prices at which steps are rated.
@@ -98,13 +110,20 @@ struct Allocation<'i> {
     chosen: Vec<Chosen>,
     gpus: u32,
     watts: f64,
+    /// The power that counts within each of these limits, watts.
+    local_w: Vec<f64>,
 }
 
 impl<'i> Allocation<'i> {
     fn with(&self, chosen: Vec<Chosen>) -> Self {
         let used = || self.items.iter().zip(&chosen).map(|(item, &choice)| item.used(choice));
         let (gpus, watts) = (used().map(|used| used.0).sum(), used().map(|used| used.1).sum());
-        Self { chosen, gpus, watts, ..*self }
+        let mut local_w = vec![0.0; self.left_w.len()];
+        for (item, &choice) in self.items.iter().zip(&chosen) {
+            let located_w = item.located_w(choice, self.supply.share_w());
+            item.parts.of.iter().for_each(|&(limit, part)| local_w[limit] += part * located_w);
+        }
+        Self { chosen, gpus, watts, local_w, ..*self }
     }
 
     fn value(&self) -> f64 {
@@ -117,7 +136,31 @@ impl<'i> Allocation<'i> {
         (self.gpus - from.0 + to.0, self.watts - from.1 + to.1)
     }
 
+    /// What another choice of an item adds within the limits of its present GPUs, watts.
+    fn added_w(&self, item: usize, to: Chosen) -> f64 {
+        let (known, share_w) = (&self.items[item], self.supply.share_w());
+        known.located_w(to, share_w) - known.located_w(self.chosen[item], share_w)
+    }
+
+    /// Whether everything fits with another choice of one item.
+    fn fits_with(&self, item: usize, to: Chosen) -> bool {
+        let added_w = self.added_w(item, to);
+        let fits = |&(limit, part): &(usize, f64)| {
+            self.local_w[limit] + part * added_w <= self.left_w[limit] + 1e-6
+        };
+        self.fits_power(self.after(item, to))
+            && (added_w <= 0.0 || self.items[item].parts.of.iter().all(fits))
+    }
+
+    fn is_exceeded(&self, limit: usize) -> bool {
+        self.local_w[limit] > self.left_w[limit] + 1e-6
+    }
+
     fn take(&mut self, step: Step) {
+        let added_w = self.added_w(step.item, step.to);
+        for &(limit, part) in &self.items[step.item].parts.of {
+            self.local_w[limit] += part * added_w;
+        }
         (self.gpus, self.watts) = self.after(step.item, step.to);
         self.chosen[step.item] = step.to;
     }
@@ -139,7 +182,9 @@ impl<'i> Allocation<'i> {
     }
 
     fn fits(&self) -> bool {
-        self.fits_power((self.gpus, self.watts)) && self.placed().1.is_empty()
+        self.fits_power((self.gpus, self.watts))
+            && !(0..self.left_w.len()).any(|limit| self.is_exceeded(limit))
+            && self.placed().1.is_empty()
     }
 
     /// The priced resources of a change, s/s.
@@ -169,9 +214,8 @@ impl<'i> Allocation<'i> {
     fn step_up(&self, item: usize) -> Option<Step> {
         let now = self.items[item].value(self.chosen[item]);
         let gain = |to: Chosen| self.items[item].value(to) - now;
-        let fitting = self.items[item]
-            .all()
-            .filter(|&to| gain(to) > 1e-9 && self.fits_power(self.after(item, to)));
+        let fitting =
+            self.items[item].all().filter(|&to| gain(to) > 1e-9 && self.fits_with(item, to));
         let steps = fitting.map(|to| {
             let priced = self.priced(item, to);
             let rating = if priced > 0.0 { gain(to) / priced } else { f64::INFINITY };
@@ -196,7 +240,49 @@ impl<'i> Allocation<'i> {
                 self.take(step);
             }
         }
+        for limit in 0..self.left_w.len() {
+            self.trim_local(limit);
+        }
         self.fit_nodes();
+    }
+
+    /// The step of an item to a lower setting that loses least per resource.
+    fn lower_setting(&self, item: usize) -> Option<Step> {
+        let (gpus, watts) = self.items[item].used(self.chosen[item]);
+        let now = self.items[item].value(self.chosen[item]);
+        let choices = self.items[item].choices.iter().enumerate();
+        let lower = choices.filter(|(_, choice)| choice.gpus == gpus && choice.watts < watts);
+        let steps = lower.map(|(to, choice)| Step {
+            item,
+            to: Some(to),
+            rating: (now - choice.value) / (watts - choice.watts),
+        });
+        steps.reduce(|best, next| if next.rating < best.rating { next } else { best })
+    }
+
+    /// Lowers settings of the items that count within a limit until it holds, or none is left to lower. No job is
+    /// stopped for it: the next round would start it again elsewhere.
+    fn trim_local(&mut self, limit: usize) {
+        while self.is_exceeded(limit) {
+            let counts = |item: &usize| {
+                self.items[*item].parts.of.iter().any(|part| part.0 == limit)
+                    && self.items[*item].located_w(self.chosen[*item], self.supply.share_w()) > 0.0
+            };
+            let mut steps: Vec<Step> = (0..self.items.len())
+                .filter(counts)
+                .filter_map(|item| self.lower_setting(item))
+                .collect();
+            steps.sort_by(|a, b| a.rating.total_cmp(&b.rating).then(a.item.cmp(&b.item)));
+            if steps.is_empty() {
+                return;
+            }
+            for step in steps {
+                if !self.is_exceeded(limit) {
+                    return;
+                }
+                self.take(step);
+            }
+        }
     }
 
     /// The step of an item to the best one of its smaller sizes.
@@ -236,7 +322,7 @@ impl<'i> Allocation<'i> {
                     self.items[step.item].used(self.chosen[step.item]).0,
                     self.items[step.item].used(step.to).0,
                 );
-                if !self.fits_power(self.after(step.item, step.to)) {
+                if !self.fits_with(step.item, step.to) {
                     continue;
                 }
                 // The GPUs that it has now are not free for it before the next pass.
@@ -287,7 +373,7 @@ impl<'i> Allocation<'i> {
         }
         steps.sort_by(|a, b| b.rating.total_cmp(&a.rating).then(a.item.cmp(&b.item)));
         for step in steps {
-            if next.fits_power(next.after(step.item, step.to)) {
+            if next.fits_with(step.item, step.to) {
                 next.take(step);
             }
         }
@@ -295,24 +381,26 @@ impl<'i> Allocation<'i> {
     }
 }
 
-/// The choices of all items within `gpus` GPUs that fit the nodes, and within the power. `prices`: those that clear
-/// the market.
+/// The choices of all items within `gpus` GPUs that fit the nodes, within the power, and within what the limits of
+/// feeders and nodes leave (`left_w`). `prices`: those that clear the market.
 pub(super) fn solve(
     items: &[Item],
     gpus: u32,
     nodes: &NodeCounts,
-    supply: &PowerSupply,
+    (supply, left_w): (&PowerSupply, &[f64]),
     prices: Prices,
 ) -> Vec<Chosen> {
     let empty = Allocation {
         items,
         supply,
+        left_w,
         gpus_max: gpus,
         nodes,
         prices,
         chosen: Vec::new(),
         gpus: 0,
         watts: 0.0,
+        local_w: Vec::new(),
     };
     let mut found = empty.with(items.iter().map(|item| item.best(prices)).collect());
     found.trim();
@@ -361,7 +449,7 @@ mod tests {
                 choices.push(Choice { gpus, watts, value: value * (0.5 + uniform(9)), setting });
             }
         }
-        Item { choices, none: Some(0.0), present: None }
+        Item { choices, none: Some(0.0), ..Item::default() }
     }
 
     /// The choices at the prices that clear them.
@@ -373,7 +461,7 @@ mod tests {
         };
         let market = MarketSupply { gpus, watts: Some(watts) };
         let prices = clear(market, Prices::default(), items.len(), demand);
-        solve(items, gpus, nodes, &supply(watts), prices)
+        solve(items, gpus, nodes, (&supply(watts), &[]), prices)
     }
 
     fn best_by_search(items: &[Item], gpus: u32, watts: f64) -> f64 {
@@ -413,12 +501,39 @@ mod tests {
     }
 
     #[test]
+    fn items_stay_within_the_limits_of_the_gpus_that_they_have() {
+        let mut items: Vec<Item> = (0..4).map(item).collect();
+        // Two items run on two GPUs each within the first limit, and half of the second one within the other.
+        let of: [Vec<(usize, f64)>; 2] = [vec![(0, 1.0)], vec![(0, 1.0), (1, 0.5)]];
+        for (item, of) in items.iter_mut().zip(of) {
+            item.choices.retain(|choice| choice.gpus == 2);
+            (item.present, item.none) = (Some(0), None);
+            item.parts = Parts { gpus: 2, of };
+        }
+        let (supply, nodes) = (supply(4_000.0), nodes(1));
+        for (left_w, sum_w, second_w_max) in [
+            ([2_000.0, 2_000.0], 1_000.0..=1_000.0, 500.0),
+            ([720.0, 2_000.0], 640.0..=720.0, 500.0),
+            ([2_000.0, 110.0], 700.0..=700.0, 200.0),
+            // They keep their GPUs at the lowest setting.
+            ([10.0, 10.0], 400.0..=400.0, 200.0),
+        ] {
+            let chosen = solve(&items, 8, &nodes, (&supply, &left_w), Prices::default());
+            let watts = |item: usize| items[item].used(chosen[item]).1;
+            assert!(sum_w.contains(&(watts(0) + watts(1))), "{chosen:?} {left_w:?}");
+            assert!(watts(1) <= second_w_max, "{chosen:?} {left_w:?}");
+            // The others do not count there.
+            assert_eq!(watts(2) + watts(3), 1_000.0, "{chosen:?}");
+        }
+    }
+
+    #[test]
     fn one_that_keeps_its_gpus_keeps_them_below_any_limit() {
         let mut kept = item(1);
         (kept.none, kept.present) = (None, Some(0));
         kept.choices.truncate(3);
         let items = [item(2), kept, item(3)];
-        let chosen = solve(&items, 8, &nodes(1), &supply(150.0), Prices::default());
+        let chosen = solve(&items, 8, &nodes(1), (&supply(150.0), &[]), Prices::default());
         assert_eq!(chosen, [None, Some(0), None]);
     }
 
@@ -429,7 +544,8 @@ mod tests {
         for (item, &choice) in items.iter_mut().zip(&chosen) {
             item.present = choice;
         }
-        let again = solve(&items, 8, &nodes(1), &supply(1_000.0), Prices { gpu: 0.0, power: 1e-3 });
+        let again =
+            solve(&items, 8, &nodes(1), (&supply(1_000.0), &[]), Prices { gpu: 0.0, power: 1e-3 });
         assert_eq!(again, chosen);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::plan::input::PlanningInput;
 use crate::power::energy_cost::Charge;
+use crate::power::headroom::total_w;
 use crate::power::model::{corrected_by_w, least_baseline};
 use crate::state::node::Node;
 
@@ -42,12 +43,16 @@ impl PowerSupply {
         Self { limit_w, node_w, node_gpus, awake, fixed_gpus, fixed_w, share_w }
     }
 
-    /// What the site's limit leaves above the least draw of all nodes, and what running jobs draw less than
+    /// What the limits together leave above the least draw of all nodes, and what running jobs draw less than
     /// predicted, watts: the market counts with predictions. `None` without a limit, or where
     /// the draw of some node is unknown.
     pub(super) fn of_site(input: PlanningInput<'_>) -> Option<f64> {
-        let limit = input.limits.power_max?;
-        Some(limit.as_w() - least_baseline(input)?.as_w() + corrected_by_w(input))
+        Some(total_w(input)? - least_baseline(input)?.as_w() + corrected_by_w(input))
+    }
+
+    /// The charge of a used GPU for keeping its node awake, watts.
+    pub(super) const fn share_w(&self) -> f64 {
+        self.share_w
     }
 
     /// The charged power that the market may hand out, watts.

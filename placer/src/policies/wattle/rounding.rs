@@ -6,6 +6,7 @@ use crate::allocation::transition::Target;
 use crate::plan::reason::Reason;
 use crate::policies::wattle::bidders::{Bidder, knapsack_item, power_item};
 use crate::policies::wattle::knapsack::{UnusedGpuCost, solve};
+use crate::policies::wattle::local_limits::LocalLimits;
 use crate::policies::wattle::market::{Bid, Market};
 use crate::policies::wattle::pairing::{Pair, Pairing};
 use crate::policies::wattle::power_knapsack;
@@ -26,6 +27,8 @@ pub(super) struct Rounding<'t, 'a> {
     pub(super) pairing: &'t Pairing,
     pub(super) bids: &'t [Bid],
     pub(super) prices: Prices,
+    /// The limits of feeders and nodes, where there are any.
+    pub(super) local: Option<&'t LocalLimits>,
 }
 
 /// What one job or pair gets.
@@ -65,9 +68,26 @@ impl Allotment {
         bidders.iter().zip(alone).any(|(bidder, gpus)| moves(bidder.held, gpus))
     }
 
-    fn fits(&self, power: &PowerSupply) -> bool {
+    fn fits(&self, rounding: &Rounding<'_, '_>, power: &PowerSupply) -> bool {
         let all = || self.exclusive.iter().chain(&self.pairs);
         power.fits(all().map(|each| each.gpus).sum(), all().map(|each| each.watts).sum())
+            && self.fits_local(rounding, power.share_w())
+    }
+
+    /// Whether the jobs that keep their GPUs are within the limits of feeders and nodes.
+    fn fits_local(&self, rounding: &Rounding<'_, '_>, share_w: f64) -> bool {
+        let Some(local) = rounding.local else { return true };
+        let mut left_w = local.left_w.clone();
+        let exclusive = self.exclusive.iter().map(|each| (each.index, each));
+        let pairs = self.pairs.iter().map(|each| (rounding.pairing.pairs[each.index].a, each));
+        for (bidder, each) in exclusive.chain(pairs) {
+            let parts = local.parts_of(rounding.bidders[bidder].key);
+            let above_idle_w = each.watts - f64::from(each.gpus) * share_w;
+            for (limit, part) in parts.of.into_iter().filter(|_| parts.gpus == each.gpus) {
+                left_w[limit] -= part * above_idle_w;
+            }
+        }
+        left_w.iter().all(|left_w| *left_w >= -1e-6)
     }
 }
 
@@ -84,7 +104,7 @@ impl Rounding<'_, '_> {
         let Some(power) = self.supply.power else { return not_moving(&|kept| self.round(kept)) };
         if self.prices.power <= 0.0 {
             let allotment = not_moving(&|kept| self.round(kept));
-            if allotment.fits(&power) {
+            if allotment.fits(self, &power) {
                 return allotment;
             }
         }
@@ -167,20 +187,26 @@ impl Rounding<'_, '_> {
     fn round_within(&self, power: &PowerSupply, keep_held: bool) -> Allotment {
         let Self { bidders, pairing, bids, prices, .. } = *self;
         let unpaired = self.unpaired();
+        let parts_of = |index: usize| {
+            self.local.map(|local| local.parts_of(bidders[index].key)).unwrap_or_default()
+        };
         let of_job = |&index: &usize| {
             let bidder = &bidders[index];
             let kept = bidder.fixed_size.or(bidder.held.filter(|_| keep_held));
             let curve = &self.market.curves[bidder.curve];
-            power_item(bidder, curve, &bids[bidder.class], prices, kept)
+            let item = power_item(bidder, curve, &bids[bidder.class], prices, kept);
+            power_knapsack::Item { parts: parts_of(index), ..item }
         };
         let of_pair = |pair: &Pair| {
             let kept = pair.held(bidders).filter(|_| keep_held);
-            pairing.power_item(pair, bidders, bids, prices, kept)
+            let item = pairing.power_item(pair, bidders, bids, prices, kept);
+            power_knapsack::Item { parts: parts_of(pair.a), ..item }
         };
         let items: Vec<power_knapsack::Item> =
             unpaired.iter().map(of_job).chain(pairing.pairs.iter().map(of_pair)).collect();
         let (gpus, nodes) = (self.supply.free, &self.supply.nodes);
-        let chosen = power_knapsack::solve(&items, gpus, nodes, power, prices);
+        let left_w = self.local.map_or(&[][..], |local| &local.left_w);
+        let chosen = power_knapsack::solve(&items, gpus, nodes, (power, left_w), prices);
         let mut allotted = items.iter().zip(&chosen).map(|(item, &choice)| {
             let power_knapsack::Choice { gpus, watts, value, setting } = item.choices[choice?];
             Some(Allotted { index: 0, gpus, setting, value, watts })

@@ -175,8 +175,9 @@ impl ClusterState {
     pub fn job_set(&mut self, key: JobKey, setting: GpuSetting) {
         let Some(job) = one_of(&mut self.jobs, key) else { return };
         let is_running = matches!(job.state, State::Running { .. });
-        let before = job.setting().filter(|before| *before != setting);
-        job.setting_left = before.map(|before| (before, self.now)).or(job.setting_left);
+        if let Some(before) = job.setting().filter(|before| *before != setting) {
+            job.settings_left.add(before, self.now);
+        }
         if let State::Running { setting: current, .. } | State::Stopping { setting: current, .. } =
             &mut job.state
         {

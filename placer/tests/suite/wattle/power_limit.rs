@@ -1,8 +1,10 @@
 //! The policy `wattle` below a power limit.
 
-use wattle_common::Power;
-use wattle_placer::power::model::expected_power;
-use wattle_placer::{GpuPower, Reason};
+use wattle_common::feeders::FeederLimit;
+use wattle_common::{FeederId, Power};
+use wattle_placer::power::bounds::PowerBound;
+use wattle_placer::power::model::{expected_by_node, expected_power};
+use wattle_placer::{GpuPower, Reason, solve};
 
 use super::*;
 
@@ -92,4 +94,70 @@ fn a_job_that_cannot_stop_keeps_its_gpus_below_any_limit() {
     converge(&mut site);
     assert_eq!((gpus(&site, kept), gpus(&site, other)), (4, 0));
     assert!(Some(expected_power(site.input())) <= site.limits.power_max);
+}
+
+/// A feeder that carries all power of these nodes.
+fn feeder(nodes: &[usize], limit_w: u64) -> PowerBound {
+    PowerBound::Feeder(Arc::new(FeederLimit {
+        feeder: FeederId::new("row").unwrap(),
+        lost: None,
+        limit: Power::from_w(limit_w),
+        static_load: Power::ZERO,
+        shares: nodes.iter().map(|i| (wattle_testkit::node(&format!("n{i}")), 1.0)).collect(),
+    }))
+}
+
+/// Rounds until nothing is left to do, of which none is changed by the enforcement of limits.
+fn converge_unchanged(site: &mut Site) {
+    let wattle = policy("wattle").unwrap();
+    for _ in 0..20 {
+        let round = solve(&*wattle, site.input());
+        assert_eq!(check(site.input(), &round.plan), [], "{:?}", round.plan);
+        assert_eq!(round.reports.power_limits, Default::default(), "{:?}", round.plan);
+        if round.plan.is_empty() {
+            site.pass(Duration::from_secs(1));
+            return;
+        }
+        site.apply(&round.plan);
+        site.complete_stops();
+    }
+    panic!("it does not converge");
+}
+
+#[test]
+fn jobs_run_where_feeders_leave_power_and_nothing_is_left_to_enforce() {
+    // Two GPUs at the lowest clock on each of four nodes, of which two have a feeder together.
+    let node_w = (1_480.0 + 2.05 * above_idle_w(900)) as u64;
+    let mut site = limited(0);
+    for name in ["n2", "n3"] {
+        let facts = node_facts(name, "a100", 8, 80_000);
+        site.node_known(NodeFacts { watts: Some(node_watts(60, 1_000, 50, 120)), ..facts });
+    }
+    site.limits.power_max = None;
+    let bounds = [feeder(&[0, 1], 2 * node_w), feeder(&[2], node_w), feeder(&[3], node_w)];
+    site.limits.power_bounds = Arc::new(bounds.to_vec().into());
+    let jobs: Vec<JobKey> = (1..=12)
+        .map(|k| arrive(&mut site, facts(&format!("j{k:02}"), 1, 1), FIXED, Some(k * 100_000)))
+        .collect();
+    converge_unchanged(&mut site);
+    let running: Vec<usize> = (0..12).filter(|job| site.size(jobs[*job]).0 > 0).collect();
+    assert_eq!(running, (0..8).collect::<Vec<_>>(), "the short ones, two for each node");
+    let watts = expected_by_node(site.input()).unwrap();
+    let on = |nodes: &[usize]| nodes.iter().map(|node| watts[*node]).sum::<Power>();
+    assert!(on(&[0, 1]) <= Power::from_w(2 * node_w), "{watts:?}");
+    assert!(on(&[2]) <= Power::from_w(node_w) && on(&[3]) <= Power::from_w(node_w), "{watts:?}");
+    // A feeder that leaves more to its jobs raises their clocks, and no others.
+    let bounds = [feeder(&[0, 1], 2 * node_w), feeder(&[2], node_w), feeder(&[3], 5_000)];
+    site.limits.power_bounds = Arc::new(bounds.to_vec().into());
+    let (_, waiting) = jobs.split_at(8);
+    waiting.iter().for_each(|job| site.job_ended(*job));
+    site.pass(SETTLED);
+    converge_unchanged(&mut site);
+    let at_default = jobs[..8].iter().filter(|job| site.size(**job).1.is_default()).count();
+    assert_eq!(
+        at_default,
+        2,
+        "{:?}",
+        jobs[..8].iter().map(|job| site.size(*job)).collect::<Vec<_>>()
+    );
 }
