@@ -91,7 +91,7 @@ pub struct AimBound {
 }
 
 /// A share in per cent, with at most two decimals.
-fn percent(share: f64) -> f64 {
+pub(crate) fn percent(share: f64) -> f64 {
     (1e4 * share).round() / 1e2
 }
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::aim::Baseline;
+use crate::aim::{Baseline, percent};
 use crate::budget::Budget;
 use crate::duration::span;
 use crate::id::JobId;
@@ -181,11 +181,6 @@ fn held_back(jobs: &[&JobRecord]) -> Option<Finding> {
     let remedy =
         "`wattle budget show` has the spending; wait for the next window, or raise the budget";
     Some(Finding::warning("budget", "budget", text, remedy))
-}
-
-/// A share in per cent, with at most two decimals.
-fn percent(share: f64) -> f64 {
-    (share * 1e4).round() / 1e2
 }
 
 /// As [`aim_exceeded`], where the completion times of the jobs of this and the last day show it: the estimate of few jobs

@@ -75,7 +75,7 @@ fn record(number: u64, running: u64, second: u64) -> JobRecord {
     let reason = |number: u32| {
         let (decision, share) = (
             format!("placed on n{number}:0"),
-            "1 GPU: its share where the policy divides the GPUs among all jobs",
+            "1 GPU: its share of the GPUs, which the policy divides among all jobs",
         );
         RecordedReason::new(clock::now(), "wattle", decision, share.to_owned())
     };

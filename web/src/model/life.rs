@@ -269,17 +269,17 @@ fn tenants(windows: &[&JobWindow]) -> (Vec<Tenant>, usize) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use wattle_testkit as testkit;
 
     use super::*;
 
-    fn at(s: u64) -> Timestamp {
+    pub(crate) fn at(s: u64) -> Timestamp {
         Timestamp::from_s(s)
     }
 
     /// A window of one GPU at 180 W below a cap of 250 W, at 10 steps/s.
-    fn window(attempt: u32, from_s: u64, until_s: u64) -> JobWindow {
+    pub(crate) fn window(attempt: u32, from_s: u64, until_s: u64) -> JobWindow {
         JobWindow { attempt, ..testkit::job_window("a", at(from_s), at(until_s)) }
     }
 

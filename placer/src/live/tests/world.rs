@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wattle_common::Machine;
-use wattle_common::aim::Baseline;
-use wattle_common::job::{JobSpec, Sharing};
+use wattle_common::job::JobSpec;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, DesiredJob, ExpectedStatus,
     GpuConditionKind, JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport,
@@ -20,14 +19,14 @@ use wattle_common::{AdmissionId, GpuIndex, JobId, NodeId, Timestamp};
 
 mod faults;
 mod records;
+mod start;
 
 use crate::Config;
-use crate::accounts::rules::AccountRules;
 use crate::live::site_jobs::placed_by_site;
 use crate::live::tests::fault_injection::Faults;
 use crate::live::tests::node::{Node, RunKey, SimulatedSleep, is_live};
 use crate::live::{Action, Event, PersistedState, Placer};
-use crate::policies::{Fifo, Policy};
+use crate::policies::Policy;
 
 /// Time a node takes to wake.
 const WAKES_IN: Duration = Duration::from_secs(20);
@@ -90,112 +89,7 @@ pub(super) struct World {
     pub(super) placers: usize,
 }
 
-fn config() -> Config {
-    Config {
-        traces: wattle_common::config::TracesConfig::default(),
-        service_lease_wall_ms: 5_000,
-        aim: wattle_common::Aim::Time,
-        no_later_than: Baseline::default(),
-        by: None,
-        no_project_later_than: None,
-        max_slowdown: Some(0.05),
-        cluster: wattle_common::ClusterId::new("main").unwrap(),
-        #[cfg(feature = "service")]
-        nats: wattle_runtime::bus::BusConfig::at("nats://127.0.0.1:4222"),
-        metrics: wattle_common::config::MetricsConfig::default(),
-        policy: "fifo".to_owned(),
-        restarts: crate::allocation::restart_rules::RestartRules::default(),
-        tenants_max: 2,
-        share: Sharing::Consented,
-        nodes_expected: None,
-        lease_ms: 60_000,
-        tick_ms: 5_000,
-        round_delay_ms: 100,
-        node_stale_after_ms: 15_000,
-        node_lost_after_ms: 120_000,
-        progress_store_ms: 30_000,
-        attempts_max: 100,
-        jobs_max: 100,
-        ended_kept: 100,
-        gpu_cap_w: None,
-        gpu_clock_mhz_max: None,
-        accounts: AccountRules::default(),
-        feeder: Vec::new(),
-        node: Vec::new(),
-        power_groups: None,
-        sleep: crate::config::node_sleep::SleepConfig::default(),
-        grid: wattle_grid::GridConfig::default(),
-    }
-}
-
 impl World {
-    pub(super) fn new(nodes: usize, gpus: u32) -> Self {
-        let now = Timestamp::from_s(1_000);
-        let fifo: fn() -> Box<dyn Policy> = || Box::new(Fifo);
-        let mut world = Self {
-            now,
-            config: config(),
-            policy: fifo,
-            placer: Placer::new(config(), fifo(), PersistedState::default(), now),
-            jobs: BTreeMap::new(),
-            orders: BTreeMap::new(),
-            nodes: (0..nodes)
-                .map(|at| Node {
-                    id: NodeId::new(&format!("n{at}")).unwrap(),
-                    gpu_type: "v100",
-                    place: (None, None),
-                    gpus,
-                    instance: 1,
-                    behind: Duration::ZERO,
-                    unhealthy: BTreeSet::new(),
-                    conditions: BTreeMap::new(),
-                    unread: BTreeSet::new(),
-                    cut_off: false,
-                    is_broken: false,
-                    fault: None,
-                    reconnected: false,
-                    refuses: None,
-                    limit: None,
-                    advises: false,
-                    without_cap: BTreeSet::new(),
-                    site: None,
-                    seen: None,
-                    reads_older_order: false,
-                    keeps_ends: false,
-                    runs: BTreeMap::new(),
-                    sleep: SimulatedSleep::default(),
-                })
-                .collect(),
-            work: BTreeMap::new(),
-            started: BTreeSet::new(),
-            requests: BTreeMap::new(),
-            requests_sent: 0,
-            writes: 0,
-            kill_at: None,
-            log: Vec::new(),
-            refuse: BTreeSet::new(),
-            killed_by: None,
-            tenants_max: 2,
-            long: false,
-            slow_stop: false,
-            faults: None,
-            budget: None,
-            budget_status: None,
-            aim_status: None,
-            grid: None,
-            feeders: None,
-            twin: None,
-            expected: None,
-            budget_reply: None,
-            restored: None,
-            orders_may_be_forged: false,
-            ahead_s: 0,
-            placers: 1,
-        };
-        world.report();
-        world
-    }
-
     // Actions of a test.
 
     pub(super) fn submit(&mut self, spec: JobSpec) {

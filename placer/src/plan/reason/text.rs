@@ -16,7 +16,7 @@ impl fmt::Display for NotShared {
             Self::Unknown => "its workload has no measurement yet, so it first runs alone",
             Self::CannotStop => "it has no checkpoint signal, and a deadline could be missed",
             Self::UndoneOften => "its co-location was undone too often",
-            Self::NoCandidate => "no occupied GPUs can be shared within the thresholds of utilization and memory and all deadlines",
+            Self::NoCandidate => "no occupied GPUs can be shared within the limits of utilization, memory and deadlines",
         })
     }
 }
@@ -47,19 +47,19 @@ impl fmt::Display for Reason {
                     (true, false) => {
                         write!(
                             f,
-                            "{gpus}: too few GPUs for all jobs; this number shortens their mean completion time most"
+                            "{gpus}: GPUs are scarce, and more of them serve other jobs better"
                         )
                     }
                     (false, true) => {
                         write!(
                             f,
-                            "{gpus}: too little power for all jobs; this number shortens their mean completion time most"
+                            "{gpus}: power is scarce, and more of it serves other jobs better"
                         )
                     }
                     (true, true) => {
                         write!(
                             f,
-                            "{gpus}: too few GPUs and too little power for all jobs; this number shortens their mean completion time most"
+                            "{gpus}: GPUs and power are scarce, and more of them serve other jobs better"
                         )
                     }
                 }
@@ -67,7 +67,7 @@ impl fmt::Display for Reason {
             Self::Share { gpus } => {
                 write!(
                     f,
-                    "{}: its share where the policy divides the GPUs among all jobs",
+                    "{}: its share of the GPUs, which the policy divides among all jobs",
                     Gpus(*gpus)
                 )
             }
@@ -409,19 +409,19 @@ mod tests {
             (
                 1.5,
                 0.0,
-                "too few GPUs for all jobs; this number shortens their mean completion time most",
+                "GPUs are scarce, and more of them serve other jobs better",
                 "GPU price 1.50 s per GPU-second",
             ),
             (
                 1_717_986_918.4,
                 0.0,
-                "too few GPUs for all jobs; this number shortens their mean completion time most",
+                "GPUs are scarce, and more of them serve other jobs better",
                 "demand exceeds the GPUs at any price",
             ),
             (
                 0.0,
                 1e-4,
-                "too little power for all jobs; this number shortens their mean completion time most",
+                "power is scarce, and more of it serves other jobs better",
                 "GPU price 0; price of power 360 s per kWh",
             ),
         ] {

@@ -54,9 +54,9 @@ fn eaco_fills_the_fullest_gpus_and_observes() {
     let plan = decide(&mut site, &*policy("eaco").unwrap());
     expect_test::expect![[r#"
         mine on n0:0: free GPUs: the job is exclusive
-        light on n1:0: free GPUs: no occupied GPUs can be shared within the thresholds of utilization and memory and all deadlines
+        light on n1:0: free GPUs: no occupied GPUs can be shared within the limits of utilization, memory and deadlines
         heavy on n1:0, observed: on the busiest suitable GPUs, 10 % utilized by job light; no job has a deadline
-        middle on n2:0: free GPUs: no occupied GPUs can be shared within the thresholds of utilization and memory and all deadlines
+        middle on n2:0: free GPUs: no occupied GPUs can be shared within the limits of utilization, memory and deadlines
         stranger waits: requests 1 GPU; 0 free, at most 0 on one node; not co-located: its workload has no measurement yet, so it first runs alone
     "#]]
     .assert_eq(&show(&site, &plan));

@@ -29,8 +29,8 @@ fn srtf_stops_the_longest_job_and_fills_gaps() {
     arrive(&mut site, facts("unknown", 1), None);
     let long = arrive(&mut site, lasting("long", 3, 1_000), None);
     expect_test::expect![[r#"
-        long on n0:0,1,2: 3 GPUs: its share where the policy divides the GPUs among all jobs
-        unknown on n0:3: 1 GPU: its share where the policy divides the GPUs among all jobs
+        long on n0:0,1,2: 3 GPUs: its share of the GPUs, which the policy divides among all jobs
+        unknown on n0:3: 1 GPU: its share of the GPUs, which the policy divides among all jobs
     "#]]
     .assert_eq(&converge(&mut site, &*srtf));
     // The long job has 900 s left and does not fit with the short one; a longer one does.
@@ -41,8 +41,8 @@ fn srtf_stops_the_longest_job_and_fills_gaps() {
     expect_test::expect![[r#"
         unknown stopped: 2 jobs are before it in the policy's order
         long stopped: 2 jobs are before it in the policy's order
-        short on n0:0,1: 2 GPUs: its share where the policy divides the GPUs among all jobs
-        nearly on n0:2,3: 2 GPUs: its share where the policy divides the GPUs among all jobs
+        short on n0:0,1: 2 GPUs: its share of the GPUs, which the policy divides among all jobs
+        nearly on n0:2,3: 2 GPUs: its share of the GPUs, which the policy divides among all jobs
         long waits: 1 job is before it in the policy's order
     "#]]
     .assert_eq(&converge(&mut site, &*srtf));
@@ -50,8 +50,8 @@ fn srtf_stops_the_longest_job_and_fills_gaps() {
     site.end("short");
     expect_test::expect![[r#"
         nearly stopped: 2 jobs are before it in the policy's order
-        unknown on n0:0: 1 GPU: its share where the policy divides the GPUs among all jobs
-        long on n0:1,2,3: 3 GPUs: its share where the policy divides the GPUs among all jobs
+        unknown on n0:0: 1 GPU: its share of the GPUs, which the policy divides among all jobs
+        long on n0:1,2,3: 3 GPUs: its share of the GPUs, which the policy divides among all jobs
         nearly waits: 1 job is before it in the policy's order
     "#]]
     .assert_eq(&converge(&mut site, &*srtf));
@@ -76,8 +76,8 @@ fn tiresias_stops_jobs_at_their_threshold_and_requests_a_round_then() {
     site.advance_to(Timestamp::from_us(812_500_000));
     expect_test::expect![[r#"
         first stopped: 2 jobs are before it in the policy's order
-        second on n0:0,1: 2 GPUs: its share where the policy divides the GPUs among all jobs
-        third on n0:2,3: 2 GPUs: its share where the policy divides the GPUs among all jobs
+        second on n0:0,1: 2 GPUs: its share of the GPUs, which the policy divides among all jobs
+        third on n0:2,3: 2 GPUs: its share of the GPUs, which the policy divides among all jobs
         first waits: 2 jobs are before it in the policy's order
     "#]]
     .assert_eq(&converge(&mut site, &*tiresias));
@@ -87,7 +87,7 @@ fn tiresias_stops_jobs_at_their_threshold_and_requests_a_round_then() {
     site.end("second");
     site.end("third");
     expect_test::expect![[r#"
-        first on n0:0,1,2,3: 4 GPUs: its share where the policy divides the GPUs among all jobs
+        first on n0:0,1,2,3: 4 GPUs: its share of the GPUs, which the policy divides among all jobs
     "#]]
     .assert_eq(&converge(&mut site, &*tiresias));
 }
@@ -103,8 +103,8 @@ fn tiresias_separates_co_tenants_of_another_policy() {
     }
     site.pass(SETTLED);
     expect_test::expect![[r#"
-        other stopped for 2: 2 GPUs: its share where the policy divides the GPUs among all jobs
-        other on n0:2,3: 2 GPUs: its share where the policy divides the GPUs among all jobs
+        other stopped for 2: 2 GPUs: its share of the GPUs, which the policy divides among all jobs
+        other on n0:2,3: 2 GPUs: its share of the GPUs, which the policy divides among all jobs
     "#]]
     .assert_eq(&converge(&mut site, &*policy("tiresias").unwrap()));
 }
@@ -126,8 +126,8 @@ fn gandiva_pairs_only_if_demand_exceeds_the_gpus() {
         arrive(&mut site, facts(name, 1), Some(0));
     }
     expect_test::expect![[r#"
-        a on n0:0: 1 GPU: its share where the policy divides the GPUs among all jobs
-        b on n0:1: 1 GPU: its share where the policy divides the GPUs among all jobs
+        a on n0:0: 1 GPU: its share of the GPUs, which the policy divides among all jobs
+        b on n0:1: 1 GPU: its share of the GPUs, which the policy divides among all jobs
     "#]]
     .assert_eq(&converge(&mut site, &*gandiva));
     // Speeds of two heavy jobs sum to 0.76: they are not paired, nor are jobs of unequal size.
@@ -186,8 +186,8 @@ fn afs_doubles_the_job_that_gains_most_per_gpu_and_shrinks_it_for_new_jobs() {
     arrive(&mut site, ranging("light", 1, 8), Some(0));
     arrive(&mut site, ranging("heavy", 1, 8), Some(2));
     expect_test::expect![[r#"
-        light on n0:0,1,2,3: 4 GPUs: its share where the policy divides the GPUs among all jobs
-        heavy on n0:4,5,6,7: 4 GPUs: its share where the policy divides the GPUs among all jobs
+        light on n0:0,1,2,3: 4 GPUs: its share of the GPUs, which the policy divides among all jobs
+        heavy on n0:4,5,6,7: 4 GPUs: its share of the GPUs, which the policy divides among all jobs
     "#]]
     .assert_eq(&converge(&mut site, &*afs));
     site.pass(SETTLED);
@@ -195,12 +195,12 @@ fn afs_doubles_the_job_that_gains_most_per_gpu_and_shrinks_it_for_new_jobs() {
         arrive(&mut site, ranging(name, 2, 2), Some(1));
     }
     expect_test::expect![[r#"
-        light stopped for 2: 2 GPUs: its share where the policy divides the GPUs among all jobs
-        heavy stopped for 2: 2 GPUs: its share where the policy divides the GPUs among all jobs
-        light on n0:0,1: 2 GPUs: its share where the policy divides the GPUs among all jobs
-        heavy on n0:2,3: 2 GPUs: its share where the policy divides the GPUs among all jobs
-        x on n0:4,5: 2 GPUs: its share where the policy divides the GPUs among all jobs
-        y on n0:6,7: 2 GPUs: its share where the policy divides the GPUs among all jobs
+        light stopped for 2: 2 GPUs: its share of the GPUs, which the policy divides among all jobs
+        heavy stopped for 2: 2 GPUs: its share of the GPUs, which the policy divides among all jobs
+        light on n0:0,1: 2 GPUs: its share of the GPUs, which the policy divides among all jobs
+        heavy on n0:2,3: 2 GPUs: its share of the GPUs, which the policy divides among all jobs
+        x on n0:4,5: 2 GPUs: its share of the GPUs, which the policy divides among all jobs
+        y on n0:6,7: 2 GPUs: its share of the GPUs, which the policy divides among all jobs
     "#]]
     .assert_eq(&converge(&mut site, &*afs));
 }

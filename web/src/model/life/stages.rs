@@ -117,18 +117,11 @@ impl Stages {
 
 #[cfg(test)]
 mod tests {
-    use wattle_common::messages::{JobWindow, RecordedReason};
+    use wattle_common::messages::RecordedReason;
     use wattle_testkit as testkit;
 
     use super::*;
-
-    fn at(s: u64) -> Timestamp {
-        Timestamp::from_s(s)
-    }
-
-    fn window(attempt: u32, from_s: u64, until_s: u64) -> JobWindow {
-        JobWindow { attempt, ..testkit::job_window("a", at(from_s), at(until_s)) }
-    }
+    use crate::model::life::tests::{at, window};
 
     fn record(phase: JobPhase, attempt: u32, since_s: u64) -> JobRecord {
         let mut spec = testkit::job_spec("a", 1);
