@@ -203,8 +203,8 @@ mod tests {
         assert_eq!(chosen(2, &[1], 6), [0]);
         assert_eq!(chosen(2, &[0, 1, 2], 6), [3], "of equal nodes the first that is permitted");
         assert_eq!(chosen(16, &[], 6), [2, 3]);
-        assert_eq!(chosen(16, &[3], 6), [4, 5]);
-        assert_eq!(chosen(16, &[3, 4], 6), [0, 2], "not adjacent");
+        assert_eq!(chosen(16, &[3], 6), [0, 2], "the first that are permitted");
+        assert_eq!(chosen(16, &[0, 2, 4], 6), [3, 5]);
         assert!(chosen(16, &[], 1).is_empty());
     }
 
