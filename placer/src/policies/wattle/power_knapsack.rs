@@ -460,7 +460,7 @@ mod tests {
             Demand { gpus: gpus.into(), watts }
         };
         let market = MarketSupply { gpus, watts: Some(watts) };
-        let prices = clear(market, 0.0, items.len(), demand);
+        let prices = clear(market, Prices::default(), items.len(), demand);
         solve(items, gpus, nodes, (&supply(watts), &[]), prices)
     }
 
