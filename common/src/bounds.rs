@@ -91,7 +91,11 @@ pub struct OutOfBounds {
     pub expected: String,
 }
 
-fn invalid(field: &'static str, value: impl Display, expected: impl Display) -> OutOfBounds {
+pub(crate) fn invalid(
+    field: &'static str,
+    value: impl Display,
+    expected: impl Display,
+) -> OutOfBounds {
     OutOfBounds { field, value: value.to_string(), expected: expected.to_string() }
 }
 

@@ -162,6 +162,10 @@ id!(
     FeederId
 );
 id!(
+    /// A grid event ([`crate::event`]).
+    EventId
+);
+id!(
     /// A person who submits jobs, operates the cluster or observes it.
     UserId
 );

@@ -9,6 +9,7 @@ pub mod actual;
 pub mod budget;
 pub mod consequence;
 pub mod desired;
+pub mod event;
 pub mod expected;
 pub mod feeders;
 pub mod gpu_health;
@@ -42,6 +43,7 @@ pub use budget::{
 };
 pub use consequence::{Consequence, MovedJobs};
 pub use desired::{CapBound, DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
+pub use event::{EventReply, EventRequest};
 pub use expected::{
     ExpectedErrors, ExpectedInstant, ExpectedKind, ExpectedRatios, ExpectedStatus, ExpectedTimes,
     NotExpected,

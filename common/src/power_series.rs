@@ -146,15 +146,6 @@ impl PowerSeries {
         is_valid.then_some(()).ok_or(PowerSeriesError::Steps)
     }
 
-    /// The lower one of this limit and a constant one.
-    #[must_use]
-    pub fn at_most(mut self, most: Option<Power>) -> Self {
-        for (_, limit) in &mut self.steps {
-            *limit = most.map_or(*limit, |most| most.min(*limit));
-        }
-        self
-    }
-
     /// The same limits with the time counted from `origin`, as in a simulation that begins then.
     #[must_use]
     pub fn counted_from(&self, origin: Timestamp) -> Self {

@@ -16,9 +16,9 @@ use crate::id::{ClusterId, IdError, JobId, NodeId, PredictorId, UserId};
 
 pub use requester::{Rank, Requester};
 pub use storage::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, EXPECTED_STATUS, FEEDERS_STATUS, GRID_STATUS,
-    LeaseKey, PredictorKey, Reporter, STORE_RESTORED, StreamName, TWIN_OPEN, TWIN_STATUS,
-    backed_up,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, EVENTS, EXPECTED_STATUS, FEEDERS_STATUS,
+    GRID_STATUS, LeaseKey, PredictorKey, Reporter, STORE_RESTORED, StreamName, TWIN_OPEN,
+    TWIN_STATUS, backed_up,
 };
 
 /// The first two tokens of every subject: the product and the version of its messages.
@@ -52,6 +52,8 @@ pub enum Topic {
     PredictorPromoted,
     /// Request: put a budget in force: [`crate::messages::SetBudget`].
     BudgetSet,
+    /// Request: announce or change a grid event: [`crate::messages::EventRequest`].
+    EventSet,
     /// Request: the last summary of a node: [`crate::messages::ReadSummary`].
     SummaryRequested,
     /// Request: a part of a job's output on a node: [`crate::messages::ReadOutput`].
@@ -75,7 +77,7 @@ enum Ids {
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::GpuSampled,
         Self::NodeSummarized,
         Self::WindowClosed,
@@ -86,6 +88,7 @@ impl Topic {
         Self::SurfaceProposed,
         Self::PredictorPromoted,
         Self::BudgetSet,
+        Self::EventSet,
         Self::SummaryRequested,
         Self::OutputRequested,
         Self::JobRequested,
@@ -106,6 +109,7 @@ impl Topic {
             Self::SurfaceProposed => "surface.proposed",
             Self::PredictorPromoted => "predictor.promoted",
             Self::BudgetSet => "budget.set",
+            Self::EventSet => "event.set",
             Self::SummaryRequested => "summary.requested",
             Self::OutputRequested => "output.requested",
             Self::JobRequested => "job.requested",
@@ -125,6 +129,7 @@ impl Topic {
             | Self::JobCancelled
             | Self::PredictorPromoted
             | Self::BudgetSet
+            | Self::EventSet
             | Self::JobRequested => Ids::Requester,
             Self::OutputRequested => Ids::NodeRequester,
             Self::OrderRecorded => Ids::None,
@@ -178,6 +183,7 @@ impl Subject {
             RequestTopic::JobCancelled => Topic::JobCancelled,
             RequestTopic::PredictorPromoted => Topic::PredictorPromoted,
             RequestTopic::BudgetSet => Topic::BudgetSet,
+            RequestTopic::EventSet => Topic::EventSet,
             RequestTopic::JobRequested => Topic::JobRequested,
         };
         let requester = Some(requester);
@@ -293,6 +299,8 @@ pub enum RequestTopic {
     PredictorPromoted,
     /// [`Topic::BudgetSet`]
     BudgetSet,
+    /// [`Topic::EventSet`]
+    EventSet,
     /// [`Topic::JobRequested`]
     JobRequested,
 }

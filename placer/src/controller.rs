@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use wattle_common::Timestamp;
 use wattle_common::aim::AimBound;
+use wattle_common::event::TargetSteps;
 use wattle_common::feeders::FeederTree;
 use wattle_common::job::{GpuSetting, Sharing};
 
@@ -122,6 +123,8 @@ pub struct Controller<P> {
     limits: PlanningLimits,
     cache: Option<PolicyCache>,
     budget: Option<ActiveBudget>,
+    /// The targets of grid events.
+    event_targets: TargetSteps,
     /// When the power limit over time next changes for plans.
     power_step_at: Option<Timestamp>,
     aim: Option<SlowdownController>,
@@ -157,6 +160,7 @@ impl<P: PolicyHandle> Controller<P> {
             limits,
             cache: None,
             budget: None,
+            event_targets: TargetSteps::default(),
             power_step_at: None,
             aim: None,
             limit_cost: LimitCost::default(),
@@ -178,13 +182,14 @@ impl<P: PolicyHandle> Controller<P> {
         &self.can
     }
 
-    /// The surfaces that plans depend on: those that the policy reads, and of all jobs under a budget or
-    /// power limit.
+    /// The surfaces that plans depend on: those that the policy reads, and of all jobs under a budget, a power limit or
+    /// a grid event.
     #[must_use]
     pub fn reads(&self) -> Reads {
         let limits = self.budget.as_ref().map(|budget| budget.controller().budget());
         let is_limited = limits.is_some_and(|budget| budget.has_window() || budget.limits_power());
-        let is_limited = is_limited || !self.limits.power_bounds.is_empty();
+        let is_limited =
+            is_limited || !self.limits.power_bounds.is_empty() || !self.event_targets.is_empty();
         if is_limited { Reads::All } else { self.can.reads }
     }
 

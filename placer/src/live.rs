@@ -6,7 +6,7 @@
 //!
 //! Each concern is a struct that owns its state, and knows what an event has changed of it: the jobs' records
 //! ([`job_records`]), the nodes with their orders ([`nodes`]), the comparison with a lost store ([`adoption`]),
-//! the budget ([`budget`]), the grid's signals ([`grid`]), the planning rounds ([`planning`]), and the rest that
+//! the budget ([`budget`]), the grid's events ([`events`]) and signals ([`grid`]), the planning rounds ([`planning`]), and the rest that
 //! an event leaves for its end ([`outbox`]). A method takes the other concerns that it reads or changes.
 //! [`Placer`] passes events to them and writes their changes in order.
 //!
@@ -51,6 +51,7 @@ mod admission;
 mod adoption;
 mod bounds;
 mod budget;
+mod events;
 mod expected;
 mod feeders;
 mod grid;
@@ -71,10 +72,12 @@ mod verdict;
 
 use std::sync::Arc;
 
+use wattle_common::event::EventBook;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, ExpectedStatus, FeedersStatus,
-    GridStatus, JobProgressed, JobRecord, LaunchReport, LedgerEntry, NodeDesired, NodeSummary,
-    PowerReport, Reply, SetBudget, SubmitJob, Surface, TwinOpen, TwinStatus,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, EventReply, EventRequest,
+    ExpectedStatus, FeedersStatus, GridStatus, JobProgressed, JobRecord, LaunchReport, LedgerEntry,
+    NodeDesired, NodeSummary, PowerReport, Reply, SetBudget, SubmitJob, Surface, TwinOpen,
+    TwinStatus,
 };
 use wattle_common::{AdmissionId, JobId, Machine, NodeId, Timestamp};
 use wattle_grid::{Signal, SignalSeries};
@@ -85,6 +88,7 @@ use crate::{Policy, Progress};
 
 use adoption::StoreComparison;
 use budget::Spending;
+use events::GridEvents;
 use expected::ExpectedStore;
 use feeders::Feeders;
 use grid::GridSignals;
@@ -116,6 +120,8 @@ pub enum Event {
     Cancelled(RequestNumber, CancelJob),
     /// A user sets the budget.
     BudgetSet(RequestNumber, Box<SetBudget>),
+    /// A person or a source announces or changes a grid event.
+    EventSet(RequestNumber, Box<EventRequest>),
     /// A node's energy ledger has a new entry.
     EnergyMetered(Box<LedgerEntry>),
     /// A profiler has read its GPUs for a second.
@@ -159,6 +165,8 @@ pub enum Action {
     StoreBudget(Box<BudgetRecord>),
     /// Store the budget's status in the bucket `budget`.
     StoreBudgetStatus(Box<BudgetStatus>),
+    /// Store the grid events in the bucket `budget`.
+    StoreEvents(Box<EventBook>),
     /// Store the state of the energy aim.
     StoreAimStatus(AimStatus),
     /// Store the sources of carbon intensity and electricity price.
@@ -175,6 +183,8 @@ pub enum Action {
     Answer(RequestNumber, Reply),
     /// Answer a budget request.
     AnswerBudget(RequestNumber, BudgetReply),
+    /// Answer a request about a grid event.
+    AnswerEvent(RequestNumber, EventReply),
     /// Report a fault to the operator that the placer cannot fix.
     Alarm(String),
 }
@@ -197,6 +207,7 @@ pub struct Placer {
     nodes: Nodes,
     comparison: StoreComparison,
     spending: Spending,
+    events: GridEvents,
     feeders: Feeders,
     grid: GridSignals,
     rounds: Rounds,
@@ -226,6 +237,7 @@ impl Placer {
             nodes: Nodes::new(Arc::clone(&config), now),
             comparison: StoreComparison::new(&config),
             spending: Spending::new(&config),
+            events: GridEvents::new(),
             grid: GridSignals::new(&config.grid, now),
             rounds: Rounds::new(config.round_delay(), now),
             verdict: Verdict::default(),
@@ -255,8 +267,18 @@ impl Placer {
 
     /// Updates the state by an event. The caller flushes the changes.
     fn process(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
-        let Self { controller, jobs, nodes, comparison, spending, grid, readings, outbox, .. } =
-            self;
+        let Self {
+            controller,
+            jobs,
+            nodes,
+            comparison,
+            spending,
+            events,
+            grid,
+            readings,
+            outbox,
+            ..
+        } = self;
         let turn = &mut Turn { now, controller, outbox };
         if !bounds::is_within(turn, &event, nodes) {
             return;
@@ -281,13 +303,20 @@ impl Placer {
                 let reply = spending.set(turn, *request, provider, nodes);
                 turn.outbox.reply_budget(number, reply);
             }
+            Event::EventSet(number, request) => {
+                let reply = events.request(turn, *request, spending, nodes);
+                turn.outbox.reply_event(number, reply);
+            }
             Event::EnergyMetered(entry) => {
+                events.metered(&entry);
                 jobs.count_energy(&entry);
                 twin::meter(&entry, jobs, turn.controller);
                 spending.metered(turn, &entry, nodes);
             }
             Event::NodeSummarized(summary) => {
-                readings.summarized(turn, &summary, nodes, spending);
+                if readings.summarized(turn, &summary, nodes, spending) {
+                    events.look(turn);
+                }
             }
             Event::PowerReported(report) => {
                 let node = report.node.clone();
@@ -348,6 +377,7 @@ impl Placer {
         self.comparison.store(out);
         // The status names the planned budget, so it follows the orders of that plan.
         self.spending.store(now, nodes, controller, out);
+        self.events.store(out);
         self.grid.store(now, self.spending.generation(), out);
         self.feeders.store(now, controller, outbox, out);
         self.twin.store(now, controller, out);
@@ -401,10 +431,11 @@ impl Placer {
         self.jobs.store_all();
         self.nodes.renew_all();
         self.spending.store_again();
+        self.events.store_again();
         self.grid.store_again();
         self.outbox.alarm(format!(
-            "the server has lost acknowledged values: the {} job records, the orders and the budget are stored \
-             again; entries of the ledger may be missing",
+            "the server has lost acknowledged values: the {} job records, the orders, the budget and the events are \
+             stored again; entries of the ledger may be missing",
             self.jobs.len()
         ));
     }
@@ -427,8 +458,11 @@ impl Placer {
         }
         jobs.store_noted(now);
         turn.outbox.plan_soon();
-        let Self { controller, jobs, nodes, spending, readings, verdict, outbox, .. } = self;
-        readings.look(&mut Turn { now, controller, outbox }, nodes, spending);
+        let Self { controller, jobs, nodes, spending, events, readings, verdict, outbox, .. } =
+            self;
+        let turn = &mut Turn { now, controller, outbox };
+        readings.look(turn, nodes, spending);
+        events.look(turn);
         let (status, aim) = (spending.status(now, nodes, controller), controller.aim_status());
         let (budget, status, aim) = (spending.record(), status.as_ref(), aim.as_ref());
         verdict.look(jobs.all(), Seen { now, budget, status, aim }, outbox);
@@ -458,8 +492,10 @@ impl Machine for Placer {
         }
         nodes.renew(now);
         self.look_at_grid(now);
-        let Self { controller, nodes, outbox, .. } = self;
-        self.spending.control(&mut Turn { now, controller, outbox }, nodes);
+        let Self { controller, nodes, events, outbox, .. } = self;
+        let turn = &mut Turn { now, controller, outbox };
+        events.follow(turn, nodes);
+        self.spending.control(turn, nodes);
         // Ended jobs release their GPUs before planning.
         self.flush(now, out);
         if !self.comparison.is_awaited() && self.rounds.at().is_some_and(|at| now >= at) {
@@ -478,7 +514,8 @@ impl Machine for Placer {
         let control =
             self.controller.control_at().map(|at| (at, "a control step of the budget is due"));
         let grid = self.grid.look_at().map(|at| (at, "a value of the grid ends"));
-        [Some((self.tick_at, "tick")), round, adoption, renewal, control, grid]
+        let event = self.events.follow_at().map(|at| (at, "a grid event begins or is over"));
+        [Some((self.tick_at, "tick")), round, adoption, renewal, control, grid, event]
             .into_iter()
             .flatten()
             .min_by_key(|(at, _)| *at)

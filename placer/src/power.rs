@@ -13,5 +13,6 @@ pub(crate) mod lowest_limit;
 pub mod model;
 pub(crate) mod node_sleep;
 pub(crate) mod over_budget;
+pub mod recent_power;
 pub mod slowdown;
 pub(crate) mod step;

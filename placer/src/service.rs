@@ -10,6 +10,7 @@
 
 mod access;
 mod actions;
+mod event_metrics;
 mod expected_metrics;
 mod grid;
 mod grid_metrics;
@@ -27,7 +28,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use wattle_common::messages::{JobRecord, StoreRestored, Surface};
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, EXPECTED_STATUS, GRID_STATUS, LeaseKey,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, EVENTS, EXPECTED_STATUS, GRID_STATUS, LeaseKey,
     STORE_RESTORED, StreamName, TWIN_OPEN, TWIN_STATUS, Topic,
 };
 use wattle_common::{JobId, Machine, NodeId};
@@ -113,6 +114,7 @@ enum Input {
     Submissions(Vec<Request>),
     Cancellation(Box<Request>),
     Budget(Box<Request>),
+    Event(Box<Request>),
     Read(Box<Request>),
     Metered(Box<StoredDelivery>),
     Reports(Vec<Change>),
@@ -144,9 +146,12 @@ struct PlacerService {
     cancellations: Requests,
     reads: Requests,
     budgets: Requests,
+    event_requests: Requests,
     budget: ExclusiveBucket,
     /// Whether the budget in force was not stored for want of room: its request is not acknowledged as stored.
     budget_not_stored: bool,
+    /// Whether the grid events were not stored for want of room: likewise.
+    events_not_stored: bool,
     metered: Consumer,
     /// The energy ledger entry being counted, not yet acknowledged.
     counting: Option<StoredDelivery>,
@@ -204,6 +209,7 @@ impl Service for PlacerService {
             budget: stored(&budget_values, BUDGET_SET),
             budget_status: stored(&budget_values, BUDGET_STATUS),
             aim_status: stored(&budget_values, AIM_STATUS),
+            events: stored(&budget_values, EVENTS),
             grid: stored(&budget_values, GRID_STATUS),
             twin: stored(&budget_values, TWIN_STATUS).zip(stored(&budget_values, TWIN_OPEN)),
             expected: stored(&budget_values, EXPECTED_STATUS),
@@ -231,6 +237,7 @@ impl Service for PlacerService {
         let cancellations = registered.endpoint(Topic::JobCancelled.pattern(cluster)).await?;
         let reads = registered.endpoint(Topic::JobRequested.pattern(cluster)).await?;
         let budgets = registered.endpoint(Topic::BudgetSet.pattern(cluster)).await?;
+        let event_requests = registered.endpoint(Topic::EventSet.pattern(cluster)).await?;
         let orders_log = OrderLog::new(&bus, "placer");
         let progress = bus.subscribe(&Topic::JobProgressed.pattern(cluster)).await?;
         let summaries = bus.subscribe(&Topic::NodeSummarized.pattern(cluster)).await?;
@@ -251,9 +258,11 @@ impl Service for PlacerService {
             cancellations,
             reads,
             budgets,
+            event_requests,
             orders_log,
             budget,
             budget_not_stored: false,
+            events_not_stored: false,
             metered,
             counting: None,
             progress,
@@ -294,6 +303,7 @@ impl Service for PlacerService {
             batch = self.submissions.next() => Input::Submissions(batch),
             Some(request) = self.cancellations.next() => Input::Cancellation(Box::new(request)),
             Some(request) = self.budgets.next() => Input::Budget(Box::new(request)),
+            Some(request) = self.event_requests.next() => Input::Event(Box::new(request)),
             Some(request) = self.reads.next() => Input::Read(Box::new(request)),
             Some(delivery) = self.metered.next() => Input::Metered(Box::new(delivery)),
             Some(changes) = self.actual.next_batch(BATCH) => Input::Reports(changes),
@@ -399,6 +409,10 @@ impl PlacerService {
             Input::Budget(request) => {
                 let (number, body) = self.receive(*request, access::set_budget).await?;
                 Some(Event::BudgetSet(number, Box::new(body)))
+            }
+            Input::Event(request) => {
+                let (number, body) = self.receive(*request, access::set_event).await?;
+                Some(Event::EventSet(number, Box::new(body)))
             }
             Input::Read(request) => {
                 self.answer_read(&request).await;

@@ -2,7 +2,7 @@
 //!
 //! * **Publisher:** placer, registry.
 //! * **Listeners:** `wattle audit`.
-//! * **How often:** once for each submission, cancellation, budget and promotion.
+//! * **How often:** once for each submission, cancellation, budget, event and promotion.
 //! * **Delivery:** JetStream stream `orders`.
 //! * **Lost or doubled:** the message id removes duplicates; the records of the last moments before a
 //!   service is killed may be missing.
@@ -11,7 +11,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{JobId, PredictorId};
+use crate::id::{EventId, JobId, PredictorId};
 use crate::subject::Requester;
 use crate::time::Timestamp;
 
@@ -51,6 +51,13 @@ pub enum Order {
         /// The budget.
         budget: String,
     },
+    /// Announce or change a grid event.
+    Event {
+        /// The event.
+        event: EventId,
+        /// What was ordered of it.
+        change: String,
+    },
     /// Make a predictor the champion.
     Promote {
         /// The predictor.
@@ -69,6 +76,7 @@ impl fmt::Display for Order {
             Self::Submit { job } => write!(f, "submit {job}"),
             Self::Cancel { job } => write!(f, "cancel {job}"),
             Self::Budget { budget } => write!(f, "budget {budget}"),
+            Self::Event { event, change } => write!(f, "event {event}: {change}"),
             Self::Promote { predictor } => write!(f, "promote {predictor}"),
             Self::Unreadable { topic } => write!(f, "unreadable {topic}"),
         }

@@ -13,6 +13,7 @@ impl Topic {
             Self::JobRequested => Some(("ReadJobs", "JobsReply")),
             Self::PredictorPromoted => Some(("PromotePredictor", "PromoteReply")),
             Self::BudgetSet => Some(("SetBudget", "BudgetReply")),
+            Self::EventSet => Some(("EventRequest", "EventReply")),
             Self::SummaryRequested => Some(("ReadSummary", "NodeSummary")),
             Self::OutputRequested => Some(("ReadOutput", "OutputReply")),
             Self::GpuSampled

@@ -334,9 +334,13 @@ impl Grant<'_> {
         self.consume(StreamName::Ledger, "wattle-placer");
         self.store(StreamName::Orders, "");
         self.lease(&LeaseKey::Placer);
-        for topic in
-            [Topic::JobSubmitted, Topic::JobCancelled, Topic::BudgetSet, Topic::JobRequested]
-        {
+        for topic in [
+            Topic::JobSubmitted,
+            Topic::JobCancelled,
+            Topic::BudgetSet,
+            Topic::EventSet,
+            Topic::JobRequested,
+        ] {
             self.serve(topic);
         }
         self.subscribe(Topic::JobProgressed.pattern(self.cluster));
@@ -449,7 +453,7 @@ impl Grant<'_> {
         }
         self.publish(self.topic(Topic::OutputRequested, &format!(".*.{requester}")));
         if requester.rank == Rank::Operator {
-            for topic in [Topic::BudgetSet, Topic::PredictorPromoted] {
+            for topic in [Topic::BudgetSet, Topic::EventSet, Topic::PredictorPromoted] {
                 self.publish(self.topic(topic, &format!(".{requester}")));
             }
         }

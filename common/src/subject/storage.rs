@@ -23,9 +23,9 @@ pub enum Bucket {
     /// Keys: [`PredictorKey`]; the champion, and the state of each predictor.
     Predictors,
     /// Keys [`BUDGET_SET`], [`BUDGET_STATUS`], [`AIM_STATUS`], [`GRID_STATUS`], [`FEEDERS_STATUS`],
-    /// [`TWIN_STATUS`], [`TWIN_OPEN`], [`EXPECTED_STATUS`] and [`STORE_RESTORED`]: the budget in force, its consumption,
+    /// [`TWIN_STATUS`], [`TWIN_OPEN`], [`EXPECTED_STATUS`], [`EVENTS`] and [`STORE_RESTORED`]: the budget in force, its consumption,
     /// the state of the energy aim, the sources of carbon intensity and price, the power of each feeder, the twin, the
-    /// errors of expected starts and ends, and whether the store was restored from a backup.
+    /// errors of expected starts and ends, the grid events, and whether the store was restored from a backup.
     Budget,
     /// Key = service: [`LeaseKey`]; [`crate::messages::ServiceLease`].
     Leases,
@@ -47,6 +47,8 @@ pub const TWIN_STATUS: &str = "twin";
 pub const TWIN_OPEN: &str = "twin-open";
 /// Key of the errors of expected starts and ends in [`Bucket::Budget`]: [`crate::messages::ExpectedStatus`].
 pub const EXPECTED_STATUS: &str = "expected";
+/// Key of the grid events in [`Bucket::Budget`]: [`crate::event::EventBook`].
+pub const EVENTS: &str = "events";
 /// Key of the mark of a restored store in [`Bucket::Budget`]: [`crate::messages::StoreRestored`].
 pub const STORE_RESTORED: &str = "restored";
 

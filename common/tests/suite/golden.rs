@@ -4,6 +4,7 @@
 //! the value. `UPDATE_GOLDEN=1` writes missing files; it never overwrites one.
 
 mod budgets;
+mod events;
 mod jobs;
 mod measurements;
 mod orders;
@@ -17,6 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wattle_common::codec::{decode_json, decode_telemetry, encode_telemetry};
 use wattle_common::comparison::ComparedEnergy;
+use wattle_common::event::*;
 use wattle_common::feeders::{Connection, Feeder};
 use wattle_common::id::FeederId;
 use wattle_common::id::ProjectId;

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wattle_common::{Budget, NodeId, Power, Timestamp};
+use wattle_common::event::TargetSteps;
+use wattle_common::{LimitOverTime, NodeId, Power, Timestamp};
 
 use crate::controller::{Controller, PolicyHandle};
 use crate::plan::input::GridForecast;
@@ -52,26 +53,55 @@ impl<P: PolicyHandle> Controller<P> {
     /// Puts a budget in force.
     pub fn set_budget(&mut self, controller: BudgetController, now: Timestamp) {
         let position = controller.position();
-        let Budget { power_mw, power_series, .. } = controller.budget();
-        self.limits.power_max = *power_mw;
-        let series = power_series.clone().map(|series| Arc::new(series.at_most(*power_mw)));
-        self.limits.power_series = series;
-        self.apply_power_series(now);
-        self.limits.caps_enforced = self.limits.is_power_limited();
         self.budget = Some(ActiveBudget { controller, next: now, position });
+        self.merge_power_limits(now);
     }
 
-    /// Puts the step of a power limit over time in force that holds now or soon.
-    fn apply_power_series(&mut self, now: Timestamp) -> Controlled {
-        let Some(series) = &self.limits.power_series else {
-            self.power_step_at = None;
+    /// Puts the targets of grid events in force, beside the budget.
+    pub fn set_event_targets(&mut self, targets: TargetSteps, now: Timestamp) -> Controlled {
+        if targets == self.event_targets {
             return Controlled::default();
-        };
+        }
+        self.event_targets = targets;
+        self.merge_power_limits(now)
+    }
+
+    /// The targets of grid events over time.
+    #[must_use]
+    pub const fn event_targets(&self) -> &TargetSteps {
+        &self.event_targets
+    }
+
+    /// Puts the lower one of the budget's power limit and the targets of events in force.
+    fn merge_power_limits(&mut self, now: Timestamp) -> Controlled {
+        let budget = self.budget.as_ref().map(|budget| budget.controller.budget());
+        let limit = LimitOverTime::new(budget, self.event_targets.clone()).map(Arc::new);
+        let most = budget.and_then(|budget| budget.power_mw);
+        let differs = self.limits.power_over_time != limit;
+        self.limits.power_over_time = limit;
+        let mut controlled = self.apply_power_limit(most, now);
+        // Later changes of the limit concern jobs that cannot stop, and the bounds of caps.
+        controlled.plan_again |= differs;
+        controlled
+    }
+
+    /// Puts the step of a power limit over time in force that holds now or soon; without one, the constant limit.
+    fn apply_power_limit(&mut self, constant: Option<Power>, now: Timestamp) -> Controlled {
         let until = now + LIMIT_LEAD;
-        let most = series.least(now, until + Duration::from_micros(1));
-        self.power_step_at =
-            Some(series.changes_after(now).min(series.changes_after(until) - LIMIT_LEAD));
-        let changed = self.limits.power_max.replace(most) != Some(most);
+        let most = match &self.limits.power_over_time {
+            Some(limit) => {
+                let later = limit.changes_after(until).map(|at| at - LIMIT_LEAD);
+                self.power_step_at = limit.changes_after(now).into_iter().chain(later).min();
+                limit.least(now, until + Duration::from_micros(1))
+            }
+            None => {
+                self.power_step_at = None;
+                constant
+            }
+        };
+        let changed = self.limits.power_max != most;
+        self.limits.power_max = most;
+        self.limits.caps_enforced = self.limits.is_power_limited();
         Controlled { limits_changed: changed, plan_again: changed }
     }
 
@@ -127,7 +157,7 @@ impl<P: PolicyHandle> Controller<P> {
             self.follow_twin(now);
         }
         let is_step = self.power_step_at.is_some_and(|at| at <= now);
-        let power = if is_step { self.apply_power_series(now) } else { Controlled::default() };
+        let power = if is_step { self.apply_power_limit(None, now) } else { Controlled::default() };
         let steps = [power, self.control_aim(now), self.control_budget(now)];
         Controlled {
             limits_changed: steps.iter().any(|step| step.limits_changed),

@@ -195,6 +195,17 @@ impl<P: PolicyHandle> Controller<P> {
         self.adopt_factors()
     }
 
+    /// The power of the site by the last readings; a node without readings counts with its expected power. `None` without
+    /// a power limit, or where nothing was read.
+    #[must_use]
+    pub fn measured_site_power(&self, now: Timestamp) -> Option<Power> {
+        let input = PlanningInput::new(&self.state, &self.limits);
+        let nodes = self.measured.nodes.iter().filter(|(_, reading)| now <= reading.until);
+        let nodes: BTreeMap<_, _> = nodes.map(|(key, reading)| (*key, *reading)).collect();
+        let (by_node, _) = if nodes.is_empty() { None } else { power_by_node(input, &nodes) }?;
+        Some(Power::from_w_f64(by_node.iter().sum()))
+    }
+
     /// When the correction changes next if the power of each GPU stays as it was measured last.
     #[must_use]
     pub fn correction_at(&self) -> Option<Timestamp> {

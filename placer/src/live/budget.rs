@@ -407,7 +407,7 @@ impl Spending {
     }
 
     /// Whether the idle power of every node is metered or configured.
-    fn is_idle_power_known(&self, nodes: &Nodes) -> bool {
+    pub(super) fn is_idle_power_known(&self, nodes: &Nodes) -> bool {
         self.has_idle_power || nodes.ids().all(|node| self.ledger_power.idle.contains_key(node))
     }
 

@@ -34,15 +34,15 @@ impl NodeReadings {
         Self { looked_at: now }
     }
 
-    /// A node's readings of a second arrived.
+    /// A node's readings of a second arrived. Returns whether the limits were looked at.
     pub(super) fn summarized(
         &mut self,
         turn: &mut Turn<'_>,
         summary: &NodeSummary,
         nodes: &mut Nodes,
         spending: &mut Spending,
-    ) {
-        let Some(node) = turn.controller.state().node_key(&summary.node) else { return };
+    ) -> bool {
+        let Some(node) = turn.controller.state().node_key(&summary.node) else { return false };
         let readings = summary.gpus.iter().filter_map(|gpu| reading(turn, node, gpu));
         let readings: Vec<GpuReading> = readings.collect();
         let covers = Duration::from_millis(summary.span_ms).min(COVERED_MAX);
@@ -52,9 +52,11 @@ impl NodeReadings {
         if turn.controller.power_measured(node, span, &readings) {
             corrected(turn, nodes, spending);
         }
-        if turn.now.since(self.looked_at) >= SECOND {
+        let is_due = turn.now.since(self.looked_at) >= SECOND;
+        if is_due {
             self.look(turn, nodes, spending);
         }
+        is_due
     }
 
     /// Looks for silent profilers and exceeded limits.

@@ -7,6 +7,7 @@ use wattle_common::job::JobPhase;
 use wattle_common::messages::{FeederStatus, LimitCost, PowerMargin};
 use wattle_common::{Energy, Power, Timestamp};
 
+pub use crate::live::events::EventMeasures;
 pub use crate::live::expected::{ErrorMeasures, ExpectedMeasures};
 pub use crate::live::grid::GridMeasures;
 pub use crate::live::twin::TwinMeasures;
@@ -35,7 +36,7 @@ pub struct Measures {
     pub power_baseline: Option<Power>,
     /// Power reserved for the present jobs, complete nodes; absent: no power limit, or not known yet.
     pub power_reserved: Option<Power>,
-    /// The power limit of the budget.
+    /// The power limit in force: of the budget and of grid events.
     pub power_limit: Option<Power>,
     /// What the power limit costs; absent: no limit, or no price of power.
     pub limit_cost: Option<LimitCost>,
@@ -43,6 +44,8 @@ pub struct Measures {
     pub power_margin: Option<PowerMargin>,
     /// The power of each feeder; empty: not known yet, or no feeder.
     pub feeders: Vec<FeederStatus>,
+    /// The grid events.
+    pub events: EventMeasures,
     /// The energy price, from 0 (free) to 1 (the highest of the policy).
     pub price: Option<f64>,
     /// What was saved against the former scheduler; absent: not known yet.
@@ -138,6 +141,7 @@ impl Placer {
             limit_cost: limit_cost(now, &self.controller),
             power_margin: self.controller.power_margin(),
             feeders: self.feeders.statuses(&self.controller).unwrap_or_default(),
+            events: self.events.measures(now, &self.controller),
             price: match (budget, &aim) {
                 (_, Some(aim)) => Some(aim.price),
                 (Some(budget), None) => Some(budget.position()),

@@ -167,6 +167,12 @@ impl Nodes {
         self.to_order.extend(self.states.keys().cloned());
     }
 
+    /// Whether the order of any node is of a power limit.
+    pub(super) fn is_power_limited(&self) -> bool {
+        let orders = self.states.values().filter_map(|state| state.desired.as_ref());
+        orders.fold(false, |any, order| any || order.power_limited)
+    }
+
     /// The power that counts for a node has changed: no cap rises before the next plan.
     pub(super) const fn outdate_plan(&mut self) {
         self.plan_is_outdated = true;

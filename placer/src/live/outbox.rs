@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::bounds::OutOfBounds;
-use wattle_common::messages::{BudgetReply, Reply};
+use wattle_common::messages::{BudgetReply, EventReply, Reply};
 use wattle_common::{RaisedAlarms, Timestamp};
 
 use crate::live::{Action, RequestNumber};
@@ -23,6 +23,7 @@ const RAISED_MAX: usize = 256;
 pub(super) struct Outbox {
     replies: Vec<(RequestNumber, Reply)>,
     budget_replies: Vec<(RequestNumber, BudgetReply)>,
+    event_replies: Vec<(RequestNumber, EventReply)>,
     /// What distinguishes each alarm, and its text.
     alarms: Vec<(String, String)>,
     /// Whether a plan may differ from the last one.
@@ -38,6 +39,7 @@ impl Outbox {
         Self {
             replies: Vec::new(),
             budget_replies: Vec::new(),
+            event_replies: Vec::new(),
             alarms: Vec::new(),
             plan: false,
             raised: RaisedAlarms::new(RAISED_MAX),
@@ -51,6 +53,10 @@ impl Outbox {
 
     pub(super) fn reply_budget(&mut self, number: RequestNumber, reply: BudgetReply) {
         self.budget_replies.push((number, reply));
+    }
+
+    pub(super) fn reply_event(&mut self, number: RequestNumber, reply: EventReply) {
+        self.event_replies.push((number, reply));
     }
 
     /// Reports a fault to the operator.
@@ -99,6 +105,8 @@ impl Outbox {
     pub(super) fn send_replies(&mut self, out: &mut Vec<Action>) {
         let budgets = self.budget_replies.drain(..);
         out.extend(budgets.map(|(number, reply)| Action::AnswerBudget(number, reply)));
+        let events = self.event_replies.drain(..);
+        out.extend(events.map(|(number, reply)| Action::AnswerEvent(number, reply)));
         out.extend(self.replies.drain(..).map(|(number, reply)| Action::Answer(number, reply)));
     }
 

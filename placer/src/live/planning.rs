@@ -83,8 +83,8 @@ impl Placer {
         }
         self.nodes.planned();
         self.spending.planned();
-        if self.controller.limits().is_power_limited() {
-            // The power reserved for each GPU may have changed, and its cap with it.
+        if self.controller.limits().is_power_limited() || self.nodes.is_power_limited() {
+            // The power reserved for each GPU may have changed, and its cap with it; or a limit has ended.
             self.nodes.order_all();
         }
     }

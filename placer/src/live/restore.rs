@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use wattle_common::event::EventBook;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetStatus, ExpectedStatus, GridStatus, JobRecord, LaunchReport,
     NodeDesired, PowerReport, StoreRestored, Surface, TwinOpen, TwinStatus,
@@ -29,6 +30,8 @@ pub struct PersistedState {
     pub budget: Option<BudgetRecord>,
     /// The status in the same bucket.
     pub budget_status: Option<BudgetStatus>,
+    /// Bucket `budget`, key `events`.
+    pub events: Option<EventBook>,
     /// Bucket `budget`, key `grid`.
     pub grid: Option<GridStatus>,
     /// The state of the energy aim.
@@ -45,10 +48,13 @@ impl Placer {
     /// Restores jobs, nodes, budget and surfaces, in the order of their dependencies.
     pub(super) fn restore(&mut self, persisted: PersistedState, now: Timestamp) {
         self.controller.set_aim(persisted.aim_status.as_ref(), now);
-        let Self { config, controller, nodes, spending, grid, outbox, .. } = self;
+        let Self { config, controller, nodes, spending, events, grid, outbox, .. } = self;
         let turn = &mut Turn { now, controller, outbox };
         if let Some(record) = persisted.budget {
             spending.restore(turn, record, persisted.budget_status, nodes);
+        }
+        if let Some(book) = persisted.events {
+            events.restore(turn, book);
         }
         let intensity = spending.record().and_then(|record| record.intensity.as_ref());
         grid.restore(turn, &config.grid, persisted.grid.as_ref(), intensity);

@@ -7,6 +7,7 @@ mod budget;
 mod clock;
 mod conditions;
 mod consequences;
+mod events;
 mod expected;
 mod extremes;
 mod fault_injection;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::job::Sharing;
-use wattle_common::{NodeId, Power, PowerSeries, Timestamp};
+use wattle_common::{LimitOverTime, NodeId, Power, Timestamp};
 
 use crate::accounts::rules::AccountRules;
 use crate::allocation::restart_rules::RestartRules;
@@ -42,8 +42,8 @@ pub struct PlanningLimits {
     pub price_sets_clocks: bool,
     /// Power limit of all nodes together, at any instant.
     pub power_max: Option<Power>,
-    /// The power limit of all nodes together over time, where it changes.
-    pub power_series: Option<Arc<PowerSeries>>,
+    /// The power limit of all nodes together over time, where it changes: of the budget and of grid events.
+    pub power_over_time: Option<Arc<LimitOverTime>>,
     /// Power limits of feeders, whole and with each single feeder lost, and of single nodes.
     pub power_bounds: Arc<PowerBounds>,
     /// Whether each GPU's cap enforces the power reserved for it. Then no GPU reserves less than
@@ -76,7 +76,7 @@ impl Default for PlanningLimits {
             carbon_ratio: 1.0,
             price_sets_clocks: false,
             power_max: None,
-            power_series: None,
+            power_over_time: None,
             power_bounds: Arc::default(),
             caps_enforced: false,
             power_factors: Arc::default(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use wattle_common::messages::CapBound;
 use wattle_common::messages::desired::CAPS_AHEAD_MAX;
-use wattle_common::{Power, Timestamp};
+use wattle_common::{LimitOverTime, Power, Timestamp};
 
 use crate::plan::input::PlanningInput;
 use crate::power::model::{expected_by_node, reserved_power};
@@ -16,25 +16,49 @@ use crate::power::model::{expected_by_node, reserved_power};
 /// Bounds are named for a day; from its end on the lowest one holds.
 const HORIZON: Duration = Duration::from_secs(86_400);
 
+/// Least time between two changes that are not joined; it doubles until all fit.
+const JOINED_LEAST: Duration = Duration::from_secs(30);
+
+/// Most changes of the limit that are read.
+const CHANGES_MAX: usize = 10_000;
+
 /// The bounds of every cap from the next change of the limit on, ascending by time; empty without a limit that
 /// changes.
 pub(crate) fn caps_ahead(input: PlanningInput<'_>) -> Vec<CapBound> {
-    let Some(series) = input.limits.power_series.as_deref() else { return Vec::new() };
+    let Some(limit) = input.limits.power_over_time.as_deref() else { return Vec::new() };
     let fitting = FittingCap::of(input);
-    let (now, mut found) = (input.now(), Vec::new());
-    let mut from_us = series.changes_after(now);
-    loop {
-        let is_last = from_us > now + HORIZON || found.len() + 1 == CAPS_AHEAD_MAX;
-        let until = if is_last { Timestamp::FOREVER } else { from_us };
-        let cap_mw = fitting.below(series.least(from_us, until));
+    let mut found = Vec::new();
+    let instants = instants(limit, input.now());
+    let ends = instants.iter().skip(1).copied().chain([Timestamp::FOREVER]);
+    for (&from_us, until) in instants.iter().zip(ends) {
+        let cap_mw = limit.least(from_us, until).and_then(|least| fitting.below(least));
         let is_same = found.last().is_some_and(|last: &CapBound| last.cap_mw == cap_mw);
         if !is_same {
             found.push(CapBound { from_us, cap_mw });
         }
-        if is_last {
-            return found;
+    }
+    found
+}
+
+/// The changes of the limit within [`HORIZON`] and the one after, joined where they are more than an order can hold: then
+/// the lowest limit until the next instant holds from the first of them on, as on the ramp of an event.
+fn instants(limit: &LimitOverTime, now: Timestamp) -> Vec<Timestamp> {
+    let end = now + HORIZON;
+    let all: Vec<Timestamp> = limit.changes(now).take(CHANGES_MAX).collect();
+    let within = all.iter().take_while(|at| **at <= end).count();
+    let all = &all[..all.len().min(within + 1)];
+    let mut least = Duration::ZERO;
+    loop {
+        let mut kept: Vec<Timestamp> = Vec::new();
+        for &at in all {
+            if kept.last().is_none_or(|last| at.since(*last) >= least) {
+                kept.push(at);
+            }
         }
-        from_us = series.changes_after(from_us);
+        if kept.len() <= CAPS_AHEAD_MAX {
+            return kept;
+        }
+        least = (2 * least).max(JOINED_LEAST);
     }
 }
 

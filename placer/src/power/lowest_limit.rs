@@ -9,10 +9,9 @@
 //! round is planned again without it, so that it neither holds GPUs from the jobs behind it nor wakes a node.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use wattle_common::time::scaled;
-use wattle_common::{Power, PowerSeries, Timestamp};
+use wattle_common::{LimitOverTime, Power, Timestamp};
 
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
@@ -58,7 +57,7 @@ struct Demand {
 /// Jobs that cannot stop, and the limits that they must fit.
 pub(crate) struct Unstoppable<'a> {
     input: PlanningInput<'a>,
-    series: &'a PowerSeries,
+    limit: &'a LimitOverTime,
     /// The least power of the cluster without jobs, watts.
     baseline_w: f64,
     jobs: Vec<Demand>,
@@ -67,9 +66,9 @@ pub(crate) struct Unstoppable<'a> {
 impl<'a> Unstoppable<'a> {
     /// The running jobs; `None` without a limit over time, or where the power of some node is unknown.
     pub(crate) fn running(input: PlanningInput<'a>) -> Option<Self> {
-        let series = input.limits.power_series.as_deref()?;
+        let limit = input.limits.power_over_time.as_deref()?;
         let baseline_w = least_baseline(input)?.as_w();
-        let mut found = Self { input, series, baseline_w, jobs: Vec::new() };
+        let mut found = Self { input, limit, baseline_w, jobs: Vec::new() };
         for (_, job) in input.state.running().filter(|(_, job)| !job.facts.can_stop) {
             let (State::Running { on, .. } | State::Stopping { on, .. }) = &job.state else {
                 continue;
@@ -139,28 +138,24 @@ impl<'a> Unstoppable<'a> {
 
     /// The first limit that a job exceeds which starts at `from` and ends as it is predicted to.
     fn exceeded(&self, added: &Demand, from: Timestamp) -> Option<Reason> {
-        let mut at = from;
-        let until = added.end.min(at + Duration::from_secs(self.series.period_s));
-        loop {
-            let most = self.series.at(at);
+        let until = added.end.min(self.limit.repeats_from(from));
+        let changes = self.limit.changes(from).take_while(|at| *at < until);
+        for at in std::iter::once(from).chain(changes) {
+            let Some(most) = self.limit.at(at) else { continue };
             let present = self.jobs.iter().filter(|job| job.end > at);
             let gpus_w = present.map(|job| job.watts).sum::<f64>() + added.watts;
             let drawn_w = self.baseline_w + self.nodes_w(at, added) + gpus_w;
             if drawn_w > most.as_w() {
                 return Some(Reason::LowestLimit { drawn: Power::from_w_f64(drawn_w), most, at });
             }
-            at = self.series.changes_after(at);
-            if at >= until {
-                return None;
-            }
         }
+        None
     }
 
     /// The first instant up to `until` at which the limits permit a job: a change of the limit or a predicted end.
     fn fits_at(&self, added: &Demand, until: Timestamp) -> Option<Timestamp> {
         let now = self.input.now();
-        let changes = std::iter::successors(Some(now), |at| Some(self.series.changes_after(*at)));
-        let changes = changes.skip(1).take_while(|at| *at <= until);
+        let changes = self.limit.changes(now).take_while(|at| *at <= until);
         let ends = self.jobs.iter().map(|job| job.end).filter(|end| *end > now && *end <= until);
         let instants: BTreeSet<Timestamp> = changes.chain(ends).collect();
         instants.into_iter().find(|&at| {

@@ -3,7 +3,8 @@
 //! The person comes from the subject of the request, on which only that person's key may publish; the
 //! payload is not trusted.
 
-use wattle_common::messages::{CancelJob, Order, SetBudget, SubmitJob};
+use wattle_common::event::{Depth, kw};
+use wattle_common::messages::{CancelJob, EventRequest, Order, SetBudget, SubmitJob};
 use wattle_common::subject::{Rank, Requester, Subject};
 use wattle_common::{JobId, NodeId, Power};
 
@@ -79,6 +80,30 @@ pub(super) fn set_budget(
         Err("only an operator sets the budget: use the key of an operator".to_owned())
     };
     (Order::Budget { budget: text }, permitted)
+}
+
+/// Permits a request about a grid event.
+pub(super) fn set_event(
+    _: &Placer,
+    sender: &Sender,
+    request: &mut EventRequest,
+) -> (Order, Result<(), String>) {
+    let change = match &*request {
+        EventRequest::Add { event } => match event.depth {
+            Depth::Target { power_mw } => format!("add, to {}", kw(power_mw)),
+            Depth::Reduction { power_mw } => format!("add, {} less", kw(power_mw)),
+            Depth::Percent { percent } => format!("add, {percent} % less"),
+        },
+        EventRequest::Change { duration_s, .. } => format!("change to {duration_s} s"),
+        EventRequest::Cancel { .. } => "cancel".to_owned(),
+        EventRequest::Decline { .. } => "decline".to_owned(),
+    };
+    let permitted = if sender.requester.may_operate() {
+        Ok(())
+    } else {
+        Err("only an operator announces and changes events: use the key of an operator".to_owned())
+    };
+    (Order::Event { event: request.event().clone(), change }, permitted)
 }
 
 /// The order of a request that cannot be decoded.

@@ -5,9 +5,9 @@
 //! and the next step begins after all of them are acknowledged. An answer waits for the writes before it.
 
 use wattle_common::Machine as _;
-use wattle_common::messages::{BudgetReply, JobRecord, NodeDesired, Reply};
+use wattle_common::messages::{BudgetReply, EventReply, JobRecord, NodeDesired, Reply};
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, EXPECTED_STATUS, FEEDERS_STATUS, GRID_STATUS,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, EVENTS, EXPECTED_STATUS, FEEDERS_STATUS, GRID_STATUS,
     STORE_RESTORED, TWIN_OPEN, TWIN_STATUS,
 };
 use wattle_runtime::bus::{ExclusiveError, Stored};
@@ -37,7 +37,9 @@ impl Step {
             Action::StoreDesired(desired) if self.records.is_empty() && self.answers.is_empty() => {
                 self.orders.push(desired);
             }
-            Action::Answer(..) | Action::AnswerBudget(..) => self.answers.push(action),
+            Action::Answer(..) | Action::AnswerBudget(..) | Action::AnswerEvent(..) => {
+                self.answers.push(action);
+            }
             action => return Some(action),
         }
         None
@@ -180,6 +182,12 @@ impl PlacerService {
                 self.budget_not_stored = stored.as_ref().is_err_and(refused);
                 stored
             }
+            Action::StoreEvents(book) => {
+                let stored = self.budget.put(EVENTS, &*book, shutdown).await;
+                let refused = |error: &ExclusiveError| error.refused_value().is_some();
+                self.events_not_stored = stored.as_ref().is_err_and(refused);
+                stored
+            }
             Action::StoreBudgetStatus(status) => {
                 self.budget.put(BUDGET_STATUS, &*status, shutdown).await
             }
@@ -214,7 +222,8 @@ impl PlacerService {
             | Action::ForgetJob(_)
             | Action::StoreDesired(_)
             | Action::Answer(..)
-            | Action::AnswerBudget(..) => Ok(Stored::Immediately),
+            | Action::AnswerBudget(..)
+            | Action::AnswerEvent(..) => Ok(Stored::Immediately),
         };
         self.value_stored(result)
     }
@@ -230,6 +239,18 @@ impl PlacerService {
                 let refused = match &reply {
                     BudgetReply::Refused { error } => Some(error.as_str()),
                     BudgetReply::Stored { .. } => None,
+                };
+                self.conclude(number, &reply, refused).await;
+            }
+            Action::AnswerEvent(number, mut reply) => {
+                if self.events_not_stored && matches!(reply, EventReply::Stored { .. }) {
+                    let error = "the event is in force until the placer ends and is not stored, because the NATS \
+                                 server has no room for it: make room, and repeat the request";
+                    reply = EventReply::Refused { error: error.to_owned() };
+                }
+                let refused = match &reply {
+                    EventReply::Refused { error } => Some(error.as_str()),
+                    EventReply::Stored { .. } => None,
                 };
                 self.conclude(number, &reply, refused).await;
             }

@@ -12,6 +12,7 @@ use wattle_runtime::clock;
 use wattle_runtime::metrics::{Counter, Counters, Gauge, Gauges, Histogram, Metrics};
 use wattle_runtime::traces;
 
+use super::event_metrics::EventGauges;
 use super::expected_metrics::ExpectedGauges;
 use super::grid_metrics::GridMetrics;
 use super::twin_metrics::TwinGauges;
@@ -57,6 +58,7 @@ pub struct PlacerMetrics {
     power_correction: Gauge,
     power_unused: Gauge,
     feeder_power: Gauges<2>,
+    events: EventGauges,
     price: Gauge,
     slowdown: Gauges<1>,
     twin: TwinGauges,
@@ -225,6 +227,7 @@ impl PlacerMetrics {
                  lost) or limit, watts",
                 ["feeder", "quantity"],
             ),
+            events: EventGauges::new(metrics),
             price: metrics.gauge(
                 "wattle_placer_energy_price_ratio",
                 "Energy price of the budget or the energy aim, 0 (free) to 1 (the policy's highest)",
@@ -387,6 +390,7 @@ impl PlacerMetrics {
         let margin = measures.power_margin;
         self.power_correction.set([], margin.map(|margin| margin.correction));
         self.power_unused.set([], margin.and_then(|margin| margin.unused_share));
+        self.events.set(measures.events);
         for status in &measures.feeders {
             for (quantity, power) in [
                 ("expected", status.power_mw_expected),

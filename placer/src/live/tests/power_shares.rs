@@ -29,7 +29,7 @@ pub(super) fn metered(nodes: usize) -> World {
 }
 
 /// Each GPU has drawn this mean power for a minute.
-fn meter(world: &mut World, nodes: usize, gpu: Power) {
+pub(super) fn meter(world: &mut World, nodes: usize, gpu: Power) {
     let span = Duration::from_secs(60);
     for node in 0..nodes {
         let metered = LedgerEntry {

@@ -9,11 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wattle_common::Machine;
+use wattle_common::event::EventBook;
 use wattle_common::job::JobSpec;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, DesiredJob, ExpectedStatus,
-    GpuConditionKind, JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport,
-    Reply, SleepState, StoreRestored, SubmitJob, TwinOpen, TwinStatus,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, DesiredJob, EventReply,
+    ExpectedStatus, GpuConditionKind, JobRecord, LaunchReport, LaunchState, LaunchedJob,
+    NodeDesired, PowerReport, Reply, SleepState, StoreRestored, SubmitJob, TwinOpen, TwinStatus,
 };
 use wattle_common::{AdmissionId, GpuIndex, JobId, NodeId, Timestamp};
 
@@ -73,6 +74,8 @@ pub(super) struct World {
     pub(super) faults: Option<Faults>,
     pub(super) budget: Option<BudgetRecord>,
     pub(super) budget_status: Option<BudgetStatus>,
+    pub(super) events: Option<EventBook>,
+    pub(super) event_reply: Option<EventReply>,
     pub(super) aim_status: Option<AimStatus>,
     pub(super) grid: Option<wattle_common::messages::GridStatus>,
     pub(super) feeders: Option<wattle_common::messages::FeedersStatus>,
@@ -297,6 +300,15 @@ impl World {
                         self.log.push(format!("status of budget {}", status.observed_generation));
                     }
                     self.budget_status = Some(*status);
+                }
+                Action::StoreEvents(book) => self.events = Some(*book),
+                Action::AnswerEvent(_, reply) => {
+                    if let EventReply::Stored { record, .. } = &reply {
+                        let stored = self.events.as_ref().unwrap();
+                        let stored = stored.events.get(&record.event.event);
+                        assert_eq!(stored, Some(&**record), "stored before it is acknowledged");
+                    }
+                    self.event_reply = Some(reply);
                 }
                 Action::AnswerBudget(_, reply) => {
                     if let BudgetReply::Stored { budget, .. } = &reply {

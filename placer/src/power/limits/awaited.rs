@@ -120,7 +120,7 @@ impl<'a> LimitedPlan<'a> {
 
     /// The nodes of these starts, which a bound holds back, stay awake where the limit permits the starts soon.
     pub(super) fn keep_awake(&mut self, bound: &Bound, starts: &[usize], power_w: f64) {
-        let Some(series) = self.input.limits.power_series.as_deref() else { return };
+        let Some(limit) = self.input.limits.power_over_time.as_deref() else { return };
         if bound.is_local() {
             return;
         }
@@ -129,11 +129,8 @@ impl<'a> LimitedPlan<'a> {
             for here in &self.items[start].on.by_node {
                 let node = self.input.state.node(here.node);
                 let until = now + self.input.limits.idle_before_sleep_of(node);
-                let changes = std::iter::successors(Some(series.changes_after(now)), |at| {
-                    Some(series.changes_after(*at))
-                });
-                let mut changes = changes.take_while(|at| *at <= until);
-                if changes.any(|at| series.at(at).as_w() >= power_w) {
+                let mut changes = limit.changes(now).take_while(|at| *at <= until);
+                if changes.any(|at| limit.at(at).is_none_or(|limit| limit.as_w() >= power_w)) {
                     self.needed.insert(here.node);
                 }
             }

@@ -47,7 +47,7 @@ fn limit(site: &mut Site, steps: &[(u64, u64)]) {
     let steps = steps.iter().map(|&(at_s, watts)| (at_s, Power::from_w(watts))).collect();
     let series = PowerSeries { starts_at_us: Timestamp::EPOCH, steps, period_s: DAY.as_secs() };
     site.limits.power_max = Some(series.at(site.now()));
-    site.limits.power_series = Some(Arc::new(series));
+    site.limits.power_over_time = Some(Arc::new(series.into()));
 }
 
 /// Lets time pass until `until`, with rounds where a plan, a wake-up or the limit requests one. Returns the wake-ups of
@@ -75,14 +75,14 @@ fn watch(site: &mut Site, policy: &dyn Policy, until: Timestamp) -> Vec<(u64, us
                 break;
             }
         }
-        let series = site.limits.power_series.clone();
-        let changes_at = series.as_ref().map(|series| series.changes_after(site.now()));
+        let series = site.limits.power_over_time.clone();
+        let changes_at = series.as_ref().and_then(|limit| limit.changes_after(site.now()));
         let events = waking.values().copied().chain(again_at).chain(changes_at);
         let Some(next) = events.filter(|at| *at > site.now() && *at < until).min() else {
             return woken;
         };
         site.advance_to(next);
-        site.limits.power_max = series.map(|series| series.at(next)).or(site.limits.power_max);
+        site.limits.power_max = series.and_then(|limit| limit.at(next)).or(site.limits.power_max);
         let awake: Vec<NodeKey> =
             waking.iter().filter(|(_, at)| **at <= next).map(|(node, _)| *node).collect();
         for node in awake {

@@ -10,11 +10,12 @@ use serde::de::DeserializeOwned;
 use wattle_common::bounds::{
     check_launch_report, check_power_report, check_progress_line, check_record,
 };
+use wattle_common::event::EventBook;
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetStatus, CancelJob, Champion, JobProgressed, JobRecord,
-    JobWindow, LaunchReport, LaunchState, LedgerEntry, NodeDesired, PowerReport, PromotePredictor,
-    SetBudget, SubmitJob, Surface,
+    AimStatus, BudgetRecord, BudgetStatus, CancelJob, Champion, EventRequest, JobProgressed,
+    JobRecord, JobWindow, LaunchReport, LaunchState, LedgerEntry, NodeDesired, PowerReport,
+    PromotePredictor, SetBudget, SubmitJob, Surface,
 };
 use wattle_common::progress::Progress;
 use wattle_common::{Machine, Timestamp};
@@ -35,6 +36,8 @@ enum Line {
     Submit(SubmitJob),
     Cancel(CancelJob),
     SetBudget(SetBudget),
+    EventRequest(EventRequest),
+    EventBook(EventBook),
     Ledger(LedgerEntry),
     Power(PowerReport),
     Launch(LaunchReport),
@@ -67,10 +70,12 @@ enum Line {
 /// The kind of an example file of `common/tests/golden`.
 #[must_use]
 pub fn kind_of(file: &str) -> Option<&'static str> {
-    const KINDS: [&str; 16] = [
+    const KINDS: [&str; 18] = [
         "submit-job",
         "cancel-job",
         "set-budget",
+        "event-request",
+        "event-book",
         "ledger-entry",
         "power-report",
         "launch-report",
@@ -97,6 +102,8 @@ fn line(text: &str) -> Option<Line> {
         "submit-job" => Line::Submit(read(json)?),
         "cancel-job" => Line::Cancel(read(json)?),
         "set-budget" => Line::SetBudget(read(json)?),
+        "event-request" => Line::EventRequest(read(json)?),
+        "event-book" => Line::EventBook(read(json)?),
         "ledger-entry" => Line::Ledger(read(json)?),
         "power-report" => Line::Power(read(json)?),
         "launch-report" => Line::Launch(read(json)?),
@@ -188,6 +195,7 @@ fn placer(lines: &[Line]) {
             }
             Line::Cancel(message) => Event::Cancelled(2, message.clone()),
             Line::SetBudget(message) => Event::BudgetSet(3, Box::new(message.clone())),
+            Line::EventRequest(message) => Event::EventSet(4, Box::new(message.clone())),
             Line::Ledger(entry) => Event::EnergyMetered(Box::new(entry.clone())),
             Line::Power(report) => Event::PowerReported(report.clone()),
             Line::Launch(report) => Event::LaunchReported(report.clone()),
@@ -219,6 +227,7 @@ fn placer(lines: &[Line]) {
             Line::Launch(report) => persisted.launch.push(report.clone()),
             Line::Surface(surface) => persisted.surfaces.push((**surface).clone()),
             Line::Budget(record) => persisted.budget = Some(record.clone()),
+            Line::EventBook(book) => persisted.events = Some(book.clone()),
             Line::BudgetStatus(status) => persisted.budget_status = Some(status.clone()),
             Line::Aim(status) => persisted.aim_status = Some(status.clone()),
             _ => {}

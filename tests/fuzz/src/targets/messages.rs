@@ -5,11 +5,13 @@ use serde::de::DeserializeOwned;
 use wattle_common::Timestamp;
 use wattle_common::bounds;
 use wattle_common::codec::{decode_json, encode_json};
+use wattle_common::event::EventBook;
 use wattle_common::messages::{
-    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, Champion, JobProgressed,
-    JobRecord, JobWindow, JobsReply, LaunchReport, LedgerEntry, NodeDesired, NodeSummary,
-    OrderRecord, OutputReply, PowerReport, PredictorStatus, PromotePredictor, PromoteReply,
-    ReadJobs, ReadOutput, Reply, SetBudget, StoreRestored, SubmitJob, Surface,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, Champion, EventReply,
+    EventRequest, JobProgressed, JobRecord, JobWindow, JobsReply, LaunchReport, LedgerEntry,
+    NodeDesired, NodeSummary, OrderRecord, OutputReply, PowerReport, PredictorStatus,
+    PromotePredictor, PromoteReply, ReadJobs, ReadOutput, Reply, SetBudget, StoreRestored,
+    SubmitJob, Surface,
 };
 use wattle_common::observation::Observation;
 
@@ -44,6 +46,8 @@ pub(super) fn run(bytes: &[u8]) {
             assert!(observed.is_sane(), "{observed:?}");
         }
     }
+    read::<EventBook>(bytes).map(|m| m.check().map(|()| m.targets(NOW)));
+    let _ = (read::<EventRequest>(bytes), read::<EventReply>(bytes));
     let _ = (read::<BudgetStatus>(bytes), read::<AimStatus>(bytes), read::<SetBudget>(bytes));
     let _ = (read::<CancelJob>(bytes), read::<PromotePredictor>(bytes), read::<Reply>(bytes));
     let _ = (read::<BudgetReply>(bytes), read::<PromoteReply>(bytes), read::<JobsReply>(bytes));

@@ -224,6 +224,7 @@ impl World {
             surfaces: vec![],
             budget: self.budget.clone(),
             budget_status: self.budget_status.clone(),
+            events: self.events.clone(),
             aim_status: self.aim_status.clone(),
             grid: self.grid.clone(),
             twin: self.twin.clone(),

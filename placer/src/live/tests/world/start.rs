@@ -105,6 +105,8 @@ impl World {
             faults: None,
             budget: None,
             budget_status: None,
+            events: None,
+            event_reply: None,
             aim_status: None,
             grid: None,
             feeders: None,

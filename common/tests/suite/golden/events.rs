@@ -1,0 +1,67 @@
+//! Grid events: requests, replies and records.
+
+use wattle_common::EventId;
+
+use super::*;
+
+fn announced() -> GridEvent {
+    GridEvent {
+        event: EventId::new("peak-1").unwrap(),
+        source: "utility".into(),
+        start_us: at(3_600),
+        ramp_down_s: 900,
+        depth: Depth::Percent { percent: 25.0 },
+        duration_s: 10_800,
+        ramp_up_s: 900,
+        priority: 1,
+        participation: Participation::Mandatory,
+    }
+}
+
+#[test]
+fn events() {
+    let event = announced();
+    check("event-request-add", &EventRequest::Add { event: event.clone() });
+    let least = GridEvent {
+        ramp_down_s: 0,
+        ramp_up_s: 0,
+        depth: Depth::Reduction { power_mw: Power::from_w(5_000) },
+        priority: 0,
+        participation: Participation::Voluntary,
+        ..event.clone()
+    };
+    check("event-request-add-reduction", &EventRequest::Add { event: least });
+    let id = event.event.clone();
+    check("event-request-change", &EventRequest::Change { event: id.clone(), duration_s: 7_200 });
+    check("event-request-cancel", &EventRequest::Cancel { event: id.clone() });
+    check("event-request-decline", &EventRequest::Decline { event: id.clone() });
+    let measured = |until_s| MeasuredMean {
+        power_mw: Power::from_w(94_800),
+        from_us: at(until_s - 900),
+        until_us: at(until_s),
+        method: MeasuredBy::EnergyLedger,
+    };
+    let record = EventRecord {
+        notice_us: at(1_800),
+        target_mw: Power::from_w(71_100),
+        baseline: Some(measured(1_800)),
+        before: Some(measured(3_600)),
+        end_us: event.end(),
+        closed: Some(Closed::Cancelled { at_us: at(9_000) }),
+        event,
+    };
+    let stored = EventReply::Stored { record: Box::new(record.clone()), generation: 3 };
+    check("event-reply-stored", &stored);
+    let error = "no event `peak-2`; `wattle event list` lists all".into();
+    check("event-reply-refused", &EventReply::Refused { error });
+    let declined = EventRecord {
+        baseline: None,
+        before: None,
+        closed: Some(Closed::Declined { at_us: at(2_000) }),
+        ..record.clone()
+    };
+    let events = [(id, record), (EventId::new("peak-2").unwrap(), declined)];
+    check("event-book", &EventBook { generation: 4, events: events.into() });
+    let order = Order::Event { event: EventId::new("peak-1").unwrap(), change: "cancel".into() };
+    check("order-event", &order);
+}

@@ -1,0 +1,299 @@
+//! Grid events in the simulated cluster: stored, followed, restored after a restart, and kept by caps.
+
+use std::time::Duration;
+
+use wattle_common::event::{Depth, EventState, GridEvent, Participation, SETTLING};
+use wattle_common::messages::{EventReply, EventRequest, NodeSummary, SetBudget};
+use wattle_common::{Budget, EventId, Power, Timestamp};
+use wattle_testkit::node;
+
+use crate::live::Event;
+use crate::live::tests::power_shares::{HOST, draw, meter, metered};
+use crate::live::tests::spec;
+use crate::live::tests::world::World;
+
+const NODES: usize = 2;
+/// What each GPU is metered with while its job runs: hosts and GPUs then draw 1,400 W.
+const BUSY: Power = Power::from_w(200);
+const DRAWN_W: u64 = 1_400;
+/// A quarter less.
+const TARGET_W: u64 = 1_050;
+
+fn id(name: &str) -> EventId {
+    EventId::new(name).unwrap()
+}
+
+/// A quarter less for ten minutes, in two minutes, with ramps of a minute.
+fn event(world: &World, name: &str) -> GridEvent {
+    GridEvent {
+        event: id(name),
+        source: "utility".to_owned(),
+        start_us: world.now + Duration::from_secs(120),
+        ramp_down_s: 60,
+        depth: Depth::Percent { percent: 25.0 },
+        duration_s: 600,
+        ramp_up_s: 60,
+        priority: 0,
+        participation: Participation::Voluntary,
+    }
+}
+
+fn send(world: &mut World, request: EventRequest) -> EventReply {
+    world.deliver(Event::EventSet(7, Box::new(request)));
+    world.event_reply.take().expect("every request gets a reply")
+}
+
+fn add(world: &mut World, event: GridEvent) -> EventReply {
+    send(world, EventRequest::Add { event })
+}
+
+fn refused(reply: &EventReply) -> &str {
+    match reply {
+        EventReply::Refused { error } => error,
+        EventReply::Stored { record, .. } => panic!("{record:?} was stored"),
+    }
+}
+
+/// Four jobs that have drawn their power for twenty minutes.
+fn busy() -> World {
+    let mut world = metered(NODES);
+    for job in ["a", "b", "c", "d"] {
+        world.submit(spec(job, 1));
+    }
+    world.pass(30);
+    for _ in 0..20 {
+        world.pass(60);
+        meter(&mut world, NODES, BUSY);
+    }
+    world
+}
+
+fn drawn(world: &World) -> Power {
+    (0..NODES).map(|node| draw(world, node)).sum()
+}
+
+/// Passes time; in each second the caps keep the targets of the stored events.
+fn pass(world: &mut World, seconds: u64) {
+    for _ in 0..seconds {
+        world.pass(1);
+        let target = world.events.as_ref().unwrap().targets(world.now).at(world.now);
+        let drawn = drawn(world);
+        assert!(target.is_none_or(|target| drawn <= target), "{drawn} of {target:?}");
+    }
+}
+
+fn pass_until(world: &mut World, until: Timestamp) {
+    let left = until.since(world.now).as_secs();
+    pass(world, left);
+}
+
+fn state(world: &World, name: &str) -> EventState {
+    world.events.as_ref().unwrap().events[&id(name)].state(world.now)
+}
+
+#[test]
+fn an_event_is_kept_from_its_ramp_to_its_settling_also_by_another_placer() {
+    let mut world = busy();
+    let uncapped = drawn(&world);
+    let event = event(&world, "peak");
+    let start = event.start_us;
+    let EventReply::Stored { record, generation } = add(&mut world, event.clone()) else {
+        panic!("it is accepted")
+    };
+    assert_eq!((record.target_mw, generation), (Power::from_w(TARGET_W), 1));
+    assert_eq!(record.baseline.unwrap().power_mw, Power::from_w(DRAWN_W));
+    assert_eq!(state(&world, "peak"), EventState::Planned);
+    let restarts = [
+        start - Duration::from_secs(30),
+        start + Duration::from_secs(30),
+        start + Duration::from_secs(300),
+    ];
+    let ends = event.end();
+    let settled = ends + Duration::from_secs(60) + SETTLING;
+    let mut states = vec![];
+    while world.now < settled {
+        pass(&mut world, 1);
+        let state = state(&world, "peak");
+        if states.last() != Some(&state) {
+            states.push(state);
+        }
+        if restarts.contains(&world.now) {
+            world.restart();
+            pass(&mut world, 1);
+            meter(&mut world, NODES, BUSY);
+        }
+    }
+    use EventState::{Active, Ended, Planned, RampingDown, RampingUp};
+    assert_eq!(states, [Planned, RampingDown, Active, RampingUp, Ended]);
+    pass(&mut world, 30);
+    assert_eq!(drawn(&world), uncapped, "no limit is left");
+    assert!((0..NODES).all(|node| !world.desired(&format!("n{node}")).power_limited));
+    let jobs = ["a", "b", "c", "d"].map(|job| world.record(job).attempt);
+    assert_eq!(jobs, [1; 4], "caps sufficed");
+}
+
+#[test]
+fn a_repeated_request_is_stored_again_and_changes_nothing() {
+    let mut world = busy();
+    let event = event(&world, "peak");
+    let first = add(&mut world, event.clone());
+    let kept = world.events.take();
+    pass_without_events(&mut world, 5);
+    assert_eq!(add(&mut world, event.clone()), first);
+    assert_eq!(world.events, kept, "stored again before its answer");
+    let other = GridEvent { duration_s: 900, ..event };
+    let error = add(&mut world, other);
+    assert!(refused(&error).contains("an event `peak` with other values exists"), "{error:?}");
+    let unknown = send(&mut world, EventRequest::Cancel { event: id("other") });
+    assert_eq!(refused(&unknown), "no event `other`; `wattle event list` lists all");
+}
+
+fn pass_without_events(world: &mut World, seconds: u64) {
+    world.pass(seconds);
+}
+
+#[test]
+fn an_immediate_event_is_followed_at_once_and_the_lowest_target_counts() {
+    let mut world = busy();
+    let now = GridEvent { start_us: world.now, ramp_down_s: 0, ..event(&world, "now") };
+    add(&mut world, now.clone());
+    world.pass(5);
+    pass(&mut world, 30);
+    assert!(drawn(&world) <= Power::from_w(TARGET_W));
+    let depth = Depth::Target { power_mw: Power::from_w(1_010) };
+    let lower = GridEvent { event: id("lower"), depth, start_us: world.now, ..now };
+    let lower = GridEvent { duration_s: 120, ramp_up_s: 0, ..lower };
+    add(&mut world, lower);
+    world.pass(5);
+    pass(&mut world, 60);
+    assert!(drawn(&world) <= Power::from_w(1_010), "{}", drawn(&world));
+    pass(&mut world, 120);
+    let drawn = drawn(&world);
+    assert!(drawn > Power::from_w(1_010) && drawn <= Power::from_w(TARGET_W), "{drawn}");
+}
+
+#[test]
+fn an_event_is_extended_cancelled_and_declined() {
+    let mut world = busy();
+    let peak = event(&world, "peak");
+    let end = peak.end();
+    add(&mut world, peak.clone());
+    pass_until(&mut world, end - Duration::from_secs(60));
+    send(&mut world, EventRequest::Change { event: id("peak"), duration_s: 900 });
+    pass_until(&mut world, end + Duration::from_secs(120));
+    assert_eq!(state(&world, "peak"), EventState::Active);
+    send(&mut world, EventRequest::Cancel { event: id("peak") });
+    assert_eq!(state(&world, "peak"), EventState::RampingUp);
+    pass(&mut world, 90);
+    assert_eq!(state(&world, "peak"), EventState::Cancelled);
+    assert!(drawn(&world) > Power::from_w(TARGET_W), "{}", drawn(&world));
+    let later =
+        GridEvent { event: id("later"), start_us: world.now + Duration::from_secs(60), ..peak };
+    meter(&mut world, NODES, BUSY);
+    add(&mut world, later);
+    send(&mut world, EventRequest::Decline { event: id("later") });
+    pass(&mut world, 200);
+    assert_eq!(state(&world, "later"), EventState::Declined);
+    assert!(drawn(&world) > Power::from_w(TARGET_W), "{}", drawn(&world));
+}
+
+#[test]
+fn what_the_site_cannot_do_is_refused_with_what_it_can() {
+    let mut world = World::new(NODES, 2);
+    let before = event(&world, "early");
+    let unknown = add(&mut world, before);
+    assert!(refused(&unknown).contains("the power drawn now is not known"), "{unknown:?}");
+    let mut world = busy();
+    // A minute without jobs was metered: hosts of 600 W and four idle GPUs of 50 W.
+    let deep = GridEvent { depth: Depth::Percent { percent: 60.0 }, ..event(&world, "deep") };
+    let deep = add(&mut world, deep);
+    assert_eq!(
+        refused(&deep),
+        "depth = 60 % less: expected a target of at least 0.8 kW, the power of the site without jobs, 0.6 kW or 42.8 % \
+         less than the 1.4 kW drawn now"
+    );
+    let late = event(&world, "late");
+    let late = GridEvent { start_us: late.start_us - Duration::from_secs(900), ..late };
+    let late = add(&mut world, late);
+    assert!(refused(&late).contains("an event whose end is later than now"), "{late:?}");
+}
+
+#[test]
+fn the_lower_one_of_budget_and_target_counts() {
+    let mut world = busy();
+    let now = GridEvent { start_us: world.now, ramp_down_s: 0, ..event(&world, "now") };
+    add(&mut world, now);
+    let set = |world: &mut World, watts: Option<u64>| {
+        let budget = Budget { power_mw: watts.map(Power::from_w), ..Budget::default() };
+        world.deliver(Event::BudgetSet(8, Box::new(SetBudget { budget, intensity: None })));
+        world.pass(10);
+    };
+    let limit = |world: &World| world.placer.measures().power_limit;
+    for (budget, expected) in [(Some(1_020), 1_020), (Some(1_300), TARGET_W), (None, TARGET_W)] {
+        set(&mut world, budget);
+        assert_eq!(limit(&world), Some(Power::from_w(expected)));
+    }
+}
+
+/// The readings of a node whose GPUs draw this.
+fn summary(world: &World, name: &str, gpu: Power) -> NodeSummary {
+    let (power, launch) = world.reports(name);
+    let gpus = power.gpus.iter().map(|applied| {
+        let jobs = launch.jobs.iter().filter(|job| job.gpus.contains(&applied.gpu));
+        serde_json::from_value(serde_json::json!({
+            "gpu": applied.gpu,
+            "power_mw_mean": gpu.as_mw(),
+            "jobs": jobs.map(|job| job.job.clone()).collect::<Vec<_>>(),
+        }))
+        .unwrap()
+    });
+    NodeSummary {
+        node: node(name),
+        at_us: world.now,
+        span_ms: 1_000,
+        observed_generation: 0,
+        samples: 10,
+        readings_failed: 0,
+        gpus: gpus.collect(),
+        jobs: Vec::new(),
+        power_mw_host: None,
+        ledger_from_us: None,
+    }
+}
+
+#[test]
+fn power_above_the_target_for_more_than_ten_seconds_raises_one_alarm() {
+    let mut world = busy();
+    let now = GridEvent { start_us: world.now, ramp_down_s: 0, ..event(&world, "now") };
+    add(&mut world, now);
+    let alarms = |world: &World| {
+        let alarms = world.log.iter().filter(|line| line.starts_with("alarm the site draws"));
+        alarms.cloned().collect::<Vec<_>>()
+    };
+    let read = |world: &mut World, seconds: u64, gpu: Power| {
+        for _ in 0..seconds {
+            world.pass(1);
+            for node in ["n0", "n1"] {
+                let summary = summary(world, node, gpu);
+                world.deliver(Event::NodeSummarized(Box::new(summary)));
+            }
+        }
+    };
+    let within = (Power::from_w(TARGET_W) - HOST - HOST).scale(0.25);
+    read(&mut world, 30, within);
+    let measures = world.placer.measures().events;
+    assert_eq!(measures.target, Some(Power::from_w(TARGET_W)));
+    assert_eq!(measures.reduction, Some(Power::from_w(DRAWN_W - TARGET_W)));
+    assert_eq!(measures.measured, Some(Power::from_w(TARGET_W)));
+    assert_eq!((measures.planned, measures.under_way), (0, 1));
+    read(&mut world, 10, BUSY);
+    assert_eq!(alarms(&world), [""; 0], "not yet");
+    read(&mut world, 60, BUSY);
+    assert_eq!(
+        alarms(&world),
+        [
+            "alarm the site draws 1.4 kW and the target of grid event now is 1.05 kW: `wattle nodes --power` shows what \
+          draws it"
+        ]
+    );
+}
