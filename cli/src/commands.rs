@@ -8,6 +8,7 @@ pub(crate) mod capacity;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod energy;
+pub(crate) mod event;
 pub(crate) mod explain;
 pub(crate) mod history;
 pub(crate) mod jobs;

@@ -15,6 +15,7 @@ mod cluster_file;
 mod commands;
 mod connection;
 mod date;
+pub mod event_file;
 mod feeders_file;
 mod inputs;
 mod job_end;
@@ -75,6 +76,8 @@ enum Command {
     Predictors(commands::predictors::Predictors),
     /// Show or set the energy, carbon and power budget.
     Budget(commands::budget::BudgetCommand),
+    /// Announce, list, change, cancel or decline grid events.
+    Event(commands::event::EventCommand),
     /// Explain the placement of a job: predictions, measurements, alternatives, decisions.
     Explain(commands::explain::Explain),
     /// Report the energy of jobs, users, nodes or days from the ledger.
@@ -170,6 +173,7 @@ pub fn run() -> ExitCode {
         Command::Doctor(command) => commands::doctor::run(&command),
         Command::Predictors(command) => commands::predictors::run(command),
         Command::Budget(command) => commands::budget::run(command),
+        Command::Event(command) => commands::event::run(command),
         Command::Explain(command) => commands::explain::run(command),
         Command::Energy(command) => commands::energy::run(&command),
         Command::Saved(command) => commands::saved::run(&command),

@@ -18,7 +18,7 @@ use crate::output::{Align, Table, note, print, print_json, terminal_width};
 
 /// List the orders of people, and whether they were accepted.
 ///
-/// Submissions, cancellations, budgets and promotions are recorded, also those that are refused. The
+/// Submissions, cancellations, budgets, grid events and promotions are recorded, also those that are refused. The
 /// server keeps the records for 400 days, at most 64 MiB.
 #[derive(Args)]
 #[command(

@@ -26,6 +26,7 @@ use wattle_world::World;
 use crate::aim::{AimOptions, NoLaterOptions, SimulationBound};
 use crate::atomic_file::AtomicFile;
 use crate::budget::{BudgetOptions, limits};
+use crate::event_file::SimulatedEvents;
 use crate::inputs::{inferred_cluster, restartable, scenario_of, world_of};
 use crate::output::{note, print, usage, usage_chain};
 use crate::policies::{names_help, table};
@@ -101,6 +102,8 @@ pub struct Simulate {
     carbon: Option<PathBuf>,
     #[command(flatten)]
     budget: BudgetOptions,
+    #[command(flatten)]
+    events: SimulatedEvents,
     /// Forecast of the carbon intensity: persistence (the previous day), perfect (the actual values), or
     /// a file with day-ahead values
     #[arg(long, value_name = "HOW|FILE", default_value = "persistence")]
@@ -250,7 +253,8 @@ impl Simulate {
         scenario: &Scenario,
         seed: u64,
     ) -> anyhow::Result<Option<Scenario>> {
-        let is_limited = self.feeders.is_some() || self.options()?.budget.is_some();
+        let is_limited =
+            self.feeders.is_some() || !self.events.is_empty() || self.options()?.budget.is_some();
         let has_search = self.bound()?.is_some() && !self.aim_by_controller;
         if is_limited || !has_search || trace.jobs.len() <= EVERY_JOB_MAX {
             return Ok(None);
@@ -387,6 +391,7 @@ impl Simulate {
             restarts_per_day_max: self.restarts_per_day,
             share: self.share,
             budget: self.budget.in_simulation()?,
+            events: self.events.read()?,
             forecast: self.forecast_kind(),
             learning: self.learn_from.unwrap_or_default(),
             ..RunOptions::default()
@@ -398,6 +403,7 @@ impl Simulate {
     /// The limits of the runs as text.
     fn under(&self) -> anyhow::Result<Vec<String>> {
         let mut under: Vec<String> = self.budget.in_simulation()?.iter().map(limits).collect();
+        under.extend(self.events.name());
         let feeders = self.feeders.as_deref().and_then(Path::file_name);
         under.extend(feeders.map(|file| format!("feeders of {}", file.to_string_lossy())));
         under.extend(self.sleep.then(|| "unused nodes sleep".to_owned()));

@@ -169,8 +169,8 @@ impl Nodes {
 
     /// Whether the order of any node is of a power limit.
     pub(super) fn is_power_limited(&self) -> bool {
-        let orders = self.states.values().filter_map(|state| state.desired.as_ref());
-        orders.fold(false, |any, order| any || order.power_limited)
+        let mut orders = self.states.values().filter_map(|state| state.desired.as_ref());
+        orders.any(|order| order.power_limited)
     }
 
     /// The power that counts for a node has changed: no cap rises before the next plan.

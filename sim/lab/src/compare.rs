@@ -18,6 +18,7 @@ use wattle_simulator::{Forecast, Lengths};
 
 use wattle_cli::atomic_file::AtomicFile;
 use wattle_cli::budget::BudgetOptions;
+use wattle_cli::event_file::SimulatedEvents;
 use wattle_cli::output::{note, print, usage, usage_chain};
 
 /// Compare policies at equal energy on a fixed scenario
@@ -79,6 +80,8 @@ pub(crate) struct Compare {
     report: Option<PathBuf>,
     #[command(flatten)]
     budget: BudgetOptions,
+    #[command(flatten)]
+    events: SimulatedEvents,
     /// Forecast of the carbon intensity: persistence (the previous day), perfect (the actual values)
     #[arg(long, value_name = "HOW", default_value = "persistence")]
     forecast: String,
@@ -239,9 +242,9 @@ impl Compare {
         if !self.is_below_limits() {
             return Ok(());
         }
-        if self.budget.in_simulation()?.is_some() {
+        if self.budget.in_simulation()?.is_some() || !self.events.is_empty() {
             return Err(usage(format!(
-                "{POWER_LIMITS} sets the power limits itself; omit the budget"
+                "{POWER_LIMITS} sets the power limits itself; omit the budget and the events"
             )));
         }
         if !self.waterfall.is_empty() {
@@ -298,6 +301,7 @@ impl Compare {
                 }
             },
             budget: self.budget.in_simulation()?,
+            events: self.events.read()?,
             bound: self.quick.then(PricedSearch::coarse),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         })

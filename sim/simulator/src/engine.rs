@@ -8,6 +8,7 @@
 
 mod detail;
 mod events;
+mod grid_events;
 mod job;
 mod lifecycle;
 mod measured_power;
@@ -31,6 +32,7 @@ use wattle_world::{Workload, World};
 use crate::detail::Detail;
 use crate::engine::detail::SleepTimes;
 use crate::engine::events::{Event, EventQueue};
+use crate::engine::grid_events::GridEvents;
 use crate::engine::job::{JobTable, SimulatedJob};
 use crate::engine::measured_power::CORRECTED_ROUNDS_MAX;
 use crate::engine::metering::{MeterReading, install_budget};
@@ -67,6 +69,7 @@ pub(crate) struct Engine<'s> {
     prediction: Prediction<'s>,
     replan: Replan,
     budget: BudgetUse,
+    grid_events: Option<GridEvents>,
     totals: Totals<'s>,
     recorder: Option<Box<Recorder>>,
     sleep_times: SleepTimes,
@@ -109,6 +112,8 @@ struct BudgetUse {
     spending: SpendingMeter,
     /// The power of the feeders, where there are any.
     feeders: Option<FeederMeter>,
+    /// Whether the last plan was made below a power limit.
+    caps_enforced: bool,
     /// Whether the budget or the power limit blocks the head of the queue.
     admission_closed: bool,
     /// Number of jobs deferred to a lower carbon intensity.
@@ -211,7 +216,9 @@ impl<'s> Engine<'s> {
         if options.expected_times {
             controller.set_expected(Expected::new(Timestamp::from_us(start_us)));
         }
-        let reads = if options.expected_times { Reads::All } else { controller.reads() };
+        let grid_events = GridEvents::new(&options.events, Timestamp::from_us(start_us));
+        let reads_all = options.expected_times || grid_events.is_some();
+        let reads = if reads_all { Reads::All } else { controller.reads() };
         let reads_any = reads != Reads::Nothing;
         let oracle = options.oracle;
         let prediction = Prediction {
@@ -261,10 +268,12 @@ impl<'s> Engine<'s> {
                 reading,
                 spending: SpendingMeter::default(),
                 feeders: FeederMeter::new(scenario),
+                caps_enforced: false,
                 admission_closed: false,
                 deferred: 0,
                 deferred_us: 0,
             },
+            grid_events,
             totals,
             recorder: None,
             sleep_times: SleepTimes::of(scenario.cluster.node_count()),
@@ -306,6 +315,8 @@ impl<'s> Engine<'s> {
         loop {
             let arrival = arrivals.peek().map(|&job| us(self.jobs[job].spec.submit));
             let control = self.controller.control_at().map(Timestamp::as_us);
+            let event = self.grid_events.as_ref().and_then(GridEvents::next_at);
+            let control = control.into_iter().chain(event.map(Timestamp::as_us));
             let replan = self.replan.at_us.into_iter().chain(control).chain(self.correction_at());
             let replan = replan.min();
             let replan = replan.filter(|_| self.may_replan(arrival.is_some()));
@@ -323,7 +334,7 @@ impl<'s> Engine<'s> {
                 plan_again = self.replan.at_us == Some(now_us);
                 self.replan.at_us = self.replan.at_us.filter(|at| *at > now_us);
                 self.advance_once(&mut advanced, now_us);
-                plan_again |= self.control();
+                plan_again |= self.follow_grid_events() | self.control();
                 // Bounds the number of control steps while no job runs.
                 self.replan.idle_plans += usize::from(!plan_again);
             }
@@ -403,6 +414,7 @@ impl<'s> Engine<'s> {
             let held = Held { position, closed, waits };
             self.budget.spending.add(power_mw, span_us, limit, held);
         }
+        self.meter_grid_events(now_us);
         if let Some(feeders) = &mut self.budget.feeders {
             feeders.add(&self.hardware.gpus, span_us);
         }

@@ -22,6 +22,7 @@
 pub mod carbon;
 mod detail;
 mod engine;
+mod events;
 mod feeders;
 pub mod gavel;
 pub mod generator;
@@ -52,6 +53,7 @@ pub use detail::{Detail, JobOutcome, NodeOutcome};
 pub use engine::recording::{
     Level, RecordedJob, RecordedNode, RecordedPlacement, Recording, SleepInterval,
 };
+pub use events::{EventsOutcome, PlannedEvent};
 pub use feeders::FeederUse;
 pub use load::LoadError;
 pub use oracle::{gpu_counts, selectable_clocks};

@@ -18,6 +18,7 @@ pub use against::{Against, AimHeld, Baseline, ProjectChange};
 pub use expected::{ExpectedErrors, ExpectedOutcome, ExpectedRatios};
 pub use twin::TwinOutcome;
 
+use crate::events::EventsOutcome;
 use crate::feeders::FeederUse;
 use crate::prediction_error::Prediction;
 use crate::scenario::WorkloadShare;
@@ -131,6 +132,9 @@ pub struct PolicyOutcome {
     /// Use of the budget; absent without a budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spending: Option<Spending>,
+    /// How the targets of grid events were kept; absent without events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events: Option<EventsOutcome>,
     /// What each feeder carried; absent without feeders.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub feeders: Vec<FeederUse>,
@@ -306,6 +310,7 @@ impl PolicyOutcome {
             }
             lines.push(parts.join(", "));
         }
+        lines.extend(self.events.iter().map(EventsOutcome::sentence));
         lines.extend(self.feeders.iter().map(FeederUse::words));
         if let Some(deferred) = self.deferred_s_mean {
             lines.push(format!("carbon deferral {} mean", unit.format(deferred)));

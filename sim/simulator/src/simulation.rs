@@ -9,6 +9,7 @@ use wattle_world::World;
 use crate::detail::Detail;
 use crate::engine::Engine;
 use crate::engine::recording::Recording;
+use crate::events::PlannedEvent;
 use crate::outcome::{Outcome, PolicyOutcome, PredictionRegret};
 use crate::scenario::{Scenario, ScenarioError};
 use crate::surface_noise::SurfaceNoise;
@@ -156,6 +157,8 @@ pub struct RunOptions {
     pub restarts: Restarts,
     /// Budget, in windows from the first submission on.
     pub budget: Option<Budget>,
+    /// Grid events; their times count from the first submission.
+    pub events: Vec<PlannedEvent>,
     /// Source of the carbon intensity forecast.
     pub forecast: Forecast,
     /// Whether the caps of all GPUs are fixed at the default: plans count each used GPU with its cap within a

@@ -230,6 +230,20 @@ pub(super) fn time_limits<'r>(
     first.into_iter().map(|(family, note)| format!("{family}: {note}")).collect()
 }
 
+/// How the runs of each policy kept the targets of grid events; `None` without events.
+fn events_kept(runs: &[Swept]) -> Option<String> {
+    let families: BTreeSet<&str> = runs.iter().map(|run| run.family.as_str()).collect();
+    let above = families.into_iter().filter_map(|family| {
+        let of_it = runs.iter().filter(|run| run.family == family);
+        let most =
+            of_it.filter_map(|run| Some(run.outcome.events.as_ref()?.minutes_above)).max()?;
+        Some(format!("{family} {most}"))
+    });
+    let above: Vec<String> = above.collect();
+    (!above.is_empty())
+        .then(|| format!("most minutes above the target of grid events: {}", above.join(", ")))
+}
+
 fn notes(case: &Case, runs: &[Swept]) -> Vec<String> {
     let mut notes = Vec::new();
     let unfinished = runs.iter().filter(|run| run.outcome.finished < run.outcome.jobs).count();
@@ -249,6 +263,7 @@ fn notes(case: &Case, runs: &[Swept]) -> Vec<String> {
     if !overruns.is_empty() {
         notes.push(format!("largest overrun of a budget window: {}", overruns.join(", ")));
     }
+    notes.extend(events_kept(runs));
     notes.extend(time_limits(runs.iter().map(|run| (run.family.as_str(), &run.outcome))));
     if case.world != Neighbours::Alone {
         notes.push(

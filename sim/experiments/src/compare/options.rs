@@ -9,7 +9,7 @@ use wattle_world::Interference;
 
 use crate::bound::PricedSearch;
 use wattle_simulator::{ErrorShape, SurfaceNoise};
-use wattle_simulator::{Forecast, Lengths};
+use wattle_simulator::{Forecast, Lengths, PlannedEvent};
 
 /// The energy that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -206,6 +206,8 @@ pub struct CompareOptions {
     pub forecast: Forecast,
     /// A budget of every run, besides the energy price.
     pub budget: Option<Budget>,
+    /// Grid events of every run.
+    pub events: Vec<PlannedEvent>,
     /// Precision of the bounds; absent: by the number of jobs.
     pub bound: Option<PricedSearch>,
     /// Number of threads.

@@ -263,6 +263,7 @@ impl<'w> Comparer<'w> {
             lengths: self.options.lengths,
             tenants_max: (run.world == Neighbours::Alone).then_some(1),
             budget: self.options.budget.clone(),
+            events: self.options.events.clone(),
             forecast: self.options.forecast,
             no_deferral: !run.defers,
             ..RunOptions::default()

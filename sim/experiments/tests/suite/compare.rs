@@ -43,6 +43,7 @@ fn options(policies: &str) -> CompareOptions {
     CompareOptions {
         forecast: Forecast::default(),
         budget: None,
+        events: Vec::new(),
         policies: policies.split(',').map(str::to_owned).collect(),
         surfaces: Surfaces::Oracle,
         lengths: Lengths::Known,

@@ -57,6 +57,7 @@ fn compared(case: &Case, surfaces: Surfaces) -> LimitComparison {
         knobs: Knobs::Full,
         forecast: Forecast::default(),
         budget: None,
+        events: Vec::new(),
         bound: Some(bound),
         threads: 2,
     };

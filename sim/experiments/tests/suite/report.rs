@@ -42,6 +42,7 @@ fn a_comparison_page_is_complete() {
     let options = CompareOptions {
         forecast: Forecast::default(),
         budget: None,
+        events: Vec::new(),
         policies: ["powerflow", "fifo"].map(str::to_owned).to_vec(),
         surfaces: Surfaces::Oracle,
         lengths: Lengths::Known,

@@ -28,7 +28,8 @@ pub(super) fn install_budget(
     options: &RunOptions,
     start_us: u64,
 ) -> Option<MeterReading> {
-    if options.budget.is_some() || controller.limits().is_power_limited() {
+    let has_events = !options.events.is_empty();
+    if options.budget.is_some() || has_events || controller.limits().is_power_limited() {
         controller.events().gpu_power_known(gpu_power(world, scenario));
     }
     let has_grid = scenario.carbon.is_some();
@@ -134,7 +135,12 @@ impl Engine<'_> {
 
     /// Applies the caps of all GPUs under a power limit, where every plan may change each of them.
     pub(super) fn enforce_caps(&mut self) {
-        if !self.controller.limits().is_power_limited() {
+        let was_limited = std::mem::replace(
+            &mut self.budget.caps_enforced,
+            self.controller.limits().is_power_limited(),
+        );
+        // After the limit the caps end.
+        if !was_limited && !self.budget.caps_enforced {
             return;
         }
         let nodes = self.controller.state().keyed_nodes();

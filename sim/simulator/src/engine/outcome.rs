@@ -7,6 +7,7 @@ use wattle_common::duration::span;
 use wattle_placer::controller::budget::ActiveBudget;
 
 use crate::engine::Engine;
+use crate::engine::grid_events::GridEvents;
 use crate::engine::metering::starvation;
 use crate::outcome::{ExpectedOutcome, PolicyOutcome, TwinOutcome, seconds, times};
 use crate::profiles::Profiles;
@@ -53,6 +54,9 @@ impl Engine<'_> {
             let why = why.map_or_else(String::new, |why| format!(": {why}"));
             notes.push(format!("{} never started{why}", pluralize(waiting, "job")));
         }
+        let events = self.grid_events.take().map(GridEvents::outcome);
+        let (events, refused) = events.unzip();
+        notes.extend(refused.into_iter().flatten());
         let unfinished = (0..self.jobs.len() as u32)
             .map(|job| &self.jobs[job])
             .filter(|job| job.ended_us.is_none())
@@ -103,6 +107,7 @@ impl Engine<'_> {
             deadlines_missed: totals.deadlines_missed,
             budget_overrun,
             spending,
+            events,
             feeders: self.budget.feeders.map(|feeders| feeders.outcome()).unwrap_or_default(),
             deferred_s_mean: may_wait.then_some(deferred_s),
             twin: self.controller.twin().map(TwinOutcome::of),

@@ -8,6 +8,7 @@ mod expected;
 mod feeders;
 mod files;
 mod generator;
+mod grid_events;
 mod inferred;
 mod lockstep;
 mod measured;

@@ -1,0 +1,436 @@
+//! `wattle event`: announces, lists, changes, cancels and declines grid events.
+//!
+//! The records are read from the bucket, so they are available without a running placer. Requests are sent to the placer,
+//! which replies after storing them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use wattle_common::duration::{parse_span, span};
+use wattle_common::event::{
+    Closed, Depth, EventBook, EventRecord, EventState, MeasuredMean, Participation, kw,
+};
+use wattle_common::messages::{EventReply, EventRequest};
+use wattle_common::subject::{Bucket, EVENTS, RequestTopic};
+use wattle_common::{EventId, Timestamp};
+use wattle_runtime::bus::Bus;
+use wattle_runtime::clock;
+
+use crate::connection::{Connection, block_on};
+use crate::date::{minute, near};
+use crate::event_file::{EventOptions, When, announced, parse_when};
+use crate::job_records;
+use crate::output::{Align, Table, print, print_json, terminal_width, usage};
+use crate::takeover;
+
+/// Announce, list, change, cancel or decline grid events.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  wattle event add --start 90m --ramp-down 15m --reduce 25% --duration 3h --ramp-up 15m\n  wattle event add --file peak.toml\n  wattle event list\n  wattle event change peak-1 --duration 2h\n  wattle event cancel peak-1"
+)]
+pub(crate) struct EventCommand {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Announce an event, or those of a file.
+    Add(Add),
+    /// List the events with their targets.
+    List(List),
+    /// Show one event.
+    Show(Show),
+    /// Shorten or extend an event, also one that has begun.
+    Change(Change),
+    /// Cancel an event; one that has begun ramps up from now on.
+    Cancel(Cancel),
+    /// Decline a voluntary event before its start.
+    Decline(Decline),
+}
+
+/// Connection and form of the output.
+#[derive(Args)]
+struct Common {
+    #[command(flatten)]
+    connection: Connection,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Announce an event, or those of a file.
+#[derive(Args)]
+#[command(
+    after_help = "The file has one table [[event]] for each event, with the names of the options: id, source, start,\nramp_down, reduce or to, duration or end, ramp_up, priority, mandatory; or the same as JSON:\n{\"event\": [{\"start\": \"90m\", \"reduce\": \"25%\", \"duration\": \"3h\"}]}\n\nExamples:\n  wattle event add --start now --to 70kW --duration 2h\n  wattle event add --id peak-1 --source utility --mandatory --start 2026-11-29T16:25:00Z --ramp-down 15m --reduce 25% --duration 3h --ramp-up 15m\n  wattle event add --file peak.toml"
+)]
+struct Add {
+    #[command(flatten)]
+    event: EventOptions,
+    /// File of events, in place of the options: TOML or JSON
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["start", "reduce", "to", "duration", "end"])]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// List the events with their targets.
+#[derive(Args)]
+#[command(after_help = "Example:\n  wattle event list --all")]
+struct List {
+    /// Also those that are over
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Show one event.
+#[derive(Args)]
+#[command(after_help = "Example:\n  wattle event show peak-1")]
+struct Show {
+    /// The event
+    event: EventId,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Shorten or extend an event, also one that has begun.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  wattle event change peak-1 --duration 2h\n  wattle event change peak-1 --end 30m"
+)]
+struct Change {
+    /// The event
+    event: EventId,
+    /// Time at the target, in all
+    #[arg(long, value_name = "SPAN", value_parser = parse_span, required_unless_present = "end")]
+    duration: Option<Duration>,
+    /// End of the target, in place of --duration: a span from now, or a time
+    #[arg(long, value_name = "WHEN", value_parser = parse_when, conflicts_with = "duration")]
+    end: Option<When>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Cancel an event.
+#[derive(Args)]
+#[command(after_help = "Example:\n  wattle event cancel peak-1")]
+struct Cancel {
+    /// The event
+    event: EventId,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Decline a voluntary event.
+#[derive(Args)]
+#[command(after_help = "Example:\n  wattle event decline peak-1")]
+struct Decline {
+    /// The event
+    event: EventId,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// The stored events.
+async fn stored(bus: &Bus) -> anyhow::Result<EventBook> {
+    let value = bus.bucket(Bucket::Budget).await?.get::<EventBook>(EVENTS).await?;
+    Ok(value.map(|(book, _)| book).unwrap_or_default())
+}
+
+/// A stored event.
+fn find(book: EventBook, event: &EventId) -> anyhow::Result<EventRecord> {
+    let mut book = book;
+    book.events
+        .remove(event)
+        .ok_or_else(|| usage(format!("no event `{event}`; `wattle event list --all` lists all")))
+}
+
+/// Sends a request. A refusal is a usage error.
+async fn request(bus: &Bus, request: &EventRequest) -> anyhow::Result<EventRecord> {
+    match takeover::request(bus, RequestTopic::EventSet, "placer", request).await? {
+        EventReply::Stored { record, .. } => Ok(*record),
+        EventReply::Refused { error } => Err(usage(error)),
+    }
+}
+
+/// The state in one sentence, with the target.
+fn sentence(record: &EventRecord, now: Timestamp) -> String {
+    let (id, target) = (&record.event.event, kw(record.target_mw));
+    let at = |at| near(at, now);
+    let state = record.state(now);
+    match state {
+        EventState::Planned => {
+            let (start, end) = (at(record.event.start_us), at(record.end_us));
+            format!("grid event {id} is planned: at most {target}, from {start} until {end} UTC")
+        }
+        EventState::RampingDown => {
+            format!(
+                "grid event {id} is ramping down: at most {target} from {} UTC on",
+                at(record.reached())
+            )
+        }
+        EventState::Active => {
+            format!("grid event {id} is active: at most {target} until {} UTC", at(record.end_us))
+        }
+        EventState::RampingUp => {
+            format!("grid event {id} is ramping up until {} UTC", at(record.returned()))
+        }
+        EventState::Ended | EventState::Cancelled | EventState::Declined => {
+            format!("grid event {id} is over: {}", state.as_str())
+        }
+    }
+}
+
+/// The events in one sentence: those under way, else the next one.
+fn verdict(records: &[&EventRecord], now: Timestamp) -> String {
+    let under_way: Vec<String> = records
+        .iter()
+        .filter(|record| record.state(now).is_under_way())
+        .map(|record| sentence(record, now))
+        .collect();
+    if !under_way.is_empty() {
+        return under_way.join("\n");
+    }
+    let mut planned = records.iter().filter(|record| record.state(now) == EventState::Planned);
+    planned.next().map_or_else(
+        || "no grid event is under way or planned; `wattle event add` announces one".to_owned(),
+        |next| format!("no grid event is under way; {}", sentence(next, now)),
+    )
+}
+
+const fn participation(record: &EventRecord) -> &'static str {
+    match record.event.participation {
+        Participation::Voluntary => "voluntary",
+        Participation::Mandatory => "mandatory",
+    }
+}
+
+fn table(records: &[&EventRecord], now: Timestamp) -> Table {
+    let mut table = Table::new(&[
+        ("EVENT", Align::Left),
+        ("STATE", Align::Left),
+        ("START", Align::Left),
+        ("END", Align::Left),
+        ("TARGET", Align::Right),
+        ("LESS", Align::Right),
+        ("KIND", Align::Left),
+        ("SOURCE", Align::Left),
+    ]);
+    for record in records {
+        table.row(vec![
+            record.event.event.to_string(),
+            record.state(now).as_str().to_owned(),
+            near(record.event.start_us, now),
+            near(record.end_us, now),
+            kw(record.target_mw),
+            record.reduction().map_or_else(|| "-".to_owned(), kw),
+            participation(record).to_owned(),
+            record.event.source.clone(),
+        ]);
+    }
+    table
+}
+
+/// A mean with its interval and method.
+fn mean(measured: &MeasuredMean) -> String {
+    let (from, until) = (minute(measured.from_us), minute(measured.until_us));
+    format!("{}, {} from {from} to {until} UTC", kw(measured.power_mw), measured.method.as_str())
+}
+
+/// One event: its state first, then what was announced and measured.
+fn details(record: &EventRecord, now: Timestamp) -> String {
+    let event = &record.event;
+    let mut lines = vec![sentence(record, now)];
+    let mut line = |name: &str, value: String| lines.push(format!("{name:<10} {value}"));
+    let depth = match event.depth {
+        Depth::Target { power_mw } => format!("to {}", kw(power_mw)),
+        Depth::Reduction { power_mw } => format!("{} less", kw(power_mw)),
+        Depth::Percent { percent } => format!("{percent} % less"),
+    };
+    let of = record.reduction().map(|less| format!(", {} less than before", kw(less)));
+    line("target", format!("{}{}", kw(record.target_mw), of.unwrap_or_default()));
+    line("announced", format!("{depth}, by {} at {} UTC", event.source, minute(record.notice_us)));
+    line("kind", format!("{}, priority {}", participation(record), event.priority));
+    let ramp = |seconds: u64| match seconds {
+        0 => "no ramp".to_owned(),
+        seconds => format!("a ramp of {}", span(seconds as f64)),
+    };
+    line("start", format!("{} UTC, {}", minute(event.start_us), ramp(event.ramp_down_s)));
+    line("end", format!("{} UTC, {}", minute(record.end_us), ramp(event.ramp_up_s)));
+    if let Some(baseline) = &record.baseline {
+        line("baseline", mean(baseline));
+    }
+    if let Some(before) = &record.before {
+        line("before", mean(before));
+    }
+    match record.closed {
+        Some(Closed::Cancelled { at_us }) => line("cancelled", format!("{} UTC", minute(at_us))),
+        Some(Closed::Declined { at_us }) => line("declined", format!("{} UTC", minute(at_us))),
+        None => {}
+    }
+    lines.join("\n")
+}
+
+/// Prints what a request has changed.
+fn changed(record: &EventRecord, json: bool) -> anyhow::Result<()> {
+    if json {
+        return print_json(record);
+    }
+    print(&details(record, clock::now()))
+}
+
+async fn add(command: Add) -> anyhow::Result<()> {
+    // Invalid events are refused before the connection; the system's clock is known behind it.
+    let events = |now| match &command.file {
+        Some(path) => announced(path, now),
+        None => match command.event.is_empty() {
+            true => Err(usage(
+                "no event given: give --start, --duration and --reduce or --to, or --file FILE",
+            )),
+            false => Ok(vec![command.event.event(now).map_err(usage)?]),
+        },
+    };
+    events(clock::wall_now())?;
+    let bus = command.common.connection.open().await?;
+    let mut records = Vec::new();
+    for event in events(clock::now())? {
+        records.push(request(&bus, &EventRequest::Add { event }).await?);
+    }
+    if command.common.json {
+        return print_json(&records);
+    }
+    let now = clock::now();
+    let texts: Vec<String> = records.iter().map(|record| details(record, now)).collect();
+    print(&texts.join("\n\n"))
+}
+
+async fn list(command: List) -> anyhow::Result<()> {
+    let bus = command.common.connection.open().await?;
+    job_records::require_storage(&bus, "event list")?;
+    let (book, now) = (stored(&bus).await?, clock::now());
+    let records = book.in_order();
+    let shown = records.iter().filter(|record| command.all || !record.state(now).is_over());
+    let shown: Vec<&EventRecord> = shown.copied().collect();
+    if command.common.json {
+        return print_json(&shown);
+    }
+    print(&verdict(&records, now))?;
+    if shown.is_empty() {
+        return Ok(());
+    }
+    table(&shown, now).fit(7, terminal_width()).print()
+}
+
+async fn show(command: Show) -> anyhow::Result<()> {
+    let bus = command.common.connection.open().await?;
+    job_records::require_storage(&bus, "event show")?;
+    changed(&find(stored(&bus).await?, &command.event)?, command.common.json)
+}
+
+async fn change(command: Change) -> anyhow::Result<()> {
+    let bus = command.common.connection.open().await?;
+    let event = command.event;
+    let duration_s = match (command.duration, command.end) {
+        (Some(duration), _) => duration.as_secs(),
+        (None, Some(end)) => {
+            job_records::require_storage(&bus, "event change --end")?;
+            let record = find(stored(&bus).await?, &event)?;
+            let (end, reached) = (end.at(clock::now()), record.reached());
+            if end <= reached {
+                return Err(usage(format!(
+                    "the end is not after {} UTC, when the target is reached: give a later one, or cancel the event",
+                    minute(reached)
+                )));
+            }
+            end.since(reached).as_secs()
+        }
+        (None, None) => return Err(usage("give --duration or --end")),
+    };
+    changed(&request(&bus, &EventRequest::Change { event, duration_s }).await?, command.common.json)
+}
+
+async fn close(common: Common, of: EventRequest) -> anyhow::Result<()> {
+    let bus = common.connection.open().await?;
+    changed(&request(&bus, &of).await?, common.json)
+}
+
+/// Runs the command.
+pub(crate) fn run(command: EventCommand) -> anyhow::Result<()> {
+    match command.action {
+        Action::Add(inner) => block_on(add(inner)),
+        Action::List(inner) => block_on(list(inner)),
+        Action::Show(inner) => block_on(show(inner)),
+        Action::Change(inner) => block_on(change(inner)),
+        Action::Cancel(Cancel { event, common }) => {
+            block_on(close(common, EventRequest::Cancel { event }))
+        }
+        Action::Decline(Decline { event, common }) => {
+            block_on(close(common, EventRequest::Decline { event }))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wattle_common::Power;
+    use wattle_common::event::{GridEvent, MeasuredBy, SiteFigures};
+
+    use super::*;
+
+    /// 2026-11-29 14:25 UTC.
+    const NOW: Timestamp = Timestamp::from_s(1_795_962_300);
+
+    fn book() -> EventBook {
+        let drawn = MeasuredMean {
+            power_mw: Power::from_w(94_800),
+            from_us: NOW - Duration::from_secs(900),
+            until_us: NOW,
+            method: MeasuredBy::EnergyLedger,
+        };
+        let site = SiteFigures { drawn: Some(drawn), idle: None };
+        let mut book = EventBook::default();
+        for (name, start_h, participation) in
+            [("peak-1", 2, Participation::Mandatory), ("peak-2", 30, Participation::Voluntary)]
+        {
+            let event = GridEvent {
+                event: EventId::new(name).unwrap(),
+                source: "utility".to_owned(),
+                start_us: NOW + Duration::from_secs(3_600 * start_h),
+                ramp_down_s: 900,
+                depth: Depth::Percent { percent: 25.0 },
+                duration_s: 10_800,
+                ramp_up_s: 900,
+                priority: 0,
+                participation,
+            };
+            book.add(event, NOW, &site).unwrap();
+        }
+        book
+    }
+
+    #[test]
+    fn a_list_begins_with_what_is_under_way() {
+        let book = book();
+        let later = |minutes: u64| NOW + Duration::from_secs(60 * minutes);
+        let records = book.in_order();
+        let texts = [0, 125, 200, 320, 400].map(|minutes| verdict(&records, later(minutes)) + "\n");
+        expect_test::expect![[r#""#]].assert_eq(&texts.concat());
+        expect_test::expect![[r#""#]].assert_eq(&table(&records, later(200)).render(false));
+        assert_eq!(
+            verdict(&[], NOW),
+            "no grid event is under way or planned; `wattle event add` announces one"
+        );
+    }
+
+    #[test]
+    fn one_event_is_shown_with_its_baseline() {
+        let mut book = book();
+        let event = EventId::new("peak-1").unwrap();
+        let later = NOW + Duration::from_secs(9_000);
+        book.cancel(&event, later).unwrap();
+        expect_test::expect![[r#""#]].assert_eq(&details(&book.events[&event], later));
+    }
+}

@@ -1,0 +1,89 @@
+//! Grid events in a run: announced at their notices, with the meter in place of the energy ledger, and followed as in a
+//! live placer.
+
+use std::cmp::Reverse;
+
+use wattle_common::event::{EventBook, SiteFigures};
+use wattle_common::{NodeId, Timestamp};
+use wattle_placer::power::model::least_baseline;
+use wattle_placer::power::recent_power::RecentPower;
+
+use crate::engine::{Engine, node_id};
+use crate::events::{EventMeter, EventsOutcome, PlannedEvent};
+
+/// The events of a run.
+pub(super) struct GridEvents {
+    /// Those that are not announced yet, the next one last.
+    pending: Vec<PlannedEvent>,
+    book: EventBook,
+    /// The power of the whole site, as one node.
+    recent: RecentPower,
+    site: NodeId,
+    follow_at: Option<Timestamp>,
+    meter: EventMeter,
+    refused: Vec<String>,
+}
+
+impl GridEvents {
+    /// The events of a run whose first submission is at `start`; `None` without any.
+    pub(super) fn new(planned: &[PlannedEvent], start: Timestamp) -> Option<Self> {
+        let mut pending: Vec<PlannedEvent> =
+            planned.iter().map(|planned| planned.counted_from(start)).collect();
+        pending.sort_by_key(|planned| Reverse(planned.notice));
+        (!pending.is_empty()).then(|| Self {
+            pending,
+            book: EventBook::default(),
+            recent: RecentPower::default(),
+            site: node_id(0),
+            follow_at: None,
+            meter: EventMeter::default(),
+            refused: Vec::new(),
+        })
+    }
+
+    /// When an event is announced, begins, or no longer bounds the power.
+    pub(super) fn next_at(&self) -> Option<Timestamp> {
+        let notice = self.pending.last().map(|planned| planned.notice);
+        notice.into_iter().chain(self.follow_at).min()
+    }
+
+    /// The outcome, and why events were refused.
+    pub(super) fn outcome(self) -> (EventsOutcome, Vec<String>) {
+        let accepted = self.book.events.values().filter(|record| record.has_target()).count();
+        (self.meter.outcome(accepted, self.refused.len()), self.refused)
+    }
+}
+
+impl Engine<'_> {
+    /// Announces and follows the events that are due. Returns whether a plan may differ after it.
+    pub(super) fn follow_grid_events(&mut self) -> bool {
+        let now = self.now();
+        let Some(events) = &mut self.grid_events else { return false };
+        if events.next_at().is_none_or(|at| now < at) {
+            return false;
+        }
+        let drawn = events.recent.mean(now, [(&events.site, None)]);
+        let figures = SiteFigures { drawn, idle: least_baseline(self.controller.input()) };
+        while let Some(planned) = events.pending.pop_if(|planned| planned.notice <= now) {
+            let event = planned.event.event.clone();
+            if let Err(error) = events.book.add(planned.event, now, &figures) {
+                events.refused.push(format!("grid event {event} was refused: {error}"));
+            }
+        }
+        events.book.follow(now, || drawn);
+        events.follow_at = events.book.follow_at(now);
+        self.controller.set_event_targets(events.book.targets(now), now).plan_again
+    }
+
+    /// Accounts for the power since the last event, which was constant, until `until_us`.
+    pub(super) fn meter_grid_events(&mut self, until_us: u64) {
+        let Some(events) = &mut self.grid_events else { return };
+        let (from, until) = (Timestamp::from_us(self.now_us), Timestamp::from_us(until_us));
+        let power_mw = self.hardware.gpus.power_mw;
+        let joules = power_mw as f64 / 1e3 * until.since(from).as_secs_f64();
+        events.recent.metered(&events.site, from, until, joules);
+        // A change of the target is an event, so that one target holds since the last one.
+        let target = self.controller.event_targets().at(from);
+        events.meter.add(power_mw, (self.now_us, until_us), target);
+    }
+}

@@ -1,0 +1,127 @@
+//! Grid events of a simulation, and how a run kept their targets.
+
+use serde::Serialize;
+use wattle_common::event::GridEvent;
+use wattle_common::{Power, Timestamp};
+
+/// Microseconds in a minute.
+const MINUTE_US: u64 = 60_000_000;
+
+/// A grid event of a simulation, whose times count from the first submission.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedEvent {
+    /// When it is announced.
+    pub notice: Timestamp,
+    /// The event.
+    pub event: GridEvent,
+}
+
+impl PlannedEvent {
+    /// The same event in a run whose first submission is at `start`.
+    pub(crate) fn counted_from(&self, start: Timestamp) -> Self {
+        let shifted = |at: Timestamp| start + at.since(Timestamp::EPOCH);
+        let event = GridEvent { start_us: shifted(self.event.start_us), ..self.event.clone() };
+        Self { notice: shifted(self.notice), event }
+    }
+}
+
+/// How a run kept the targets of grid events.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EventsOutcome {
+    /// Number of events with a target.
+    pub events: usize,
+    /// Number of events that were refused.
+    pub refused: usize,
+    /// Minutes with a target, or with a limit of a ramp or of the return.
+    pub minutes: u64,
+    /// Those of them in which the power was above it at some instant.
+    pub minutes_above: u64,
+    /// The largest power above the target.
+    pub kw_above_max: f64,
+}
+
+/// Accumulates [`EventsOutcome`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EventMeter {
+    limited: Minutes,
+    above: Minutes,
+    above_mw_max: u64,
+}
+
+/// Number of minutes with some property; each counts once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Minutes {
+    count: u64,
+    /// The minute after the last one that counts.
+    until: u64,
+}
+
+impl Minutes {
+    fn add(&mut self, (from_us, until_us): (u64, u64)) {
+        let (first, after) = (from_us / MINUTE_US, until_us.div_ceil(MINUTE_US));
+        let first = first.max(self.until);
+        self.count += after.saturating_sub(first);
+        self.until = self.until.max(after);
+    }
+}
+
+impl EventMeter {
+    /// Adds an interval of constant power and target.
+    pub(crate) fn add(&mut self, power_mw: u64, interval: (u64, u64), target: Option<Power>) {
+        let Some(target) = target.filter(|_| interval.0 < interval.1) else { return };
+        self.limited.add(interval);
+        let above_mw = power_mw.saturating_sub(target.as_mw());
+        if above_mw > 0 {
+            self.above.add(interval);
+            self.above_mw_max = self.above_mw_max.max(above_mw);
+        }
+    }
+
+    pub(crate) fn outcome(&self, events: usize, refused: usize) -> EventsOutcome {
+        EventsOutcome {
+            events,
+            refused,
+            minutes: self.limited.count,
+            minutes_above: self.above.count,
+            kw_above_max: self.above_mw_max as f64 / 1e6,
+        }
+    }
+}
+
+impl EventsOutcome {
+    /// In words: `2 grid events, 0 of 210 minutes above the target`.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let events = crate::text::pluralize(self.events, "grid event");
+        let (above, minutes) = (self.minutes_above, self.minutes);
+        let most = match self.minutes_above {
+            0 => String::new(),
+            _ => format!(" by up to {:.3} kW", self.kw_above_max),
+        };
+        format!("{events}, {above} of {minutes} minutes above the target{most}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minute_counts_once_whatever_part_of_it_is_above() {
+        let mut meter = EventMeter::default();
+        let s = |from: u64, until: u64| (from * 1_000_000, until * 1_000_000);
+        let target = Some(Power::from_w(100));
+        meter.add(150_000, s(0, 30), None);
+        meter.add(100_000, s(30, 61), target);
+        meter.add(100_500, s(61, 62), target);
+        meter.add(100_200, s(62, 62), target);
+        meter.add(102_000, s(100, 180), target);
+        meter.add(90_000, s(180, 300), target);
+        let outcome = meter.outcome(1, 0);
+        assert_eq!((outcome.minutes, outcome.minutes_above), (5, 2));
+        assert_eq!(
+            outcome.sentence(),
+            "1 grid event, 2 of 5 minutes above the target by up to 0.002 kW"
+        );
+    }
+}

@@ -1,0 +1,76 @@
+//! Grid events in simulations: no minute is above the target, and nothing rebounds.
+
+use std::time::Duration;
+
+use wattle_common::event::{Depth, GridEvent, Participation};
+use wattle_common::{EventId, Power, Timestamp};
+use wattle_placer::policy;
+use wattle_simulator::{PlannedEvent, PolicyOutcome, RunOptions, Scenario, generator, run_with};
+use wattle_world::World;
+
+/// A loaded cluster of 16 GPUs over some days.
+fn scenario(world: &World) -> Scenario {
+    let trace = generator::generate(60, 3);
+    let cluster = "4x4:v100".parse().unwrap();
+    let mut scenario = Scenario::from_trace(world, &trace, &cluster, 3).unwrap();
+    scenario.set_load(world, 1.2).unwrap();
+    scenario
+}
+
+fn event(name: &str, start_h: u64, depth: Depth) -> PlannedEvent {
+    let start_us = Timestamp::from_s(start_h * 3_600);
+    let event = GridEvent {
+        event: EventId::new(name).unwrap(),
+        source: "utility".to_owned(),
+        start_us,
+        ramp_down_s: 900,
+        depth,
+        duration_s: 3 * 3_600,
+        ramp_up_s: 900,
+        priority: 0,
+        participation: Participation::Voluntary,
+    };
+    PlannedEvent { notice: start_us - Duration::from_secs(1_800), event }
+}
+
+fn run(world: &World, name: &str, events: Vec<PlannedEvent>, oracle: bool) -> PolicyOutcome {
+    let options = RunOptions { events, oracle, ..RunOptions::default() };
+    run_with(world, &scenario(world), policy(name).unwrap().as_ref(), &options).unwrap()
+}
+
+#[test]
+fn no_minute_is_above_the_target_under_any_policy() {
+    let world = World::builtin();
+    let events = vec![
+        event("a", 6, Depth::Percent { percent: 25.0 }),
+        event("b", 8, Depth::Reduction { power_mw: Power::from_w(900) }),
+        event("c", 20, Depth::Percent { percent: 30.0 }),
+    ];
+    for name in ["wattle", "fifo"] {
+        for oracle in [false, true] {
+            let run = run(&world, name, events.clone(), oracle);
+            let kept = run.events.as_ref().unwrap();
+            assert_eq!((kept.events, kept.refused), (3, 0), "{name}: {:?}", run.notes);
+            assert_eq!(kept.minutes_above, 0, "{name}: {kept:?}");
+            // Three hours and ramps of a quarter of an hour each, overlapping, and the time of settling.
+            assert!(kept.minutes >= 2 * (180 + 2 * 15 + 15), "{name}: {kept:?}");
+            assert_eq!(run.finished, run.jobs, "{name}");
+        }
+    }
+}
+
+#[test]
+fn an_event_that_the_site_cannot_follow_is_refused_with_a_note() {
+    let world = World::builtin();
+    let run = run(&world, "fifo", vec![event("deep", 6, Depth::Percent { percent: 90.0 })], true);
+    let kept = run.events.unwrap();
+    assert_eq!((kept.events, kept.refused, kept.minutes), (0, 1, 0));
+    let note = run.notes.iter().find(|note| note.contains("deep")).unwrap();
+    assert!(note.contains("expected a target of at least"), "{note}");
+}
+
+#[test]
+fn a_run_without_events_states_none() {
+    let world = World::builtin();
+    assert_eq!(run(&world, "fifo", Vec::new(), true).events, None);
+}
