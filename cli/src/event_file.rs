@@ -11,12 +11,11 @@ use serde::{Deserialize, Deserializer};
 use wattle_common::duration::parse_span;
 use wattle_common::event::{Depth, EVENTS_MAX, GridEvent, Participation};
 use wattle_common::{EventId, Power, Timestamp, id};
-use wattle_runtime::config::parse_located;
 use wattle_runtime::shell::chain;
 use wattle_simulator::PlannedEvent;
 use wattle_simulator::input_file;
 
-use crate::output::{usage, usage_chain};
+use crate::output::usage;
 
 /// Largest accepted file, bytes.
 const BYTES_MAX: u64 = 1 << 20;
@@ -278,6 +277,15 @@ struct EventFile {
     event: Vec<EventOptions>,
 }
 
+/// An error of TOML with the number and the text of its line.
+fn located(text: &str, error: &toml::de::Error) -> String {
+    let at = error.span().map_or(0, |span| span.start.min(text.len()));
+    let before = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
+    let line = text.lines().nth(before).unwrap_or_default().trim();
+    let remedy = if line == "[event]" { "; begin each event with [[event]]" } else { "" };
+    format!(":{}: {}; the line reads `{line}`{remedy}", before + 1, error.message())
+}
+
 /// The events of a file, each by `make`.
 fn read<T>(
     path: &Path,
@@ -290,7 +298,7 @@ fn read<T>(
     let file: EventFile = if text.trim_start().starts_with('{') {
         serde_json::from_str(&text).map_err(|error| usage(format!("{name}: {error}")))?
     } else {
-        parse_located(&text, path, |_| Ok(())).map_err(usage_chain)?
+        toml::from_str(&text).map_err(|error| usage(format!("{name}{}", located(&text, &error))))?
     };
     if file.event.is_empty() || file.event.len() > EVENTS_MAX {
         let count = file.event.len();
@@ -412,7 +420,22 @@ mod tests {
             ("\"utility\"", "\"\""),
         ];
         let texts: String = cases.iter().map(|(from, to)| refused(from, to)).collect();
-        expect_test::expect![[r#""#]].assert_eq(&texts);
+        expect_test::expect![[r#"
+            events:7: unknown unit `kVA` in `25 kVA`: give %, W, kW or MW; the line reads `reduce = "25 kVA"`
+            events:7: invalid share `125%`: give above 0 % and below 100 %; the line reads `reduce = "125%"`
+            events:7: invalid type: integer `25`, expected a string; the line reads `reduce = 25`
+            events:8: invalid duration `three hours`: expected 90s, 45m, 12h or 3d; the line reads `duration = "three hours"`
+            events: event 1 `peak-1`: end is not after the start and its ramp down: give a later one, or duration
+            events: event 1 `peak-1`: ramp_down = 15 min: expected at most the duration of 10 min
+            events: event 1 `peak-1`: duration is missing: give the time at the target
+            events: event 1 `peak-1`: the depth is missing: give reduce, as in 25%, or to, as in 70kW
+            events:9: unknown field `ramp_upp`, expected one of `id`, `source`, `notice`, `start`, `ramp_down`, `reduce`, `to`, `duration`, `end`, `ramp_up`, `priority`, `mandatory`; the line reads `ramp_upp = "15m"`
+            events: event 1 `peak-1`: a simulation counts from its first submission: give spans, as in start = "2h"
+            events:5: invalid time `tomorrow`: give now, a span from now as in 90m, or a time as in 2026-11-29T16:25:00Z; the line reads `start = "tomorrow"`
+            events: event 1 `peak-1`: notice is after the start: give an earlier one
+            events:2: invalid type: map, expected a sequence; the line reads `[event]`; begin each event with [[event]]
+            events: event 1 `peak-1`: source = 0 characters: expected 1 to 128 characters without control characters
+        "#]].assert_eq(&texts);
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub mod telemetry;
 pub mod twin;
 pub mod window;
 
+pub use crate::event::EventBook;
 pub use actual::{
     AppliedGpu, JobProcesses, LaunchReport, LaunchState, LaunchedJob, PowerReport, ReachedLimit,
     SiteNode, SleepResult,

@@ -417,8 +417,19 @@ mod tests {
         let later = |minutes: u64| NOW + Duration::from_secs(60 * minutes);
         let records = book.in_order();
         let texts = [0, 125, 200, 320, 400].map(|minutes| verdict(&records, later(minutes)) + "\n");
-        expect_test::expect![[r#""#]].assert_eq(&texts.concat());
-        expect_test::expect![[r#""#]].assert_eq(&table(&records, later(200)).render(false));
+        expect_test::expect![[r#"
+            no grid event is under way; grid event peak-1 is planned: at most 71.1 kW, from 16:25 until 19:40 UTC
+            grid event peak-1 is ramping down: at most 71.1 kW from 16:40 UTC on
+            grid event peak-1 is active: at most 71.1 kW until 19:40 UTC
+            grid event peak-1 is ramping up until 19:55 UTC
+            no grid event is under way; grid event peak-2 is planned: at most 71.1 kW, from 11-30 20:25 until 11-30 23:40 UTC
+        "#]].assert_eq(&texts.concat());
+        expect_test::expect![[r#"
+            EVENT   STATE    START        END           TARGET     LESS  KIND       SOURCE
+            peak-1  active   16:25        19:40        71.1 kW  23.7 kW  mandatory  utility
+            peak-2  planned  11-30 20:25  11-30 23:40  71.1 kW  23.7 kW  voluntary  utility
+        "#]]
+        .assert_eq(&table(&records, later(200)).render(false));
         assert_eq!(
             verdict(&[], NOW),
             "no grid event is under way or planned; `wattle event add` announces one"
@@ -431,6 +442,14 @@ mod tests {
         let event = EventId::new("peak-1").unwrap();
         let later = NOW + Duration::from_secs(9_000);
         book.cancel(&event, later).unwrap();
-        expect_test::expect![[r#""#]].assert_eq(&details(&book.events[&event], later));
+        expect_test::expect![[r#"
+            grid event peak-1 is ramping up until 17:10 UTC
+            target     71.1 kW, 23.7 kW less than before
+            announced  25 % less, by utility at 2026-11-29 14:25 UTC
+            kind       mandatory, priority 0
+            start      2026-11-29 16:25 UTC, a ramp of 15 min
+            end        2026-11-29 16:55 UTC, a ramp of 15 min
+            baseline   94.8 kW, mean of the energy ledger from 2026-11-29 14:10 to 2026-11-29 14:25 UTC
+            cancelled  2026-11-29 16:55 UTC"#]].assert_eq(&details(&book.events[&event], later));
     }
 }

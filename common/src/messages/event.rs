@@ -10,12 +10,11 @@
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(doc)]
+use crate::event::EventBook;
 use crate::event::{EventRecord, GridEvent};
 use crate::generation::is_unknown;
 use crate::id::EventId;
-
-#[cfg(doc)]
-use crate::event::EventBook;
 
 /// Request: announce or change an event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
