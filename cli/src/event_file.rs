@@ -144,7 +144,7 @@ pub(crate) struct EventOptions {
     #[arg(long, value_name = "ID", value_parser = id::parse_chosen::<EventId>)]
     #[serde(default)]
     id: Option<EventId>,
-    /// Who announces it [default: operator]
+    /// The utility, operator or program that announces it [default: operator]
     #[arg(long, value_name = "NAME")]
     #[serde(default)]
     source: Option<String>,

@@ -80,7 +80,7 @@ pub enum Participation {
 pub struct GridEvent {
     /// Its name, unique among the known events.
     pub event: EventId,
-    /// Who announces it.
+    /// The utility, operator or program that announces it.
     pub source: String,
     /// Start of the ramp down.
     pub start_us: Timestamp,

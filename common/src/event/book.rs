@@ -41,12 +41,12 @@ pub enum EventError {
     Field(#[from] OutOfBounds),
     /// A depth that needs a baseline.
     #[error(
-        "depth = {asked}: the power drawn now is not known, because some node has no entry of the energy ledger of the \
+        "depth = {requested}: the power drawn now is not known, because some node has no entry of the energy ledger of the \
          last minutes; give a target in kilowatts, or repeat the request when every node was metered"
     )]
     NoBaseline {
         /// The depth.
-        asked: String,
+        requested: String,
     },
     /// Another event has this name.
     #[error(

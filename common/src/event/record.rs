@@ -219,21 +219,21 @@ impl EventRecord {
 /// The most that the site draws during an event.
 fn target(event: &GridEvent, site: &SiteFigures) -> Result<Power, EventError> {
     let drawn = site.drawn.map(|drawn| drawn.power_mw);
-    let (target, asked) = match event.depth {
+    let (target, requested) = match event.depth {
         Depth::Target { power_mw } => (power_mw, format!("to {}", kw(power_mw))),
         Depth::Reduction { power_mw } => {
-            let asked = format!("{} less", kw(power_mw));
-            let Some(drawn) = drawn else { return Err(EventError::NoBaseline { asked }) };
+            let requested = format!("{} less", kw(power_mw));
+            let Some(drawn) = drawn else { return Err(EventError::NoBaseline { requested }) };
             if power_mw >= drawn {
                 let expected = format!("less than the {} drawn now", kw(drawn));
-                return Err(invalid("depth", asked, expected).into());
+                return Err(invalid("depth", requested, expected).into());
             }
-            (drawn - power_mw, asked)
+            (drawn - power_mw, requested)
         }
         Depth::Percent { percent } => {
-            let asked = format!("{percent} % less");
-            let Some(drawn) = drawn else { return Err(EventError::NoBaseline { asked }) };
-            (drawn.scale(1.0 - percent / 100.0), asked)
+            let requested = format!("{percent} % less");
+            let Some(drawn) = drawn else { return Err(EventError::NoBaseline { requested }) };
+            (drawn.scale(1.0 - percent / 100.0), requested)
         }
     };
     if let Some(idle) = site.idle.filter(|idle| target < *idle) {
@@ -244,11 +244,11 @@ fn target(event: &GridEvent, site: &SiteFigures) -> Result<Power, EventError> {
             format!(", {} or {share} % less than the {} drawn now", kw(drawn - idle), kw(drawn))
         });
         let expected = format!(
-            "a target of at least {}, the power of the site without jobs{}",
+            "a target of at least {}, which the site draws without jobs{}",
             kw(rounded_up(idle)),
             less.unwrap_or_default()
         );
-        return Err(invalid("depth", asked, expected).into());
+        return Err(invalid("depth", requested, expected).into());
     }
     Ok(target)
 }

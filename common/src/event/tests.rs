@@ -137,8 +137,8 @@ fn refusals_name_the_field_its_value_and_what_is_accepted() {
         depth = NaN %: expected above 0 % and below 100 %
         depth = 0 kW: expected a power above 0
         depth = 94.8 kW less: expected less than the 94.8 kW drawn now
-        depth = 80 % less: expected a target of at least 30 kW, the power of the site without jobs, 64.8 kW or 68.3 % less than the 94.8 kW drawn now
-        depth = to 29.999 kW: expected a target of at least 30 kW, the power of the site without jobs, 64.8 kW or 68.3 % less than the 94.8 kW drawn now
+        depth = 80 % less: expected a target of at least 30 kW, which the site draws without jobs, 64.8 kW or 68.3 % less than the 94.8 kW drawn now
+        depth = to 29.999 kW: expected a target of at least 30 kW, which the site draws without jobs, 64.8 kW or 68.3 % less than the 94.8 kW drawn now
         start = an event that ended 20.8 h ago: expected an event whose end is later than now
         start = in 400.0 d: expected at most a year ahead
         depth = 25 % less: the power drawn now is not known, because some node has no entry of the energy ledger of the last minutes; give a target in kilowatts, or repeat the request when every node was metered

@@ -407,8 +407,21 @@ impl Spending {
     }
 
     /// Whether the idle power of every node is metered or configured.
-    pub(super) fn is_idle_power_known(&self, nodes: &Nodes) -> bool {
+    fn is_idle_power_known(&self, nodes: &Nodes) -> bool {
         self.has_idle_power || nodes.ids().all(|node| self.ledger_power.idle.contains_key(node))
+    }
+
+    /// What the site draws without jobs, at least: until an idle GPU of every node was metered, its hosts. `None`: not
+    /// known, as where nodes may sleep.
+    pub(super) fn idle_at_least(
+        &self,
+        nodes: &Nodes,
+        controller: &LiveController,
+    ) -> Option<Power> {
+        let input = controller.input();
+        let hosts = || self.ledger_power.hosts.values().copied().sum();
+        let hosts = (!input.limits.nodes_sleep).then(hosts);
+        least_baseline(input).filter(|_| self.is_idle_power_known(nodes)).or(hosts)
     }
 
     /// Stores the budget, its status and the state of the energy aim where they have changed.

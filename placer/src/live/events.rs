@@ -15,7 +15,7 @@ use wattle_common::{Power, Timestamp};
 use crate::live::budget::Spending;
 use crate::live::nodes::Nodes;
 use crate::live::{Action, LiveController, Turn};
-use crate::power::model::{baseline_by_node_w, least_baseline};
+use crate::power::model::baseline_by_node_w;
 use crate::power::recent_power::RecentPower;
 
 /// How long measured power may be above a target, and how far behind a ramp.
@@ -88,8 +88,7 @@ impl GridEvents {
         let event = request.event().clone();
         let changed = match request {
             EventRequest::Add { event } => {
-                let input = turn.controller.input();
-                let idle = least_baseline(input).filter(|_| spending.is_idle_power_known(nodes));
+                let idle = spending.idle_at_least(nodes, turn.controller);
                 let drawn = drawn(&self.recent, now, turn.controller);
                 let added = self.book.add(event, now, &SiteFigures { drawn, idle });
                 if added == Ok(BookChange::Changed) {
@@ -160,14 +159,15 @@ impl GridEvents {
         };
         let since = *self.above_since.get_or_insert(now);
         if now.since(since) > EXCEEDED_AFTER {
-            let names = self.bounding(now).map(|record| record.event.event.as_str());
-            let names: Vec<&str> = names.collect();
+            let Some(lowest) = self.bounding(now).min_by_key(|record| record.target_mw) else {
+                return;
+            };
             turn.outbox.alarm_of(
                 "event target exceeded".to_owned(),
                 format!(
-                    "the site draws {} and the target of grid event {} is {}: `wattle nodes --power` shows what draws it",
+                    "the site draws {} and the target of grid event {} is {}: `wattle nodes` shows what draws it",
                     kw(measured),
-                    names.join(", "),
+                    lowest.event.event,
                     kw(target)
                 ),
             );

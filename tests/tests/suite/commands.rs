@@ -55,6 +55,7 @@ const LIVE: &[&str] = &[
     "logs",
     "explain",
     "budget",
+    "event",
     "predictors",
     "history",
     "page",

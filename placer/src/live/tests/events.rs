@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use wattle_common::event::{Depth, EventState, GridEvent, Participation, SETTLING};
+use wattle_common::messages::desired::CAPS_AHEAD_MAX;
 use wattle_common::messages::{EventReply, EventRequest, NodeSummary, SetBudget};
 use wattle_common::{Budget, EventId, Power, Timestamp};
 use wattle_testkit::node;
 
 use crate::live::Event;
+use crate::live::tests::power_over_time::permitted;
 use crate::live::tests::power_shares::{HOST, draw, meter, metered};
 use crate::live::tests::spec;
 use crate::live::tests::world::World;
@@ -132,6 +134,27 @@ fn an_event_is_kept_from_its_ramp_to_its_settling_also_by_another_placer() {
     assert_eq!(jobs, [1; 4], "caps sufficed");
 }
 
+/// The orders alone keep the target, also on the ramps, of which they name few steps.
+#[test]
+fn orders_bound_the_caps_of_an_event_for_the_time_without_a_placer() {
+    let mut world = busy();
+    let event = GridEvent { ramp_down_s: 600, ramp_up_s: 600, ..event(&world, "peak") };
+    add(&mut world, event.clone());
+    pass(&mut world, 60);
+    let bounds = &world.desired("n0").caps_ahead;
+    assert!((4..=CAPS_AHEAD_MAX).contains(&bounds.len()), "{bounds:?}");
+    let targets = world.events.as_ref().unwrap().targets(world.now);
+    let settled = world.events.as_ref().unwrap().events[&id("peak")].settled();
+    let mut at = event.start_us;
+    while at < settled {
+        let (permitted, target) = (permitted(&world, at), targets.at(at).unwrap());
+        assert!(permitted <= target, "{permitted} of {target}");
+        at = at + Duration::from_secs(1);
+    }
+    assert!(permitted(&world, event.end()) > Power::from_w(TARGET_W - 20), "no lower than needed");
+    assert_eq!(permitted(&world, settled), permitted(&world, world.now), "and they end");
+}
+
 #[test]
 fn a_repeated_request_is_stored_again_and_changes_nothing() {
     let mut world = busy();
@@ -203,13 +226,20 @@ fn what_the_site_cannot_do_is_refused_with_what_it_can() {
     let before = event(&world, "early");
     let unknown = add(&mut world, before);
     assert!(refused(&unknown).contains("the power drawn now is not known"), "{unknown:?}");
+    // Only busy GPUs were metered: the hosts' power is known, and not that of an idle GPU.
+    world.pass(30);
+    meter(&mut world, NODES, BUSY);
+    let power_mw = HOST + HOST - Power::from_w(1);
+    let hosts = GridEvent { depth: Depth::Target { power_mw }, ..event(&world, "hosts") };
+    let hosts = add(&mut world, hosts);
+    assert!(refused(&hosts).contains("at least 0.6 kW, which the site draws"), "{hosts:?}");
     let mut world = busy();
     // A minute without jobs was metered: hosts of 600 W and four idle GPUs of 50 W.
     let deep = GridEvent { depth: Depth::Percent { percent: 60.0 }, ..event(&world, "deep") };
     let deep = add(&mut world, deep);
     assert_eq!(
         refused(&deep),
-        "depth = 60 % less: expected a target of at least 0.8 kW, the power of the site without jobs, 0.6 kW or 42.8 % \
+        "depth = 60 % less: expected a target of at least 0.8 kW, which the site draws without jobs, 0.6 kW or 42.8 % \
          less than the 1.4 kW drawn now"
     );
     let late = event(&world, "late");
@@ -292,8 +322,7 @@ fn power_above_the_target_for_more_than_ten_seconds_raises_one_alarm() {
     assert_eq!(
         alarms(&world),
         [
-            "alarm the site draws 1.4 kW and the target of grid event now is 1.05 kW: `wattle nodes --power` shows what \
-          draws it"
+            "alarm the site draws 1.4 kW and the target of grid event now is 1.05 kW: `wattle nodes` shows what draws it"
         ]
     );
 }

@@ -66,7 +66,7 @@ fn a_placer_keeps_a_limit_that_falls_and_uses_it_when_it_rises() {
 }
 
 /// What the caps permit at an instant by the last orders alone.
-fn permitted(world: &World, at: Timestamp) -> Power {
+pub(super) fn permitted(world: &World, at: Timestamp) -> Power {
     let of_node = |node: usize| {
         let name = format!("n{node}");
         let order = world.desired(&name);

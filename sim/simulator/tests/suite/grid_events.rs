@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use wattle_baselines::{NAMES, policy};
 use wattle_common::event::{Depth, GridEvent, Participation};
+use wattle_common::job::GpuRequest;
+use wattle_common::rng::Stream;
 use wattle_common::{EventId, Power, Timestamp};
-use wattle_placer::policy;
 use wattle_simulator::{PlannedEvent, PolicyOutcome, RunOptions, Scenario, generator, run_with};
+use wattle_testkit::cases;
 use wattle_world::World;
 
 /// A loaded cluster of 16 GPUs over some days.
@@ -78,4 +81,60 @@ fn an_event_costs_time_and_nothing_without_one() {
     assert!(with.jct_s_mean > without.jct_s_mean, "{:?}", with.events);
     assert_eq!(with.events.unwrap().minutes_above, 0);
     assert_eq!(without.events, None);
+}
+
+/// What all nodes with 16 V100 GPUs draw at the lowest caps, watts, rounded up.
+const LEAST_W: u64 = 4 * 240 + 16 * 80;
+/// What the targets are drawn from, above the least.
+const SPAN_W: u64 = 2_000;
+
+/// One to four events, with any notice, some of them at once and without ramps.
+fn random_events(random: &mut Stream) -> Vec<PlannedEvent> {
+    let number = 1 + random.below(4);
+    let one = |n: u64, random: &mut Stream| {
+        let power_mw = Power::from_w(LEAST_W + random.below(SPAN_W));
+        let mut planned = event(&format!("e{n}"), random.below(30), Depth::Target { power_mw });
+        let event = &mut planned.event;
+        event.duration_s = 600 + random.below(3 * 3_600);
+        (event.ramp_down_s, event.ramp_up_s) = (random.below(600), random.below(600));
+        if random.below(3) == 0 {
+            (event.ramp_down_s, event.ramp_up_s) = (0, 0);
+        }
+        planned.notice =
+            event.start_us - Duration::from_secs(random.below(2) * random.below(7_200));
+        planned
+    };
+    (0..number).map(|n| one(n, random)).collect()
+}
+
+/// Jobs that cannot stop, predictions with errors, nodes that sleep.
+#[test]
+fn no_random_history_is_above_a_target_at_any_instant() {
+    let world = World::builtin();
+    let (mut minutes, seeds) = (0, u64::from(cases(20, 1_000)));
+    for seed in 0..seeds {
+        let random = &mut Stream::new(seed, "grid events");
+        let trace = generator::generate(30, seed);
+        let cluster = "4x4:v100".parse().unwrap();
+        let mut scenario = Scenario::from_trace(&world, &trace, &cluster, seed).unwrap();
+        let cannot_stop = random.unit();
+        for job in &mut scenario.jobs {
+            job.gpus = GpuRequest::exactly(job.gpus.min.min(4));
+            job.can_stop = random.unit() > cannot_stop;
+        }
+        scenario.set_load(&world, 0.4 + random.unit()).unwrap();
+        let name = if random.below(2) == 0 { "wattle" } else { random.pick(&NAMES).unwrap() };
+        let options = RunOptions {
+            events: random_events(random),
+            nodes_sleep: random.below(2) == 0,
+            ..RunOptions::default()
+        };
+        let run = run_with(&world, &scenario, policy(name).unwrap().as_ref(), &options).unwrap();
+        let kept = run.events.as_ref().unwrap();
+        let what = format!("seed {seed}, {name}, {:?}", options.events);
+        assert_eq!((kept.refused, kept.minutes_above), (0, 0), "{what}: {kept:?}");
+        assert_eq!(run.finished, run.jobs, "{what}");
+        minutes += kept.minutes;
+    }
+    assert!(minutes > 60 * seeds, "{minutes}");
 }
