@@ -296,15 +296,25 @@ async fn add(command: Add) -> anyhow::Result<()> {
     events(clock::wall_now())?;
     let bus = command.common.connection.open().await?;
     let mut records = Vec::new();
+    let mut refused = Ok(());
     for event in events(clock::now())? {
-        records.push(request(&bus, &EventRequest::Add { event }).await?);
+        match request(&bus, &EventRequest::Add { event }).await {
+            Ok(record) => records.push(record),
+            Err(error) => {
+                refused = Err(error);
+                break;
+            }
+        }
     }
+    // Those before a refused one are stored.
     if command.common.json {
-        return print_json(&records);
+        print_json(&records)?;
+    } else if !records.is_empty() {
+        let now = clock::now();
+        let texts: Vec<String> = records.iter().map(|record| details(record, now)).collect();
+        print(&texts.join("\n\n"))?;
     }
-    let now = clock::now();
-    let texts: Vec<String> = records.iter().map(|record| details(record, now)).collect();
-    print(&texts.join("\n\n"))
+    refused
 }
 
 async fn list(command: List) -> anyhow::Result<()> {
