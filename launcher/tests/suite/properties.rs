@@ -94,6 +94,7 @@ proptest! {
                     launcher.wake(now, &mut out);
                 }
                 Step::Restart => {
+                    reported = None;
                     by = engine();
                     let runs = pollster(by.resume());
                     launcher = Launcher::new(config(), PersistedState { obeyed, runs });
