@@ -28,6 +28,12 @@ pub struct GpuRequest {
 }
 
 impl GpuRequest {
+    /// Whether it permits one number only.
+    #[must_use]
+    pub const fn is_one_size(&self) -> bool {
+        self.min == self.max
+    }
+
     /// Exactly `count` GPUs.
     #[must_use]
     pub const fn exactly(count: u32) -> Self {

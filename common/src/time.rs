@@ -26,6 +26,13 @@ impl Timestamp {
     /// Later than every instant that occurs.
     pub const FOREVER: Self = Self(u64::MAX);
 
+    /// This instant, or a microsecond after `last` if it is not later: the times of a reporter's messages increase
+    /// even where its clock stands or has coarse steps.
+    #[must_use]
+    pub fn after(self, last: Option<Self>) -> Self {
+        last.map_or(self, |last| self.max(Self(last.0.saturating_add(1))))
+    }
+
     /// From microseconds since the Unix epoch.
     #[must_use]
     pub const fn from_us(microseconds: u64) -> Self {

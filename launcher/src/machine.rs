@@ -99,6 +99,8 @@ pub struct Launcher {
     store_is_older: bool,
     health: Health,
     reported: Option<(Vec<LaunchedJob>, bool, Option<NodeFault>)>,
+    /// The time of the last report.
+    reported_at: Option<Timestamp>,
     report_at: Timestamp,
 }
 
@@ -120,6 +122,7 @@ impl Launcher {
             store_is_older: false,
             health: Health::default(),
             reported: None,
+            reported_at: None,
             report_at: Timestamp::EPOCH,
         }
     }
@@ -371,10 +374,11 @@ impl Launcher {
         if self.reported.as_ref() == Some(&content) && now < self.report_at {
             return;
         }
+        let at_us = now.after(self.reported_at);
         out.push(Action::Report(LaunchReport {
             node: self.node.clone(),
             instance: self.instance.clone(),
-            at_us: now,
+            at_us,
             observed_generation: self.obeyed.map_or(0, |obeyed| obeyed.generation),
             jobs: content.0.clone(),
             has_ended: content.1,
@@ -382,6 +386,7 @@ impl Launcher {
             site: None,
         }));
         self.reported = Some(content);
+        self.reported_at = Some(at_us);
         self.report_at = now + self.config.heartbeat();
     }
 }

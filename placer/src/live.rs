@@ -389,6 +389,9 @@ impl Placer {
         if outbox.take_plan() {
             self.rounds.soon(now);
         }
+        if outbox.take_submitted() && controller.reads() != crate::Reads::Nothing {
+            self.rounds.postpone(now);
+        }
     }
 
     /// A job's surface was published. One of another submission of the name does not count.

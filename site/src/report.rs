@@ -115,6 +115,8 @@ pub struct NodeState {
 struct Reported {
     jobs: Vec<LaunchedJob>,
     site: SiteNode,
+    /// Its time.
+    at: Timestamp,
     /// When it is repeated.
     due_at: Timestamp,
 }
@@ -148,21 +150,22 @@ impl Reports {
         let mut before = std::mem::take(&mut self.nodes);
         let mut reports = Vec::new();
         for NodeState { node, observed_generation, jobs, site } in nodes {
-            let last = before
-                .remove(&node)
-                .filter(|last| last.jobs == jobs && last.site == site && now < last.due_at);
+            let last = before.remove(&node);
+            let at = now.after(last.as_ref().map(|last| last.at));
+            let last =
+                last.filter(|last| last.jobs == jobs && last.site == site && now < last.due_at);
             let reported = last.unwrap_or_else(|| {
                 reports.push(LaunchReport {
                     node: node.clone(),
                     instance: self.instance.clone(),
-                    at_us: now,
+                    at_us: at,
                     observed_generation,
                     jobs: jobs.clone(),
                     has_ended: false,
                     fault: None,
                     site: Some(site.clone()),
                 });
-                Reported { jobs, site, due_at: now + self.heartbeat }
+                Reported { jobs, site, at, due_at: now + self.heartbeat }
             });
             self.nodes.insert(node, reported);
         }
@@ -210,6 +213,9 @@ mod tests {
             1,
             "a new generation"
         );
+        // Two reports of one instant have different times.
+        let again = reports.update(Timestamp::from_s(8), vec![state(6)]);
+        assert!(again[0].at_us > Timestamp::from_s(8), "{again:?}");
         // A node that the scheduler has again is new.
         assert!(reports.update(Timestamp::from_s(9), Vec::new()).is_empty());
         assert_eq!(reports.update(Timestamp::from_s(10), vec![state(7)]).len(), 1);

@@ -24,7 +24,7 @@ use crate::units::{Frequency, Power};
 pub struct LaunchReport {
     /// The node.
     pub node: NodeId,
-    /// The process that reports, for people; `at_us` never goes back within one instance.
+    /// The process that reports, for people; `at_us` increases from report to report of one instance.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub instance: String,
     /// When the report was made, by the node's clock.
@@ -204,7 +204,7 @@ impl fmt::Display for ReachedLimit {
 pub struct PowerReport {
     /// The node.
     pub node: NodeId,
-    /// The process that reports, for people; `at_us` never goes back within one instance.
+    /// The process that reports, for people; `at_us` increases from report to report of one instance.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub instance: String,
     /// When the report was made, by the node's clock.

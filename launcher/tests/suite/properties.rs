@@ -58,12 +58,14 @@ proptest! {
         let mut launcher = Launcher::new(config(), PersistedState::default());
         let mut by = engine();
         let mut started: BTreeSet<Run> = BTreeSet::new();
+        let mut reported = None;
         let mut obeyed: Option<OrderVersion> = None;
         let mut wanted = desired(0, vec![]);
         let mut before = wanted.clone();
         let mut now = at(0);
         for (count, step) in steps.into_iter().enumerate() {
-            now = now + Duration::from_secs(1);
+            // Some events share an instant.
+            now = now + Duration::from_secs(count as u64 % 2);
             let mut out = Vec::new();
             match step {
                 Step::Desire(jobs) => {
@@ -92,6 +94,7 @@ proptest! {
                     launcher.wake(now, &mut out);
                 }
                 Step::Restart => {
+                    reported = None;
                     by = engine();
                     let runs = pollster(by.resume());
                     launcher = Launcher::new(config(), PersistedState { obeyed, runs });
@@ -130,6 +133,8 @@ proptest! {
                     Action::Report(report) => {
                         let seen = obeyed.map_or(0, |obeyed| obeyed.generation);
                         prop_assert_eq!(report.observed_generation, seen);
+                        prop_assert!(reported < Some(report.at_us));
+                        reported = Some(report.at_us);
                     }
                 }
             }

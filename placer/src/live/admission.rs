@@ -72,7 +72,7 @@ impl JobRecords {
             turn.controller.job_waits_at_site(&JobFacts::from(&record.spec));
         }
         self.submitted(turn.now, record, key);
-        turn.outbox.plan_soon();
+        turn.outbox.plan_with_predictions();
         Reply::Accepted { job, generation }
     }
 

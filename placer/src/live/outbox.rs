@@ -28,6 +28,8 @@ pub(super) struct Outbox {
     alarms: Vec<(String, String)>,
     /// Whether a plan may differ from the last one.
     plan: bool,
+    /// Whether a job was submitted, whose predictions follow.
+    submitted: bool,
     /// The alarms raised lately.
     raised: RaisedAlarms,
     /// When each sender and field last raised an alarm.
@@ -42,6 +44,7 @@ impl Outbox {
             event_replies: Vec::new(),
             alarms: Vec::new(),
             plan: false,
+            submitted: false,
             raised: RaisedAlarms::new(RAISED_MAX),
             out_of_bounds: BTreeMap::new(),
         }
@@ -94,6 +97,16 @@ impl Outbox {
     /// A planning round follows after the delay that collects events.
     pub(super) const fn plan_soon(&mut self) {
         self.plan = true;
+    }
+
+    /// A planning round follows after the delay, in which the predictions of a submitted job arrive.
+    pub(super) const fn plan_with_predictions(&mut self) {
+        (self.plan, self.submitted) = (true, true);
+    }
+
+    /// Whether a job was submitted since the last call.
+    pub(super) const fn take_submitted(&mut self) -> bool {
+        std::mem::replace(&mut self.submitted, false)
     }
 
     /// Whether a planning round was requested since the last call.

@@ -10,6 +10,8 @@ use crate::live::{Placer, Turn, expected};
 /// The planning rounds: their number and the time of the next one.
 pub(super) struct Rounds {
     at: Option<Timestamp>,
+    /// Until when submissions may postpone it.
+    latest: Timestamp,
     made: u64,
     /// The time during which events are collected before a round.
     delay: Duration,
@@ -18,7 +20,7 @@ pub(super) struct Rounds {
 impl Rounds {
     /// The first round follows after the delay.
     pub(super) fn new(delay: Duration, now: Timestamp) -> Self {
-        Self { at: Some(now + delay), made: 0, delay }
+        Self { at: Some(now + delay), latest: now + 2 * delay, made: 0, delay }
     }
 
     /// Number of rounds since the start.
@@ -39,7 +41,17 @@ impl Rounds {
     /// A round follows at `at`, and not before the delay.
     pub(super) fn by(&mut self, now: Timestamp, at: Timestamp) {
         let at = at.max(now + self.delay);
-        self.at = Some(self.at.map_or(at, |sooner| sooner.min(at)));
+        if self.at.is_none_or(|due| at < due) {
+            (self.at, self.latest) = (Some(at), at + self.delay);
+        }
+    }
+
+    /// The round that is due waits for the delay, in which the predictors answer a submission: a round without the
+    /// job's predictions takes jobs off their GPUs which the next one puts back. Further submissions do not make it
+    /// later than one delay.
+    pub(super) fn postpone(&mut self, now: Timestamp) {
+        let at = self.latest.min(now + self.delay);
+        self.at = self.at.map(|due| due.max(at));
     }
 
     /// A round begins; the next one is not due yet.
@@ -87,5 +99,32 @@ impl Placer {
             // The power reserved for each GPU may have changed, and its cap with it; or a limit has ended.
             self.nodes.order_all();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(count: u64) -> Timestamp {
+        Timestamp::from_us(1_000 * count)
+    }
+
+    #[test]
+    fn submissions_postpone_a_round_by_one_delay_at_most() {
+        let mut rounds = Rounds::new(Duration::from_millis(100), ms(0));
+        assert_eq!(rounds.at(), Some(ms(100)));
+        rounds.soon(ms(60));
+        rounds.postpone(ms(60));
+        assert_eq!(rounds.at(), Some(ms(160)));
+        rounds.soon(ms(150));
+        rounds.postpone(ms(150));
+        assert_eq!(rounds.at(), Some(ms(200)), "within one delay of the first time");
+        rounds.begin();
+        // A round that is due much later comes sooner.
+        rounds.by(ms(200), ms(9_000));
+        rounds.soon(ms(300));
+        rounds.postpone(ms(300));
+        assert_eq!(rounds.at(), Some(ms(400)));
     }
 }

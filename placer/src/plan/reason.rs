@@ -72,6 +72,8 @@ pub enum Reason {
     Market {
         /// GPUs allocated.
         gpus: u32,
+        /// Whether the job permits no other number.
+        is_only_size: bool,
         /// Value of the job's progress, s of completion time per second.
         value: f64,
         /// Price, s of completion time per GPU-second; above 1e9 no price clears the market.

@@ -250,7 +250,8 @@ impl Node {
                     }
                 }
                 Action::Report(report) => {
-                    self.reported = Some(report.clone());
+                    let last = self.reported.replace(report.clone());
+                    assert!(last.is_none_or(|last| last.at_us < report.at_us), "{report:?}");
                     continue;
                 }
                 Action::StoreCaps(caps) => {

@@ -25,6 +25,10 @@ use crate::commands::jobs::records;
 use crate::commands::nodes::nodes;
 use crate::output::note;
 
+/// Delay of a planning round. In this time the predictors answer the submission of a job; a round without the job's
+/// predictions takes jobs off their GPUs which the next round puts back.
+const WALL_ROUND_DELAY: Duration = Duration::from_millis(20);
+
 /// The shipped predictors by their example files; all are evaluated side by side.
 const PREDICTORS: [&str; 2] = ["predictor", "predictor-statistical"];
 /// Interval at which missing reports are named, wall time.
@@ -137,6 +141,7 @@ pub(crate) fn start(
         ("aim", Value::from(if site.aim.is_some() { "energy" } else { "time" })),
         ("share", Value::from(site.share.as_str())),
         ("lease_ms", site.ms(60_000, WALL_LEASE)),
+        ("round_delay_ms", site.ms(100, WALL_ROUND_DELAY)),
         ("node_stale_after_ms", site.ms(15_000, WALL_LEASE)),
         ("node_lost_after_ms", site.ms(120_000, 3 * WALL_LEASE)),
         ("nodes_expected", Value::from(hardware.nodes.len() as i64)),

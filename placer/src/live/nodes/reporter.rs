@@ -1,6 +1,6 @@
 //! One reporter of a node: the order of its reports, a second one of the same name, and its clock.
 //!
-//! Reports are compared only with earlier ones of the same instance, whose time never goes back. So a
+//! Reports are compared only with earlier ones of the same instance, whose time increases. So a
 //! restart after a clock was set is recognised as a new instance, and its reports count at once.
 
 use std::collections::VecDeque;

@@ -38,6 +38,15 @@ impl fmt::Display for Reason {
                 "{}: more GPUs or a higher clock would save too little time for their energy",
                 Gpus(*gpus)
             ),
+            Self::Market { gpus, is_only_size: true, gpu_price, power_price, .. } => {
+                let scarce = match (*gpu_price > 0.0, *power_price > 0.0) {
+                    (false, false) => "GPUs are not scarce",
+                    (true, false) => "GPUs are scarce",
+                    (false, true) => "power is scarce",
+                    (true, true) => "GPUs and power are scarce",
+                };
+                write!(f, "{}, the only number that it permits; {scarce}", Gpus(*gpus))
+            }
             Self::Market { gpus, gpu_price, power_price, .. } => {
                 let gpus = Gpus(*gpus);
                 match (*gpu_price > 0.0, *power_price > 0.0) {
@@ -395,7 +404,8 @@ mod tests {
     #[test]
     fn prices_are_details_of_a_sentence() {
         let market = |gpu_price, power_price| {
-            let reason = Reason::Market { gpus: 1, value: 2.5, gpu_price, power_price };
+            let reason =
+                Reason::Market { gpus: 1, is_only_size: false, value: 2.5, gpu_price, power_price };
             (reason.to_string(), reason.details().unwrap())
         };
         let worth = "worth 2.50 s of completion time per second";
@@ -428,6 +438,14 @@ mod tests {
             let expected = (format!("1 GPU: {sentence}"), format!("{worth}; {prices}"));
             assert_eq!(market(gpu_price, power_price), expected);
         }
+        let fixed = Reason::Market {
+            gpus: 4,
+            is_only_size: true,
+            value: 2.5,
+            gpu_price: 1.5,
+            power_price: 0.0,
+        };
+        assert_eq!(fixed.to_string(), "4 GPUs, the only number that it permits; GPUs are scarce");
     }
 
     #[test]

@@ -312,6 +312,7 @@ fn bid_for_free(
         setting: if is_at_default { GpuSetting::DEFAULT } else { chosen.setting },
         reason: Reason::Market {
             gpus: bid.gpus,
+            is_only_size: job.facts.request.is_one_size(),
             value,
             gpu_price: cleared.prices.gpu,
             power_price: cache.power_price,

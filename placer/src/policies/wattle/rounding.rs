@@ -221,19 +221,21 @@ impl Rounding<'_, '_> {
 
     /// The targets of these sizes and settings.
     pub(super) fn emit_targets(&self, allotment: &Allotment) -> Vec<Target> {
-        let target = |jobs, each: &Allotted| {
+        let target = |bidders: &[usize], each: &Allotted| {
             let Allotted { gpus, setting, value, .. } = *each;
             let gpu_price = self.prices.gpu;
             let shared_w = self.supply.power.map_or(0.0, |power| power.charged_w());
             let power_price = stated_power_price(self.prices.power, self.bidders.len(), shared_w);
-            let reason = Reason::Market { gpus, value, gpu_price, power_price };
+            let of = bidders.iter().map(|&index| &self.bidders[index]);
+            let is_only_size = of.clone().all(|bidder| bidder.job.facts.request.is_one_size());
+            let reason = Reason::Market { gpus, is_only_size, value, gpu_price, power_price };
+            let jobs = of.map(|bidder| bidder.key).collect();
             Target { jobs, gpus, gpu_type: self.supply.gpu_type.to_owned(), setting, reason }
         };
-        let key = |bidder: usize| self.bidders[bidder].key;
-        let exclusive = allotment.exclusive.iter().map(|each| target(vec![key(each.index)], each));
+        let exclusive = allotment.exclusive.iter().map(|each| target(&[each.index], each));
         let paired = allotment.pairs.iter().map(|each| {
             let pair = &self.pairing.pairs[each.index];
-            target(vec![key(pair.a), key(pair.b)], each)
+            target(&[pair.a, pair.b], each)
         });
         exclusive.chain(paired).collect()
     }
