@@ -29,7 +29,7 @@ impl Timestamp {
     /// This instant, or a microsecond after `last` if it is not later: the times of a reporter's messages increase
     /// even where its clock stands or has coarse steps.
     #[must_use]
-    pub fn after(self, last: Option<Self>) -> Self {
+    pub fn advanced_past(self, last: Option<Self>) -> Self {
         last.map_or(self, |last| self.max(Self(last.0.saturating_add(1))))
     }
 

@@ -374,7 +374,7 @@ impl Launcher {
         if self.reported.as_ref() == Some(&content) && now < self.report_at {
             return;
         }
-        let at_us = now.after(self.reported_at);
+        let at_us = now.advanced_past(self.reported_at);
         out.push(Action::Report(LaunchReport {
             node: self.node.clone(),
             instance: self.instance.clone(),

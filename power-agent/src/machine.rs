@@ -370,7 +370,7 @@ impl PowerMachine {
         let report = PowerReport {
             node: self.node.clone(),
             instance: self.instance.clone(),
-            at_us: now.after(self.reported.as_ref().map(|last| last.at_us)),
+            at_us: now.advanced_past(self.reported.as_ref().map(|last| last.at_us)),
             observed_generation: self.observed_generation,
             lease_until_us: self.lease.as_ref().map(|lease| lease.until),
             gpus: gpus.collect(),

@@ -151,7 +151,7 @@ impl Reports {
         let mut reports = Vec::new();
         for NodeState { node, observed_generation, jobs, site } in nodes {
             let last = before.remove(&node);
-            let at = now.after(last.as_ref().map(|last| last.at));
+            let at = now.advanced_past(last.as_ref().map(|last| last.at));
             let last =
                 last.filter(|last| last.jobs == jobs && last.site == site && now < last.due_at);
             let reported = last.unwrap_or_else(|| {

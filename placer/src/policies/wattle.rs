@@ -4,6 +4,7 @@
 
 mod allocation_cache;
 mod bidders;
+mod clearing;
 mod incremental;
 mod joint_curve;
 mod knapsack;
@@ -31,12 +32,11 @@ use crate::policies::elastic::{ElasticJob, Sizing, measure_at_default};
 use crate::policies::gpu_type_assignment::assign_types_by_turns;
 use crate::policies::wattle::allocation_cache::{AllocationCache, Conditions, Grants};
 use crate::policies::wattle::bidders::{Bidder, PATIENCE, PATIENCE_S, build_bids, fixed_gpus};
+use crate::policies::wattle::clearing::clear;
 use crate::policies::wattle::incremental::{next_full_round, solve_incremental};
 use crate::policies::wattle::knapsack::UnusedGpuCost;
 use crate::policies::wattle::local_limits::LocalLimits;
-use crate::policies::wattle::market::{
-    Bid, ClearedMarket, Market, MarketRules, MarketSupply, clear,
-};
+use crate::policies::wattle::market::{Bid, ClearedMarket, Market, MarketRules, MarketSupply};
 use crate::policies::wattle::pairing::Pairing;
 use crate::policies::wattle::power_shares::{limit_unknown_power, share_power};
 use crate::policies::wattle::power_supply::PowerSupply;

@@ -25,10 +25,6 @@ use crate::commands::jobs::records;
 use crate::commands::nodes::nodes;
 use crate::output::note;
 
-/// Delay of a planning round. In this time the predictors answer the submission of a job; a round without the job's
-/// predictions takes jobs off their GPUs which the next round puts back.
-const WALL_ROUND_DELAY: Duration = Duration::from_millis(20);
-
 /// The shipped predictors by their example files; all are evaluated side by side.
 const PREDICTORS: [&str; 2] = ["predictor", "predictor-statistical"];
 /// Interval at which missing reports are named, wall time.
@@ -46,6 +42,9 @@ const WALL_LEASE: Duration = Duration::from_secs(6);
 const WALL_FIRST: Duration = Duration::from_secs(3);
 const WALL_SILENCE: Duration = Duration::from_secs(10);
 const WALL_HEARTBEAT: Duration = Duration::from_millis(500);
+/// Minimum wall time between a job's submission and the planning round that reads its predictions: a round without them
+/// takes jobs off their GPUs which the next round puts back.
+const WALL_ROUND_DELAY: Duration = Duration::from_millis(20);
 
 /// Settings shared by all services.
 pub(crate) struct Site<'a> {

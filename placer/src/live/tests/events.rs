@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use wattle_common::event::{Depth, EventState, GridEvent, Participation, SETTLING};
 use wattle_common::messages::desired::CAPS_AHEAD_MAX;
-use wattle_common::messages::{EventReply, EventRequest, NodeSummary, SetBudget};
+use wattle_common::messages::{EventReply, EventRequest, SetBudget};
 use wattle_common::{Budget, EventId, Power, Timestamp};
-use wattle_testkit::node;
 
 use crate::live::Event;
 use crate::live::tests::power_over_time::permitted;
@@ -265,32 +264,6 @@ fn the_lower_one_of_budget_and_target_counts() {
     }
 }
 
-/// The readings of a node whose GPUs draw this.
-fn summary(world: &World, name: &str, gpu: Power) -> NodeSummary {
-    let (power, launch) = world.reports(name);
-    let gpus = power.gpus.iter().map(|applied| {
-        let jobs = launch.jobs.iter().filter(|job| job.gpus.contains(&applied.gpu));
-        serde_json::from_value(serde_json::json!({
-            "gpu": applied.gpu,
-            "power_mw_mean": gpu.as_mw(),
-            "jobs": jobs.map(|job| job.job.clone()).collect::<Vec<_>>(),
-        }))
-        .unwrap()
-    });
-    NodeSummary {
-        node: node(name),
-        at_us: world.now,
-        span_ms: 1_000,
-        observed_generation: 0,
-        samples: 10,
-        readings_failed: 0,
-        gpus: gpus.collect(),
-        jobs: Vec::new(),
-        power_mw_host: None,
-        ledger_from_us: None,
-    }
-}
-
 #[test]
 fn power_above_the_target_for_more_than_ten_seconds_raises_one_alarm() {
     let mut world = busy();
@@ -304,7 +277,7 @@ fn power_above_the_target_for_more_than_ten_seconds_raises_one_alarm() {
         for _ in 0..seconds {
             world.pass(1);
             for node in ["n0", "n1"] {
-                let summary = summary(world, node, gpu);
+                let summary = world.readings(node, 1, |_, _| gpu);
                 world.deliver(Event::NodeSummarized(Box::new(summary)));
             }
         }

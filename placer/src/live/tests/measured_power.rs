@@ -2,7 +2,6 @@
 
 use wattle_common::Power;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::{GpuSummary, LaunchState, NodeSummary};
 
 use crate::live::Event;
 use crate::live::tests::kinds::surface;
@@ -42,44 +41,10 @@ fn measure_every(world: &mut World, interval_s: u64, seconds: u64, wants_w: impl
             continue;
         }
         for node in ["n0", "n1"] {
-            let (power, launch) = world.reports(node);
-            let gpus = power.gpus.iter().map(|applied| {
-                let live = launch.jobs.iter().filter(|job| job.gpus.contains(&applied.gpu));
-                let live = live.filter(|job| {
-                    matches!(job.state, LaunchState::Running | LaunchState::Stopping)
-                });
-                let jobs: Vec<_> = live.map(|job| job.job.clone()).collect();
+            let summary = world.readings(node, interval_s, |applied, jobs| {
                 let wants = jobs.iter().map(|job| Power::from_w(wants_w(job.as_str()))).max();
-                let drawn = wants.unwrap_or(IDLE).min(applied.cap_mw.unwrap());
-                GpuSummary {
-                    gpu: applied.gpu,
-                    power_mw_mean: Some(drawn),
-                    energy_mj_total: None,
-                    utilization_gpu_percent_mean: None,
-                    meter: None,
-                    memory_used_mib: None,
-                    memory_free_mib: None,
-                    clock_mhz: None,
-                    cap_mw: applied.cap_mw,
-                    cap_mw_enforced: None,
-                    temperature_c: None,
-                    throttle_reasons: None,
-                    jobs,
-                    error: None,
-                }
+                wants.unwrap_or(IDLE).min(applied.cap_mw.unwrap())
             });
-            let summary = NodeSummary {
-                node: wattle_testkit::node(node),
-                at_us: world.now,
-                span_ms: 1_000 * interval_s,
-                observed_generation: 0,
-                samples: 10,
-                readings_failed: 0,
-                gpus: gpus.collect(),
-                jobs: Vec::new(),
-                power_mw_host: None,
-                ledger_from_us: None,
-            };
             world.deliver(Event::NodeSummarized(Box::new(summary)));
         }
     }

@@ -19,6 +19,7 @@ use wattle_common::messages::{
 use wattle_common::{AdmissionId, GpuIndex, JobId, NodeId, Timestamp};
 
 mod faults;
+mod readings;
 mod records;
 mod start;
 

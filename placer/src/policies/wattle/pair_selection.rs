@@ -9,7 +9,8 @@
 //! short would be half empty.
 
 use crate::policies::wattle::bidders::Bidder;
-use crate::policies::wattle::market::{Demand, Market, MarketSupply, PRICE_TOLERANCE, clear};
+use crate::policies::wattle::clearing::{PRICE_TOLERANCE, clear};
+use crate::policies::wattle::market::{Demand, Market, MarketSupply};
 use crate::policies::wattle::pairing::{PairBid, Pairing};
 use crate::policies::wattle::prices::Prices;
 

@@ -421,7 +421,8 @@ pub(super) fn solve(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policies::wattle::market::{Demand, MarketSupply, clear};
+    use crate::policies::wattle::clearing::clear;
+    use crate::policies::wattle::market::{Demand, MarketSupply};
     use crate::power::energy_cost::Charge;
 
     fn nodes(count: u32) -> NodeCounts {

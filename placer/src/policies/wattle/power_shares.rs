@@ -6,9 +6,8 @@ use crate::allocation::transition::Target;
 use crate::plan::input::PlanningInput;
 use crate::policies::elastic::{ElasticJob, Sizing};
 use crate::policies::wattle::bidders::fixed_gpus;
-use crate::policies::wattle::market::{
-    MUST_RUN_SHARE, Market, MarketSupply, clear, least_power_price,
-};
+use crate::policies::wattle::clearing::{clear, least_power_price};
+use crate::policies::wattle::market::{MUST_RUN_SHARE, Market, MarketSupply};
 use crate::policies::wattle::power_supply::PowerSupply;
 use crate::policies::wattle::prices::Prices;
 use crate::policies::wattle::{Supply, last_prices, open_market};
