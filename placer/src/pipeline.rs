@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use crate::accounts;
 use crate::allocation::{settling, site_rules};
-use crate::plan::input::PlanningInput;
+use crate::plan::input::{PlanningInput, PolicyCache};
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
 use crate::policies::{Policy, colocation_trial, settings};
@@ -57,8 +57,6 @@ fn plan_without(
     input: PlanningInput<'_>,
 ) -> (Round, Refusals) {
     let capabilities = policy.capabilities();
-    let cache = input.cache.filter(|cache| cache.is_valid_at(input.now()));
-    let input = PlanningInput { cache, ..input };
 
     // Jobs that cannot start now are hidden first: a policy serves its queue in order, so that the jobs behind
     // a hidden one would wait for it.
@@ -78,12 +76,12 @@ fn plan_without(
     let input = PlanningInput { sizes_max: Some(&accounts.sizes_max), ..input };
 
     // Ended trials are decided before the policy, which may then give a confirmed job a co-tenant and leaves the
-    // GPUs of an undone one alone. A verdict voids what the policy allocated before it.
+    // GPUs of an undone one alone. The end of co-location voids what the policy allocated before it.
     let mut trial = colocation_trial::end_trials(capabilities, input);
     let judged = trial.state_after(input.state);
-    let after_trials = judged
-        .as_ref()
-        .map_or(input, |judged| PlanningInput { cache: None, ..input.with_state(judged) });
+    let voided = input.cache.filter(|_| trial.undoes()).map(PolicyCache::voided);
+    let after_trials = judged.as_ref().map_or(input, |judged| input.with_state(judged));
+    let after_trials = PlanningInput { cache: voided.as_ref().or(input.cache), ..after_trials };
 
     let mut plan = policy.solve(after_trials);
     plan.price = input.limits.price;

@@ -209,10 +209,7 @@ pub(crate) fn keep_changed_settings(input: PlanningInput<'_>, plan: &mut Plan) {
         next = next.into_iter().chain(until).min();
         until.is_none()
     });
-    if next.is_some() {
-        plan.cache = plan.cache.take().map(|cache| cache.only_at(input.now()));
-        plan.again_at = plan.again_at.into_iter().chain(next).min();
-    }
+    plan.again_at = plan.again_at.into_iter().chain(next).min();
 }
 
 /// Plans again when the next job settles that runs or that this plan starts.

@@ -136,27 +136,45 @@ pub struct GridForecast {
 #[derive(Clone)]
 pub struct PolicyCache {
     value: Arc<dyn Any + Send + Sync>,
-    /// The only instant at which it is used; absent: at any.
-    only_at: Option<Timestamp>,
+    validity: Validity,
+}
+
+/// In which rounds the allocation of a cache may be repeated.
+#[derive(Clone, Copy)]
+enum Validity {
+    Any,
+    At(Timestamp),
+    None,
 }
 
 impl PolicyCache {
     /// Wraps a policy's value.
     #[must_use]
     pub fn new<T: Any + Send + Sync>(value: T) -> Self {
-        Self { value: Arc::new(value), only_at: None }
+        Self { value: Arc::new(value), validity: Validity::Any }
     }
 
     /// The same value for rounds at this instant alone. A later stage has removed some of the policy's decisions: later
     /// rounds plan from scratch, and those of this instant repeat the same plan, so that once it is applied nothing is
     /// left to do.
     pub(crate) fn only_at(self, now: Timestamp) -> Self {
-        Self { only_at: Some(now), ..self }
+        Self { validity: Validity::At(now), ..self }
     }
 
-    /// Whether a round at this instant uses it.
-    pub(crate) fn is_valid_at(&self, now: Timestamp) -> bool {
-        self.only_at.is_none_or(|at| at == now)
+    /// The same value, whose allocation no round may repeat.
+    pub(crate) fn voided(&self) -> Self {
+        Self { validity: Validity::None, ..self.clone() }
+    }
+
+    /// Whether a round at this instant may repeat its allocation. Where it may not, the value still helps with
+    /// what does not depend on that, such as the prices that a search begins at.
+    #[must_use]
+    pub fn is_valid_at(&self, now: Timestamp) -> bool {
+        match self.validity {
+            Validity::Any => true,
+            Validity::At(at) => at == now,
+            Validity::None => false,
+        }
     }
 
     /// The value, if it is of this type.

@@ -157,6 +157,11 @@ pub(crate) fn end_trials(policy: Capabilities, input: PlanningInput<'_>) -> Tria
 }
 
 impl TrialReport {
+    /// Whether some job is undone.
+    pub(crate) fn undoes(&self) -> bool {
+        self.verdicts.iter().any(|verdict| matches!(verdict, Decision::Undo { .. }))
+    }
+
     /// The cluster after the verdicts; `None` without one. A confirmed job counts like any other. An undone one
     /// holds its GPUs until it has stopped and gets no co-tenant.
     pub(crate) fn state_after(&self, state: &ClusterState) -> Option<ClusterState> {
@@ -181,7 +186,7 @@ impl TrialReport {
             return;
         }
         self.observed = observe_newcomers(input, plan);
-        if self.verdicts.iter().any(|decision| matches!(decision, Decision::Undo { .. })) {
+        if self.undoes() {
             plan.cache = plan.cache.take().map(|cache| cache.only_at(input.now()));
         }
         // A job that is stopped is not confirmed first.

@@ -20,6 +20,7 @@ mod rounding;
 mod upper_envelope;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::allocation::capacity::{FreeCapacity, NodeCounts, Scope};
@@ -34,6 +35,7 @@ use crate::policies::wattle::allocation_cache::{AllocationCache, Conditions, Gra
 use crate::policies::wattle::bidders::{Bidder, PATIENCE, PATIENCE_S, build_bids, fixed_gpus};
 use crate::policies::wattle::clearing::clear;
 use crate::policies::wattle::incremental::{next_full_round, solve_incremental};
+use crate::policies::wattle::joint_curve::SharedJointCurves;
 use crate::policies::wattle::knapsack::UnusedGpuCost;
 use crate::policies::wattle::local_limits::LocalLimits;
 use crate::policies::wattle::market::{Bid, ClearedMarket, Market, MarketRules, MarketSupply};
@@ -117,6 +119,7 @@ fn solve_full(input: PlanningInput<'_>) -> Plan {
     let mut targets = Vec::new();
     let mut estimates_work = false;
     let mut markets = BTreeMap::new();
+    let mut joint_curves = BTreeMap::new();
     let mut first_waiting: Vec<(u64, JobKey)> = Vec::new();
     limit_unknown_power(input, &mut sizing.fixed);
     let power = share_power(input, &sizing, &by_gpu_type);
@@ -132,6 +135,7 @@ fn solve_full(input: PlanningInput<'_>) -> Plan {
         estimates_work |= allocation.estimates_work;
         markets.extend(allocation.market.map(|market| ((*gpu_type).to_owned(), market)));
         targets.extend(allocation.targets);
+        joint_curves.insert((*gpu_type).to_owned(), supply.joint_curves);
     }
     let before = targets.len() as u32;
     let mut targets = sizing.all_targets(targets);
@@ -151,9 +155,15 @@ fn solve_full(input: PlanningInput<'_>) -> Plan {
     let cleared = markets.values().map(|market| market.prices.power).fold(0.0, f64::max);
     let shared_w = power.values().map(PowerSupply::charged_w).sum();
     plan.power_price = stated_power_price(cleared, jobs, shared_w);
+    let is_free = |market: &ClearedMarket| market.prices == Prices::default();
+    let has_deadline = || {
+        let mut jobs = input.state.queue().chain(input.state.running());
+        jobs.any(|(_, job)| job.facts.deadline.is_some())
+    };
+    let is_calm = markets.values().all(is_free) && !has_deadline();
     plan.cache = Some(PolicyCache::new(AllocationCache {
         at: input.now(),
-        until: next_full_round(input.now(), jobs),
+        next_full_round: next_full_round(input.now(), jobs, is_calm),
         estimates_work,
         arrivals: input.state.arrivals(),
         jobs,
@@ -162,6 +172,7 @@ fn solve_full(input: PlanningInput<'_>) -> Plan {
         grants: vec![Grants::new(input.state, targets)],
         power_price: plan.power_price,
         markets,
+        joint_curves,
     }));
     plan
 }
@@ -212,6 +223,8 @@ struct Supply<'a> {
     gpu_w_max: f64,
     /// The power below the site's limit, if there is one.
     power: Option<PowerSupply>,
+    /// Joint curves of earlier rounds.
+    joint_curves: SharedJointCurves,
 }
 
 impl<'a> Supply<'a> {
@@ -239,6 +252,9 @@ impl<'a> Supply<'a> {
                 .gpu_power(gpu_type)
                 .map_or(f64::INFINITY, |power| power.most.as_w()),
             power: None,
+            joint_curves: last_allocation(input)
+                .and_then(|last| last.joint_curves.get(gpu_type).map(Arc::clone))
+                .unwrap_or_default(),
         }
     }
 
@@ -249,10 +265,14 @@ impl<'a> Supply<'a> {
     }
 }
 
+/// The last allocation.
+fn last_allocation(input: PlanningInput<'_>) -> Option<&AllocationCache> {
+    input.cache.and_then(|cache| cache.get())
+}
+
 /// The prices of this type after the last full round; 0 without one.
 fn last_prices(input: PlanningInput<'_>, gpu_type: &str) -> Prices {
-    let cache = input.cache.and_then(|cache| cache.get::<AllocationCache>());
-    let cleared = cache.and_then(|cache| cache.markets.get(gpu_type));
+    let cleared = last_allocation(input).and_then(|last| last.markets.get(gpu_type));
     cleared.map_or_else(Prices::default, |cleared| cleared.prices)
 }
 

@@ -4,7 +4,7 @@
 //! noise only, and learning all of them would take most of the time of a run. In a sample:
 //!
 //! * The predictor learns the windows of the first [`LEARNED_FIRST`] jobs of each class and request, then
-//!   those of one job in [`LEARNED_EVERY`].
+//!   those of one job in [`LEARNED_EVERY`], beyond [`LEARNED_MANY`] those of one in [`LEARNED_RARELY`].
 //! * Any other job gets, with its first window, the newest surface of a sampled job of its class and request,
 //!   and keeps it.
 //! * Jobs of one class and request share a prior. It is computed again when the class has a quarter more
@@ -21,6 +21,9 @@ use wattle_placer::{JobFacts, OperatingPoints};
 const LEARNED_FIRST: u32 = 8;
 /// Of the later jobs one in this many is sampled.
 const LEARNED_EVERY: u32 = 8;
+/// After this many jobs one in [`LEARNED_RARELY`]: by then another measurement hardly changes a surface.
+const LEARNED_MANY: u32 = 128;
+const LEARNED_RARELY: u32 = 32;
 /// The most jobs with one prior.
 const PRIOR_USES: u32 = 16;
 
@@ -75,7 +78,8 @@ impl Sample {
         let jobs = self.0.entry(Request::of(job)).or_default();
         let number = jobs.measured;
         jobs.measured = number.saturating_add(1);
-        let is_sampled = number < LEARNED_FIRST || number.is_multiple_of(LEARNED_EVERY);
+        let every = if number < LEARNED_MANY { LEARNED_EVERY } else { LEARNED_RARELY };
+        let is_sampled = number < LEARNED_FIRST || number.is_multiple_of(every);
         jobs.newest.clone().filter(|_| !is_sampled)
     }
 
@@ -124,18 +128,18 @@ mod tests {
     }
 
     #[test]
-    fn first_jobs_of_a_request_are_learned_then_one_in_eight() {
+    fn first_jobs_of_a_request_are_learned_then_ever_fewer() {
         let mut sample = Sample::default();
         let mut learned = [0, 0];
-        for number in 0..200 {
+        for number in 0..400 {
             let gpus = 1 + number % 2;
             if sample.left_out(&job(gpus)).is_none() {
                 learned[gpus as usize - 1] += 1;
                 sample.learned(&job(gpus), &surface());
             }
         }
-        // Numbers 0 to 7, and 8, 16, ..., 96 of a hundred.
-        assert_eq!(learned, [20, 20]);
+        // Numbers 0 to 7, then 8, 16, ..., 120, then 128, 160 and 192.
+        assert_eq!(learned, [26, 26]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use wattle_common::{Power, Timestamp};
 
 use crate::allocation::transition::Target;
 use crate::plan::input::PlanningInput;
+use crate::policies::wattle::joint_curve::SharedJointCurves;
 use crate::policies::wattle::market::ClearedMarket;
 use crate::power::bounds::PowerBounds;
 use crate::power::correction::PowerFactors;
@@ -20,12 +21,12 @@ use crate::state::gpu_set::JobKey;
 use crate::state::job::Job;
 
 /// An allocation and the conditions under which it was made.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct AllocationCache {
     /// When it was made.
     pub(super) at: Timestamp,
     /// From when on any change leads to a full round.
-    pub(super) until: Timestamp,
+    pub(super) next_full_round: NextFullRound,
     /// Whether the remaining work of some job was estimated, so that a later round differs in any case.
     pub(super) estimates_work: bool,
     /// Number of jobs that had ever arrived.
@@ -41,6 +42,17 @@ pub(super) struct AllocationCache {
     pub(super) power_price: f64,
     /// By GPU type.
     pub(super) markets: BTreeMap<String, ClearedMarket>,
+    /// By GPU type.
+    pub(super) joint_curves: BTreeMap<String, SharedJointCurves>,
+}
+
+/// When the next full round is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NextFullRound {
+    /// While a job waits.
+    pub(super) until: Timestamp,
+    /// While no job waits, not earlier.
+    pub(super) while_no_job_waits: Timestamp,
 }
 
 impl AllocationCache {

@@ -7,6 +7,10 @@
 //! full round at once, and so do many departures while a job waits: the last price no longer holds. Below a power
 //! limit new jobs get only power that is left.
 //!
+//! While neither GPUs nor power are scarce and no job waits, a job's best size and setting do not depend on other jobs.
+//! A full round then improves only pairs and settings of jobs with new measurements, so full rounds are up to
+//! [`CALM_INTERVAL_MAX_S`] apart.
+//!
 //! Solving again at the instant of a full round always takes this path, so a plan that was applied leaves
 //! nothing to do.
 
@@ -23,7 +27,9 @@ use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
 use crate::policies::elastic::ElasticJob;
 use crate::policies::wattle::REVIEW_INTERVAL;
-use crate::policies::wattle::allocation_cache::{AllocationCache, Conditions, Grants};
+use crate::policies::wattle::allocation_cache::{
+    AllocationCache, Conditions, Grants, NextFullRound,
+};
 use crate::policies::wattle::bidders::single_bidder;
 use crate::policies::wattle::market::Market;
 use crate::policies::wattle::prices::EnergyPrice;
@@ -41,6 +47,9 @@ use wattle_common::time::span_s;
 /// half a minute longer on average, of completion times of hours.
 const INTERVAL_PER_JOB_S: f64 = 0.5;
 const INTERVAL_MAX_S: f64 = 60.0;
+/// The same while the last full round found neither GPUs nor power scarce, and no job waits or has a deadline.
+const CALM_INTERVAL_PER_JOB_S: f64 = 2.5;
+const CALM_INTERVAL_MAX_S: f64 = 300.0;
 /// Up to this many jobs every event leads to a full round.
 const FEW_JOBS: usize = 32;
 /// The last allocation ends when this share of its jobs has left, and at least `DEPARTED_MIN`, while a job waits.
@@ -48,11 +57,15 @@ const FEW_JOBS: usize = 32;
 const MANY_DEPARTED: f64 = 0.25;
 const DEPARTED_MIN: usize = 8;
 
-/// The instant of the next full round after one among this many jobs.
-pub(super) fn next_full_round(now: Timestamp, jobs: usize) -> Timestamp {
-    let interval_s =
-        if jobs <= FEW_JOBS { 0.0 } else { (INTERVAL_PER_JOB_S * jobs as f64).min(INTERVAL_MAX_S) };
-    now + span_s(interval_s)
+/// When full rounds follow one at `now` among this many jobs.
+pub(super) fn next_full_round(now: Timestamp, jobs: usize, is_calm: bool) -> NextFullRound {
+    let after = |per_job_s: f64, most_s: f64| {
+        let interval_s = if jobs <= FEW_JOBS { 0.0 } else { (per_job_s * jobs as f64).min(most_s) };
+        now + span_s(interval_s)
+    };
+    let until = after(INTERVAL_PER_JOB_S, INTERVAL_MAX_S);
+    let calm_until = after(CALM_INTERVAL_PER_JOB_S, CALM_INTERVAL_MAX_S);
+    NextFullRound { until, while_no_job_waits: if is_calm { calm_until } else { until } }
 }
 
 /// The arrival number without the priority.
@@ -68,9 +81,14 @@ fn is_urgent(job: &Job) -> bool {
 
 /// The plan while the last allocation is in force; `None` if a full round is due.
 pub(super) fn solve_incremental(input: PlanningInput<'_>) -> Option<Plan> {
-    let cache = input.cache?.get::<AllocationCache>()?;
-    let in_time = cache.at <= input.now() && input.now() < cache.until;
-    if !(in_time || input.now() == cache.at) || cache.conditions != Conditions::of(input) {
+    let cache = input.cache.filter(|cache| cache.is_valid_at(input.now()))?;
+    let cache = cache.get::<AllocationCache>()?;
+    let now = input.now();
+    let until = |waits: bool| {
+        if waits { cache.next_full_round.until } else { cache.next_full_round.while_no_job_waits }
+    };
+    let in_force = |waits: bool| cache.at <= now && now < until(waits);
+    if !(in_force(false) || now == cache.at) || cache.conditions != Conditions::of(input) {
         return None;
     }
     let progress = Progress::of(input, cache);
@@ -92,19 +110,25 @@ pub(super) fn solve_incremental(input: PlanningInput<'_>) -> Option<Plan> {
         || input.state.job_count() != cache.jobs
         || !newcomers.is_empty();
     let is_full_round_due = is_urgent_waiting
-        || !in_time
+        || !in_force(false)
         || (first_waiting.is_some() && progress.has_many_departures());
     if progress.is_void || (changed && is_full_round_due) {
         return None;
     }
     let added = serve_newcomers(input, cache, &progress, &newcomers)?;
-    let before = cache.grants.iter().map(|grants| grants.len()).sum::<usize>() as u32;
-    let mut next_cache = input.cache.cloned();
     if !added.is_empty() {
         let served: BTreeSet<JobKey> =
             added.iter().flat_map(|target| &target.jobs).copied().collect();
         let has_target = |key: &JobKey| progress.awaiting.contains(key) || served.contains(key);
         first_waiting = input.state.queue().map(|(key, _)| key).find(|key| !has_target(key));
+    }
+    let waits = first_waiting.is_some();
+    if waits && !in_force(true) && (changed || now != cache.at) {
+        return None;
+    }
+    let before = cache.grants.iter().map(|grants| grants.len()).sum::<usize>() as u32;
+    let mut next_cache = input.cache.cloned();
+    if !added.is_empty() {
         let mut next = AllocationCache::clone(cache);
         next.mark_changed();
         next.grants.push(Grants::new(input.state, added.clone()));
@@ -122,7 +146,7 @@ pub(super) fn solve_incremental(input: PlanningInput<'_>) -> Option<Plan> {
     let outranked = |job| Blocked { job, reason: Reason::Outranked { before } };
     plan.blocked = plan.blocked.or_else(|| first_waiting.map(outranked));
     plan.again_at = if changed {
-        Some(cache.until)
+        Some(until(waits))
     } else {
         let is_reviewed = cache.estimates_work || plan.blocked.is_some();
         is_reviewed.then(|| cache.at + REVIEW_INTERVAL)

@@ -3,6 +3,12 @@
 //! Both jobs have the same GPUs and setting. Surfaces state the speed of each beside the other at the
 //! default setting. At another setting the slow-downs by setting and by co-tenant are assumed independent,
 //! and the pair's power above idle falls like that of the exclusive jobs.
+//!
+//! A curve depends on the surfaces of both jobs and on the charge, not on prices. Most surfaces do not change
+//! between two rounds, so [`JointCurves`] keeps the curves.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use wattle_common::job::GpuSetting;
 
@@ -12,18 +18,25 @@ use crate::policies::wattle::upper_envelope::OperatingCurve;
 use crate::power::energy_cost::Charge;
 use crate::state::job::Job;
 use crate::state::job_forecast::expected_on;
-use crate::state::operating_points::OperatingPoint;
+use crate::state::operating_points::{OperatingPoint, OperatingPoints};
+use crate::state::restarts::typical_cost;
 
 /// Jobs whose relative speeds sum to no more than this never share: they are no faster together than one
 /// after the other.
 const SPEED_SUM_MIN: f64 = 1.0;
+/// The most operating points whose curves are kept, and the most joint points of these, about 100 MB. Beyond either all
+/// are dropped.
+const KEPT_MAX: usize = 1_024;
+const KEPT_POINTS_MAX: usize = 2_000_000;
 
 /// Joint operating points of two jobs by number of GPUs.
+#[derive(Debug)]
 pub(super) struct JointCurve {
     pub(super) sizes: Vec<JointSize>,
 }
 
 /// Their joint operating point at one number of GPUs.
+#[derive(Debug)]
 pub(super) struct JointSize {
     pub(super) gpus: u32,
     pub(super) restart_s: f64,
@@ -35,6 +48,7 @@ pub(super) struct JointSize {
 }
 
 /// One setting for both.
+#[derive(Debug)]
 pub(super) struct JointPoint {
     pub(super) speeds: [f64; 2],
     /// The charge by the prediction for the pair, watts.
@@ -90,22 +104,99 @@ impl JointSize {
 }
 
 impl JointCurve {
-    /// `None` if sharing pays on no size that both jobs may have.
-    pub(super) fn new(
+    /// `None` if sharing pays on no size.
+    fn new(
         curves: [&OperatingCurve<'_>; 2],
         jobs: [&Job; 2],
-        charge: Charge,
-        gpu_w_max: f64,
-        gpus_max: u32,
+        (charge, gpu_w_max): (Charge, f64),
     ) -> Option<Self> {
-        let sizes = curves[0].sizes.iter().filter(|size| size.gpus <= gpus_max);
-        let sizes: Vec<JointSize> = sizes
-            .filter_map(|size| {
-                joint_size(curves, jobs, charge, gpu_w_max, (size.gpus, size.restart_s))
-            })
-            .collect();
+        let on_size = |gpus| joint_size(curves, jobs, charge, gpu_w_max, gpus);
+        let sizes: Vec<JointSize> = curves[0].known.sizes().filter_map(on_size).collect();
         (!sizes.is_empty()).then_some(Self { sizes })
     }
+}
+
+/// The curves of the pairs of one GPU type that were considered, also in earlier rounds.
+#[derive(Debug, Default)]
+pub(super) struct JointCurves {
+    /// The charge and the highest power of a GPU, watts, with which they were computed.
+    terms: Option<(Charge, f64)>,
+    /// Operating points by slot. While they are kept here, no others have their address.
+    kept: Vec<Option<Arc<OperatingPoints>>>,
+    /// Slots by the address of the operating points.
+    slots: BTreeMap<usize, usize>,
+    /// By the slots of both; absent: not computed yet.
+    curves: Vec<Vec<Option<Option<Arc<JointCurve>>>>>,
+    /// Number of all joint points.
+    points: usize,
+}
+
+/// The curves as rounds share them.
+pub(super) type SharedJointCurves = Arc<Mutex<JointCurves>>;
+
+impl JointCurves {
+    /// Prepares for a round with this charge and highest power of a GPU: curves of other terms, and of operating points
+    /// that no job has any more, are dropped.
+    pub(super) fn begin_round(&mut self, charge: Charge, gpu_w_max: f64) {
+        let terms = Some((charge, gpu_w_max));
+        if self.terms != terms || self.slots.len() > KEPT_MAX || self.points > KEPT_POINTS_MAX {
+            *self = Self { terms, ..Self::default() };
+        }
+        for slot in 0..self.kept.len() {
+            let gone = self.kept[slot].take_if(|points| Arc::strong_count(points) == 1);
+            let Some(points) = gone else { continue };
+            self.slots.remove(&Arc::as_ptr(&points).addr());
+            let column = self.curves.iter_mut().filter_map(|row| row.get_mut(slot)?.take());
+            let dropped: Vec<_> = column.collect();
+            let row = std::mem::take(&mut self.curves[slot]).into_iter().flatten();
+            self.points -=
+                dropped.into_iter().chain(row).map(|curve| point_count(&curve)).sum::<usize>();
+        }
+    }
+
+    /// The curve of two jobs with these operating curves; `None` if sharing pays on no size.
+    pub(super) fn of(
+        &mut self,
+        curves: [&OperatingCurve<'_>; 2],
+        jobs: [&Job; 2],
+    ) -> Option<Arc<JointCurve>> {
+        let terms = self.terms?;
+        let [a, b] = [self.slot(curves[0], jobs[0])?, self.slot(curves[1], jobs[1])?];
+        let row = &mut self.curves[a];
+        if row.len() <= b {
+            row.resize(b + 1, None);
+        }
+        if let Some(known) = &row[b] {
+            return known.clone();
+        }
+        let made = JointCurve::new(curves, jobs, terms).map(Arc::new);
+        self.points += point_count(&made);
+        row[b] = Some(made.clone());
+        made
+    }
+
+    /// The slot of a job's operating points.
+    fn slot(&mut self, curve: &OperatingCurve<'_>, job: &Job) -> Option<usize> {
+        let address = std::ptr::from_ref(curve.known).addr();
+        if let Some(&slot) = self.slots.get(&address) {
+            return Some(slot);
+        }
+        let mut known = job.all_operating_points();
+        let points = known.find(|points| std::ptr::eq(&raw const ***points, curve.known))?;
+        let free = self.kept.iter().position(Option::is_none);
+        let slot = free.unwrap_or_else(|| {
+            self.kept.push(None);
+            self.curves.push(Vec::new());
+            self.kept.len() - 1
+        });
+        self.kept[slot] = Some(Arc::clone(points));
+        self.slots.insert(address, slot);
+        Some(slot)
+    }
+}
+
+fn point_count(curve: &Option<Arc<JointCurve>>) -> usize {
+    curve.iter().flat_map(|curve| &curve.sizes).map(|size| size.points.len()).sum()
 }
 
 fn joint_size(
@@ -113,7 +204,7 @@ fn joint_size(
     jobs: [&Job; 2],
     charge: Charge,
     gpu_w_max: f64,
-    (gpus, restart_s): (u32, f64),
+    gpus: u32,
 ) -> Option<JointSize> {
     let gpu_type = &curves[0].known.gpu_type;
     let exclusive = curves.map(|curve| curve.known.with_gpus(gpus));
@@ -149,7 +240,7 @@ fn joint_size(
         Some(JointPoint { speeds, watts, drawn_w, setting: one.setting })
     });
     let points: Vec<JointPoint> = points.collect();
-    (!points.is_empty()).then(|| JointSize::new(gpus, restart_s, points))
+    (!points.is_empty()).then(|| JointSize::new(gpus, typical_cost(gpus).as_secs_f64(), points))
 }
 
 /// Power of one GPU above idle, watts; at least 1.

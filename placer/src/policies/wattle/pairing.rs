@@ -6,6 +6,7 @@
 //! ([`KEEP_BONUS`]).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use wattle_common::job::GpuSetting;
 
@@ -13,7 +14,7 @@ use crate::plan::input::PlanningInput;
 use crate::policies::colocation_trial::{may_share, were_parted};
 use crate::policies::wattle::Supply;
 use crate::policies::wattle::bidders::{Bidder, change_cost, unserved};
-use crate::policies::wattle::joint_curve::{JointCurve, JointSize};
+use crate::policies::wattle::joint_curve::{JointCurve, JointCurves, JointSize};
 use crate::policies::wattle::knapsack::{ChangeCost, Choice, Item};
 use crate::policies::wattle::market::{Bid, Demand, Market};
 use crate::policies::wattle::power_knapsack;
@@ -34,8 +35,7 @@ pub(super) struct Pair {
     /// Indices of the bidders; the first has the lower operating curve.
     pub(super) a: usize,
     pub(super) b: usize,
-    /// Index of the joint curve.
-    curve: usize,
+    curve: Arc<JointCurve>,
     /// The value of staying together, s/s; infinite for a pair that must.
     keep: f64,
 }
@@ -70,7 +70,8 @@ impl PairBid {
 /// The pairs for one GPU type.
 pub(super) struct Pairing {
     pub(super) pairs: Vec<Pair>,
-    curves: Vec<JointCurve>,
+    /// The largest set of GPUs that one job could get.
+    largest_set: u32,
     /// The energy price at the grid's present carbon intensity, s/J.
     energy: f64,
 }
@@ -81,7 +82,7 @@ struct Candidate {
     keep: f64,
     a: usize,
     b: usize,
-    curve: usize,
+    curve: Arc<JointCurve>,
     kind: CandidateKind,
 }
 
@@ -119,7 +120,7 @@ impl ShareBound {
     }
 }
 
-/// Inputs of the evaluation of pairs, with the joint curves computed so far.
+/// Inputs of the evaluation of pairs, with the joint curves.
 struct Evaluation<'e, 'a> {
     supply: &'e Supply<'a>,
     market: &'e Market<'a>,
@@ -129,9 +130,8 @@ struct Evaluation<'e, 'a> {
     joule: JoulePrices,
     /// By bidder.
     bounds: &'e [ShareBound],
-    curves: Vec<JointCurve>,
-    /// Indices of joint curves by the pair of operating curves.
-    known: BTreeMap<(usize, usize), Option<usize>>,
+    curves: MutexGuard<'e, JointCurves>,
+    largest_set: u32,
 }
 
 impl Evaluation<'_, '_> {
@@ -160,10 +160,13 @@ impl Evaluation<'_, '_> {
         if self.supply.memory_mib.is_none_or(|least| memory_mib > least) {
             return None;
         }
-        let curve = self.joint_curve(a, b)?;
+        let curves = [&self.market.curves[one.curve], &self.market.curves[two.curve]];
+        let curve = self.curves.of(curves, [one.job, two.job])?;
+        let sizes = || curve.sizes.iter().filter(|size| size.gpus <= self.largest_set);
+        sizes().next()?;
         let permitted = permitted_sizes(one, two);
         let mut together = apart;
-        for size in self.curves[curve].sizes.iter().filter(|size| permitted(size.gpus)) {
+        for size in sizes().filter(|size| permitted(size.gpus)) {
             let rent = self.prices.gpu * f64::from(size.gpus);
             // The bound saves the evaluation of sizes that cannot be better.
             if size.value_bound(bids, self.joule) - rent > together
@@ -176,21 +179,6 @@ impl Evaluation<'_, '_> {
         let surplus = if keep.is_infinite() { keep } else { together - apart + keep };
         let is_valid = (apart.is_finite() || keep.is_infinite()) && surplus > 0.0;
         is_valid.then_some(Candidate { surplus, keep, a, b, curve, kind })
-    }
-
-    fn joint_curve(&mut self, a: usize, b: usize) -> Option<usize> {
-        let (one, two) = (&self.bidders[a], &self.bidders[b]);
-        *self.known.entry((one.curve, two.curve)).or_insert_with(|| {
-            let curves = [&self.market.curves[one.curve], &self.market.curves[two.curve]];
-            self.curves.push(JointCurve::new(
-                curves,
-                [one.job, two.job],
-                self.supply.charge,
-                self.supply.gpu_w_max,
-                self.supply.nodes.largest_set(),
-            )?);
-            Some(self.curves.len() - 1)
-        })
     }
 }
 
@@ -207,15 +195,26 @@ impl Pairing {
         prices: Prices,
     ) -> Self {
         let energy = input.limits.price_now();
+        let largest_set = supply.nodes.largest_set();
         if input.limits.tenants_max < 2 {
-            return Self { pairs: Vec::new(), curves: Vec::new(), energy };
+            return Self { pairs: Vec::new(), largest_set, energy };
         }
-        let (curves, known) = (Vec::new(), BTreeMap::new());
+        let mut curves = supply.joint_curves.lock().unwrap_or_else(PoisonError::into_inner);
+        curves.begin_round(supply.charge, supply.gpu_w_max);
         let bound = |bidder: &Bidder<'_>| ShareBound::of(bidder, market, bids, supply.gpu_type);
         let bounds: &[ShareBound] = &bidders.iter().map(bound).collect::<Vec<_>>();
         let joule = JoulePrices { energy, power: prices.power };
-        let mut evaluation =
-            Evaluation { supply, market, bidders, bids, prices, joule, bounds, curves, known };
+        let mut evaluation = Evaluation {
+            supply,
+            market,
+            bidders,
+            bids,
+            prices,
+            joule,
+            bounds,
+            curves,
+            largest_set,
+        };
         // Where power is scarce no new pairs are formed: see the README.
         let groups = if prices.power > 0.0 { Vec::new() } else { groups(bidders) };
         let mut candidates: Vec<Candidate> = Vec::new();
@@ -246,7 +245,7 @@ impl Pairing {
         };
         candidates.sort_by(by_surplus);
         let pairs = match_greedily(&candidates, &groups, bidders);
-        Self { pairs, curves: evaluation.curves, energy }
+        Self { pairs, largest_set, energy }
     }
 
     /// The bidders that are in a pair.
@@ -294,14 +293,15 @@ impl Pairing {
     }
 
     /// The sizes that a pair may have.
-    fn sizes(
+    fn sizes<'p>(
         &self,
-        pair: &Pair,
+        pair: &'p Pair,
         a: &Bidder<'_>,
         b: &Bidder<'_>,
-    ) -> impl Iterator<Item = &JointSize> {
+    ) -> impl Iterator<Item = &'p JointSize> {
         let permitted = permitted_sizes(a, b);
-        self.curves[pair.curve].sizes.iter().filter(move |size| permitted(size.gpus))
+        let fits = move |size: &&JointSize| size.gpus <= self.largest_set && permitted(size.gpus);
+        pair.curve.sizes.iter().filter(fits)
     }
 
     /// The value of each number of GPUs to a pair, and the cost of changes.
@@ -408,7 +408,7 @@ impl Pairing {
         gpus: u32,
     ) -> Option<(GpuSetting, f64, f64)> {
         let (a, b) = (&bidders[pair.a], &bidders[pair.b]);
-        let size = self.curves[pair.curve].sizes.iter().find(|size| size.gpus == gpus)?;
+        let size = pair.curve.sizes.iter().find(|size| size.gpus == gpus)?;
         let bids = [&bids[a.class], &bids[b.class]];
         let joule = JoulePrices { energy: self.energy, power: 0.0 };
         let (point, value) = size.best_point(bids, joule, [a.speed_min, b.speed_min])?;
@@ -508,7 +508,7 @@ fn match_greedily(
         }
         taken.extend([a, b]);
         let (a, b) = ordered(a, b, bidders);
-        pairs.push(Pair { a, b, curve: candidate.curve, keep: candidate.keep });
+        pairs.push(Pair { a, b, curve: Arc::clone(&candidate.curve), keep: candidate.keep });
     };
     for candidate in candidates {
         match candidate.kind {
