@@ -21,7 +21,7 @@ use wattle_tests::vtn::{self, Vtn};
 use wattle_tests::{program, until};
 
 /// The example configuration for this server and secret.
-fn configuration(vtn: &Vtn, secret: &str, nats: &str, folder: &Path) -> toml::Table {
+pub(crate) fn configuration(vtn: &Vtn, secret: &str, nats: &str, folder: &Path) -> toml::Table {
     let file = folder.join("secret");
     std::fs::write(&file, secret).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
