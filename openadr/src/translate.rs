@@ -305,7 +305,8 @@ fn cut(
         return Ok(());
     }
     let last = whole.after(begin);
-    if last > end {
+    let requests = slots.iter().any(|slot| slot.request.is_some());
+    if last > end && requests {
         return Err(
             "its duration is longer than its intervals, and repeated intervals are not supported"
                 .to_owned(),

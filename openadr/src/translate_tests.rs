@@ -71,6 +71,9 @@ fn intervals_follow_each_other_unless_they_have_their_own_times() {
         (86_400, 90_000, percent(40.0)),
     ];
     assert_eq!(found, expected);
+    // Prices that repeat are of no concern.
+    let prices = json!({ "intervalPeriod": hour, "duration": "P9999Y", "intervals": [interval(0, "PRICE", json!(0.2))] });
+    assert_eq!(slots(prices), [(3_600, 7_200, None)]);
     // The event's own duration ends them.
     let cut = json!({ "intervalPeriod": hour, "duration": "PT90M", "intervals": [simple(0, 1), simple(1, 2), simple(2, 3)] });
     assert_eq!(slots(cut), [(3_600, 7_200, percent(10.0)), (7_200, 9_000, percent(25.0))]);
