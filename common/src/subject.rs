@@ -24,6 +24,8 @@ pub use storage::{
 /// The first two tokens of every subject: the product and the version of its messages.
 pub const ROOT: &str = "wattle.v1";
 
+/// The operator in whose name the OpenADR service sends its requests. No person has it.
+pub const OPENADR_REQUESTER: &str = "openadr";
 /// The NATS service name that every predictor registers under.
 pub const PREDICTOR_SERVICE: &str = "wattle-predictor";
 /// The key of that service's metadata that holds the predictor's own name.
@@ -480,6 +482,7 @@ mod tests {
         for key in [
             LeaseKey::Placer,
             LeaseKey::Registry,
+            LeaseKey::OpenAdr,
             LeaseKey::Predictor(name),
             LeaseKey::Profiler(node.clone()),
             LeaseKey::Power(node),

@@ -139,7 +139,8 @@ fn is_plain(text: &str) -> bool {
 }
 
 /// Whether a URL's host is this machine.
-fn is_loopback(url: &str) -> bool {
+#[must_use]
+pub fn is_loopback(url: &str) -> bool {
     let host = url.trim_start_matches("http://").split('/').next().unwrap_or("");
     let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
     matches!(host, "localhost" | "[::1]") || host.starts_with("127.")

@@ -1,4 +1,4 @@
-//! HTTP to a provider: one request with a time-out, a limit of the answer, and no redirect.
+//! HTTP to a provider or another server: one request with a time-out, a limit of the answer, and no redirect.
 //!
 //! Certificates are those of the system. A proxy is taken from `HTTPS_PROXY` and `NO_PROXY`. Redirects are not
 //! followed, because the credential would go to another host.
@@ -6,8 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ureq::Agent;
+use ureq::http::Response;
 use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
+use ureq::{Agent, Body};
 
 use crate::parse_error::ParseError;
 use crate::retry;
@@ -205,42 +206,84 @@ impl Http {
     /// The answer to a GET request.
     ///
     /// # Errors
-    /// [`ReadError`] for no answer, a status other than 2xx, and a long answer.
+    /// [`ReadError`] for no answer, a status other than 2xx, an empty and a long answer.
     pub fn get(&self, url: &str, headers: &[Header<'_>]) -> Result<Vec<u8>, ReadError> {
-        // Queries have zones and times, which are noise in a log.
-        let shown = url.split('?').next().unwrap_or(url).to_owned();
-        let unreachable = |error: &ureq::Error| ReadError::Unreachable {
-            url: shown.clone(),
-            cause: error.to_string(),
-        };
         let mut request = self.agent.get(url).header("accept", "application/json");
         for (name, value) in headers {
             request = request.header(*name, value);
         }
-        let mut answer = request.call().map_err(|error| unreachable(&error))?;
-        let status = answer.status().as_u16();
-        let header = answer.headers().get("retry-after").and_then(|value| value.to_str().ok());
-        let retry_after = header.and_then(retry::retry_after);
-        if !(200..=299).contains(&status) {
-            let body = answer.body_mut().with_config().limit(MESSAGE_BYTES_MAX).read_to_vec();
-            let message = message(&body.unwrap_or_default(), headers);
-            return Err(match status {
-                401 => ReadError::Unauthorized { url: shown, message },
-                403 => ReadError::Forbidden { url: shown, message },
-                429 => ReadError::Limited { url: shown, message, status, retry_after },
-                503 if retry_after.is_some() => {
-                    ReadError::Limited { url: shown, message, status, retry_after }
-                }
-                _ => ReadError::Status { url: shown, message, status },
-            });
+        let (status, body) = read(url, headers, request.call())?;
+        if body.iter().all(u8::is_ascii_whitespace) {
+            return Err(ReadError::EmptyAnswer { url: shown(url), status });
         }
-        match answer.body_mut().with_config().limit(BYTES_MAX).read_to_vec() {
-            Ok(body) if body.iter().all(u8::is_ascii_whitespace) => {
-                Err(ReadError::EmptyAnswer { url: shown, status })
+        Ok(body)
+    }
+
+    /// The answer to a request with a body of this type, as `application/json`. The answer may be empty.
+    ///
+    /// # Errors
+    /// [`ReadError`] for no answer, a status other than 2xx, and a long answer.
+    pub fn send(
+        &self,
+        method: Method,
+        url: &str,
+        headers: &[Header<'_>],
+        (kind, body): (&str, &[u8]),
+    ) -> Result<Vec<u8>, ReadError> {
+        let request = match method {
+            Method::Post => self.agent.post(url),
+            Method::Put => self.agent.put(url),
+        };
+        let mut request = request.header("accept", "application/json").header("content-type", kind);
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        Ok(read(url, headers, request.send(body))?.1)
+    }
+}
+
+/// A request that writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// It creates something.
+    Post,
+    /// It replaces something.
+    Put,
+}
+
+/// An address without its query: queries have zones and times, which are noise in a log.
+fn shown(url: &str) -> String {
+    url.split('?').next().unwrap_or(url).to_owned()
+}
+
+/// The status and the body of an answer.
+fn read(
+    url: &str,
+    headers: &[Header<'_>],
+    answer: Result<Response<Body>, ureq::Error>,
+) -> Result<(u16, Vec<u8>), ReadError> {
+    let unreachable =
+        |error: &ureq::Error| ReadError::Unreachable { url: shown(url), cause: error.to_string() };
+    let mut answer = answer.map_err(|error| unreachable(&error))?;
+    let status = answer.status().as_u16();
+    let header = answer.headers().get("retry-after").and_then(|value| value.to_str().ok());
+    let retry_after = header.and_then(retry::retry_after);
+    if !(200..=299).contains(&status) {
+        let body = answer.body_mut().with_config().limit(MESSAGE_BYTES_MAX).read_to_vec();
+        let (url, message) = (shown(url), message(&body.unwrap_or_default(), headers));
+        return Err(match status {
+            401 => ReadError::Unauthorized { url, message },
+            403 => ReadError::Forbidden { url, message },
+            429 => ReadError::Limited { url, message, status, retry_after },
+            503 if retry_after.is_some() => {
+                ReadError::Limited { url, message, status, retry_after }
             }
-            Ok(body) => Ok(body),
-            Err(ureq::Error::BodyExceedsLimit(_)) => Err(ReadError::TooLarge { url: shown }),
-            Err(error) => Err(unreachable(&error)),
-        }
+            _ => ReadError::Status { url, message, status },
+        });
+    }
+    match answer.body_mut().with_config().limit(BYTES_MAX).read_to_vec() {
+        Ok(body) => Ok((status, body)),
+        Err(ureq::Error::BodyExceedsLimit(_)) => Err(ReadError::TooLarge { url: shown(url) }),
+        Err(error) => Err(unreachable(&error)),
     }
 }

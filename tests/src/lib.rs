@@ -18,6 +18,7 @@ pub mod reflects;
 pub mod services;
 pub mod simulated_clock;
 pub mod slurm_site;
+pub mod vtn;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};

@@ -26,7 +26,7 @@ const FOLDER: &str = "keys";
 /// (ca.key). Keep it on one protected machine, and copy to others only what they need.
 #[derive(Args)]
 #[command(
-    after_help = "Roles: placer, registry, slurm, predictor NAME, node NAME, user NAME, operator NAME, monitor NAME\n\n\
+    after_help = "Roles: placer, registry, slurm, openadr, predictor NAME, node NAME, user NAME, operator NAME, monitor NAME\n\n\
         Examples:\n  wattle keys init --cluster main --host nats.example.org\n  wattle keys add node n0 n1 n2\n  wattle keys add user ada\n  wattle keys rotate node n0\n  wattle keys revoke user ada\n  wattle keys list"
 )]
 pub(crate) struct Keys {
@@ -78,7 +78,7 @@ struct At {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  wattle keys add node n0 n1\n  wattle keys add operator bob")]
 struct Add {
-    /// predictor, node, slurm, web, user, operator or monitor; placer or registry after a revocation
+    /// predictor, node, slurm, openadr, web, user, operator or monitor; placer or registry after a revocation
     role: String,
     /// Their names
     names: Vec<String>,

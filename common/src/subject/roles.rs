@@ -14,8 +14,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{
-    Bucket, LeaseKey, PREDICTOR_SERVICE, Rank, Reporter, Requester, StreamName, Subject, Topic,
-    backed_up,
+    Bucket, EVENTS, LeaseKey, OPENADR_REQUESTER, PREDICTOR_SERVICE, Rank, Reporter, Requester,
+    StreamName, Subject, Topic, backed_up,
 };
 use crate::id::{ClusterId, NodeId, PredictorId, UserId};
 
@@ -32,6 +32,8 @@ pub enum Role {
     Node(NodeId),
     /// The service that connects the cluster with Slurm.
     Slurm,
+    /// The service that follows the events of an OpenADR server.
+    OpenAdr,
     /// The service of the web page.
     Web,
     /// A person who submits jobs.
@@ -45,8 +47,9 @@ pub enum Role {
 /// Why a text is not a [`Role`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "invalid role `{0}`: expected placer, registry, slurm, web, predictor NAME, node NAME, user NAME, \
-     operator NAME or monitor NAME; a NAME has 1 to 64 letters, digits, - and _"
+    "invalid role `{0}`: expected placer, registry, slurm, openadr, web, predictor NAME, node NAME, \
+     user NAME, operator NAME or monitor NAME; a NAME has 1 to 64 letters, digits, - and _, and the operator openadr is \
+     the service"
 )]
 pub struct RoleError(String);
 
@@ -62,13 +65,14 @@ impl Role {
             ("placer", None) => Ok(Self::Placer),
             ("registry", None) => Ok(Self::Registry),
             ("slurm", None) => Ok(Self::Slurm),
+            ("openadr", None) => Ok(Self::OpenAdr),
             ("web", None) => Ok(Self::Web),
             ("predictor", Some(name)) => {
                 PredictorId::new(name).map(Self::Predictor).map_err(|_| wrong())
             }
             ("node", Some(name)) => NodeId::new(name).map(Self::Node).map_err(|_| wrong()),
             ("user", Some(name)) => user(name).map(Self::User),
-            ("operator", Some(name)) => user(name).map(Self::Operator),
+            ("operator", Some(name)) if name != OPENADR_REQUESTER => user(name).map(Self::Operator),
             ("monitor", Some(name)) => user(name).map(Self::Monitor),
             _ => Err(wrong()),
         }
@@ -81,6 +85,7 @@ impl Role {
             Self::Placer => ("placer", None),
             Self::Registry => ("registry", None),
             Self::Slurm => ("slurm", None),
+            Self::OpenAdr => ("openadr", None),
             Self::Web => ("web", None),
             Self::Predictor(name) => ("predictor", Some(name.as_str())),
             Self::Node(name) => ("node", Some(name.as_str())),
@@ -111,6 +116,7 @@ impl Role {
             | Self::Predictor(_)
             | Self::Node(_)
             | Self::Slurm
+            | Self::OpenAdr
             | Self::Web => return None,
         };
         Some(Requester { rank, user: user.clone() })
@@ -178,6 +184,7 @@ pub fn permissions(role: &Role, cluster: &ClusterId, public_key: &str) -> Permis
         Role::Predictor(name) => grant.predictor(name),
         Role::Node(node) => grant.node(node),
         Role::Slurm => grant.slurm(),
+        Role::OpenAdr => grant.openadr(),
         Role::Web => grant.web(),
         Role::User(_) => {}
         Role::Operator(_) => grant.operator(),
@@ -416,6 +423,19 @@ impl Grant<'_> {
         }
     }
 
+    /// Announces the events of an OpenADR server in the name of an operator of its own, reads their records, and the
+    /// ledger for its reports.
+    fn openadr(&mut self) {
+        self.service("wattle-openadr");
+        self.watch(Bucket::Budget, EVENTS);
+        self.lease(&LeaseKey::OpenAdr);
+        let ledger = StreamName::Ledger.name(self.cluster);
+        self.find(&ledger);
+        self.read_only(&ledger, &StreamName::Ledger.topic().pattern(self.cluster));
+        let requester = format!(".{}.{OPENADR_REQUESTER}", Rank::Operator.as_str());
+        self.publish(self.topic(Topic::EventSet, &requester));
+    }
+
     /// Reads what the pages show, and writes nothing.
     fn web(&mut self) {
         self.service("wattle-web");
@@ -500,10 +520,11 @@ impl Grant<'_> {
 mod tests {
     use super::*;
 
-    const ROLES: [&str; 9] = [
+    const ROLES: [&str; 10] = [
         "placer",
         "registry",
         "slurm",
+        "openadr",
         "web",
         "predictor a",
         "node n0",
@@ -517,7 +538,17 @@ mod tests {
         for text in ROLES {
             assert_eq!(text.parse::<Role>().map(|role| role.to_string()), Ok(text.to_owned()));
         }
-        for text in ["", "placer x", "node", "node a.b", "root x", "user a b", "user *", "user >"] {
+        for text in [
+            "",
+            "placer x",
+            "node",
+            "node a.b",
+            "root x",
+            "user a b",
+            "user *",
+            "user >",
+            "operator openadr",
+        ] {
             assert!(text.parse::<Role>().is_err(), "{text}");
         }
     }

@@ -231,6 +231,8 @@ pub enum LeaseKey {
     Power(NodeId),
     /// The service that connects the cluster with Slurm.
     Slurm,
+    /// The service that follows the events of an OpenADR server.
+    OpenAdr,
 }
 
 impl LeaseKey {
@@ -242,6 +244,7 @@ impl LeaseKey {
                 "placer" => Some(Self::Placer),
                 "registry" => Some(Self::Registry),
                 "slurm" => Some(Self::Slurm),
+                "openadr" => Some(Self::OpenAdr),
                 _ => None,
             },
             Some(("predictor", name)) => PredictorId::new(name).ok().map(Self::Predictor),
@@ -258,6 +261,7 @@ impl LeaseKey {
             Self::Placer => "placer".to_owned(),
             Self::Registry => "registry".to_owned(),
             Self::Slurm => "Slurm service".to_owned(),
+            Self::OpenAdr => "OpenADR service".to_owned(),
             Self::Predictor(name) => format!("predictor {name}"),
             Self::Profiler(node) => format!("profiler {node}"),
             Self::Power(node) => format!("power agent {node}"),
@@ -271,6 +275,7 @@ impl fmt::Display for LeaseKey {
             Self::Placer => f.write_str("placer"),
             Self::Registry => f.write_str("registry"),
             Self::Slurm => f.write_str("slurm"),
+            Self::OpenAdr => f.write_str("openadr"),
             Self::Predictor(name) => write!(f, "predictor.{name}"),
             Self::Profiler(node) => write!(f, "profiler.{node}"),
             Self::Power(node) => write!(f, "power.{node}"),

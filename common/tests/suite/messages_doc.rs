@@ -65,8 +65,13 @@ fn payloads_and_keys_are_documented() {
     let named = wattle_common::id::PredictorId::new("NAME").unwrap();
     let keys = [PredictorKey::Status(named.clone()), PredictorKey::Scores(named.clone())];
     let champion = [PredictorKey::Champion];
-    let leases =
-        [LeaseKey::Placer, LeaseKey::Registry, LeaseKey::Slurm, LeaseKey::Predictor(named)];
+    let leases = [
+        LeaseKey::Placer,
+        LeaseKey::Registry,
+        LeaseKey::Slurm,
+        LeaseKey::OpenAdr,
+        LeaseKey::Predictor(named),
+    ];
     let of_node = [LeaseKey::Profiler(node.clone()), LeaseKey::Power(node)];
     let keys = keys.iter().chain(&champion).map(ToString::to_string);
     for key in keys.chain(leases.iter().chain(&of_node).map(ToString::to_string)) {

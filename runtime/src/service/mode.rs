@@ -22,7 +22,7 @@ use wattle_common::subject::LeaseKey;
 /// | mode | machine on standby | after a pause, the earlier process | services |
 /// |---|---|---|---|
 /// | [`Fenced`](Self::Fenced) | does not exist | writes nothing | placer, registry |
-/// | [`Checked`](Self::Checked) | does not exist | may complete one action | predictor, Slurm |
+/// | [`Checked`](Self::Checked) | does not exist | may complete one action | predictor, Slurm, OpenADR |
 /// | [`Node`](Self::Node) | runs | may send one message | profiler, power agent |
 /// | [`Report`](Self::Report) | runs | its report is replaced | launcher |
 #[derive(Clone, Debug)]

@@ -153,7 +153,7 @@ impl Shell {
 /// The state of another process that holds the lease, for logs.
 pub(super) fn other_is_active(key: &LeaseKey) -> String {
     match key {
-        LeaseKey::Placer | LeaseKey::Registry | LeaseKey::Slurm => {
+        LeaseKey::Placer | LeaseKey::Registry | LeaseKey::Slurm | LeaseKey::OpenAdr => {
             format!("another {} is active in this cluster", key.label())
         }
         LeaseKey::Predictor(_) => "another predictor of this name is active".to_owned(),

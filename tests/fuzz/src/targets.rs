@@ -3,12 +3,13 @@
 mod config;
 pub mod machines;
 mod messages;
+mod openadr;
 mod texts;
 
 use crate::Target;
 
 /// Every target.
-pub const ALL: [Target; 9] = [
+pub const ALL: [Target; 10] = [
     Target {
         name: "codec",
         about: "binary telemetry",
@@ -77,6 +78,21 @@ pub const ALL: [Target; 9] = [
             "steps_per_epoch=",
             "global_batch=",
             " ",
+        ],
+    },
+    Target {
+        name: "openadr",
+        about: "programs and events of an OpenADR server, and what is requested for them",
+        run: openadr::run,
+        words: &[
+            "\"0001-01-01\"",
+            "\"P9999Y\"",
+            "\"PT1H\"",
+            "\"SIMPLE\"",
+            "\"ALERT_GRID_EMERGENCY\"",
+            "\"USAGE\"",
+            "null",
+            "-1",
         ],
     },
     Target {

@@ -51,6 +51,11 @@ fn sacct() {
 }
 
 #[test]
+fn openadr() {
+    short("openadr", 1_000);
+}
+
+#[test]
 fn config() {
     short("config", 500);
 }

@@ -11,11 +11,20 @@ use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::testing::NatsServer;
 use wattle_tests::{PATIENCE, Raw, kill, program, repository, until};
 
-const SERVICES: [&str; 8] =
-    ["placer", "predictor", "registry", "profiler", "power-agent", "launcher", "slurm", "web"];
+const SERVICES: [&str; 9] = [
+    "placer",
+    "predictor",
+    "registry",
+    "profiler",
+    "power-agent",
+    "launcher",
+    "slurm",
+    "web",
+    "openadr",
+];
 
 /// Every example configuration: its file, and the service it is of.
-const EXAMPLES: [(&str, &str); 9] = [
+const EXAMPLES: [(&str, &str); 10] = [
     ("placer", "placer"),
     ("predictor", "predictor"),
     ("predictor-statistical", "predictor"),
@@ -25,6 +34,7 @@ const EXAMPLES: [(&str, &str); 9] = [
     ("launcher", "launcher"),
     ("slurm", "slurm"),
     ("web", "web"),
+    ("openadr", "openadr"),
 ];
 
 /// A child that does not outlive the test.

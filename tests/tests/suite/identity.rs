@@ -29,6 +29,7 @@ impl Site {
         run(&["keys", "add", "predictor", "physical"]);
         run(&["keys", "add", "node", "n0", "n1"]);
         run(&["keys", "add", "slurm"]);
+        run(&["keys", "add", "openadr"]);
         run(&["keys", "add", "web"]);
         run(&["keys", "add", "user", "ada", "bob"]);
         run(&["keys", "add", "operator", "olga"]);

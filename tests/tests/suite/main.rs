@@ -29,6 +29,7 @@ mod messages;
 mod metrics;
 mod nats_cli;
 mod node;
+mod openadr;
 mod operating;
 mod overload;
 mod plain_english;

@@ -11,6 +11,7 @@ use serde_json::Value;
 use wattle_common::ClusterId;
 use wattle_common::id::PredictorId;
 use wattle_launcher::shell::metrics::LauncherMetrics;
+use wattle_openadr::shell::metrics::OpenAdrMetrics;
 use wattle_placer::service::metrics::PlacerMetrics;
 use wattle_power_agent::shell::metrics::PowerMetrics;
 use wattle_predictor::shell::metrics::PredictorMetrics;
@@ -47,6 +48,7 @@ fn exported() -> BTreeMap<String, Vec<Family>> {
         families("registry", |m| drop(RegistryMetrics::new(m))),
         families("predictor", |m| drop(PredictorMetrics::new(m, &name))),
         families("web", |m| drop(WebMetrics::new(m))),
+        families("openadr", |m| drop(OpenAdrMetrics::new(m))),
         families("slurm", |m| drop(SlurmMetrics::new(m, Level::Advise))),
     ];
     let mut services = BTreeMap::from(services);

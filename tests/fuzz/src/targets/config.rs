@@ -39,4 +39,7 @@ pub(super) fn run(bytes: &[u8]) {
         let _ = config.settings();
     }
     let _ = read::<wattle_launcher::Config>(&text);
+    if let Some(config) = read::<wattle_openadr::Config>(&text) {
+        let _ = config.check();
+    }
 }

@@ -17,13 +17,14 @@ use wattle_common::subject::{Bucket, StreamName, Topic};
 use super::Site;
 
 /// The roles, each with its letter in the table.
-const ROLES: [(char, &str); 11] = [
+const ROLES: [(char, &str); 12] = [
     ('P', "placer"),
     ('R', "registry"),
     ('Q', "predictor-physical"),
     ('0', "node-n0"),
     ('1', "node-n1"),
     ('S', "slurm"),
+    ('V', "openadr"),
     ('W', "web"),
     ('a', "user-ada"),
     ('b', "user-bob"),
@@ -62,6 +63,7 @@ const PUBLISH: &[(&str, &str)] = &[
     ("budget.set.user.ada", ""),
     ("budget.set.local.ada", ""),
     ("event.set.operator.olga", "o"),
+    ("event.set.operator.openadr", "V"),
     ("event.set.user.ada", ""),
     ("event.set.local.ada", ""),
     ("predictor.promoted.operator.olga", "o"),
@@ -87,6 +89,7 @@ const PUBLISH: &[(&str, &str)] = &[
     ("$KV.leases.placer", "P"),
     ("$KV.leases.registry", "R"),
     ("$KV.leases.slurm", "S"),
+    ("$KV.leases.openadr", "V"),
     ("$KV.leases.predictor.physical", "Q"),
     ("$KV.leases.predictor.other", ""),
     ("$KV.leases.profiler.n0", "0"),
@@ -103,7 +106,7 @@ const PUBLISH: &[(&str, &str)] = &[
     ("$SRV.PING.wattle-placer", "Po"),
     ("$SRV.PING.wattle-registry", "Po"),
     ("$SRV.PING", "oW"),
-    ("_INBOX.other.x", "PRQ01SW"),
+    ("_INBOX.other.x", "PRQ01SVW"),
     // A user or monitor has no access to JetStream at all; a node reads its own order only.
     ("$JS.API.STREAM.INFO.KV_BUCKET_desired", "P01SoW"),
     ("$JS.API.STREAM.INFO.KV_BUCKET_jobs", "PRQ01SoW"),
@@ -118,6 +121,9 @@ const PUBLISH: &[(&str, &str)] = &[
     ("$JS.API.CONSUMER.CREATE.KV_BUCKET_desired.x.$KV.desired.>", "PSoW"),
     ("$JS.API.CONSUMER.CREATE.KV_BUCKET_jobs.x.$KV.jobs.>", "PRQ01SoW"),
     ("$JS.API.CONSUMER.CREATE.KV_BUCKET_actual.x.$KV.actual.launcher.n0", "PQoW"),
+    ("$JS.API.CONSUMER.CREATE.KV_BUCKET_budget.x.$KV.budget.events", "PoVW"),
+    ("$JS.API.CONSUMER.CREATE.KV_BUCKET_budget.x.$KV.budget.set", "PoW"),
+    ("$JS.API.CONSUMER.CREATE.STREAM_ledger.x.wattle.v1.main.energy.metered.*", "oVW"),
     ("$JS.API.CONSUMER.CREATE.KV_BUCKET_knowledge.x.$KV.knowledge.physical.>", "Qo"),
     ("$JS.API.CONSUMER.CREATE.KV_BUCKET_knowledge.x.$KV.knowledge.>", "o"),
     ("$JS.API.DIRECT.GET.KV_BUCKET_actual.$KV.actual.launcher.n0", "PQoW"),
@@ -126,7 +132,7 @@ const PUBLISH: &[(&str, &str)] = &[
     ("$JS.API.STREAM.MSG.GET.KV_BUCKET_desired", ""),
     ("$JS.API.STREAM.MSG.GET.KV_BUCKET_jobs", ""),
     ("$JS.API.STREAM.MSG.GET.KV_BUCKET_actual", "01"),
-    ("$JS.API.STREAM.MSG.GET.KV_BUCKET_leases", "PRQ01S"),
+    ("$JS.API.STREAM.MSG.GET.KV_BUCKET_leases", "PRQ01SV"),
     ("$JS.API.STREAM.MSG.GET.STREAM_ledger", "o"),
     ("$JS.API.DIRECT.GET.KV_BUCKET_leases.$KV.leases.power.n0", "oW"),
     ("$JS.API.CONSUMER.CREATE.KV_BUCKET_leases.x.$KV.leases.power.n0", "oW"),
@@ -185,13 +191,15 @@ const SUBSCRIBE: &[(&str, &str)] = &[
     ("$KV.leases.>", "o"),
     ("$KV.leases.placer", "Po"),
     ("$KV.leases.slurm", "So"),
+    ("$KV.leases.openadr", "Vo"),
     ("$KV.leases.power.n0", "0o"),
-    ("$SRV.PING", "PRQ01SW"),
+    ("$SRV.PING", "PRQ01SVW"),
     ("$SRV.PING.wattle-placer", "P"),
     ("$SRV.PING.wattle-registry", "R"),
     ("$SRV.PING.wattle-predictor", "Q"),
     ("$SRV.PING.wattle-launcher", "01"),
     ("$SRV.PING.wattle-slurm", "S"),
+    ("$SRV.PING.wattle-openadr", "V"),
     ("$SRV.PING.wattle-web", "W"),
     ("_INBOX.>", ""),
     ("_INBOX.*", ""),
@@ -299,7 +307,7 @@ async fn every_role_is_held_to_the_table() {
         }
         // Each has its own replies.
         let errors = client.errors(&format!("SUB _INBOX.{}.> 900\r\n", client.public)).await;
-        judge("Subscription", "own replies", "PRQ01SWabom", errors);
+        judge("Subscription", "own replies", "PRQ01SVWabom", errors);
         // Only the placer creates storage; no role deletes or empties any.
         for name in Bucket::ALL
             .map(|bucket| bucket.stream(&cluster()))

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use wattle_common::ClusterId;
@@ -14,12 +14,14 @@ use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_tests::examples::{example, simulate_gpus};
 use wattle_tests::http::http;
 use wattle_tests::simulated_clock::SimulatedClock;
+use wattle_tests::vtn::{self, Vtn};
 use wattle_tests::{kill, program, until};
 
 use super::{Site, error_of, text_of, wattle};
+use crate::openadr;
 
 /// The services, with the example configuration and the key of each.
-const SERVICES: [(&str, &str, &str); 7] = [
+const SERVICES: [(&str, &str, &str); 8] = [
     ("placer", "placer", "placer"),
     ("registry", "registry", "registry"),
     ("predictor", "predictor", "predictor-physical"),
@@ -27,11 +29,13 @@ const SERVICES: [(&str, &str, &str); 7] = [
     ("power-agent", "power-agent", "node-n0"),
     ("launcher", "launcher", "node-n0"),
     ("web", "web", "web"),
+    ("openadr", "openadr", "openadr"),
 ];
 
 pub(crate) struct Services {
     children: BTreeMap<&'static str, Child>,
     folder: PathBuf,
+    vtn: Vtn,
     _clock: SimulatedClock,
 }
 
@@ -55,8 +59,12 @@ impl Services {
 }
 
 /// The example configuration of a service, for this site.
-fn configuration(site: &Site, name: &str, key: &str, folder: &Path) -> String {
-    let mut table = example(name, &site.server.url(), folder).unwrap();
+fn configuration(site: &Site, name: &str, key: &str, folder: &Path, vtn: &Vtn) -> String {
+    let url = site.server.url();
+    let mut table = match name {
+        "openadr" => openadr::configuration(vtn, vtn::SECRET, &url, folder),
+        _ => example(name, &url, folder).unwrap(),
+    };
     if key == "node-n0" {
         simulate_gpus(&mut table, name, "n0", &folder.join("n0.state")).unwrap();
     }
@@ -81,11 +89,12 @@ pub(crate) fn start(site: &Site) -> Services {
         .unwrap();
     assert!(made.success());
     let clock = SimulatedClock::start(std::slice::from_ref(&state));
+    let vtn = Vtn::start();
     let mut children = BTreeMap::new();
     // The placer creates the storage; the others wait for it.
     for (service, example, key) in SERVICES.into_iter().rev() {
         let file = folder.join(format!("{service}.toml"));
-        std::fs::write(&file, configuration(site, example, key, &folder)).unwrap();
+        std::fs::write(&file, configuration(site, example, key, &folder, &vtn)).unwrap();
         let log = File::create(folder.join(format!("{service}.log"))).unwrap();
         let child = Command::new(program(&format!("wattle-{service}")))
             .arg("--config")
@@ -99,7 +108,7 @@ pub(crate) fn start(site: &Site) -> Services {
             .unwrap();
         children.insert(service, child);
     }
-    Services { children, folder, _clock: clock }
+    Services { children, folder, vtn, _clock: clock }
 }
 
 #[tokio::test]
@@ -176,6 +185,7 @@ async fn job_runs_under_permissions_and_belongs_to_its_owner() {
         assert!(output.status.success(), "{command}: {}", error_of(&output));
     }
 
+    check_openadr(&site, &services).await;
     check_page(&site, &services).await;
 
     // Owner and operator cancel jobs that do not end by themselves.
@@ -218,6 +228,20 @@ async fn job_runs_under_permissions_and_belongs_to_its_owner() {
     for child in services.children.values() {
         kill(child.id(), "TERM");
     }
+}
+
+/// An event of the OpenADR server is announced in the name of its service, which reads the ledger for the report.
+async fn check_openadr(site: &Site, services: &Services) {
+    let limit = json!([{ "type": "IMPORT_CAPACITY_LIMIT", "values": [50] }]);
+    let mut event = vtn::event("e-1", "0001-01-01", "PT5M", limit);
+    event["reportDescriptors"] = json!([{ "payloadType": "USAGE" }]);
+    services.vtn.state().events = vec![event];
+    until("the report arrives", async || services.vtn.state().reports.get("r-1").cloned()).await;
+    let audit = site.wattle_as("operator-olga", &["audit", "--json"]);
+    let records: Vec<Value> = serde_json::from_slice(&audit.stdout).unwrap();
+    let is_ours = |record: &&Value| record["requester"]["user"] == "openadr";
+    let record = records.iter().find(is_ours).unwrap_or_else(|| panic!("{records:?}"));
+    assert!(record["proven"] == true && record["refused"].is_null(), "{record}");
 }
 
 /// The web page: content without a session, and the permitted actions with one.
