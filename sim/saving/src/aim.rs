@@ -15,6 +15,7 @@
 //!
 //! * Energies are compared over one period: until the last completion of any run. After its own last
 //!   completion a run draws its power at rest ([`AimRun::rest_w`]).
+//! * Where price 0 uses up the bound, the search begins at the least price, and mostly ends there.
 //! * The search is on the logarithm of the price. It moves by a factor ([`AimSearch::factor`], four by
 //!   default) until a permitted and an excessive price are found, then interpolates the lateness between
 //!   them. It ends close below the bound ([`AimSearch::floor`]), or after
@@ -37,6 +38,9 @@ pub const CLOSE_TO_BASELINE: f64 = 0.005;
 /// [`AimSearch::narrow`] of a search relative to price 0, and of one relative to another schedule.
 const NARROW_FACTOR: f64 = 1.1;
 const NARROW_FACTOR_TO_BASELINE: f64 = 1.02;
+/// Where price 0 leaves less than this share of the completion time, the search begins at the least price: only settings
+/// that save energy without slowing jobs are left.
+const ROOM_MIN: f64 = 0.0005;
 /// The least distance of two prices, as a logarithm, that a slope is computed from.
 const SLOPE_APART: f64 = 0.2;
 /// An interpolated price keeps this share of the bracket's logarithmic width from either end.
@@ -306,10 +310,16 @@ fn next_price<R>(aim: &AimSearch, runs: &[Priced<R>]) -> Option<f64> {
     });
     let below = below.max_by(|a, b| a.price.total_cmp(&b.price));
     let tightest = |priced: &Priced<R>| priced.lateness.map(|of| aim.allowed.tightest(of));
+    let at_zero = runs.first().and_then(tightest).unwrap_or(f64::NEG_INFINITY);
     match (below, above) {
-        (None, None) => Some(aim.start.clamp(aim.least, aim.most)),
+        (None, None) => {
+            let start = if bound - at_zero < ROOM_MIN { aim.least } else { aim.start };
+            Some(start.clamp(aim.least, aim.most))
+        }
         (Some(below), None) => {
-            let close = tightest(below).is_some_and(|at| floor < bound && at >= floor);
+            // A price that costs no time does not end the search.
+            let is_close = |at: f64| floor < bound && at >= floor && at > at_zero;
+            let close = tightest(below).is_some_and(is_close);
             let price = below.price;
             (price < aim.most && !close).then(|| (price * aim.step(tightest(below))).min(aim.most))
         }

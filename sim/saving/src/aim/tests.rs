@@ -148,6 +148,14 @@ fn sample_has_no_search_where_price_0_uses_up_the_bound() {
 }
 
 #[test]
+fn search_ends_at_the_least_price_where_price_0_uses_up_the_bound() {
+    let aim = solve_to_baseline(Allowed::mean(0.0), &baseline(), |price| resized(price, 1.0, 2.0));
+    let prices: Vec<f64> = aim.runs.iter().map(|priced| priced.price).collect();
+    assert_eq!((aim.is_within, prices), (true, vec![0.0, 1e-5]), "{aim:?}");
+    assert_eq!(aim.price(), 0.0);
+}
+
+#[test]
 fn schedule_slower_at_price_0_permits_no_saving_and_ends_the_search() {
     let aim =
         solve_to_baseline(Allowed::mean(0.05), &baseline(), |price| resized(price, 1.09, 2.0));
