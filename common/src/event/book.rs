@@ -238,6 +238,15 @@ impl EventBook {
         TargetSteps::of(self.events.values().filter(|record| record.settled() > now))
     }
 
+    /// The event with the lowest limit at an instant, and that limit.
+    #[must_use]
+    pub fn in_force(&self, at: Timestamp) -> Option<(&EventRecord, Power)> {
+        let bounds = |record: &&EventRecord| record.event.start_us <= at && at < record.settled();
+        let limit = |record| Some((record, TargetSteps::of([record]).at(at)?));
+        let limits = self.in_order().into_iter().filter(bounds).filter_map(limit);
+        limits.min_by_key(|(_, limit)| *limit)
+    }
+
     /// Checks a stored book.
     ///
     /// # Errors
