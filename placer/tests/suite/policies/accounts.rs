@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use wattle_baselines::{NAMES, policy};
-use wattle_common::job::GpuRequest;
+use wattle_common::job::{Flexibility, GpuRequest};
 use wattle_placer::accounts::Account;
 use wattle_placer::accounts::rules::{AccountRules, FairShare, ProjectRule, UserRule};
 use wattle_placer::{JobFacts, JobKey, Policy, Reason, Round, Stage, check, solve};
@@ -216,7 +216,7 @@ fn a_job_without_a_flexibility_has_that_of_its_project_else_of_the_site() {
     let text = "flexibility = { share = 0.1 }\n[projects.a]\nflexibility = { share = 0.5, pause = true }\n[projects.b]";
     let rules: AccountRules = toml::from_str(text).unwrap();
     rules.check().unwrap();
-    let of = |project| rules.flexibility(project).map(|promise| promise.sentence());
+    let of = |project| rules.flexibility(project).map(Flexibility::sentence);
     assert_eq!(of(Some("a")).as_deref(), Some("50 %, may be paused"));
     assert_eq!((of(Some("b")), of(None)), (Some("10 %".into()), Some("10 %".into())));
     assert_eq!(AccountRules::default().flexibility(None), None);
