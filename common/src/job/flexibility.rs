@@ -74,10 +74,10 @@ mod tests {
 
     #[test]
     fn a_flexibility_is_from_none_to_all_of_the_throughput() {
-        assert_eq!(
-            ["0%", "25 %", "0.25", "1"].map(|text| parse_flexibility(text).unwrap()),
-            [0.0, 0.25, 0.25, 1.0]
-        );
+        for (text, permille) in [("0%", 0), ("25 %", 250), ("0.25", 250), ("1", 1_000)] {
+            let loss_permille = (parse_flexibility(text).unwrap() * 1e3).round() as u32;
+            assert_eq!(loss_permille, permille, "{text}");
+        }
         for text in ["", "-1%", "101%", "1.01", "nan", "much"] {
             let error = parse_flexibility(text).unwrap_err().to_string();
             assert!(
