@@ -11,7 +11,7 @@ pub fn in_force(book: &EventBook, now: Timestamp) -> Option<String> {
     let left = |until: Timestamp| span(until.since(now).as_secs_f64());
     let state = match record.state(now) {
         EventState::RampingDown => {
-            format!("ramping down to {} in {}", kw(record.target_mw), left(record.reached()))
+            format!("ramping down to {} in {}", kw(record.limit()), left(record.reached()))
         }
         EventState::RampingUp => format!("ramping up, {} left", left(record.returned())),
         state if state.is_over() => {

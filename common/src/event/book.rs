@@ -196,6 +196,14 @@ impl EventBook {
         Ok(self.changed())
     }
 
+    /// Declares by how much more than its target the site draws during an event.
+    pub fn declare_shortfall(&mut self, event: &EventId, shortfall: Power) {
+        if let Some(record) = self.events.get_mut(event) {
+            record.shortfall_mw = shortfall;
+            self.changed();
+        }
+    }
+
     /// Follows the passing of time: records the power before an event that has begun, and drops old records. `drawn` is
     /// the mean power of the site before now. Returns whether the book has changed.
     pub fn follow(&mut self, now: Timestamp, drawn: impl Fn() -> Option<MeasuredMean>) -> bool {
