@@ -8,9 +8,9 @@
 //! allowance = f T - lost,    floor = 1 - allowance / (time left)
 //! ```
 //!
-//! Policies and the enforcement of limits keep the floors. Where the floors exceed the target, [`choose`] decides who
-//! pauses, and either the shortfall of a voluntary event, which its limit then contains, or which promises a mandatory
-//! one breaks.
+//! Policies and the enforcement of limits keep the floors. Where the floors exceed the target, [`choose`] decides which
+//! jobs pause, and either the shortfall of a voluntary event, which its limit then contains, or which promises a
+//! mandatory one breaks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
