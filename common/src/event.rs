@@ -13,6 +13,7 @@
 //! ```
 
 mod book;
+mod performance;
 mod record;
 mod targets;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use crate::time::Timestamp;
 use crate::units::Power;
 
 pub use book::{BookChange, ENDED_KEPT, EVENTS_MAX, EventBook, EventError, SiteFigures};
+pub use performance::{EventPerformances, JobPerformance, PERFORMANCES_MAX};
 pub use record::{Closed, EventRecord, EventState, MeasuredBy, MeasuredMean, SETTLING};
 pub use targets::{RAMP_STEP, RAMP_STEPS_MAX, TargetSteps};
 

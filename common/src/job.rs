@@ -1,5 +1,6 @@
 //! Jobs: specification, GPU setting, placement and phase.
 
+mod flexibility;
 pub(crate) mod options;
 mod site;
 
@@ -12,6 +13,7 @@ use crate::id::{GpuIndex, JobId, NodeId, ProjectId, WorkloadId};
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
 
+pub use self::flexibility::{Flexibility, FlexibilityError, parse_flexibility};
 pub use self::options::{
     JobOptions, OptionError, is_of_name, parse_gpu_type, parse_memory_mib, parse_priority,
     parse_variable,
@@ -156,6 +158,9 @@ pub struct JobSpec {
     /// and budget decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_slowdown_permille: Option<u32>,
+    /// What it gives up during a grid event; absent: it has no promise and gives way as below any power limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flexibility: Option<Flexibility>,
     /// Priority: higher values are served first, equal values in order of submission.
     #[serde(default, skip_serializing_if = "is_default_priority")]
     pub priority: u8,

@@ -33,7 +33,7 @@ pub mod telemetry;
 pub mod twin;
 pub mod window;
 
-pub use crate::event::EventBook;
+pub use crate::event::{EventBook, EventPerformances};
 pub use actual::{
     AppliedGpu, JobProcesses, LaunchReport, LaunchState, LaunchedJob, PowerReport, ReachedLimit,
     SiteNode, SleepResult,

@@ -16,9 +16,9 @@ use crate::id::{ClusterId, IdError, JobId, NodeId, PredictorId, UserId};
 
 pub use requester::{Rank, Requester};
 pub use storage::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, EVENTS, EXPECTED_STATUS, FEEDERS_STATUS,
-    GRID_STATUS, LeaseKey, PredictorKey, Reporter, STORE_RESTORED, StreamName, TWIN_OPEN,
-    TWIN_STATUS, backed_up,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, EVENT_JOBS, EVENTS, EXPECTED_STATUS,
+    FEEDERS_STATUS, GRID_STATUS, LeaseKey, PredictorKey, Reporter, STORE_RESTORED, StreamName,
+    TWIN_OPEN, TWIN_STATUS, backed_up,
 };
 
 /// The first two tokens of every subject: the product and the version of its messages.

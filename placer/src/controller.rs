@@ -120,7 +120,7 @@ pub struct Controller<P> {
     policy: P,
     can: Capabilities,
     state: ClusterState,
-    limits: PlanningLimits,
+    pub(crate) limits: PlanningLimits,
     cache: Option<PolicyCache>,
     budget: Option<ActiveBudget>,
     /// The targets of grid events.

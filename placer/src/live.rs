@@ -72,7 +72,7 @@ mod verdict;
 
 use std::sync::Arc;
 
-use wattle_common::event::EventBook;
+use wattle_common::event::{EventBook, EventPerformances};
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, EventReply, EventRequest,
     ExpectedStatus, FeedersStatus, GridStatus, JobProgressed, JobRecord, LaunchReport, LedgerEntry,
@@ -167,6 +167,8 @@ pub enum Action {
     StoreBudgetStatus(Box<BudgetStatus>),
     /// Store the grid events in the bucket `budget`.
     StoreEvents(Box<EventBook>),
+    /// Store what jobs lose over grid events.
+    StoreEventJobs(Box<EventPerformances>),
     /// Store the state of the energy aim.
     StoreAimStatus(AimStatus),
     /// Store the sources of carbon intensity and electricity price.

@@ -22,6 +22,7 @@ use crate::power::node_sleep;
 use crate::power::over_budget::jobs_over_budget;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::{JobKey, NodeKey};
+use crate::state::job::State;
 
 /// The outcome of a planning round.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -64,6 +65,7 @@ fn plan_without(
     let mut over_budget = jobs_over_budget(capabilities, input);
     over_budget.extend(jobs_over_lowest_limit(input, refused));
     over_budget.extend(reasons(refused));
+    over_budget.extend(paused_for_events(input));
     let hidden: BTreeSet<JobKey> =
         deferral.waiting.keys().chain(over_budget.keys()).copied().collect();
     let visible = without(input, &hidden);
@@ -138,6 +140,16 @@ fn plan_without(
 
 fn reasons(refused: &Refusals) -> impl Iterator<Item = (JobKey, Reason)> {
     refused.iter().map(|(&job, refusal)| (job, refusal.reason.clone()))
+}
+
+/// The queued jobs that are paused for a grid event.
+fn paused_for_events(input: PlanningInput<'_>) -> impl Iterator<Item = (JobKey, Reason)> {
+    let most = input.limits.power_max;
+    let paused = input.limits.promises.iter().filter(|(_, promise)| promise.is_paused);
+    let queued = paused.filter(move |(key, _)| {
+        input.state.job(**key).is_some_and(|job| job.state == State::Queued)
+    });
+    queued.map(move |(&key, _)| (key, Reason::PowerLimit { most }))
 }
 
 /// The nodes of refused starts that fit soon.

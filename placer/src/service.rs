@@ -28,8 +28,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use wattle_common::messages::{JobRecord, StoreRestored, Surface};
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, EVENTS, EXPECTED_STATUS, GRID_STATUS, LeaseKey,
-    STORE_RESTORED, StreamName, TWIN_OPEN, TWIN_STATUS, Topic,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, EVENT_JOBS, EVENTS, EXPECTED_STATUS,
+    GRID_STATUS, LeaseKey, STORE_RESTORED, StreamName, TWIN_OPEN, TWIN_STATUS, Topic,
 };
 use wattle_common::{JobId, Machine, NodeId};
 use wattle_grid::poller;
@@ -210,6 +210,7 @@ impl Service for PlacerService {
             budget_status: stored(&budget_values, BUDGET_STATUS),
             aim_status: stored(&budget_values, AIM_STATUS),
             events: stored(&budget_values, EVENTS),
+            event_jobs: stored(&budget_values, EVENT_JOBS),
             grid: stored(&budget_values, GRID_STATUS),
             twin: stored(&budget_values, TWIN_STATUS).zip(stored(&budget_values, TWIN_OPEN)),
             expected: stored(&budget_values, EXPECTED_STATUS),

@@ -8,7 +8,7 @@
 //! ```
 
 use wattle_common::id::ProjectId;
-use wattle_common::job::{GpuRequest, check_signal};
+use wattle_common::job::{Flexibility, GpuRequest, check_signal};
 use wattle_common::{Timestamp, WorkloadId};
 
 /// The first word of a comment that is meant for Wattle.
@@ -38,6 +38,8 @@ pub struct Terms {
     pub exclusive: bool,
     /// How much slower it may run, per mille.
     pub max_slowdown_permille: Option<u32>,
+    /// What it gives up during a grid event.
+    pub flexibility: Option<Flexibility>,
 }
 
 /// Why a comment is not understood.
@@ -45,7 +47,7 @@ pub struct Terms {
 pub enum TermsError {
     /// A key that does not exist.
     #[error(
-        "unknown comment key `{0}`: expected gpus, signal, exit, workload, project, deadline, slack, share, exclusive or max-slowdown"
+        "unknown comment key `{0}`: expected gpus, signal, exit, workload, project, deadline, slack, share, exclusive, max-slowdown, flexibility, event-pause or event-resize"
     )]
     Key(String),
     /// A key that is given twice.
@@ -90,6 +92,11 @@ impl Terms {
         if terms.share && terms.exclusive {
             return Err(TermsError::Contradiction("share", "exclusive"));
         }
+        for key in ["event-pause", "event-resize"] {
+            if seen.contains(&key) && !seen.contains(&"flexibility") {
+                return Err(TermsError::Needs(key, "flexibility"));
+            }
+        }
         if terms.checkpoint_exit.is_some() && terms.checkpoint_signal.is_none() {
             return Err(TermsError::Needs("exit", "signal"));
         }
@@ -113,6 +120,7 @@ impl Terms {
             "deadline" => "a time as 2026-12-01T08:00, 2026-12-01T08:00Z or 2026-12-01T08:00+01:00",
             "slack" => "a number with s, m, h or d, as slack=4h",
             "max-slowdown" => "a percentage from 0 to 100, as max-slowdown=5%",
+            "flexibility" => "a percentage from 0 to 100, as flexibility=25%",
             _ => "no value",
         };
         let wrong = || wrong(form(key));
@@ -128,12 +136,24 @@ impl Terms {
             "deadline" => self.deadline = Some(instant(value, offset_s).ok_or_else(wrong)?),
             "slack" => self.slack_ms = Some(milliseconds(value).ok_or_else(wrong)?),
             "max-slowdown" => self.max_slowdown_permille = Some(permille(value).ok_or_else(wrong)?),
-            "share" | "exclusive" if has_value => return Err(wrong()),
+            "flexibility" => {
+                self.promise().loss_permille = permille(value).ok_or_else(wrong)?;
+            }
+            "share" | "exclusive" | "event-pause" | "event-resize" if has_value => {
+                return Err(wrong());
+            }
+            "event-pause" => self.promise().may_pause = true,
+            "event-resize" => self.promise().may_resize = true,
             "share" => self.share = true,
             "exclusive" => self.exclusive = true,
             _ => return Err(TermsError::Key(key.to_owned())),
         }
         Ok(())
+    }
+
+    /// The promise of which a key states a part.
+    fn promise(&mut self) -> &mut Flexibility {
+        self.flexibility.get_or_insert_default()
     }
 }
 
@@ -151,7 +171,7 @@ fn milliseconds(text: &str) -> Option<u64> {
     u64::try_from(span.as_millis()).ok().filter(|ms| *ms > 0)
 }
 
-/// `5%`, at most a thousand times as slow.
+/// `5%`, at most 100 %.
 fn permille(text: &str) -> Option<u32> {
     let percent = decimal(text.strip_suffix('%')?)?;
     (percent <= 100.0).then_some((percent * 10.0).round() as u32)
@@ -186,7 +206,8 @@ mod tests {
     fn every_key_is_read() {
         let terms = parsed(
             "wattle: gpus=2..8 signal=TERM exit=85 workload=resnet50 project=vision \
-             deadline=2026-12-01T08:00Z slack=90m exclusive max-slowdown=2.5%",
+             deadline=2026-12-01T08:00Z slack=90m exclusive max-slowdown=2.5% event-pause \
+             flexibility=12.5%",
         );
         assert_eq!(
             terms,
@@ -201,6 +222,11 @@ mod tests {
                 share: false,
                 exclusive: true,
                 max_slowdown_permille: Some(25),
+                flexibility: Some(Flexibility {
+                    loss_permille: 125,
+                    may_pause: true,
+                    may_resize: false
+                }),
             }
         );
         assert!(parsed("wattle: share").share);
@@ -245,6 +271,10 @@ mod tests {
             ("slack=1e9d", "slack=4h"),
             ("slack=h", "slack=4h"),
             ("max-slowdown=5", "5%"),
+            ("flexibility=101%", "a percentage from 0 to 100"),
+            ("flexibility=0.2", "as flexibility=25%"),
+            ("event-resize", "needs `flexibility`"),
+            ("flexibility=5% event-pause=no", "no value"),
             ("share=yes", "no value"),
             ("share exclusive", "exclude each other"),
             ("share share", "twice"),

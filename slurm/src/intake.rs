@@ -77,6 +77,7 @@ pub fn spec(
         exclusive: terms.exclusive || (placed_by_site && job.whole_nodes),
         consents_to_sharing: terms.share,
         max_slowdown_permille: terms.max_slowdown_permille,
+        flexibility: terms.flexibility,
         priority: 0,
         deadline_at_us: terms.deadline,
         slack_ms: terms.slack_ms,

@@ -7,6 +7,7 @@ pub mod budget;
 pub mod consequence;
 pub mod emissions;
 pub mod energy;
+pub mod event;
 pub mod expected;
 pub mod feeders;
 pub mod intensity;

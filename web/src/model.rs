@@ -13,14 +13,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 use wattle_common::bounds::plausible_ledger_entry;
+use wattle_common::event::EventBook;
 use wattle_common::id::PredictorId;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetStatus, FeedersStatus, GridStatus, JobRecord, NodeSummary,
     PredictorStatus, ServiceLease, TwinStatus,
 };
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, FEEDERS_STATUS, GRID_STATUS, PredictorKey, Reporter,
-    TWIN_STATUS,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, EVENTS, FEEDERS_STATUS, GRID_STATUS, PredictorKey,
+    Reporter, TWIN_STATUS,
 };
 use wattle_common::{AdmissionId, JobId, NodeId, Power, Timestamp, codec};
 use wattle_view::Summaries;
@@ -106,6 +107,8 @@ pub struct Model {
     pub status: Option<BudgetStatus>,
     /// The power of the feeders.
     pub feeders: Option<FeedersStatus>,
+    /// The grid events.
+    pub events: Option<EventBook>,
     /// The state of the energy aim.
     pub aim: Option<AimStatus>,
     /// The sums of the twin.
@@ -202,6 +205,7 @@ impl Model {
             FEEDERS_STATUS => {
                 self.feeders = value.and_then(|value| codec::decode_json(value).ok());
             }
+            EVENTS => self.events = value.and_then(|value| codec::decode_json(value).ok()),
             TWIN_STATUS => self.twin = value.and_then(|value| codec::decode_json(value).ok()),
             AIM_STATUS => self.aim = value.and_then(|value| codec::decode_json(value).ok()),
             _ => {}

@@ -14,8 +14,8 @@ use wattle_common::aim::parse_slowdown;
 use wattle_common::duration::parse_span;
 use wattle_common::id::SubmissionId;
 use wattle_common::job::{
-    GpuRequest, JobOptions, check_signal, parse_gpu_type, parse_memory_mib, parse_priority,
-    parse_variable,
+    GpuRequest, JobOptions, check_signal, parse_flexibility, parse_gpu_type, parse_memory_mib,
+    parse_priority, parse_variable,
 };
 use wattle_common::messages::SubmitJob;
 use wattle_common::{JobId, Timestamp};
@@ -67,6 +67,12 @@ pub struct Form {
     pub slack: String,
     /// How much slower it may run.
     pub max_slowdown: String,
+    /// The share of its throughput that it gives up during a grid event.
+    pub flexibility: String,
+    /// It may be paused during a grid event.
+    pub event_pause: bool,
+    /// Its number of GPUs may change during a grid event.
+    pub event_resize: bool,
     /// Priority.
     pub priority: String,
     /// Signal that requests a checkpoint.
@@ -188,6 +194,9 @@ impl Form {
             exclusive: self.sharing == SharingChoice::Exclusive,
             share: self.sharing == SharingChoice::Share,
             max_slowdown: fields.parsed("max_slowdown", &self.max_slowdown, parse_slowdown),
+            flexibility: fields.parsed("flexibility", &self.flexibility, parse_flexibility),
+            event_pause: self.event_pause,
+            event_resize: self.event_resize,
             priority: fields.parsed("priority", &self.priority, parse_priority).unwrap_or(0),
             deadline: fields.parsed("deadline", &self.deadline, parse_span),
             slack: fields.parsed("slack", &self.slack, parse_span),
@@ -288,6 +297,9 @@ mod tests {
             deadline: text("12h"),
             slack: text("90m"),
             max_slowdown: text("2%"),
+            flexibility: text("25%"),
+            event_pause: true,
+            event_resize: false,
             priority: text("7"),
             checkpoint_signal: text("USR1"),
             environment: text("A=1\n\n B=x y \n"),
@@ -304,6 +316,7 @@ mod tests {
         assert_eq!(spec.slack_ms, Some(90 * 60_000));
         assert_eq!(spec.duration_ms_estimate, Some(2 * 3_600_000));
         assert_eq!((spec.max_slowdown_permille, spec.priority), (Some(20), 7));
+        assert_eq!(spec.flexibility.unwrap().sentence(), "25 %, may be paused");
         assert_eq!(spec.checkpoint_signal.as_deref(), Some("SIGUSR1"));
         let variable = |key: &str, value: &str| (text(key), text(value));
         assert_eq!(spec.environment, [variable("A", "1"), variable("B", "x y ")]);
@@ -325,6 +338,7 @@ mod tests {
             deadline: text("-3h"),
             slack: text("0s"),
             max_slowdown: text("fast"),
+            flexibility: text("120%"),
             priority: text("101"),
             checkpoint_signal: text("KILL"),
             environment: text("A=1\nB"),
@@ -339,6 +353,7 @@ mod tests {
             "deadline",
             "environment",
             "estimate",
+            "flexibility",
             "gpu_type",
             "gpus",
             "max_slowdown",

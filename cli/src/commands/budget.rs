@@ -10,21 +10,22 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wattle_common::duration::{parse_span, span};
+use wattle_common::event::{EventBook, EventRecord};
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, GridStatus, IntensitySeries, SetBudget,
     SignalStatus,
 };
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, GRID_STATUS, RequestTopic,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, EVENTS, GRID_STATUS, RequestTopic,
 };
 use wattle_common::verdict::below_idle;
-use wattle_common::{Budget, Timestamp};
+use wattle_common::{Budget, Power, Timestamp};
 use wattle_runtime::bus::{Bus, BusError};
 use wattle_runtime::clock;
 use wattle_runtime::shell::chain;
 use wattle_simulator::CarbonSeries;
 use wattle_view::emissions::Rates;
-use wattle_view::power_margin;
+use wattle_view::{event, power_margin};
 
 use crate::aim::percent;
 use crate::budget::{BudgetOptions, kw, limits, tidy};
@@ -198,6 +199,15 @@ struct Shown {
     aim: Option<AimStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     grid: Option<GridStatus>,
+    /// The grid event in force, and its limit at this instant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    event: Option<EventInForce>,
+}
+
+#[derive(Serialize)]
+struct EventInForce {
+    limit_mw: Power,
+    record: EventRecord,
 }
 
 async fn show(command: Show) -> anyhow::Result<()> {
@@ -207,8 +217,15 @@ async fn show(command: Show) -> anyhow::Result<()> {
     let status: Option<BudgetStatus> = read(&bus, BUDGET_STATUS).await?;
     let aim: Option<AimStatus> = read(&bus, AIM_STATUS).await?;
     let grid: Option<GridStatus> = read(&bus, GRID_STATUS).await?;
+    let (events, now): (Option<EventBook>, _) = (read(&bus, EVENTS).await?, clock::now());
     if command.json {
-        return print_json(&Shown { set, status, aim, grid });
+        let in_force = events.as_ref().and_then(|events| events.in_force(now));
+        let event =
+            in_force.map(|(record, limit_mw)| EventInForce { limit_mw, record: record.clone() });
+        return print_json(&Shown { set, status, aim, grid, event });
+    }
+    if let Some(event) = events.as_ref().and_then(|events| event::in_force(events, now)) {
+        print(&format!("event    {event}"))?;
     }
     let has_window = set.as_ref().is_some_and(|set| set.budget.has_window());
     if has_window {
@@ -227,7 +244,6 @@ async fn show(command: Show) -> anyhow::Result<()> {
             "note: the figures do not reflect the budget yet: the placer's next planning round uses it",
         );
     }
-    let now = clock::now();
     if set.budget.has_window() {
         let left = span(status.window_until_us.since(now).as_secs_f64());
         let carbon = status.carbon_ug.map(|carbon| format!(", {} kg", tidy(carbon.as_kg())));

@@ -3,6 +3,8 @@
 //! The records are read from the bucket, so they are available without a running placer. Requests are sent to the placer,
 //! which replies after storing them.
 
+mod jobs;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use wattle_common::event::{
 };
 use wattle_common::messages::{EventReply, EventRequest};
 use wattle_common::subject::{Bucket, EVENTS, RequestTopic};
-use wattle_common::{EventId, Timestamp};
+use wattle_common::{EventId, Power, Timestamp};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 
@@ -158,7 +160,7 @@ async fn request(bus: &Bus, request: &EventRequest) -> anyhow::Result<EventRecor
 
 /// The state in one sentence, with the target.
 fn sentence(record: &EventRecord, now: Timestamp) -> String {
-    let (id, target) = (&record.event.event, kw(record.target_mw));
+    let (id, target) = (&record.event.event, kw(record.limit()));
     let at = |at| near(at, now);
     let state = record.state(now);
     match state {
@@ -225,7 +227,7 @@ fn table(records: &[&EventRecord], now: Timestamp) -> Table {
             record.state(now).as_str().to_owned(),
             near(record.event.start_us, now),
             near(record.end_us, now),
-            kw(record.target_mw),
+            kw(record.limit()),
             record.reduction().map_or_else(|| "-".to_owned(), kw),
             participation(record).to_owned(),
             record.event.source.clone(),
@@ -260,6 +262,10 @@ fn details(record: &EventRecord, now: Timestamp) -> String {
     };
     line("start", format!("{} UTC, {}", minute(event.start_us), ramp(event.ramp_down_s)));
     line("end", format!("{} UTC, {}", minute(record.end_us), ramp(event.ramp_up_s)));
+    if record.shortfall_mw > Power::ZERO {
+        let (short, limit) = (kw(record.shortfall_mw), kw(record.limit()));
+        line("shortfall", format!("{short}, so that promises hold: the site draws up to {limit}"));
+    }
     if let Some(baseline) = &record.baseline {
         line("baseline", mean(baseline));
     }
@@ -334,12 +340,6 @@ async fn list(command: List) -> anyhow::Result<()> {
     table(&shown, now).fit(7, terminal_width()).print()
 }
 
-async fn show(command: Show) -> anyhow::Result<()> {
-    let bus = command.common.connection.open().await?;
-    job_records::require_storage(&bus, "event show")?;
-    changed(&find(stored(&bus).await?, &command.event)?, command.common.json)
-}
-
 async fn change(command: Change) -> anyhow::Result<()> {
     let bus = command.common.connection.open().await?;
     let event = command.event;
@@ -372,7 +372,7 @@ pub(crate) fn run(command: EventCommand) -> anyhow::Result<()> {
     match command.action {
         Action::Add(inner) => block_on(add(inner)),
         Action::List(inner) => block_on(list(inner)),
-        Action::Show(inner) => block_on(show(inner)),
+        Action::Show(inner) => block_on(jobs::show(inner)),
         Action::Change(inner) => block_on(change(inner)),
         Action::Cancel(Cancel { event, common }) => {
             block_on(close(common, EventRequest::Cancel { event }))
@@ -385,7 +385,6 @@ pub(crate) fn run(command: EventCommand) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use wattle_common::Power;
     use wattle_common::event::{GridEvent, MeasuredBy, SiteFigures};
 
     use super::*;

@@ -8,8 +8,8 @@ use wattle_common::aim::parse_slowdown;
 use wattle_common::duration::{parse_span, span};
 use wattle_common::id::{ProjectId, SubmissionId, parse_chosen};
 use wattle_common::job::{
-    GpuRequest, JobOptions, JobSpec, check_signal, is_of_name, parse_gpu_type, parse_memory_mib,
-    parse_priority, parse_variable,
+    GpuRequest, JobOptions, JobSpec, check_signal, is_of_name, parse_flexibility, parse_gpu_type,
+    parse_memory_mib, parse_priority, parse_variable,
 };
 use wattle_common::messages::{JobRecord, Reply, SubmitJob};
 use wattle_common::subject::RequestTopic;
@@ -68,6 +68,16 @@ pub(crate) struct Submit {
     /// How much slower than at the default cap and clock its GPUs may run it: 2% or 0.02
     #[arg(long, value_name = "SHARE", value_parser = parse_slowdown)]
     max_slowdown: Option<f64>,
+    /// Share of its throughput that it gives up at most during a grid event, on average: 25% or 0.25 [default: the
+    /// site's; without one it has no promise]
+    #[arg(long, value_name = "SHARE", value_parser = parse_flexibility)]
+    flexibility: Option<f64>,
+    /// It may be paused during a grid event; needs a checkpoint signal
+    #[arg(long, requires_all = ["flexibility", "checkpoint_signal"])]
+    event_pause: bool,
+    /// Its number of GPUs may change during a grid event
+    #[arg(long, requires = "flexibility")]
+    event_resize: bool,
     /// Project whose quota and fair share it counts towards
     #[arg(long, value_name = "NAME", env = "WATTLE_PROJECT", value_parser = parse_chosen::<ProjectId>)]
     project: Option<ProjectId>,
@@ -109,6 +119,9 @@ impl Submit {
             exclusive: self.exclusive,
             share: self.share,
             max_slowdown: self.max_slowdown,
+            flexibility: self.flexibility,
+            event_pause: self.event_pause,
+            event_resize: self.event_resize,
             priority: self.priority,
             deadline: self.deadline,
             slack: self.slack,

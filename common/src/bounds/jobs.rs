@@ -6,7 +6,7 @@ use super::{
     DATE_TOLERANCE, DURATION_MAX, GPUS_MAX, INTEGER_MAX, OutOfBounds, RATE_MAX, at_most, invalid,
     not_ahead,
 };
-use crate::job::{JobSpec, SiteJob};
+use crate::job::{Flexibility, JobSpec, SiteJob};
 use crate::messages::{BudgetRecord, BudgetStatus, JobProgressed};
 use crate::progress::Progress;
 use crate::time::Timestamp;
@@ -42,6 +42,7 @@ pub fn check_job(spec: &JobSpec) -> Result<(), OutOfBounds> {
         spec.max_slowdown_permille.unwrap_or(0),
         SLOWDOWN_PERMILLE_MAX,
     )?;
+    spec.flexibility.map_or(Ok(()), Flexibility::check)?;
     spec.site.as_ref().map_or(Ok(()), check_site_job)
 }
 

@@ -196,6 +196,14 @@ impl EventBook {
         Ok(self.changed())
     }
 
+    /// Declares by how much more than its target the site draws during an event.
+    pub fn declare_shortfall(&mut self, event: &EventId, shortfall: Power) {
+        if let Some(record) = self.events.get_mut(event) {
+            record.shortfall_mw = shortfall;
+            self.changed();
+        }
+    }
+
     /// Follows the passing of time: records the power before an event that has begun, and drops old records. `drawn` is
     /// the mean power of the site before now. Returns whether the book has changed.
     pub fn follow(&mut self, now: Timestamp, drawn: impl Fn() -> Option<MeasuredMean>) -> bool {
@@ -236,6 +244,15 @@ impl EventBook {
     #[must_use]
     pub fn targets(&self, now: Timestamp) -> TargetSteps {
         TargetSteps::of(self.events.values().filter(|record| record.settled() > now))
+    }
+
+    /// The event with the lowest limit at an instant, and that limit.
+    #[must_use]
+    pub fn in_force(&self, at: Timestamp) -> Option<(&EventRecord, Power)> {
+        let bounds = |record: &&EventRecord| record.event.start_us <= at && at < record.settled();
+        let limit = |record| Some((record, TargetSteps::of([record]).at(at)?));
+        let limits = self.in_order().into_iter().filter(bounds).filter_map(limit);
+        limits.min_by_key(|(_, limit)| *limit)
     }
 
     /// Checks a stored book.

@@ -120,6 +120,9 @@ pub struct EventRecord {
     pub notice_us: Timestamp,
     /// The most that the site draws during it.
     pub target_mw: Power,
+    /// By how much more than the target the site draws, so that a voluntary event keeps the promises of jobs.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub shortfall_mw: Power,
     /// The power before its notice, to which its depth refers; absent: it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<MeasuredMean>,
@@ -134,6 +137,11 @@ pub struct EventRecord {
     pub closed: Option<Closed>,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_none(power: &Power) -> bool {
+    *power == Power::ZERO
+}
+
 impl EventRecord {
     /// The record of an event that is announced now: resolves its depth.
     pub(super) fn announced(
@@ -145,20 +153,35 @@ impl EventRecord {
         let baseline = site.drawn;
         let target_mw = target(&event, site)?;
         let end_us = event.end();
-        Ok(Self { event, notice_us: now, target_mw, baseline, before: None, end_us, closed: None })
+        Ok(Self {
+            event,
+            notice_us: now,
+            target_mw,
+            shortfall_mw: Power::ZERO,
+            baseline,
+            before: None,
+            end_us,
+            closed: None,
+        })
     }
 
-    /// The power that was drawn before it, at least its target; absent: not measured.
+    /// The most that the site draws at the target: its shortfall included.
+    #[must_use]
+    pub fn limit(&self) -> Power {
+        self.target_mw + self.shortfall_mw
+    }
+
+    /// The power that was drawn before it, at least its limit; absent: not measured.
     #[must_use]
     pub fn drawn_before(&self) -> Option<Power> {
         let measured = self.before.or(self.baseline)?;
-        Some(measured.power_mw.max(self.target_mw))
+        Some(measured.power_mw.max(self.limit()))
     }
 
-    /// By how much the target is below the power that was drawn before.
+    /// By how much the site draws less than before.
     #[must_use]
     pub fn reduction(&self) -> Option<Power> {
-        self.drawn_before().map(|before| before.saturating_sub(self.target_mw))
+        self.drawn_before().map(|before| before.saturating_sub(self.limit()))
     }
 
     /// When the target is reached.

@@ -32,7 +32,7 @@ impl TargetSteps {
 
     /// The limit of one event that has a target.
     fn of_one(record: &EventRecord) -> Self {
-        let (start, end, target) = (record.event.start_us, record.end_us, record.target_mw);
+        let (start, end, target) = (record.event.start_us, record.end_us, record.limit());
         let Some(before) = record.drawn_before() else {
             return Self(vec![(start, Some(target)), (end, None)]);
         };

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{GpuRequest, JobSpec};
+use super::{Flexibility, GpuRequest, JobSpec};
 use crate::id::{self, IdError, JobId, ProjectId, WorkloadId};
 use crate::time::Timestamp;
 
@@ -31,6 +31,12 @@ pub struct JobOptions {
     pub share: bool,
     /// How much slower its GPUs may run it than at their default setting, a share.
     pub max_slowdown: Option<f64>,
+    /// The largest loss of throughput during a grid event, a share.
+    pub flexibility: Option<f64>,
+    /// It may be paused during a grid event; read with a flexibility.
+    pub event_pause: bool,
+    /// Its number of GPUs may change during a grid event; read with a flexibility.
+    pub event_resize: bool,
     /// Priority from 0 to 100.
     pub priority: u8,
     /// Deadline, from now.
@@ -79,6 +85,7 @@ impl JobOptions {
             None => JobId::new(&format!("{}-{number:x}", as_id(&name)))?,
         };
         let milliseconds = |span: Duration| span.as_millis() as u64;
+        let permille = |share: f64| (share * 1e3).round() as u32;
         Ok(JobSpec {
             job,
             name,
@@ -88,7 +95,12 @@ impl JobOptions {
             gpus: self.gpus,
             exclusive: self.exclusive,
             consents_to_sharing: self.share,
-            max_slowdown_permille: self.max_slowdown.map(|share| (share * 1e3).round() as u32),
+            max_slowdown_permille: self.max_slowdown.map(permille),
+            flexibility: self.flexibility.map(|loss| Flexibility {
+                loss_permille: permille(loss),
+                may_pause: self.event_pause,
+                may_resize: self.event_resize,
+            }),
             priority: self.priority,
             deadline_at_us: self.deadline.map(|span| now + span),
             slack_ms: self.slack.map(milliseconds),
@@ -196,6 +208,9 @@ pub(crate) mod tests {
             exclusive: false,
             share: false,
             max_slowdown: None,
+            flexibility: None,
+            event_pause: false,
+            event_resize: false,
             priority: 0,
             deadline: None,
             slack: None,
@@ -226,11 +241,15 @@ pub(crate) mod tests {
             deadline: Some(Duration::from_secs(3)),
             slack: Some(Duration::from_millis(1_500)),
             max_slowdown: Some(0.0204),
+            flexibility: Some(0.25),
+            event_pause: true,
             ..options(&["a"])
         };
         let spec = given.spec(Some("ada".to_owned()), 1, Timestamp::from_s(7)).unwrap();
         assert_eq!(spec.deadline_at_us, Some(Timestamp::from_s(10)));
         assert_eq!((spec.slack_ms, spec.max_slowdown_permille), (Some(1_500), Some(20)));
+        let promise = Flexibility { loss_permille: 250, may_pause: true, may_resize: false };
+        assert_eq!(spec.flexibility, Some(promise));
         assert_eq!(spec.user.as_deref(), Some("ada"));
     }
 

@@ -49,6 +49,8 @@ pub const TWIN_OPEN: &str = "twin-open";
 pub const EXPECTED_STATUS: &str = "expected";
 /// Key of the grid events in [`Bucket::Budget`]: [`crate::event::EventBook`].
 pub const EVENTS: &str = "events";
+/// Key of what jobs lose over grid events in [`Bucket::Budget`]: [`crate::event::EventPerformances`].
+pub const EVENT_JOBS: &str = "event-jobs";
 /// Key of the mark of a restored store in [`Bucket::Budget`]: [`crate::messages::StoreRestored`].
 pub const STORE_RESTORED: &str = "restored";
 

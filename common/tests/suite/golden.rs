@@ -24,7 +24,8 @@ use wattle_common::id::FeederId;
 use wattle_common::id::ProjectId;
 use wattle_common::id::{PredictorId, SubmissionId, SwitchId, UserId};
 use wattle_common::job::{
-    GpuRequest, GpuSetting, JobPhase, JobSpec, NodeNeeds, NodeShare, Placement, SiteJob,
+    Flexibility, GpuRequest, GpuSetting, JobPhase, JobSpec, NodeNeeds, NodeShare, Placement,
+    SiteJob,
 };
 use wattle_common::messages::*;
 use wattle_common::subject::{Rank, Requester};

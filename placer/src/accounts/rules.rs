@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use wattle_common::job::Flexibility;
 
 use crate::accounts::Account;
 use crate::state::job::JobFacts;
@@ -15,6 +16,9 @@ pub const RULES_MAX: usize = 10_000;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AccountRules {
+    /// What jobs that state none give up during a grid event; absent: they have no promise.
+    #[serde(default)]
+    pub flexibility: Option<FlexibilityRule>,
     /// Among which accounts contended GPUs are divided; absent: policies decide alone.
     #[serde(default)]
     pub fair_share: Option<FairShare>,
@@ -70,9 +74,33 @@ pub struct ProjectRule {
     /// Its weight in the fair share.
     #[serde(default = "one")]
     pub weight: f64,
+    /// What its jobs that state none give up during a grid event; absent: as every job of the site.
+    #[serde(default)]
+    pub flexibility: Option<FlexibilityRule>,
     /// Users with access; empty: every user.
     #[serde(default)]
     pub members: Vec<String>,
+}
+
+/// What jobs give up during a grid event by default.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlexibilityRule {
+    /// The largest loss of throughput on average over an event, a share.
+    pub share: f64,
+    /// Whether they may be paused.
+    #[serde(default)]
+    pub pause: bool,
+    /// Whether their number of GPUs may change.
+    #[serde(default)]
+    pub resize: bool,
+}
+
+impl From<FlexibilityRule> for Flexibility {
+    fn from(rule: FlexibilityRule) -> Self {
+        let loss_permille = (rule.share * 1e3).round() as u32;
+        Self { loss_permille, may_pause: rule.pause, may_resize: rule.resize }
+    }
 }
 
 const fn one() -> f64 {
@@ -154,7 +182,24 @@ impl AccountRules {
                 return Err(format!("{key}.weight = {weight}: give a weight from 0.001 to 1,000"));
             }
         }
+        let of_projects = self.projects.iter().map(|(name, rule)| {
+            (format!("accounts.projects.{name}.flexibility"), rule.flexibility)
+        });
+        for (key, rule) in
+            of_projects.chain([("accounts.flexibility".to_owned(), self.flexibility)])
+        {
+            if let Some(share) = rule.map(|rule| rule.share).filter(|s| !(0.0..=1.0).contains(s)) {
+                return Err(format!("{key}.share = {share}: give a share from 0 to 1"));
+            }
+        }
         Ok(())
+    }
+
+    /// What a job of this project gives up during a grid event, if it does not state it.
+    #[must_use]
+    pub fn flexibility(&self, project: Option<&str>) -> Option<Flexibility> {
+        let of_project = self.project(project).and_then(|rule| rule.flexibility);
+        of_project.or(self.flexibility).map(Flexibility::from)
     }
 
     /// The quota of GPUs of an account.

@@ -34,6 +34,10 @@ impl JobRecords {
         if let Some(Ok(signal)) = spec.checkpoint_signal.as_deref().map(check_signal) {
             spec.checkpoint_signal = Some(signal.to_owned());
         }
+        if spec.flexibility.is_none() {
+            let project = spec.project.as_ref().map(ProjectId::as_str);
+            spec.flexibility = turn.controller.input().limits.accounts.flexibility(project);
+        }
         if let Some(known) = self.get(&job) {
             let is_repeated = if submission.is_some() {
                 submission == known.submission && spec.user == known.spec.user

@@ -461,6 +461,7 @@ fn unrecorded(job: &JobId, newest: &Newest) -> JobRecord {
         exclusive: !newest.is_shared,
         consents_to_sharing: newest.is_shared,
         max_slowdown_permille: None,
+        flexibility: None,
         priority: 0,
         deadline_at_us: None,
         slack_ms: None,

@@ -7,8 +7,10 @@
 use std::time::Duration;
 
 use wattle_common::event::{
-    BookChange, EventBook, EventRecord, EventState, MeasuredMean, SiteFigures, kw,
+    BookChange, EventBook, EventPerformances, EventRecord, EventState, MeasuredMean, SiteFigures,
+    kw,
 };
+use wattle_common::job::GpuSetting;
 use wattle_common::messages::{EventReply, EventRequest, LedgerEntry};
 use wattle_common::{Power, Timestamp};
 
@@ -16,8 +18,12 @@ use crate::live::budget::Spending;
 use crate::live::nodes::Nodes;
 use crate::live::{Action, LiveController, Turn};
 use crate::power::model::baseline_by_node_w;
+use crate::power::promises::EventPromises;
 use crate::power::recent_power::RecentPower;
+use crate::state::job_forecast::running_rate;
 
+/// Age up to which the reported speed of a job counts.
+const REPORTED: Duration = Duration::from_secs(60);
 /// How long measured power may be above a target, and how far behind a ramp.
 const EXCEEDED_AFTER: Duration = Duration::from_secs(10);
 
@@ -40,12 +46,15 @@ pub struct EventMeasures {
 pub(super) struct GridEvents {
     book: EventBook,
     recent: RecentPower,
+    promises: EventPromises,
     /// When an event begins or no longer bounds the power.
     follow_at: Option<Timestamp>,
     /// Since when measured power has been above the target.
     above_since: Option<Timestamp>,
     /// Whether the book is to be stored.
     to_store: bool,
+    /// Whether the performances are to be stored.
+    jobs_to_store: bool,
 }
 
 impl GridEvents {
@@ -53,25 +62,36 @@ impl GridEvents {
         Self {
             book: EventBook::default(),
             recent: RecentPower::default(),
+            promises: EventPromises::default(),
             follow_at: None,
             above_since: None,
             to_store: false,
+            jobs_to_store: false,
         }
     }
 
     /// Restores the events that were known before a restart.
-    pub(super) fn restore(&mut self, turn: &mut Turn<'_>, book: EventBook) {
+    pub(super) fn restore(
+        &mut self,
+        turn: &mut Turn<'_>,
+        book: EventBook,
+        performances: EventPerformances,
+    ) {
         if let Err(error) = book.check() {
             turn.outbox.alarm_out_of_bounds(turn.now, "the stored events".to_owned(), &error);
             return;
         }
         self.book = book;
-        self.apply(turn);
+        self.promises = EventPromises::restored(performances, turn.now);
+        // The jobs are not known yet; their promises follow.
+        turn.controller.set_event_targets(self.book.targets(turn.now), turn.now);
+        self.note_when(turn.now);
     }
 
     /// Stores all events again.
     pub(super) const fn store_again(&mut self) {
         self.to_store = true;
+        self.jobs_to_store = true;
     }
 
     /// A request of a person or a source.
@@ -101,18 +121,18 @@ impl GridEvents {
             EventRequest::Cancel { event } => self.book.cancel(&event, now),
             EventRequest::Decline { event } => self.book.decline(&event, now),
         };
-        let record = changed.map(|change| (change, self.book.events.get(&event).cloned()));
+        if changed == Ok(BookChange::Changed) {
+            self.apply(turn);
+            nodes.order_all();
+            turn.outbox.plan_soon();
+        }
+        let record = changed.map(|_| self.book.events.get(&event).cloned());
         match record {
-            Ok((change, Some(record))) => {
+            Ok(Some(record)) => {
                 self.to_store = true;
-                if change == BookChange::Changed {
-                    self.apply(turn);
-                    nodes.order_all();
-                    turn.outbox.plan_soon();
-                }
                 EventReply::Stored { record: Box::new(record), generation: self.book.generation }
             }
-            Ok((_, None)) => EventReply::Refused { error: format!("no event `{event}`") },
+            Ok(None) => EventReply::Refused { error: format!("no event `{event}`") },
             Err(error) => EventReply::Refused { error: error.to_string() },
         }
     }
@@ -137,6 +157,8 @@ impl GridEvents {
         if self.follow_at.is_none_or(|at| now < at) {
             return;
         }
+        self.count(turn);
+        self.jobs_to_store |= !self.promises.performances().events.is_empty();
         let (recent, controller) = (&self.recent, &*turn.controller);
         self.to_store |= self.book.follow(now, || drawn(recent, now, controller));
         self.apply(turn);
@@ -146,6 +168,7 @@ impl GridEvents {
     /// Compares measured power with the target.
     pub(super) fn look(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
+        self.count(turn);
         let targets = turn.controller.event_targets();
         // On a ramp, the highest of the last seconds.
         let target = targets.most(now - EXCEEDED_AFTER, now);
@@ -159,7 +182,7 @@ impl GridEvents {
         };
         let since = *self.above_since.get_or_insert(now);
         if now.since(since) > EXCEEDED_AFTER {
-            let Some(lowest) = self.bounding(now).min_by_key(|record| record.target_mw) else {
+            let Some(lowest) = self.bounding(now).min_by_key(|record| record.limit()) else {
                 return;
             };
             turn.outbox.alarm_of(
@@ -182,19 +205,40 @@ impl GridEvents {
         self.book.events.values().filter(bounds)
     }
 
-    /// Passes the targets on, and notes when to follow the events next.
+    /// Passes targets and promises on, and notes when to follow the events next.
     fn apply(&mut self, turn: &mut Turn<'_>) {
-        self.follow_at = self.book.follow_at(turn.now);
-        let controlled = turn.controller.set_event_targets(self.book.targets(turn.now), turn.now);
-        if controlled.plan_again {
+        let (changed, again) = self.promises.follow(turn.controller, &mut self.book, turn.now);
+        self.to_store |= changed;
+        self.note_when(turn.now);
+        if again {
             turn.outbox.plan_soon();
         }
+    }
+
+    fn note_when(&mut self, now: Timestamp) {
+        let promises = EventPromises::follow_at(&self.book, now);
+        self.follow_at = self.book.follow_at(now).into_iter().chain(promises).min();
+    }
+
+    /// Counts what jobs lose: by the steps that they report, else by their predictions.
+    fn count(&mut self, turn: &Turn<'_>) {
+        let state = turn.controller.state();
+        self.promises.count(&self.book, state, turn.now, |_, job, gpus| {
+            let points = job.operating_points_on(state.gpu_type_of(job)?)?;
+            let default = points.point(gpus, GpuSetting::DEFAULT)?.steps_per_s;
+            let reported = job.progress.filter(|progress| turn.now.since(progress.at) <= REPORTED);
+            let reported = reported.and_then(|progress| progress.steps_per_s);
+            Some(reported.or_else(|| running_rate(state, job))? / default)
+        });
     }
 
     /// Stores the events where they have changed.
     pub(super) fn store(&mut self, out: &mut Vec<Action>) {
         if std::mem::take(&mut self.to_store) {
             out.push(Action::StoreEvents(Box::new(self.book.clone())));
+        }
+        if std::mem::take(&mut self.jobs_to_store) {
+            out.push(Action::StoreEventJobs(Box::new(self.promises.performances().clone())));
         }
     }
 

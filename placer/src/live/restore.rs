@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wattle_common::event::EventBook;
+use wattle_common::event::{EventBook, EventPerformances};
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetStatus, ExpectedStatus, GridStatus, JobRecord, LaunchReport,
     NodeDesired, PowerReport, StoreRestored, Surface, TwinOpen, TwinStatus,
@@ -32,6 +32,8 @@ pub struct PersistedState {
     pub budget_status: Option<BudgetStatus>,
     /// Bucket `budget`, key `events`.
     pub events: Option<EventBook>,
+    /// Bucket `budget`, key `event-jobs`.
+    pub event_jobs: Option<EventPerformances>,
     /// Bucket `budget`, key `grid`.
     pub grid: Option<GridStatus>,
     /// The state of the energy aim.
@@ -54,7 +56,7 @@ impl Placer {
             spending.restore(turn, record, persisted.budget_status, nodes);
         }
         if let Some(book) = persisted.events {
-            events.restore(turn, book);
+            events.restore(turn, book, persisted.event_jobs.unwrap_or_default());
         }
         let intensity = spending.record().and_then(|record| record.intensity.as_ref());
         grid.restore(turn, &config.grid, persisted.grid.as_ref(), intensity);

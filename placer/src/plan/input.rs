@@ -13,6 +13,7 @@ use crate::accounts::rules::AccountRules;
 use crate::allocation::restart_rules::RestartRules;
 use crate::power::bounds::PowerBounds;
 use crate::power::correction::PowerFactors;
+use crate::power::promises::Promises;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
 use crate::state::node::Node;
@@ -44,6 +45,8 @@ pub struct PlanningLimits {
     pub power_max: Option<Power>,
     /// The power limit of all nodes together over time, where it changes: of the budget and of grid events.
     pub power_over_time: Option<Arc<LimitOverTime>>,
+    /// The promises of jobs during grid events.
+    pub promises: Arc<Promises>,
     /// Power limits of feeders, whole and with each single feeder lost, and of single nodes.
     pub power_bounds: Arc<PowerBounds>,
     /// Whether each GPU's cap enforces the power reserved for it. Then no GPU reserves less than
@@ -77,6 +80,7 @@ impl Default for PlanningLimits {
             price_sets_clocks: false,
             power_max: None,
             power_over_time: None,
+            promises: Arc::default(),
             power_bounds: Arc::default(),
             caps_enforced: false,
             power_factors: Arc::default(),

@@ -13,6 +13,7 @@ use crate::allocation::transition::{Target, plan_transition};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
+use crate::power::promises::Promise;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::is_unmeasured;
@@ -27,7 +28,7 @@ pub struct ElasticJob<'a> {
     pub job: &'a Job,
     /// Its operating points on the GPU type chosen for it.
     pub points: &'a OperatingPoints,
-    /// The only size it may have: it runs and cannot stop.
+    /// The only size it may have: it runs and cannot stop, or keeps its size during a grid event.
     pub fixed_size: Option<u32>,
     /// Its size, if it runs and has not settled ([`crate::allocation::settling`]).
     pub held: Option<u32>,
@@ -116,6 +117,11 @@ pub struct Sizing<'a> {
     pub rejected: Vec<Decision>,
 }
 
+/// Whether a running job keeps its number of GPUs: it cannot stop, or its promise during a grid event forbids a change.
+fn keeps_size(input: PlanningInput<'_>, key: JobKey, job: &Job) -> bool {
+    !job.facts.can_stop || input.limits.promises.get(&key).is_some_and(Promise::keeps_size)
+}
+
 impl<'a> Sizing<'a> {
     /// The jobs of this input, and the GPUs left to them.
     #[must_use]
@@ -125,8 +131,10 @@ impl<'a> Sizing<'a> {
         // Arrival order alone, so that a job that is stopped to be moved keeps its place.
         let mut all: Vec<(JobKey, &Job)> =
             input.state.running().chain(input.state.queue()).collect();
-        let stays = |job: &Job| matches!(job.state, State::Running { .. }) && !job.facts.can_stop;
-        all.sort_by_key(|(_, job)| (!stays(job), job.arrival));
+        let stays = |key: JobKey, job: &Job| {
+            matches!(job.state, State::Running { .. }) && keeps_size(input, key, job)
+        };
+        all.sort_by_key(|(key, job)| (!stays(*key, job), job.arrival));
         for (key, job) in all {
             sizing.add(input, key, job);
         }
@@ -149,7 +157,8 @@ impl<'a> Sizing<'a> {
         }
         let points = points(input, job)
             .filter(|points| !points.points().is_empty() && self.free.has_type(&points.gpu_type));
-        let fixed_size = running.filter(|_| !job.facts.can_stop).map(|(on, _)| on.gpu_count());
+        let fixed_size =
+            running.filter(|_| keeps_size(input, key, job)).map(|(on, _)| on.gpu_count());
         if let Some(points) = points
             && fixed_size.is_none_or(|size| !points.with_gpus(size).is_empty())
         {

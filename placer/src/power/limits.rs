@@ -8,7 +8,9 @@
 //!   their nodes' wake-ups are dropped ([`awaited`]), then the last starts are held back, then the jobs that
 //!   arrived last are stopped with a checkpoint, if they can be. Until these have stopped they have their settings
 //!   of least power. Only the jobs that are left then, the first one or those that cannot stop, go below their
-//!   floors. A bound of some nodes affects only the jobs on them.
+//!   floors. A bound of some nodes affects only the jobs on them. During a grid event the promise of a job is its
+//!   floor, and within the site's limit settings have the greatest weighted speed in place of a common power
+//!   ([`promised`]).
 //! * [`PlanningLimits::admission_limit`](crate::PlanningLimits::admission_limit) holds back new jobs with
 //!   which the minimum power would exceed it. Jobs that change their size continue.
 //! * [`PlanningLimits::preemption_limit`](crate::PlanningLimits::preemption_limit) pauses the jobs that
@@ -22,6 +24,7 @@
 mod amended_plan;
 mod awaited;
 mod item;
+mod promised;
 mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,9 +38,9 @@ use crate::plan::reason::Reason;
 use crate::plan::{AwaitedStart, Blocked, Decision, NodeDecision, Plan, SettingChange};
 use crate::power::bounds::{Bound, Counted, held_back};
 use crate::power::limits::item::{Item, Role};
-use crate::power::limits::settings::{floor, ladder, priced_setting};
+use crate::power::limits::settings::{floor, ladder, priced_setting, promised_floor};
 
-pub(crate) use crate::power::limits::settings::least_gpu_w;
+pub(crate) use crate::power::limits::settings::{least_gpu_w, settings_of};
 use crate::power::model::{Estimate, JobGpus, PowerEstimate, PowerSum, baseline_w, whole_nodes};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};
@@ -79,6 +82,7 @@ pub(crate) fn enforce(
     }
     let mut limited = LimitedPlan::new(policy, input, plan);
     limited.needed.extend(needed);
+    limited.pause_for_events();
     if let Some(limit) = limits.preemption_limit {
         limited.pause_newest(limit.as_w());
     }
@@ -220,7 +224,10 @@ impl<'a> LimitedPlan<'a> {
         // The work of a job that stops counts no more.
         let floor = match role {
             Role::Stops => ladder.len() - 1,
-            Role::Continues | Role::Starts { .. } => floor(self.input, gpus, &ladder),
+            Role::Continues | Role::Starts { .. } => match self.input.limits.promises.get(&key) {
+                Some(promise) => promised_floor(gpus, promise, &ladder),
+                None => floor(self.input, gpus, &ladder),
+            },
         };
         let job = gpus.job;
         Item {
@@ -454,10 +461,12 @@ impl<'a> LimitedPlan<'a> {
         let fits = |gpu_w: f64| {
             self.with_stopping_w(bound, &[], |item| item.ladder[rung(item, gpu_w)].1) <= limit_w
         };
-        let level = levels.partition_point(|&gpu_w| fits(gpu_w)).saturating_sub(1);
-        let gpu_w = levels.get(level).copied().unwrap_or(0.0);
-        for item in &mut self.items {
-            let lower = rung(item, gpu_w);
+        let chosen = self.by_weight(bound, last).unwrap_or_else(|| {
+            let level = levels.partition_point(|&gpu_w| fits(gpu_w)).saturating_sub(1);
+            let gpu_w = levels.get(level).copied().unwrap_or(0.0);
+            self.items.iter().map(|item| rung(item, gpu_w)).collect()
+        });
+        for (item, lower) in self.items.iter_mut().zip(chosen) {
             if lower > item.chosen {
                 (item.chosen, item.lowered_by) = (lower, Some(index));
             }
@@ -506,7 +515,12 @@ impl<'a> LimitedPlan<'a> {
 
     /// The running jobs that can stop, the last arrival first.
     fn newest_stoppable(&self) -> Vec<usize> {
-        let can_stop = |item: &Item<'_>| item.role == Role::Continues && item.job.facts.can_stop;
+        // A promise decides about the pauses of its job ([`Self::pause_for_events`]).
+        let can_stop = |item: &Item<'_>| {
+            item.role == Role::Continues
+                && item.job.facts.can_stop
+                && !self.input.limits.promises.contains_key(&item.key)
+        };
         let mut found: Vec<usize> =
             (0..self.items.len()).filter(|&i| can_stop(&self.items[i])).collect();
         found.sort_unstable_by_key(|&i| std::cmp::Reverse(self.items[i].job.arrival));

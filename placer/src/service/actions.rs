@@ -7,8 +7,8 @@
 use wattle_common::Machine as _;
 use wattle_common::messages::{BudgetReply, EventReply, JobRecord, NodeDesired, Reply};
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, EVENTS, EXPECTED_STATUS, FEEDERS_STATUS, GRID_STATUS,
-    STORE_RESTORED, TWIN_OPEN, TWIN_STATUS,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, EVENT_JOBS, EVENTS, EXPECTED_STATUS, FEEDERS_STATUS,
+    GRID_STATUS, STORE_RESTORED, TWIN_OPEN, TWIN_STATUS,
 };
 use wattle_runtime::bus::{ExclusiveError, Stored};
 use wattle_runtime::clock;
@@ -188,6 +188,7 @@ impl PlacerService {
                 self.events_not_stored = stored.as_ref().is_err_and(refused);
                 stored
             }
+            Action::StoreEventJobs(jobs) => self.budget.put(EVENT_JOBS, &*jobs, shutdown).await,
             Action::StoreBudgetStatus(status) => {
                 self.budget.put(BUDGET_STATUS, &*status, shutdown).await
             }

@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use wattle_common::job::{GpuRequest, GpuSetting, JobSpec, NodeNeeds, SiteJob};
+use wattle_common::job::{Flexibility, GpuRequest, GpuSetting, JobSpec, NodeNeeds, SiteJob};
 use wattle_common::messages::{JobProgressed, Surface};
 use wattle_common::{JobId, Timestamp, WorkloadId};
 
@@ -35,6 +35,8 @@ pub struct JobFacts {
     pub consents_to_sharing: bool,
     /// How much slower than at the default setting of the same GPUs it may run, per mille.
     pub max_slowdown_permille: Option<u32>,
+    /// What it gives up during a grid event.
+    pub flexibility: Option<Flexibility>,
     /// Jobs of higher priority are placed first.
     pub priority: u8,
     /// Whether it can be preempted: it has a checkpoint signal.
@@ -84,6 +86,7 @@ impl JobFacts {
             exclusive: false,
             consents_to_sharing: false,
             max_slowdown_permille: None,
+            flexibility: None,
             priority: 0,
             can_stop: false,
             deadline: None,
@@ -121,6 +124,7 @@ impl From<&JobSpec> for JobFacts {
             exclusive: spec.exclusive || placed_by_site,
             consents_to_sharing: spec.consents_to_sharing,
             max_slowdown_permille: spec.max_slowdown_permille,
+            flexibility: spec.flexibility,
             priority: spec.priority,
             can_stop: spec.checkpoint_signal.is_some() && !placed_by_site,
             deadline: spec.deadline_at_us,

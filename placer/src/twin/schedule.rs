@@ -349,6 +349,7 @@ fn facts_in_twin(submission: Submission, facts: &JobFacts) -> JobFacts {
         slack: None,
         deadline: None,
         max_slowdown_permille: None,
+        flexibility: None,
         ..facts.clone()
     }
 }

@@ -7,4 +7,5 @@
 pub mod bound;
 pub mod compare;
 pub mod frontier;
+pub mod grid_srp;
 pub mod report;

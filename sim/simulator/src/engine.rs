@@ -230,8 +230,10 @@ impl<'s> Engine<'s> {
                 let caps_min = models.map(|gpu| (gpu.gpu_type.clone(), gpu.cap_min)).collect();
                 Profiles::new(scenario.seed, reads, is_sampled, caps_min, tenants_max)
             }),
-            oracle: (reads_any && oracle)
-                .then(|| Oracle::new(world, scenario, reads, options.surface_noise)),
+            oracle: (reads_any && oracle).then(|| {
+                Oracle::new(world, scenario, reads, options.surface_noise)
+                    .with_caps(options.oracle_caps)
+            }),
             errors: reads_any.then(Tally::default),
         };
         let of_twin = twin.map(|baseline| policy_of(baseline).capabilities());

@@ -1,8 +1,11 @@
 //! Grid events of a simulation, and how a run kept their targets.
 
 use serde::Serialize;
-use wattle_common::event::GridEvent;
+use wattle_common::event::{EventBook, EventPerformances, GridEvent, JobPerformance};
 use wattle_common::{Power, Timestamp};
+
+/// A promise counts as broken where a job has lost more than this beyond it, a share of its throughput.
+pub const BROKEN_BY: f64 = 0.002;
 
 /// Microseconds in a minute.
 const MINUTE_US: u64 = 60_000_000;
@@ -38,6 +41,15 @@ pub struct EventsOutcome {
     pub minutes_above: u64,
     /// The largest power above the target.
     pub kw_above_max: f64,
+    /// The largest declared shortfall.
+    pub kw_short_max: f64,
+    /// What the jobs with promises lost, by event and job.
+    #[serde(skip_serializing_if = "is_empty")]
+    pub jobs: EventPerformances,
+}
+
+fn is_empty(jobs: &EventPerformances) -> bool {
+    jobs.events.is_empty()
 }
 
 /// Accumulates [`EventsOutcome`].
@@ -84,11 +96,34 @@ impl EventMeter {
             minutes: self.limited.count,
             minutes_above: self.above.count,
             kw_above_max: self.above_mw_max as f64 / 1e6,
+            kw_short_max: 0.0,
+            jobs: EventPerformances::default(),
         }
     }
 }
 
 impl EventsOutcome {
+    /// With the shortfalls of these events, and what jobs with promises lost.
+    pub(crate) fn with(self, book: &EventBook, jobs: &EventPerformances) -> Self {
+        let short = book.events.values().map(|record| record.shortfall_mw).max();
+        let mut jobs = jobs.clone();
+        for of in jobs.events.values_mut() {
+            of.retain(|_, job| job.promise.is_some());
+        }
+        jobs.events.retain(|_, of| !of.is_empty());
+        Self { kw_short_max: short.unwrap_or_default().as_w() / 1e3, jobs, ..self }
+    }
+
+    /// The number of promises, and of those that were not kept by more than [`BROKEN_BY`].
+    #[must_use]
+    pub fn promises(&self) -> (usize, usize) {
+        let jobs = || self.jobs.events.values().flat_map(|of| of.values());
+        let is_broken = |job: &&JobPerformance| {
+            job.promise.is_some_and(|promise| job.loss() > promise.loss() + BROKEN_BY)
+        };
+        (jobs().count(), jobs().filter(is_broken).count())
+    }
+
     /// In words: `2 grid events, 0 of 210 minutes above the target`.
     #[must_use]
     pub fn sentence(&self) -> String {
@@ -98,7 +133,15 @@ impl EventsOutcome {
             0 => String::new(),
             _ => format!(" by up to {:.3} kW", self.kw_above_max),
         };
-        format!("{events}, {above} of {minutes} minutes above the target{most}")
+        let short = match self.kw_short_max {
+            short if short > 0.0 => format!(", {short:.1} kW declared short"),
+            _ => String::new(),
+        };
+        let promises = match self.promises() {
+            (0, _) => String::new(),
+            (all, broken) => format!(", {} of {all} promises kept", all - broken),
+        };
+        format!("{events}, {above} of {minutes} minutes above the target{most}{short}{promises}")
     }
 }
 

@@ -11,12 +11,15 @@ use std::sync::Arc;
 use wattle_common::id::PredictorId;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
-use wattle_common::{Frequency, JobId, Timestamp, WorkloadId};
+use wattle_common::{Frequency, JobId, Power, Timestamp, WorkloadId};
 use wattle_placer::{OperatingPoints, Reads};
 use wattle_world::{GpuModel, Setting, Tenant, Workload, World};
 
 use crate::scenario::Scenario;
 use crate::surface_noise::SurfaceNoise;
+
+/// The distance of the caps of a surface.
+const CAP_STEP: Power = Power::from_w(5);
 
 /// Largest number of nodes of a surface point, as a multiple of the fewest.
 const SPREADS: u32 = 4;
@@ -69,6 +72,8 @@ pub(crate) struct Oracle<'w> {
     /// Whether surfaces cover all GPU counts and settings.
     full: bool,
     full_surfaces: BTreeMap<(&'w str, &'w WorkloadId, u32, u32), FullSurface>,
+    /// Whether settings are caps in place of clocks.
+    caps: bool,
 }
 
 impl<'w> Oracle<'w> {
@@ -88,6 +93,7 @@ impl<'w> Oracle<'w> {
             name: PredictorId::new("oracle").expect("the name is a valid id"),
             full: reads == Reads::All,
             full_surfaces: BTreeMap::new(),
+            caps: false,
         };
         for job in &scenario.jobs {
             let Some(workload) = world.workload(job.workload.as_str()) else { continue };
@@ -101,6 +107,22 @@ impl<'w> Oracle<'w> {
             }
         }
         oracle
+    }
+
+    /// The same with caps in place of clocks as settings.
+    pub(crate) fn with_caps(self, caps: bool) -> Self {
+        Self { caps, ..self }
+    }
+
+    /// The settings of a surface besides the default.
+    fn settings(&self, gpu: &GpuModel) -> Vec<GpuSetting> {
+        let default = GpuSetting::DEFAULT;
+        if self.caps {
+            let caps = selectable_caps(gpu).into_iter();
+            return caps.map(|cap| GpuSetting { cap_mw: Some(cap), ..default }).collect();
+        }
+        let clocks = selectable_clocks(gpu).into_iter();
+        clocks.map(|clock| GpuSetting { clock_mhz_max: Some(clock), ..default }).collect()
     }
 
     /// Whether its surfaces cover all GPU counts and settings.
@@ -129,8 +151,7 @@ impl<'w> Oracle<'w> {
         for gpus in gpu_counts(request) {
             let shape = self.expected_shape(shape.workload, gpus);
             points.push(self.point(shape, gpu, GpuSetting::DEFAULT, None));
-            for clock in selectable_clocks(gpu) {
-                let setting = GpuSetting { clock_mhz_max: Some(clock), ..GpuSetting::DEFAULT };
+            for setting in self.settings(gpu) {
                 points.push(self.point(shape, gpu, setting, None));
             }
             let others: BTreeMap<&WorkloadId, &'w Workload> =
@@ -287,6 +308,12 @@ pub fn selectable_clocks(gpu: &GpuModel) -> Vec<Frequency> {
             gpu.clocks.iter().min_by_key(distance).copied()
         })
         .collect()
+}
+
+/// The caps below the default one, highest first, [`CAP_STEP`] apart.
+pub fn selectable_caps(gpu: &GpuModel) -> Vec<Power> {
+    let most = gpu.cap_default.saturating_sub(gpu.cap_min).as_mw() / CAP_STEP.as_mw();
+    (1..=most).map(|n| gpu.cap_default.saturating_sub(CAP_STEP.scale(n as f64))).collect()
 }
 
 fn exactly(value: f64) -> Estimate {

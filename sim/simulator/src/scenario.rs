@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::Serialize;
 use wattle_common::feeders::FeederTree;
 use wattle_common::gpu_type::{gpu_type_of, variants_of};
-use wattle_common::job::GpuRequest;
+use wattle_common::job::{Flexibility, GpuRequest};
 use wattle_common::rng::Stream;
 use wattle_common::topology::ClusterShape;
 use wattle_common::{JobId, WorkloadId};
@@ -68,6 +68,8 @@ pub struct SimJob {
     pub project: Option<Arc<str>>,
     /// Whether it can be preempted.
     pub can_stop: bool,
+    /// What it gives up during a grid event.
+    pub flexibility: Option<Flexibility>,
 }
 
 impl SimJob {
@@ -97,6 +99,7 @@ impl SimJob {
             gpu_type: None,
             project: None,
             can_stop: true,
+            flexibility: None,
         }
     }
 }

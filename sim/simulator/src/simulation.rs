@@ -131,6 +131,8 @@ impl Learning {
 pub struct RunOptions {
     /// Whether the oracle provides true surfaces.
     pub oracle: bool,
+    /// Whether the oracle's settings are caps in place of clocks: where the world has measured caps alone.
+    pub oracle_caps: bool,
     /// Errors of the oracle's surfaces.
     pub surface_noise: Option<SurfaceNoise>,
     /// Energy price, in the policy's unit.

@@ -20,6 +20,7 @@ pub fn job_spec(job: &str, gpus: u32) -> JobSpec {
         exclusive: false,
         consents_to_sharing: false,
         max_slowdown_permille: None,
+        flexibility: None,
         priority: 0,
         deadline_at_us: None,
         slack_ms: None,

@@ -53,6 +53,7 @@ function limitCards(page, ctx) {
       gauge({ share: f.ratio(window.carbon_g, limits.carbon_g), mark: course?.passed }),
       h("p", { class: "muted" }, page.intensity_g_per_kwh === undefined ? "intensity not known" : `now ${page.intensity_g_per_kwh} g/kWh (${page.series})`)));
   }
+  if (power.event !== undefined) cards.push(card("Grid event", h("p", null, sentence(power.event))));
   if (limits?.power_w !== undefined) {
     cards.push(card("Power limit", figure(f.stated(f.power(power.now_w), power.now_w, power.is_partial), h("span", { class: "of" }, ` of ${f.power(limits.power_w)}`)),
       gauge({ share: f.ratio(power.now_w, limits.power_w), level: power.now_w > limits.power_w ? "over" : "" }),
@@ -177,7 +178,7 @@ export function draw(page, ctx) {
   const words = course ? course.words : page.limits ? "only power is limited" : "no budget is set";
   return [
     heading("Budget", h("p", { class: "verdict-line" }, course ? state(course.words, course.over ? "warning" : "ok") : words)),
-    page.limits ? h("div", { class: "cards three" }, limitCards(page, ctx)) : null,
+    page.limits || power.event ? h("div", { class: "cards three" }, limitCards(page, ctx)) : null,
     burnDown(page, ctx),
     feederCard(page.feeders, page.limits?.power_w === undefined ? page.power.margin : undefined),
     h("div", { class: "cards two" },

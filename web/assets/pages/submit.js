@@ -6,7 +6,7 @@ import { send } from "../session.js";
 
 const EMPTY = {
   command: "", shell: false, name: "", working_dir: "", gpus: "1", gpu_type: "", sharing: "site", memory_mib: "", workload: "",
-  project: "", estimate: "", deadline: "", slack: "", max_slowdown: "", priority: "", checkpoint_signal: "", environment: "",
+  project: "", estimate: "", deadline: "", slack: "", max_slowdown: "", flexibility: "", event_pause: false, event_resize: false, priority: "", checkpoint_signal: "", environment: "",
 };
 const CHECKED = { errors: {}, words: [], name: "" };
 
@@ -147,6 +147,12 @@ function choice(ctx, name, label, options, hint) {
   return field(ctx, name, label, { hint, control });
 }
 
+/** Yes or no. */
+function check(ctx, name, label) {
+  const set = (event) => changed(ctx, name, event.target.checked);
+  return h("label", { class: "check" }, h("input", { type: "checkbox", id: `job-${name}`, checked: draft[name], onchange: set }), label);
+}
+
 /** The words of the command, each in its own box. */
 function command(ctx) {
   const { words, uninterpreted } = reviewed;
@@ -189,7 +195,10 @@ function form(page, ctx) {
       text(ctx, "estimate", "Estimated run time", { hint: `With exclusive GPUs: ${span}` }),
       text(ctx, "deadline", "Deadline", { hint: `From now: ${span}` }),
       text(ctx, "slack", "Slack", { hint: "Total time it may wait for cleaner energy: 2h" }),
-      text(ctx, "max_slowdown", "Accepted slowdown", { hint: "Against the default cap and clock: 2% or 0.02" })),
+      text(ctx, "max_slowdown", "Accepted slowdown", { hint: "Against the default cap and clock: 2% or 0.02" }),
+      text(ctx, "flexibility", "Flexibility", { hint: "Share of its throughput that it gives up during a grid event: 25%. If empty: the site's default" }),
+      check(ctx, "event_pause", "May be paused during a grid event"),
+      check(ctx, "event_resize", "May get another number of GPUs during a grid event")),
     h("details", { class: "card" }, h("summary", null, "Priority, memory and environment"),
       h("div", { class: "form-grid" },
         text(ctx, "priority", "Priority", { hint: "From 0 to 100, higher first. If empty: 0" }),

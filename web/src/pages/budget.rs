@@ -6,7 +6,7 @@ use wattle_common::verdict::aim_breached;
 use wattle_common::{Budget, Energy, FeederId, NodeId, Power, Timestamp};
 use wattle_view::budget::Allowance;
 use wattle_view::feeders::{Row, drawn, rows};
-use wattle_view::power_margin;
+use wattle_view::{event, power_margin};
 
 use super::{rounded, seconds, watt_hours, watts};
 use crate::model::tally::day_of;
@@ -222,6 +222,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
                 .and_then(|status| status.limit_cost)
                 .zip(budget.and_then(|budget| budget.power_at(now.at)))
                 .map(|(cost, limit)| cost.sentence(limit)),
+            "event": model.events.as_ref().and_then(|events| event::in_force(events, now.at)),
             "margin": margin.and_then(power_margin::correction),
             "unused": margin.and_then(power_margin::unused),
             "budget_mean_w": status.and_then(|status| status.power_mw_budget_mean).map(watts),

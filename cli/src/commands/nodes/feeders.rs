@@ -1,17 +1,18 @@
-//! `wattle nodes --power`: the feeders as a tree with power against limits.
+//! `wattle nodes --power`: the feeders as a tree with power against limits, and the grid event in force.
 
 use std::time::Duration;
 
 use wattle_common::duration::span;
+use wattle_common::event::EventBook;
 use wattle_common::messages::FeedersStatus;
-use wattle_common::subject::{Bucket, FEEDERS_STATUS};
+use wattle_common::subject::{Bucket, EVENTS, FEEDERS_STATUS};
 use wattle_common::{NodeId, Timestamp};
 use wattle_runtime::bus::Bus;
 use wattle_view::feeders::{Row, drawn, rows};
 use wattle_view::node::Node;
-use wattle_view::power_margin;
+use wattle_view::{event, power_margin};
 
-use crate::output::{Align, Table, note, print_json};
+use crate::output::{Align, Table, note, print, print_json};
 use crate::quantity::watts;
 
 /// Age from which the expected power is out of date: the placer stores it once per minute.
@@ -80,6 +81,12 @@ pub(super) async fn show(
     json: bool,
 ) -> anyhow::Result<()> {
     let bucket = bus.bucket(Bucket::Budget).await?;
+    if !json
+        && let Some((events, _)) = bucket.get::<EventBook>(EVENTS).await?
+        && let Some(event) = event::in_force(&events, now)
+    {
+        print(&event)?;
+    }
     let Some((status, _)) = bucket.get::<FeedersStatus>(FEEDERS_STATUS).await? else {
         if json {
             return print_json(&Vec::<Row>::new());

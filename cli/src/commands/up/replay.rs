@@ -115,6 +115,7 @@ impl Trace {
             exclusive: job.exclusive,
             consents_to_sharing: false,
             max_slowdown_permille: None,
+            flexibility: job.flexibility,
             priority: job.priority,
             deadline_at_us: job.deadline.map(|span| began + span),
             slack_ms: job.slack.map(|span| span.as_millis() as u64),

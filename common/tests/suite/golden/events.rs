@@ -44,6 +44,7 @@ fn events() {
     let record = EventRecord {
         notice_us: at(1_800),
         target_mw: Power::from_w(71_100),
+        shortfall_mw: Power::ZERO,
         baseline: Some(measured(1_800)),
         before: Some(measured(3_600)),
         end_us: event.end(),
@@ -54,6 +55,20 @@ fn events() {
     check("event-reply-stored", &stored);
     let error = "no event `peak-2`; `wattle event list` lists all".into();
     check("event-reply-refused", &EventReply::Refused { error });
+    let short = EventRecord { shortfall_mw: Power::from_w(1_200), ..record.clone() };
+    check("event-reply-short", &EventReply::Stored { record: Box::new(short), generation: 4 });
+    let lost = JobPerformance {
+        promise: Some(Flexibility { loss_permille: 250, may_pause: true, may_resize: false }),
+        gpus: 32,
+        from_us: at(3_600),
+        until_us: at(7_200),
+        lost_s: 540.5,
+        expected: 0.2,
+        broken: true,
+    };
+    let jobs = [(job("train-7"), lost)].into();
+    let events = [(record.event.event.clone(), jobs)].into();
+    check("event-performances", &EventPerformances { events });
     let declined = EventRecord {
         baseline: None,
         before: None,

@@ -13,6 +13,7 @@ fn spec() -> JobSpec {
         exclusive: false,
         consents_to_sharing: false,
         max_slowdown_permille: None,
+        flexibility: None,
         priority: 0,
         deadline_at_us: Some(at(7_200)),
         slack_ms: None,
@@ -52,6 +53,8 @@ fn requests_and_job_records() {
     check("submit-job-time-limit", &submit(limited));
     let placed_by_site = JobSpec { command: Vec::new(), site: site(true, None), ..spec() };
     check("submit-job-placed-by-site", &submit(placed_by_site));
+    let promised = Flexibility { loss_permille: 250, may_pause: true, may_resize: false };
+    check("submit-job-flexibility", &submit(JobSpec { flexibility: Some(promised), ..spec() }));
     check("cancel-job", &CancelJob { job: job("train-7") });
     let accepted = |generation| Reply::Accepted { job: job("train-7"), generation };
     check("reply-accepted", &accepted(0));

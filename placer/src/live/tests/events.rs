@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use wattle_common::event::{Depth, EventState, GridEvent, Participation, SETTLING};
+use wattle_common::event::{Depth, EventState, GridEvent, JobPerformance, Participation, SETTLING};
+use wattle_common::job::{Flexibility, JobSpec};
 use wattle_common::messages::desired::CAPS_AHEAD_MAX;
-use wattle_common::messages::{EventReply, EventRequest, SetBudget};
+use wattle_common::messages::{EventReply, EventRequest, SetBudget, SurfacePoint};
 use wattle_common::{Budget, EventId, Power, Timestamp};
 
 use crate::live::Event;
@@ -298,4 +299,91 @@ fn power_above_the_target_for_more_than_ten_seconds_raises_one_alarm() {
             "alarm the site draws 1.4 kW and the target of grid event now is 1.05 kW: `wattle nodes` shows what draws it"
         ]
     );
+}
+
+/// Jobs that run at 0.9 of their speed with 150 W, at half of it with 100 W, and give up this much.
+fn promised(losses_permille: [u32; 4]) -> World {
+    let mut world = metered(NODES);
+    for (job, loss_permille) in ["a", "b", "c", "d"].into_iter().zip(losses_permille) {
+        let flexibility = Some(Flexibility { loss_permille, ..Flexibility::default() });
+        world.submit(JobSpec { flexibility, ..spec(job, 1) });
+    }
+    world.pass(30);
+    know(&mut world);
+    for _ in 0..20 {
+        world.pass(60);
+        meter(&mut world, NODES, BUSY);
+    }
+    world
+}
+
+fn know(world: &mut World) {
+    for job in ["a", "b", "c", "d"] {
+        let at = |cap_w: Option<u64>, speed, watts| SurfacePoint {
+            cap_mw: cap_w.map(Power::from_w),
+            ..wattle_testkit::point(1, speed, watts)
+        };
+        let points =
+            vec![at(None, 1.0, 200.0), at(Some(150), 0.9, 150.0), at(Some(100), 0.5, 100.0)];
+        let surface = wattle_testkit::surface(job, "v100", points);
+        world.deliver(Event::SurfaceKnown(Box::new(surface)));
+    }
+    world.pass(10);
+}
+
+/// What each job has lost of its throughput, by the stored performances.
+fn lost(world: &World) -> Vec<f64> {
+    let jobs = &world.event_jobs.as_ref().unwrap().events[&id("peak")];
+    jobs.values().map(JobPerformance::loss).collect()
+}
+
+#[test]
+fn a_voluntary_event_declares_by_how_much_promises_exceed_it_and_keeps_them() {
+    let mut world = promised([100; 4]);
+    let event = event(&world, "peak");
+    let EventReply::Stored { record, .. } = add(&mut world, event.clone()) else {
+        panic!("it is accepted")
+    };
+    // At 0.9 of their speed four jobs draw 600 W beside hosts of 600 W.
+    assert_eq!(
+        (record.target_mw, record.shortfall_mw),
+        (Power::from_w(TARGET_W), Power::from_w(200))
+    );
+    pass_until(&mut world, event.start_us + Duration::from_secs(300));
+    assert!(drawn(&world) > Power::from_w(TARGET_W), "{}", drawn(&world));
+    let before = lost(&world);
+    assert!(before.iter().any(|lost| *lost > 0.05), "{before:?}");
+    world.restart();
+    know(&mut world);
+    pass(&mut world, 1);
+    meter(&mut world, NODES, BUSY);
+    pass_until(&mut world, event.end() + Duration::from_secs(120));
+    let after = lost(&world);
+    assert!(after.iter().all(|lost| *lost <= 0.1 + 1e-3), "{after:?}");
+    assert!(after.iter().zip(&before).all(|(after, before)| *after > 0.6 * before), "{after:?}");
+    let jobs = &world.event_jobs.as_ref().unwrap().events[&id("peak")];
+    assert!(
+        jobs.values()
+            .all(|job| !job.broken && job.until_us == event.end() + Duration::from_secs(60))
+    );
+}
+
+#[test]
+fn a_mandatory_event_keeps_its_target_and_breaks_the_promise_of_least_weight() {
+    let mut world = promised([150, 150, 150, 400]);
+    let participation = Participation::Mandatory;
+    let event = GridEvent { participation, ..event(&world, "peak") };
+    let EventReply::Stored { record, .. } = add(&mut world, event.clone()) else {
+        panic!("it is accepted")
+    };
+    assert_eq!(record.shortfall_mw, Power::ZERO);
+    pass_until(&mut world, event.start_us + Duration::from_secs(300));
+    assert!(drawn(&world) <= Power::from_w(TARGET_W), "{}", drawn(&world));
+    pass_until(&mut world, event.end() + Duration::from_secs(120));
+    let jobs = &world.event_jobs.as_ref().unwrap().events[&id("peak")];
+    let broken: Vec<&str> =
+        jobs.iter().filter(|(_, job)| job.broken).map(|(id, _)| id.as_str()).collect();
+    assert!(broken.contains(&"d") && broken.len() < 4, "{broken:?}");
+    let attempts = ["a", "b", "c", "d"].map(|job| world.record(job).attempt);
+    assert_eq!(attempts, [1; 4], "no promise permits a pause");
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wattle_common::Machine;
-use wattle_common::event::EventBook;
+use wattle_common::event::{EventBook, EventPerformances};
 use wattle_common::job::JobSpec;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, DesiredJob, EventReply,
@@ -76,6 +76,7 @@ pub(super) struct World {
     pub(super) budget: Option<BudgetRecord>,
     pub(super) budget_status: Option<BudgetStatus>,
     pub(super) events: Option<EventBook>,
+    pub(super) event_jobs: Option<EventPerformances>,
     pub(super) event_reply: Option<EventReply>,
     pub(super) aim_status: Option<AimStatus>,
     pub(super) grid: Option<wattle_common::messages::GridStatus>,
@@ -303,6 +304,7 @@ impl World {
                     self.budget_status = Some(*status);
                 }
                 Action::StoreEvents(book) => self.events = Some(*book),
+                Action::StoreEventJobs(jobs) => self.event_jobs = Some(*jobs),
                 Action::AnswerEvent(_, reply) => {
                     if let EventReply::Stored { record, .. } = &reply {
                         let stored = self.events.as_ref().unwrap();

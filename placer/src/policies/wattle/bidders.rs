@@ -14,6 +14,7 @@ use crate::policies::wattle::power_knapsack;
 use crate::policies::wattle::prices::{EnergyPrice, Prices};
 use crate::policies::wattle::upper_envelope::{CurvePoint, OperatingCurve, SizeCurve};
 use crate::power::energy_cost::Charge;
+use crate::power::promises::Promise;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::{is_unmeasured, remaining_work};
@@ -61,6 +62,10 @@ pub(super) struct Bidder<'a> {
     pub(super) gpus_min: u32,
     /// The least speed with which it meets its deadline.
     pub(super) speed_min: f64,
+    /// Whether a promise during a grid event requires this speed. It has precedence over all other jobs.
+    is_promised: bool,
+    /// The weight of its work: 1, during a grid event the share of its throughput that it does not give up.
+    weight: f64,
     /// Its size if it has not settled ([`crate::allocation::settling`]). It keeps it.
     pub(super) held: Option<u32>,
     /// Sizes that it left and that nothing new is known of.
@@ -175,11 +180,12 @@ pub(super) fn build_bids<'a>(
 }
 
 /// What the demand of a bidder depends on.
-type DemandKey = (usize, i32, i32, (u32, u32, u64), bool);
+type DemandKey = (usize, i32, i32, (u32, u32, u64, u64), bool);
 
 fn demand_key(bidder: &Bidder<'_>) -> DemandKey {
     let gpus_max = bidder.fixed_size.unwrap_or(bidder.gpus_max);
-    let bounds = (bidder.gpus_min, gpus_max, bidder.speed_min.to_bits());
+    let (speed_min, weight) = (bidder.speed_min.to_bits(), bidder.weight.to_bits());
+    let bounds = (bidder.gpus_min, gpus_max, speed_min, weight);
     (bidder.curve, bidder.work_step, bidder.age_step, bounds, bidder.fixed_size.is_some())
 }
 
@@ -204,6 +210,7 @@ fn class_of(bidder: &Bidder<'_>) -> BidderClass {
         may_wait: bidder.gpus_min == 0,
         has_gpus: bidder.fixed_size.is_some(),
         speed_min: bidder.speed_min,
+        weight: bidder.weight,
         age_s: age_of(bidder.age_step),
         jobs: 0,
         decay: 1.0,
@@ -237,6 +244,10 @@ fn bidder<'a>(
             |speed: &f64| *speed > 0.0 && window_s > restart_s && *speed <= curve.speed_max();
         speeds.into_iter().find(possible).unwrap_or(0.0)
     });
+    let promise = input.limits.promises.get(&elastic.key);
+    let promised = promise.and_then(|promise| promise.least_rate(elastic.points));
+    let promised = promised.map_or(0.0, |rate| rate / curve.unit).min(curve.speed_max());
+    let speed_min = speed_min.max(promised);
     let kept = elastic.held.and_then(|gpus| curve.sizes.iter().find(|size| size.gpus == gpus));
     let is_too_slow = kept.is_some_and(|size| size.speed_max() < speed_min);
     // It keeps its size to its end, when prices may be higher.
@@ -258,6 +269,8 @@ fn bidder<'a>(
         fixed_size: elastic.fixed_size,
         gpus_min: elastic.fixed_size.unwrap_or(0),
         speed_min: if is_too_slow { 0.0 } else { speed_min },
+        is_promised: promise.is_some(),
+        weight: promise.map_or(1.0, Promise::weight),
         held: kept.map(|size| size.gpus),
         tried_sizes: elastic.tried_sizes.clone(),
         restart_factor,
@@ -294,7 +307,7 @@ fn set_least_sizes(
     let mut first: Vec<usize> = (0..bidders.len()).filter(|&i| must(&bidders[i])).collect();
     first.sort_by_key(|&i| {
         let deadline = bidders[i].job.facts.deadline.filter(|_| bidders[i].speed_min > 0.0);
-        (deadline.is_none(), deadline, bidders[i].job.arrival)
+        (!bidders[i].is_promised, deadline.is_none(), deadline, bidders[i].job.arrival)
     });
     for index in first {
         let bidder = &mut bidders[index];
@@ -307,6 +320,11 @@ fn set_least_sizes(
             continue;
         }
         let fast_enough = sizes.iter().find(|size| size.speed_max() >= bidder.speed_min);
+        if let Some(size) = fast_enough.filter(|_| bidder.is_promised) {
+            left.take(size.gpus, 0.0);
+            bidder.gpus_min = size.gpus;
+            continue;
+        }
         let fitting = fast_enough.filter(|size| size.gpus <= left.gpus.min(bidder.gpus_max));
         let least = fitting.and_then(|size| size.most_efficient_from(bidder.speed_min));
         let least = least.filter(|_| supply.watts.is_some());

@@ -90,6 +90,8 @@ pub(super) struct BidderClass {
     pub(super) has_gpus: bool,
     /// The least speed with which it meets its deadline.
     pub(super) speed_min: f64,
+    /// The weight of its work.
+    pub(super) weight: f64,
     /// Time since submission, s.
     pub(super) age_s: f64,
     /// Number of jobs.
@@ -163,7 +165,7 @@ impl Market<'_> {
                 0 => forecast.decayed(prices, class.decay),
                 _ => forecast.after(prices, class.horizon_s(bid.done_in_s, age_weight)),
             };
-            bid.work_price = curve.work_cost(at_completion);
+            bid.work_price = class.weight * curve.work_cost(at_completion);
             let best = self.best_size(class, bid.work_price, prices);
             (bid.gpus, bid.watts, bid.surplus) = (best.gpus, best.watts, best.surplus);
             // A waiting job is assumed to run at half the speed of one GPU.

@@ -6,7 +6,9 @@ use wattle_common::job::GpuSetting;
 use crate::plan::input::PlanningInput;
 use crate::power::energy_cost::Charge;
 use crate::power::model::JobGpus;
+use crate::power::promises::Promise;
 use crate::power::step::{best_step, least_energy};
+use crate::state::job::Job;
 use crate::state::operating_points::OperatingPoint;
 
 /// Caps on the ladder below the known operating points, as fractions of the highest power.
@@ -19,9 +21,21 @@ pub(super) fn ladder(
     gpus: JobGpus<'_>,
     desired: GpuSetting,
 ) -> Vec<(GpuSetting, f64)> {
+    if !input.limits.is_power_limited() {
+        return vec![(desired, gpus.expected_w(input, desired))];
+    }
+    settings_below(input, gpus, desired)
+}
+
+/// A setting and all of less power, each with the expected power of one GPU in watts, descending.
+fn settings_below(
+    input: PlanningInput<'_>,
+    gpus: JobGpus<'_>,
+    desired: GpuSetting,
+) -> Vec<(GpuSetting, f64)> {
     let rung = |setting: GpuSetting| (setting, gpus.expected_w(input, setting));
     let mut ladder = vec![rung(desired)];
-    if !input.limits.is_power_limited() || gpus.is_fixed {
+    if gpus.is_fixed {
         return ladder;
     }
     let points = gpus.job.operating_points_on(gpus.gpu_type);
@@ -53,8 +67,63 @@ pub(super) fn ladder(
 
 /// The least power of one GPU with a job to which the limits can lower it, watts.
 pub(crate) fn least_gpu_w(input: PlanningInput<'_>, gpus: JobGpus<'_>) -> f64 {
-    let ladder = ladder(input, gpus, GpuSetting::DEFAULT);
+    let ladder = settings_below(input, gpus, GpuSetting::DEFAULT);
     ladder.last().map_or(f64::INFINITY, |rung| rung.1)
+}
+
+/// The settings of a job on this number of GPUs by falling power, the default first: the speed relative to it, and the
+/// power of one GPU above idle, watts. `None` where they are not known.
+pub(crate) fn settings_of(
+    input: PlanningInput<'_>,
+    job: &Job,
+    gpu_type: &str,
+    gpus: u32,
+) -> Option<Vec<(f64, f64)>> {
+    let is_fixed = job.state.gpus().is_some_and(|on| input.state.has_fixed_caps(on));
+    let of = JobGpus { job, gpu_type, gpus, is_fixed };
+    let ladder = settings_below(input, of, GpuSetting::DEFAULT);
+    let speeds = speeds(of, gpus, &ladder);
+    let idle_w = input.state.gpu_power(gpu_type)?.idle.as_w();
+    let above = |(rung, speed): (&(GpuSetting, f64), Option<f64>)| {
+        Some((speed?, (rung.1 - idle_w).max(0.0)))
+    };
+    ladder.iter().zip(speeds).map(above).collect()
+}
+
+/// The speed at each setting of a ladder relative to the default one on `reference` GPUs; below the slowest known
+/// setting proportional to its power. Absent where no speed is known.
+pub(super) fn speeds(
+    gpus: JobGpus<'_>,
+    reference: u32,
+    ladder: &[(GpuSetting, f64)],
+) -> Vec<Option<f64>> {
+    let points = gpus.job.operating_points_on(gpus.gpu_type);
+    let default = points.and_then(|points| points.point(reference, GpuSetting::DEFAULT));
+    let mut slowest: Option<(f64, f64)> = None;
+    let relative = |&(setting, gpu_w): &(GpuSetting, f64)| {
+        let point = points.zip(default).and_then(|(points, default)| {
+            Some(points.point(gpus.gpus, setting)?.steps_per_s / default.steps_per_s)
+        });
+        if let Some(speed) = point {
+            slowest = Some((speed, gpu_w));
+        }
+        point.or_else(|| slowest.map(|(speed, watts)| speed * gpu_w / watts))
+    };
+    ladder.iter().map(relative).collect()
+}
+
+/// The index of the lowest setting on a ladder that a promise permits: the last one at its floor.
+pub(super) fn promised_floor(
+    gpus: JobGpus<'_>,
+    promise: &Promise,
+    ladder: &[(GpuSetting, f64)],
+) -> usize {
+    let speeds = speeds(gpus, promise.gpus, ladder);
+    if speeds.iter().all(Option::is_none) {
+        return ladder.len() - 1;
+    }
+    let permits = |speed: &Option<f64>| speed.is_some_and(|speed| speed + 1e-9 >= promise.floor);
+    speeds.iter().rposition(permits).unwrap_or(0)
 }
 
 /// The index of the lowest setting on a ladder that the limits choose while something else can give: the one with

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use wattle_baselines::{NAMES, policy};
-use wattle_common::job::GpuRequest;
+use wattle_common::job::{Flexibility, GpuRequest};
 use wattle_placer::accounts::Account;
 use wattle_placer::accounts::rules::{AccountRules, FairShare, ProjectRule, UserRule};
 use wattle_placer::{JobFacts, JobKey, Policy, Reason, Round, Stage, check, solve};
@@ -178,8 +178,13 @@ fn elastic_jobs_of_an_account_grow_up_to_its_quota_together() {
 fn projects_count_over_all_their_users() {
     let fifo = policy("fifo").unwrap();
     let mut site = cluster(&[8]);
-    let rule =
-        ProjectRule { gpus_max: Some(2), jobs_max: Some(4), weight: 1.0, members: Vec::new() };
+    let rule = ProjectRule {
+        gpus_max: Some(2),
+        jobs_max: Some(4),
+        weight: 1.0,
+        flexibility: None,
+        members: Vec::new(),
+    };
     let rules = AccountRules {
         projects: BTreeMap::from([("nlp".to_owned(), rule)]),
         ..AccountRules::default()
@@ -204,6 +209,20 @@ fn documented() -> AccountRules {
     let block = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
     let mut config: BTreeMap<String, AccountRules> = toml::from_str(block.unwrap()).unwrap();
     config.remove("accounts").unwrap()
+}
+
+#[test]
+fn a_job_without_a_flexibility_has_that_of_its_project_else_of_the_site() {
+    let text = "flexibility = { share = 0.1 }\n[projects.a]\nflexibility = { share = 0.5, pause = true }\n[projects.b]";
+    let rules: AccountRules = toml::from_str(text).unwrap();
+    rules.check().unwrap();
+    let of = |project| rules.flexibility(project).map(Flexibility::sentence);
+    assert_eq!(of(Some("a")).as_deref(), Some("50 %, may be paused"));
+    assert_eq!((of(Some("b")), of(None)), (Some("10 %".into()), Some("10 %".into())));
+    assert_eq!(AccountRules::default().flexibility(None), None);
+    let wrong: AccountRules = toml::from_str("flexibility = { share = 1.5 }").unwrap();
+    let error = wrong.check().unwrap_err();
+    assert_eq!(error, "accounts.flexibility.share = 1.5: give a share from 0 to 1");
 }
 
 #[test]

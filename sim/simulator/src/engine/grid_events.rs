@@ -3,9 +3,10 @@
 
 use std::cmp::Reverse;
 
-use wattle_common::event::{EventBook, SiteFigures};
+use wattle_common::event::{EventBook, EventPerformances, SiteFigures};
 use wattle_common::{NodeId, Timestamp};
 use wattle_placer::power::model::least_baseline;
+use wattle_placer::power::promises::EventPromises;
 use wattle_placer::power::recent_power::RecentPower;
 
 use crate::engine::{Engine, node_id};
@@ -16,6 +17,7 @@ pub(super) struct GridEvents {
     /// Those that are not announced yet, the next one last.
     pending: Vec<PlannedEvent>,
     book: EventBook,
+    promises: EventPromises,
     /// The power of the whole site, as one node.
     recent: RecentPower,
     site: NodeId,
@@ -33,6 +35,7 @@ impl GridEvents {
         (!pending.is_empty()).then(|| Self {
             pending,
             book: EventBook::default(),
+            promises: EventPromises::restored(EventPerformances::default(), start),
             recent: RecentPower::default(),
             site: node_id(0),
             follow_at: None,
@@ -50,7 +53,8 @@ impl GridEvents {
     /// The outcome, and why events were refused.
     pub(super) fn outcome(self) -> (EventsOutcome, Vec<String>) {
         let accepted = self.book.events.values().filter(|record| record.has_target()).count();
-        (self.meter.outcome(accepted, self.refused.len()), self.refused)
+        let outcome = self.meter.outcome(accepted, self.refused.len());
+        (outcome.with(&self.book, self.promises.performances()), self.refused)
     }
 }
 
@@ -71,8 +75,10 @@ impl Engine<'_> {
             }
         }
         events.book.follow(now, || drawn);
-        events.follow_at = events.book.follow_at(now);
-        self.controller.set_event_targets(events.book.targets(now), now).plan_again
+        let (_, again) = events.promises.follow(&mut self.controller, &mut events.book, now);
+        let follow_at = EventPromises::follow_at(&events.book, now);
+        events.follow_at = events.book.follow_at(now).into_iter().chain(follow_at).min();
+        again
     }
 
     /// Accounts for the power since the last event, which was constant, until `until_us`.
@@ -85,5 +91,15 @@ impl Engine<'_> {
         // A change of the target is an event, so that one target holds since the last one.
         let target = self.controller.event_targets().at(from);
         events.meter.add(power_mw, (self.now_us, until_us), target);
+        let (jobs, hardware, cluster) = (&self.jobs, &self.hardware.gpus, &self.scenario.cluster);
+        events.promises.count(&events.book, self.controller.state(), until, |key, job, gpus| {
+            let running = &jobs[jobs.of(key)];
+            let on = job.state.gpus()?;
+            let model = hardware.model(on.by_node.first()?.node);
+            let per_node = cluster.nodes().map(|(gpus, _)| gpus).max()?.max(1);
+            let default = running.workload.steps_per_s(model, gpus, gpus.div_ceil(per_node).max(1));
+            let runs = running.resume_us <= from.as_us();
+            Some(if runs { running.rate * running.steps_per_us * 1e6 / default } else { 0.0 })
+        });
     }
 }

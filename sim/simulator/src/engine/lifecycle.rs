@@ -21,6 +21,7 @@ impl Engine<'_> {
             exclusive: spec.exclusive,
             consents_to_sharing: false,
             max_slowdown_permille: None,
+            flexibility: spec.flexibility,
             priority: spec.priority,
             can_stop: spec.can_stop,
             deadline: spec.deadline.map(|at| Timestamp::from_us(us(at))),

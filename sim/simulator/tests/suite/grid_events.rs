@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use wattle_baselines::{NAMES, policy};
-use wattle_common::event::{Depth, GridEvent, Participation};
-use wattle_common::job::GpuRequest;
+use wattle_common::event::{Depth, GridEvent, JobPerformance, Participation};
+use wattle_common::job::{Flexibility, GpuRequest};
 use wattle_common::rng::Stream;
-use wattle_common::{EventId, Power, Timestamp};
-use wattle_simulator::{PlannedEvent, PolicyOutcome, RunOptions, Scenario, generator, run_with};
+use wattle_common::{EventId, JobId, Power, Timestamp};
+use wattle_simulator::{
+    BROKEN_BY, PlannedEvent, PolicyOutcome, RunOptions, Scenario, SimJob, Work, generator, run_with,
+};
 use wattle_testkit::cases;
 use wattle_world::World;
 
@@ -97,6 +99,9 @@ fn random_events(random: &mut Stream) -> Vec<PlannedEvent> {
         let event = &mut planned.event;
         event.duration_s = 600 + random.below(3 * 3_600);
         (event.ramp_down_s, event.ramp_up_s) = (random.below(600), random.below(600));
+        if random.below(2) == 0 {
+            event.participation = Participation::Mandatory;
+        }
         if random.below(3) == 0 {
             (event.ramp_down_s, event.ramp_up_s) = (0, 0);
         }
@@ -107,7 +112,7 @@ fn random_events(random: &mut Stream) -> Vec<PlannedEvent> {
     (0..number).map(|n| one(n, random)).collect()
 }
 
-/// Jobs that cannot stop, predictions with errors, nodes that sleep.
+/// Jobs that cannot stop, promises, predictions with errors, nodes that sleep.
 #[test]
 fn no_random_history_is_above_a_target_at_any_instant() {
     let world = World::builtin();
@@ -121,6 +126,11 @@ fn no_random_history_is_above_a_target_at_any_instant() {
         for job in &mut scenario.jobs {
             job.gpus = GpuRequest::exactly(job.gpus.min.min(4));
             job.can_stop = random.unit() > cannot_stop;
+            job.flexibility = (random.below(2) == 0).then(|| Flexibility {
+                loss_permille: random.below(1_001) as u32,
+                may_pause: random.below(2) == 0,
+                may_resize: random.below(2) == 0,
+            });
         }
         scenario.set_load(&world, 0.4 + random.unit()).unwrap();
         let name = if random.below(2) == 0 { "wattle" } else { random.pick(&NAMES).unwrap() };
@@ -137,4 +147,74 @@ fn no_random_history_is_above_a_target_at_any_instant() {
         minutes += kept.minutes;
     }
     assert!(minutes > 60 * seeds, "{minutes}");
+}
+
+/// Four jobs of four GPUs for a day on four nodes, with these promises.
+fn promised(
+    world: &World,
+    name: &str,
+    promises: [Flexibility; 4],
+    event: PlannedEvent,
+) -> PolicyOutcome {
+    let job = |(n, promise): (usize, Flexibility)| {
+        let id = JobId::new(&format!("j{n}")).unwrap();
+        let workload = "resnet50-imagenet-b256".parse().unwrap();
+        let lasts = Work::Lasts(Duration::from_secs(86_400));
+        SimJob { flexibility: Some(promise), ..SimJob::new(id, Duration::ZERO, 4, workload, lasts) }
+    };
+    let jobs = promises.into_iter().enumerate().map(job).collect();
+    let scenario = Scenario::new("promised", "4x4:v100".parse().unwrap(), jobs, 1);
+    let options = RunOptions { events: vec![event], oracle: true, ..RunOptions::default() };
+    run_with(world, &scenario, policy(name).unwrap().as_ref(), &options).unwrap()
+}
+
+fn losses(run: &PolicyOutcome) -> Vec<f64> {
+    let jobs = run.events.as_ref().unwrap().jobs.events.values().flatten();
+    jobs.map(|(_, job)| job.loss()).collect()
+}
+
+#[test]
+fn pauses_alternate_so_that_every_promise_is_kept() {
+    let world = World::builtin();
+    let may_pause =
+        |loss_permille| Flexibility { loss_permille, may_pause: true, may_resize: false };
+    let steady = Flexibility { loss_permille: 100, ..Flexibility::default() };
+    let promises = [steady, may_pause(600), may_pause(600), may_pause(600)];
+    // Less than the jobs draw at their floors.
+    for name in ["fifo", "wattle"] {
+        let deep = event("deep", 6, Depth::Target { power_mw: Power::from_w(2_150) });
+        let run = promised(&world, name, promises, deep);
+        let kept = run.events.as_ref().unwrap();
+        assert_eq!((kept.minutes_above, kept.promises()), (0, (4, 0)), "{name}: {kept:?}");
+        let losses = losses(&run);
+        assert!(losses[1..].iter().all(|lost| *lost > 0.3), "{name}: {losses:?}");
+        assert!(run.migrations >= 2, "{name}: {} restarts", run.migrations);
+        assert_eq!(run.finished, 4, "{name}");
+    }
+}
+
+#[test]
+fn a_voluntary_event_is_short_where_promises_exceed_it_and_a_mandatory_one_breaks_them() {
+    let world = World::builtin();
+    let promises = [50, 100, 100, 300]
+        .map(|loss_permille| Flexibility { loss_permille, ..Flexibility::default() });
+    for name in ["fifo", "wattle"] {
+        let deep = || event("deep", 6, Depth::Target { power_mw: Power::from_w(2_300) });
+        let run = promised(&world, name, promises, deep());
+        let kept = run.events.as_ref().unwrap();
+        assert!(kept.kw_short_max > 0.1, "{name}: {kept:?}");
+        assert_eq!((kept.minutes_above, kept.promises()), (0, (4, 0)), "{name}: {kept:?}");
+        let mut mandatory = deep();
+        mandatory.event.participation = Participation::Mandatory;
+        let run = promised(&world, name, promises, mandatory);
+        let kept = run.events.as_ref().unwrap();
+        assert!(kept.kw_short_max < 1e-9 && kept.minutes_above == 0, "{name}: {kept:?}");
+        let jobs = || kept.jobs.events.values().flatten().map(|(_, job)| job);
+        assert!(jobs().any(|job| job.broken), "{name}: {kept:?}");
+        let explained = |job: &&JobPerformance| {
+            job.broken || job.loss() <= job.promise.unwrap().loss() + BROKEN_BY
+        };
+        assert!(jobs().all(|job| explained(&job)), "{name}: {kept:?}");
+        assert_eq!(run.migrations, 0, "{name}: no promise permits a pause");
+    }
 }

@@ -10,7 +10,7 @@ fn built_in_catalog_is_valid() {
         world.gpu("v100").is_some() && world.gpu("p100").is_some() && world.gpu("a100").is_some()
     );
     assert!(world.gpu("k80").is_some());
-    assert_eq!(world.workloads().count(), 71);
+    assert_eq!(world.workloads().count(), 74);
     assert!(world.mix().count() >= 10);
     // The mix requires GPUs of at least 16 GB.
     let gpus = world.gpus().filter(|gpu| gpu.gpu_type != "k80");

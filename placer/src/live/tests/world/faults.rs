@@ -225,6 +225,7 @@ impl World {
             budget: self.budget.clone(),
             budget_status: self.budget_status.clone(),
             events: self.events.clone(),
+            event_jobs: self.event_jobs.clone(),
             aim_status: self.aim_status.clone(),
             grid: self.grid.clone(),
             twin: self.twin.clone(),

@@ -106,6 +106,7 @@ impl World {
             budget: None,
             budget_status: None,
             events: None,
+            event_jobs: None,
             event_reply: None,
             aim_status: None,
             grid: None,

@@ -1,0 +1,282 @@
+//! The means by which a set of jobs draws less power, gentlest first.
+//!
+//! 1. **Caps and clocks.** Each job has a floor, the least performance that its promise permits now. Above the floors
+//!    the settings have the greatest weighted performance that fits ([`raise`]): on the concave hulls of performance
+//!    over power, steps are taken by what they gain per watt.
+//! 2. **Pauses**, where the floors exceed the power: of the jobs that may be paused, the one with the longest remaining
+//!    allowance first. A paused job stays paused until another one has a longer allowance by [`PAUSE_LEAST_S`] and both
+//!    restarts, so that pauses alternate and restarts are rare.
+//! 3. **A shortfall** or **broken promises**, where neither suffices. Promises break in the order of their weights, the
+//!    least first: first by lower settings, then by pauses of jobs that can stop.
+//!
+//! The number of GPUs of a job is chosen by the policy; a floor holds for the GPUs that the job had before.
+//!
+//! Pure: the live placer, the simulator and a forecast of an event call the same functions.
+
+/// Least length of a pause, s.
+const PAUSE_LEAST_S: f64 = 900.0;
+/// A pause ends with this much of the allowance left besides the restart, s: decisions are a minute apart.
+const PAUSE_ENDS_S: f64 = 120.0;
+/// A pause lasts at least this many times the cost of the restart after it.
+const PAUSE_RESTARTS: f64 = 10.0;
+
+/// A job as the means see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    /// Its settings by falling power, the fastest first: performance (speed relative to the default setting), and the
+    /// power of all its GPUs above idle, watts.
+    pub(crate) settings: Vec<(f64, f64)>,
+    /// The least performance that its promise permits.
+    pub(crate) floor: f64,
+    /// The weight of its performance.
+    pub(crate) weight: f64,
+    /// Whether it can be stopped at all.
+    pub(crate) can_stop: bool,
+    /// What it may still lose, seconds of its speed, if its promise permits pauses.
+    pub(crate) pause_s: Option<f64>,
+    /// The cost of a restart, s.
+    pub(crate) restart_s: f64,
+    /// Whether it is paused now.
+    pub(crate) is_paused: bool,
+}
+
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Means {
+    /// It runs at least at this one of its settings.
+    Runs(usize),
+    /// It is paused.
+    Pauses,
+}
+
+/// The chosen means.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Chosen {
+    /// Of each job, the setting to which it may be lowered, or a pause.
+    pub(crate) lowest: Vec<Means>,
+    /// The jobs whose promises break.
+    pub(crate) broken: Vec<usize>,
+    /// What does not fit nevertheless, watts.
+    pub(crate) short_w: f64,
+}
+
+impl Candidate {
+    /// The last setting at its floor.
+    pub(crate) fn at_floor(&self) -> usize {
+        let fast = |setting: &(f64, f64)| setting.0 + 1e-9 >= self.floor;
+        self.settings.iter().rposition(fast).unwrap_or(0)
+    }
+
+    fn watts(&self, means: Means) -> f64 {
+        match means {
+            Means::Runs(at) => self.settings.get(at).map_or(0.0, |setting| setting.1),
+            Means::Pauses => 0.0,
+        }
+    }
+
+    /// Whether its allowance covers a pause.
+    fn may_pause(&self) -> bool {
+        let least_s = match self.is_paused {
+            // The restart loses time, too.
+            true => PAUSE_ENDS_S + 2.0 * self.restart_s,
+            false => PAUSE_LEAST_S.max(PAUSE_RESTARTS * self.restart_s),
+        };
+        self.pause_s.is_some_and(|left_s| left_s >= least_s)
+    }
+
+    /// The order of pauses: the greatest first.
+    fn pause_rank(&self) -> f64 {
+        let stays = if self.is_paused { PAUSE_LEAST_S + 2.0 * self.restart_s } else { 0.0 };
+        self.pause_s.unwrap_or(0.0) + stays
+    }
+}
+
+/// The means that fit into this power above idle, watts. Only where promises may break all of them do.
+pub(crate) fn choose(jobs: &[Candidate], limit_w: f64, may_break: bool) -> Chosen {
+    let mut lowest: Vec<Means> = jobs.iter().map(|job| Means::Runs(job.at_floor())).collect();
+    let excess_w = |lowest: &[Means]| {
+        let drawn = jobs.iter().zip(lowest).map(|(job, means)| job.watts(*means));
+        drawn.sum::<f64>() - limit_w
+    };
+    let mut by_allowance: Vec<usize> = (0..jobs.len()).filter(|&i| jobs[i].may_pause()).collect();
+    by_allowance.sort_by(|&a, &b| jobs[b].pause_rank().total_cmp(&jobs[a].pause_rank()));
+    for index in by_allowance {
+        if excess_w(&lowest) <= 0.0 {
+            break;
+        }
+        lowest[index] = Means::Pauses;
+    }
+    let mut broken = Vec::new();
+    if may_break {
+        let mut by_weight: Vec<usize> = (0..jobs.len()).collect();
+        by_weight.sort_by(|&a, &b| jobs[a].weight.total_cmp(&jobs[b].weight));
+        let slower =
+            |i: usize| (lowest[i] != Means::Pauses, Means::Runs(jobs[i].settings.len().max(1) - 1));
+        let slower: Vec<(bool, Means)> = (0..jobs.len()).map(slower).collect();
+        let steps = by_weight.iter().filter(|&&i| slower[i].0).map(|&i| (i, slower[i].1));
+        let stops = by_weight.iter().filter(|&&i| jobs[i].can_stop).map(|&i| (i, Means::Pauses));
+        for (index, means) in steps.chain(stops) {
+            if excess_w(&lowest) <= 0.0 {
+                break;
+            }
+            if lowest[index] != means {
+                lowest[index] = means;
+                broken.push(index);
+            }
+        }
+        broken.sort_unstable();
+        broken.dedup();
+    }
+    let short_w = excess_w(&lowest).max(0.0);
+    Chosen { lowest, broken, short_w }
+}
+
+/// The settings of these jobs with the greatest weighted performance that fit into this power above idle, watts, each
+/// from the first to the given last one of its own.
+pub(crate) fn raise(jobs: &[(Candidate, usize)], limit_w: f64) -> Vec<usize> {
+    let mut at: Vec<usize> = jobs.iter().map(|(_, last)| *last).collect();
+    let watts = |(job, last): &(Candidate, usize)| job.settings.get(*last).map_or(0.0, |one| one.1);
+    let mut left_w = limit_w - jobs.iter().map(watts).sum::<f64>();
+    let mut steps: Vec<(f64, usize, usize)> = Vec::new();
+    for (index, (job, last)) in jobs.iter().enumerate() {
+        let mut from = *last;
+        while let Some((gain, to)) = best_step(job, from) {
+            steps.push((gain, index, to));
+            from = to;
+        }
+    }
+    steps.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(b.2.cmp(&a.2)));
+    for (_, index, to) in steps {
+        let settings = &jobs[index].0.settings;
+        let more_w = settings[to].1 - settings[at[index]].1;
+        if more_w <= left_w {
+            left_w -= more_w;
+            at[index] = to;
+        }
+    }
+    at
+}
+
+/// The step from a setting to a faster one with the greatest gain per watt, and that gain.
+fn best_step(job: &Candidate, from: usize) -> Option<(f64, usize)> {
+    let (slow, low_w) = *job.settings.get(from)?;
+    let faster = job.settings[..from].iter().enumerate().filter(|(_, one)| one.0 > slow);
+    let gains =
+        faster.map(|(to, one)| (job.weight * (one.0 - slow) / (one.1 - low_w).max(1e-9), to));
+    // Of equal gains the longest step.
+    gains.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(floor: f64, weight: f64, settings: &[(f64, f64)]) -> Candidate {
+        Candidate {
+            settings: settings.to_vec(),
+            floor,
+            weight,
+            can_stop: true,
+            pause_s: None,
+            restart_s: 30.0,
+            is_paused: false,
+        }
+    }
+
+    const SETTINGS: [(f64, f64); 4] = [(1.0, 400.0), (0.95, 300.0), (0.8, 200.0), (0.4, 100.0)];
+
+    #[test]
+    fn settings_above_the_floors_have_the_greatest_weighted_performance() {
+        let jobs = [job(0.9, 0.9, &SETTINGS), job(0.5, 0.5, &SETTINGS)];
+        let chosen = choose(&jobs, 700.0, false);
+        assert_eq!(chosen.lowest, [Means::Runs(1), Means::Runs(2)]);
+        let at = |limit_w| raise(&[(jobs[0].clone(), 1), (jobs[1].clone(), 2)], limit_w);
+        assert_eq!(at(500.0), [1, 2]);
+        // 0.15 of the second job's speed for 100 W, at half the weight, are worth more than 0.05 of the first one's.
+        assert_eq!(at(600.0), [1, 1]);
+        assert_eq!(at(700.0), [0, 1]);
+        assert_eq!(at(799.0), [0, 1]);
+        assert_eq!(at(800.0), [0, 0]);
+        assert_eq!(at(450.0), [1, 2], "never below the given settings");
+    }
+
+    #[test]
+    fn no_settings_are_better_than_those_that_are_raised() {
+        use wattle_common::rng::Stream;
+        for seed in 0..200 {
+            let random = &mut Stream::new(seed, "means");
+            let mut one = || {
+                let mut speed = 1.0;
+                let settings = (0..5).map(|n| {
+                    let setting = (speed, 50.0 * f64::from(5 - n));
+                    // Concave: each step costs more speed than the one before.
+                    speed -= 0.02 * f64::from(n + 1) + 0.02 * random.unit();
+                    setting
+                });
+                let settings: Vec<(f64, f64)> = settings.collect();
+                (job(0.0, 0.5 + random.unit(), &settings), 4)
+            };
+            let jobs = [one(), one(), one()];
+            let value = |at: &[usize]| -> f64 {
+                jobs.iter().zip(at).map(|((job, _), at)| job.weight * job.settings[*at].0).sum()
+            };
+            for limit_w in [150.0, 300.0, 450.0, 600.0, 750.0] {
+                let at = raise(&jobs, limit_w);
+                let drawn = |at: &[usize]| -> f64 {
+                    jobs.iter().zip(at).map(|((job, _), at)| job.settings[*at].1).sum()
+                };
+                assert!(drawn(&at) <= limit_w);
+                let all = (0..125).map(|n| [n % 5, n / 5 % 5, n / 25]);
+                let best = all.filter(|at| drawn(at) <= limit_w).map(|at| value(&at));
+                let best = best.fold(0.0, f64::max);
+                assert!((value(&at) - best).abs() < 1e-9, "seed {seed}, {limit_w} W");
+            }
+        }
+    }
+
+    #[test]
+    fn the_job_with_the_longest_allowance_is_paused_and_stays_so_for_a_while() {
+        let pausable = |left_s, is_paused| Candidate {
+            pause_s: Some(left_s),
+            is_paused,
+            ..job(0.8, 0.5, &SETTINGS)
+        };
+        let chosen = |jobs: &[Candidate]| choose(jobs, 450.0, false).lowest;
+        let fixed = job(0.8, 0.9, &SETTINGS);
+        let (runs, pauses) = (Means::Runs(2), Means::Pauses);
+        let jobs = |a, b| [fixed.clone(), a, b];
+        assert_eq!(
+            chosen(&jobs(pausable(5_000.0, false), pausable(4_000.0, false))),
+            [runs, pauses, runs]
+        );
+        // It stays paused until the other has a longer allowance by a quarter of an hour and two restarts.
+        assert_eq!(
+            chosen(&jobs(pausable(3_100.0, true), pausable(4_000.0, false))),
+            [runs, pauses, runs]
+        );
+        assert_eq!(
+            chosen(&jobs(pausable(3_000.0, true), pausable(4_000.0, false))),
+            [runs, runs, pauses]
+        );
+        // An allowance below the least pause is none.
+        let short = choose(&jobs(pausable(800.0, false), pausable(800.0, false)), 450.0, false);
+        assert_eq!((short.lowest, short.broken), (vec![runs; 3], vec![]));
+        assert!((short.short_w - 150.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn promises_break_by_weight_first_by_settings_then_by_pauses() {
+        let jobs = [job(0.95, 0.9, &SETTINGS), job(0.8, 0.5, &SETTINGS), job(0.8, 0.75, &SETTINGS)];
+        let (last, pauses) = (Means::Runs(3), Means::Pauses);
+        let chosen = |limit_w| {
+            let chosen = choose(&jobs, limit_w, true);
+            (chosen.lowest, chosen.broken)
+        };
+        assert_eq!(chosen(700.0), (vec![Means::Runs(1), Means::Runs(2), Means::Runs(2)], vec![]));
+        assert_eq!(chosen(600.0), (vec![Means::Runs(1), last, Means::Runs(2)], vec![1]));
+        assert_eq!(chosen(500.0), (vec![Means::Runs(1), last, last], vec![1, 2]));
+        assert_eq!(chosen(200.0), (vec![last, pauses, last], vec![0, 1, 2]));
+        let kept = choose(&jobs, 200.0, false);
+        assert!(kept.broken.is_empty() && (kept.short_w - 500.0).abs() < 1e-9);
+    }
+}

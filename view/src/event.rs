@@ -1,0 +1,83 @@
+//! The grid event in force, in words.
+
+use wattle_common::Timestamp;
+use wattle_common::duration::span;
+use wattle_common::event::{EventBook, EventState, kw};
+
+/// The lowest limit of grid events at this instant, and whose it is; `None` without one.
+#[must_use]
+pub fn in_force(book: &EventBook, now: Timestamp) -> Option<String> {
+    let (record, limit) = book.in_force(now)?;
+    let left = |until: Timestamp| span(until.since(now).as_secs_f64());
+    let state = match record.state(now) {
+        EventState::RampingDown => {
+            format!("ramping down to {} in {}", kw(record.limit()), left(record.reached()))
+        }
+        EventState::RampingUp => format!("ramping up, {} left", left(record.returned())),
+        state if state.is_over() => {
+            format!("over, its return is limited for {} more", left(record.settled()))
+        }
+        _ => format!("active, {} left", left(record.end_us)),
+    };
+    Some(format!("at most {} now by grid event {}: {state}", kw(limit), record.event.event))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use wattle_common::event::{
+        Depth, GridEvent, MeasuredBy, MeasuredMean, Participation, SiteFigures,
+    };
+    use wattle_common::{EventId, Power};
+
+    /// An hour at the target from `start_h` hours on, with ramps of 15 minutes.
+    fn event(name: &str, start_h: u64, kilowatts: u64) -> GridEvent {
+        GridEvent {
+            event: EventId::new(name).unwrap(),
+            source: "utility".to_owned(),
+            start_us: Timestamp::from_s(3_600 * start_h),
+            ramp_down_s: 900,
+            depth: Depth::Target { power_mw: Power::from_w(1_000 * kilowatts) },
+            duration_s: 3_600,
+            ramp_up_s: 900,
+            priority: 0,
+            participation: Participation::Voluntary,
+        }
+    }
+
+    #[test]
+    fn the_lowest_limit_of_the_instant_is_named_with_its_event() {
+        let mut book = EventBook::default();
+        let noon = Timestamp::from_s(60);
+        let drawn = MeasuredMean {
+            power_mw: Power::from_w(100_000),
+            from_us: Timestamp::EPOCH,
+            until_us: noon,
+            method: MeasuredBy::EnergyLedger,
+        };
+        let site = SiteFigures { drawn: Some(drawn), idle: None };
+        for one in [event("mild", 1, 90), event("deep", 1, 70)] {
+            book.add(one, noon, &site).unwrap();
+        }
+        let at = |minutes: u64| Timestamp::EPOCH + Duration::from_secs(60 * minutes);
+        let text = |minutes| in_force(&book, at(minutes)).unwrap_or_else(|| "none".to_owned());
+        for (minutes, expected) in [
+            (59, "none"),
+            (65, "at most 89.667 kW now by grid event deep: ramping down to 70 kW in 10 min"),
+            (100, "at most 70 kW now by grid event deep: active, 35 min left"),
+            (140, "at most 80 kW now by grid event deep: ramping up, 10 min left"),
+            (
+                155,
+                "at most 100 kW now by grid event deep: over, its return is limited for 10 min more",
+            ),
+            (170, "none"),
+        ] {
+            assert_eq!(text(minutes), expected);
+        }
+        book.cancel(&EventId::new("deep").unwrap(), noon).unwrap();
+        let text = in_force(&book, at(100)).unwrap();
+        assert_eq!(text, "at most 90 kW now by grid event mild: active, 35 min left");
+    }
+}
