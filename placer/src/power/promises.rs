@@ -128,16 +128,7 @@ impl EventPromises {
             }
             let jobs = self.performances.events.entry(record.event.event.clone()).or_default();
             for (key, job) in state.running() {
-                let first = || JobPerformance {
-                    promise: job.facts.flexibility,
-                    gpus: job.state.gpus().map_or(0, GpuSet::gpu_count),
-                    from_us: from,
-                    until_us: from,
-                    lost_s: 0.0,
-                    expected: 0.0,
-                    broken: false,
-                };
-                let own = jobs.entry(job.facts.id.clone()).or_insert_with(first);
+                let own = jobs.entry(job.facts.id.clone()).or_insert_with(|| entered(job, from));
                 let speed = match job.state {
                     State::Running { .. } => speed(key, job, own.gpus).unwrap_or(1.0),
                     _ => 0.0,
@@ -168,6 +159,13 @@ impl EventPromises {
         let mut promises = Promises::new();
         let mut is_mandatory = false;
         for record in near(book, now) {
+            if record.event.start_us <= now {
+                // Also of jobs that are about to pause.
+                let jobs = self.performances.events.entry(record.event.event.clone()).or_default();
+                for (_, job) in controller.state().running() {
+                    jobs.entry(job.facts.id.clone()).or_insert_with(|| entered(job, now));
+                }
+            }
             is_mandatory |= record.event.participation == Participation::Mandatory;
             for (job, promise) in self.of_event(record, controller.state(), now) {
                 let known = promises.get(&job).map_or(promise, |known| promise.stricter(*known));
@@ -279,6 +277,19 @@ fn near(book: &EventBook, now: Timestamp) -> impl Iterator<Item = &EventRecord> 
         record.has_target() && record.event.start_us <= now + STEP && now < record.returned()
     };
     book.events.values().filter(is_near)
+}
+
+/// A job for which the event begins now.
+fn entered(job: &Job, now: Timestamp) -> JobPerformance {
+    JobPerformance {
+        promise: job.facts.flexibility,
+        gpus: job.state.gpus().map_or(0, GpuSet::gpu_count),
+        from_us: now,
+        until_us: now,
+        lost_s: 0.0,
+        expected: 0.0,
+        broken: false,
+    }
 }
 
 /// Counts the time of a job until an instant at a speed, and what it is expected to lose until `end` at that speed.

@@ -56,9 +56,9 @@ fn jobs_table(jobs: &BTreeMap<JobId, JobPerformance>) -> Table {
     for (id, job) in jobs {
         let promise = match job.promise {
             None => "none",
+            Some(promise) if job.expected <= promise.loss() + LOSS_ERROR => "kept",
             Some(_) if job.broken => "broken for the target",
-            Some(promise) if job.expected > promise.loss() + LOSS_ERROR => "exceeded",
-            Some(_) => "kept",
+            Some(_) => "exceeded",
         };
         table.row(vec![
             id.to_string(),

@@ -387,3 +387,18 @@ fn a_mandatory_event_keeps_its_target_and_breaks_the_promise_of_least_weight() {
     let attempts = ["a", "b", "c", "d"].map(|job| world.record(job).attempt);
     assert_eq!(attempts, [1; 4], "no promise permits a pause");
 }
+
+#[test]
+fn a_job_that_pauses_at_once_is_in_the_record() {
+    let mut world = promised([100, 100, 100, 400]);
+    let depth = Depth::Target { power_mw: Power::from_w(950) };
+    let (start_us, participation) = (world.now, Participation::Mandatory);
+    let now = GridEvent { start_us, ramp_down_s: 0, depth, participation, ..event(&world, "peak") };
+    let EventReply::Stored { record, .. } = add(&mut world, now) else { panic!("it is accepted") };
+    world.pass(90);
+    // The lowest caps draw 1,000 W: the job of least weight stops, though its promise forbids it.
+    let jobs = &world.event_jobs.as_ref().unwrap().events[&record.event.event];
+    let (_, paused) = jobs.iter().find(|(job, _)| job.as_str() == "d").unwrap();
+    assert!(paused.broken && paused.loss() > 0.8 && jobs.len() == 4, "{jobs:?}");
+    assert!(drawn(&world) <= Power::from_w(950), "{}", drawn(&world));
+}
