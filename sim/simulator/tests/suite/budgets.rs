@@ -10,8 +10,8 @@ use wattle_simulator::{
 use wattle_world::World;
 
 /// Jobs as in Philly's on a small cluster, for some days.
-fn scenario(world: &World, seed: u64) -> Scenario {
-    let trace = generator::generate(120, seed);
+fn scenario(world: &World, seed: u64, jobs: usize) -> Scenario {
+    let trace = generator::generate(jobs, seed);
     let cluster = "4x8:v100".parse().unwrap();
     let mut scenario = Scenario::from_trace(world, &trace, &cluster, seed).unwrap();
     // No job exceeds the budget's power.
@@ -35,7 +35,7 @@ fn energy(kwh: u64) -> Budget {
 #[test]
 fn greenflow_equals_powerflow_on_a_constant_grid() {
     let world = World::builtin();
-    let mut scenario = scenario(&world, 3);
+    let mut scenario = scenario(&world, 3, 120);
     let by_energy = RunOptions { budget: Some(energy(20)), ..RunOptions::default() };
     let powerflow = run(&world, &scenario, "powerflow", by_energy);
     scenario.carbon =
@@ -55,7 +55,7 @@ fn greenflow_equals_powerflow_on_a_constant_grid() {
 #[test]
 fn power_never_exceeds_the_limit() {
     let world = World::builtin();
-    let scenario = scenario(&world, 4);
+    let scenario = scenario(&world, 4, 50);
     let limit = Budget { power_mw: Some(Power::from_w(4_000)), ..Budget::default() };
     for name in NAMES {
         for oracle in [true, false] {
@@ -102,7 +102,7 @@ fn uncertain_power_does_not_starve_jobs_that_fit_the_budget() {
 #[test]
 fn a_carbon_budget_holds_under_a_wrong_forecast() {
     let world = World::builtin();
-    let mut scenario = scenario(&world, 5);
+    let mut scenario = scenario(&world, 5, 120);
     let hour = |i: u64| if i % 48 >= 36 { 400 } else { 200 };
     let rows: String = (0..48).map(|i| format!("{},{}\n", i * 3_600, hour(i))).collect();
     let rows = format!("at_s,g_per_kwh\n{rows}");
@@ -145,7 +145,7 @@ fn assert_table_names_unfinished_jobs(world: &World, scenario: &Scenario, starve
 #[test]
 fn an_insufficient_budget_is_reported() {
     let world = World::builtin();
-    let scenario = scenario(&world, 6);
+    let scenario = scenario(&world, 6, 120);
     // Four sleeping nodes still draw power, and a reserve is withheld.
     for (kwh, why) in
         [(1, "the budget sustains 0.04 kW on average; enlarge"), (8, "each queued job needs more")]
