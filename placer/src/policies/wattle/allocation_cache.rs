@@ -16,6 +16,7 @@ use crate::policies::wattle::joint_curve::SharedJointCurves;
 use crate::policies::wattle::market::ClearedMarket;
 use crate::power::bounds::PowerBounds;
 use crate::power::correction::PowerFactors;
+use crate::power::promises::Promises;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::Job;
@@ -108,6 +109,7 @@ pub(super) struct Conditions {
     power_max: Option<Power>,
     power_bounds: Arc<PowerBounds>,
     power_factors: Arc<PowerFactors>,
+    promises: Arc<Promises>,
     tenants_max: u32,
     nodes_sleep: bool,
     allocation_revision: u64,
@@ -121,6 +123,7 @@ impl Conditions {
             power_max: input.limits.power_max,
             power_bounds: Arc::clone(&input.limits.power_bounds),
             power_factors: Arc::clone(&input.limits.power_factors),
+            promises: Arc::clone(&input.limits.promises),
             tenants_max: input.limits.tenants_max,
             nodes_sleep: input.limits.nodes_sleep,
             allocation_revision: input.state.allocation_revision(),
