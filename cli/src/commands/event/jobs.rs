@@ -1,11 +1,12 @@
 //! `wattle event show`: one event, and what its jobs promised and lose.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Serialize;
-use wattle_common::JobId;
 use wattle_common::event::{EventPerformances, EventRecord, JobPerformance};
 use wattle_common::subject::{Bucket, EVENT_JOBS};
+use wattle_common::{JobId, Timestamp};
 use wattle_runtime::clock;
 
 use super::{Show, details, find, stored};
@@ -14,6 +15,9 @@ use crate::output::{Align, Table, print, print_json, terminal_width};
 
 /// A loss above the promised one by this much is an error of prediction and not worth a word, a share.
 const LOSS_ERROR: f64 = 0.002;
+
+/// The loss of a job is stored each minute; one that was not counted for this long has left.
+const COUNTED_WITHIN: Duration = Duration::from_secs(180);
 
 /// An event with what its jobs lose.
 #[derive(Serialize)]
@@ -39,11 +43,26 @@ pub(super) async fn show(command: Show) -> anyhow::Result<()> {
         return Ok(());
     }
     print("")?;
-    jobs_table(&jobs).fit(0, terminal_width()).print()
+    jobs_table(&jobs, clock::now(), record.returned()).fit(0, terminal_width()).print()
+}
+
+/// Whether a job's promise holds in an event that ends then.
+fn verdict(job: &JobPerformance, now: Timestamp, end: Timestamp) -> &'static str {
+    let Some(promise) = job.promise else { return "none" };
+    let is_within = |loss: f64| loss <= promise.loss() + LOSS_ERROR;
+    let is_over = now >= end || now.since(job.until_us) > COUNTED_WITHIN;
+    // Without any further loss.
+    let least = job.lost_s / end.since(job.from_us).as_secs_f64().max(1.0);
+    match if is_over { job.loss() } else { job.expected } {
+        loss if is_within(loss) => "kept",
+        _ if job.broken => "broken for the target",
+        _ if is_over || !is_within(least) => "exceeded",
+        _ => "at risk",
+    }
 }
 
 /// What the jobs of an event promised, have lost on average so far, and are expected to lose until its end.
-fn jobs_table(jobs: &BTreeMap<JobId, JobPerformance>) -> Table {
+fn jobs_table(jobs: &BTreeMap<JobId, JobPerformance>, now: Timestamp, end: Timestamp) -> Table {
     let mut table = Table::new(&[
         ("JOB", Align::Left),
         ("GPUS", Align::Right),
@@ -54,19 +73,13 @@ fn jobs_table(jobs: &BTreeMap<JobId, JobPerformance>) -> Table {
     ]);
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     for (id, job) in jobs {
-        let promise = match job.promise {
-            None => "none",
-            Some(promise) if job.expected <= promise.loss() + LOSS_ERROR => "kept",
-            Some(_) if job.broken => "broken for the target",
-            Some(_) => "exceeded",
-        };
         table.row(vec![
             id.to_string(),
             job.gpus.to_string(),
             job.promise.map_or_else(|| "-".to_owned(), |promise| percent(promise.loss())),
             percent(job.loss()),
             percent(job.expected),
-            promise.to_owned(),
+            verdict(job, now, end).to_owned(),
         ]);
     }
     table
@@ -74,9 +87,6 @@ fn jobs_table(jobs: &BTreeMap<JobId, JobPerformance>) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use wattle_common::Timestamp;
     use wattle_common::job::Flexibility;
 
     use super::*;
@@ -98,17 +108,27 @@ mod tests {
         let jobs = [
             ("answers", job(Some(100), 90.0, 0.0995, false)),
             ("batch", job(None, 400.0, 0.4, false)),
-            ("tune", job(Some(250), 300.0, 0.31, false)),
+            ("tune", job(Some(250), 400.0, 0.36, false)),
             ("train", job(Some(500), 700.0, 0.6, true)),
+            ("vision", job(Some(250), 200.0, 0.27, false)),
         ];
         let jobs = jobs.into_iter().map(|(id, job)| (JobId::new(id).unwrap(), job)).collect();
+        let shown = |jobs, after_s| {
+            let after = |seconds| NOW + Duration::from_secs(seconds);
+            jobs_table(jobs, after(after_s), after(1_200)).render(false)
+        };
         expect_test::expect![[r#"
             JOB      GPUS  PROMISED    LOST  EXPECTED  PROMISE
             answers    48    10.0 %   9.0 %    10.0 %  kept
             batch      48         -  40.0 %    40.0 %  none
             train      48    50.0 %  70.0 %    60.0 %  broken for the target
-            tune       48    25.0 %  30.0 %    31.0 %  exceeded
+            tune       48    25.0 %  40.0 %    36.0 %  exceeded
+            vision     48    25.0 %  20.0 %    27.0 %  at risk
         "#]]
-        .assert_eq(&jobs_table(&jobs).render(false));
+        .assert_eq(&shown(&jobs, 1_000));
+        // Of a job that has left, what it has lost counts.
+        let left = shown(&jobs, 1_190);
+        assert_eq!(left.matches("exceeded").count(), 1, "{left}");
+        assert_eq!(left.matches("at risk").count(), 0, "{left}");
     }
 }
