@@ -15,6 +15,7 @@ mod pairing;
 mod power_knapsack;
 mod power_shares;
 mod power_supply;
+mod priced_curve;
 mod prices;
 mod rounding;
 mod upper_envelope;

@@ -23,12 +23,18 @@ pub struct Charge {
 }
 
 impl Charge {
+    /// With this idle power, and this charge for keeping the node awake, watts.
+    #[cfg(test)]
+    pub(crate) const fn new(idle_w: f64, share_w: f64) -> Self {
+        Self { idle_w, share_w }
+    }
+
     /// The charges for a GPU type, from the first node of that type with known power; otherwise from the
     /// measured idle power of the type.
     #[must_use]
     pub fn on(input: PlanningInput<'_>, gpu_type: &str) -> Self {
-        let nodes = input.state.nodes().iter().filter(|node| node.facts.gpu_type == gpu_type);
-        let known = nodes.filter_map(|node| Some((node.facts.watts?, node.facts.gpus))).next();
+        let known = input.state.metered_node(gpu_type);
+        let known = known.and_then(|node| Some((node.facts.watts?, node.facts.gpus)));
         let Some((watts, gpus)) = known else {
             let measured = input.state.gpu_power(gpu_type).map_or(Power::ZERO, |power| power.idle);
             return Self { idle_w: measured.as_w(), share_w: 0.0 };

@@ -31,6 +31,8 @@ pub struct ClusterState {
     now: Timestamp,
     nodes: Vec<Node>,
     node_keys: Arc<BTreeMap<NodeId, NodeKey>>,
+    /// The first node of each GPU type with known power.
+    metered: Arc<BTreeMap<String, NodeKey>>,
     gpu_power: Arc<BTreeMap<String, GpuPower>>,
     inventory_complete: bool,
     jobs: Vec<Option<Arc<Job>>>,
@@ -192,6 +194,11 @@ impl ClusterState {
     pub fn gpu_power(&self, gpu_type: &str) -> Option<&GpuPower> {
         self.gpu_power.get(gpu_type)
     }
+    /// The first node of a GPU type with known power.
+    #[must_use]
+    pub fn metered_node(&self, gpu_type: &str) -> Option<&Node> {
+        self.metered.get(gpu_type).map(|&key| self.node(key))
+    }
     /// Whether every node of the cluster is known. Until then no job is rejected as too large.
     #[must_use]
     pub const fn inventory_complete(&self) -> bool {
@@ -284,13 +291,30 @@ impl ClusterState {
             let tenants = Arc::make_mut(&mut node.tenants);
             tenants.resize(gpus.max(tenants.len()), Vec::new());
             node.facts = Arc::new(facts);
+            self.find_metered();
             return key;
         }
         self.allocation_revision += 1;
         let key = NodeKey(self.nodes.len() as u32);
         Arc::make_mut(&mut self.node_keys).insert(facts.id.clone(), key);
+        if facts.watts.is_some() && !self.metered.contains_key(&facts.gpu_type) {
+            Arc::make_mut(&mut self.metered).insert(facts.gpu_type.clone(), key);
+        }
         self.nodes.push(Node::new(facts, self.now));
         key
+    }
+
+    /// Finds the nodes with known power again, after one has changed.
+    fn find_metered(&mut self) {
+        let mut metered = BTreeMap::new();
+        for (index, node) in self.nodes.iter().enumerate() {
+            if node.facts.watts.is_some() && !metered.contains_key(&node.facts.gpu_type) {
+                metered.insert(node.facts.gpu_type.clone(), NodeKey(index as u32));
+            }
+        }
+        if *self.metered != metered {
+            self.metered = Arc::new(metered);
+        }
     }
 
     /// A node is connected to this leaf switch. Jobs of several nodes are placed below few switches.

@@ -50,9 +50,8 @@ pub(super) struct AllocationCache {
 /// When the next full round is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NextFullRound {
-    /// While a job waits.
-    pub(super) until: Timestamp,
-    /// While no job waits, not earlier.
+    pub(super) while_a_job_waits: Timestamp,
+    /// Not earlier than that.
     pub(super) while_no_job_waits: Timestamp,
 }
 

@@ -84,6 +84,11 @@ impl Bidder<'_> {
         self.job.state != State::Queued || !self.job.attained.is_zero()
     }
 
+    /// Whether it waits for its first start, and may have every size of its class.
+    pub(super) fn awaits_first_start(&self) -> bool {
+        !self.has_run() && self.job.intended_gpus().is_none() && self.tried_sizes.is_empty()
+    }
+
     /// The value of a size at its best setting, and the cost of a start at it, s/s.
     fn start(
         &self,
@@ -176,7 +181,7 @@ pub(super) fn build_bids<'a>(
         });
         classes[bidder.class].jobs += 1;
     }
-    (bidders, Market { curves, classes, rules })
+    (bidders, Market::new(curves, classes, rules))
 }
 
 /// What the demand of a bidder depends on.

@@ -63,9 +63,10 @@ pub(super) fn next_full_round(now: Timestamp, jobs: usize, is_calm: bool) -> Nex
         let interval_s = if jobs <= FEW_JOBS { 0.0 } else { (per_job_s * jobs as f64).min(most_s) };
         now + span_s(interval_s)
     };
-    let until = after(INTERVAL_PER_JOB_S, INTERVAL_MAX_S);
-    let calm_until = after(CALM_INTERVAL_PER_JOB_S, CALM_INTERVAL_MAX_S);
-    NextFullRound { until, while_no_job_waits: if is_calm { calm_until } else { until } }
+    let while_a_job_waits = after(INTERVAL_PER_JOB_S, INTERVAL_MAX_S);
+    let calm = after(CALM_INTERVAL_PER_JOB_S, CALM_INTERVAL_MAX_S);
+    let while_no_job_waits = if is_calm { calm } else { while_a_job_waits };
+    NextFullRound { while_a_job_waits, while_no_job_waits }
 }
 
 /// The arrival number without the priority.
@@ -85,7 +86,11 @@ pub(super) fn solve_incremental(input: PlanningInput<'_>) -> Option<Plan> {
     let cache = cache.get::<AllocationCache>()?;
     let now = input.now();
     let until = |waits: bool| {
-        if waits { cache.next_full_round.until } else { cache.next_full_round.while_no_job_waits }
+        if waits {
+            cache.next_full_round.while_a_job_waits
+        } else {
+            cache.next_full_round.while_no_job_waits
+        }
     };
     let in_force = |waits: bool| cache.at <= now && now < until(waits);
     if !(in_force(false) || now == cache.at) || cache.conditions != Conditions::of(input) {
@@ -318,7 +323,7 @@ fn bid_for_free(
     let (bidder, mut class) = single_bidder(input, &elastic, &curve);
     class.gpus_max = free.min(elastic.gpus_max);
     let rules = cleared.rules;
-    let mut market = Market { curves: vec![curve], classes: vec![class], rules };
+    let mut market = Market::new(vec![curve], vec![class], rules);
     market.set_tau(rules.forecast.tau_s);
     let bid = market.bid(&market.classes[0], cleared.prices);
     let curve = &market.curves[0];

@@ -30,13 +30,13 @@ const KEPT_MAX: usize = 1_024;
 const KEPT_POINTS_MAX: usize = 2_000_000;
 
 /// Joint operating points of two jobs by number of GPUs.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) struct JointCurve {
     pub(super) sizes: Vec<JointSize>,
 }
 
 /// Their joint operating point at one number of GPUs.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) struct JointSize {
     pub(super) gpus: u32,
     pub(super) restart_s: f64,
@@ -48,7 +48,7 @@ pub(super) struct JointSize {
 }
 
 /// One setting for both.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) struct JointPoint {
     pub(super) speeds: [f64; 2],
     /// The charge by the prediction for the pair, watts.
@@ -246,4 +246,114 @@ fn joint_size(
 /// Power of one GPU above idle, watts; at least 1.
 fn above_idle_w(charge: &Charge, point: &OperatingPoint) -> f64 {
     (point.gpu_power_w - charge.idle_w()).max(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use wattle_common::Frequency;
+    use wattle_common::job::GpuRequest;
+    use wattle_common::messages::{Surface, SurfacePoint};
+    use wattle_testkit as testkit;
+
+    use super::*;
+    use crate::policies::wattle::prices::EnergyPrice;
+    use crate::state::cluster::ClusterState;
+    use crate::state::gpu_set::JobKey;
+    use crate::state::job::JobFacts;
+
+    /// A job whose speed beside another one is a share of its own.
+    fn arrive(state: &mut ClusterState, number: u32) -> JobKey {
+        let name = format!("j{number}");
+        let facts = JobFacts::new(name.parse().unwrap(), GpuRequest { min: 1, max: 4 });
+        let key = state.job_arrived(facts);
+        let any = || testkit::workload("any");
+        let point = |gpus: u32, clock: Option<u32>| {
+            let rate = f64::from(gpus).sqrt() * (1.0 + 0.01 * f64::from(number));
+            let slower = clock.map_or(1.0, |mhz| f64::from(mhz) / 1_410.0);
+            SurfacePoint {
+                clock_mhz_max: clock.map(Frequency::from_mhz),
+                ..testkit::point(gpus, rate * slower, 100.0 + 200.0 * slower)
+            }
+        };
+        let shared = |gpus: u32| SurfacePoint {
+            neighbours: vec![any()],
+            relative_speed: testkit::exactly(0.7 + 0.01 * f64::from(number % 20)),
+            ..point(gpus, None)
+        };
+        let points = [1, 2, 4]
+            .into_iter()
+            .flat_map(|gpus| [point(gpus, None), point(gpus, Some(1_100)), shared(gpus)]);
+        let surface = Surface {
+            class: Some(any()),
+            utilization_gpu_percent: Some(50.0),
+            memory_mib_max: Some(1_000),
+            ..testkit::surface(&name, "a100", points)
+        };
+        state.surface_known(key, Arc::new(surface));
+        key
+    }
+
+    fn points_unit(points: &OperatingPoints) -> f64 {
+        points.unit_rate().unwrap()
+    }
+
+    /// All pairs of these jobs, by kept curves and computed anew.
+    fn all_pairs_agree(
+        state: &ClusterState,
+        keys: &[JobKey],
+        kept: &mut JointCurves,
+        charge: Charge,
+    ) {
+        const GPU_W_MAX: f64 = 400.0;
+        kept.begin_round(charge, GPU_W_MAX);
+        let energy = EnergyPrice { now: 0.0, mean: 0.0 };
+        let jobs: Vec<&Job> = keys.iter().filter_map(|&key| state.job(key)).collect();
+        let known = jobs.iter().map(|job| job.operating_points_on("a100").unwrap());
+        let curve = |points| OperatingCurve::new(points, points_unit(points), charge, energy, 8);
+        let curves: Vec<OperatingCurve<'_>> = known.map(|points| curve(points).unwrap()).collect();
+        for (a, curve_a) in curves.iter().enumerate() {
+            for (b, curve_b) in curves.iter().enumerate() {
+                let (curves, jobs) = ([curve_a, curve_b], [jobs[a], jobs[b]]);
+                let fresh = JointCurve::new(curves, jobs, (charge, GPU_W_MAX));
+                assert!(fresh.is_some(), "these jobs gain by sharing");
+                assert_eq!(kept.of(curves, jobs).as_deref(), fresh.as_ref());
+            }
+        }
+    }
+
+    #[test]
+    fn kept_curves_are_those_that_would_be_computed() {
+        let mut state = ClusterState::new();
+        let mut keys: Vec<JobKey> = (0..4).map(|number| arrive(&mut state, number)).collect();
+        let mut kept = JointCurves::default();
+        let mut charge = Charge::default();
+        for number in 4..40 {
+            all_pairs_agree(&state, &keys, &mut kept, charge);
+            // Another job in place of one, whose operating points may get the address of those before.
+            let at = number as usize % keys.len();
+            state.job_ended(keys[at]);
+            keys[at] = arrive(&mut state, number);
+            // A new surface of a job, and other charges.
+            if number.is_multiple_of(5) {
+                let key = keys[(at + 1) % keys.len()];
+                let surface = state.job(key).unwrap().surface_on("a100").unwrap();
+                let more_power = |point: &SurfacePoint| SurfacePoint {
+                    gpu_power_w: testkit::exactly(point.gpu_power_w.mean + 10.0),
+                    ..point.clone()
+                };
+                let points = surface.points.iter().map(more_power).collect();
+                let surface = Surface { points, ..surface.clone() };
+                state.surface_known(key, Arc::new(surface));
+            }
+            if number.is_multiple_of(7) {
+                charge = Charge::new(10.0 * f64::from(number % 3), 0.0);
+            }
+            let held = kept.kept.iter().flatten().count();
+            assert!(held <= 4 * keys.len(), "{held} are kept for {} jobs", keys.len());
+            assert_eq!(
+                kept.points,
+                kept.curves.iter().flatten().flatten().map(point_count).sum::<usize>()
+            );
+        }
+    }
 }

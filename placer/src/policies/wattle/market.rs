@@ -6,8 +6,9 @@
 //! job runs or is queued: otherwise prices would change as soon as a plan was applied, and so would the
 //! plan.
 
+use crate::policies::wattle::priced_curve::PricedCurves;
 use crate::policies::wattle::prices::{PriceForecast, Prices};
-use crate::policies::wattle::upper_envelope::{CurvePoint, OperatingCurve};
+use crate::policies::wattle::upper_envelope::{OperatingCurve, SizedPoint};
 
 /// Steps per factor of e to which remaining work is rounded: 3 % apart. An error of a factor of two costs
 /// a hundredth of the gain.
@@ -101,6 +102,14 @@ pub(super) struct BidderClass {
 }
 
 impl BidderClass {
+    /// Whether neither its sizes nor its speeds are bounded within a curve.
+    fn may_have_all(&self, curve: &OperatingCurve<'_>) -> bool {
+        let (least, most) = (curve.sizes.first(), curve.sizes.last());
+        self.speed_min <= 0.0
+            && least.is_some_and(|size| self.gpus_min <= size.gpus)
+            && most.is_some_and(|size| self.gpus_max >= size.gpus)
+    }
+
     /// The time to completion that counts when its work is priced, s.
     fn horizon_s(&self, done_in_s: f64, age_weight: f64) -> f64 {
         (done_in_s - age_weight * self.age_s).max(HORIZON_MIN * done_in_s)
@@ -142,9 +151,19 @@ pub(super) struct Market<'a> {
     pub(super) curves: Vec<OperatingCurve<'a>>,
     pub(super) classes: Vec<BidderClass>,
     pub(super) rules: MarketRules,
+    pub(super) priced: PricedCurves,
 }
 
-impl Market<'_> {
+impl<'a> Market<'a> {
+    pub(super) fn new(
+        curves: Vec<OperatingCurve<'a>>,
+        classes: Vec<BidderClass>,
+        rules: MarketRules,
+    ) -> Self {
+        let priced = PricedCurves::new(curves.len(), classes.iter().map(|class| class.curve));
+        Self { curves, classes, rules, priced }
+    }
+
     /// Sets the time constant of the price forecast, s.
     pub(super) fn set_tau(&mut self, tau_s: f64) {
         let MarketRules { forecast, age_weight, .. } = &mut self.rules;
@@ -152,6 +171,7 @@ impl Market<'_> {
         for class in &mut self.classes {
             class.decay = forecast.decay(class.horizon_s(class.work / 2.0, *age_weight));
         }
+        self.priced.clear();
     }
 
     /// The bid of a class at these prices. The value of its work depends on its completion time and the
@@ -160,13 +180,24 @@ impl Market<'_> {
         let mut bid = Bid::default();
         let curve = &self.curves[class.curve];
         let MarketRules { forecast, age_weight, .. } = self.rules;
+        let priced = self.priced.at(prices, class.curve, curve, &forecast);
         for round in 0..2 {
-            let at_completion = match round {
-                0 => forecast.decayed(prices, class.decay),
-                _ => forecast.after(prices, class.horizon_s(bid.done_in_s, age_weight)),
+            let decay = match round {
+                0 => class.decay,
+                _ => forecast.decay(class.horizon_s(bid.done_in_s, age_weight)),
             };
-            bid.work_price = class.weight * curve.work_cost(at_completion);
-            let best = self.best_size(class, bid.work_price, prices);
+            let work_cost = match &priced {
+                Some(priced) => priced.work_cost(curve, &forecast, (prices, decay)),
+                None => curve.work_cost(forecast.decayed(prices, decay)),
+            };
+            bid.work_price = class.weight * work_cost;
+            let best = match &priced {
+                Some(priced) if class.may_have_all(curve) => {
+                    let best = priced.best_size(curve, bid.work_price, prices);
+                    if class.may_wait && best.surplus <= 0.0 { BestSize::default() } else { best }
+                }
+                _ => self.best_size(class, bid.work_price, prices),
+            };
             (bid.gpus, bid.watts, bid.surplus) = (best.gpus, best.watts, best.surplus);
             // A waiting job is assumed to run at half the speed of one GPU.
             bid.done_in_s = class.work / if bid.gpus > 0 { best.speed } else { 0.5 };
@@ -182,7 +213,7 @@ impl Market<'_> {
     /// The size and setting with the greatest surplus.
     fn best_size(&self, class: &BidderClass, work_price: f64, prices: Prices) -> BestSize {
         let surplus = if class.may_wait { 0.0 } else { f64::NEG_INFINITY };
-        let mut best = BestSize { gpus: 0, watts: 0.0, speed: 0.0, surplus };
+        let mut best = BestSize { surplus, ..BestSize::default() };
         let curve = &self.curves[class.curve];
         let joule = curve.joule(prices).total();
         for size in &curve.sizes {
@@ -190,10 +221,10 @@ impl Market<'_> {
                 continue;
             }
             let Some(point) = size.best_point(work_price, joule, class.speed_min) else { continue };
-            let surplus = point.value(work_price, joule) - prices.gpu * f64::from(size.gpus);
-            if surplus > best.surplus {
-                let CurvePoint { speed, watts, .. } = point;
-                best = BestSize { gpus: size.gpus, watts, speed, surplus };
+            let point = SizedPoint::of(size.gpus, &point);
+            let next = BestSize::of(point, (work_price, joule, prices.gpu));
+            if next.surplus > best.surplus {
+                best = next;
             }
         }
         best
@@ -212,12 +243,22 @@ impl Market<'_> {
     }
 }
 
-/// A size with its best setting.
-struct BestSize {
+/// A size with its best setting; by default no GPUs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BestSize {
     gpus: u32,
     watts: f64,
     speed: f64,
     surplus: f64,
+}
+
+impl BestSize {
+    /// This point at prices of work, of a joule and of a GPU-second.
+    pub(super) fn of(point: SizedPoint, (work_price, joule, gpu_price): (f64, f64, f64)) -> Self {
+        let SizedPoint { gpus, speed, watts } = point;
+        let value = work_price * speed - joule * watts;
+        Self { gpus, watts, speed, surplus: value - gpu_price * f64::from(gpus) }
+    }
 }
 
 /// What one market may hand out.

@@ -11,6 +11,8 @@
 //! The present choices are kept where the new ones are no better, so that a plan that was applied is not made
 //! again.
 
+use std::ops::Index;
+
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::capacity::NodeCounts;
@@ -97,9 +99,46 @@ struct Step {
     rating: f64,
 }
 
+/// Jobs and pairs, of which those with the same choices are of one kind.
+#[derive(Default)]
+pub(super) struct Items {
+    kinds: Vec<Item>,
+    of: Vec<usize>,
+}
+
+impl Items {
+    /// Adds an item of a new kind. Returns the kind.
+    pub(super) fn add(&mut self, item: Item) -> usize {
+        self.kinds.push(item);
+        self.add_another(self.kinds.len() - 1)
+    }
+
+    /// Adds an item of a known kind. Returns the kind.
+    pub(super) fn add_another(&mut self, kind: usize) -> usize {
+        self.of.push(kind);
+        kind
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Item> {
+        self.of.iter().map(|&kind| &self.kinds[kind])
+    }
+
+    fn len(&self) -> usize {
+        self.of.len()
+    }
+}
+
+impl Index<usize> for Items {
+    type Output = Item;
+
+    fn index(&self, item: usize) -> &Item {
+        &self.kinds[self.of[item]]
+    }
+}
+
 /// The choices of all items while they are improved.
 struct Allocation<'i> {
-    items: &'i [Item],
+    items: &'i Items,
     supply: &'i PowerSupply,
     /// What the limits of feeders and nodes leave, watts.
     left_w: &'i [f64],
@@ -224,6 +263,19 @@ impl<'i> Allocation<'i> {
         steps.reduce(|best, next| if next.rating > best.rating { next } else { best })
     }
 
+    /// The best step up of each item. Those of one kind without GPUs have the same one.
+    fn steps_up(&self) -> Vec<Step> {
+        let mut of_kinds: Vec<Option<Option<Step>>> = vec![None; self.items.kinds.len()];
+        let step = |item: usize| {
+            if self.chosen[item].is_some() {
+                return self.step_up(item);
+            }
+            let step = of_kinds[self.items.of[item]].get_or_insert_with(|| self.step_up(item));
+            step.map(|step| Step { item, ..step })
+        };
+        (0..self.items.len()).filter_map(step).collect()
+    }
+
     /// Takes steps down until everything fits, or no step is left.
     fn trim(&mut self) {
         while !self.fits_power((self.gpus, self.watts)) {
@@ -311,8 +363,7 @@ impl<'i> Allocation<'i> {
     /// Takes steps up while they fit.
     fn fill(&mut self) {
         for _ in 0..PASSES_MAX {
-            let mut steps: Vec<Step> =
-                (0..self.items.len()).filter_map(|item| self.step_up(item)).collect();
+            let mut steps = self.steps_up();
             steps.sort_by(|a, b| b.rating.total_cmp(&a.rating).then(a.item.cmp(&b.item)));
             let (mut nodes, _) = self.placed();
             let largest_in_node = self.nodes.largest_in_node();
@@ -384,7 +435,7 @@ impl<'i> Allocation<'i> {
 /// The choices of all items within `gpus` GPUs that fit the nodes, within the power, and within what the limits of
 /// feeders and nodes leave (`left_w`). `prices`: those that clear the market.
 pub(super) fn solve(
-    items: &[Item],
+    items: &Items,
     gpus: u32,
     nodes: &NodeCounts,
     (supply, left_w): (&PowerSupply, &[f64]),
@@ -453,6 +504,14 @@ mod tests {
         Item { choices, none: Some(0.0), ..Item::default() }
     }
 
+    fn all(items: &[Item]) -> Items {
+        let mut all = Items::default();
+        items.iter().for_each(|item| {
+            all.add(item.clone());
+        });
+        all
+    }
+
     /// The choices at the prices that clear them.
     fn solve_cleared(items: &[Item], gpus: u32, nodes: &NodeCounts, watts: f64) -> Vec<Chosen> {
         let demand = |item: usize, prices: Prices| {
@@ -462,7 +521,7 @@ mod tests {
         };
         let market = MarketSupply { gpus, watts: Some(watts) };
         let prices = clear(market, Prices::default(), items.len(), demand);
-        solve(items, gpus, nodes, (&supply(watts), &[]), prices)
+        solve(&all(items), gpus, nodes, (&supply(watts), &[]), prices)
     }
 
     fn best_by_search(items: &[Item], gpus: u32, watts: f64) -> f64 {
@@ -519,7 +578,7 @@ mod tests {
             // They keep their GPUs at the lowest setting.
             ([10.0, 10.0], 400.0..=400.0, 200.0),
         ] {
-            let chosen = solve(&items, 8, &nodes, (&supply, &left_w), Prices::default());
+            let chosen = solve(&all(&items), 8, &nodes, (&supply, &left_w), Prices::default());
             let watts = |item: usize| items[item].used(chosen[item]).1;
             assert!(sum_w.contains(&(watts(0) + watts(1))), "{chosen:?} {left_w:?}");
             assert!(watts(1) <= second_w_max, "{chosen:?} {left_w:?}");
@@ -534,7 +593,7 @@ mod tests {
         (kept.none, kept.present) = (None, Some(0));
         kept.choices.truncate(3);
         let items = [item(2), kept, item(3)];
-        let chosen = solve(&items, 8, &nodes(1), (&supply(150.0), &[]), Prices::default());
+        let chosen = solve(&all(&items), 8, &nodes(1), (&supply(150.0), &[]), Prices::default());
         assert_eq!(chosen, [None, Some(0), None]);
     }
 
@@ -545,8 +604,13 @@ mod tests {
         for (item, &choice) in items.iter_mut().zip(&chosen) {
             item.present = choice;
         }
-        let again =
-            solve(&items, 8, &nodes(1), (&supply(1_000.0), &[]), Prices { gpu: 0.0, power: 1e-3 });
+        let again = solve(
+            &all(&items),
+            8,
+            &nodes(1),
+            (&supply(1_000.0), &[]),
+            Prices { gpu: 0.0, power: 1e-3 },
+        );
         assert_eq!(again, chosen);
     }
 }

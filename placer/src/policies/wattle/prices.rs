@@ -64,11 +64,6 @@ pub(super) struct PriceForecast {
 }
 
 impl PriceForecast {
-    /// The expected prices after this time.
-    pub(super) fn after(&self, now: Prices, seconds: f64) -> Prices {
-        self.decayed(now, self.decay(seconds))
-    }
-
     /// The weight of the present prices after this time.
     pub(super) fn decay(&self, seconds: f64) -> f64 {
         (-seconds / self.tau_s).exp()
@@ -89,7 +84,8 @@ mod tests {
         let long_run = Prices { gpu: 0.1, power: 1e-4 };
         let forecast = PriceForecast { long_run, tau_s: 100.0 };
         let now = Prices { gpu: 2.0, power: 0.0 };
-        let (first, last) = (forecast.after(now, 0.0), forecast.after(now, 1e6));
+        let after = |seconds| forecast.decayed(now, forecast.decay(seconds));
+        let (first, last) = (after(0.0), after(1e6));
         assert!((first.gpu - 2.0).abs() < 1e-12 && first.power.abs() < 1e-12);
         assert!((last.gpu - 0.1).abs() < 1e-12 && (last.power - 1e-4).abs() < 1e-12);
     }

@@ -1,5 +1,7 @@
 //! Rounding to blocks: the sizes and settings of all jobs and pairs, and the targets that follow from them.
 
+use std::collections::BTreeMap;
+
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::transition::Target;
@@ -15,6 +17,7 @@ use crate::policies::wattle::prices::Prices;
 use crate::policies::wattle::upper_envelope::{CurvePoint, SizeCurve};
 use crate::policies::wattle::{Supply, stated_power_price};
 use crate::state::job::State;
+use crate::state::job_forecast::is_unmeasured;
 
 /// A job's setting is kept if the best one is worth no more than this share more.
 const SETTING_TOLERANCE: f64 = 0.001;
@@ -190,20 +193,30 @@ impl Rounding<'_, '_> {
         let parts_of = |index: usize| {
             self.local.map(|local| local.parts_of(bidders[index].key)).unwrap_or_default()
         };
-        let of_job = |&index: &usize| {
+        let mut items = power_knapsack::Items::default();
+        // The jobs of a class that wait for their first start have the same choices.
+        let mut waiting: BTreeMap<(usize, bool), usize> = BTreeMap::new();
+        for &index in &unpaired {
             let bidder = &bidders[index];
             let kept = bidder.fixed_size.or(bidder.held.filter(|_| keep_held));
+            let kind = (bidder.class, is_unmeasured(bidder.job));
+            let may_share = kept.is_none() && bidder.awaits_first_start();
+            if let Some(&known) = waiting.get(&kind).filter(|_| may_share) {
+                items.add_another(known);
+                continue;
+            }
             let curve = &self.market.curves[bidder.curve];
             let item = power_item(bidder, curve, &bids[bidder.class], prices, kept);
-            power_knapsack::Item { parts: parts_of(index), ..item }
-        };
-        let of_pair = |pair: &Pair| {
+            let added = items.add(power_knapsack::Item { parts: parts_of(index), ..item });
+            if may_share {
+                waiting.insert(kind, added);
+            }
+        }
+        for pair in &pairing.pairs {
             let kept = pair.held(bidders).filter(|_| keep_held);
             let item = pairing.power_item(pair, bidders, bids, prices, kept);
-            power_knapsack::Item { parts: parts_of(pair.a), ..item }
-        };
-        let items: Vec<power_knapsack::Item> =
-            unpaired.iter().map(of_job).chain(pairing.pairs.iter().map(of_pair)).collect();
+            items.add(power_knapsack::Item { parts: parts_of(pair.a), ..item });
+        }
         let (gpus, nodes) = (self.supply.free, &self.supply.nodes);
         let left_w = self.local.map_or(&[][..], |local| &local.left_w);
         let chosen = power_knapsack::solve(&items, gpus, nodes, (power, left_w), prices);

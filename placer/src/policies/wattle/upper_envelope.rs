@@ -77,6 +77,22 @@ impl CurvePoint {
     }
 }
 
+/// An operating point of a curve without its setting.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SizedPoint {
+    pub(super) gpus: u32,
+    /// Work per second.
+    pub(super) speed: f64,
+    /// The charge for all its GPUs, watts.
+    pub(super) watts: f64,
+}
+
+impl SizedPoint {
+    pub(super) const fn of(gpus: u32, point: &CurvePoint) -> Self {
+        Self { gpus, speed: point.speed, watts: point.watts }
+    }
+}
+
 /// The operating points with one number of GPUs.
 #[derive(Clone, Debug)]
 pub(super) struct SizeCurve {
@@ -156,6 +172,8 @@ pub(super) struct OperatingCurve<'a> {
     pub(super) unit: f64,
     /// By number of GPUs, ascending; never empty.
     pub(super) sizes: Vec<SizeCurve>,
+    /// The points of all sizes, by speed.
+    pub(super) by_speed: Vec<SizedPoint>,
     energy: EnergyPrice,
     /// The envelope of the negative cost of a unit of work over the GPU price while power is free, with the
     /// speed.
@@ -193,13 +211,33 @@ impl<'a> OperatingCurve<'a> {
             })
         });
         let cheapest = envelope(costs.collect());
+        let all = sizes
+            .iter()
+            .flat_map(|size| size.points().map(|point| SizedPoint::of(size.gpus, &point)));
+        let mut by_speed: Vec<SizedPoint> = all.collect();
+        by_speed.sort_by(|a, b| a.speed.total_cmp(&b.speed));
         let is_valid = unit.is_finite() && unit > 0.0 && !sizes.is_empty();
-        is_valid.then_some(Self { known, unit, sizes, energy, cheapest })
+        is_valid.then_some(Self { known, unit, sizes, by_speed, energy, cheapest })
     }
 
     /// The prices of a joule now.
     pub(super) fn joule(&self, prices: Prices) -> JoulePrices {
         JoulePrices { energy: self.energy.now, power: prices.power }
+    }
+
+    /// The points of which one has the greatest surplus where a joule has this price: of each size, and where a joule
+    /// is free the fastest of each.
+    pub(super) fn candidates(&self, joule: f64) -> impl Iterator<Item = SizedPoint> {
+        let is_free = joule <= 0.0;
+        let fastest = self.sizes.iter().map(|size| SizedPoint::of(size.gpus, &size.fastest));
+        let all = self.by_speed.iter().copied();
+        fastest.filter(move |_| is_free).chain(all.filter(move |_| !is_free))
+    }
+
+    /// The cost of a unit of work at a point, at these prices.
+    pub(super) fn cost_at(&self, point: SizedPoint, prices: Prices) -> f64 {
+        let joule = self.energy.mean + prices.power;
+        (1.0 + prices.gpu * f64::from(point.gpus) + joule * point.watts) / point.speed
     }
 
     /// The least cost of a unit of work at these prices.
