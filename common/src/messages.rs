@@ -31,6 +31,7 @@ pub mod summary;
 pub mod surface;
 pub mod telemetry;
 pub mod twin;
+pub mod what_if;
 pub mod window;
 
 pub use crate::event::{EventBook, EventPerformances};
@@ -72,4 +73,5 @@ pub use twin::{
     TWIN_ABSENCES_MAX, TWIN_AHEAD_ROWS_MAX, TWIN_COUNTS_AFTER, TWIN_OPEN_MAX, TWIN_ROWS_MAX,
     TWIN_STATUS_EVERY, TwinAbsence, TwinJob, TwinOpen, TwinRow, TwinStatus, TwinSums, TwinWork,
 };
+pub use what_if::{Traded, WhatIf};
 pub use window::{JobWindow, Neighbour};

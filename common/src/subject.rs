@@ -18,7 +18,7 @@ pub use requester::{Rank, Requester};
 pub use storage::{
     AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, EVENT_JOBS, EVENTS, EXPECTED_STATUS,
     FEEDERS_STATUS, GRID_STATUS, LeaseKey, PredictorKey, Reporter, STORE_RESTORED, StreamName,
-    TWIN_OPEN, TWIN_STATUS, backed_up,
+    TWIN_OPEN, TWIN_STATUS, WHAT_IF, backed_up,
 };
 
 /// The first two tokens of every subject: the product and the version of its messages.

@@ -18,7 +18,8 @@
 //! The twin ([`crate::twin`]) runs whole planning rounds, 3 ms of processor time for each of 50,000 jobs (`docs/twin.md`).
 //! A forecast starts every queued job again each time, so it has its own loop over numbers of free GPUs.
 //!
-//! The [`consequences`] of a decision follow from two forecasts, one of the plan and one with the job elsewhere.
+//! The [`consequences`] of a decision follow from two forecasts, one of the plan and one with the job elsewhere. What the
+//! jobs would use at other settings follows from some more ([`what_if`]).
 //!
 //! Forecasts decide nothing.
 
@@ -27,6 +28,7 @@ mod errors;
 mod forward;
 mod free_gpus;
 mod outlook;
+mod what_if;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -42,7 +44,8 @@ use crate::state::job::State;
 
 use errors::Forecast;
 pub use errors::{Errors, ForecastErrors, KINDS};
-use outlook::{Scheduled, scheduled};
+use outlook::{Scheduled, Settings, scheduled};
+pub(crate) use what_if::what_if;
 
 /// Least time between two forecasts: those of planning rounds that follow sooner are left out.
 pub const EVERY: Duration = Duration::from_secs(10);
@@ -182,7 +185,9 @@ impl Expected {
         self.next = now + EVERY;
         self.made += 1;
         let intervals = self.errors.intervals();
-        for Scheduled { job, start, end, unknown } in scheduled(input, can, reports, None) {
+        for Scheduled { job, start, end, unknown } in
+            scheduled(input, can, reports, None, Settings::Planned)
+        {
             let forecast = |kind, at| intervals.forecast(now, kind, at);
             let start = start.map(|at| forecast(wattle_common::messages::ExpectedKind::Start, at));
             let end = end.map(|(at, kind)| forecast(kind, at));

@@ -77,7 +77,7 @@ use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, EventReply, EventRequest,
     ExpectedStatus, FeedersStatus, GridStatus, JobProgressed, JobRecord, LaunchReport, LedgerEntry,
     NodeDesired, NodeSummary, PowerReport, Reply, SetBudget, SubmitJob, Surface, TwinOpen,
-    TwinStatus,
+    TwinStatus, WhatIf,
 };
 use wattle_common::{AdmissionId, JobId, Machine, NodeId, Timestamp};
 use wattle_grid::{Signal, SignalSeries};
@@ -179,6 +179,8 @@ pub enum Action {
     StoreTwin(Box<(TwinStatus, TwinOpen)>),
     /// Store the errors of the expected starts and ends.
     StoreExpected(Box<ExpectedStatus>),
+    /// Store what the jobs would use at other settings.
+    StoreWhatIf(Box<WhatIf>),
     /// Delete the mark of a restored store: the records are compared with the nodes' reports.
     ForgetRestoration,
     /// Answer a submission or cancellation.

@@ -19,6 +19,7 @@ pub mod prediction;
 pub mod saved;
 pub mod unmeasured;
 pub mod verdict;
+pub mod what_if;
 
 use std::collections::BTreeMap;
 

@@ -17,11 +17,11 @@ use wattle_common::event::EventBook;
 use wattle_common::id::PredictorId;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetStatus, FeedersStatus, GridStatus, JobRecord, NodeSummary,
-    PredictorStatus, ServiceLease, TwinStatus,
+    PredictorStatus, ServiceLease, TwinStatus, WhatIf,
 };
 use wattle_common::subject::{
     AIM_STATUS, BUDGET_SET, BUDGET_STATUS, EVENTS, FEEDERS_STATUS, GRID_STATUS, PredictorKey,
-    Reporter, TWIN_STATUS,
+    Reporter, TWIN_STATUS, WHAT_IF,
 };
 use wattle_common::{AdmissionId, JobId, NodeId, Power, Timestamp, codec};
 use wattle_view::Summaries;
@@ -101,6 +101,8 @@ pub struct Model {
     pub occupancy: Occupancy,
     /// The budget in force.
     pub budget: Option<BudgetRecord>,
+    /// What the present jobs would use and when they would complete at other settings.
+    pub what_if: Option<WhatIf>,
     /// The sources of carbon intensity and electricity price.
     pub grid: Option<GridStatus>,
     /// Its consumption.
@@ -208,6 +210,7 @@ impl Model {
             EVENTS => self.events = value.and_then(|value| codec::decode_json(value).ok()),
             TWIN_STATUS => self.twin = value.and_then(|value| codec::decode_json(value).ok()),
             AIM_STATUS => self.aim = value.and_then(|value| codec::decode_json(value).ok()),
+            WHAT_IF => self.what_if = value.and_then(|value| codec::decode_json(value).ok()),
             _ => {}
         }
     }

@@ -13,10 +13,10 @@ use wattle_common::duration::{parse_span, span};
 use wattle_common::event::{EventBook, EventRecord};
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, GridStatus, IntensitySeries, SetBudget,
-    SignalStatus,
+    SignalStatus, WhatIf,
 };
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, EVENTS, GRID_STATUS, RequestTopic,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, EVENTS, GRID_STATUS, RequestTopic, WHAT_IF,
 };
 use wattle_common::verdict::below_idle;
 use wattle_common::{Budget, Power, Timestamp};
@@ -25,7 +25,7 @@ use wattle_runtime::clock;
 use wattle_runtime::shell::chain;
 use wattle_simulator::CarbonSeries;
 use wattle_view::emissions::Rates;
-use wattle_view::{event, power_margin};
+use wattle_view::{event, power_margin, what_if};
 
 use crate::aim::percent;
 use crate::budget::{BudgetOptions, kw, limits, tidy};
@@ -202,6 +202,9 @@ struct Shown {
     /// The grid event in force, and its limit at this instant.
     #[serde(skip_serializing_if = "Option::is_none")]
     event: Option<EventInForce>,
+    /// What the present jobs would use and when they would complete at other settings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    what_if: Option<WhatIf>,
 }
 
 #[derive(Serialize)]
@@ -217,12 +220,14 @@ async fn show(command: Show) -> anyhow::Result<()> {
     let status: Option<BudgetStatus> = read(&bus, BUDGET_STATUS).await?;
     let aim: Option<AimStatus> = read(&bus, AIM_STATUS).await?;
     let grid: Option<GridStatus> = read(&bus, GRID_STATUS).await?;
+    let trade: Option<WhatIf> = read(&bus, WHAT_IF).await?;
     let (events, now): (Option<EventBook>, _) = (read(&bus, EVENTS).await?, clock::now());
     if command.json {
         let in_force = events.as_ref().and_then(|events| events.in_force(now));
         let event =
             in_force.map(|(record, limit_mw)| EventInForce { limit_mw, record: record.clone() });
-        return print_json(&Shown { set, status, aim, grid, event });
+        let what_if = what_if::current(trade.as_ref(), now).cloned();
+        return print_json(&Shown { set, status, aim, grid, event, what_if });
     }
     if let Some(event) = events.as_ref().and_then(|events| event::in_force(events, now)) {
         print(&format!("event    {event}"))?;
@@ -233,6 +238,10 @@ async fn show(command: Show) -> anyhow::Result<()> {
         print("aim      budget: least mean completion time within the budget")?;
     } else if let Some(aim) = &aim {
         print(&energy_aim(aim))?;
+    }
+    if let Some(trade) = what_if::current(trade.as_ref(), now) {
+        print(&format!("what if  {}: {}", what_if::jobs(trade), what_if::sentence(trade)))?;
+        print(&format!("plan     {} than at the default setting", what_if::of_plan(trade)))?;
     }
     let Some(set) = set.filter(|set| !set.budget.is_none() || set.intensity.is_some()) else {
         return print("no budget is set; set one with `wattle budget set --energy-kwh KWH`");

@@ -23,7 +23,7 @@ pub enum Bucket {
     /// Keys: [`PredictorKey`]; the champion, and the state of each predictor.
     Predictors,
     /// Keys [`BUDGET_SET`], [`BUDGET_STATUS`], [`AIM_STATUS`], [`GRID_STATUS`], [`FEEDERS_STATUS`],
-    /// [`TWIN_STATUS`], [`TWIN_OPEN`], [`EXPECTED_STATUS`], [`EVENTS`] and [`STORE_RESTORED`]: the budget in force, its consumption,
+    /// [`TWIN_STATUS`], [`TWIN_OPEN`], [`EXPECTED_STATUS`], [`WHAT_IF`], [`EVENTS`] and [`STORE_RESTORED`]: the budget in force, its consumption,
     /// the state of the energy aim, the sources of carbon intensity and price, the power of each feeder, the twin, the
     /// errors of expected starts and ends, the grid events, and whether the store was restored from a backup.
     Budget,
@@ -47,6 +47,8 @@ pub const TWIN_STATUS: &str = "twin";
 pub const TWIN_OPEN: &str = "twin-open";
 /// Key of the errors of expected starts and ends in [`Bucket::Budget`]: [`crate::messages::ExpectedStatus`].
 pub const EXPECTED_STATUS: &str = "expected";
+/// Key of the trade of energy for completion time in [`Bucket::Budget`]: [`crate::messages::WhatIf`].
+pub const WHAT_IF: &str = "what-if";
 /// Key of the grid events in [`Bucket::Budget`]: [`crate::event::EventBook`].
 pub const EVENTS: &str = "events";
 /// Key of what jobs lose over grid events in [`Bucket::Budget`]: [`crate::event::EventPerformances`].

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use wattle_common::messages::Consequence;
+use wattle_common::messages::{Consequence, WhatIf};
 
 use crate::controller::{Controller, PolicyHandle};
-use crate::expected::Expected;
 use crate::expected::consequences::{Compared, compared, consequences};
+use crate::expected::{Expected, what_if};
 use crate::pipeline::StageReports;
 use crate::plan::{Decision, Plan};
 use crate::state::gpu_set::JobKey;
@@ -29,6 +29,12 @@ impl<P: PolicyHandle> Controller<P> {
         let is_new = expected.follow(self.input(), self.can, reports);
         self.expected = Some(expected);
         is_new
+    }
+
+    /// What the present jobs would use and when they would complete at other settings, after a round with these reports.
+    #[must_use]
+    pub fn what_if(&self, reports: &StageReports) -> Option<WhatIf> {
+        what_if(self.input(), self.can, reports)
     }
 
     /// The decisions of a plan that is about to be applied, beside what they replace.

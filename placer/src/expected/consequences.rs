@@ -22,7 +22,7 @@ use wattle_common::job::GpuSetting;
 use wattle_common::messages::{Consequence, MovedJobs};
 use wattle_common::time::span_s;
 
-use super::outlook::{Elsewhere, Scheduled, running_end, scheduled};
+use super::outlook::{Elsewhere, Scheduled, Settings, running_end, scheduled};
 use crate::pipeline::StageReports;
 use crate::plan::capabilities::Capabilities;
 use crate::plan::input::PlanningInput;
@@ -224,7 +224,7 @@ pub(crate) fn consequences(
         consequence.tenants_later = moved(ends.filter(|later_s| *later_s >= MOVED_LEAST_S));
         if let Some(instead) = instead.filter(|_| forecasts_left > 0) {
             forecasts_left -= 1;
-            let forecast = |of| by_job(scheduled(input, can, reports, of));
+            let forecast = |of| by_job(scheduled(input, can, reports, of, Settings::Planned));
             let without = forecast(Some((key, instead)));
             if let Some(restart_s) = restart_s {
                 let with_plan = forecast(Some((key, Elsewhere::Returns)));

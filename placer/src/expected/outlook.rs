@@ -20,6 +20,7 @@ use crate::state::gpu_set::{JobKey, bits};
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::{remaining_work, running_rate};
 use crate::state::node::{NodeFacts, Wakefulness};
+use crate::state::operating_points::{OperatingPoint, OperatingPoints};
 
 /// Rest of a job that is stopping, or past its expected end: as under the policy `backfill`.
 const OVERDUE: Duration = Duration::from_secs(30);
@@ -85,12 +86,22 @@ pub(crate) enum Elsewhere {
     Returns,
 }
 
+/// The settings of all jobs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Settings {
+    /// Those of the plan. Queued jobs get the mean speed of the running ones relative to the default setting.
+    Planned,
+    /// Those that pay at this price of energy, s/J; at 0 the default.
+    Priced(f64),
+}
+
 /// The expected times of each job that is present; `instead`: a job that is elsewhere than in the state.
 pub(super) fn scheduled(
     input: PlanningInput<'_>,
     can: Capabilities,
     reports: &StageReports,
     instead: Option<(JobKey, Elsewhere)>,
+    settings: Settings,
 ) -> Vec<Scheduled> {
     let (state, now) = (input.state, input.now());
     let elsewhere = |key| instead.filter(|(job, _)| *job == key).map(|(_, place)| place);
@@ -105,7 +116,7 @@ pub(super) fn scheduled(
             ends.insert(key, (now, now));
             continue;
         }
-        let rest = running_rest(state, job);
+        let rest = running_rest(state, job, settings);
         let holds = match elsewhere(key) {
             Some(Elsewhere::Holds { until }) => Some((until, Some(ExpectedKind::EndRunning))),
             _ => None,
@@ -130,7 +141,7 @@ pub(super) fn scheduled(
         });
     }
     let (shapes, free, held) = gpus(state, &ends);
-    let pace = pace(state);
+    let speed = QueuedSpeed { pace: pace(state), settings };
     let mut waiting = Vec::new();
     let mut of_waiting = Vec::new();
     if let Some((key, Elsewhere::First { gpus, run_time })) = instead
@@ -146,7 +157,7 @@ pub(super) fn scheduled(
         });
         of_waiting.push((key, vec![rest; shapes.facts.len()]));
     }
-    for (key, job) in queue(can, state, pace, returning) {
+    for (key, job) in queue(can, state, speed, returning) {
         if elsewhere(key).is_some_and(|place| place != Elsewhere::Returns) {
             continue;
         }
@@ -160,7 +171,8 @@ pub(super) fn scheduled(
             scheduled.push(Scheduled { job: key, start: None, end: None, unknown });
             continue;
         }
-        let rests = shapes.facts.iter().map(|facts| queued_rest(state, job, &facts.gpu_type, pace));
+        let rests =
+            shapes.facts.iter().map(|facts| queued_rest(state, job, &facts.gpu_type, speed));
         let rests: Vec<Rest> = rests.collect();
         waiting.push(Waiting {
             gpus: size(job),
@@ -273,7 +285,7 @@ fn returns(job: &Job) -> bool {
 fn queue(
     can: Capabilities,
     state: &ClusterState,
-    pace: f64,
+    speed: QueuedSpeed,
     returning: impl Fn(JobKey, &Job) -> bool,
 ) -> Vec<(JobKey, &Job)> {
     let stopping = state.running().filter(|(key, job)| returning(*key, job));
@@ -289,7 +301,7 @@ fn queue(
         Service::ShortestFirst { .. } => {
             let rank = |job: &Job| {
                 let gpu_type = job.surface.as_ref().map_or("", |surface| &surface.gpu_type);
-                let left_s = queued_rest(state, job, gpu_type, pace).left.as_secs_f64();
+                let left_s = queued_rest(state, job, gpu_type, speed).left.as_secs_f64();
                 let age_s = state.now().since(job.facts.submitted_at).as_secs_f64();
                 let ms = ((left_s - AGE_SHARE * age_s) * 1e3) as i64;
                 (std::cmp::Reverse(job.facts.priority), ms, job.arrival)
@@ -377,22 +389,72 @@ fn pace(state: &ClusterState) -> f64 {
 
 /// When a running job is expected to end at its present rate.
 pub(super) fn running_end(state: &ClusterState, job: &Job) -> Timestamp {
-    state.now() + running_rest(state, job).left
+    state.now() + running_rest(state, job, Settings::Planned).left
 }
 
-/// The rest of a running job at its present rate.
-fn running_rest(state: &ClusterState, job: &Job) -> Rest {
+/// The rest of a running job at these settings.
+fn running_rest(state: &ClusterState, job: &Job, settings: Settings) -> Rest {
     let measured = job.progress.and_then(|progress| progress.steps_per_s);
-    let rate = running_rate(state, job).or(measured).filter(|rate| *rate > 0.0);
-    rest(state, job, rate)
+    let at_present = running_rate(state, job).or(measured);
+    let planned = || point_of(state, job, Settings::Planned);
+    let relative = match settings {
+        Settings::Planned => None,
+        Settings::Priced(_) => point_of(state, job, settings)
+            .zip(planned())
+            .map(|(priced, planned)| priced.steps_per_s / planned.steps_per_s),
+    };
+    let rate = at_present.map(|rate| rate * relative.unwrap_or(1.0));
+    rest(state, job, rate.filter(|rate| *rate > 0.0))
 }
 
-/// The run time of a queued job on the GPUs of a type, at the pace of the running jobs.
-fn queued_rest(state: &ClusterState, job: &Job, gpu_type: &str, pace: f64) -> Rest {
+/// How fast queued jobs will run.
+#[derive(Clone, Copy, Debug)]
+struct QueuedSpeed {
+    /// The mean speed of the running jobs relative to the default setting.
+    pace: f64,
+    settings: Settings,
+}
+
+/// The run time of a queued job on the GPUs of a type.
+fn queued_rest(state: &ClusterState, job: &Job, gpu_type: &str, speed: QueuedSpeed) -> Rest {
     let points = job.operating_points_on(gpu_type);
-    let point = points.and_then(|points| points.point(size(job), GpuSetting::DEFAULT));
+    let point = points.and_then(|points| setting_at(points, size(job), speed.settings));
+    let pace = if speed.settings == Settings::Planned { speed.pace } else { 1.0 };
     let rate = point.map(|point| point.steps_per_s * pace).filter(|rate| *rate > 0.0);
     rest(state, job, rate)
+}
+
+/// The operating point of a job at these settings, on the GPUs that it has or waits for: of a queued job by the
+/// default setting where the plan sets it.
+pub(super) fn point_of<'a>(
+    state: &'a ClusterState,
+    job: &'a Job,
+    settings: Settings,
+) -> Option<&'a OperatingPoint> {
+    if let (State::Running { on, setting, .. }, Some(gpu_type)) =
+        (&job.state, state.gpu_type_of(job))
+    {
+        let points = job.operating_points_on(gpu_type)?;
+        return match settings {
+            Settings::Planned => points.point(on.gpu_count(), *setting),
+            Settings::Priced(_) => setting_at(points, on.gpu_count(), settings),
+        };
+    }
+    let mut all = job.all_operating_points();
+    setting_at(all.next()?, size(job), settings)
+}
+
+/// The operating point on this number of GPUs at which a step costs least in time and energy.
+fn setting_at(points: &OperatingPoints, gpus: u32, settings: Settings) -> Option<&OperatingPoint> {
+    let default = points.point(gpus, GpuSetting::DEFAULT);
+    let Settings::Priced(price) = settings else { return default };
+    if price <= 0.0 {
+        return default;
+    }
+    let power_w = |point: &OperatingPoint| point.gpu_power_w * f64::from(point.gpus);
+    let cost = |point: &OperatingPoint| (1.0 + price * power_w(point)) / point.steps_per_s;
+    let all = points.with_gpus(gpus).iter();
+    all.min_by(|a, b| cost(a).total_cmp(&cost(b)))
 }
 
 /// The rest of a job at a rate, steps per second.

@@ -1,4 +1,5 @@
-//! The expected times of the live cluster's jobs: what the records have of them, and what is stored of their errors.
+//! The expected times of the live cluster's jobs: what the records have of them, and what is stored of their errors. What
+//! the jobs would use at other settings.
 //!
 //! The record of a job has its last expected times. A record is stored for them only where they differ significantly
 //! from the stored ones, and for at most [`STORED_MAX`] jobs after one forecast, those that were stored the longest ago.
@@ -7,14 +8,17 @@
 use std::time::Duration;
 
 use wattle_common::Timestamp;
-use wattle_common::messages::{ExpectedInstant, ExpectedTimes};
+use wattle_common::messages::{ExpectedInstant, ExpectedTimes, WhatIf};
 
 use crate::expected::{Errors, ForecastErrors};
 use crate::live::job_records::JobRecords;
 use crate::live::{Action, LiveController};
+use crate::pipeline::StageReports;
 
-/// Time between two stored values of the errors.
+/// Time between two stored values of the errors, and of what the jobs would use at other settings.
 const STORED_EVERY: Duration = Duration::from_mins(5);
+/// Time after which jobs without predictions are looked at again.
+const TRADE_SOON: Duration = Duration::from_secs(30);
 /// Most records that are stored after one forecast: with one each ten seconds twenty a second.
 pub(super) const STORED_MAX: usize = 200;
 /// A change of an instant by this share of its time ahead is significant, but not below [`CHANGE_LEAST`].
@@ -68,6 +72,7 @@ impl ErrorMeasures {
 
 impl ExpectedMeasures {
     pub(super) fn of(controller: &LiveController) -> Option<Self> {
+        out.extend(self.traded.take().map(Action::StoreWhatIf));
         let expected = controller.expected()?;
         let (without_start, with_start) = expected.queued(controller.state());
         Some(Self {
@@ -79,14 +84,33 @@ impl ExpectedMeasures {
     }
 }
 
-/// When the errors are stored.
+/// When the errors are stored, and what the jobs would use at other settings.
 pub(super) struct ExpectedStore {
     stored_at: Timestamp,
+    /// When the latter is computed again.
+    trade_at: Timestamp,
+    traded: Option<Box<WhatIf>>,
 }
 
 impl ExpectedStore {
     pub(super) const fn new(now: Timestamp) -> Self {
-        Self { stored_at: now }
+        Self { stored_at: now, trade_at: now, traded: None }
+    }
+
+    /// A round with these reports has been applied. Jobs that have just arrived have no predictions yet, so the first
+    /// value of a cluster follows soon.
+    pub(super) fn trade(
+        &mut self,
+        now: Timestamp,
+        controller: &LiveController,
+        reports: &StageReports,
+    ) {
+        if now < self.trade_at {
+            return;
+        }
+        self.traded = controller.what_if(reports).map(Box::new);
+        let is_known = self.traded.is_some();
+        self.trade_at = now + if is_known { STORED_EVERY } else { TRADE_SOON };
     }
 
     /// Stores the errors, where it is due.

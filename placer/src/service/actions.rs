@@ -8,7 +8,7 @@ use wattle_common::Machine as _;
 use wattle_common::messages::{BudgetReply, EventReply, JobRecord, NodeDesired, Reply};
 use wattle_common::subject::{
     AIM_STATUS, BUDGET_SET, BUDGET_STATUS, EVENT_JOBS, EVENTS, EXPECTED_STATUS, FEEDERS_STATUS,
-    GRID_STATUS, STORE_RESTORED, TWIN_OPEN, TWIN_STATUS,
+    GRID_STATUS, STORE_RESTORED, TWIN_OPEN, TWIN_STATUS, WHAT_IF,
 };
 use wattle_runtime::bus::{ExclusiveError, Stored};
 use wattle_runtime::clock;
@@ -209,6 +209,7 @@ impl PlacerService {
             Action::StoreExpected(status) => {
                 self.budget.put(EXPECTED_STATUS, &*status, shutdown).await
             }
+            Action::StoreWhatIf(traded) => self.budget.put(WHAT_IF, &*traded, shutdown).await,
             Action::ForgetRestoration => self.budget.delete(STORE_RESTORED, shutdown).await,
             Action::WakeNode(node) => {
                 self.wake_node(node);

@@ -1,13 +1,14 @@
 //! Expected starts and ends of the jobs of a cluster, by the controller that plans it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use wattle_common::Timestamp;
 use wattle_common::job::GpuRequest;
-use wattle_common::messages::{ExpectedTimes, NotExpected};
+use wattle_common::messages::{ExpectedTimes, NotExpected, SurfacePoint, Traded};
+use wattle_common::{Frequency, Timestamp};
 use wattle_placer::controller::{Controller, ControllerConfig};
 use wattle_placer::expected::{EVERY, Expected};
-use wattle_placer::{JobFacts, JobKey, Policy, Wakefulness, policy};
+use wattle_placer::{JobFacts, JobKey, Policy, Progress, Wakefulness, policy};
 
 use crate::support::{job_facts, node_facts, node_watts};
 
@@ -140,4 +141,49 @@ fn errors_count_once_the_instants_are_known() {
     // A job that does not complete has no end.
     world.controller.job_ended(second, wattle_placer::twin::Departure::Failed);
     assert_eq!(world.controller.expected().unwrap().errors().of(true, true).forecasts(), 1);
+}
+
+/// Speed 1/s at 200 W by default, 0.8/s at 120 W and 0.5/s at 110 W.
+fn settings_known(world: &mut World, job: JobKey, steps_total: u64) {
+    let point = |clock: Option<u32>, rate: f64, power_w: f64| SurfacePoint {
+        clock_mhz_max: clock.map(Frequency::from_mhz),
+        ..wattle_testkit::point(1, rate, power_w)
+    };
+    let points =
+        [point(None, 1.0, 200.0), point(Some(900), 0.8, 120.0), point(Some(500), 0.5, 110.0)];
+    let surface = wattle_testkit::surface("any", "v100", points);
+    let at = world.controller.state().now();
+    let state = world.controller.events();
+    state.surface_known(job, Arc::new(surface));
+    let progress = Progress { at, steps_total: Some(steps_total), ..Progress::default() };
+    state.job_progressed(job, progress);
+}
+
+#[test]
+fn slower_settings_are_traded_against_completion_times() {
+    let mut world = World::new("fifo", &[1]);
+    let runs = world.submit("a", 1, None);
+    let waits = world.submit("b", 1, None);
+    world.round();
+    assert_eq!(world.controller.what_if(&world.controller.plan().reports), None, "no predictions");
+    settings_known(&mut world, runs, 8_000);
+    settings_known(&mut world, waits, 8_000);
+    let round = world.controller.plan();
+    let trade = world.controller.what_if(&round.reports).unwrap();
+    assert_eq!((trade.jobs, trade.not_counted), (2, 0));
+    // They end after 8,000 and 16,000 s, on 200 W.
+    let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-3 * b.abs().max(1.0), "{a} {b}");
+    near(trade.completion_s, 12_000.0);
+    near(trade.energy_mj.as_j(), 200.0 * 16_000.0);
+    assert_eq!(trade.planned, Traded::default(), "the policy sets no clocks");
+    // At 0.8/s both take 1.25 times as long and 0.75 of the energy; at 0.5/s they would use more.
+    let [at_default, slower] = trade.points[..] else { panic!("{:?}", trade.points) };
+    assert_eq!(at_default, Traded::default());
+    near(slower.later, 0.25);
+    near(slower.saved, 0.25);
+    near(trade.saved_at(0.1).unwrap(), 0.1);
+    // A job whose power is not predicted does not count.
+    world.submit("c", 1, Some(100));
+    let trade = world.controller.what_if(&round.reports).unwrap();
+    assert_eq!((trade.jobs, trade.not_counted), (2, 1));
 }

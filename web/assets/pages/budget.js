@@ -39,6 +39,24 @@ function burnDown(page, ctx) {
   }), legend(entries), h("p", null, words));
 }
 
+/** What the present jobs would use and when they would complete at other settings. */
+function tradeCard(trade) {
+  if (!trade) return null;
+  const last = trade.points[trade.points.length - 1];
+  const until = Math.max(last[0], trade.planned[0], 1);
+  const percent = (value) => `${f.number(value)} %`;
+  return card("What if", trade.points.length < 2 ? null : [
+    curve({
+      label: `Energy that is saved over the share by which jobs complete later. ${trade.words}.`,
+      series: [{ class: "gpus", points: trade.points, area: true }], from: 0, until, now: Math.max(trade.planned[0], 0),
+      format: percent, labels: ["as early as at the default setting", `${percent(until)} later`],
+    }),
+    legend([["gpus", "energy saved"]]),
+    h("p", null, `The vertical line is the plan: ${trade.of_plan}.`),
+  ], h("p", null, `${trade.jobs}: ${trade.words}.`),
+  h("p", { class: "muted" }, "Relative to the default settings, with the present sizes and order; neither a budget nor a power limit is considered."));
+}
+
 function limitCards(page, ctx) {
   const { limits, window, course, power } = page;
   const cards = [];
@@ -180,6 +198,7 @@ export function draw(page, ctx) {
     heading("Budget", h("p", { class: "verdict-line" }, course ? state(course.words, course.over ? "warning" : "ok") : words)),
     page.limits || power.event ? h("div", { class: "cards three" }, limitCards(page, ctx)) : null,
     burnDown(page, ctx),
+    tradeCard(page.what_if),
     feederCard(page.feeders, page.limits?.power_w === undefined ? page.power.margin : undefined),
     h("div", { class: "cards two" },
       card("Control", facts([

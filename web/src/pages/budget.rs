@@ -6,7 +6,7 @@ use wattle_common::verdict::aim_breached;
 use wattle_common::{Budget, Energy, FeederId, NodeId, Power, Timestamp};
 use wattle_view::budget::Allowance;
 use wattle_view::feeders::{Row, drawn, rows};
-use wattle_view::{event, power_margin};
+use wattle_view::{event, power_margin, what_if};
 
 use super::{rounded, seconds, watt_hours, watts};
 use crate::model::tally::day_of;
@@ -168,6 +168,20 @@ pub fn allowance(budget: &Budget, model: &Model, now: Now) -> Value {
     })
 }
 
+/// What the present jobs would use and when they would complete at other settings; absent: not known.
+fn trade(model: &Model, now: Now) -> Option<Value> {
+    let trade = what_if::current(model.what_if.as_ref(), now.at)?;
+    let percent = |share: f64| rounded(100.0 * share, 1);
+    let points = trade.points.iter().map(|point| [percent(point.later), percent(point.saved)]);
+    Some(json!({
+        "jobs": what_if::jobs(trade),
+        "words": what_if::sentence(trade),
+        "of_plan": what_if::of_plan(trade),
+        "planned": [percent(trade.planned.later), percent(trade.planned.saved)],
+        "points": points.collect::<Vec<_>>(),
+    }))
+}
+
 /// The content of the page.
 pub(super) fn content(model: &Model, now: Now) -> Value {
     let set = model.budget.as_ref().filter(|set| !set.budget.is_none());
@@ -229,6 +243,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
         },
         "feeders": feeders(model),
         "aim": aim,
+        "what_if": trade(model, now),
         "intensity_g_per_kwh": intensity(model, now.at),
         "grid": grid(model, now),
         "series": model.budget.as_ref().and_then(|set| set.intensity.as_ref()).map(|s| s.name.clone()),
@@ -244,7 +259,9 @@ pub(super) fn intensity(model: &Model, at: Timestamp) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use wattle_common::messages::{AimStatus, BudgetRecord, BudgetStatus, LimitCost};
+    use wattle_common::messages::{
+        AimStatus, BudgetRecord, BudgetStatus, LimitCost, Traded, WhatIf,
+    };
     use wattle_common::{Budget, Carbon};
 
     use super::*;
@@ -285,6 +302,31 @@ mod tests {
         model.status.as_mut().unwrap().power_mw_expected = Power::from_w(8);
         let unknown = super::course(&model, now(100)).unwrap();
         assert_eq!(unknown.words(), "50 % of the carbon budget spent, no forecast");
+    }
+
+    #[test]
+    fn the_trade_of_energy_for_time_is_that_of_the_command_line() {
+        let mut model = example();
+        assert_eq!(content(&model, now(100))["what_if"], Value::Null);
+        let point = |later, saved| Traded { later, saved };
+        let trade = WhatIf {
+            at_us: Timestamp::from_s(90),
+            jobs: 4,
+            not_counted: 1,
+            completion_s: 900.0,
+            energy_mj: Energy::from_j(1_000),
+            planned: point(0.012, 0.071),
+            points: vec![point(0.0, 0.0), point(0.0301, 0.1204), point(0.2, 0.24)],
+        };
+        model.what_if = Some(trade.clone());
+        let shown = content(&model, now(100))["what_if"].clone();
+        assert_eq!(shown["points"], json!([[0.0, 0.0], [3.0, 12.0], [20.0, 24.0]]));
+        assert_eq!(
+            (&shown["planned"], &shown["jobs"]),
+            (&json!([1.2, 7.1]), &json!(what_if::jobs(&trade)))
+        );
+        assert_eq!(shown["words"], json!(what_if::sentence(&trade)));
+        assert_eq!(content(&model, now(9_000))["what_if"], Value::Null, "of jobs of hours ago");
     }
 
     #[test]

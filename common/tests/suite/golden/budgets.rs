@@ -2,7 +2,7 @@
 
 use wattle_common::PowerSeries;
 use wattle_common::aim::Baseline;
-use wattle_common::messages::{AimProject, LimitCost, PowerMargin};
+use wattle_common::messages::{AimProject, LimitCost, PowerMargin, Traded, WhatIf};
 
 use super::*;
 
@@ -179,6 +179,21 @@ fn feeders() {
         power_margin: None,
     };
     check("feeders-status", &status);
+}
+
+#[test]
+fn what_if() {
+    let point = |later, saved| Traded { later, saved };
+    let trade = WhatIf {
+        at_us: at(300),
+        jobs: 12,
+        not_counted: 2,
+        completion_s: 5_400.5,
+        energy_mj: Energy::from_mj(36_000_000),
+        planned: point(0.02, 0.08),
+        points: vec![Traded::default(), point(0.03, 0.11), point(0.12, 0.19)],
+    };
+    check("what-if", &trade);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, DesiredJob, EventReply,
     ExpectedStatus, GpuConditionKind, JobRecord, LaunchReport, LaunchState, LaunchedJob,
     NodeDesired, PowerReport, Reply, SleepState, StoreRestored, SubmitJob, TwinOpen, TwinStatus,
+    WhatIf,
 };
 use wattle_common::{AdmissionId, GpuIndex, JobId, NodeId, Timestamp};
 
@@ -83,6 +84,7 @@ pub(super) struct World {
     pub(super) feeders: Option<wattle_common::messages::FeedersStatus>,
     pub(super) twin: Option<(TwinStatus, TwinOpen)>,
     pub(super) expected: Option<ExpectedStatus>,
+    pub(super) what_if: Option<WhatIf>,
     pub(super) budget_reply: Option<BudgetReply>,
     /// The mark of a restored store.
     pub(super) restored: Option<StoreRestored>,
@@ -296,6 +298,7 @@ impl World {
                 Action::StoreFeedersStatus(status) => self.feeders = Some(*status),
                 Action::StoreTwin(twin) => self.twin = Some(*twin),
                 Action::StoreExpected(status) => self.expected = Some(*status),
+                Action::StoreWhatIf(traded) => self.what_if = Some(*traded),
                 Action::StoreBudgetStatus(status) => {
                     let before = self.budget_status.as_ref().map(|last| last.observed_generation);
                     if before != Some(status.observed_generation) {
