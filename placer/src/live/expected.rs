@@ -72,7 +72,6 @@ impl ErrorMeasures {
 
 impl ExpectedMeasures {
     pub(super) fn of(controller: &LiveController) -> Option<Self> {
-        out.extend(self.traded.take().map(Action::StoreWhatIf));
         let expected = controller.expected()?;
         let (without_start, with_start) = expected.queued(controller.state());
         Some(Self {
@@ -120,6 +119,7 @@ impl ExpectedStore {
         controller: &LiveController,
         out: &mut Vec<Action>,
     ) {
+        out.extend(self.traded.take().map(Action::StoreWhatIf));
         let expected = controller.expected().filter(|expected| expected.made() > 0);
         let is_due = now.since(self.stored_at) >= STORED_EVERY;
         let Some(expected) = expected.filter(|_| is_due) else { return };
