@@ -138,6 +138,10 @@ pub struct Simulate {
     /// file of job ids, or a share of the jobs such as 0.3, chosen by a hash of the id
     #[arg(long, value_name = "none|all|FILE|SHARE", default_value = "all")]
     restartable: String,
+    /// Sizes of restartable jobs under policies that change sizes: as the trace states them, or any power of two of GPUs up
+    /// to 64. Other policies, and the schedules of --no-later-than, keep those of the trace
+    #[arg(long, value_name = "trace|any", default_value = "trace", value_parser = ["trace", "any"])]
+    sizes: String,
     /// Which jobs may share a GPU: never, consented, any; no job of a trace declares consent
     #[arg(long, value_name = "RULE", default_value_t = Sharing::Any)]
     share: Sharing,
@@ -369,6 +373,11 @@ impl Simulate {
         self.no_later.bound(&self.aim, self.has_window()?)
     }
 
+    /// Whether policies that change sizes may choose any.
+    fn opens_sizes(&self) -> bool {
+        self.sizes == "any"
+    }
+
     fn has_window(&self) -> anyhow::Result<bool> {
         Ok(self.budget.in_simulation()?.is_some_and(|budget| budget.has_window()))
     }
@@ -409,6 +418,7 @@ impl Simulate {
         under.extend(self.sleep.then(|| "unused nodes sleep".to_owned()));
         let restartable = restartable(&self.restartable)?;
         under.extend((restartable != Restartable::All).then(|| restartable.to_string()));
+        under.extend(self.opens_sizes().then(|| "sizes up to 64 GPUs".to_owned()));
         under.extend((self.share != Sharing::Any).then(|| format!("GPU sharing: {}", self.share)));
         let price = self.price.filter(|price| *price > 0.0);
         under.extend(price.map(|price| format!("energy at a price of {price}")));
@@ -459,7 +469,8 @@ pub fn run(command: Simulate, policies: &PolicySet, others: Option<&str>) -> any
     let report = command.report.as_deref().map(AtomicFile::open).transpose()?;
     let sample = command.sample(&world, &trace, &scenario, command.seed)?;
     let of = (known, &world);
-    let first = Runs::new(of, &trace, &scenario, sample.as_ref());
+    let open = command.opens_sizes();
+    let first = Runs::new(of, &trace, &scenario, sample.as_ref(), open);
     let Ran { policies, baseline, recorded } =
         command.runs(&first, command.oracle, report.is_some())?;
     let mut study = SeedStudy::from(gather(&scenario, policies.clone()));
@@ -473,7 +484,7 @@ pub fn run(command: Simulate, policies: &PolicySet, others: Option<&str>) -> any
             }
             let scenario = command.scenario(&world, &trace, &cluster, seed)?;
             let sample = command.sample(&world, &trace, &scenario, seed)?;
-            let further = Runs::new(of, &trace, &scenario, sample.as_ref());
+            let further = Runs::new(of, &trace, &scenario, sample.as_ref(), open);
             seeds.push(command.runs(&further, false, false)?.policies);
         }
         study.changes = changes(&seeds);

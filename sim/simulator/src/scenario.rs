@@ -72,6 +72,9 @@ pub struct SimJob {
     pub flexibility: Option<Flexibility>,
 }
 
+/// The largest size of a job whose sizes are open ([`Scenario::open_sizes`]): that of ElasticFlow's measurements.
+pub const OPEN_GPUS_MAX: u32 = 64;
+
 impl SimJob {
     /// A job that can be preempted, on exactly this number of GPUs of any type, without deadline, estimate or limit.
     #[must_use]
@@ -173,6 +176,15 @@ pub enum ScenarioError {
 }
 
 impl Scenario {
+    /// Lets every job that can stop run on any power of two of GPUs, up to [`OPEN_GPUS_MAX`] or the size that it
+    /// requests.
+    pub fn open_sizes(&mut self) {
+        for job in self.jobs.iter_mut().filter(|job| job.can_stop) {
+            let whole = 1 << job.gpus.min.max(1).ilog2();
+            job.gpus = GpuRequest { min: 1, max: OPEN_GPUS_MAX.max(whole) };
+        }
+    }
+
     /// These jobs, in the order of their submission, on a cluster without feeders, carbon intensity and prices.
     #[must_use]
     pub fn new(trace: &str, cluster: ClusterShape, jobs: Vec<SimJob>, seed: u64) -> Self {

@@ -29,16 +29,33 @@ pub(super) struct Runs<'a> {
     pub(super) scenario: &'a Scenario,
     /// A sample of the jobs on a part of the nodes, where these are many.
     pub(super) sample: Option<&'a Scenario>,
+    /// The same jobs and sample for policies that change sizes, where sizes are open.
+    open: Option<(Scenario, Option<Scenario>)>,
 }
 
 impl<'a> Runs<'a> {
-    pub(super) const fn new(
+    pub(super) fn new(
         (known, world): (&'a PolicySet, &'a World),
         trace: &'a Trace,
         scenario: &'a Scenario,
         sample: Option<&'a Scenario>,
+        opens_sizes: bool,
     ) -> Self {
-        Self { known, world, trace, scenario, sample }
+        let opened = |scenario: &Scenario| {
+            let mut open = scenario.clone();
+            open.open_sizes();
+            open
+        };
+        let open = opens_sizes.then(|| (opened(scenario), sample.map(opened)));
+        Self { known, world, trace, scenario, sample, open }
+    }
+
+    /// The jobs, and a sample of them, as a policy may place them.
+    fn jobs_for(&self, policy: &dyn Policy) -> (&Scenario, Option<&Scenario>) {
+        match &self.open {
+            Some((open, sample)) if policy.capabilities().is_elastic => (open, sample.as_ref()),
+            _ => (self.scenario, self.sample),
+        }
     }
 }
 
@@ -158,7 +175,7 @@ struct PolicyRun<'a> {
 
 impl PolicyRun<'_> {
     fn run(&self, options: &RunOptions, label: &str) -> anyhow::Result<CompletedRun> {
-        self.run_of(self.of.scenario, options, label)
+        self.run_of(self.of.jobs_for(self.policy).0, options, label)
     }
 
     fn run_of(
@@ -181,7 +198,8 @@ impl PolicyRun<'_> {
         let Self { of, policy, .. } = *self;
         let mut progress = Progress::start(self.label.clone(), "jobs have ended");
         let mut report = |ended, of| progress.update(ended, of);
-        let made = || Recorded::run(of.world, of.scenario, policy, slot, options, &mut report);
+        let made =
+            || Recorded::run(of.world, of.jobs_for(policy).0, policy, slot, options, &mut report);
         let (mut run, wall_s) = timed(made)?;
         run.outcome.wall_s = wall_s;
         Ok(run)
@@ -202,7 +220,8 @@ impl PolicyRun<'_> {
             (bound, _) => Bound::OwnFastest(bound.allowed().mean),
         };
         let (mut made, mut of_sample) = (0, 0);
-        let at_price = |options: &RunOptions, jobs| match (jobs, self.of.sample) {
+        let (_, sample) = self.of.jobs_for(self.policy);
+        let at_price = |options: &RunOptions, jobs| match (jobs, sample) {
             (SearchedJobs::Sample, Some(sample)) => {
                 of_sample += 1;
                 let label = format!("{}: price {of_sample} of a sample", self.label);
@@ -214,8 +233,7 @@ impl PolicyRun<'_> {
                 self.run(options, &format!("{}: price {made}", self.label))
             }
         };
-        let has_sample = self.of.sample.is_some();
-        let found = run_with_energy_aim(self.policy, options, within, has_sample, at_price)?;
+        let found = run_with_energy_aim(self.policy, options, within, sample.is_some(), at_price)?;
         Ok(found.map(|found| held(found, bound)))
     }
 }

@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wattle_baselines::POLICIES;
-use wattle_common::job::GpuRequest;
 use wattle_placer::policies::PolicyEntry;
 use wattle_world::{CatalogError, World};
 
@@ -31,8 +30,6 @@ pub const NAMES: [&str; 7] =
 /// The scenario whose policies are compared below power limits ([`super::Comparer::compare_limits`]).
 pub const POWER_LIMITS: &str = powerlimit::NAME;
 
-/// Most GPUs of an elastic job, as in the measured tables.
-const GPUS_MAX: u32 = 64;
 /// Seed of the first order of generated jobs; each further order adds one.
 const SEED: u64 = 7;
 
@@ -89,10 +86,7 @@ impl JobSequences {
     #[must_use]
     pub fn open(orders: Vec<Scenario>) -> Self {
         let mut elastic = orders.clone();
-        for job in elastic.iter_mut().flat_map(|scenario| &mut scenario.jobs) {
-            let whole = 1 << job.gpus.min.max(1).ilog2();
-            job.gpus = GpuRequest { min: 1, max: GPUS_MAX.max(whole) };
-        }
+        elastic.iter_mut().for_each(Scenario::open_sizes);
         Self { rigid: orders, elastic }
     }
 }
