@@ -39,28 +39,30 @@ pub fn sentence(trade: &WhatIf) -> String {
             format!("{saved} at {:.0} %", 100.0 * later)
         });
     }
+    // No setting saves more.
     let last = percent(most.saved);
     parts.push(if parts.is_empty() {
-        format!("at most {last} less energy, {} later on average", percent(most.later))
+        format!("{last} less energy if they complete {} later on average", percent(most.later))
     } else {
-        format!("at most {last}, at {}", percent(most.later))
+        format!("{last} at {}", percent(most.later))
     });
     parts.join(", ")
 }
 
-/// What the plan's settings do: `2.1 % later, 8.0 % less energy`.
+/// What the plan's settings do: `2.1 % later and 8.0 % less energy than at the default settings`.
 #[must_use]
 pub fn of_plan(trade: &WhatIf) -> String {
     let Traded { later, saved } = trade.planned;
-    let time = match later {
-        later if later.abs() < NONE => "as early".to_owned(),
-        later => format!("{} {}", percent(later), if later > 0.0 { "later" } else { "earlier" }),
-    };
-    let energy = match saved {
-        saved if saved.abs() < NONE => "as much energy".to_owned(),
-        saved => format!("{} {} energy", percent(saved), if saved > 0.0 { "less" } else { "more" }),
-    };
-    format!("{time}, {energy}")
+    let time = (later.abs() >= NONE)
+        .then(|| format!("{} {}", percent(later), if later > 0.0 { "later" } else { "sooner" }));
+    let energy = (saved.abs() >= NONE).then(|| {
+        format!("{} {} energy", percent(saved), if saved > 0.0 { "less" } else { "more" })
+    });
+    let parts: Vec<String> = time.into_iter().chain(energy).collect();
+    match parts[..] {
+        [] => "as at the default settings".to_owned(),
+        _ => format!("{} than at the default settings", parts.join(" and ")),
+    }
 }
 
 /// For which jobs it holds: `12 jobs, 2 more are not predicted`.
@@ -98,16 +100,21 @@ mod tests {
         let all = trade(&[(0.0, 0.0), (0.03, 0.09), (0.06, 0.12), (0.14, 0.21)]);
         assert_eq!(
             sentence(&all),
-            "9.0 % less energy if they complete 3 % later on average, 11.0 % at 5 %, 16.5 % at 10 %, at \
-             most 21.0 %, at 14.0 %"
+            "9.0 % less energy if they complete 3 % later on average, 11.0 % at 5 %, 16.5 % at 10 %, \
+             21.0 % at 14.0 %"
         );
-        assert_eq!(of_plan(&all), "2.1 % later, 8.0 % less energy");
+        assert_eq!(of_plan(&all), "2.1 % later and 8.0 % less energy than at the default settings");
         assert_eq!(jobs(&all), "12 jobs, 2 more are not predicted");
         let small = trade(&[(0.0, 0.0), (0.01, 0.04)]);
-        assert_eq!(sentence(&small), "at most 4.0 % less energy, 1.0 % later on average");
+        assert_eq!(sentence(&small), "4.0 % less energy if they complete 1.0 % later on average");
         assert_eq!(sentence(&trade(&[(0.0, 0.0)])), "no other setting saves energy");
         let planned = Traded { later: -0.01, saved: 0.0 };
-        assert_eq!(of_plan(&WhatIf { planned, ..small }), "1.0 % earlier, as much energy");
+        assert_eq!(
+            of_plan(&WhatIf { planned, ..small }),
+            "1.0 % sooner than at the default settings"
+        );
+        let planned = Traded::default();
+        assert_eq!(of_plan(&WhatIf { planned, ..all }), "as at the default settings");
     }
 
     #[test]

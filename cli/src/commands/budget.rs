@@ -241,7 +241,7 @@ async fn show(command: Show) -> anyhow::Result<()> {
     }
     if let Some(trade) = what_if::current(trade.as_ref(), now) {
         print(&format!("what if  {}: {}", what_if::jobs(trade), what_if::sentence(trade)))?;
-        print(&format!("plan     {} than at the default setting", what_if::of_plan(trade)))?;
+        print(&format!("plan     {}", what_if::of_plan(trade)))?;
     }
     let Some(set) = set.filter(|set| !set.budget.is_none() || set.intensity.is_some()) else {
         return print("no budget is set; set one with `wattle budget set --energy-kwh KWH`");

@@ -73,7 +73,7 @@ pub struct SimJob {
 }
 
 /// The largest size of a job whose sizes are open ([`Scenario::open_sizes`]): that of ElasticFlow's measurements.
-pub const OPEN_GPUS_MAX: u32 = 64;
+const OPEN_GPUS_MAX: u32 = 64;
 
 impl SimJob {
     /// A job that can be preempted, on exactly this number of GPUs of any type, without deadline, estimate or limit.
@@ -176,7 +176,7 @@ pub enum ScenarioError {
 }
 
 impl Scenario {
-    /// Lets every job that can stop run on any power of two of GPUs, up to [`OPEN_GPUS_MAX`] or the size that it
+    /// Lets every job that can stop run on any power of two of GPUs, up to 64 or the size that it
     /// requests.
     pub fn open_sizes(&mut self) {
         for job in self.jobs.iter_mut().filter(|job| job.can_stop) {

@@ -113,6 +113,7 @@ impl World {
             feeders: None,
             twin: None,
             expected: None,
+            what_if: None,
             budget_reply: None,
             restored: None,
             orders_may_be_forged: false,
