@@ -37,6 +37,7 @@ mod predictors;
 mod python_predictor;
 mod sdk;
 mod sessions;
+mod simulate;
 mod sleeping;
 mod slurm;
 mod slurm_faults;
