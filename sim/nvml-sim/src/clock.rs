@@ -14,11 +14,11 @@ use crate::job::Signals;
 use crate::node::{Node, NodeError, boot_time};
 
 /// Shortest pause after a look that found a process at work: with 200 µs such looks take 8 % of a core.
-const PAUSE_MIN: Duration = Duration::from_micros(500);
+const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// Longest pause: a look during which the kernel ran other processes, or the machine slept, is no measure.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 /// Share of the time that looks may take: a look that took long is followed by a pause this many times longer.
-const PAUSE_PER_LOOK: u32 = 8;
+const PAUSE_PER_LOOK: u32 = 20;
 
 /// Grants time to the nodes with these state files, which have the same rate, until SIGTERM or SIGINT. It waits
 /// for the processes of their cluster and for `others`.
