@@ -196,6 +196,19 @@ impl EventOptions {
         self.start.is_none() && self.reduce.is_none() && self.to.is_none()
     }
 
+    /// Its id, where one is given.
+    pub(crate) const fn id(&self) -> Option<&EventId> {
+        self.id.as_ref()
+    }
+
+    /// Whether some time is given.
+    pub(crate) const fn has_times(&self) -> bool {
+        self.duration.is_some()
+            || self.end.is_some()
+            || self.ramp_down.is_some()
+            || self.ramp_up.is_some()
+    }
+
     /// The event from `now` on; errors name the field.
     pub(crate) fn event(&self, now: Timestamp) -> Result<GridEvent, String> {
         let start = self.start.ok_or("start is missing: give when the ramp down begins")?;

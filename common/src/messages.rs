@@ -10,6 +10,7 @@ pub mod budget;
 pub mod consequence;
 pub mod desired;
 pub mod event;
+pub mod event_plan;
 pub mod expected;
 pub mod feeders;
 pub mod gpu_health;
@@ -46,6 +47,9 @@ pub use budget::{
 pub use consequence::{Consequence, MovedJobs};
 pub use desired::{CapBound, DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use event::{EventReply, EventRequest};
+pub use event_plan::{
+    EventPlan, EventPlanReply, PLANNED_JOBS_MAX, PlanEvent, PlannedJob, PlannedSpan,
+};
 pub use expected::{
     ExpectedErrors, ExpectedInstant, ExpectedKind, ExpectedRatios, ExpectedStatus, ExpectedTimes,
     NotExpected,

@@ -56,6 +56,8 @@ pub enum Topic {
     BudgetSet,
     /// Request: announce or change a grid event: [`crate::messages::EventRequest`].
     EventSet,
+    /// Request: what can be delivered during a grid event: [`crate::messages::PlanEvent`].
+    EventPlanned,
     /// Request: the last summary of a node: [`crate::messages::ReadSummary`].
     SummaryRequested,
     /// Request: a part of a job's output on a node: [`crate::messages::ReadOutput`].
@@ -79,7 +81,7 @@ enum Ids {
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::GpuSampled,
         Self::NodeSummarized,
         Self::WindowClosed,
@@ -91,6 +93,7 @@ impl Topic {
         Self::PredictorPromoted,
         Self::BudgetSet,
         Self::EventSet,
+        Self::EventPlanned,
         Self::SummaryRequested,
         Self::OutputRequested,
         Self::JobRequested,
@@ -112,6 +115,7 @@ impl Topic {
             Self::PredictorPromoted => "predictor.promoted",
             Self::BudgetSet => "budget.set",
             Self::EventSet => "event.set",
+            Self::EventPlanned => "event.planned",
             Self::SummaryRequested => "summary.requested",
             Self::OutputRequested => "output.requested",
             Self::JobRequested => "job.requested",
@@ -132,6 +136,7 @@ impl Topic {
             | Self::PredictorPromoted
             | Self::BudgetSet
             | Self::EventSet
+            | Self::EventPlanned
             | Self::JobRequested => Ids::Requester,
             Self::OutputRequested => Ids::NodeRequester,
             Self::OrderRecorded => Ids::None,
@@ -186,6 +191,7 @@ impl Subject {
             RequestTopic::PredictorPromoted => Topic::PredictorPromoted,
             RequestTopic::BudgetSet => Topic::BudgetSet,
             RequestTopic::EventSet => Topic::EventSet,
+            RequestTopic::EventPlanned => Topic::EventPlanned,
             RequestTopic::JobRequested => Topic::JobRequested,
         };
         let requester = Some(requester);
@@ -303,6 +309,8 @@ pub enum RequestTopic {
     BudgetSet,
     /// [`Topic::EventSet`]
     EventSet,
+    /// [`Topic::EventPlanned`]
+    EventPlanned,
     /// [`Topic::JobRequested`]
     JobRequested,
 }

@@ -2,8 +2,8 @@
 //!
 //! The caller (the live placer or the simulator) updates a [`ClusterState`] by its event methods,
 //! plans, and applies the plan. [`check`] verifies plans independently of the policies. Apart from the
-//! service, this library reads no clock, does no I/O and uses no random numbers: equal inputs give
-//! equal plans.
+//! service, this library reads no clock, does no I/O and uses no random numbers but fixed ones: equal
+//! inputs give equal plans.
 
 pub mod accounts;
 pub mod allocation;

@@ -6,6 +6,7 @@ pub(crate) mod caps_ahead;
 pub mod carbon_deferral;
 pub mod correction;
 pub mod energy_cost;
+pub mod event_plan;
 pub(crate) mod headroom;
 pub mod limit_cost;
 pub(crate) mod limits;

@@ -23,9 +23,10 @@ mod twin_metrics;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use wattle_common::messages::{JobRecord, StoreRestored, Surface};
 use wattle_common::subject::{
     AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, EVENT_JOBS, EVENTS, EXPECTED_STATUS,
@@ -115,6 +116,7 @@ enum Input {
     Cancellation(Box<Request>),
     Budget(Box<Request>),
     Event(Box<Request>),
+    Plan(Box<Request>),
     Read(Box<Request>),
     Metered(Box<StoredDelivery>),
     Reports(Vec<Change>),
@@ -147,6 +149,9 @@ struct PlacerService {
     reads: Requests,
     budgets: Requests,
     event_requests: Requests,
+    plan_requests: Requests,
+    /// Plans of grid events that may be computed at a time.
+    planning: Arc<Semaphore>,
     budget: ExclusiveBucket,
     /// Whether the budget in force was not stored for want of room: its request is not acknowledged as stored.
     budget_not_stored: bool,
@@ -239,6 +244,7 @@ impl Service for PlacerService {
         let reads = registered.endpoint(Topic::JobRequested.pattern(cluster)).await?;
         let budgets = registered.endpoint(Topic::BudgetSet.pattern(cluster)).await?;
         let event_requests = registered.endpoint(Topic::EventSet.pattern(cluster)).await?;
+        let plan_requests = registered.endpoint(Topic::EventPlanned.pattern(cluster)).await?;
         let orders_log = OrderLog::new(&bus, "placer");
         let progress = bus.subscribe(&Topic::JobProgressed.pattern(cluster)).await?;
         let summaries = bus.subscribe(&Topic::NodeSummarized.pattern(cluster)).await?;
@@ -260,6 +266,8 @@ impl Service for PlacerService {
             reads,
             budgets,
             event_requests,
+            plan_requests,
+            planning: Arc::new(Semaphore::new(1)),
             orders_log,
             budget,
             budget_not_stored: false,
@@ -305,6 +313,7 @@ impl Service for PlacerService {
             Some(request) = self.cancellations.next() => Input::Cancellation(Box::new(request)),
             Some(request) = self.budgets.next() => Input::Budget(Box::new(request)),
             Some(request) = self.event_requests.next() => Input::Event(Box::new(request)),
+            Some(request) = self.plan_requests.next() => Input::Plan(Box::new(request)),
             Some(request) = self.reads.next() => Input::Read(Box::new(request)),
             Some(delivery) = self.metered.next() => Input::Metered(Box::new(delivery)),
             Some(changes) = self.actual.next_batch(BATCH) => Input::Reports(changes),
@@ -414,6 +423,10 @@ impl PlacerService {
             Input::Event(request) => {
                 let (number, body) = self.receive(*request, access::set_event).await?;
                 Some(Event::EventSet(number, Box::new(body)))
+            }
+            Input::Plan(request) => {
+                self.plan_event(*request).await;
+                None
             }
             Input::Read(request) => {
                 self.answer_read(&request).await;

@@ -1,9 +1,10 @@
-//! `wattle event`: announces, lists, changes, cancels and declines grid events.
+//! `wattle event`: announces, lists, plans, changes, cancels and declines grid events.
 //!
 //! The records are read from the bucket, so they are available without a running placer. Requests are sent to the placer,
 //! which replies after storing them.
 
 mod jobs;
+mod plan;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,10 +27,10 @@ use crate::job_records;
 use crate::output::{Align, Table, print, print_json, terminal_width, usage};
 use crate::takeover;
 
-/// Announce, list, change, cancel or decline grid events.
+/// Announce, list, plan, change, cancel or decline grid events.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle event add --start 90m --ramp-down 15m --reduce 25% --duration 3h --ramp-up 15m\n  wattle event add --file peak.toml\n  wattle event list\n  wattle event change peak-1 --duration 2h\n  wattle event cancel peak-1"
+    after_help = "Examples:\n  wattle event plan --start 90m --reduce 25% --duration 3h\n  wattle event add --start 90m --ramp-down 15m --reduce 25% --duration 3h --ramp-up 15m\n  wattle event add --file peak.toml\n  wattle event list\n  wattle event change peak-1 --duration 2h\n  wattle event cancel peak-1"
 )]
 pub(crate) struct EventCommand {
     #[command(subcommand)]
@@ -44,6 +45,8 @@ enum Action {
     List(List),
     /// Show one event.
     Show(Show),
+    /// What the site can deliver during an event, before it is accepted.
+    Plan(Plan),
     /// Shorten or extend an event, also one that has begun.
     Change(Change),
     /// Cancel an event; one that has begun ramps up from now on.
@@ -94,6 +97,18 @@ struct List {
 struct Show {
     /// The event
     event: EventId,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What the site can deliver during an event, before it is accepted.
+#[derive(Args)]
+#[command(
+    after_help = "Give the options of an event, or only --id of an announced one. With neither, each of the next 24 hours\nstands for an event of an hour. Nothing is announced.\n\nExamples:\n  wattle event plan\n  wattle event plan --start 90m --ramp-down 15m --reduce 25% --duration 3h --ramp-up 15m\n  wattle event plan --id peak-1 --json"
+)]
+struct Plan {
+    #[command(flatten)]
+    event: EventOptions,
     #[command(flatten)]
     common: Common,
 }
@@ -373,6 +388,7 @@ pub(crate) fn run(command: EventCommand) -> anyhow::Result<()> {
         Action::Add(inner) => block_on(add(inner)),
         Action::List(inner) => block_on(list(inner)),
         Action::Show(inner) => block_on(jobs::show(inner)),
+        Action::Plan(inner) => block_on(plan::plan(inner)),
         Action::Change(inner) => block_on(change(inner)),
         Action::Cancel(Cancel { event, common }) => {
             block_on(close(common, EventRequest::Cancel { event }))

@@ -14,6 +14,7 @@ impl Topic {
             Self::PredictorPromoted => Some(("PromotePredictor", "PromoteReply")),
             Self::BudgetSet => Some(("SetBudget", "BudgetReply")),
             Self::EventSet => Some(("EventRequest", "EventReply")),
+            Self::EventPlanned => Some(("PlanEvent", "EventPlanReply")),
             Self::SummaryRequested => Some(("ReadSummary", "NodeSummary")),
             Self::OutputRequested => Some(("ReadOutput", "OutputReply")),
             Self::GpuSampled

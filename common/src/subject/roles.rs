@@ -346,6 +346,7 @@ impl Grant<'_> {
             Topic::JobCancelled,
             Topic::BudgetSet,
             Topic::EventSet,
+            Topic::EventPlanned,
             Topic::JobRequested,
         ] {
             self.serve(topic);
@@ -473,7 +474,9 @@ impl Grant<'_> {
         }
         self.publish(self.topic(Topic::OutputRequested, &format!(".*.{requester}")));
         if requester.rank == Rank::Operator {
-            for topic in [Topic::BudgetSet, Topic::EventSet, Topic::PredictorPromoted] {
+            let operates =
+                [Topic::BudgetSet, Topic::EventSet, Topic::EventPlanned, Topic::PredictorPromoted];
+            for topic in operates {
                 self.publish(self.topic(topic, &format!(".{requester}")));
             }
         }

@@ -7,16 +7,17 @@
 use std::time::Duration;
 
 use wattle_common::event::{
-    BookChange, EventBook, EventPerformances, EventRecord, EventState, MeasuredMean, SiteFigures,
-    kw,
+    BookChange, EventBook, EventError, EventPerformances, EventRecord, EventState, MeasuredMean,
+    SiteFigures, kw,
 };
 use wattle_common::job::GpuSetting;
-use wattle_common::messages::{EventReply, EventRequest, LedgerEntry};
+use wattle_common::messages::{EventReply, EventRequest, LedgerEntry, PlanEvent};
 use wattle_common::{Power, Timestamp};
 
 use crate::live::budget::Spending;
 use crate::live::nodes::Nodes;
 use crate::live::{Action, LiveController, Turn};
+use crate::power::event_plan::EventPlanning;
 use crate::power::model::baseline_by_node_w;
 use crate::power::promises::EventPromises;
 use crate::power::recent_power::RecentPower;
@@ -109,11 +110,11 @@ impl GridEvents {
         let changed = match request {
             EventRequest::Add { event } => {
                 let idle = spending.idle_at_least(nodes, turn.controller);
-                let drawn = drawn(&self.recent, now, turn.controller);
-                let added = self.book.add(event, now, &SiteFigures { drawn, idle });
+                let site = self.figures(now, idle, turn.controller);
+                let added = self.book.add(event, now, &site);
                 if added == Ok(BookChange::Changed) {
                     // An immediate event has begun.
-                    self.book.follow(now, || drawn);
+                    self.book.follow(now, || site.drawn);
                 }
                 added
             }
@@ -135,6 +136,43 @@ impl GridEvents {
             Ok(None) => EventReply::Refused { error: format!("no event `{event}`") },
             Err(error) => EventReply::Refused { error: error.to_string() },
         }
+    }
+
+    /// The input of a plan of what can be delivered.
+    pub(super) fn planning(
+        &self,
+        now: Timestamp,
+        request: &PlanEvent,
+        site: &SiteFigures,
+        controller: &LiveController,
+    ) -> Result<EventPlanning, EventError> {
+        let record = match request {
+            PlanEvent::Day => None,
+            PlanEvent::Announced { event } => {
+                let known = self.book.events.get(event);
+                Some(known.ok_or_else(|| EventError::Unknown(event.clone()))?.clone())
+            }
+            PlanEvent::Event { event } => {
+                let mut book = self.book.clone();
+                book.add(event.clone(), now, site)?;
+                book.events.remove(&event.event)
+            }
+        };
+        if let Some(record) = record.as_ref().filter(|record| record.state(now).is_over()) {
+            let (event, state) = (record.event.event.clone(), record.state(now));
+            return Err(EventError::State { event, state, remedy: "nothing is left to plan" });
+        }
+        Ok(EventPlanning::of(controller, &self.book, &self.promises, record, now))
+    }
+
+    /// The figures of the site to which depths refer.
+    pub(super) fn figures(
+        &self,
+        now: Timestamp,
+        idle: Option<Power>,
+        controller: &LiveController,
+    ) -> SiteFigures {
+        SiteFigures { drawn: drawn(&self.recent, now, controller), idle }
     }
 
     /// A node's entry in the energy ledger arrived.

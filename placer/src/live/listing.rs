@@ -1,11 +1,12 @@
-//! Pages of job records, for people.
+//! What the placer answers to people without any change: pages of job records, and the input of plans of events.
 
 use wattle_common::messages::jobs::PAGE_LEN_MAX;
-use wattle_common::messages::{JobCounts, JobList, JobRecord, JobsReply, ReadJobs};
+use wattle_common::messages::{JobCounts, JobList, JobRecord, JobsReply, PlanEvent, ReadJobs};
 use wattle_common::subject::Requester;
-use wattle_common::{JobId, codec};
+use wattle_common::{JobId, Timestamp, codec};
 
 use crate::live::Placer;
+use crate::power::event_plan::EventPlanning;
 
 impl Placer {
     /// The owner of a job; `None` for an unknown job.
@@ -18,6 +19,21 @@ impl Placer {
     #[must_use]
     pub fn unfinished_bytes(&self, user: &str) -> u64 {
         self.jobs.unfinished_bytes(user)
+    }
+
+    /// The input of a plan of what can be delivered during a grid event.
+    ///
+    /// # Errors
+    /// Why there is none, with the remedy.
+    pub fn event_planning(
+        &self,
+        now: Timestamp,
+        request: &PlanEvent,
+    ) -> Result<EventPlanning, String> {
+        let idle = self.spending.idle_at_least(&self.nodes, &self.controller);
+        let site = self.events.figures(now, idle, &self.controller);
+        let planning = self.events.planning(now, request, &site, &self.controller);
+        planning.map_err(|error| error.to_string())
     }
 
     /// A page of the records that `requester` may see.

@@ -40,7 +40,7 @@ use crate::power::bounds::{Bound, Counted, held_back};
 use crate::power::limits::item::{Item, Role};
 use crate::power::limits::settings::{floor, ladder, priced_setting, promised_floor};
 
-pub(crate) use crate::power::limits::settings::{least_gpu_w, settings_of};
+pub(crate) use crate::power::limits::settings::{economical_setting, least_gpu_w, settings_of};
 use crate::power::model::{Estimate, JobGpus, PowerEstimate, PowerSum, baseline_w, whole_nodes};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};

@@ -94,16 +94,15 @@ impl Candidate {
 /// The means that fit into this power above idle, watts. Only where promises may break all of them do.
 pub(crate) fn choose(jobs: &[Candidate], limit_w: f64, may_break: bool) -> Chosen {
     let mut lowest: Vec<Means> = jobs.iter().map(|job| Means::Runs(job.at_floor())).collect();
-    let excess_w = |lowest: &[Means]| {
-        let drawn = jobs.iter().zip(lowest).map(|(job, means)| job.watts(*means));
-        drawn.sum::<f64>() - limit_w
-    };
+    let drawn = jobs.iter().zip(&lowest).map(|(job, means)| job.watts(*means));
+    let mut excess_w = drawn.sum::<f64>() - limit_w;
     let mut by_allowance: Vec<usize> = (0..jobs.len()).filter(|&i| jobs[i].may_pause()).collect();
     by_allowance.sort_by(|&a, &b| jobs[b].pause_rank().total_cmp(&jobs[a].pause_rank()));
     for index in by_allowance {
-        if excess_w(&lowest) <= 0.0 {
+        if excess_w <= 0.0 {
             break;
         }
+        excess_w -= jobs[index].watts(lowest[index]);
         lowest[index] = Means::Pauses;
     }
     let mut broken = Vec::new();
@@ -116,10 +115,11 @@ pub(crate) fn choose(jobs: &[Candidate], limit_w: f64, may_break: bool) -> Chose
         let steps = by_weight.iter().filter(|&&i| slower[i].0).map(|&i| (i, slower[i].1));
         let stops = by_weight.iter().filter(|&&i| jobs[i].can_stop).map(|&i| (i, Means::Pauses));
         for (index, means) in steps.chain(stops) {
-            if excess_w(&lowest) <= 0.0 {
+            if excess_w <= 0.0 {
                 break;
             }
             if lowest[index] != means {
+                excess_w -= jobs[index].watts(lowest[index]) - jobs[index].watts(means);
                 lowest[index] = means;
                 broken.push(index);
             }
@@ -127,7 +127,7 @@ pub(crate) fn choose(jobs: &[Candidate], limit_w: f64, may_break: bool) -> Chose
         broken.sort_unstable();
         broken.dedup();
     }
-    let short_w = excess_w(&lowest).max(0.0);
+    let short_w = excess_w.max(0.0);
     Chosen { lowest, broken, short_w }
 }
 

@@ -36,7 +36,7 @@ use crate::state::operating_points::OperatingPoints;
 /// Time between two looks at the promises during an event, and how long before an event they hold.
 pub const STEP: Duration = Duration::from_secs(60);
 /// A declared shortfall is a multiple of this.
-const SHORTFALL_STEP_W: f64 = 100.0;
+pub(crate) const SHORTFALL_STEP_W: f64 = 100.0;
 
 /// The promise of a job during an event, as a plan keeps it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -322,7 +322,7 @@ fn candidates<'a>(
             Some(gpu_type) => gpu_type,
             None => job.operating_points.as_ref()?.gpu_type.as_str(),
         };
-        let settings = settings_of(input, job, gpu_type, promise.gpus)?;
+        let settings = settings_of(input, job, gpu_type, promise.gpus, promise.gpus)?;
         let gpus = f64::from(promise.gpus);
         let pause_s = promise.flexibility.may_pause && job.facts.can_stop;
         Some((

@@ -1,10 +1,13 @@
 //! Requests of people: received with their sender, answered, and recorded in the log of orders.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use wattle_common::messages::{JobsReply, Order, ReadJobs, Reply};
+use wattle_common::messages::{EventPlanReply, JobsReply, Order, PlanEvent, ReadJobs, Reply};
 use wattle_common::subject::Requester;
 use wattle_runtime::bus::Request;
+use wattle_runtime::clock;
 use wattle_runtime::orders::requester_of;
 use wattle_runtime::shell::chain;
 
@@ -76,6 +79,38 @@ impl PlacerService {
             (_, Err(error)) => JobsReply::Refused { error: chain(&error) },
         };
         answer(request, &reply).await;
+    }
+
+    /// Answers a request for the plan of a grid event. The plan is computed beside the rounds, one at a time.
+    pub(super) async fn plan_event(&self, request: Request) {
+        let busy = || "another plan is being computed; repeat the request".to_owned();
+        let planning = match (requester_of(&self.bus, &request), request.decode::<PlanEvent>()) {
+            (Ok(requester), Ok(_)) if !requester.may_operate() => {
+                Err("only an operator plans events: use the key of an operator".to_owned())
+            }
+            (Ok(_), Ok(body)) => match Arc::clone(&self.planning).try_acquire_owned() {
+                Ok(permit) => {
+                    let planning = self.placer.event_planning(clock::now(), &body);
+                    planning.map(|planning| (planning, permit))
+                }
+                Err(_) => Err(busy()),
+            },
+            (Err(error), _) => Err(error),
+            (_, Err(error)) => Err(chain(&error)),
+        };
+        let (planning, permit) = match planning {
+            Ok(both) => both,
+            Err(error) => return answer(&request, &EventPlanReply::Refused { error }).await,
+        };
+        tokio::spawn(async move {
+            let planned = tokio::task::spawn_blocking(move || Box::new(planning.plan())).await;
+            let reply = match planned {
+                Ok(plan) => EventPlanReply::Planned { plan },
+                Err(error) => EventPlanReply::Refused { error: chain(&error) },
+            };
+            drop(permit);
+            answer(&request, &reply).await;
+        });
     }
 
     /// Answers an order and records it in the log of orders.

@@ -3,6 +3,7 @@
 
 mod aim_projects;
 mod elastic;
+mod event_plan;
 mod expected;
 mod failover;
 mod policies;

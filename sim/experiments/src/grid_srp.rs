@@ -1,362 +1,25 @@
-//! `grid-srp`: the grid event of a field trial, on 32 nodes of 8 A100s with six jobs and their promises (arXiv
-//! 2507.00909; ai-emerald/emerald-ai-demo-may-2025, Apache-2.0).
+//! `grid-srp`: the grid event of a field trial for the utility SRP, on the site of the trial ([`crate::field_trial`]).
 //!
-//! The event reduces the power of the GPUs for three hours, with ramps of 15 minutes. Four rules that follow the target
-//! at every instant are computed from the speed and power of each job under a cap; Wattle's policies are simulated. The
-//! measure is the performance of the jobs over the event with its ramps, weighted by what their promises keep.
+//! The event reduces the power of the GPUs for three hours, with ramps of 15 minutes.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use wattle_simulator::SimulationError;
 
-use serde::Serialize;
-use wattle_baselines::policy;
-use wattle_common::event::{Depth, EventBook, GridEvent, Participation, SiteFigures, TargetSteps};
-use wattle_common::event::{MeasuredBy, MeasuredMean};
-use wattle_common::job::Flexibility;
-use wattle_common::{EventId, JobId, Power, Timestamp};
-use wattle_simulator::{
-    BROKEN_BY, PlannedEvent, PolicyOutcome, RunOptions, Scenario, SimJob, SimulationError, Work,
-    run_with, selectable_caps,
-};
-use wattle_world::{GpuModel, Setting, Tenant, World};
+use crate::field_trial::{self, Peak, Row, START_S};
 
 /// Its name.
 pub const NAME: &str = "grid-srp";
 /// By how many per cent less than before the GPUs draw.
 pub const DEPTHS: [u32; 4] = [25, 31, 35, 40];
-/// The policies that are simulated.
-pub const POLICIES: [&str; 2] = ["fifo", "wattle"];
 
-const CLUSTER: &str = "32x8:a100";
-/// The jobs: workload and GPUs of the sweep, and the loss that the tier permits, per mille (Flex 1, 2 and 3: 100, 250
-/// and 500). The trial's weights 0.231, 0.192 and 0.128 are in proportion to what remains.
-const JOBS: [(&str, &str, u32, u32); 6] = [
-    ("infer-flex1", "llama-8b-infer-48g", 48, 100),
-    ("infer-flex2", "llama-8b-infer-48g", 48, 250),
-    ("finetune-flex2", "llama-8b-finetune-p3", 32, 250),
-    ("infer-flex3", "llama-8b-infer-32g", 32, 500),
-    ("mpt-13b-flex3", "mpt-13b-pretrain-sm", 48, 500),
-    ("mpt-7b-flex3", "mpt-7b-pretrain", 48, 500),
-];
-/// The event: its start, ramps and time at the target.
-const START: Duration = Duration::from_secs(4 * 3_600);
-const RAMP_S: u64 = 900;
-const DURATION_S: u64 = 3 * 3_600;
-const NOTICE: Duration = Duration::from_secs(3_600);
-/// Every job runs through the event.
-const LASTS: Duration = Duration::from_secs(10 * 3_600);
-/// Time step of the rules that are computed.
-const STEP: Duration = Duration::from_secs(10);
-
-/// What a rule or a policy gave to the jobs.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// By how many per cent less the GPUs draw.
-    pub depth: u32,
-    /// The rule or the policy.
-    pub name: String,
-    /// The weighted performance over the event.
-    pub performance: f64,
-    /// That over the best with every floor kept at every instant.
-    pub of_best: f64,
-    /// The jobs whose promises were not kept.
-    pub broken: Vec<String>,
-    /// The declared shortfall, kW.
-    pub short_kw: f64,
-    /// Minutes above the target.
-    pub minutes_above: u64,
-}
-
-/// What a GPU counts with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counted {
-    /// The power that it draws.
-    Drawn,
-    /// Its cap, which it can never exceed, as in every plan below a power limit.
-    Caps,
-}
-
-/// A job with its speed over the power of one GPU, ascending, as straight lines between measured caps.
-struct Curve {
-    name: &'static str,
-    gpus: f64,
-    loss: f64,
-    points: Vec<(f64, f64)>,
-}
-
-impl Curve {
-    fn new(
-        world: &World,
-        gpu: &GpuModel,
-        (name, workload, gpus, loss): (&'static str, &str, u32, u32),
-        counted: Counted,
-    ) -> Self {
-        let workload = world.workload(workload).expect("in the catalog");
-        let tenant = [Tenant { workload, gpus, nodes: gpus.div_ceil(8) }];
-        let at = |cap: Option<Power>| {
-            let state = world.gpu_state(gpu, Setting { cap, clock_max: None }, &tenant);
-            let power = match counted {
-                Counted::Drawn => state.power,
-                Counted::Caps => cap.unwrap_or(gpu.cap_default),
-            };
-            (power.as_w(), state.tenants[0].speed)
-        };
-        let full = at(None);
-        let capped = selectable_caps(gpu).into_iter().map(|cap| at(Some(cap)));
-        let mut points: Vec<(f64, f64)> =
-            capped.filter(|one| one.0 < full.0).chain([full]).collect();
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        points.dedup_by(|a, b| a.0.total_cmp(&b.0).is_eq());
-        points.iter_mut().for_each(|one| one.1 /= full.1);
-        Self { name, gpus: f64::from(gpus), loss: f64::from(loss) / 1e3, points }
+const fn event(less: u32) -> Peak {
+    Peak {
+        name: "srp",
+        less,
+        start_s: START_S,
+        ramp_down_s: 900,
+        duration_s: 3 * 3_600,
+        ramp_up_s: 900,
     }
-
-    fn weight(&self) -> f64 {
-        1.0 - self.loss
-    }
-
-    fn full_w(&self) -> f64 {
-        self.points.last().map_or(0.0, |point| point.0)
-    }
-
-    /// The speed at this power of each GPU.
-    fn speed(&self, gpu_w: f64) -> f64 {
-        interpolated(&self.points, gpu_w, |point| *point)
-    }
-
-    /// The power of each GPU at this speed.
-    fn watts(&self, speed: f64) -> f64 {
-        interpolated(&self.points, speed, |&(watts, speed)| (speed, watts))
-    }
-
-    fn floor_w(&self) -> f64 {
-        self.watts(1.0 - self.loss)
-    }
-
-    /// The steps of the concave hull from the floor up: gain per watt, width in watts of one GPU, gain of speed.
-    fn steps(&self) -> Vec<(f64, f64, f64)> {
-        let floor = (self.floor_w(), 1.0 - self.loss);
-        let above = self.points.iter().filter(|point| point.0 > floor.0 && point.1 >= floor.1);
-        let mut hull: Vec<(f64, f64)> = Vec::new();
-        for &point in [floor].iter().chain(above) {
-            while let [.., a, b] = hull[..]
-                && (b.1 - a.1) * (point.0 - a.0) <= (point.1 - a.1) * (b.0 - a.0)
-            {
-                hull.pop();
-            }
-            hull.push(point);
-        }
-        let step = |pair: &[(f64, f64)]| {
-            let (width, gain) = (pair[1].0 - pair[0].0, pair[1].1 - pair[0].1);
-            (self.weight() * gain / (self.gpus * width), width, gain)
-        };
-        hull.windows(2).map(step).collect()
-    }
-}
-
-fn interpolated(points: &[(f64, f64)], at: f64, of: fn(&(f64, f64)) -> (f64, f64)) -> f64 {
-    let after = points.partition_point(|point| of(point).0 < at);
-    let (Some(b), Some(a)) = (points.get(after), points.get(after.saturating_sub(1))) else {
-        return points.last().map_or(0.0, |point| of(point).1);
-    };
-    let ((ax, ay), (bx, by)) = (of(a), of(b));
-    if bx <= ax { by } else { ay + (by - ay) * (at - ax) / (bx - ax) }
-}
-
-/// A rule that gives each job a speed within a power of all GPUs, watts.
-type Rule = fn(&[Curve], f64) -> Vec<f64>;
-
-/// The rules with what they count.
-const RULES: [(&str, Rule, Counted); 6] = [
-    ("uniform cap", uniform, Counted::Drawn),
-    ("newest paused", newest_paused, Counted::Drawn),
-    ("common power, floors", common, Counted::Drawn),
-    ("floors, caps counted", common, Counted::Caps),
-    ("best, caps counted", best, Counted::Caps),
-    (BEST, best, Counted::Drawn),
-];
-const BEST: &str = "best";
-
-/// The highest power per GPU that fits, each job at least at `least` and at most at its full power.
-fn common_level(curves: &[Curve], limit_w: f64, least: impl Fn(&Curve) -> f64) -> Vec<f64> {
-    let at = |level: f64| -> Vec<f64> {
-        curves.iter().map(|curve| level.min(curve.full_w()).max(least(curve))).collect()
-    };
-    let drawn = |watts: &[f64]| -> f64 { curves.iter().zip(watts).map(|(c, w)| c.gpus * w).sum() };
-    let (mut low, mut high) = (0.0, 1_000.0);
-    for _ in 0..60 {
-        let middle = 0.5 * (low + high);
-        if drawn(&at(middle)) <= limit_w { low = middle } else { high = middle }
-    }
-    curves.iter().zip(at(low)).map(|(curve, watts)| curve.speed(watts)).collect()
-}
-
-fn uniform(curves: &[Curve], limit_w: f64) -> Vec<f64> {
-    common_level(curves, limit_w, |curve| curve.points[0].0)
-}
-
-fn common(curves: &[Curve], limit_w: f64) -> Vec<f64> {
-    common_level(curves, limit_w, Curve::floor_w)
-}
-
-fn newest_paused(curves: &[Curve], limit_w: f64) -> Vec<f64> {
-    let mut left_w = limit_w;
-    let mut runs = |curve: &Curve| {
-        left_w -= curve.gpus * curve.full_w();
-        if left_w >= -1e-6 { 1.0 } else { 0.0 }
-    };
-    curves.iter().map(&mut runs).collect()
-}
-
-/// The linear programme of the greatest weighted speed with every floor kept: steps of the concave hulls by gain.
-fn best(curves: &[Curve], limit_w: f64) -> Vec<f64> {
-    let mut speeds: Vec<f64> = curves.iter().map(|curve| 1.0 - curve.loss).collect();
-    let floors_w: f64 = curves.iter().map(|curve| curve.gpus * curve.floor_w()).sum();
-    let mut left_w = (limit_w - floors_w).max(0.0);
-    let of = |(index, curve): (usize, &Curve)| {
-        curve.steps().into_iter().map(move |step| (index, step)).collect::<Vec<_>>()
-    };
-    let mut steps: Vec<(usize, (f64, f64, f64))> = curves.iter().enumerate().flat_map(of).collect();
-    steps.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
-    for (index, (_, width, gain)) in steps {
-        let watts = curves[index].gpus * width;
-        let share = (left_w / watts).min(1.0);
-        speeds[index] += share * gain;
-        left_w -= share * watts;
-    }
-    speeds
-}
-
-/// The site: its jobs, and what its hosts draw.
-struct Site {
-    curves: Vec<Curve>,
-    by_cap: Vec<Curve>,
-    hosts_w: f64,
-}
-
-impl Site {
-    fn new(world: &World) -> Self {
-        let gpu = world.gpu("a100").expect("in the catalog");
-        let curves =
-            |counted| JOBS.iter().map(|job| Curve::new(world, gpu, *job, counted)).collect();
-        let (curves, by_cap) = (curves(Counted::Drawn), curves(Counted::Caps));
-        Self { curves, by_cap, hosts_w: 32.0 * world.host_power(gpu).as_w() }
-    }
-
-    fn full_w(&self) -> f64 {
-        self.curves.iter().map(|curve| curve.gpus * curve.full_w()).sum()
-    }
-
-    fn event(&self, depth: u32) -> PlannedEvent {
-        let gpus_w = self.full_w() * (1.0 - f64::from(depth) / 100.0);
-        let start_us = Timestamp::EPOCH + START;
-        let event = GridEvent {
-            event: EventId::new("srp").expect("an id"),
-            source: "utility".to_owned(),
-            start_us,
-            ramp_down_s: RAMP_S,
-            depth: Depth::Target { power_mw: Power::from_w_f64(self.hosts_w + gpus_w) },
-            duration_s: DURATION_S,
-            ramp_up_s: RAMP_S,
-            priority: 0,
-            participation: Participation::Voluntary,
-        };
-        PlannedEvent { notice: start_us - NOTICE, event }
-    }
-
-    /// The limits over time, from the power of all jobs at the default setting.
-    fn targets(&self, planned: &PlannedEvent) -> TargetSteps {
-        let (from_us, until_us) = (planned.notice - NOTICE, planned.notice);
-        let power_mw = Power::from_w_f64(self.hosts_w + self.full_w());
-        let drawn = MeasuredMean { power_mw, from_us, until_us, method: MeasuredBy::EnergyLedger };
-        let mut book = EventBook::default();
-        let site = SiteFigures { drawn: Some(drawn), idle: None };
-        book.add(planned.event.clone(), planned.notice, &site).expect("a valid event");
-        book.targets(planned.notice)
-    }
-
-    /// A row from the mean performance of each job.
-    fn row(&self, depth: u32, name: &str, means: &BTreeMap<String, f64>) -> Row {
-        let mean = |curve: &Curve| means.get(curve.name).copied().unwrap_or(0.0);
-        let weights: f64 = self.curves.iter().map(Curve::weight).sum();
-        let sum: f64 = self.curves.iter().map(|curve| curve.weight() * mean(curve)).sum();
-        let is_broken = |curve: &&Curve| mean(curve) < curve.weight() - BROKEN_BY;
-        Row {
-            depth,
-            name: name.to_owned(),
-            performance: sum / weights,
-            of_best: 0.0,
-            broken: self
-                .curves
-                .iter()
-                .filter(is_broken)
-                .map(|curve| curve.name.to_owned())
-                .collect(),
-            short_kw: 0.0,
-            minutes_above: 0,
-        }
-    }
-
-    /// A rule at every instant of the event.
-    fn computed(&self, depth: u32, (name, rule, counted): (&str, Rule, Counted)) -> Row {
-        let curves = if counted == Counted::Caps { &self.by_cap } else { &self.curves };
-        let planned = self.event(depth);
-        let targets = self.targets(&planned);
-        let (mut at, end) =
-            (planned.event.start_us, planned.event.end() + Duration::from_secs(RAMP_S));
-        let (mut sums, mut count) = (vec![0.0; self.curves.len()], 0.0);
-        while at < end {
-            let limit_w = targets.at(at).map_or(f64::INFINITY, Power::as_w) - self.hosts_w;
-            let speeds = rule(curves, limit_w);
-            sums.iter_mut().zip(speeds).for_each(|(sum, speed)| *sum += speed);
-            (at, count) = (at + STEP, count + 1.0);
-        }
-        let means =
-            self.curves.iter().zip(sums).map(|(curve, sum)| (curve.name.to_owned(), sum / count));
-        self.row(depth, name, &means.collect())
-    }
-
-    fn simulated(
-        &self,
-        world: &World,
-        depth: u32,
-        name: &str,
-        oracle: bool,
-    ) -> Result<(Row, PolicyOutcome), SimulationError> {
-        let options = RunOptions {
-            oracle,
-            oracle_caps: true,
-            events: vec![self.event(depth)],
-            tenants_max: Some(1),
-            ..RunOptions::default()
-        };
-        let policy = policy(name).map_err(SimulationError::Policy)?;
-        let outcome = run_with(world, &scenario(), policy.as_ref(), &options)?;
-        let events = outcome.events.as_ref();
-        let jobs = events.into_iter().flat_map(|events| events.jobs.events.values().flatten());
-        let means = jobs.map(|(job, own)| (job.as_str().to_owned(), 1.0 - own.loss())).collect();
-        let predictions = if oracle { "known curves" } else { "predictions" };
-        let row = Row {
-            short_kw: events.map_or(0.0, |events| events.kw_short_max),
-            minutes_above: events.map_or(0, |events| events.minutes_above),
-            ..self.row(depth, &format!("{name}, {predictions}"), &means)
-        };
-        Ok((row, outcome))
-    }
-}
-
-/// The cluster with its jobs, all submitted at once.
-fn scenario() -> Scenario {
-    let job = |&(name, workload, gpus, loss_permille): &(&str, &str, u32, u32)| {
-        let id = |name: &str| JobId::new(name).expect("an id");
-        let workload = workload.parse().expect("an id");
-        let flexibility = Some(Flexibility { loss_permille, ..Flexibility::default() });
-        SimJob {
-            flexibility,
-            ..SimJob::new(id(name), Duration::ZERO, gpus, workload, Work::Lasts(LASTS))
-        }
-    };
-    Scenario::new(NAME, CLUSTER.parse().expect("a cluster"), JOBS.iter().map(job).collect(), 1)
 }
 
 /// Compares the rules and the policies at these depths.
@@ -364,74 +27,23 @@ fn scenario() -> Scenario {
 /// # Errors
 /// On a failure of a simulation.
 pub fn compare(depths: &[u32], policies: &[String]) -> Result<Vec<Row>, SimulationError> {
-    let world = &World::builtin();
-    let site = Site::new(world);
-    let mut rows = Vec::new();
-    for &depth in depths {
-        let mut of_depth: Vec<Row> = RULES.iter().map(|rule| site.computed(depth, *rule)).collect();
-        let best = of_depth.iter().find(|row| row.name == BEST).map_or(1.0, |row| row.performance);
-        for name in policies {
-            for oracle in [true, false] {
-                of_depth.push(site.simulated(world, depth, name, oracle)?.0);
-            }
-        }
-        of_depth.iter_mut().for_each(|row| row.of_best = row.performance / best);
-        rows.extend(of_depth);
-    }
-    Ok(rows)
-}
-
-/// The rows as a table.
-#[must_use]
-pub fn table(rows: &[Row]) -> String {
-    let mut text = format!(
-        "{:>5}  {:<22}  {:>11}  {:>7}  {:>5}  {:>5}  {}\n",
-        "LESS", "POLICY", "PERFORMANCE", "OF BEST", "SHORT", "ABOVE", "PROMISES BROKEN"
-    );
-    for row in rows {
-        let broken = if row.broken.is_empty() { "none".to_owned() } else { row.broken.join(", ") };
-        text.push_str(&format!(
-            "{:>3} %  {:<22}  {:>11.4}  {:>7.4}  {:>2.0} kW  {:>5}  {broken}\n",
-            row.depth, row.name, row.performance, row.of_best, row.short_kw, row.minutes_above
-        ));
-    }
-    text
+    let sets: Vec<Vec<Peak>> = depths.iter().map(|less| vec![event(*less)]).collect();
+    field_trial::compare(&sets, policies)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn row<'r>(rows: &'r [Row], name: &str) -> &'r Row {
-        rows.iter().find(|row| row.name == name).unwrap()
-    }
+    use crate::field_trial::POLICIES;
+    use crate::field_trial::tests::{policies_are_close_to_the_best, row};
 
     #[test]
     fn policies_keep_every_promise_close_to_the_best() {
         let policies = POLICIES.map(str::to_owned);
         let rows = compare(&[31, 40], &policies).unwrap();
         assert!(row(&rows[rows.len() / 2..], "uniform cap").broken == ["infer-flex1"]);
-        for rows in rows.chunk_by(|a, b| a.depth == b.depth) {
-            let paused = row(rows, "newest paused");
-            assert!(paused.performance < 0.8 && !paused.broken.is_empty(), "{paused:?}");
-            let common = row(rows, "common power, floors");
-            assert!(common.of_best > 0.99 && common.of_best < 1.0, "{common:?}");
-            assert!(common.broken.is_empty(), "{common:?}");
-            let by_caps = row(rows, "best, caps counted").performance;
-            for policy in POLICIES {
-                for (predictions, least) in [("known curves", 0.995), ("predictions", 0.98)] {
-                    let row = row(rows, &format!("{policy}, {predictions}"));
-                    assert_eq!((row.broken.len(), row.minutes_above), (0, 0), "{row:?}");
-                    assert!(row.performance >= least * by_caps && row.short_kw < 1e-9, "{row:?}");
-                }
-            }
+        for rows in rows.chunk_by(|a, b| a.less == b.less) {
+            policies_are_close_to_the_best(rows, [0.995, 0.98]);
         }
-    }
-
-    #[test]
-    fn the_power_of_the_jobs_is_that_of_the_trial() {
-        // The trial's GPUs drew 94 kW before the event.
-        let full_w = Site::new(&World::builtin()).full_w();
-        assert!((full_w - 94_800.0).abs() < 300.0, "{full_w}");
     }
 }

@@ -6,6 +6,8 @@
 
 pub mod bound;
 pub mod compare;
+pub mod field_trial;
 pub mod frontier;
+pub mod grid_caiso;
 pub mod grid_srp;
 pub mod report;

@@ -11,10 +11,10 @@ use wattle_experiments::compare::{
     Neighbours, POWER_LIMITS, Surfaces, cases, limits_table, policy_of, side_by_side, to_table,
     waterfall_table,
 };
-use wattle_experiments::grid_srp;
 use wattle_experiments::report::{
     comparison_figure, comparison_page, limits_figure, limits_page, record,
 };
+use wattle_experiments::{field_trial, grid_caiso, grid_srp};
 use wattle_simulator::{Forecast, Lengths};
 
 use wattle_cli::atomic_file::AtomicFile;
@@ -25,14 +25,14 @@ use wattle_cli::output::{note, print, usage, usage_chain};
 /// Compare policies at equal energy on a fixed scenario
 ///
 /// Each policy runs at several settings of its parameter, which gives a frontier of completion time over
-/// energy; under powerlimit-16 it runs below several power limits, under grid-srp
-/// during a grid event. docs/comparing.md describes the scenarios and the files they need.
+/// energy; under powerlimit-16 it runs below several power limits, under grid-srp and
+/// grid-caiso during grid events. docs/comparing.md describes the scenarios and the files they need.
 #[derive(Args)]
 #[command(
-    after_help = "Scenarios: powerflow-16, powerlimit-16, greenflow-16, eaco-28, eaco-64, philly, builtin, grid-srp\n\nJCT is the job completion time, from submission to completion.\n\nExamples:\n  wattle-lab compare powerflow-16 --data measurements --load 0.76 --world alone --quick --oracle\n  wattle-lab compare powerflow-16 --data measurements --surfaces smooth:0.1 --lengths unknown --json\n  wattle-lab compare eaco-28 --oracle --policy fifo,fifo-packed,eaco --load 0.7 --report out.html\n  wattle-lab compare powerlimit-16 --oracle --workload v100-elastic --orders 1 --report limits.html\n\nA full comparison takes hours, one with --quick about a minute."
+    after_help = "Scenarios: powerflow-16, powerlimit-16, greenflow-16, eaco-28, eaco-64, philly, builtin, grid-srp, grid-caiso\n\nJCT is the job completion time, from submission to completion.\n\nExamples:\n  wattle-lab compare powerflow-16 --data measurements --load 0.76 --world alone --quick --oracle\n  wattle-lab compare powerflow-16 --data measurements --surfaces smooth:0.1 --lengths unknown --json\n  wattle-lab compare eaco-28 --oracle --policy fifo,fifo-packed,eaco --load 0.7 --report out.html\n  wattle-lab compare powerlimit-16 --oracle --workload v100-elastic --orders 1 --report limits.html\n\nA full comparison takes hours, one with --quick about a minute."
 )]
 pub(crate) struct Compare {
-    /// The scenario: powerflow-16, powerlimit-16, greenflow-16, eaco-28, eaco-64, philly, builtin, grid-srp
+    /// The scenario: powerflow-16, powerlimit-16, greenflow-16, eaco-28, eaco-64, philly, builtin, grid-srp, grid-caiso
     scenario: String,
     /// Folder with the measured files, searched recursively
     #[arg(long, value_name = "DIR", env = "WATTLE_DATA")]
@@ -106,11 +106,11 @@ const ORDERS_BELOW_LIMITS: u64 = 3;
 
 /// Runs the command.
 pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
-    if command.scenario == grid_srp::NAME {
-        return during_event(command);
+    if [grid_srp::NAME, grid_caiso::NAME].contains(&command.scenario.as_str()) {
+        return during_events(command);
     }
     if !NAMES.contains(&command.scenario.as_str()) {
-        let names = [&NAMES[..], &[grid_srp::NAME]].concat().join(", ");
+        let names = [&NAMES[..], &[grid_srp::NAME, grid_caiso::NAME]].concat().join(", ");
         let scenario = &command.scenario;
         return Err(usage(format!("unknown scenario `{scenario}`: expected one of {names}")));
     }
@@ -199,21 +199,24 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares policies during the grid event of a field trial.
-fn during_event(command: &Compare) -> anyhow::Result<()> {
+/// Compares policies during the grid events of a field trial.
+fn during_events(command: &Compare) -> anyhow::Result<()> {
     let policies = match &command.policy[..] {
-        [] => grid_srp::POLICIES.map(str::to_owned).to_vec(),
+        [] => field_trial::POLICIES.map(str::to_owned).to_vec(),
         given => given.to_vec(),
     };
     for name in &policies {
         policy(name).map_err(usage_chain)?;
     }
-    let rows = grid_srp::compare(&grid_srp::DEPTHS, &policies);
+    let rows = match command.scenario.as_str() {
+        grid_caiso::NAME => grid_caiso::compare(&policies),
+        _ => grid_srp::compare(&grid_srp::DEPTHS, &policies),
+    };
     let rows = rows.map_err(usage_chain)?;
     if command.json {
         return print(&serde_json::to_string_pretty(&rows).context("the comparison as JSON")?);
     }
-    print(&grid_srp::table(&rows))
+    print(&field_trial::table(&rows))
 }
 
 /// Compares below power limits.

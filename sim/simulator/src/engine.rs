@@ -216,7 +216,8 @@ impl<'s> Engine<'s> {
         if options.expected_times {
             controller.set_expected(Expected::new(Timestamp::from_us(start_us)));
         }
-        let grid_events = GridEvents::new(&options.events, Timestamp::from_us(start_us));
+        let grid_events =
+            GridEvents::new(&options.events, options.plans_events, Timestamp::from_us(start_us));
         let reads_all = options.expected_times || grid_events.is_some();
         let reads = if reads_all { Reads::All } else { controller.reads() };
         let reads_any = reads != Reads::Nothing;

@@ -1,8 +1,11 @@
 //! Grid events of a simulation, and how a run kept their targets.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use wattle_common::event::{EventBook, EventPerformances, GridEvent, JobPerformance};
-use wattle_common::{Power, Timestamp};
+use wattle_common::messages::EventPlan;
+use wattle_common::{EventId, Power, Timestamp};
 
 /// A promise counts as broken where a job has lost more than this beyond it, a share of its throughput.
 pub const BROKEN_BY: f64 = 0.002;
@@ -46,6 +49,9 @@ pub struct EventsOutcome {
     /// What the jobs with promises lost, by event and job.
     #[serde(skip_serializing_if = "is_empty")]
     pub jobs: EventPerformances,
+    /// What could be delivered as planned at the notice, by event, where it was.
+    #[serde(skip)]
+    pub plans: BTreeMap<EventId, EventPlan>,
 }
 
 fn is_empty(jobs: &EventPerformances) -> bool {
@@ -98,6 +104,7 @@ impl EventMeter {
             kw_above_max: self.above_mw_max as f64 / 1e6,
             kw_short_max: 0.0,
             jobs: EventPerformances::default(),
+            plans: BTreeMap::new(),
         }
     }
 }

@@ -161,6 +161,9 @@ pub struct RunOptions {
     pub budget: Option<Budget>,
     /// Grid events; their times count from the first submission.
     pub events: Vec<PlannedEvent>,
+    /// Whether what can be delivered during each event is planned at its notice, as `wattle event plan` does. Expected
+    /// times are to be computed, too.
+    pub plans_events: bool,
     /// Source of the carbon intensity forecast.
     pub forecast: Forecast,
     /// Whether the caps of all GPUs are fixed at the default: plans count each used GPU with its cap within a

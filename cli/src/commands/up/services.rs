@@ -302,7 +302,7 @@ async fn missing(bus: &Bus, nodes_wanted: usize) -> anyhow::Result<Option<String
         return Ok(Some(format!("{ready} of {nodes_wanted} nodes have reported")));
     }
     // The placer subscribes to this subject last.
-    let last = Topic::EventSet.pattern(bus.cluster());
+    let last = Topic::EventPlanned.pattern(bus.cluster());
     let answering = async |name, wanted| {
         let found = bus.services(name, ANSWER_WITHIN).await?.len();
         anyhow::Ok((found < wanted).then(|| format!("{found} of {wanted} {name} answer")))

@@ -19,6 +19,78 @@ fn announced() -> GridEvent {
 }
 
 #[test]
+fn event_plans() {
+    let event = announced();
+    check("event-plan-request", &PlanEvent::Event { event: event.clone() });
+    check("event-plan-request-announced", &PlanEvent::Announced { event: event.event.clone() });
+    check("event-plan-request-day", &PlanEvent::Day);
+    let watts = Power::from_w;
+    let span = PlannedSpan {
+        from_us: at(3_600),
+        until_us: at(7_200),
+        drawn_mw: watts(94_800),
+        target_mw: Some(watts(71_100)),
+        less_mw: watts(21_000),
+        less_mw_low: watts(20_000),
+        less_mw_high: watts(22_500),
+        caps_mw: watts(17_000),
+        gpus_mw: watts(1_000),
+        pauses_mw: watts(3_000),
+        breaks_mw: watts(2_000),
+        short_mw: watts(700),
+    };
+    let planned = PlannedJob {
+        job: job("train-7"),
+        gpus: 32,
+        promise: Some(Flexibility { loss_permille: 250, may_pause: true, may_resize: false }),
+        loss: 0.26,
+        loss_low: 0.24,
+        loss_high: 0.29,
+        later_s: 3_100.5,
+        paused_s: 900.0,
+        fewer_gpus_s: 0.0,
+        breaks: Some(1),
+        breaks_mw: Some(watts(2_000)),
+    };
+    let record = EventRecord {
+        notice_us: at(1_800),
+        target_mw: watts(71_100),
+        shortfall_mw: Power::ZERO,
+        baseline: None,
+        before: None,
+        end_us: event.end(),
+        closed: None,
+        event,
+    };
+    let plan = EventPlan {
+        at_us: at(1_800),
+        record: Some(record),
+        at_target: Some(span),
+        hours: vec![span],
+        least_kept_mw: Some(watts(72_000)),
+        least_mw: Some(watts(50_000)),
+        jobs: vec![planned],
+        jobs_left_out: 3,
+        jobs_waiting: 2,
+    };
+    let day = EventPlan {
+        record: None,
+        at_target: None,
+        least_kept_mw: None,
+        least_mw: None,
+        jobs: Vec::new(),
+        jobs_left_out: 0,
+        jobs_waiting: 0,
+        hours: vec![PlannedSpan { target_mw: None, ..span }],
+        ..plan.clone()
+    };
+    check("event-plan", &EventPlanReply::Planned { plan: Box::new(plan) });
+    check("event-plan-day", &EventPlanReply::Planned { plan: Box::new(day) });
+    let error = "no event `peak-2`; `wattle event list` lists all".into();
+    check("event-plan-refused", &EventPlanReply::Refused { error });
+}
+
+#[test]
 fn events() {
     let event = announced();
     check("event-request-add", &EventRequest::Add { event: event.clone() });

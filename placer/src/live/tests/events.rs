@@ -5,7 +5,7 @@ use std::time::Duration;
 use wattle_common::event::{Depth, EventState, GridEvent, JobPerformance, Participation, SETTLING};
 use wattle_common::job::{Flexibility, JobSpec};
 use wattle_common::messages::desired::CAPS_AHEAD_MAX;
-use wattle_common::messages::{EventReply, EventRequest, SetBudget, SurfacePoint};
+use wattle_common::messages::{EventReply, EventRequest, PlanEvent, SetBudget, SurfacePoint};
 use wattle_common::{Budget, EventId, Power, Timestamp};
 
 use crate::live::Event;
@@ -401,4 +401,40 @@ fn a_job_that_pauses_at_once_is_in_the_record() {
     let (_, paused) = jobs.iter().find(|(job, _)| job.as_str() == "d").unwrap();
     assert!(paused.broken && paused.loss() > 0.8 && jobs.len() == 4, "{jobs:?}");
     assert!(drawn(&world) <= Power::from_w(950), "{}", drawn(&world));
+}
+
+#[test]
+fn a_plan_states_what_an_event_will_do_and_changes_nothing() {
+    let mut world = promised([150, 150, 150, 400]);
+    let event = event(&world, "peak");
+    let plan = |world: &World, request: &PlanEvent| {
+        world.placer.event_planning(world.now, request).map(|input| input.plan())
+    };
+    let before = plan(&world, &PlanEvent::Event { event: event.clone() }).unwrap();
+    assert_eq!(world.events, None, "nothing is announced");
+    let unknown = plan(&world, &PlanEvent::Announced { event: id("peak") }).unwrap_err();
+    assert_eq!(unknown, "no event `peak`; `wattle event list` lists all");
+    let deep = GridEvent { depth: Depth::Percent { percent: 60.0 }, ..event.clone() };
+    let deep = plan(&world, &PlanEvent::Event { event: deep }).unwrap_err();
+    assert!(deep.contains("expected a target of at least 0.8 kW"), "{deep}");
+    let span = before.at_target.unwrap();
+    let requested = span.less_mw + span.breaks_mw + span.short_mw;
+    assert_eq!(requested, Power::from_w(DRAWN_W - TARGET_W), "{span:?}");
+    let EventReply::Stored { record, .. } = add(&mut world, event.clone()) else {
+        panic!("it is accepted")
+    };
+    // The shortfall is declared in steps of 100 W.
+    let short = (span.breaks_mw + span.short_mw).as_w();
+    assert!((0.0..=100.0).contains(&(record.shortfall_mw.as_w() - short)), "{span:?} {record:?}");
+    let announced = plan(&world, &PlanEvent::Announced { event: id("peak") }).unwrap();
+    assert_eq!(announced.at_target, before.at_target);
+    pass_until(&mut world, event.end() + Duration::from_secs(120));
+    let came = &world.event_jobs.as_ref().unwrap().events[&id("peak")];
+    for job in &before.jobs {
+        let lost = came[&job.job].loss();
+        assert!(job.loss_low <= lost && lost <= job.loss_high, "{lost}: {job:?}");
+    }
+    assert_eq!(before.jobs.len(), 4);
+    let over = plan(&world, &PlanEvent::Announced { event: id("peak") }).unwrap_err();
+    assert!(over.contains("event `peak` is ended: nothing is left to plan"), "{over}");
 }

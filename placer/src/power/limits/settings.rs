@@ -71,18 +71,19 @@ pub(crate) fn least_gpu_w(input: PlanningInput<'_>, gpus: JobGpus<'_>) -> f64 {
     ladder.last().map_or(f64::INFINITY, |rung| rung.1)
 }
 
-/// The settings of a job on this number of GPUs by falling power, the default first: the speed relative to it, and the
-/// power of one GPU above idle, watts. `None` where they are not known.
+/// The settings of a job on this number of GPUs by falling power, the default first: the speed relative to the default one
+/// on `reference` GPUs, and the power of one GPU above idle, watts. `None` where they are not known.
 pub(crate) fn settings_of(
     input: PlanningInput<'_>,
     job: &Job,
     gpu_type: &str,
     gpus: u32,
+    reference: u32,
 ) -> Option<Vec<(f64, f64)>> {
     let is_fixed = job.state.gpus().is_some_and(|on| input.state.has_fixed_caps(on));
     let of = JobGpus { job, gpu_type, gpus, is_fixed };
     let ladder = settings_below(input, of, GpuSetting::DEFAULT);
-    let speeds = speeds(of, gpus, &ladder);
+    let speeds = speeds(of, reference, &ladder);
     let idle_w = input.state.gpu_power(gpu_type)?.idle.as_w();
     let above = |(rung, speed): (&(GpuSetting, f64), Option<f64>)| {
         Some((speed?, (rung.1 - idle_w).max(0.0)))
@@ -110,6 +111,11 @@ pub(super) fn speeds(
         point.or_else(|| slowest.map(|(speed, watts)| speed * gpu_w / watts))
     };
     ladder.iter().map(relative).collect()
+}
+
+/// Of the settings from the default one down, the one with the most work per joule ([`floor`]).
+pub(crate) fn economical_setting(input: PlanningInput<'_>, gpus: JobGpus<'_>) -> usize {
+    floor(input, gpus, &settings_below(input, gpus, GpuSetting::DEFAULT))
 }
 
 /// The index of the lowest setting on a ladder that a promise permits: the last one at its floor.

@@ -2,9 +2,12 @@
 //! live placer.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use wattle_common::event::{EventBook, EventPerformances, SiteFigures};
-use wattle_common::{NodeId, Timestamp};
+use wattle_common::messages::EventPlan;
+use wattle_common::{EventId, NodeId, Timestamp};
+use wattle_placer::power::event_plan::EventPlanning;
 use wattle_placer::power::model::least_baseline;
 use wattle_placer::power::promises::EventPromises;
 use wattle_placer::power::recent_power::RecentPower;
@@ -24,11 +27,13 @@ pub(super) struct GridEvents {
     follow_at: Option<Timestamp>,
     meter: EventMeter,
     refused: Vec<String>,
+    /// Plans at the notices, where they are made.
+    plans: Option<BTreeMap<EventId, EventPlan>>,
 }
 
 impl GridEvents {
     /// The events of a run whose first submission is at `start`; `None` without any.
-    pub(super) fn new(planned: &[PlannedEvent], start: Timestamp) -> Option<Self> {
+    pub(super) fn new(planned: &[PlannedEvent], plans: bool, start: Timestamp) -> Option<Self> {
         let mut pending: Vec<PlannedEvent> =
             planned.iter().map(|planned| planned.counted_from(start)).collect();
         pending.sort_by_key(|planned| Reverse(planned.notice));
@@ -41,6 +46,7 @@ impl GridEvents {
             follow_at: None,
             meter: EventMeter::default(),
             refused: Vec::new(),
+            plans: plans.then(BTreeMap::new),
         })
     }
 
@@ -54,7 +60,9 @@ impl GridEvents {
     pub(super) fn outcome(self) -> (EventsOutcome, Vec<String>) {
         let accepted = self.book.events.values().filter(|record| record.has_target()).count();
         let outcome = self.meter.outcome(accepted, self.refused.len());
-        (outcome.with(&self.book, self.promises.performances()), self.refused)
+        let outcome = outcome.with(&self.book, self.promises.performances());
+        let plans = self.plans.unwrap_or_default();
+        (EventsOutcome { plans, ..outcome }, self.refused)
     }
 }
 
@@ -72,6 +80,11 @@ impl Engine<'_> {
             let event = planned.event.event.clone();
             if let Err(error) = events.book.add(planned.event, now, &figures) {
                 events.refused.push(format!("grid event {event} was refused: {error}"));
+            } else if let Some(plans) = &mut events.plans {
+                let (book, promises) = (&events.book, &events.promises);
+                let record = book.events.get(&event).cloned();
+                let planning = EventPlanning::of(&self.controller, book, promises, record, now);
+                plans.insert(event, planning.plan());
             }
         }
         events.book.follow(now, || drawn);

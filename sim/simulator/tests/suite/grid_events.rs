@@ -218,3 +218,66 @@ fn a_voluntary_event_is_short_where_promises_exceed_it_and_a_mandatory_one_break
         assert_eq!(run.migrations, 0, "{name}: no promise permits a pause");
     }
 }
+
+/// Jobs of some hours with promises on 16 GPUs, those that do not fit queued, and an event of which half an hour before is
+/// known.
+fn planned_run(world: &World, seed: u64) -> (String, PolicyOutcome) {
+    let random = &mut Stream::new(seed, "event plans");
+    let cluster = "4x4:v100".parse().unwrap();
+    let trace = generator::generate(60, seed);
+    let mut scenario = Scenario::from_trace(world, &trace, &cluster, seed).unwrap();
+    scenario.jobs.truncate(14);
+    for job in &mut scenario.jobs {
+        job.submit = Duration::ZERO;
+        job.gpus = GpuRequest::exactly(1 << random.below(3));
+        job.work = Work::Lasts(Duration::from_secs(3_600 * 3 + random.below(15 * 3_600)));
+        job.can_stop = random.below(2) == 0;
+        job.flexibility = Some(Flexibility {
+            loss_permille: 50 + random.below(500) as u32,
+            may_pause: random.below(2) == 0,
+            may_resize: false,
+        });
+    }
+    let depth = Depth::Percent { percent: 10.0 + 25.0 * random.unit() };
+    let mut planned = event("a", 3 + random.below(3), depth);
+    planned.event.duration_s = 3_600 * (1 + random.below(3));
+    let name = *random.pick(&["fifo", "wattle"]).unwrap();
+    let options = RunOptions {
+        events: vec![planned],
+        expected_times: true,
+        plans_events: true,
+        ..RunOptions::default()
+    };
+    let run = run_with(world, &scenario, policy(name).unwrap().as_ref(), &options).unwrap();
+    (format!("seed {seed}, {name}"), run)
+}
+
+/// With learned predictions, and with jobs that end and start meanwhile.
+#[test]
+fn planned_performances_come_out_within_their_intervals_in_nine_of_ten_cases() {
+    let world = World::builtin();
+    let (mut within, mut jobs) = (0, 0);
+    for seed in 0..u64::from(cases(12, 60)) {
+        let (what, run) = planned_run(&world, seed);
+        let kept = run.events.as_ref().unwrap();
+        assert_eq!((kept.refused, kept.minutes_above), (0, 0), "{what}: {kept:?}");
+        let event = "a".parse::<EventId>().unwrap();
+        let (plan, came) = (&kept.plans[&event], &kept.jobs.events[&event]);
+        let span = plan.at_target.unwrap();
+        assert!(span.less_mw > Power::ZERO && plan.hours.len() > 1, "{what}: {plan:?}");
+        for job in &plan.jobs {
+            let Some(came) = came.get(&job.job) else { continue };
+            let loss = came.loss().max(0.0);
+            let is_within = job.loss_low <= loss && loss <= job.loss_high;
+            if !is_within {
+                println!("{what}: lost {loss:.3} of {job:?}");
+            }
+            within += u32::from(is_within);
+            jobs += 1;
+        }
+    }
+    let share = f64::from(within) / f64::from(jobs);
+    println!("{within} of {jobs}");
+    assert!(jobs > 60, "{jobs}");
+    assert!((0.85..=0.99).contains(&share), "{within} of {jobs}");
+}
