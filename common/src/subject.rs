@@ -44,6 +44,8 @@ pub enum Topic {
     JobProgressed,
     /// Measured energy of a node: [`crate::messages::LedgerEntry`].
     EnergyMetered,
+    /// Power of the site in a minute: [`crate::messages::SiteMinute`].
+    SiteMetered,
     /// Request: submit a job: [`crate::messages::SubmitJob`].
     JobSubmitted,
     /// Request: cancel a job: [`crate::messages::CancelJob`].
@@ -79,12 +81,13 @@ enum Ids {
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::GpuSampled,
         Self::NodeSummarized,
         Self::WindowClosed,
         Self::JobProgressed,
         Self::EnergyMetered,
+        Self::SiteMetered,
         Self::JobSubmitted,
         Self::JobCancelled,
         Self::SurfaceProposed,
@@ -106,6 +109,7 @@ impl Topic {
             Self::WindowClosed => "window.closed",
             Self::JobProgressed => "job.progressed",
             Self::EnergyMetered => "energy.metered",
+            Self::SiteMetered => "site.metered",
             Self::JobSubmitted => "job.submitted",
             Self::JobCancelled => "job.cancelled",
             Self::SurfaceProposed => "surface.proposed",
@@ -134,7 +138,7 @@ impl Topic {
             | Self::EventSet
             | Self::JobRequested => Ids::Requester,
             Self::OutputRequested => Ids::NodeRequester,
-            Self::OrderRecorded => Ids::None,
+            Self::OrderRecorded | Self::SiteMetered => Ids::None,
         }
     }
 
@@ -212,6 +216,12 @@ impl Subject {
     #[must_use]
     pub const fn of_orders(cluster: ClusterId) -> Self {
         let topic = Topic::OrderRecorded;
+        Self { cluster, topic, node: None, predictor: None, job: None, requester: None }
+    }
+    /// The subject of the power of the site by minute.
+    #[must_use]
+    pub const fn of_site(cluster: ClusterId) -> Self {
+        let topic = Topic::SiteMetered;
         Self { cluster, topic, node: None, predictor: None, job: None, requester: None }
     }
     /// The subject of a message about a node.

@@ -145,7 +145,7 @@ pub fn backed_up(cluster: &ClusterId) -> Vec<String> {
         Bucket::Budget,
         Bucket::Jobs,
     ];
-    let streams = [StreamName::Ledger, StreamName::Windows, StreamName::Orders];
+    let streams = [StreamName::Ledger, StreamName::Site, StreamName::Windows, StreamName::Orders];
     let streams = streams.iter().map(|stream| stream.name(cluster));
     streams.chain(buckets.iter().map(|bucket| bucket.stream(cluster))).collect()
 }
@@ -294,11 +294,13 @@ pub enum StreamName {
     Ledger,
     /// Orders of people, accepted or refused ([`Topic::OrderRecorded`]).
     Orders,
+    /// The power of the site by minute ([`Topic::SiteMetered`]).
+    Site,
 }
 
 impl StreamName {
     /// Every stream.
-    pub const ALL: [Self; 3] = [Self::Windows, Self::Ledger, Self::Orders];
+    pub const ALL: [Self; 4] = [Self::Windows, Self::Ledger, Self::Orders, Self::Site];
 
     /// Its name on the server.
     #[must_use]
@@ -307,6 +309,7 @@ impl StreamName {
             Self::Windows => "windows",
             Self::Ledger => "ledger",
             Self::Orders => "orders",
+            Self::Site => "site",
         };
         format!("wattle-v1-{cluster}-{token}")
     }
@@ -318,6 +321,7 @@ impl StreamName {
             Self::Windows => "Wattle: measurement windows of jobs (JobWindow, JSON)",
             Self::Ledger => "Wattle: energy of each node and job (LedgerEntry, JSON)",
             Self::Orders => "Wattle: orders of people, accepted or refused (OrderRecord, JSON)",
+            Self::Site => "Wattle: power of the site by minute (SiteMinute, JSON)",
         }
     }
 
@@ -328,6 +332,7 @@ impl StreamName {
             Self::Windows => Topic::WindowClosed,
             Self::Ledger => Topic::EnergyMetered,
             Self::Orders => Topic::OrderRecorded,
+            Self::Site => Topic::SiteMetered,
         }
     }
 }
