@@ -195,7 +195,7 @@ pub fn bases(delivered: &Delivered) -> String {
     parts.join(", ")
 }
 
-/// What was drawn over the event with its ramps.
+/// The measured energy of the event with its ramps.
 #[must_use]
 pub fn energy(report: &EventReport) -> String {
     let asleep = match report.asleep_mj.as_mj() {

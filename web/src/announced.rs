@@ -25,7 +25,7 @@ pub struct Announced {
     /// Its name; absent: made from its start.
     #[serde(default)]
     pub id: Option<String>,
-    /// Who announces it; absent: the operator.
+    /// Its source; absent: the operator.
     #[serde(default)]
     pub source: Option<String>,
     /// Start of the ramp down, seconds since the Unix epoch; absent: now.

@@ -1,8 +1,8 @@
 //! The power of the site by minute, live: the energy ledger with what was in force and known in the minute.
 //!
-//! A minute is closed once ([`crate::power::site_minutes`]), at a tick. What is known at an instant, such as the power of
-//! the twin, is read at the first tick of its minute; after a takeover in that minute it is absent. The next placer
-//! continues after the last stored minute, from the entries of the ledger.
+//! A minute is closed once ([`crate::power::site_minutes`]), at a tick. The power of the twin, price and carbon intensity
+//! are read at the first tick of their minute; after a takeover in that minute they are absent. The next placer continues
+//! after the last stored minute, from the entries of the ledger.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::live::{Action, Turn};
 use crate::power::model::baseline_by_node_w;
 use crate::power::site_minutes::{Presence, SITE_WITHIN, SiteMinutes};
 
-/// What is known at an instant of a minute.
+/// Power of the twin, price and carbon intensity at an instant of a minute.
 #[derive(Clone, Debug, Default)]
 struct Sample {
     twin: Option<TwinPower>,
@@ -53,7 +53,7 @@ impl SitePower {
         self.minutes.bus_returned(now);
     }
 
-    /// Reads what is known now, once in each minute.
+    /// Reads them now, once in each minute.
     pub(super) fn sample(&mut self, turn: &Turn<'_>, grid: &GridSignals) {
         let minute = minute_of(turn.now);
         if self.samples.contains_key(&minute) {

@@ -180,11 +180,11 @@ fn the_baseline_is_frozen_at_the_notice_and_bounded() {
     let like = baseline(&first, BaselineMethod::LikeDays);
     let Some(Basis::LikeDays { adjustment: Some(found), .. }) = like.basis else { panic!() };
     assert!((found.measured - 2.0).abs() < 1e-9 && (found.applied - 1.2).abs() < 1e-9);
-    // What is drawn between the notice and the start changes nothing.
+    // Power between the notice and the start changes nothing.
     fill(&mut site, at(11.0), at(12.0), kw(500.0));
     let second = report(&record(11.0, Some(88.0)), &site, 16.0);
     assert_eq!(&baseline(&second, BaselineMethod::LikeDays).basis, &like.basis);
-    // The meter before is what was drawn then.
+    // The meter before is that power.
     let meter = baseline(&second, BaselineMethod::MeterBefore).delivered.as_ref().unwrap();
     assert_eq!(meter.baseline_mw, kw(500.0));
 }
