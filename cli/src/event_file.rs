@@ -14,6 +14,7 @@ use wattle_common::{EventId, Power, Timestamp, id};
 use wattle_runtime::shell::chain;
 use wattle_simulator::PlannedEvent;
 use wattle_simulator::input_file;
+use wattle_view::event::default_id;
 
 use crate::output::usage;
 
@@ -239,7 +240,10 @@ impl EventOptions {
             (Some(_), Some(_)) => return Err("duration and end are given: give one".to_owned()),
         };
         let event = GridEvent {
-            event: self.id.clone().map_or_else(|| default_id(start_us), Ok)?,
+            event: match self.id.clone().or_else(|| default_id(start_us)) {
+                Some(event) => event,
+                None => return Err("start is out of range: give an earlier one".to_owned()),
+            },
             source: self.source.clone().unwrap_or_else(|| "operator".to_owned()),
             start_us,
             ramp_down_s: ramp_down.as_secs(),
@@ -273,14 +277,6 @@ impl EventOptions {
         }
         Ok(PlannedEvent { notice, event })
     }
-}
-
-/// The id of an event that has none.
-fn default_id(start: Timestamp) -> Result<EventId, String> {
-    let seconds = i64::try_from(start.as_us() / 1_000_000).unwrap_or(i64::MAX);
-    let at = jiff::Timestamp::from_second(seconds).map_err(|error| error.to_string())?;
-    EventId::new(&format!("event-{}", at.strftime("%Y%m%d-%H%M%S")))
-        .map_err(|error| error.to_string())
 }
 
 /// The file.

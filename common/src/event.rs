@@ -15,6 +15,7 @@
 mod book;
 mod performance;
 mod record;
+pub mod report;
 mod targets;
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ use crate::time::Timestamp;
 use crate::units::Power;
 
 pub use book::{BookChange, ENDED_KEPT, EVENTS_MAX, EventBook, EventError, SiteFigures};
-pub use performance::{EventPerformances, JobPerformance, PERFORMANCES_MAX};
+pub use performance::{EventPerformances, JobPerformance, PERFORMANCES_MAX, PromiseOutcome};
 pub use record::{Closed, EventRecord, EventState, MeasuredBy, MeasuredMean, SETTLING};
 pub use targets::{RAMP_STEP, RAMP_STEPS_MAX, TargetSteps};
 

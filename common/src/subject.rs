@@ -44,6 +44,8 @@ pub enum Topic {
     JobProgressed,
     /// Measured energy of a node: [`crate::messages::LedgerEntry`].
     EnergyMetered,
+    /// Power of the site in a minute: [`crate::messages::SiteMinute`].
+    SiteMetered,
     /// Request: submit a job: [`crate::messages::SubmitJob`].
     JobSubmitted,
     /// Request: cancel a job: [`crate::messages::CancelJob`].
@@ -87,6 +89,7 @@ impl Topic {
         Self::WindowClosed,
         Self::JobProgressed,
         Self::EnergyMetered,
+        Self::SiteMetered,
         Self::JobSubmitted,
         Self::JobCancelled,
         Self::SurfaceProposed,
@@ -109,6 +112,7 @@ impl Topic {
             Self::WindowClosed => "window.closed",
             Self::JobProgressed => "job.progressed",
             Self::EnergyMetered => "energy.metered",
+            Self::SiteMetered => "site.metered",
             Self::JobSubmitted => "job.submitted",
             Self::JobCancelled => "job.cancelled",
             Self::SurfaceProposed => "surface.proposed",
@@ -139,7 +143,7 @@ impl Topic {
             | Self::EventPlanned
             | Self::JobRequested => Ids::Requester,
             Self::OutputRequested => Ids::NodeRequester,
-            Self::OrderRecorded => Ids::None,
+            Self::OrderRecorded | Self::SiteMetered => Ids::None,
         }
     }
 
@@ -218,6 +222,12 @@ impl Subject {
     #[must_use]
     pub const fn of_orders(cluster: ClusterId) -> Self {
         let topic = Topic::OrderRecorded;
+        Self { cluster, topic, node: None, predictor: None, job: None, requester: None }
+    }
+    /// The subject of the power of the site by minute.
+    #[must_use]
+    pub const fn of_site(cluster: ClusterId) -> Self {
+        let topic = Topic::SiteMetered;
         Self { cluster, topic, node: None, predictor: None, job: None, requester: None }
     }
     /// The subject of a message about a node.

@@ -11,7 +11,7 @@
 //! | durations and starts of ISO 8601 | [`period`] |
 //! | from an event to its intervals with times and depths | [`translate`] |
 //! | which requests and reports follow from the server's events and the placer's records | [`machine`], [`report`] |
-//! | the energy of the site over an interval, by the ledger | [`usage`] |
+//! | the energy of the site over an interval, by its power in each minute | [`usage`] |
 //! | HTTP with a token | `client` |
 //! | bus and clock | `shell` |
 //!

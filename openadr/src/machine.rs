@@ -86,7 +86,7 @@ pub enum Event {
     RecordsChanged(EventBook),
     /// A request has ended.
     Answered(EventRequest, Answer),
-    /// The ledger was read.
+    /// The energy of an interval was read.
     Measured(Measure, Result<f64, String>),
     /// A report was sent.
     Reported {
@@ -106,7 +106,7 @@ pub enum Action {
     Poll,
     /// Send a request to the placer.
     Request(EventRequest),
-    /// Read the ledger.
+    /// Read the energy of an interval.
     Measure(Measure),
     /// Send a report: the place of its descriptor, and the report.
     Report(usize, Box<Report>),

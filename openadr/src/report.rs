@@ -14,11 +14,11 @@ use wattle_grid::instant;
 use crate::translate::{Site, Slot, number};
 use crate::wire::{self, Report, ReportDescriptor, shown};
 
-/// Time after an interval after which the ledger has its energy: an entry covers a minute.
-const METERED_AFTER: Duration = Duration::from_secs(90);
-/// Pause before the ledger is read again where a node was not metered.
+/// Time after an interval after which its minutes are stored: each follows within a minute.
+const METERED_AFTER: Duration = Duration::from_secs(150);
+/// Pause before the minutes are read again where a node was not metered.
 const MEASURE_AGAIN: Duration = Duration::from_secs(300);
-/// Number of times that the ledger is read for an interval.
+/// Number of times that the minutes of an interval are read.
 const MEASURES_MAX: u32 = 3;
 /// A report is sent until this time after its last interval.
 const SENT_FOR: Duration = Duration::from_secs(86_400);
@@ -111,7 +111,7 @@ pub fn check(descriptor: &ReportDescriptor) -> Result<(), String> {
     Ok(())
 }
 
-/// An interval whose energy is to be read from the ledger.
+/// An interval whose energy is to be read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measure {
     /// The event of the server.
@@ -159,7 +159,7 @@ fn selected<'a>(slots: &'a [Slot], descriptor: &ReportDescriptor) -> &'a [Slot] 
 }
 
 impl EventReports {
-    /// The reports that are due now by the place of their descriptors, and an interval to read from the ledger.
+    /// The reports that are due now by the place of their descriptors, and an interval whose energy is to be read.
     pub fn due(
         &mut self,
         sources: &Sources<'_>,
@@ -251,7 +251,7 @@ impl EventReports {
         }
     }
 
-    /// Whether the ledger is to be read for an interval now.
+    /// Whether the energy of an interval is to be read now.
     fn measure(&mut self, event: &str, slot: &Slot, now: Timestamp) -> Option<Measure> {
         let first = slot.until + METERED_AFTER;
         let fresh = || Measured { slot: slot.clone(), next: first, tries: 0, joules: None };
@@ -262,7 +262,7 @@ impl EventReports {
         (known.next <= now).then(|| Measure { event: event.to_owned(), slot: slot.clone() })
     }
 
-    /// The ledger was read for an interval. Returns whether its energy will not become known.
+    /// The energy of an interval was read. Returns whether its energy will not become known.
     pub fn measured(&mut self, slot: &Slot, joules: Option<f64>, now: Timestamp) -> bool {
         let Some(known) = self.measured.get_mut(&slot.id).filter(|known| known.slot == *slot)
         else {

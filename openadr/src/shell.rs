@@ -1,6 +1,6 @@
 //! Connects the decisions with the bus and with the OpenADR server.
 //!
-//! The server is called on a thread of its own, requests to the placer and reads of the ledger are tasks of their own:
+//! The server is called on a thread of its own, requests to the placer and reads of the site's power are tasks of their own:
 //! none of them delays another, and a call in progress delays no shutdown. The events are polled in system time.
 
 pub mod metrics;
@@ -9,25 +9,25 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use wattle_common::bounds::plausible_ledger_entry;
 use wattle_common::event::EventBook;
 use wattle_common::id::UserId;
+use wattle_common::messages::site_minute::minute_of;
 use wattle_common::messages::{EventReply, EventRequest};
 use wattle_common::subject::{
-    Bucket, EVENTS, LeaseKey, OPENADR_REQUESTER, Rank, RequestTopic, Requester, StreamName, Subject,
+    Bucket, EVENTS, LeaseKey, OPENADR_REQUESTER, Rank, RequestTopic, Requester, Subject,
 };
 use wattle_common::{Machine as _, Timestamp};
 use wattle_runtime::bus::{self, Bus, BusError, Change, Watch};
-use wattle_runtime::clock;
 use wattle_runtime::service::{self, Identity, LeaseMode, Phase, Service, Shell};
 use wattle_runtime::shell::{Shutdown, chain};
+use wattle_runtime::{clock, site_minutes};
 
 use self::metrics::OpenAdrMetrics;
 use crate::client::Client;
 use crate::config::Config;
 use crate::machine::{Action, Answer, Event, Settings, VenMachine};
 use crate::report::Measure;
-use crate::usage::Usage;
+use crate::usage;
 use crate::wire::{Report, shown};
 
 /// Capacity of the queues; what has no room is requested again after the next poll.
@@ -110,14 +110,10 @@ async fn request(
 
 /// The energy of the site over an interval.
 async fn joules(bus: &Bus, from: Timestamp, until: Timestamp) -> Result<f64, String> {
-    let unread = |error: BusError| format!("the ledger cannot be read: {}", chain(&error));
-    let mut usage = Usage::new(from, until);
-    let mut entries = bus.replay(StreamName::Ledger, None).await.map_err(unread)?;
-    while let Some(message) = entries.next_message().await.map_err(unread)? {
-        let entry = plausible_ledger_entry(&message.subject, &message.payload, clock::now());
-        entry.iter().for_each(|entry| usage.add(entry));
-    }
-    usage.joules()
+    let site = site_minutes::read(bus, minute_of(from)).await;
+    let site =
+        site.map_err(|error| format!("the power of the site cannot be read: {}", chain(&error)))?;
+    usage::joules(&site, from, until)
 }
 
 async fn measure(bus: Bus, measure: Measure, events: mpsc::Sender<Event>) {

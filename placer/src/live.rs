@@ -67,6 +67,7 @@ mod planning;
 mod restarts;
 mod restore;
 mod site_jobs;
+mod site_power;
 mod twin;
 mod verdict;
 
@@ -76,8 +77,8 @@ use wattle_common::event::{EventBook, EventPerformances};
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, EventReply, EventRequest,
     ExpectedStatus, FeedersStatus, GridStatus, JobProgressed, JobRecord, LaunchReport, LedgerEntry,
-    NodeDesired, NodeSummary, PowerReport, Reply, SetBudget, SubmitJob, Surface, TwinOpen,
-    TwinStatus, WhatIf,
+    NodeDesired, NodeSummary, PowerReport, Reply, SetBudget, SiteMinute, SubmitJob, Surface,
+    TwinOpen, TwinStatus, WhatIf,
 };
 use wattle_common::{AdmissionId, JobId, Machine, NodeId, Timestamp};
 use wattle_grid::{Signal, SignalSeries};
@@ -97,6 +98,7 @@ use measured_power::NodeReadings;
 use nodes::Nodes;
 use outbox::Outbox;
 use planning::Rounds;
+use site_power::SitePower;
 use twin::TwinStore;
 use verdict::{Seen, Verdict};
 
@@ -169,6 +171,8 @@ pub enum Action {
     StoreEvents(Box<EventBook>),
     /// Store what jobs lose over grid events.
     StoreEventJobs(Box<EventPerformances>),
+    /// Store the power of the site in a minute, in the stream `site`.
+    StoreSiteMinute(Box<SiteMinute>),
     /// Store the state of the energy aim.
     StoreAimStatus(AimStatus),
     /// Store the sources of carbon intensity and electricity price.
@@ -212,6 +216,7 @@ pub struct Placer {
     comparison: StoreComparison,
     spending: Spending,
     events: GridEvents,
+    site_power: SitePower,
     feeders: Feeders,
     grid: GridSignals,
     rounds: Rounds,
@@ -242,6 +247,7 @@ impl Placer {
             comparison: StoreComparison::new(&config),
             spending: Spending::new(&config),
             events: GridEvents::new(),
+            site_power: SitePower::new(now),
             grid: GridSignals::new(&config.grid, now),
             rounds: Rounds::new(config.round_delay(), now),
             verdict: Verdict::default(),
@@ -278,6 +284,7 @@ impl Placer {
             comparison,
             spending,
             events,
+            site_power,
             grid,
             readings,
             outbox,
@@ -316,6 +323,7 @@ impl Placer {
                 jobs.count_energy(&entry);
                 twin::meter(&entry, jobs, turn.controller);
                 spending.metered(turn, &entry, nodes);
+                site_power.metered(&entry);
             }
             Event::NodeSummarized(summary) => {
                 if readings.summarized(turn, &summary, nodes, spending) {
@@ -363,7 +371,10 @@ impl Placer {
                 self.look_at_grid(now);
             }
             Event::StoreIncomplete => self.store_all_again(),
-            Event::BusReturned => nodes.bus_returned(now),
+            Event::BusReturned => {
+                nodes.bus_returned(now);
+                site_power.bus_returned(now);
+            }
         }
     }
 
@@ -382,6 +393,7 @@ impl Placer {
         // The status names the planned budget, so it follows the orders of that plan.
         self.spending.store(now, nodes, controller, out);
         self.events.store(out);
+        self.site_power.store(out);
         self.grid.store(now, self.spending.generation(), out);
         self.feeders.store(now, controller, outbox, out);
         self.twin.store(now, controller, out);
@@ -465,11 +477,24 @@ impl Placer {
         }
         jobs.store_noted(now);
         turn.outbox.plan_soon();
-        let Self { controller, jobs, nodes, spending, events, readings, verdict, outbox, .. } =
-            self;
+        let Self {
+            controller,
+            jobs,
+            nodes,
+            spending,
+            events,
+            site_power,
+            grid,
+            readings,
+            verdict,
+            outbox,
+            ..
+        } = self;
         let turn = &mut Turn { now, controller, outbox };
         readings.look(turn, nodes, spending);
         events.look(turn);
+        site_power.sample(turn, grid);
+        site_power.close(turn, nodes, spending, events);
         let (status, aim) = (spending.status(now, nodes, controller), controller.aim_status());
         let (budget, status, aim) = (spending.record(), status.as_ref(), aim.as_ref());
         verdict.look(jobs.all(), Seen { now, budget, status, aim }, outbox);

@@ -17,5 +17,6 @@ pub(crate) mod node_sleep;
 pub(crate) mod over_budget;
 pub mod promises;
 pub mod recent_power;
+pub mod site_minutes;
 pub mod slowdown;
 pub(crate) mod step;

@@ -16,6 +16,7 @@ mod grid;
 mod grid_metrics;
 pub mod metrics;
 mod requests;
+mod site_minutes;
 mod storage;
 mod submissions;
 mod traces;
@@ -50,6 +51,7 @@ use crate::{Config, UnknownPolicy};
 use grid::GridReads;
 use metrics::PlacerMetrics;
 use requests::Waiting;
+use site_minutes::SiteLog;
 use storage::Storage;
 use submissions::{Admissions, Submissions};
 use traces::JobTraces;
@@ -160,6 +162,8 @@ struct PlacerService {
     metered: Consumer,
     /// The energy ledger entry being counted, not yet acknowledged.
     counting: Option<StoredDelivery>,
+    /// The power of the site by minute.
+    site: SiteLog,
     progress: Subscription,
     summaries: Subscription,
     orders_log: OrderLog,
@@ -203,6 +207,7 @@ impl Service for PlacerService {
         let (budget, budget_values) =
             ExclusiveBucket::open(&bus, Bucket::Budget, phase.lease).await?;
         let metered = bus.consume(StreamName::Ledger, NAME).await?;
+        let (site, site_power) = SiteLog::open(&bus).await?;
         let known = surfaces.initial().await;
         let known = known.iter().filter_map(|change| change.decode(Bucket::Surfaces)).collect();
         let persisted = PersistedState {
@@ -216,6 +221,7 @@ impl Service for PlacerService {
             aim_status: stored(&budget_values, AIM_STATUS),
             events: stored(&budget_values, EVENTS),
             event_jobs: stored(&budget_values, EVENT_JOBS),
+            site_power,
             grid: stored(&budget_values, GRID_STATUS),
             twin: stored(&budget_values, TWIN_STATUS).zip(stored(&budget_values, TWIN_OPEN)),
             expected: stored(&budget_values, EXPECTED_STATUS),
@@ -274,6 +280,7 @@ impl Service for PlacerService {
             events_not_stored: false,
             metered,
             counting: None,
+            site,
             progress,
             summaries,
             waiting: BTreeMap::new(),
@@ -436,6 +443,7 @@ impl PlacerService {
                 let entry = metered(&delivery);
                 if let Some(Event::EnergyMetered(entry)) = &entry {
                     self.metrics.metered(entry);
+                    self.site.delivered(delivery.sequence, entry);
                 }
                 self.counting = Some(*delivery);
                 entry

@@ -435,6 +435,18 @@ impl Twin {
         self.history.presence()
     }
 
+    /// The power of the site under this schedule, all nodes awake, at default caps and clocks, W; `None` while the power of
+    /// a node or of a running job is not known.
+    #[must_use]
+    pub fn power_w(&self) -> Option<f64> {
+        let (rest_w, _) = self.rest_w?;
+        let above_idle = self.history.running().map(|(submission, gpus)| {
+            let work = &self.jobs.get(&submission)?.work.known;
+            Some(f64::from(gpus) * (work.gpu_w? - work.gpu_idle_w?))
+        });
+        above_idle.sum::<Option<f64>>().map(|above_w| rest_w + above_w)
+    }
+
     /// The jobs that wait or run in the twin, with the users and projects of the cluster's.
     pub(crate) fn present_jobs(&self) -> impl Iterator<Item = &Job> {
         self.history.present_jobs()

@@ -18,6 +18,7 @@ pub mod orders;
 pub mod server;
 pub mod service;
 pub mod shell;
+pub mod site_minutes;
 pub mod testing;
 pub mod traces;
 pub mod user;

@@ -1,8 +1,10 @@
-//! The grid event in force, in words.
+//! Grid events in words.
 
-use wattle_common::Timestamp;
 use wattle_common::duration::span;
-use wattle_common::event::{EventBook, EventState, kw};
+use wattle_common::event::{EventBook, EventRecord, EventState, kw};
+use wattle_common::{EventId, Timestamp};
+
+use crate::date::{compact, near};
 
 /// The lowest limit of grid events at this instant, and whose it is; `None` without one.
 #[must_use]
@@ -22,15 +24,68 @@ pub fn in_force(book: &EventBook, now: Timestamp) -> Option<String> {
     Some(format!("at most {} now by grid event {}: {state}", kw(limit), record.event.event))
 }
 
+/// The state in one sentence, with the target.
+#[must_use]
+pub fn sentence(record: &EventRecord, now: Timestamp) -> String {
+    let (id, target) = (&record.event.event, kw(record.limit()));
+    let at = |at| near(at, now);
+    let state = record.state(now);
+    match state {
+        EventState::Planned => {
+            let (start, end) = (at(record.event.start_us), at(record.end_us));
+            format!("grid event {id} is planned: at most {target}, from {start} until {end} UTC")
+        }
+        EventState::RampingDown => {
+            format!(
+                "grid event {id} is ramping down: at most {target} from {} UTC on",
+                at(record.reached())
+            )
+        }
+        EventState::Active => {
+            format!("grid event {id} is active: at most {target} until {} UTC", at(record.end_us))
+        }
+        EventState::RampingUp => {
+            format!("grid event {id} is ramping up until {} UTC", at(record.returned()))
+        }
+        EventState::Ended | EventState::Cancelled | EventState::Declined => {
+            format!("grid event {id} is over: {}", state.as_str())
+        }
+    }
+}
+
+/// The events in one sentence: those under way, else the next one.
+#[must_use]
+pub fn verdict(records: &[&EventRecord], now: Timestamp) -> String {
+    let under_way: Vec<String> = records
+        .iter()
+        .filter(|record| record.state(now).is_under_way())
+        .map(|record| sentence(record, now))
+        .collect();
+    if !under_way.is_empty() {
+        return under_way.join("\n");
+    }
+    let mut planned = records.iter().filter(|record| record.state(now) == EventState::Planned);
+    planned.next().map_or_else(
+        || "no grid event is under way or planned; `wattle event add` announces one".to_owned(),
+        |next| format!("no grid event is under way; {}", sentence(next, now)),
+    )
+}
+
+/// The id of an event that is announced without one: `event-20261129-162500`; `None`: its start has no date.
+#[must_use]
+pub fn default_id(start: Timestamp) -> Option<EventId> {
+    EventId::new(&format!("event-{}", compact(start)?)).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
+    use wattle_common::Power;
     use wattle_common::event::{
         Depth, GridEvent, MeasuredBy, MeasuredMean, Participation, SiteFigures,
     };
-    use wattle_common::{EventId, Power};
 
     /// An hour at the target from `start_h` hours on, with ramps of 15 minutes.
     fn event(name: &str, start_h: u64, kilowatts: u64) -> GridEvent {

@@ -5,9 +5,11 @@
 pub mod alternatives;
 pub mod budget;
 pub mod consequence;
+pub mod date;
 pub mod emissions;
 pub mod energy;
 pub mod event;
+pub mod event_report;
 pub mod expected;
 pub mod feeders;
 pub mod intensity;

@@ -6,6 +6,8 @@ import { Session } from "./session.js";
 import { Stream } from "./stream.js";
 import * as budget from "./pages/budget.js";
 import * as energy from "./pages/energy.js";
+import * as event from "./pages/event.js";
+import * as events from "./pages/events.js";
 import * as job from "./pages/job.js";
 import * as jobs from "./pages/jobs.js";
 import * as nodes from "./pages/nodes.js";
@@ -18,7 +20,7 @@ import * as submit from "./pages/submit.js";
 
 const PAGES = [
   ["/", "Overview", overview], ["/jobs", "Jobs", jobs], ["/nodes", "Nodes", nodes], ["/schedule", "Schedule", schedule], ["/energy", "Energy", energy],
-  ["/saving", "Saving", saving], ["/budget", "Budget", budget], ["/predictors", "Predictors", predictors],
+  ["/saving", "Saving", saving], ["/budget", "Budget", budget], ["/grid-events", "Events", events], ["/predictors", "Predictors", predictors],
   ["/services", "Services", services],
 ];
 
@@ -68,6 +70,11 @@ function route() {
     page = job;
     return { topic: "job", job: decodeURIComponent(inJob[1]) };
   }
+  const inEvent = path.match(/^\/grid-events\/([^/]+)$/);
+  if (inEvent) {
+    page = event;
+    return { topic: "event", event: decodeURIComponent(inEvent[1]) };
+  }
   if (path === "/submit") {
     page = submit;
     return { topic: "submit" };
@@ -96,7 +103,7 @@ function enter(isOther) {
 
 function drawNav() {
   const path = location.pathname;
-  const isCurrent = (address) => address === path || (address === "/jobs" && (path.startsWith("/jobs/") || path === "/submit"));
+  const isCurrent = (address) => address === path || (address === "/grid-events" && path.startsWith("/grid-events/")) || (address === "/jobs" && (path.startsWith("/jobs/") || path === "/submit"));
   show(place("nav"), h("ul", null, PAGES.map(([address, title]) =>
     h("li", null, h("a", { href: address, "aria-current": isCurrent(address) && "page" }, title)))));
 }
@@ -174,7 +181,7 @@ document.addEventListener("click", (event) => {
   const isPlain = event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.altKey;
   // A link in a drawing has no `origin`.
   const origin = link && new URL(link.getAttribute("href"), location.href).origin;
-  if (!link || !isPlain || origin !== location.origin || link.getAttribute("href").startsWith("#")) return;
+  if (!link || !isPlain || link.hasAttribute("download") || origin !== location.origin || link.getAttribute("href").startsWith("#")) return;
   event.preventDefault();
   go(link.getAttribute("href"));
 });

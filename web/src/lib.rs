@@ -4,6 +4,7 @@
 //! the content of a page from it as JSON, and [`patch::patch`] what has changed since the last time.
 //! The service around them follows the bus and serves HTTP.
 
+pub mod announced;
 #[cfg(feature = "service")]
 mod config;
 pub mod model;

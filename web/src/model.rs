@@ -8,22 +8,23 @@ pub mod occupancy;
 pub mod power;
 pub mod tally;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Serialize;
 use wattle_common::bounds::plausible_ledger_entry;
-use wattle_common::event::EventBook;
+use wattle_common::event::report::{SiteMinutes, needed_from};
+use wattle_common::event::{EventBook, EventPerformances};
 use wattle_common::id::PredictorId;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetStatus, FeedersStatus, GridStatus, JobRecord, NodeSummary,
     PredictorStatus, ServiceLease, TwinStatus, WhatIf,
 };
 use wattle_common::subject::{
-    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, EVENTS, FEEDERS_STATUS, GRID_STATUS, PredictorKey,
-    Reporter, TWIN_STATUS, WHAT_IF,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, EVENT_JOBS, EVENTS, FEEDERS_STATUS, GRID_STATUS,
+    PredictorKey, Reporter, TWIN_STATUS, WHAT_IF,
 };
-use wattle_common::{AdmissionId, JobId, NodeId, Power, Timestamp, codec};
+use wattle_common::{AdmissionId, EventId, JobId, NodeId, Power, Timestamp, codec};
 use wattle_view::Summaries;
 use wattle_view::node::{self, Node};
 
@@ -111,6 +112,14 @@ pub struct Model {
     pub feeders: Option<FeedersStatus>,
     /// The grid events.
     pub events: Option<EventBook>,
+    /// What jobs lose over them.
+    pub event_jobs: EventPerformances,
+    /// The power of the site by minute, while the page of an event is followed.
+    pub site: SiteMinutes,
+    /// From when on it is known; absent: it was not read.
+    pub site_from: Option<Timestamp>,
+    /// The events whose pages are followed.
+    pub followed_events: BTreeSet<EventId>,
     /// The state of the energy aim.
     pub aim: Option<AimStatus>,
     /// The sums of the twin.
@@ -208,6 +217,10 @@ impl Model {
                 self.feeders = value.and_then(|value| codec::decode_json(value).ok());
             }
             EVENTS => self.events = value.and_then(|value| codec::decode_json(value).ok()),
+            EVENT_JOBS => {
+                let jobs = value.and_then(|value| codec::decode_json(value).ok());
+                self.event_jobs = jobs.unwrap_or_default();
+            }
             TWIN_STATUS => self.twin = value.and_then(|value| codec::decode_json(value).ok()),
             AIM_STATUS => self.aim = value.and_then(|value| codec::decode_json(value).ok()),
             WHAT_IF => self.what_if = value.and_then(|value| codec::decode_json(value).ok()),
@@ -278,8 +291,33 @@ impl Model {
         }
     }
 
+    /// The pages of these events are followed. Without any the power of the site is forgotten.
+    pub fn follow_events(&mut self, events: BTreeSet<EventId>) {
+        if events.is_empty() {
+            (self.site, self.site_from) = (SiteMinutes::new(), None);
+        }
+        self.followed_events = events;
+    }
+
+    /// From which minute on the power of the site is to be read next, for the followed events; `None`: for none.
+    #[must_use]
+    pub fn site_missing_from(&self) -> Option<Timestamp> {
+        let book = self.events.as_ref()?;
+        let followed = self.followed_events.iter().filter_map(|event| book.events.get(event));
+        let needed = followed.map(needed_from).min()?;
+        let last = self.site.last_key_value().map_or(needed, |(last, _)| *last);
+        Some(if self.site_from.is_some_and(|from| from <= needed) { last } else { needed })
+    }
+
+    /// The power of the site from an instant on was read.
+    pub fn take_site(&mut self, from: Timestamp, minutes: SiteMinutes) {
+        self.site.extend(minutes);
+        let known = self.site_from.map_or(from, |known| known.min(from));
+        self.site_from = Some(known);
+    }
+
     /// Forgets the details of all jobs but these.
-    pub fn keep_details(&mut self, jobs: &std::collections::BTreeSet<JobId>) {
+    pub fn keep_details(&mut self, jobs: &BTreeSet<JobId>) {
         self.details.retain(|job, _| jobs.contains(job));
     }
 

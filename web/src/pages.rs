@@ -5,6 +5,8 @@
 
 mod budget;
 mod energy;
+mod event;
+mod events;
 mod faults;
 mod job;
 mod jobs;
@@ -27,6 +29,7 @@ use crate::patch::without_nulls;
 use crate::topic::Topic;
 
 pub use self::budget::allowance;
+pub use self::events::announcement;
 
 /// Most nodes whose GPUs are drawn one by one.
 const DETAILED_NODES_MAX: usize = 64;
@@ -44,6 +47,8 @@ pub fn content(topic: &Topic, model: &Model, now: Now) -> Value {
         Topic::Energy(period) => energy::content(*period, model, now),
         Topic::Saving => saving::content(model, now),
         Topic::Budget => budget::content(model, now),
+        Topic::Events => events::content(model, now),
+        Topic::Event(event) => event::content(event, model, now),
         Topic::Predictors => predictors::content(model, now),
         Topic::Services => services::content(model, now),
     };
@@ -153,11 +158,13 @@ mod tests {
             "energy",
             "saving",
             "budget",
+            "events",
+            "event",
             "predictors",
             "services",
         ];
         for page in pages {
-            let content = of(&[("topic", page), ("job", "a")]);
+            let content = of(&[("topic", page), ("job", "a"), ("event", "peak")]);
             assert!(content.is_object() && !has_null(&content), "{page}: {content}");
         }
     }

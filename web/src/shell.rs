@@ -6,6 +6,7 @@ mod connections;
 mod details;
 mod events;
 mod follow;
+mod grid_events;
 mod guard;
 mod http;
 mod hub;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use wattle_common::JobId;
+use wattle_common::{EventId, JobId};
 
 /// Most characters of a search.
 const SEARCH_LEN_MAX: usize = 64;
@@ -30,6 +30,10 @@ pub enum Topic {
     Saving,
     /// The budget and its burn-down.
     Budget,
+    /// The grid events, and the form that announces one.
+    Events,
+    /// One grid event with its report.
+    Event(EventId),
     /// The predictors with their errors.
     Predictors,
     /// The services and their state.
@@ -107,6 +111,8 @@ impl Topic {
             }
             "saving" => Some(Self::Saving),
             "budget" => Some(Self::Budget),
+            "events" => Some(Self::Events),
+            "event" => EventId::new(get("event")).ok().map(Self::Event),
             "predictors" => Some(Self::Predictors),
             "services" => Some(Self::Services),
             _ => None,

@@ -1,10 +1,11 @@
-//! `wattle event`: announces, lists, plans, changes, cancels and declines grid events.
+//! `wattle event`: announces, lists, plans, changes, cancels, declines and reports grid events.
 //!
 //! The records are read from the bucket, so they are available without a running placer. Requests are sent to the placer,
 //! which replies after storing them.
 
 mod jobs;
 mod plan;
+mod report;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use wattle_common::duration::{parse_span, span};
 use wattle_common::event::{
-    Closed, Depth, EventBook, EventRecord, EventState, MeasuredMean, Participation, kw,
+    Closed, Depth, EventBook, EventRecord, MeasuredMean, Participation, kw,
 };
 use wattle_common::messages::{EventReply, EventRequest};
 use wattle_common::subject::{Bucket, EVENTS, RequestTopic};
@@ -21,16 +22,18 @@ use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 
 use crate::connection::{Connection, block_on};
+use wattle_view::event::{sentence, verdict};
+
 use crate::date::{minute, near};
 use crate::event_file::{EventOptions, When, announced, parse_when};
 use crate::job_records;
 use crate::output::{Align, Table, print, print_json, terminal_width, usage};
 use crate::takeover;
 
-/// Announce, list, plan, change, cancel or decline grid events.
+/// Announce, list, plan, change, cancel, decline or report grid events.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle event plan --start 90m --reduce 25% --duration 3h\n  wattle event add --start 90m --ramp-down 15m --reduce 25% --duration 3h --ramp-up 15m\n  wattle event add --file peak.toml\n  wattle event list\n  wattle event change peak-1 --duration 2h\n  wattle event cancel peak-1"
+    after_help = "Examples:\n  wattle event plan --start 90m --reduce 25% --duration 3h\n  wattle event add --start 90m --ramp-down 15m --reduce 25% --duration 3h --ramp-up 15m\n  wattle event add --file peak.toml\n  wattle event list\n  wattle event change peak-1 --duration 2h\n  wattle event cancel peak-1\n  wattle event report peak-1"
 )]
 pub(crate) struct EventCommand {
     #[command(subcommand)]
@@ -53,6 +56,8 @@ enum Action {
     Cancel(Cancel),
     /// Decline a voluntary event before its start.
     Decline(Decline),
+    /// Report what an event delivered, also while it lasts.
+    Report(report::Report),
 }
 
 /// Connection and form of the output.
@@ -171,51 +176,6 @@ async fn request(bus: &Bus, request: &EventRequest) -> anyhow::Result<EventRecor
         EventReply::Stored { record, .. } => Ok(*record),
         EventReply::Refused { error } => Err(usage(error)),
     }
-}
-
-/// The state in one sentence, with the target.
-fn sentence(record: &EventRecord, now: Timestamp) -> String {
-    let (id, target) = (&record.event.event, kw(record.limit()));
-    let at = |at| near(at, now);
-    let state = record.state(now);
-    match state {
-        EventState::Planned => {
-            let (start, end) = (at(record.event.start_us), at(record.end_us));
-            format!("grid event {id} is planned: at most {target}, from {start} until {end} UTC")
-        }
-        EventState::RampingDown => {
-            format!(
-                "grid event {id} is ramping down: at most {target} from {} UTC on",
-                at(record.reached())
-            )
-        }
-        EventState::Active => {
-            format!("grid event {id} is active: at most {target} until {} UTC", at(record.end_us))
-        }
-        EventState::RampingUp => {
-            format!("grid event {id} is ramping up until {} UTC", at(record.returned()))
-        }
-        EventState::Ended | EventState::Cancelled | EventState::Declined => {
-            format!("grid event {id} is over: {}", state.as_str())
-        }
-    }
-}
-
-/// The events in one sentence: those under way, else the next one.
-fn verdict(records: &[&EventRecord], now: Timestamp) -> String {
-    let under_way: Vec<String> = records
-        .iter()
-        .filter(|record| record.state(now).is_under_way())
-        .map(|record| sentence(record, now))
-        .collect();
-    if !under_way.is_empty() {
-        return under_way.join("\n");
-    }
-    let mut planned = records.iter().filter(|record| record.state(now) == EventState::Planned);
-    planned.next().map_or_else(
-        || "no grid event is under way or planned; `wattle event add` announces one".to_owned(),
-        |next| format!("no grid event is under way; {}", sentence(next, now)),
-    )
 }
 
 const fn participation(record: &EventRecord) -> &'static str {
@@ -390,6 +350,7 @@ pub(crate) fn run(command: EventCommand) -> anyhow::Result<()> {
         Action::Show(inner) => block_on(jobs::show(inner)),
         Action::Plan(inner) => block_on(plan::plan(inner)),
         Action::Change(inner) => block_on(change(inner)),
+        Action::Report(inner) => block_on(report::report(inner)),
         Action::Cancel(Cancel { event, common }) => {
             block_on(close(common, EventRequest::Cancel { event }))
         }

@@ -1,6 +1,7 @@
 //! What each job loses over a grid event, beside its promise.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +11,41 @@ use crate::time::Timestamp;
 
 /// Most jobs of all events whose performance is kept.
 pub const PERFORMANCES_MAX: usize = 4_000;
+
+/// A loss above the promised one by this much is an error of prediction and not worth a word, a share.
+const LOSS_ERROR: f64 = 0.002;
+/// The loss of a job is stored each minute; one that was not counted for this long has left.
+const COUNTED_WITHIN: Duration = Duration::from_secs(180);
+
+/// What becomes of the promise of a job over an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PromiseOutcome {
+    /// It has none.
+    None,
+    /// It lost no more than promised, or will not by its present speed.
+    Kept,
+    /// It loses more than promised by its present speed, and the default setting from now on would keep the promise.
+    AtRisk,
+    /// A mandatory event took more than the promise.
+    BrokenForTarget,
+    /// It lost more than promised.
+    Exceeded,
+}
+
+impl PromiseOutcome {
+    /// In words.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Kept => "kept",
+            Self::AtRisk => "at risk",
+            Self::BrokenForTarget => "broken for the target",
+            Self::Exceeded => "exceeded",
+        }
+    }
+}
 
 /// The performance of a job over an event with its ramps: its steps per second over those predicted at the default
 /// setting on the GPUs that it had when the event began for it. While it is paused its performance is 0.
@@ -44,6 +80,22 @@ impl JobPerformance {
     pub fn loss(&self) -> f64 {
         let counted_s = self.until_us.since(self.from_us).as_secs_f64();
         if counted_s > 0.0 { self.lost_s / counted_s } else { 0.0 }
+    }
+
+    /// What becomes of its promise in an event that ends then.
+    #[must_use]
+    pub fn outcome(&self, now: Timestamp, end: Timestamp) -> PromiseOutcome {
+        let Some(promise) = self.promise else { return PromiseOutcome::None };
+        let is_within = |loss: f64| loss <= promise.loss() + LOSS_ERROR;
+        let is_over = now >= end || now.since(self.until_us) > COUNTED_WITHIN;
+        // Without any further loss.
+        let least = self.lost_s / end.since(self.from_us).as_secs_f64().max(1.0);
+        match if is_over { self.loss() } else { self.expected } {
+            loss if is_within(loss) => PromiseOutcome::Kept,
+            _ if self.broken => PromiseOutcome::BrokenForTarget,
+            _ if is_over || !is_within(least) => PromiseOutcome::Exceeded,
+            _ => PromiseOutcome::AtRisk,
+        }
     }
 
     /// Counts the time until an instant at a speed relative to that at the default setting.

@@ -102,6 +102,22 @@ impl TargetSteps {
         within.filter_map(|step| step.1).chain(self.at(from)).min()
     }
 
+    /// The mean limit from `from` until `until`; `None`: at some instant there is none.
+    #[must_use]
+    pub fn mean(&self, from: Timestamp, until: Timestamp) -> Option<Power> {
+        let begun = self.0.partition_point(|(at, _)| *at <= from);
+        let changes = self.0[begun..].iter().take_while(|(at, _)| *at < until);
+        let over = |power: Power, span: Duration| u128::from(power.as_mw()) * span.as_micros();
+        let (mut sum, mut since, mut power) = (0, from, self.at(from)?);
+        for (at, limit) in changes {
+            sum += over(power, at.since(since));
+            (since, power) = (*at, (*limit)?);
+        }
+        sum += over(power, until.since(since));
+        let mean = sum / until.since(from).as_micros().max(1);
+        Some(Power::from_mw(u64::try_from(mean).unwrap_or(u64::MAX)))
+    }
+
     /// The highest limit from `from` until `until`; `None`: at some instant there is none.
     #[must_use]
     pub fn most(&self, from: Timestamp, until: Timestamp) -> Option<Power> {

@@ -22,6 +22,7 @@ impl Topic {
             | Self::WindowClosed
             | Self::JobProgressed
             | Self::EnergyMetered
+            | Self::SiteMetered
             | Self::SurfaceProposed
             | Self::OrderRecorded => None,
         }

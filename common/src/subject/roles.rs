@@ -340,6 +340,12 @@ impl Grant<'_> {
         self.watch(Bucket::Surfaces, ">");
         self.consume(StreamName::Ledger, "wattle-placer");
         self.store(StreamName::Orders, "");
+        self.store(StreamName::Site, "");
+        // After a takeover it continues the power of the site by minute.
+        for stream in [StreamName::Ledger, StreamName::Site] {
+            let name = stream.name(self.cluster);
+            self.read_only(&name, &stream.topic().pattern(self.cluster));
+        }
         self.lease(&LeaseKey::Placer);
         for topic in [
             Topic::JobSubmitted,
@@ -425,14 +431,14 @@ impl Grant<'_> {
     }
 
     /// Announces the events of an OpenADR server in the name of an operator of its own, reads their records, and the
-    /// ledger for its reports.
+    /// power of the site for its reports.
     fn openadr(&mut self) {
         self.service("wattle-openadr");
         self.watch(Bucket::Budget, EVENTS);
         self.lease(&LeaseKey::OpenAdr);
-        let ledger = StreamName::Ledger.name(self.cluster);
-        self.find(&ledger);
-        self.read_only(&ledger, &StreamName::Ledger.topic().pattern(self.cluster));
+        let site = StreamName::Site.name(self.cluster);
+        self.find(&site);
+        self.read_only(&site, &StreamName::Site.topic().pattern(self.cluster));
         let requester = format!(".{}.{OPENADR_REQUESTER}", Rank::Operator.as_str());
         self.publish(self.topic(Topic::EventSet, &requester));
     }
@@ -451,7 +457,7 @@ impl Grant<'_> {
         ] {
             self.watch(bucket, ">");
         }
-        for stream in [StreamName::Ledger, StreamName::Windows] {
+        for stream in [StreamName::Ledger, StreamName::Windows, StreamName::Site] {
             let name = stream.name(self.cluster);
             self.find(&name);
             self.read_only(&name, &stream.topic().pattern(self.cluster));

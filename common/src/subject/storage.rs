@@ -147,7 +147,7 @@ pub fn backed_up(cluster: &ClusterId) -> Vec<String> {
         Bucket::Budget,
         Bucket::Jobs,
     ];
-    let streams = [StreamName::Ledger, StreamName::Windows, StreamName::Orders];
+    let streams = [StreamName::Ledger, StreamName::Site, StreamName::Windows, StreamName::Orders];
     let streams = streams.iter().map(|stream| stream.name(cluster));
     streams.chain(buckets.iter().map(|bucket| bucket.stream(cluster))).collect()
 }
@@ -296,11 +296,13 @@ pub enum StreamName {
     Ledger,
     /// Orders of people, accepted or refused ([`Topic::OrderRecorded`]).
     Orders,
+    /// The power of the site by minute ([`Topic::SiteMetered`]).
+    Site,
 }
 
 impl StreamName {
     /// Every stream.
-    pub const ALL: [Self; 3] = [Self::Windows, Self::Ledger, Self::Orders];
+    pub const ALL: [Self; 4] = [Self::Windows, Self::Ledger, Self::Orders, Self::Site];
 
     /// Its name on the server.
     #[must_use]
@@ -309,6 +311,7 @@ impl StreamName {
             Self::Windows => "windows",
             Self::Ledger => "ledger",
             Self::Orders => "orders",
+            Self::Site => "site",
         };
         format!("wattle-v1-{cluster}-{token}")
     }
@@ -320,6 +323,7 @@ impl StreamName {
             Self::Windows => "Wattle: measurement windows of jobs (JobWindow, JSON)",
             Self::Ledger => "Wattle: energy of each node and job (LedgerEntry, JSON)",
             Self::Orders => "Wattle: orders of people, accepted or refused (OrderRecord, JSON)",
+            Self::Site => "Wattle: power of the site by minute (SiteMinute, JSON)",
         }
     }
 
@@ -330,6 +334,7 @@ impl StreamName {
             Self::Windows => Topic::WindowClosed,
             Self::Ledger => Topic::EnergyMetered,
             Self::Orders => Topic::OrderRecorded,
+            Self::Site => Topic::SiteMetered,
         }
     }
 }

@@ -412,7 +412,7 @@ fn energy_that_is_not_known_is_not_reported() {
     let mut out = Vec::new();
     let slot = world.machine.followed["e"].understood.slots[0].clone();
     let measure = Measure { event: "e".to_owned(), slot };
-    for minute in [122, 128, 134] {
+    for minute in [123, 129, 135] {
         world.now = NOW + Duration::from_secs(60 * minute);
         out.clear();
         world.machine.report(world.now, &mut out);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use wattle_common::event::{
     BookChange, EventBook, EventError, EventPerformances, EventRecord, EventState, MeasuredMean,
-    SiteFigures, kw,
+    SiteFigures, TargetSteps, kw,
 };
 use wattle_common::job::GpuSetting;
 use wattle_common::messages::{EventReply, EventRequest, LedgerEntry, PlanEvent};
@@ -182,6 +182,12 @@ impl GridEvents {
             let joules = (entry.gpus() + entry.energy_mj_host).as_j();
             self.recent.metered(&entry.node, entry.from_us, entry.until_us, joules);
         }
+    }
+
+    /// The lowest limit of events from `from` until before `until`.
+    pub(super) fn lowest(&self, from: Timestamp, until: Timestamp) -> Option<Power> {
+        let near = self.book.events.values().filter(|record| record.settled() > from);
+        TargetSteps::of(near).least(from, until)
     }
 
     /// When an event begins or no longer bounds the power.

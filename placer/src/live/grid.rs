@@ -8,7 +8,9 @@
 use std::time::Duration;
 
 use wattle_common::messages::budget::STEPS_MAX;
-use wattle_common::messages::{GridStatus, IntensitySeries, Origin, PriceSeries, SignalStatus};
+use wattle_common::messages::{
+    GridStatus, IntensitySeries, Origin, Price, PriceSeries, SignalStatus,
+};
 use wattle_common::{CarbonIntensity, Timestamp};
 use wattle_grid::config::{CarbonProvider, GridConfig};
 use wattle_grid::{Chain, ChainConfig, Interval, Signal, SignalSeries};
@@ -251,6 +253,13 @@ impl GridSignals {
             price: status(&self.price),
             prices,
         })
+    }
+
+    /// The price of electricity now; `None`: none is configured.
+    pub(super) fn price(&self, now: Timestamp) -> Option<Price> {
+        let chain = self.price.as_ref()?;
+        let currency = self.currency.clone();
+        Some(Price { micros_per_kwh: micros(chain.value(now)), currency })
     }
 
     /// The state of each signal, and the price with its currency, for metrics.

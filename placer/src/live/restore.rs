@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use wattle_common::bounds::check_ledger_entry;
 use wattle_common::event::{EventBook, EventPerformances};
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetStatus, ExpectedStatus, GridStatus, JobRecord, LaunchReport,
-    NodeDesired, PowerReport, StoreRestored, Surface, TwinOpen, TwinStatus,
+    LedgerEntry, NodeDesired, PowerReport, SiteMinute, StoreRestored, Surface, TwinOpen,
+    TwinStatus,
 };
 use wattle_common::{NodeId, Timestamp};
 
@@ -34,6 +36,8 @@ pub struct PersistedState {
     pub events: Option<EventBook>,
     /// Bucket `budget`, key `event-jobs`.
     pub event_jobs: Option<EventPerformances>,
+    /// The last minute of the site's power, and the entries of the ledger that later ones need.
+    pub site_power: (Option<SiteMinute>, Vec<LedgerEntry>),
     /// Bucket `budget`, key `grid`.
     pub grid: Option<GridStatus>,
     /// The state of the energy aim.
@@ -50,13 +54,20 @@ impl Placer {
     /// Restores jobs, nodes, budget and surfaces, in the order of their dependencies.
     pub(super) fn restore(&mut self, persisted: PersistedState, now: Timestamp) {
         self.controller.set_aim(persisted.aim_status.as_ref(), now);
-        let Self { config, controller, nodes, spending, events, grid, outbox, .. } = self;
+        let Self { config, controller, nodes, spending, events, site_power, grid, outbox, .. } =
+            self;
         let turn = &mut Turn { now, controller, outbox };
         if let Some(record) = persisted.budget {
             spending.restore(turn, record, persisted.budget_status, nodes);
         }
         if let Some(book) = persisted.events {
             events.restore(turn, book, persisted.event_jobs.unwrap_or_default());
+        }
+        let (last, entries) = persisted.site_power;
+        site_power.restore(last.as_ref());
+        for entry in entries.iter().filter(|entry| check_ledger_entry(entry, now).is_ok()) {
+            events.metered(entry);
+            site_power.metered(entry);
         }
         let intensity = spending.record().and_then(|record| record.intensity.as_ref());
         grid.restore(turn, &config.grid, persisted.grid.as_ref(), intensity);

@@ -33,6 +33,7 @@ mod records;
 mod settling;
 mod silence;
 mod site_jobs;
+mod site_power;
 mod stages;
 mod submissions;
 mod times;

@@ -188,6 +188,9 @@ impl PlacerService {
                 self.events_not_stored = stored.as_ref().is_err_and(refused);
                 stored
             }
+            Action::StoreSiteMinute(minute) => {
+                return Ok(self.site.store(&self.bus, *minute, shutdown).await);
+            }
             Action::StoreEventJobs(jobs) => self.budget.put(EVENT_JOBS, &*jobs, shutdown).await,
             Action::StoreBudgetStatus(status) => {
                 self.budget.put(BUDGET_STATUS, &*status, shutdown).await

@@ -247,6 +247,10 @@ impl History {
         self.schedule.presence()
     }
 
+    pub(super) fn running(&self) -> impl Iterator<Item = (Submission, u32)> {
+        self.schedule.running()
+    }
+
     pub(super) fn present_jobs(&self) -> impl Iterator<Item = &Job> {
         self.schedule.present_jobs()
     }

@@ -107,6 +107,15 @@ impl Schedule {
         (self.state.queue_len(), self.state.running().count())
     }
 
+    /// The jobs that run, each with the number of its GPUs.
+    pub(super) fn running(&self) -> impl Iterator<Item = (Submission, u32)> {
+        self.state.running().filter_map(|(key, job)| {
+            let on = job.state.gpus()?;
+            let gpus = on.by_node.iter().map(|here| here.gpus.count_ones()).sum();
+            Some((*self.submissions.get(&key)?, gpus))
+        })
+    }
+
     /// The jobs that wait or run.
     pub(super) fn present_jobs(&self) -> impl Iterator<Item = &Job> {
         self.state.queue().chain(self.state.running()).map(|(_, job)| job)

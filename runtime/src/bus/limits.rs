@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn the_storage_needed_is_that_of_all_buckets_and_streams() {
         // As the server states it for one cluster (`reserved_storage` of /jsz).
-        assert_eq!(storage_needed(), 2_885_681_152);
+        assert_eq!(storage_needed(), 3_154_116_608);
         assert!(Limit::Storage.remedy().contains("max_file_store: 3GB"));
     }
 }

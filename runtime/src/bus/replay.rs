@@ -1,4 +1,4 @@
-//! The stored messages of a stream, read once from the first to the newest.
+//! The stored messages of a stream, read once from the first, or from a sequence number on, to the newest.
 //!
 //! Unlike a [`super::Consumer`], a replay stores no position on the server.
 
@@ -28,13 +28,41 @@ impl Bus {
         stream: StreamName,
         filter: Option<&str>,
     ) -> Result<Replay, BusError> {
-        self.retry_until_done("read a stream", || self.begin_replay(stream, filter)).await
+        let all = DeliverPolicy::All;
+        self.retry_until_done("read a stream", || self.begin_replay(stream, filter, all)).await
+    }
+
+    /// As [`Self::replay`], from the message of this sequence number on.
+    ///
+    /// # Errors
+    /// As [`Self::replay`].
+    pub async fn replay_from(&self, stream: StreamName, sequence: u64) -> Result<Replay, BusError> {
+        let from = DeliverPolicy::ByStartSequence { start_sequence: sequence.max(1) };
+        self.retry_until_done("read a stream", || self.begin_replay(stream, None, from)).await
+    }
+
+    /// The sequence number of the last message of a stream; 0: there is none.
+    ///
+    /// # Errors
+    /// As [`Self::replay`].
+    pub async fn last_sequence(&self, stream: StreamName) -> Result<u64, BusError> {
+        let find = || async {
+            self.ready(stream).await?;
+            let name = stream.name(self.cluster());
+            let (what, object) = (format!("find stream {name}"), format!("stream {name}"));
+            let found =
+                self.shared.jetstream.call("find", &object, |context| context.get_stream(&name));
+            let found = found.await?.map_err(|error| self.api_error(what, error))?;
+            Ok(found.cached_info().state.last_sequence)
+        };
+        self.retry_until_done("find a stream", find).await
     }
 
     async fn begin_replay(
         &self,
         stream: StreamName,
         filter: Option<&str>,
+        deliver_policy: DeliverPolicy,
     ) -> Result<Replay, BusError> {
         self.ready(stream).await?;
         let name = stream.name(self.cluster());
@@ -46,7 +74,7 @@ impl Bus {
             filter_subject: filter
                 .map_or_else(|| stream.topic().pattern(self.cluster()), str::to_owned),
             replay_policy: ReplayPolicy::Instant,
-            deliver_policy: DeliverPolicy::All,
+            deliver_policy,
             ..push::OrderedConfig::default()
         };
         let object = format!("stream {name}");

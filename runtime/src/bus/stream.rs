@@ -35,12 +35,17 @@ const LEDGER_LEN_MAX: i64 = 512 << 20;
 const ORDERS_AGE_MAX: Duration = LEDGER_AGE_MAX;
 /// Most bytes of the records of orders: 250,000 records of about 250 bytes.
 const ORDERS_LEN_MAX: i64 = 64 << 20;
+/// Retention of the power of the site: as the ledger.
+const SITE_AGE_MAX: Duration = LEDGER_AGE_MAX;
+/// Most bytes of the power of the site: 576,000 records, 400 days of one a minute, of at most 466 bytes with headers.
+const SITE_LEN_MAX: i64 = 256 << 20;
 /// Most bytes of a stream.
 pub(super) const fn len_max(stream: StreamName) -> i64 {
     match stream {
         StreamName::Windows => WINDOWS_LEN_MAX,
         StreamName::Ledger => LEDGER_LEN_MAX,
         StreamName::Orders => ORDERS_LEN_MAX,
+        StreamName::Site => SITE_LEN_MAX,
     }
 }
 /// Interval within which the server detects a repeated message id.
@@ -56,7 +61,7 @@ const BATCH: usize = 32;
 const fn unacked_max(stream: StreamName) -> i64 {
     match stream {
         StreamName::Ledger => 1,
-        StreamName::Windows | StreamName::Orders => 1_024,
+        StreamName::Windows | StreamName::Orders | StreamName::Site => 1_024,
     }
 }
 /// Duration of a request for messages. A process that is paused receives messages until its request ends.
@@ -201,6 +206,7 @@ impl Bus {
                 StreamName::Windows => WINDOWS_AGE_MAX,
                 StreamName::Ledger => LEDGER_AGE_MAX,
                 StreamName::Orders => ORDERS_AGE_MAX,
+                StreamName::Site => SITE_AGE_MAX,
             };
             self.ensure(Config {
                 name: stream.name(self.cluster()),

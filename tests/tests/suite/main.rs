@@ -16,6 +16,7 @@ mod deploy;
 mod doctor;
 mod documentation;
 mod edges;
+mod event_report;
 mod failover;
 mod gpu_conditions;
 mod gpu_suite;

@@ -9,7 +9,7 @@ use wattle_tests::browser::{self, Browser};
 use wattle_tests::{System, kill, repository, until};
 
 /// Every page: the text of its link, and a selector that its content has.
-const PAGES: [(&str, &str); 9] = [
+const PAGES: [(&str, &str); 10] = [
     ("Overview", ".map .tile"),
     ("Jobs", "table th.job"),
     ("Nodes", "section table"),
@@ -17,6 +17,7 @@ const PAGES: [(&str, &str); 9] = [
     ("Energy", ".chart"),
     ("Saving", ".chart"),
     ("Budget", "form.fields"),
+    ("Events", "form.fields"),
     ("Predictors", "table"),
     ("Services", "table"),
 ];
@@ -213,6 +214,55 @@ async fn check_budget(browser: &Browser) {
     browser.until_text(".verdict-line", "no budget is set").await;
 }
 
+/// An event is announced in the form.
+async fn announce_event(browser: &Browser) {
+    open_by_link(browser, "Events", "form.fields").await;
+    browser.fill("#duration_min", "60").await;
+    browser.fill("#depth", "200").await;
+    browser
+        .until_text(".preview, .fields", "Depth = 200 %: expected above 0 % and below 100 %.")
+        .await;
+    browser.fill("#depth", "5").await;
+    browser.until_text(".preview", "Accepted with the present draw.").await;
+    browser.fill("#id", "peak").await;
+    // The power before is known once every node was metered.
+    until("the event is announced", async || {
+        let is_shown = browser.run("return location.pathname").await == "/grid-events/peak";
+        if !is_shown {
+            browser.run("document.querySelector('form.fields button[type=submit]')?.click()").await;
+        }
+        is_shown.then_some(())
+    })
+    .await;
+    browser.until_text("main h1", "peak").await;
+}
+
+/// The page of an event has its report, and changes and cancels it.
+async fn check_event(browser: &Browser, system: &System) {
+    browser.until_text("main", "Minutes as CSV").await;
+    browser.until_text(".verdict-line", "so far: the site was within the target of").await;
+    // The figures of the page are those of the command, at some instant.
+    until("the same verdict", async || {
+        let shown = browser.text(".verdict-line").await;
+        let output = system.wattle(&["event", "report", "peak"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        shown.contains(text.lines().next().unwrap_or("no output")).then_some(())
+    })
+    .await;
+    Box::pin(check_page(browser, "an event", accessibility_rules().as_deref())).await;
+    let csv = browser
+        .run_async("return await (await fetch(document.querySelector('a[download]').href)).text()")
+        .await;
+    let csv = csv.as_str().unwrap_or_default();
+    assert!(csv.starts_with("minute,phase,target_kw,") && csv.lines().count() > 1, "{csv}");
+    browser.fill("#duration_min", "90").await;
+    browser.click("Change").await;
+    browser.until_text("main", "The duration is changed.").await;
+    browser.click("Cancel event").await;
+    browser.click("Cancel the event").await;
+    browser.until_text(".verdict-line", "cancelled").await;
+}
+
 /// The content, and a search, are reached and kept by the keyboard.
 async fn use_keyboard(browser: &Browser, address: &str) {
     // The first key leads to the content.
@@ -308,6 +358,8 @@ async fn page_is_driven_in_a_browser() {
     Box::pin(check_schedule(&browser, job.as_str())).await;
     Box::pin(check_power_and_energy(&browser)).await;
     Box::pin(check_budget(&browser)).await;
+    Box::pin(announce_event(&browser)).await;
+    Box::pin(check_event(&browser, &system)).await;
 
     Box::pin(use_keyboard(&browser, &address)).await;
 

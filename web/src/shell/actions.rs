@@ -28,7 +28,7 @@ pub(super) fn refuse(status: StatusCode, error: impl ToString) -> Response {
     answer(status, &json!({ "error": error.to_string() }))
 }
 
-fn failed(error: &BusError) -> Response {
+pub(super) fn failed(error: &BusError) -> Response {
     let text = match error {
         BusError::NoResponder { .. } => "no service answers this request".to_owned(),
         BusError::Disconnected { .. } => {

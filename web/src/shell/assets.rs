@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 /// The addresses of pages; each shows the same document, whose script shows the page.
-pub(super) const PAGES: [&str; 11] = [
+pub(super) const PAGES: [&str; 13] = [
     "/",
     "/jobs",
     "/jobs/{job}",
@@ -15,6 +15,8 @@ pub(super) const PAGES: [&str; 11] = [
     "/energy",
     "/saving",
     "/budget",
+    "/grid-events",
+    "/grid-events/{event}",
     "/predictors",
     "/services",
 ];
@@ -48,6 +50,8 @@ files! {
     "timeline.js": SCRIPT,
     "pages/budget.js": SCRIPT,
     "pages/energy.js": SCRIPT,
+    "pages/event.js": SCRIPT,
+    "pages/events.js": SCRIPT,
     "pages/job.js": SCRIPT,
     "pages/jobs.js": SCRIPT,
     "pages/life.js": SCRIPT,

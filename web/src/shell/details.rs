@@ -1,4 +1,5 @@
-//! Reads what only some pages need: surface and windows of a followed job, and the processes that answer.
+//! Reads what only some pages need: surface and windows of a followed job, the power of the site for a followed grid event,
+//! and the processes that answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +8,18 @@ use wattle_common::messages::{JobRecord, JobWindow, Surface};
 use wattle_common::subject::{Bucket, StreamName, Subject};
 use wattle_common::{JobId, codec};
 use wattle_runtime::bus::{BusError, FoundService};
-use wattle_runtime::clock;
 use wattle_runtime::shell::chain;
+use wattle_runtime::{clock, site_minutes};
 
 use super::Shared;
 use crate::model::Process;
 
 /// Interval in which a followed job is read again, wall time.
 const READ_EVERY: Duration = Duration::from_secs(15);
+/// Interval in which the power of the site is read for followed grid events, wall time.
+const SITE_EVERY: Duration = Duration::from_secs(5);
+/// Time limit of this, wall time: a report needs 45 days.
+const SITE_WITHIN: Duration = Duration::from_secs(30);
 /// Interval of the discovery of processes, wall time.
 const DISCOVER_EVERY: Duration = Duration::from_secs(5);
 /// Time for their answers, wall time.
@@ -29,6 +34,7 @@ const WINDOWS_MAX: usize = 20_000;
 /// Reads until shutdown.
 pub(super) async fn keep(shared: Arc<Shared>) {
     let mut discovered: Option<Duration> = None;
+    let mut site_read: Option<Duration> = None;
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         if !shared.bus.is_connected() {
@@ -47,6 +53,19 @@ pub(super) async fn keep(shared: Arc<Shared>) {
             let read = tokio::time::timeout(READ_WITHIN, read(&shared, &job)).await;
             if let Ok(Err(error)) = read {
                 tracing::debug!(%job, error = chain(&error), "job not read; retrying");
+            }
+        }
+        let missing = shared.model().site_missing_from();
+        // The first read of a page does not wait.
+        let is_first = shared.model().site_from.is_none();
+        if let Some(from) = missing.filter(|_| is_first || due(site_read, SITE_EVERY)) {
+            site_read = Some(steady);
+            match tokio::time::timeout(SITE_WITHIN, site_minutes::read(&shared.bus, from)).await {
+                Ok(Ok(minutes)) => shared.model().take_site(from, minutes),
+                Ok(Err(error)) => {
+                    tracing::debug!(error = chain(&error), "power of the site not read; retrying");
+                }
+                Err(_) => tracing::debug!("power of the site not read in time; retrying"),
             }
         }
         if shared.hub().follows_services() && due(discovered, DISCOVER_EVERY) {

@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 use tokio::net::TcpListener;
 use wattle_runtime::shell::Shutdown;
 
-use super::{Shared, actions, assets, connections, events, guard, links, submit};
+use super::{Shared, actions, assets, connections, events, grid_events, guard, links, submit};
 
 /// Most bytes of a request's body.
 const BODY_LEN_MAX: usize = 16 << 10;
@@ -36,6 +36,9 @@ pub(super) async fn serve(
         .route("/api/submit/review", post(submit::review).layer(long()))
         .route("/api/budget", post(actions::budget))
         .route("/api/budget/review", post(actions::review_budget))
+        .route("/api/event", post(grid_events::request))
+        .route("/api/event/review", post(grid_events::review))
+        .route("/api/event.csv", get(grid_events::csv))
         .route("/assets/{*path}", get(assets::file));
     for page in assets::PAGES {
         router = router.route(page, get(assets::page));

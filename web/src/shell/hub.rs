@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::body::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, oneshot};
-use wattle_common::JobId;
+use wattle_common::{EventId, JobId};
 
 use super::streams::{Full, Streams, Viewer};
 use crate::model::{Model, Now};
@@ -48,6 +48,8 @@ const fn every(topic: &Topic) -> u64 {
     match topic {
         Topic::Overview | Topic::Job(_) | Topic::Nodes(_) => 1,
         Topic::Jobs(_)
+        | Topic::Events
+        | Topic::Event(_)
         | Topic::Schedule(_)
         | Topic::Budget
         | Topic::Predictors
@@ -87,6 +89,9 @@ impl Hub {
         if let Topic::Job(job) = topic {
             model.follow(job);
         }
+        if let Topic::Event(event) = topic {
+            model.followed_events.insert(event.clone());
+        }
         let channel = self.channels.entry(topic.clone()).or_insert_with(|| Channel {
             value: content(topic, model, now),
             events: broadcast::Sender::new(EVENTS_MAX),
@@ -105,6 +110,7 @@ impl Hub {
         let streams = &self.streams;
         self.channels.retain(|topic, _| streams.follows(topic));
         model.keep_details(&self.jobs());
+        model.follow_events(self.events());
         self.updates += 1;
         for (topic, channel) in &mut self.channels {
             let is_due = model.lost_since().is_some() || self.updates.is_multiple_of(every(topic));
@@ -125,6 +131,15 @@ impl Hub {
             _ => None,
         });
         jobs.collect()
+    }
+
+    /// The events whose pages are followed.
+    fn events(&self) -> BTreeSet<EventId> {
+        let events = self.channels.keys().filter_map(|topic| match topic {
+            Topic::Event(event) => Some(event.clone()),
+            _ => None,
+        });
+        events.collect()
     }
 
     /// Whether the page of services is followed.

@@ -1,7 +1,6 @@
 //! `wattle event show`: one event, and what its jobs promised and lose.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::Serialize;
 use wattle_common::event::{EventPerformances, EventRecord, JobPerformance};
@@ -12,12 +11,6 @@ use wattle_runtime::clock;
 use super::{Show, details, find, stored};
 use crate::job_records;
 use crate::output::{Align, Table, print, print_json, terminal_width};
-
-/// A loss above the promised one by this much is an error of prediction and not worth a word, a share.
-const LOSS_ERROR: f64 = 0.002;
-
-/// The loss of a job is stored each minute; one that was not counted for this long has left.
-const COUNTED_WITHIN: Duration = Duration::from_secs(180);
 
 /// An event with what its jobs lose.
 #[derive(Serialize)]
@@ -46,23 +39,12 @@ pub(super) async fn show(command: Show) -> anyhow::Result<()> {
     jobs_table(&jobs, clock::now(), record.returned()).fit(0, terminal_width()).print()
 }
 
-/// Whether a job's promise holds in an event that ends then.
-fn verdict(job: &JobPerformance, now: Timestamp, end: Timestamp) -> &'static str {
-    let Some(promise) = job.promise else { return "none" };
-    let is_within = |loss: f64| loss <= promise.loss() + LOSS_ERROR;
-    let is_over = now >= end || now.since(job.until_us) > COUNTED_WITHIN;
-    // Without any further loss.
-    let least = job.lost_s / end.since(job.from_us).as_secs_f64().max(1.0);
-    match if is_over { job.loss() } else { job.expected } {
-        loss if is_within(loss) => "kept",
-        _ if job.broken => "broken for the target",
-        _ if is_over || !is_within(least) => "exceeded",
-        _ => "at risk",
-    }
-}
-
 /// What the jobs of an event promised, have lost on average so far, and are expected to lose until its end.
-fn jobs_table(jobs: &BTreeMap<JobId, JobPerformance>, now: Timestamp, end: Timestamp) -> Table {
+pub(super) fn jobs_table(
+    jobs: &BTreeMap<JobId, JobPerformance>,
+    now: Timestamp,
+    end: Timestamp,
+) -> Table {
     let mut table = Table::new(&[
         ("JOB", Align::Left),
         ("GPUS", Align::Right),
@@ -79,7 +61,7 @@ fn jobs_table(jobs: &BTreeMap<JobId, JobPerformance>, now: Timestamp, end: Times
             job.promise.map_or_else(|| "-".to_owned(), |promise| percent(promise.loss())),
             percent(job.loss()),
             percent(job.expected),
-            verdict(job, now, end).to_owned(),
+            job.outcome(now, end).as_str().to_owned(),
         ]);
     }
     table
@@ -87,6 +69,8 @@ fn jobs_table(jobs: &BTreeMap<JobId, JobPerformance>, now: Timestamp, end: Times
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use wattle_common::job::Flexibility;
 
     use super::*;

@@ -1,6 +1,7 @@
 //! Grid events: requests, replies and records.
 
 use wattle_common::EventId;
+use wattle_common::aim::Baseline;
 
 use super::*;
 
@@ -149,6 +150,32 @@ fn events() {
     };
     let events = [(id, record), (EventId::new("peak-2").unwrap(), declined)];
     check("event-book", &EventBook { generation: 4, events: events.into() });
+    let minute = SiteMinute {
+        minute_us: at(3_600),
+        energy_mj: Energy::from_j(4_266_000),
+        nodes: 33,
+        metered: 32,
+        asleep: 1,
+        asleep_mw: Power::from_w(40),
+        limit_mw: Some(Power::from_w(120_000)),
+        target_mw: Some(Power::from_w(71_100)),
+        twin: Some(TwinPower { power_mw: Power::from_w(94_800), policy: Baseline::Backfill }),
+        price: Some(Price { micros_per_kwh: 210_000, currency: "EUR".into() }),
+        intensity_mg_per_kwh: Some(CarbonIntensity::from_g_per_kwh(380.0)),
+        ledger_from: 4_711,
+    };
+    check("site-minute", &minute);
+    let least = SiteMinute {
+        asleep: 0,
+        asleep_mw: Power::ZERO,
+        limit_mw: None,
+        target_mw: None,
+        twin: None,
+        price: None,
+        intensity_mg_per_kwh: None,
+        ..minute
+    };
+    check("site-minute-least", &least);
     let order = Order::Event { event: EventId::new("peak-1").unwrap(), change: "cancel".into() };
     check("order-event", &order);
 }

@@ -14,8 +14,8 @@ use wattle_common::job::JobSpec;
 use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, DesiredJob, EventReply,
     ExpectedStatus, GpuConditionKind, JobRecord, LaunchReport, LaunchState, LaunchedJob,
-    NodeDesired, PowerReport, Reply, SleepState, StoreRestored, SubmitJob, TwinOpen, TwinStatus,
-    WhatIf,
+    LedgerEntry, NodeDesired, PowerReport, Reply, SiteMinute, SleepState, StoreRestored, SubmitJob,
+    TwinOpen, TwinStatus, WhatIf,
 };
 use wattle_common::{AdmissionId, GpuIndex, JobId, NodeId, Timestamp};
 
@@ -79,6 +79,9 @@ pub(super) struct World {
     pub(super) events: Option<EventBook>,
     pub(super) event_jobs: Option<EventPerformances>,
     pub(super) event_reply: Option<EventReply>,
+    /// The power of the site by minute, and the entries of the ledger that were delivered.
+    pub(super) site_minutes: Vec<SiteMinute>,
+    pub(super) ledger: Vec<LedgerEntry>,
     pub(super) aim_status: Option<AimStatus>,
     pub(super) grid: Option<wattle_common::messages::GridStatus>,
     pub(super) feeders: Option<wattle_common::messages::FeedersStatus>,
@@ -199,6 +202,9 @@ impl World {
     }
 
     pub(super) fn deliver(&mut self, event: Event) {
+        if let Event::EnergyMetered(entry) = &event {
+            self.ledger.push((**entry).clone());
+        }
         let mut out = Vec::new();
         self.placer.handle(self.placer_now(), event, &mut out);
         records::check(&self.placer);
@@ -308,6 +314,7 @@ impl World {
                 }
                 Action::StoreEvents(book) => self.events = Some(*book),
                 Action::StoreEventJobs(jobs) => self.event_jobs = Some(*jobs),
+                Action::StoreSiteMinute(minute) => self.site_minutes.push(*minute),
                 Action::AnswerEvent(_, reply) => {
                     if let EventReply::Stored { record, .. } = &reply {
                         let stored = self.events.as_ref().unwrap();

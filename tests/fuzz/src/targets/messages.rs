@@ -10,8 +10,8 @@ use wattle_common::messages::{
     AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, Champion, EventReply,
     EventRequest, JobProgressed, JobRecord, JobWindow, JobsReply, LaunchReport, LedgerEntry,
     NodeDesired, NodeSummary, OrderRecord, OutputReply, PowerReport, PredictorStatus,
-    PromotePredictor, PromoteReply, ReadJobs, ReadOutput, Reply, SetBudget, StoreRestored,
-    SubmitJob, Surface,
+    PromotePredictor, PromoteReply, ReadJobs, ReadOutput, Reply, SetBudget, SiteMinute,
+    StoreRestored, SubmitJob, Surface,
 };
 use wattle_common::observation::Observation;
 
@@ -29,6 +29,7 @@ pub(super) fn run(bytes: &[u8]) {
     read::<SubmitJob>(bytes).map(|m| bounds::check_job(&m.spec));
     read::<JobRecord>(bytes).map(|m| bounds::check_record(&m, NOW));
     read::<JobProgressed>(bytes).map(|m| bounds::check_progress(&m, NOW));
+    let _ = SiteMinute::plausible(bytes, NOW);
     read::<LedgerEntry>(bytes).map(|m| bounds::check_ledger_entry(&m, NOW));
     read::<PowerReport>(bytes).map(|m| bounds::check_power_report(&m, NOW));
     read::<LaunchReport>(bytes).map(|m| bounds::check_launch_report(&m, NOW));

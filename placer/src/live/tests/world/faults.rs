@@ -226,6 +226,7 @@ impl World {
             budget_status: self.budget_status.clone(),
             events: self.events.clone(),
             event_jobs: self.event_jobs.clone(),
+            site_power: (self.site_minutes.last().cloned(), self.ledger.clone()),
             aim_status: self.aim_status.clone(),
             grid: self.grid.clone(),
             twin: self.twin.clone(),

@@ -107,6 +107,8 @@ impl World {
             budget_status: None,
             events: None,
             event_jobs: None,
+            site_minutes: Vec::new(),
+            ledger: Vec::new(),
             event_reply: None,
             aim_status: None,
             grid: None,
