@@ -16,7 +16,7 @@ use crate::power::model::{PowerEstimate, min_power};
 
 /// How long before its start a lower power limit is in force for plans: caps take seconds, and a checkpoint about a
 /// minute.
-const LIMIT_LEAD: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT_LEAD: Duration = Duration::from_secs(60);
 
 /// The budget in force.
 #[derive(Clone, Debug)]
