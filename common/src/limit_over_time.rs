@@ -38,6 +38,18 @@ impl LimitOverTime {
         changes.then_some(Self { most, series, targets })
     }
 
+    /// The same without a rise before the end of the ramp up of an event, as nodes follow it without a placer.
+    #[must_use]
+    pub fn held(&self) -> Self {
+        Self { targets: self.targets.held(), ..self.clone() }
+    }
+
+    /// The targets of events.
+    #[must_use]
+    pub const fn targets(&self) -> &TargetSteps {
+        &self.targets
+    }
+
     /// The limit at an instant.
     #[must_use]
     pub fn at(&self, at: Timestamp) -> Option<Power> {

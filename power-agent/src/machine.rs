@@ -7,6 +7,10 @@
 //! result of one triggers the next. So results may come late or never (a hung driver), and no
 //! settings accumulate.
 //!
+//! Beyond the lease the agent follows the steps that the last order names under a power limit that changes, as during a
+//! grid event ([`crate::persisted`], decisions 12 and 13): caps fall on time, and the shares from before an event hold
+//! again at its end.
+//!
 //! With `advise_only` the targets are reported and no setting is issued.
 //!
 //! Caps move to a lease's target by the ramp, and to the safe state at once. Under a power limit, of the
@@ -25,7 +29,7 @@ use std::time::Duration;
 
 use wattle_common::bounds::{OrderVersion, check_order};
 use wattle_common::messages::{
-    AppliedGpu, DesiredGpu, NodeDesired, PowerReport, SleepResult, SleepState,
+    AppliedGpu, CapBound, DesiredGpu, NodeDesired, PowerReport, SleepResult, SleepState,
 };
 use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp};
 
@@ -33,9 +37,12 @@ use crate::config::Settings;
 use crate::gpu_state::{GpuFacts, GpuState, SetError};
 use crate::note::Note;
 use crate::order_age::OrderAge;
-use crate::persisted::PersistedCaps;
+use crate::persisted::{InForce, PersistedCaps, Shares, moved};
 
 pub use event::{Action, Event};
+
+/// A change of the difference of clocks below this does not move the steps of orders.
+const CLOCK_DIFFERENCE_MIN: Duration = Duration::from_secs(1);
 
 /// The desired state that is in force.
 #[derive(Clone, Debug)]
@@ -76,10 +83,12 @@ pub struct PowerMachine {
     last_sleep: Option<Timestamp>,
     /// Caps that outlive the agent.
     caps: PersistedCaps,
-    /// The bound of every cap that is in force under a power limit over time.
-    bound: Option<Power>,
-    /// When the next one begins.
-    next_bound: Option<Timestamp>,
+    /// What bounds the caps under a power limit over time.
+    in_force: InForce,
+    /// When that changes next.
+    next_change: Option<Timestamp>,
+    /// By how much this node's clock is ahead of the placer's, as the steps of orders count it, microseconds.
+    clock_ahead_us: i128,
     /// Whether caps are stored. Otherwise a cap found at the start may be that of a killed agent.
     stores_caps: bool,
     sleep_result: Option<SleepResult>,
@@ -112,8 +121,9 @@ impl PowerMachine {
             reported: None,
             last_sleep: None,
             caps: PersistedCaps::default(),
-            bound: None,
-            next_bound: None,
+            in_force: InForce::default(),
+            next_change: None,
+            clock_ahead_us: 0,
             stores_caps: true,
             sleep_result: None,
             limit_missed: None,
@@ -189,6 +199,7 @@ impl PowerMachine {
         let length = desired.expires_at_us.since(desired.issued_at_us).min(self.settings.lease_max);
         let age = self.order_age.received(now, desired.issued_at_us, length);
         let until = age.map_or(now, |age| now + length.saturating_sub(age));
+        self.note_clock(now, desired.issued_at_us, age);
         // A newer order of the same length cannot expire before the one that it replaces.
         let replaced = self.lease.as_ref().filter(|lease| lease.length <= length);
         let until = replaced.map_or(until, |lease| until.max(lease.until));
@@ -211,8 +222,28 @@ impl PowerMachine {
             let generation = version.generation;
             self.lease = Some(Lease { generation, length, until, power_limited, gpus });
         }
-        (self.bound, self.next_bound) = (self.caps.bound_at(now), self.caps.next_bound(now));
+        self.follow_steps(now, out);
         self.set_targets(out);
+    }
+
+    /// Notes the difference of the clocks of placer and node, by an order that is known to be this old. The clocks of a
+    /// cluster differ by less than a second; a smaller change is delay.
+    fn note_clock(&mut self, now: Timestamp, issued_at: Timestamp, age: Option<Duration>) {
+        let Some(age) = age else { return };
+        let us = |at: Timestamp| i128::from(at.as_us());
+        let ahead_us = us(now) - us(issued_at) - age.as_micros() as i128;
+        if (ahead_us - self.clock_ahead_us).unsigned_abs() >= CLOCK_DIFFERENCE_MIN.as_micros() {
+            self.clock_ahead_us = ahead_us;
+        }
+    }
+
+    /// The steps of an order by this node's clock.
+    fn steps(&self, desired: &NodeDesired) -> (Option<Shares>, Vec<CapBound>, Option<Timestamp>) {
+        let here = |at| moved(at, self.clock_ahead_us);
+        let mut ahead = desired.caps_ahead.clone();
+        ahead.iter_mut().for_each(|bound| bound.from_us = here(bound.from_us));
+        let limited = desired.power_limited.then(|| shares(desired));
+        (limited, ahead, desired.event_until_us.map(here))
     }
 
     /// Carries out a new request to sleep, if the desired state names no job.
@@ -243,26 +274,21 @@ impl PowerMachine {
         self.sleep_result = Some(result);
     }
 
-    /// Keeps the ordered caps for the time after the lease, if they are shares of a power limit.
+    /// Keeps the ordered caps for the time after the lease, if they are shares of a power limit, and the steps of one.
     fn keep_share(&mut self, desired: &NodeDesired, out: &mut Vec<Action>) {
-        let limited = desired.power_limited.then(|| shares(desired));
-        let ahead = if desired.power_limited { desired.caps_ahead.clone() } else { Vec::new() };
-        if self.caps.limited != limited || self.caps.ahead != ahead {
-            (self.caps.limited, self.caps.ahead) = (limited, ahead);
+        let before = self.caps.clone();
+        let (limited, ahead, event_until) = self.steps(desired);
+        self.caps.keep(limited, ahead, event_until);
+        if self.caps != before {
             out.push(Action::StoreCaps(self.caps.clone()));
         }
     }
 
-    /// An expired order still names this node's share of a power limit: a new agent may have no other.
+    /// An expired order still names this node's share of a power limit and its steps: a new agent may have no other.
     fn keep_share_of_expired(&mut self, desired: &NodeDesired, out: &mut Vec<Action>) {
-        if !desired.power_limited {
-            return;
-        }
         let before = self.caps.clone();
-        self.caps.lower_to(shares(desired));
-        if self.caps.ahead.is_empty() {
-            self.caps.ahead.clone_from(&desired.caps_ahead);
-        }
+        let (limited, ahead, event_until) = self.steps(desired);
+        self.caps.keep_of_expired(limited, ahead, event_until);
         if self.caps != before {
             out.push(Action::StoreCaps(self.caps.clone()));
         }
@@ -270,7 +296,7 @@ impl PowerMachine {
 
     /// Gives every GPU its current target.
     fn set_targets(&mut self, out: &mut Vec<Action>) {
-        let bounds = Bounds::of(&self.settings, &self.caps, self.bound, self.stopping);
+        let bounds = Bounds::of(&self.settings, &self.caps, &self.in_force, self.stopping);
         for (gpu, state) in &mut self.gpus {
             set_target(state, *gpu, self.lease.as_ref(), bounds, out);
         }
@@ -333,7 +359,7 @@ impl PowerMachine {
 
     /// The driver does not support a setting of this GPU: from now on it is advice.
     fn unsupported(&mut self, gpu: GpuIndex, out: &mut Vec<Action>) {
-        let bounds = Bounds::of(&self.settings, &self.caps, self.bound, self.stopping);
+        let bounds = Bounds::of(&self.settings, &self.caps, &self.in_force, self.stopping);
         let Some(state) = self.gpus.get_mut(&gpu) else { return };
         state.facts = state.supported(state.facts.clone());
         set_target(state, gpu, self.lease.as_ref(), bounds, out);
@@ -394,22 +420,37 @@ impl PowerMachine {
         }
     }
 
-    /// Ends an expired lease, and puts the next bound of the caps in force. It is called first for every event and
+    /// Ends an expired lease, and puts the next step of the caps in force. It is called first for every event and
     /// wake, so that no setting of an expired lease is issued.
     fn expire(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         let expired = self.lease.take_if(|lease| lease.until <= now);
         if let Some(lease) = &expired {
             out.push(Action::Log(Note::LeaseEnded { generation: lease.generation }));
         }
-        let bound = self.caps.bound_at(now);
-        self.next_bound = self.caps.next_bound(now);
-        if bound != self.bound {
-            out.push(Action::Log(Note::CapsBounded { bound }));
+        let last = self.in_force.clone();
+        let changed = self.follow_steps(now, out);
+        let bound = |in_force: &InForce| in_force.bound.as_ref().and_then(|bound| bound.cap_mw);
+        let next = &self.in_force;
+        if bound(&last) != bound(next) {
+            out.push(Action::Log(Note::CapsBounded { bound: bound(next) }));
         }
-        if expired.is_some() || bound != self.bound {
-            self.bound = bound;
+        if next.returned && !last.returned && self.lease.is_none() {
+            out.push(Action::Log(Note::EventOver));
+        }
+        if expired.is_some() || changed {
             self.set_targets(out);
         }
+    }
+
+    /// Puts what bounds the caps now in force. Returns whether that has changed.
+    fn follow_steps(&mut self, now: Timestamp, out: &mut Vec<Action>) -> bool {
+        if self.caps.reach(now) {
+            out.push(Action::StoreCaps(self.caps.clone()));
+        }
+        self.next_change = self.caps.next_change(now);
+        let next = self.caps.in_force(now);
+        let last = std::mem::replace(&mut self.in_force, next);
+        last != self.in_force
     }
 
     fn read(&mut self, now: Timestamp, out: &mut Vec<Action>) -> bool {
@@ -476,13 +517,13 @@ impl Machine for PowerMachine {
         let lease = self.lease.as_ref().map(|lease| (lease.until, "the lease ends"));
         let step = self.next_step().map(|at| (at, "the ramp's next step"));
         let read = Some((self.read_at, "heartbeat"));
-        let bound = self.next_bound.map(|at| (at, "a bound of the caps begins"));
+        let bound = self.next_change.map(|at| (at, "a bound of the caps begins"));
         [lease, step, read, bound].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }
 
 /// The caps of an order, by GPU.
-fn shares(desired: &NodeDesired) -> BTreeMap<GpuIndex, Power> {
+fn shares(desired: &NodeDesired) -> Shares {
     desired.gpus.iter().filter_map(|gpu| gpu.cap_mw.map(|cap| (gpu.gpu, cap))).collect()
 }
 
@@ -491,7 +532,7 @@ fn shares(desired: &NodeDesired) -> BTreeMap<GpuIndex, Power> {
 struct Bounds<'a> {
     settings: &'a Settings,
     caps: &'a PersistedCaps,
-    bound: Option<Power>,
+    in_force: &'a InForce,
     stopping: bool,
 }
 
@@ -499,20 +540,18 @@ impl<'a> Bounds<'a> {
     const fn of(
         settings: &'a Settings,
         caps: &'a PersistedCaps,
-        bound: Option<Power>,
+        in_force: &'a InForce,
         stopping: bool,
     ) -> Self {
-        Self { settings, caps, bound, stopping }
+        Self { settings, caps, in_force, stopping }
     }
 
     fn safe_cap(self, gpu: GpuIndex, facts: &GpuFacts) -> Option<Power> {
-        let cap = if self.stopping {
-            self.caps.final_cap(gpu, facts, self.settings)
+        if self.stopping {
+            self.caps.final_cap(gpu, facts, self.settings, self.in_force)
         } else {
-            self.caps.safe_cap(gpu, facts, self.settings)
-        };
-        let bound = self.bound.and_then(|bound| facts.nearest_cap(bound));
-        cap.map(|cap| bound.map_or(cap, |bound| cap.min(bound)))
+            self.caps.safe_cap(gpu, facts, self.settings, self.in_force)
+        }
     }
 
     /// The ordered settings with a cap within the bound.
@@ -522,8 +561,7 @@ impl<'a> Bounds<'a> {
         facts: &GpuFacts,
         ordered: Option<&DesiredGpu>,
     ) -> Option<DesiredGpu> {
-        let Some(bound) = self.bound else { return ordered.copied() };
-        let bound = facts.nearest_cap(bound).unwrap_or(bound);
+        let Some(bound) = self.in_force.bound_of(gpu, facts) else { return ordered.copied() };
         let cap = ordered.and_then(|gpu| gpu.cap_mw).or(facts.cap_default);
         Some(DesiredGpu {
             gpu,

@@ -39,6 +39,8 @@ pub enum Note {
         /// The bound; absent: the ordered caps and the shares alone.
         bound: Option<Power>,
     },
+    /// A grid event is over without an order: the shares from before it hold again.
+    EventOver,
     /// The node has a limit, and a GPU that answers states no cap.
     NodeLimitUnbounded {
         /// The limit.
@@ -171,6 +173,9 @@ impl fmt::Display for Note {
             Self::CapsBounded { bound: None } => {
                 f.write_str("the power limit changes: the ordered caps apply")
             }
+            Self::EventOver => f.write_str(
+                "the grid event is over and no order is in force: caps may be those from before it",
+            ),
             Self::NodeLimitMissed { limit, lowest } => write!(
                 f,
                 "node_limit_w is exceeded: it is {limit}, and the lowest caps that can be set add up to \

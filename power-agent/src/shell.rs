@@ -156,7 +156,7 @@ fn log(note: &Note) {
         | Note::ConditionEnded { gpu, .. }
         | Note::NoCap { gpu }
         | Note::NoLock { gpu } => tracing::info!(gpu, "{note}"),
-        Note::EntersSleep | Note::DriverReturned | Note::CapsBounded { .. } => {
+        Note::EntersSleep | Note::DriverReturned | Note::CapsBounded { .. } | Note::EventOver => {
             tracing::info!("{note}");
         }
         Note::ConditionBegan { gpu, condition, .. } if condition.is_fault() => {

@@ -109,6 +109,9 @@ fn check_numbers(order: &NodeDesired, now: Timestamp) -> Result<(), OutOfBounds>
     at_most("number of gpus", order.gpus.len(), GPUS_PER_NODE_MAX as usize)?;
     order.gpus.iter().try_for_each(|gpu| at_most("gpu", gpu.gpu, GPUS_PER_NODE_MAX - 1))?;
     at_most("number of caps_ahead", order.caps_ahead.len(), CAPS_AHEAD_MAX)?;
+    for bound in &order.caps_ahead {
+        at_most("number of gpus of a bound", bound.gpus.len(), GPUS_PER_NODE_MAX as usize)?;
+    }
     at_most("number of jobs", order.jobs.len(), JOBS_PER_NODE_MAX)?;
     order.jobs.iter().try_for_each(|job| check_gpus("gpus of a job", &job.gpus))
 }
@@ -171,6 +174,7 @@ mod tests {
             jobs: vec![],
             power_limited: false,
             caps_ahead: Vec::new(),
+            event_until_us: None,
             sleep: None,
         }
     }

@@ -20,85 +20,74 @@ pub const RAMP_STEPS_MAX: u64 = 100;
 
 /// A limit over time that begins and ends: from each instant on a power, or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TargetSteps(Vec<(Timestamp, Option<Power>)>);
+pub struct TargetSteps {
+    steps: Steps,
+    /// The steps without a rise before the end of a ramp up.
+    held: Steps,
+    /// Start and end of the ramp up of each event.
+    spans: Vec<(Timestamp, Timestamp)>,
+}
+
+/// From each instant on a power, or none.
+type Steps = Vec<(Timestamp, Option<Power>)>;
 
 impl TargetSteps {
     /// The lowest target of these events at each instant.
     #[must_use]
     pub fn of<'a>(records: impl IntoIterator<Item = &'a EventRecord>) -> Self {
-        let each = records.into_iter().filter(|record| record.has_target()).map(Self::of_one);
-        each.fold(Self::default(), |all, one| all.lower(&one))
-    }
-
-    /// The limit of one event that has a target.
-    fn of_one(record: &EventRecord) -> Self {
-        let (start, end, target) = (record.event.start_us, record.end_us, record.limit());
-        let Some(before) = record.drawn_before() else {
-            return Self(vec![(start, Some(target)), (end, None)]);
-        };
-        let mut steps = Vec::new();
-        let reached = record.reached();
-        steps.extend(ramp(start, reached, before, target).into_iter().filter(|step| step.0 < end));
-        if reached < end {
-            steps.push((reached, target));
+        let mut all = Self::default();
+        for record in records.into_iter().filter(|record| record.has_target()) {
+            let (steps, held, returned) = of_one(record);
+            all.steps = lower_steps(&all.steps, &steps);
+            all.held = lower_steps(&all.held, &held);
+            all.spans.push((record.event.start_us, returned));
         }
-        // An event that was cancelled on its ramp down returns from where it was.
-        let lowest = steps.last().map_or(before, |step| step.1);
-        steps.extend(ramp(end, record.returned(), lowest, before));
-        steps.push((record.returned(), before));
-        let settled = record.returned() + SETTLING;
-        let bounded = steps.into_iter().map(|(at, limit)| (at, Some(limit)));
-        Self(bounded.chain([(settled, None)]).collect())
+        all
     }
 
-    /// The lower one of two limits at each instant.
+    /// The same without a rise before the end of a ramp up, as nodes follow it without a placer.
     #[must_use]
-    fn lower(&self, other: &Self) -> Self {
-        let mut instants: Vec<Timestamp> =
-            self.0.iter().chain(&other.0).map(|(at, _)| *at).collect();
-        instants.sort_unstable();
-        instants.dedup();
-        let mut steps: Vec<(Timestamp, Option<Power>)> = Vec::new();
-        for at in instants {
-            let limit = lower(self.at(at), other.at(at));
-            if steps.last().is_none_or(|last| last.1 != limit) {
-                steps.push((at, limit));
-            }
-        }
-        Self(steps)
+    pub fn held(&self) -> Self {
+        Self { steps: self.held.clone(), held: self.held.clone(), spans: self.spans.clone() }
+    }
+
+    /// The end of the last ramp up of the events that begin until `until` and have not returned at `now`.
+    #[must_use]
+    pub fn returned(&self, now: Timestamp, until: Timestamp) -> Option<Timestamp> {
+        let spans = self.spans.iter().filter(|(start, end)| *start <= until && now < *end);
+        spans.map(|(_, end)| *end).max()
     }
 
     /// Whether it never limits.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.steps.is_empty()
     }
 
     /// The limit at an instant.
     #[must_use]
     pub fn at(&self, at: Timestamp) -> Option<Power> {
-        let begun = self.0.partition_point(|(from, _)| *from <= at);
-        begun.checked_sub(1).and_then(|step| self.0[step].1)
+        at_of(&self.steps, at)
     }
 
     /// The next change after `at`.
     #[must_use]
     pub fn changes_after(&self, at: Timestamp) -> Option<Timestamp> {
-        let begun = self.0.partition_point(|(from, _)| *from <= at);
-        self.0.get(begun).map(|step| step.0)
+        let begun = self.steps.partition_point(|(from, _)| *from <= at);
+        self.steps.get(begun).map(|step| step.0)
     }
 
     /// The last change.
     #[must_use]
     pub fn last_change(&self) -> Option<Timestamp> {
-        self.0.last().map(|step| step.0)
+        self.steps.last().map(|step| step.0)
     }
 
     /// The lowest limit from `from` until before `until`; for an empty interval, that at `from`.
     #[must_use]
     pub fn least(&self, from: Timestamp, until: Timestamp) -> Option<Power> {
-        let begun = self.0.partition_point(|(at, _)| *at <= from);
-        let within = self.0[begun..].iter().take_while(|(at, _)| *at < until);
+        let begun = self.steps.partition_point(|(at, _)| *at <= from);
+        let within = self.steps[begun..].iter().take_while(|(at, _)| *at < until);
         within.filter_map(|step| step.1).chain(self.at(from)).min()
     }
 
@@ -121,10 +110,56 @@ impl TargetSteps {
     /// The highest limit from `from` until `until`; `None`: at some instant there is none.
     #[must_use]
     pub fn most(&self, from: Timestamp, until: Timestamp) -> Option<Power> {
-        let begun = self.0.partition_point(|(at, _)| *at <= from);
-        let within = self.0[begun..].iter().take_while(|(at, _)| *at <= until);
+        let begun = self.steps.partition_point(|(at, _)| *at <= from);
+        let within = self.steps[begun..].iter().take_while(|(at, _)| *at <= until);
         within.map(|step| step.1).try_fold(self.at(from)?, |most, limit| Some(most.max(limit?)))
     }
+}
+
+/// The steps of one event, those without a rise before the end of its ramp up, and that end.
+fn of_one(record: &EventRecord) -> (Steps, Steps, Timestamp) {
+    let (start, end, target) = (record.event.start_us, record.end_us, record.limit());
+    let Some(before) = record.drawn_before() else {
+        let steps = vec![(start, Some(target)), (end, None)];
+        return (steps.clone(), steps, end);
+    };
+    let reached = record.reached();
+    let mut steps = Vec::new();
+    steps.extend(ramp(start, reached, before, target).into_iter().filter(|step| step.0 < end));
+    if reached < end {
+        steps.push((reached, target));
+    }
+    // An event that was cancelled on its ramp down returns from where it was.
+    let lowest = steps.last().map_or(before, |step| step.1);
+    let returned = record.returned();
+    let bounded = |steps: Vec<(Timestamp, Power)>| -> Steps {
+        let after = [(returned, Some(before)), (returned + SETTLING, None)];
+        steps.into_iter().map(|(at, limit)| (at, Some(limit))).chain(after).collect()
+    };
+    let held = bounded(steps.clone());
+    steps.extend(ramp(end, returned, lowest, before));
+    (bounded(steps), held, returned)
+}
+
+/// The limit of steps at an instant.
+fn at_of(steps: &Steps, at: Timestamp) -> Option<Power> {
+    let begun = steps.partition_point(|(from, _)| *from <= at);
+    begun.checked_sub(1).and_then(|step| steps[step].1)
+}
+
+/// The lower one of two limits at each instant.
+fn lower_steps(one: &Steps, other: &Steps) -> Steps {
+    let mut instants: Vec<Timestamp> = one.iter().chain(other).map(|(at, _)| *at).collect();
+    instants.sort_unstable();
+    instants.dedup();
+    let mut steps = Steps::new();
+    for at in instants {
+        let limit = lower(at_of(one, at), at_of(other, at));
+        if steps.last().is_none_or(|last| last.1 != limit) {
+            steps.push((at, limit));
+        }
+    }
+    steps
 }
 
 /// The lower one of two limits, of which each may be absent.

@@ -8,7 +8,10 @@
 //!   older (generation, `issued_at_us`) than the last applied one is ignored. After `expires_at_us`
 //!   the power agent applies its safe cap; jobs continue. Under a power limit of the site
 //!   (`power_limited`) the safe cap of a GPU is at most its last ordered cap. If the limit falls later, the order
-//!   names what no cap may exceed from then on, with or without a placer (`caps_ahead`).
+//!   names what no cap may exceed from then on, with or without a placer (`caps_ahead`). During a grid event it names
+//!   when the caps may be those from before it again (`event_until_us`).
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +51,10 @@ pub struct NodeDesired {
     /// until the next one, within the lease and after it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub caps_ahead: Vec<CapBound>,
+    /// During a grid event, the end of its ramp up: after the lease the share of a GPU is its last ordered cap until then,
+    /// and from then on its share from before the event. Absent: no event has begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_until_us: Option<Timestamp>,
     /// Sleep state; absent: awake.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleep: Option<NodeSleep>,
@@ -57,13 +64,24 @@ pub struct NodeDesired {
 pub const CAPS_AHEAD_MAX: usize = 16;
 
 /// A bound of every cap of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapBound {
-    /// From when on it holds, by the node's clock.
+    /// From when on it holds, by the clock of the placer.
     pub from_us: Timestamp,
     /// The highest cap; absent: the ordered caps and the shares alone bound the caps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap_mw: Option<Power>,
+    /// The highest cap of GPUs for which it is another one, because the promise of a job during a grid event needs it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub gpus: BTreeMap<GpuIndex, Power>,
+}
+
+impl CapBound {
+    /// The highest cap of a GPU.
+    #[must_use]
+    pub fn of(&self, gpu: GpuIndex) -> Option<Power> {
+        self.gpus.get(&gpu).copied().or(self.cap_mw)
+    }
 }
 
 /// A sleep state other than awake, and when it began.

@@ -129,6 +129,7 @@ impl Site {
             jobs,
             power_limited: false,
             caps_ahead: Vec::new(),
+            event_until_us: None,
             sleep: None,
         };
         self.desired.put("n0", &desired).await.unwrap();

@@ -90,6 +90,7 @@ pub(crate) fn desired(generation: u64, jobs: Vec<DesiredJob>) -> NodeDesired {
         jobs,
         power_limited: false,
         caps_ahead: Vec::new(),
+        event_until_us: None,
         sleep: None,
     }
 }

@@ -3,22 +3,26 @@
 //! The caller passes the readings of each node to [`Controller::power_measured`], and calls
 //! [`Controller::look_at_power`] after them or once per tick. Only below a power limit do measurements count.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use wattle_common::event::TargetSteps;
 use wattle_common::messages::PowerMargin;
-use wattle_common::{Power, Timestamp};
+use wattle_common::{LimitOverTime, Power, Timestamp};
 
+use crate::controller::budget::LIMIT_LEAD;
 use crate::controller::{Controller, PolicyHandle};
 use crate::plan::input::PlanningInput;
 use crate::power::bounds::{Bound, Counted};
-use crate::power::correction::{JobReading, PowerCorrection, ReadSpan, silent_after};
+use crate::power::correction::{
+    CapReading, DRAWN_LEAST, JobReading, PowerCorrection, PowerFactors, ReadSpan, silent_after,
+};
 use crate::power::model::{
     JobGpus, baseline_by_node_w, corrected_by_w, enforced_cap, expected_by_node, expected_power,
     idle_w, least_baseline,
 };
-use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
+use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey};
 use crate::state::job::{Job, State};
 use crate::state::node::Node;
 
@@ -28,6 +32,8 @@ const AT_CAP: f64 = 0.99;
 const COMPARED_LEAST_W: f64 = 5.0;
 /// A cap in force above the ordered one by more than this is not carried out yet.
 const CAP_ROUNDING: Power = Power::from_w(1);
+/// How long measured power may lag behind the target of an event.
+const FOLLOWS_WITHIN: Duration = Duration::from_secs(2);
 /// The time constant of the unused share, s.
 const FADES_IN_S: f64 = 3_600.0;
 
@@ -49,6 +55,8 @@ pub struct GpuReading {
 #[derive(Clone, Debug, Default)]
 pub(super) struct MeasuredPower {
     correction: PowerCorrection,
+    /// The corrections that were adopted last.
+    adopted: Arc<PowerFactors>,
     nodes: BTreeMap<NodeKey, NodeReading>,
     unused: UnusedPower,
 }
@@ -97,6 +105,8 @@ struct OnNode<'a> {
     gpus: u32,
     measured_w: f64,
     is_at_cap: bool,
+    /// The power and the caps of the GPUs that are at their caps, watts, and their number.
+    at_caps: (f64, f64, u32),
     /// Whether all its GPUs have carried out their caps and have no other job.
     counts: bool,
 }
@@ -127,14 +137,26 @@ impl<P: PolicyHandle> Controller<P> {
             for &key in tenants {
                 let Some(job) = self.state.job(key) else { continue };
                 let State::Running { on, .. } = &job.state else { continue };
-                let begin =
-                    || OnNode { job, on, gpus: 0, measured_w: 0.0, is_at_cap: false, counts: true };
+                let begin = || OnNode {
+                    job,
+                    on,
+                    gpus: 0,
+                    measured_w: 0.0,
+                    is_at_cap: false,
+                    at_caps: (0.0, 0.0, 0),
+                    counts: true,
+                };
                 let here = jobs.entry(key).or_insert_with(begin);
                 here.gpus += 1;
                 here.measured_w += gpu_w;
                 let in_force = reading.cap.into_iter().chain(cap).min();
-                here.is_at_cap |= reading.is_capped;
-                here.is_at_cap |= in_force.is_some_and(|cap| gpu_w >= AT_CAP * (cap.as_w() - idle));
+                let at_cap = in_force
+                    .filter(|cap| reading.is_capped || gpu_w >= AT_CAP * (cap.as_w() - idle));
+                here.is_at_cap |= reading.is_capped || at_cap.is_some();
+                if let Some(cap) = at_cap {
+                    let (drawn_w, cap_w, gpus) = here.at_caps;
+                    here.at_caps = (drawn_w + reading.power.as_w(), cap_w + cap.as_w(), gpus + 1);
+                }
                 let is_late = cap.zip(reading.cap).is_some_and(|(cap, is)| is > cap + CAP_ROUNDING);
                 here.counts &= tenants.len() == 1 && !is_late;
             }
@@ -152,14 +174,14 @@ impl<P: PolicyHandle> Controller<P> {
         for reading in &of_jobs {
             self.measured.correction.measured(reading);
         }
-        self.adopt_factors()
+        self.adopt_factors(span.until, false)
     }
 
     /// Looks for silent nodes, ended jobs and exceeded limits. Returns whether a plan may differ after it.
     pub fn look_at_power(&mut self, now: Timestamp) -> bool {
         if !self.limits.is_power_limited() {
             self.measured = MeasuredPower::default();
-            return self.adopt_factors();
+            return self.adopt_factors(now, true);
         }
         let input = PlanningInput::new(&self.state, &self.limits);
         let running: BTreeMap<u64, &GpuSet> = self
@@ -177,14 +199,18 @@ impl<P: PolicyHandle> Controller<P> {
         let lasts = nodes.values().map(|reading| reading.lasts).max().unwrap_or_default();
         let by_node = if nodes.is_empty() { None } else { power_by_node(input, nodes) };
         let mut unused = None;
+        let site_w = self.site_limit_lately(now).map_or(f64::INFINITY, Power::as_w);
         for bound in Bound::all(input).iter().filter(|bound| bound.counted == Counted::Nodes) {
             let Some((by_node, is_complete)) = &by_node else { break };
             let drawn =
                 bound.shares(input.state).map(|(node, share)| share * by_node[node.index()]);
             let drawn_w: f64 = drawn.sum();
+            // A plan follows the limit of the site before it falls.
+            let limit_w = if bound.is_local() { bound.limit_w } else { site_w };
             // To the milliwatt, as powers are.
-            if drawn_w > bound.limit_w + 1e-3 {
-                self.measured.correction.exceeded(now, |node| bound.covers(node));
+            if drawn_w > limit_w + 1e-3 {
+                let by = drawn_w / limit_w.max(1.0) - 1.0;
+                self.measured.correction.exceeded(now, by, |node| bound.covers(node));
             }
             if !bound.is_local() && *is_complete {
                 unused = Some((1.0 - drawn_w / bound.limit_w).max(0.0));
@@ -192,7 +218,51 @@ impl<P: PolicyHandle> Controller<P> {
         }
         let waits = self.state.queue_len() > 0;
         self.measured.unused.add(now, lasts, unused.filter(|_| waits));
-        self.adopt_factors()
+        self.adopt_factors(now, true)
+    }
+
+    /// The limit of the site's budget now or soon.
+    fn budget_limit(&self, from: Timestamp, until: Timestamp) -> Option<Power> {
+        let budget = self.budget.as_ref()?.controller().budget();
+        match LimitOverTime::new(Some(budget), TargetSteps::default()) {
+            Some(over_time) => over_time.least(from, until),
+            None => budget.power_mw,
+        }
+    }
+
+    /// The limit of the site now: the budget's, and the highest target of the last seconds.
+    fn site_limit_lately(&self, now: Timestamp) -> Option<Power> {
+        let target = self.event_targets.most(now - FOLLOWS_WITHIN, now);
+        target.into_iter().chain(self.budget_limit(now, now)).min()
+    }
+
+    /// The least share of a cap that may count in place of the cap, by the limits that caps keep; absent: caps count.
+    fn drawn_least(&self, now: Timestamp) -> Option<f64> {
+        let until = now + LIMIT_LEAD;
+        let target = self.event_targets.least(now, until)?;
+        let own = self.budget_limit(now, until);
+        let least = own.map_or(0.0, |own| target.as_w() / own.as_w().max(1.0)).max(DRAWN_LEAST);
+        (least < 1.0).then_some(least)
+    }
+
+    /// The corrections with the shares of caps that the limits permit.
+    fn permitted_factors(&self, now: Timestamp) -> Arc<PowerFactors> {
+        let factors = self.measured.correction.factors();
+        if !factors.has_drawn() {
+            return Arc::clone(factors);
+        }
+        let Some(least) = self.drawn_least(now) else {
+            return Arc::new(factors.with_drawn(|_| None));
+        };
+        let bounds = &self.limits.power_bounds;
+        let is_bounded = |on: &GpuSet| {
+            let node = |here: &NodeGpus| self.state.node(here.node);
+            on.by_node.iter().any(|here| bounds.cover(&node(here).facts.id))
+        };
+        let running = self.state.running().filter_map(|(_, job)| Some((job, running_on(job)?)));
+        let permitted: BTreeSet<u64> =
+            running.filter(|(_, on)| !is_bounded(on)).map(|(job, _)| job.arrival).collect();
+        Arc::new(factors.with_drawn(|arrival| permitted.contains(&arrival).then_some(least)))
     }
 
     /// The power of the site by the last readings; a node without readings counts with its expected power. `None` without
@@ -237,11 +307,17 @@ impl<P: PolicyHandle> Controller<P> {
         })
     }
 
-    fn adopt_factors(&mut self) -> bool {
+    /// Adopts the corrections if they have changed, and `always` by what the limits permit now.
+    fn adopt_factors(&mut self, now: Timestamp, always: bool) -> bool {
         let factors = self.measured.correction.factors();
-        let differ = *factors != self.limits.power_factors;
+        if !always && Arc::ptr_eq(factors, &self.measured.adopted) {
+            return false;
+        }
+        self.measured.adopted = Arc::clone(factors);
+        let permitted = self.permitted_factors(now);
+        let differ = permitted != self.limits.power_factors;
         if differ {
-            self.limits.power_factors = Arc::clone(factors);
+            self.limits.power_factors = permitted;
         }
         differ
     }
@@ -255,8 +331,8 @@ fn running_on(job: &Job) -> Option<&GpuSet> {
     }
 }
 
-/// The reading of a job on a node; `None` where it cannot be compared: with co-tenants, with fixed caps, at the lowest cap, or
-/// with a GPU that was not read or has not carried out its cap.
+/// The reading of a job on a node; `None` where it cannot be compared: with co-tenants, with fixed caps, or with a GPU that
+/// was not read or has not carried out its cap.
 fn reading(
     input: PlanningInput<'_>,
     node: NodeKey,
@@ -272,8 +348,7 @@ fn reading(
         && here.gpus == held.gpus.count_ones()
         && !gpus.is_fixed
         && predicted_w.is_finite()
-        && predicted_w >= COMPARED_LEAST_W
-        && gpus.can_be_lowered(input, *setting);
+        && predicted_w >= COMPARED_LEAST_W;
     is_compared.then(|| JobReading {
         arrival: here.job.arrival,
         node,
@@ -283,7 +358,12 @@ fn reading(
         span,
         measured_w: here.measured_w,
         predicted_w: f64::from(here.gpus) * predicted_w,
+        is_correctable: gpus.can_be_lowered(input, *setting),
         is_at_cap: here.is_at_cap,
+        at_caps: (here.at_caps.2 == here.gpus).then(|| {
+            let (drawn_w, cap_w, gpus) = here.at_caps;
+            CapReading { share: drawn_w / cap_w.max(1.0), cap_w: cap_w / f64::from(gpus) }
+        }),
     })
 }
 

@@ -20,9 +20,16 @@
 //! * **Release.** A GPU at its cap, or whose driver lowers its clock for the cap, does not show what its job would draw, so it is no evidence for a factor below 1.
 //!   If a job stays at a cap that its factor has lowered for three seconds, its factor returns to 1 and stays there
 //!   for [`HELD_FOR`]. The same holds for all jobs of a limit that is exceeded.
+//! * **Caps.** A GPU that its cap slows draws less than the cap, by a few per cent. Within the target of a grid event it
+//!   counts with what it draws: a share of its cap, which is measured job by job ([`cap_draw`]), and its cap is that much
+//!   higher. A limit of a budget, of a feeder or of a node is kept by the caps themselves: the share is no lower than the
+//!   target over the budget's limit, and 1 on a node with a limit. Where the site exceeds the target all shares are 1 at
+//!   once, and after ten seconds have a greater margin, which fades over ten minutes.
 //! * **Silence.** A job of which a node has sent no measurement for [`silent_after`] counts with its prediction.
 //!
 //! Nothing is stored: a restarted placer begins with factors of 1. No I/O, no clock.
+
+mod cap_draw;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,6 +41,9 @@ use wattle_common::messages::PowerMargin;
 use wattle_common::time::span_s;
 
 use crate::state::gpu_set::NodeKey;
+
+pub use cap_draw::{CapReading, DRAWN_LEAST, DrawnShares};
+use cap_draw::{JobDraw, NodeDraw};
 
 /// The lowest factor. Where a job draws less, as before its training begins, its prediction is of another phase.
 pub const FACTOR_LEAST: f64 = 0.7;
@@ -74,28 +84,61 @@ pub fn silent_after(interval: Duration) -> Duration {
     SILENT_AFTER_MIN.max(interval.saturating_mul(SILENT_INTERVALS))
 }
 
-/// The factors of predicted power above idle, by the arrival of jobs; 1 where there is none.
+/// The time constant of the margin that an excess of a target adds, s.
+const EXCESS_FADES_IN_S: f64 = 600.0;
+/// What each excess adds to this margin beside its own size, and the most.
+const EXCESS_MARGIN: f64 = 0.002;
+const EXCESS_MARGIN_MOST: f64 = 0.1;
+
+/// The corrections in force, by the arrival of jobs; 1 where there is none.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PowerFactors(BTreeMap<u64, f64>);
+pub struct PowerFactors {
+    /// The factors of predicted power above idle.
+    factors: BTreeMap<u64, f64>,
+    /// The shares of their caps that GPUs at their caps draw.
+    drawn: BTreeMap<u64, DrawnShares>,
+}
 
 impl PowerFactors {
     /// The factor of the job with this arrival ([`crate::Job::arrival`]).
     #[must_use]
     pub fn of(&self, arrival: u64) -> f64 {
-        self.0.get(&arrival).copied().unwrap_or(1.0)
+        self.factors.get(&arrival).copied().unwrap_or(1.0)
+    }
+
+    /// The shares of their caps that the GPUs of a job at their caps draw; absent: all of them.
+    #[must_use]
+    pub fn drawn(&self, arrival: u64) -> Option<&DrawnShares> {
+        self.drawn.get(&arrival)
     }
 
     /// Whether every factor is 1.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.factors.is_empty()
+    }
+
+    /// The same with these shares only, each at least as given; absent: 1.
+    #[must_use]
+    pub(crate) fn with_drawn(&self, least: impl Fn(u64) -> Option<f64>) -> Self {
+        let drawn = self
+            .drawn
+            .iter()
+            .filter_map(|(arrival, shares)| Some((*arrival, shares.at_least(least(*arrival)?))));
+        Self { factors: self.factors.clone(), drawn: drawn.collect() }
+    }
+
+    /// Whether a share is below 1.
+    #[must_use]
+    pub(crate) fn has_drawn(&self) -> bool {
+        !self.drawn.is_empty()
     }
 
     /// Number of jobs with a factor below 1, and above 1.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
-        let below = self.0.values().filter(|factor| **factor < 1.0).count();
-        (below, self.0.len() - below)
+        let below = self.factors.values().filter(|factor| **factor < 1.0).count();
+        (below, self.factors.len() - below)
     }
 }
 
@@ -138,8 +181,12 @@ pub struct JobReading {
     pub measured_w: f64,
     /// Predicted power above idle, uncorrected, watts; above 0.
     pub predicted_w: f64,
+    /// Whether its power can be corrected at its setting; otherwise only what it draws of its caps counts.
+    pub is_correctable: bool,
     /// Whether a GPU draws as much as its cap allows.
     pub is_at_cap: bool,
+    /// What its GPUs draw of their caps; absent: not all are at their caps.
+    pub at_caps: Option<CapReading>,
 }
 
 /// The power of a job on one node under its present conditions.
@@ -156,9 +203,12 @@ struct Estimate {
     mean_w: f64,
     variance: f64,
     predicted_w: f64,
+    is_correctable: bool,
     is_at_cap: bool,
     /// The exponentially weighted share of time at its cap.
     at_cap_share: f64,
+    /// What it draws of its caps.
+    draw: NodeDraw,
 }
 
 impl Estimate {
@@ -172,8 +222,10 @@ impl Estimate {
             mean_w: reading.measured_w,
             variance: 0.0,
             predicted_w: reading.predicted_w,
+            is_correctable: reading.is_correctable,
             is_at_cap: reading.is_at_cap,
             at_cap_share: 0.0,
+            draw: NodeDraw::default(),
         }
     }
 
@@ -198,9 +250,10 @@ impl Estimate {
         self.mean_w += weight * off;
         self.variance = (1.0 - weight) * (self.variance + weight * off * off);
         self.measured_for = self.measured_for.saturating_add(span);
+        self.draw.add(reading.at_caps, span);
         let at_cap = f64::from(u8::from(reading.is_at_cap));
         self.at_cap_share += weight * (at_cap - self.at_cap_share);
-        self.is_at_cap = reading.is_at_cap;
+        (self.is_correctable, self.is_at_cap) = (reading.is_correctable, reading.is_at_cap);
     }
 
     /// Whether its cap rather than the job sets its power.
@@ -210,6 +263,9 @@ impl Estimate {
 
     /// The factor by these measurements.
     fn factor(&self) -> f64 {
+        if !self.is_correctable {
+            return 1.0;
+        }
         let ratio = self.mean_w / self.predicted_w;
         if ratio > 1.0 + MARGIN {
             return ratio.min(FACTOR_MOST);
@@ -234,6 +290,8 @@ struct Corrected {
     factor: f64,
     /// Until when the factor does not fall.
     held_until: Timestamp,
+    /// The share of its caps that it draws.
+    draw: JobDraw,
     nodes: usize,
     by_node: BTreeMap<NodeKey, Estimate>,
 }
@@ -249,6 +307,13 @@ impl Corrected {
 
     fn highest(&self) -> f64 {
         self.by_node.values().map(Estimate::factor).fold(FACTOR_LEAST, f64::max)
+    }
+
+    /// Adopts the measured share of its caps.
+    fn adopt_draw(&mut self, now: Timestamp, margin: f64) {
+        if self.by_node.len() >= self.nodes {
+            self.draw.adopt(now, margin, self.by_node.values().map(|estimate| &estimate.draw));
+        }
     }
 
     /// Returns to at least the prediction, and stays there for a while.
@@ -274,7 +339,7 @@ impl Corrected {
     }
 
     /// When it changes next if each power stays as it is.
-    fn changes_at(&self) -> Option<Timestamp> {
+    fn changes_at(&self, margin: f64) -> Option<Timestamp> {
         let released_at = |estimate: &Estimate| {
             let rest = (1.0 - estimate.at_cap_share) / (1.0 - AT_CAP_SHARE_MAX);
             let left = span_s(FADES_IN_S * rest.ln().max(0.0)) + INSTANT;
@@ -289,7 +354,11 @@ impl Corrected {
         let complete = complete.filter(|_| self.by_node.len() >= self.nodes);
         let at = complete.map(|at| if next < self.factor { at.max(self.held_until) } else { at });
         let adopted = at.filter(|at| self.takes(next, *at));
-        released.into_iter().chain(adopted).min()
+        let settled = |estimate: &Estimate| estimate.until.max(estimate.settled_at());
+        let draws = self.by_node.values().map(|estimate| (&estimate.draw, settled(estimate)));
+        let is_complete = self.by_node.len() >= self.nodes;
+        let drawn = is_complete.then(|| self.draw.changes_at(margin, draws)).flatten();
+        released.into_iter().chain(adopted).chain(drawn).min()
     }
 }
 
@@ -298,6 +367,8 @@ impl Corrected {
 pub struct PowerCorrection {
     jobs: BTreeMap<u64, Corrected>,
     factors: Arc<PowerFactors>,
+    /// The margin of all shares of caps after an excess, and when it began to fade.
+    excess: (f64, Timestamp),
 }
 
 impl PowerCorrection {
@@ -339,9 +410,11 @@ impl PowerCorrection {
         let begin = || Corrected {
             factor: 1.0,
             held_until: Timestamp::EPOCH,
+            draw: JobDraw::default(),
             nodes: reading.nodes,
             by_node: BTreeMap::new(),
         };
+        let margin = self.excess_margin(reading.span.until);
         let job = self.jobs.entry(reading.arrival).or_insert_with(begin);
         job.nodes = reading.nodes;
         let estimate = job.by_node.entry(reading.node).or_insert_with(|| Estimate::begin(reading));
@@ -353,8 +426,13 @@ impl PowerCorrection {
         }
         estimate.add(reading);
         job.adopt(reading.span.until);
-        let factor = job.factor;
-        self.publish(reading.arrival, factor);
+        job.adopt_draw(reading.span.until, margin);
+        Self::publish(&mut self.factors, reading.arrival, job);
+    }
+
+    fn excess_margin(&self, now: Timestamp) -> f64 {
+        let (margin, since) = self.excess;
+        margin * (-now.since(since).as_secs_f64() / EXCESS_FADES_IN_S).exp()
     }
 
     /// Forgets the jobs that are not among these, and returns silent jobs to their predictions. A job on a node
@@ -366,6 +444,7 @@ impl PowerCorrection {
             job.by_node.retain(|_, estimate| !is_silent(estimate));
             if job.by_node.len() < nodes {
                 job.factor = job.factor.max(1.0);
+                job.draw.forget();
             }
         }
         self.jobs.retain(|arrival, job| {
@@ -375,11 +454,16 @@ impl PowerCorrection {
         self.publish_all();
     }
 
-    /// A limit is exceeded: the factors of these jobs return to at least 1.
-    pub fn exceeded(&mut self, now: Timestamp, concerns: impl Fn(NodeKey) -> bool) {
+    /// A limit is exceeded by this share: the factors of these jobs return to at least 1, and the shares of their caps to 1.
+    pub fn exceeded(&mut self, now: Timestamp, by: f64, concerns: impl Fn(NodeKey) -> bool) {
+        if self.factors.has_drawn() {
+            let margin = self.excess_margin(now) + by + EXCESS_MARGIN;
+            self.excess = (margin.min(EXCESS_MARGIN_MOST), now);
+        }
         let jobs = self.jobs.values_mut();
         for job in jobs.filter(|job| job.by_node.keys().any(|node| concerns(*node))) {
             job.release(now);
+            job.draw.release(now);
         }
         self.publish_all();
     }
@@ -387,25 +471,36 @@ impl PowerCorrection {
     /// When a factor changes next if the power of each job stays as it is.
     #[must_use]
     pub fn changes_at(&self) -> Option<Timestamp> {
-        self.jobs.values().filter_map(Corrected::changes_at).min()
+        let margin = self.excess.0;
+        self.jobs.values().filter_map(|job| job.changes_at(margin)).min()
     }
 
-    fn publish(&mut self, arrival: u64, factor: f64) {
-        if self.factors.of(arrival).total_cmp(&factor).is_eq() {
-            return;
+    fn publish(known: &mut Arc<PowerFactors>, arrival: u64, job: &Corrected) {
+        let shares = Some(&job.draw.shares).filter(|shares| !shares.is_empty());
+        if known.of(arrival).total_cmp(&job.factor).is_ne() {
+            let factors = &mut Arc::make_mut(known).factors;
+            if job.factor.total_cmp(&1.0).is_eq() {
+                factors.remove(&arrival);
+            } else {
+                factors.insert(arrival, job.factor);
+            }
         }
-        let factors = &mut Arc::make_mut(&mut self.factors).0;
-        if factor.total_cmp(&1.0).is_eq() {
-            factors.remove(&arrival);
-        } else {
-            factors.insert(arrival, factor);
+        if known.drawn(arrival) != shares {
+            let drawn = &mut Arc::make_mut(known).drawn;
+            match shares {
+                Some(shares) => drawn.insert(arrival, shares.clone()),
+                None => drawn.remove(&arrival),
+            };
         }
     }
 
     fn publish_all(&mut self) {
         let differ = self.jobs.iter().map(|(arrival, job)| (*arrival, job.factor));
-        let differ = differ.filter(|(_, factor)| factor.total_cmp(&1.0).is_ne());
-        let next = PowerFactors(differ.collect());
+        let factors = differ.filter(|(_, factor)| factor.total_cmp(&1.0).is_ne()).collect();
+        let shares = self.jobs.iter().map(|(arrival, job)| (*arrival, &job.draw.shares));
+        let drawn = shares.filter(|(_, shares)| !shares.is_empty());
+        let drawn = drawn.map(|(arrival, shares)| (arrival, shares.clone())).collect();
+        let next = PowerFactors { factors, drawn };
         if *self.factors != next {
             self.factors = Arc::new(next);
         }

@@ -201,6 +201,12 @@ impl<'j> JobGpus<'j> {
         input.limits.power_factors.of(self.job.arrival)
     }
 
+    /// What a GPU of the job draws at this cap by measurements ([`crate::power::correction`]), watts.
+    pub(crate) fn drawn_w(&self, input: PlanningInput<'_>, cap: Power) -> f64 {
+        let shares = input.limits.power_factors.drawn(self.job.arrival);
+        cap.as_w() * shares.map_or(1.0, |shares| shares.at(cap.as_w()))
+    }
+
     fn power_w(&self, input: PlanningInput<'_>, setting: GpuSetting, estimate: Estimate) -> f64 {
         let factor = match estimate {
             Estimate::Expected => self.factor(input),
@@ -225,7 +231,7 @@ impl<'j> JobGpus<'j> {
         });
         let limits = input.state.gpu_power(self.gpu_type);
         let most = limits.map_or(f64::INFINITY, |power| power.most.as_w());
-        let cap = setting.cap_mw.map_or(f64::INFINITY, Power::as_w);
+        let cap = setting.cap_mw.map_or(f64::INFINITY, |cap| self.drawn_w(input, cap));
         let least = limits.and_then(|power| power.cap_min);
         let least = least.filter(|_| input.limits.caps_enforced).unwrap_or(Power::ZERO).as_w();
         let idle = limits.map_or(0.0, |power| power.idle.as_w());
@@ -434,8 +440,8 @@ pub fn reserved_power_sum(input: PlanningInput<'_>) -> Option<Power> {
 }
 
 /// The cap that enforces the power reserved for a GPU, where a power limit of its node is in force. Entire
-/// watts, rounded down: GPUs accept no finer caps, and the sum of the caps is within the limit. `None` where
-/// the GPU's highest power is reserved, which its default cap enforces.
+/// watts, rounded down: GPUs accept no finer caps, and the sum of the caps is within the limit; during a grid event what
+/// they draw of the caps by measurements. `None` where the GPU's highest power is reserved, which its default cap enforces.
 #[must_use]
 pub fn enforced_cap(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<Power> {
     let facts = &input.state.node(node).facts;
@@ -445,6 +451,13 @@ pub fn enforced_cap(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option
     let watts = reserved_power(input, node, gpu)?;
     let limits = input.state.gpu_power(&facts.gpu_type)?;
     let least = limits.cap_min.unwrap_or(Power::ZERO).as_w().ceil().max(1.0);
+    let drawn = match input.state.node(node).tenants(gpu) {
+        [key] => {
+            input.state.job(*key).and_then(|job| input.limits.power_factors.drawn(job.arrival))
+        }
+        _ => None,
+    };
+    let watts = drawn.map_or(watts, |shares| shares.cap_w(watts));
     let cap = Power::from_w(watts.floor().max(least) as u64);
     (cap < limits.most).then_some(cap)
 }

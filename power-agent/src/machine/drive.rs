@@ -101,7 +101,8 @@ impl PowerMachine {
     }
 
     fn ramp(&self) -> Ramp {
-        let limited = self.lease.as_ref().is_some_and(|lease| lease.power_limited);
+        let is_bounded = self.in_force.bound.as_ref().is_some_and(|bound| bound.cap_mw.is_some());
+        let limited = is_bounded || self.lease.as_ref().is_some_and(|lease| lease.power_limited);
         Ramp {
             step: if self.lease.is_some() { self.settings.ramp_step } else { Power::ZERO },
             every: self.settings.ramp_every,

@@ -73,7 +73,7 @@ impl PowerMachine {
             self.caps.found.insert(read.facts.uuid.clone(), cap);
             out.push(Action::StoreCaps(self.caps.clone()));
         }
-        let bounds = Bounds::of(&self.settings, &self.caps, self.bound, self.stopping);
+        let bounds = Bounds::of(&self.settings, &self.caps, &self.in_force, self.stopping);
         let state = self.gpus.entry(gpu).or_insert_with(|| {
             let mut state = GpuState::new(read.facts.clone());
             set_target(&mut state, gpu, lease, bounds, out);

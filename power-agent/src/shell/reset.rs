@@ -70,13 +70,14 @@ fn final_caps(
     let gpus: Vec<_> = (0..driver.count()?).map(|gpu| (gpu, facts(driver, gpu))).collect();
     let highest = |facts: &GpuFacts| facts.cap_range.map(|(_, highest)| highest);
     let unread = gpus.iter().filter_map(|(_, facts)| highest(facts.as_ref().ok()?)).max();
+    let in_force = caps.in_force(wattle_runtime::clock::now());
     let request = |(gpu, facts): &(GpuIndex, Result<GpuFacts, GpuError>)| {
         let Ok(facts) = facts else { return CapRequest::Fixed(unread.unwrap_or_default()) };
         if is_mig(driver, *gpu) {
             let cap = driver.cap(*gpu).ok().or(facts.cap_default);
             return CapRequest::Fixed(cap.unwrap_or_default());
         }
-        match caps.final_cap(*gpu, facts, settings).zip(facts.cap_range) {
+        match caps.final_cap(*gpu, facts, settings, &in_force).zip(facts.cap_range) {
             Some((requested, (lowest, _))) => CapRequest::Settable { requested, lowest },
             None => CapRequest::Fixed(facts.cap_default.unwrap_or_default()),
         }

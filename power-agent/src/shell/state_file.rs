@@ -3,9 +3,10 @@
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use wattle_runtime::clock;
 use wattle_runtime::files::{self, Access};
 
-use crate::persisted::PersistedCaps;
+use crate::persisted::{Boot, PersistedCaps};
 
 const FILE: &str = "caps.json";
 
@@ -18,8 +19,13 @@ impl StateFile {
         Self(state_dir.map(|folder| folder.join(FILE)))
     }
 
-    /// The stored caps; none if there are none or the file is damaged, which is logged.
+    /// The stored caps by this process's clock; none if there are none or the file is damaged, which is logged.
     pub(super) fn read(&self) -> PersistedCaps {
+        let boot = clock::boot().map(|(id, at_us)| Boot { id, at_us });
+        self.stored().on_clock(boot)
+    }
+
+    fn stored(&self) -> PersistedCaps {
         let Some(path) = &self.0 else { return PersistedCaps::default() };
         let read = match std::fs::read(path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| error.to_string()),
@@ -52,6 +58,7 @@ fn replace(path: &Path, caps: &PersistedCaps) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::persisted::Return;
     use wattle_common::messages::CapBound;
     use wattle_common::{Power, Timestamp};
 
@@ -59,7 +66,7 @@ mod tests {
     fn stored_caps_are_read_again() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::new(Some(&folder.path().join("agent")));
-        assert_eq!(file.read(), PersistedCaps::default());
+        assert_eq!(file.stored(), PersistedCaps::default());
         let caps = PersistedCaps {
             found: [("GPU-7".to_owned(), Power::from_w(180))].into(),
             restored: false,
@@ -67,11 +74,19 @@ mod tests {
             ahead: vec![CapBound {
                 from_us: Timestamp::from_s(9),
                 cap_mw: Some(Power::from_w(110)),
+                ..CapBound::default()
             }],
+            returns: Some(Return { at_us: Timestamp::from_s(19), limited: None }),
+            reached_us: Some(Timestamp::from_s(9)),
+            boot: clock::boot().map(|(id, at_us)| Boot { id, at_us }),
         };
         file.write(&caps);
-        assert_eq!(file.read(), caps);
+        assert_eq!(file.stored(), caps);
+        assert_eq!(
+            PersistedCaps { boot: None, ..file.read() },
+            PersistedCaps { boot: None, ..caps }
+        );
         std::fs::write(folder.path().join("agent/caps.json"), "{").unwrap();
-        assert_eq!(file.read(), PersistedCaps::default());
+        assert_eq!(file.stored(), PersistedCaps::default());
     }
 }

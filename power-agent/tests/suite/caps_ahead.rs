@@ -20,8 +20,12 @@ fn order(node: &Node, generation: u64, caps: &[u64], bound_w: u64) -> NodeDesire
         gpus: (0..).zip(caps).map(gpu).collect(),
         power_limited: true,
         caps_ahead: vec![
-            CapBound { from_us: at(100), cap_mw: Some(Power::from_w(bound_w)) },
-            CapBound { from_us: at(200), cap_mw: None },
+            CapBound {
+                from_us: at(100),
+                cap_mw: Some(Power::from_w(bound_w)),
+                ..CapBound::default()
+            },
+            CapBound { from_us: at(200), ..CapBound::default() },
         ],
         ..node_desired("n0", generation, node.now, node.now + Duration::from_secs(60))
     }

@@ -6,6 +6,7 @@ mod bounds;
 mod caps_ahead;
 mod conditions;
 mod config;
+mod grid_event;
 mod model;
 mod node_limit;
 mod properties;

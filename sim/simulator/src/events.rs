@@ -46,6 +46,9 @@ pub struct EventsOutcome {
     pub kw_above_max: f64,
     /// The largest declared shortfall.
     pub kw_short_max: f64,
+    /// The root mean square over the events of predicted over measured power minus 1; absent without an event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prediction_rmse: Option<f64>,
     /// What the jobs with promises lost, by event and job.
     #[serde(skip_serializing_if = "is_empty")]
     pub jobs: EventPerformances,
@@ -64,6 +67,8 @@ pub(crate) struct EventMeter {
     limited: Minutes,
     above: Minutes,
     above_mw_max: u64,
+    /// The seconds of events, and the integral of the squared error of predicted power.
+    predicted: (f64, f64),
 }
 
 /// Number of minutes with some property; each counts once.
@@ -95,6 +100,15 @@ impl EventMeter {
         }
     }
 
+    /// Adds an interval of an event with constant predicted and measured power.
+    pub(crate) fn predicted(&mut self, predicted: Power, power_mw: u64, seconds: f64) {
+        if power_mw > 0 {
+            let off = predicted.as_mw() as f64 / power_mw as f64 - 1.0;
+            self.predicted.0 += seconds;
+            self.predicted.1 += seconds * off * off;
+        }
+    }
+
     pub(crate) fn outcome(&self, events: usize, refused: usize) -> EventsOutcome {
         EventsOutcome {
             events,
@@ -103,6 +117,8 @@ impl EventMeter {
             minutes_above: self.above.count,
             kw_above_max: self.above_mw_max as f64 / 1e6,
             kw_short_max: 0.0,
+            prediction_rmse: (self.predicted.0 > 0.0)
+                .then(|| (self.predicted.1 / self.predicted.0).sqrt()),
             jobs: EventPerformances::default(),
             plans: BTreeMap::new(),
         }

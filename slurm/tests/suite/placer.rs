@@ -251,6 +251,7 @@ impl Placer {
                 jobs,
                 power_limited: false,
                 caps_ahead: Vec::new(),
+                event_until_us: None,
                 sleep: None,
             };
             self.desired.insert(node.clone(), desired);

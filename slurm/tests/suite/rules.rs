@@ -127,6 +127,7 @@ pub(crate) fn order(record: &JobRecord, stop: bool) -> NodeDesired {
         jobs: vec![job],
         power_limited: false,
         caps_ahead: Vec::new(),
+        event_until_us: None,
         sleep: None,
     }
 }

@@ -117,6 +117,7 @@ pub fn node_desired(
         jobs: Vec::new(),
         power_limited: false,
         caps_ahead: Vec::new(),
+        event_until_us: None,
         sleep: None,
     }
 }

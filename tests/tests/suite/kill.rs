@@ -1,11 +1,12 @@
-//! Every process may be killed at any instant: no job is lost or doubled, no cap outlives its lease.
+//! Every process may be killed at any instant: no job is lost or doubled, no cap outlives its lease but to keep a power
+//! limit.
 
 use std::time::Duration;
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{NodeDesired, PowerReport};
 use wattle_common::subject::{Bucket, Reporter};
-use wattle_common::{NodeId, codec};
+use wattle_common::{NodeId, Power, Timestamp, codec};
 use wattle_tests::{System, program, until};
 
 const SERVICES: [&str; 7] = [
@@ -168,4 +169,66 @@ async fn no_cap_outlives_its_lease() {
     }
     let end = system.until_job(&job, "it is finished", |r| r.phase.is_final()).await;
     assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{}", system.logs());
+}
+
+/// Placer and power agent end before a grid event: its steps are followed all the same, and end with it.
+#[tokio::test]
+async fn a_grid_event_is_followed_without_a_placer() {
+    let system = System::up(&["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo"]).await;
+    let node = NodeId::new("n0").unwrap();
+    let training = ["--workload", "resnet50-imagenet-b128", "--steps", "100000000"];
+    let job = system.submit("j", &["--gpus", "2"], &training);
+    system.until_job(&job, "it runs", |r| r.phase == JobPhase::Running).await;
+    let event = ["event", "add", "--id", "peak", "--start", "4m", "--to", "0.45kW"];
+    let event = [&event[..], &["--duration", "5m", "--ramp-up", "1m", "--json"]].concat();
+    assert!(system.wattle(&event).status.success());
+    let desired = system.bus.bucket(Bucket::Desired).await.unwrap();
+    let ordered = async || {
+        let (order, _): (NodeDesired, u64) = desired.get(node.as_str()).await.ok()??;
+        order.caps_ahead.iter().any(|bound| bound.cap_mw.is_some()).then_some(order)
+    };
+    until("the order names the steps", ordered).await;
+    for pid in system.processes("wattle-placer") {
+        wattle_tests::kill(pid, "STOP");
+    }
+    let order = ordered().await.expect("it named them before");
+    assert!(!order.power_limited, "the event has not begun: {order:?}");
+    system.kill_9("wattle-power-agent");
+
+    let bound_at = |at: Timestamp| {
+        let begun = order.caps_ahead.iter().rev().find(|bound| bound.from_us <= at);
+        begun.and_then(|bound| bound.cap_mw)
+    };
+    let lowest = order.caps_ahead.iter().filter_map(|bound| bound.cap_mw).min().unwrap();
+    assert!(lowest < Power::from_w(200), "{order:?}");
+    let settled = order.caps_ahead.last().unwrap();
+    assert_eq!(settled.cap_mw, None, "{order:?}");
+    let actual = system.bus.bucket(Bucket::Actual).await.unwrap();
+    let mut reports = actual.watch().await.unwrap();
+    // The clocks of placer and agent differ by milliseconds of wall time, which the rate multiplies, and a restart takes
+    // its time.
+    let grace = Duration::from_secs(60);
+    let mut was_low = false;
+    until("the caps are those of before the event", async || {
+        let change = reports.next().await?;
+        let value = change.value.filter(|_| change.key == Reporter::Power.key(&node))?;
+        let report: PowerReport = codec::decode_json(&value).unwrap();
+        let (at, before) = (report.at_us, report.at_us - grace);
+        for cap in report.gpus.iter().filter_map(|gpu| gpu.cap_mw) {
+            let bounds = [bound_at(at), bound_at(before)];
+            let most = bounds.into_iter().collect::<Option<Vec<Power>>>();
+            if let Some(most) = most.and_then(|bounds| bounds.into_iter().max()) {
+                assert!(cap <= most, "{cap} above {most}: {report:?}");
+            }
+            was_low |= cap <= lowest;
+        }
+        let default = report.gpus.iter().all(|gpu| gpu.cap_mw == gpu.cap_mw_default);
+        (at >= settled.from_us && default && !report.gpus.is_empty()).then_some(())
+    })
+    .await;
+    assert!(was_low, "the steps down were followed");
+    for pid in system.processes("wattle-placer") {
+        wattle_tests::kill(pid, "CONT");
+    }
+    system.until_job(&job, "it still runs", |r| r.phase == JobPhase::Running).await;
 }

@@ -168,6 +168,7 @@ impl Node {
             jobs: Vec::new(),
             power_limited: false,
             caps_ahead: Vec::new(),
+            event_until_us: None,
             sleep: None,
         };
         self.desired.put("n0", &desired).await.unwrap();

@@ -30,16 +30,26 @@ fn desired() {
         }],
         power_limited: false,
         caps_ahead: Vec::new(),
+        event_until_us: None,
         sleep: None,
     };
     check("node-desired", &desired);
     let mut admitted = desired.clone();
     admitted.jobs[0].admission = admission();
     check("node-desired-admission", &admitted);
-    let bound = |s, w: Option<u64>| CapBound { from_us: at(s), cap_mw: w.map(Power::from_w) };
+    let bound = |s, w: Option<u64>| CapBound {
+        from_us: at(s),
+        cap_mw: w.map(Power::from_w),
+        ..CapBound::default()
+    };
     let caps_ahead = vec![bound(57_600, Some(180)), bound(68_400, None)];
     let bounded = NodeDesired { power_limited: true, caps_ahead, ..desired.clone() };
     check("node-desired-caps-ahead", &bounded);
+    let gpus = [(1, Power::from_w(230))].into();
+    let caps_ahead = vec![CapBound { gpus, ..bound(57_600, Some(180)) }, bound(68_400, Some(300))];
+    let event_until_us = Some(at(68_400));
+    let event = NodeDesired { caps_ahead, event_until_us, ..bounded };
+    check("node-desired-event", &event);
     let sleep = Some(NodeSleep { state: SleepState::EnteringSleep, since_us: at(1) });
     check("node-desired-sleep", &NodeDesired { jobs: vec![], gpus: vec![], sleep, ..desired });
 }

@@ -4,14 +4,14 @@ use wattle_common::bounds::orders::is_in_sequence;
 use wattle_common::bounds::{DATE_TOLERANCE, next_generation};
 use wattle_common::job::JobPhase;
 use wattle_common::messages::desired::ORDER_TEXT_MAX;
-use wattle_common::messages::{CapBound, DesiredGpu, DesiredJob, NodeDesired};
+use wattle_common::messages::{DesiredGpu, DesiredJob, NodeDesired};
 use wattle_common::{NodeId, Timestamp};
 
 use crate::live::job_records::JobRecords;
 use crate::live::nodes::Nodes;
 use crate::live::nodes::power_shares::note_replaced;
 use crate::live::{Action, LiveController};
-use crate::power::caps_ahead::caps_ahead;
+use crate::power::caps_ahead::CapsAhead;
 
 /// Whether an order's dates are plausible.
 fn is_current(order: &NodeDesired, now: Timestamp) -> bool {
@@ -51,7 +51,7 @@ impl Nodes {
         // Whether a cap may rise depends on the reductions that the nodes have not reported.
         self.note_reductions(now, controller);
         let raises_wait = self.raises_wait(controller);
-        let ahead = caps_ahead(controller.input());
+        let ahead = CapsAhead::of(controller.input());
         for node in nodes {
             self.write_order(now, &node, (raises_wait, &ahead), jobs, controller, out);
         }
@@ -62,7 +62,7 @@ impl Nodes {
         &mut self,
         now: Timestamp,
         node: &NodeId,
-        (raises_wait, ahead): (bool, &[CapBound]),
+        (raises_wait, ahead): (bool, &CapsAhead),
         records: &JobRecords,
         controller: &LiveController,
         out: &mut Vec<Action>,
@@ -73,6 +73,8 @@ impl Nodes {
         let (gpus, waits) = self.orderable(node, gpus, raises_wait, records, controller);
         self.raises_pending |= waits || starts_wait;
         let power_limited = controller.limits().limits_power_of(node);
+        let event_until_us = ahead.event_until;
+        let caps_ahead = ahead.on(controller.state().node_key(node));
         let third = self.config.lease() / 3;
         let expires_at_us = now + self.config.lease();
         let state = self.state_mut(node);
@@ -92,6 +94,7 @@ impl Nodes {
                 && last.gpus == gpus
                 && last.sleep == sleep
                 && last.power_limited == power_limited
+                && last.event_until_us == event_until_us
                 && is_in_sequence(last.generation, seen)
         };
         let next = match last.filter(is_unchanged) {
@@ -102,7 +105,7 @@ impl Nodes {
                 issued_at_us: now,
                 expires_at_us,
                 // They change with every plan, and are renewed with the lease.
-                caps_ahead: ahead.to_vec(),
+                caps_ahead,
                 ..last.clone()
             },
             None => NodeDesired {
@@ -113,7 +116,8 @@ impl Nodes {
                 gpus,
                 jobs,
                 power_limited,
-                caps_ahead: ahead.to_vec(),
+                caps_ahead,
+                event_until_us,
                 sleep,
             },
         };

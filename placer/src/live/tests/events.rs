@@ -140,8 +140,22 @@ fn orders_bound_the_caps_of_an_event_for_the_time_without_a_placer() {
     let mut world = busy();
     let event = GridEvent { ramp_down_s: 600, ramp_up_s: 600, ..event(&world, "peak") };
     add(&mut world, event.clone());
-    pass(&mut world, 60);
+    pass(&mut world, 40);
+    let order = world.desired("n0");
+    assert!(!order.power_limited && order.event_until_us.is_none(), "it has not begun: {order:?}");
+    assert!(!order.caps_ahead.is_empty(), "and nodes know its steps: {order:?}");
+    pass(&mut world, 20);
+    let returned = event.end() + Duration::from_secs(600);
+    assert_eq!(world.desired("n0").event_until_us, Some(returned));
     let bounds = &world.desired("n0").caps_ahead;
+    let rises = bounds
+        .windows(2)
+        .filter(|pair| pair[1].cap_mw.is_none_or(|cap| Some(cap) > pair[0].cap_mw));
+    assert!(rises.clone().count() > 0, "{bounds:?}");
+    assert!(
+        rises.clone().all(|pair| pair[1].from_us >= returned),
+        "no rise on the ramp up: {bounds:?}"
+    );
     assert!((4..=CAPS_AHEAD_MAX).contains(&bounds.len()), "{bounds:?}");
     let targets = world.events.as_ref().unwrap().targets(world.now);
     let settled = world.events.as_ref().unwrap().events[&id("peak")].settled();
@@ -437,4 +451,62 @@ fn a_plan_states_what_an_event_will_do_and_changes_nothing() {
     assert_eq!(before.jobs.len(), 4);
     let over = plan(&world, &PlanEvent::Announced { event: id("peak") }).unwrap_err();
     assert!(over.contains("event `peak` is ended: nothing is left to plan"), "{over}");
+}
+
+/// Each second the profilers send the readings of GPUs that their caps slow, and that draw this share of them.
+fn capped(world: &mut World, seconds: u64, share: f64) {
+    for _ in 0..seconds {
+        world.pass(1);
+        for node in ["n0", "n1"] {
+            let mut summary =
+                world.readings(node, 1, |applied, _| applied.cap_mw.unwrap().scale(share));
+            summary.gpus.iter_mut().for_each(|gpu| gpu.throttle_reasons = Some(0x4));
+            world.deliver(Event::NodeSummarized(Box::new(summary)));
+        }
+    }
+}
+
+#[test]
+fn orders_name_the_caps_that_promises_need() {
+    let mut world = promised([100, 500, 500, 500]);
+    let event = event(&world, "peak");
+    add(&mut world, event.clone());
+    pass(&mut world, 40);
+    let target = event.start_us + Duration::from_secs(event.ramp_down_s);
+    let at_target = |node: &str| {
+        let bounds = world.desired(node).caps_ahead.clone();
+        bounds.into_iter().rev().find(|bound| bound.from_us <= target).unwrap()
+    };
+    let bounds = ["n0", "n1"].map(at_target);
+    assert!(bounds.iter().all(|bound| bound.cap_mw == Some(Power::from_w(100))), "{bounds:?}");
+    let raised: Vec<Power> = bounds.iter().flat_map(|bound| bound.gpus.values()).copied().collect();
+    assert_eq!(raised, [Power::from_w(150)], "{bounds:?}");
+}
+
+/// At 100 W per GPU four jobs fit their caps into the target, at 150 W what they draw of them.
+#[test]
+fn measured_power_follows_the_target_and_an_excess_is_over_within_two_seconds() {
+    let target = Power::from_w(1_150);
+    let depth = Depth::Target { power_mw: target };
+    for budget in [None, Some(target), Some(Power::from_w(5_000))] {
+        let mut world = busy();
+        know(&mut world);
+        let budget = Budget { power_mw: budget, ..Budget::default() };
+        let is_limited = budget.power_mw == Some(target);
+        world.deliver(Event::BudgetSet(8, Box::new(SetBudget { budget, intensity: None })));
+        let now = GridEvent { start_us: world.now, ramp_down_s: 0, depth, ..event(&world, "now") };
+        add(&mut world, now);
+        capped(&mut world, 60, 0.9);
+        let caps = drawn(&world);
+        if is_limited {
+            assert!(caps <= target, "a limit of a budget is kept by the caps: {caps}");
+            continue;
+        }
+        assert_eq!(caps, Power::from_w(1_200), "they draw 1,140 W");
+        capped(&mut world, 1, 1.0);
+        world.pass(1);
+        assert!(drawn(&world) <= target, "{}", drawn(&world));
+        let attempts = ["a", "b", "c", "d"].map(|job| world.record(job).attempt);
+        assert_eq!(attempts, [1; 4]);
+    }
 }

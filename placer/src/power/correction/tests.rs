@@ -49,7 +49,9 @@ impl Bench {
             span: ReadSpan::unchanged(from, self.now()),
             measured_w,
             predicted_w: self.predicted_w,
+            is_correctable: true,
             is_at_cap,
+            at_caps: None,
         });
         self.correction.look(self.now(), |_, _| true);
     }
@@ -209,7 +211,9 @@ fn the_node_with_the_highest_power_counts() {
                 span: ReadSpan::unchanged(Timestamp::from_s(second), Timestamp::from_s(second + 1)),
                 measured_w,
                 predicted_w: 200.0,
+                is_correctable: true,
                 is_at_cap: false,
+                at_caps: None,
             });
         }
     }
@@ -279,9 +283,9 @@ fn an_exceeded_limit_releases_its_jobs_at_once() {
         bench.runs(0.8 * PREDICTED_W);
     }
     let now = bench.now();
-    bench.correction.exceeded(now, |node| node == NodeKey(1));
+    bench.correction.exceeded(now, 0.01, |node| node == NodeKey(1));
     assert!(bench.factor() < 1.0, "a limit of other nodes");
-    bench.correction.exceeded(now, |node| node == NODE);
+    bench.correction.exceeded(now, 0.01, |node| node == NODE);
     assert!(bench.correction.factors().is_empty());
 }
 
@@ -297,7 +301,9 @@ fn one_reading_of_constant_power_states_when_the_factor_changes() {
         span: ReadSpan::unchanged(Timestamp::from_s(from), Timestamp::from_s(until)),
         measured_w: 0.8 * PREDICTED_W,
         predicted_w: PREDICTED_W,
+        is_correctable: true,
         is_at_cap: false,
+        at_caps: None,
     };
     bench.correction.measured(&reading(100, 100));
     assert_eq!(bench.correction.changes_at(), Some(Timestamp::from_s(110)));
@@ -330,7 +336,9 @@ fn readings_of_any_interval_correct_and_fade_after_two_of_them() {
                 span,
                 measured_w,
                 predicted_w: PREDICTED_W,
+                is_correctable: true,
                 is_at_cap: false,
+                at_caps: None,
             });
             correction.look(now, |_, _| true);
             readings += 1;
@@ -343,4 +351,117 @@ fn readings_of_any_interval_correct_and_fade_after_two_of_them() {
         correction.look(now + silent + INSTANT, |_, _| true);
         assert!(correction.factors().is_empty(), "every {interval_s} s");
     }
+}
+
+/// A GPU of one job that its cap slows, and draws this share of it.
+struct Capped {
+    bench: Bench,
+    cap_w: f64,
+}
+
+impl Capped {
+    fn new() -> Self {
+        Self { bench: Bench::new(), cap_w: PREDICTED_W }
+    }
+
+    fn drawn_at(&self, cap_w: f64) -> f64 {
+        self.bench.correction.factors().drawn(7).map_or(1.0, |shares| shares.at(cap_w))
+    }
+
+    fn drawn(&self) -> f64 {
+        self.drawn_at(self.cap_w)
+    }
+
+    fn reads(&mut self, seconds: u64, share: Option<f64>) {
+        for _ in 0..seconds {
+            let from = self.bench.now();
+            self.bench.second += 1;
+            let at_caps = share.map(|share| CapReading { share, cap_w: self.cap_w });
+            self.bench.correction.measured(&JobReading {
+                arrival: 7,
+                node: NODE,
+                nodes: 1,
+                gpus: 1,
+                setting: self.bench.setting,
+                span: ReadSpan::unchanged(from, self.bench.now()),
+                measured_w: share.unwrap_or(0.9) * self.cap_w,
+                predicted_w: PREDICTED_W,
+                is_correctable: true,
+                is_at_cap: share.is_some(),
+                at_caps,
+            });
+            self.bench.correction.look(self.bench.now(), |_, _| true);
+        }
+    }
+}
+
+#[test]
+fn a_gpu_at_its_cap_counts_with_the_share_that_it_draws() {
+    let mut capped = Capped::new();
+    capped.reads(5, Some(0.97));
+    assert!((capped.drawn() - 1.0).abs() < 1e-9, "three seconds settle, three are measured");
+    let at = capped.bench.correction.changes_at();
+    assert_eq!(at, Some(Timestamp::from_s(6)));
+    capped.reads(1, Some(0.97));
+    assert!((capped.drawn() - 0.9705).abs() < 1e-9, "{}", capped.drawn());
+    assert!(capped.bench.correction.factors().is_empty(), "its prediction counts");
+    // No noise below the least change leads to a plan, and no share is below the least.
+    capped.reads(60, Some(0.9695));
+    assert!((capped.drawn() - 0.9705).abs() < 1e-9, "{}", capped.drawn());
+    capped.reads(60, Some(0.7));
+    assert!((capped.drawn() - DRAWN_LEAST).abs() < 1e-9, "{}", capped.drawn());
+    // It rises within seconds.
+    capped.reads(10, Some(1.0));
+    assert!(capped.drawn() > 0.97, "{}", capped.drawn());
+}
+
+#[test]
+fn a_share_holds_for_higher_caps_and_with_a_margin_for_lower_ones() {
+    let mut capped = Capped::new();
+    capped.reads(10, Some(0.97));
+    for (cap_w, expected) in [(250.0, 0.9705), (190.0, 0.9805), (160.0, 1.0)] {
+        assert!((capped.drawn_at(cap_w) - expected).abs() < 1e-9, "{cap_w}");
+    }
+    capped.cap_w = 160.0;
+    capped.bench.setting = GpuSetting { cap_mw: Some(Power::from_w(160)), clock_mhz_max: None };
+    capped.reads(10, Some(0.98));
+    let shares = [160.0, 190.0, 200.0].map(|cap_w| capped.drawn_at(cap_w));
+    assert!((shares[0] - 0.9805).abs() < 1e-9 && (shares[1] - 0.9805).abs() < 1e-9, "{shares:?}");
+    assert!((shares[2] - 0.9705).abs() < 1e-9, "what was measured there stays: {shares:?}");
+    // No cap draws more than the power that it is for.
+    let factors = capped.bench.correction.factors();
+    for watts in 100..300 {
+        let watts = f64::from(watts);
+        let cap_w = factors.drawn(7).unwrap().cap_w(watts);
+        let drawn_w = cap_w * capped.drawn_at(cap_w);
+        assert!(drawn_w <= watts + 1e-9 && drawn_w > 0.98 * watts, "{watts}: {drawn_w}");
+    }
+}
+
+#[test]
+fn an_excess_takes_the_shares_back_at_once_and_widens_their_margin_for_minutes() {
+    let mut capped = Capped::new();
+    capped.reads(10, Some(0.96));
+    let now = capped.bench.now();
+    capped.bench.correction.exceeded(now, 0.01, |_| true);
+    assert!((capped.drawn() - 1.0).abs() < 1e-9);
+    capped.reads(9, Some(0.96));
+    assert!((capped.drawn() - 1.0).abs() < 1e-9);
+    capped.reads(2, Some(0.96));
+    let wider = capped.drawn();
+    assert!((wider - 0.972).abs() < 1e-3, "{wider}");
+    capped.reads(1_800, Some(0.96));
+    assert!(capped.drawn() < wider - 0.007, "{}", capped.drawn());
+}
+
+#[test]
+fn a_silent_node_and_one_that_is_not_at_its_caps_count_with_whole_caps() {
+    let mut capped = Capped::new();
+    capped.reads(10, None);
+    assert!((capped.drawn() - 1.0).abs() < 1e-9);
+    capped.reads(10, Some(0.96));
+    assert!(capped.drawn() < 1.0);
+    let silent = capped.bench.now() + SILENT_AFTER_MIN + SETTLING;
+    capped.bench.correction.look(silent, |_, _| true);
+    assert!((capped.drawn() - 1.0).abs() < 1e-9);
 }

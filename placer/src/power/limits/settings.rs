@@ -53,7 +53,7 @@ fn settings_below(
         let capped = |cap: Power| {
             let setting = GpuSetting { cap_mw: Some(cap), clock_mhz_max };
             // More than the cap where measurements exceed it.
-            (setting, cap.as_w().max(gpus.expected_w(input, setting)))
+            (setting, gpus.drawn_w(input, cap).max(gpus.expected_w(input, setting)))
         };
         lower.extend(caps.filter(|cap| cap.as_w() < lowest_w).map(capped));
     }

@@ -8,7 +8,7 @@ use wattle_common::event::{EventBook, EventPerformances, SiteFigures};
 use wattle_common::messages::EventPlan;
 use wattle_common::{EventId, NodeId, Timestamp};
 use wattle_placer::power::event_plan::EventPlanning;
-use wattle_placer::power::model::least_baseline;
+use wattle_placer::power::model::{expected_power, least_baseline};
 use wattle_placer::power::promises::EventPromises;
 use wattle_placer::power::recent_power::RecentPower;
 
@@ -104,6 +104,10 @@ impl Engine<'_> {
         // A change of the target is an event, so that one target holds since the last one.
         let target = self.controller.event_targets().at(from);
         events.meter.add(power_mw, (self.now_us, until_us), target);
+        if self.controller.event_targets().returned(from, from).is_some() {
+            let predicted = expected_power(self.controller.input());
+            events.meter.predicted(predicted, power_mw, until.since(from).as_secs_f64());
+        }
         let (jobs, hardware, cluster) = (&self.jobs, &self.hardware.gpus, &self.scenario.cluster);
         events.promises.count(&events.book, self.controller.state(), until, |key, job, gpus| {
             let running = &jobs[jobs.of(key)];
