@@ -202,7 +202,8 @@ async fn an_event_is_announced_changed_and_cancelled_and_its_report_arrives() {
     assert_eq!(length(&record), 2 * 86_400_000_000);
 
     // The server extends it, and requests the energy of five minutes.
-    let from = services.now();
+    // Later than the first whole minute in which the node was metered.
+    let from = services.now() + std::time::Duration::from_secs(120);
     let mut usage = vtn::event("u-1", &instant::shown(from), "PT5M", json!([]));
     usage["reportDescriptors"] = json!([{ "payloadType": "USAGE" }]);
     vtn.state().events = vec![vtn::event("e-1", "0001-01-01T00:00:00Z", "P3D", limit(50)), usage];
