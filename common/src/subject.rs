@@ -83,7 +83,7 @@ enum Ids {
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::GpuSampled,
         Self::NodeSummarized,
         Self::WindowClosed,

@@ -94,8 +94,8 @@ impl TargetSteps {
     /// The mean limit from `from` until `until`; `None`: at some instant there is none.
     #[must_use]
     pub fn mean(&self, from: Timestamp, until: Timestamp) -> Option<Power> {
-        let begun = self.0.partition_point(|(at, _)| *at <= from);
-        let changes = self.0[begun..].iter().take_while(|(at, _)| *at < until);
+        let begun = self.steps.partition_point(|(at, _)| *at <= from);
+        let changes = self.steps[begun..].iter().take_while(|(at, _)| *at < until);
         let over = |power: Power, span: Duration| u128::from(power.as_mw()) * span.as_micros();
         let (mut sum, mut since, mut power) = (0, from, self.at(from)?);
         for (at, limit) in changes {

@@ -220,7 +220,7 @@ fn promised_w(input: PlanningInput<'_>, job: &Job) -> Option<f64> {
     let floor = known.map(|promise| promise.floor).or(begins)?;
     let gpus = known.map_or(on.gpu_count(), |promise| promise.gpus);
     let node = input.state.node(on.by_node.first()?.node);
-    let settings = settings_of(input, job, &node.facts.gpu_type, gpus)?;
+    let settings = settings_of(input, job, &node.facts.gpu_type, gpus, gpus)?;
     let lowest = settings.iter().rfind(|setting| setting.0 + 1e-9 >= floor)?;
     Some((lowest.1 + idle_w(input, node)).ceil())
 }

@@ -16,7 +16,7 @@ const MEASURED_MIN: Duration = Duration::from_secs(3);
 /// Time for which it does not fall after the limit was exceeded.
 const HELD_FOR: Duration = Duration::from_secs(10);
 /// The margin above the measured share, and that of noise, standard deviations of the readings of a second.
-const MARGIN: f64 = 0.001;
+const MARGIN: f64 = 0.0005;
 const NOISE_DEVIATIONS: f64 = 1.0;
 /// Least change up and down, and in standard deviations, so that noise leads to no plan.
 const STEP_UP: f64 = 0.0005;
