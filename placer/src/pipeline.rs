@@ -22,7 +22,6 @@ use crate::power::node_sleep;
 use crate::power::over_budget::jobs_over_budget;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::{JobKey, NodeKey};
-use crate::state::job::State;
 
 /// The outcome of a planning round.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -142,14 +141,17 @@ fn reasons(refused: &Refusals) -> impl Iterator<Item = (JobKey, Reason)> {
     refused.iter().map(|(&job, refusal)| (job, refusal.reason.clone()))
 }
 
-/// The queued jobs that are paused for a grid event.
+/// The queued jobs that are paused for a grid event. While there is one, or a job is about to pause, no job starts that
+/// has not run during the event: it would hold the GPUs on which a paused one continues.
 fn paused_for_events(input: PlanningInput<'_>) -> impl Iterator<Item = (JobKey, Reason)> {
-    let most = input.limits.power_max;
-    let paused = input.limits.promises.iter().filter(|(_, promise)| promise.is_paused);
-    let queued = paused.filter(move |(key, _)| {
-        input.state.job(**key).is_some_and(|job| job.state == State::Queued)
-    });
-    queued.map(move |(&key, _)| (key, Reason::PowerLimit { most }))
+    let (most, promises) = (input.limits.power_max, &input.limits.promises);
+    let is_paused = promises.values().any(|promise| promise.is_paused);
+    let waits = move |key: &JobKey| match promises.get(key) {
+        Some(promise) => promise.is_paused,
+        None => is_paused,
+    };
+    let queued = input.state.queue().map(|(key, _)| key).filter(waits);
+    queued.map(move |key| (key, Reason::PowerLimit { most }))
 }
 
 /// The nodes of refused starts that fit soon.

@@ -443,7 +443,19 @@ impl<'a> LimitedPlan<'a> {
         // Nothing else can give where the floors of the jobs that are left exceed the limit, together with the
         // jobs that are stopped until these have stopped.
         let to_floor = self.with_stopping_w(bound, &[], Item::floor_w) <= limit_w;
-        let last = |item: &Item<'_>| if to_floor { item.floor } else { item.ladder.len() - 1 };
+        // Jobs without a promise go below their floors before those with one.
+        let promises = &self.input.limits.promises;
+        let keeps_promises = to_floor || {
+            let least_w = |item: &Item<'a>| match promises.contains_key(&item.key) {
+                true => item.floor_w(),
+                false => item.lowest_w(),
+            };
+            self.with_stopping_w(bound, &[], least_w) <= limit_w
+        };
+        let last = |item: &Item<'_>| {
+            let at_floor = to_floor || (keeps_promises && promises.contains_key(&item.key));
+            if at_floor { item.floor } else { item.ladder.len() - 1 }
+        };
 
         let rungs = self.items.iter().filter(|item| covered(item));
         let mut levels: Vec<f64> =
