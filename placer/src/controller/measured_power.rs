@@ -162,7 +162,9 @@ impl<P: PolicyHandle> Controller<P> {
             }
         }
         let complete = readings.len() as u32 >= known.facts.gpus;
-        let of_job = |here: &OnNode<'_>| reading(input, node, here, span);
+        // Only within the target of an event.
+        let draws_count = self.drawn_least(span.until).is_some();
+        let of_job = |here: &OnNode<'_>| reading(input, node, here, span, draws_count);
         let of_jobs: Vec<JobReading> = jobs.values().filter_map(of_job).collect();
         if complete {
             let lasts = silent_after(span.until.since(span.from));
@@ -332,19 +334,22 @@ fn running_on(job: &Job) -> Option<&GpuSet> {
 }
 
 /// The reading of a job on a node; `None` where it cannot be compared: with co-tenants, with fixed caps, or with a GPU that
-/// was not read or has not carried out its cap.
+/// was not read or has not carried out its cap; where what it draws of its cap does not count, also at the lowest cap.
 fn reading(
     input: PlanningInput<'_>,
     node: NodeKey,
     here: &OnNode<'_>,
     span: ReadSpan,
+    draws_count: bool,
 ) -> Option<JobReading> {
     let State::Running { setting, .. } = &here.job.state else { return None };
     let held = here.on.by_node.iter().find(|held| held.node == node)?;
     let known = input.state.node(node);
     let gpus = JobGpus::on(input, here.job, &known.facts.gpu_type, here.on);
     let predicted_w = gpus.predicted_w(input, *setting) - idle_w(input, known);
+    let is_correctable = gpus.can_be_lowered(input, *setting);
     let is_compared = here.counts
+        && (is_correctable || draws_count)
         && here.gpus == held.gpus.count_ones()
         && !gpus.is_fixed
         && predicted_w.is_finite()
@@ -358,9 +363,9 @@ fn reading(
         span,
         measured_w: here.measured_w,
         predicted_w: f64::from(here.gpus) * predicted_w,
-        is_correctable: gpus.can_be_lowered(input, *setting),
+        is_correctable,
         is_at_cap: here.is_at_cap,
-        at_caps: (here.at_caps.2 == here.gpus).then(|| {
+        at_caps: (draws_count && here.at_caps.2 == here.gpus).then(|| {
             let (drawn_w, cap_w, gpus) = here.at_caps;
             CapReading { share: drawn_w / cap_w.max(1.0), cap_w: cap_w / f64::from(gpus) }
         }),
