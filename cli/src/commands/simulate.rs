@@ -138,8 +138,9 @@ pub struct Simulate {
     /// file of job ids, or a share of the jobs such as 0.3, chosen by a hash of the id
     #[arg(long, value_name = "none|all|FILE|SHARE", default_value = "all")]
     restartable: String,
-    /// Sizes of restartable jobs under policies that change sizes: as the trace states them, or any power of two of GPUs up
-    /// to 64. Other policies, and the schedules of --no-later-than, keep those of the trace
+    /// Sizes of the jobs under policies that change sizes: as the trace states them, or any power of two of GPUs up to 64,
+    /// which a job that is not restartable keeps. Other policies, and the schedules of --no-later-than, keep those of the
+    /// trace
     #[arg(long, value_name = "trace|any", default_value = "trace", value_parser = ["trace", "any"])]
     sizes: String,
     /// Which jobs may share a GPU: never, consented, any; no job of a trace declares consent

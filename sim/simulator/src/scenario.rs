@@ -176,10 +176,10 @@ pub enum ScenarioError {
 }
 
 impl Scenario {
-    /// Lets every job that can stop run on any power of two of GPUs, up to 64 or the size that it
-    /// requests.
+    /// Lets every job run on any power of two of GPUs, up to 64 or the size that it requests. One that cannot stop keeps the
+    /// size that it gets first.
     pub fn open_sizes(&mut self) {
-        for job in self.jobs.iter_mut().filter(|job| job.can_stop) {
+        for job in &mut self.jobs {
             let whole = 1 << job.gpus.min.max(1).ilog2();
             job.gpus = GpuRequest { min: 1, max: OPEN_GPUS_MAX.max(whole) };
         }

@@ -297,7 +297,7 @@ mod tests {
         points.unit_rate().unwrap()
     }
 
-    /// All pairs of these jobs, by kept curves and computed anew.
+    /// All pairs of these jobs, by kept curves and computed from scratch.
     fn all_pairs_agree(
         state: &ClusterState,
         keys: &[JobKey],
