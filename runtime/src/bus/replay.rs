@@ -47,7 +47,7 @@ impl Bus {
     /// As [`Self::replay`].
     pub async fn last_sequence(&self, stream: StreamName) -> Result<u64, BusError> {
         let find = || async {
-            self.ready(stream).await?;
+            self.ready_again(stream).await?;
             let name = stream.name(self.cluster());
             let (what, object) = (format!("find stream {name}"), format!("stream {name}"));
             let found =
@@ -64,7 +64,7 @@ impl Bus {
         filter: Option<&str>,
         deliver_policy: DeliverPolicy,
     ) -> Result<Replay, BusError> {
-        self.ready(stream).await?;
+        self.ready_again(stream).await?;
         let name = stream.name(self.cluster());
         let what = format!("read stream {name}");
         let config = push::OrderedConfig {

@@ -168,8 +168,7 @@ impl Bus {
     }
 
     async fn pull(&self, stream: StreamName, durable: &str) -> Result<pull::Stream, BusError> {
-        self.flag(stream).store(false, Ordering::Relaxed);
-        self.ready(stream).await?;
+        self.ready_again(stream).await?;
         let name = stream.name(self.cluster());
         let config = pull::Config {
             durable_name: Some(durable.to_owned()),
@@ -196,6 +195,12 @@ impl Bus {
             .heartbeat(Duration::from_secs(2))
             .messages();
         bounded::sent(messages).await?.map_err(|source| BusError::refused(what(), source))
+    }
+
+    /// Makes sure that `stream` is there, also if the server has lost it since the last time.
+    pub(super) async fn ready_again(&self, stream: StreamName) -> Result<(), BusError> {
+        self.flag(stream).store(false, Ordering::Relaxed);
+        self.ready(stream).await
     }
 
     /// Makes sure that `stream` is there, once.

@@ -320,7 +320,7 @@ mod tests {
         };
         model.what_if = Some(trade.clone());
         let shown = content(&model, now(100))["what_if"].clone();
-        assert_eq!(shown["points"], json!([[0.0, 0.0], [3.0, 12.0], [20.0, 24.0]]));
+        assert_eq!(shown["points"], json!([[0, 0], [3, 12], [20, 24]]));
         assert_eq!(
             (&shown["planned"], &shown["jobs"]),
             (&json!([1.2, 7.1]), &json!(what_if::jobs(&trade)))
