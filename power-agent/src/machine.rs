@@ -23,6 +23,7 @@
 mod drive;
 mod event;
 mod readings;
+mod targets;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,12 +35,13 @@ use wattle_common::messages::{
 use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp};
 
 use crate::config::Settings;
-use crate::gpu_state::{GpuFacts, GpuState, SetError};
+use crate::gpu_state::{GpuState, SetError};
 use crate::note::Note;
 use crate::order_age::OrderAge;
 use crate::persisted::{InForce, PersistedCaps, Shares, moved};
 
 pub use event::{Action, Event};
+use targets::{Bounds, set_target};
 
 /// A change of the difference of clocks below this does not move the steps of orders.
 const CLOCK_DIFFERENCE_MIN: Duration = Duration::from_secs(1);
@@ -525,72 +527,6 @@ impl Machine for PowerMachine {
 /// The caps of an order, by GPU.
 fn shares(desired: &NodeDesired) -> Shares {
     desired.gpus.iter().filter_map(|gpu| gpu.cap_mw.map(|cap| (gpu.gpu, cap))).collect()
-}
-
-/// The cap of a GPU without a lease, and the bound of every cap.
-#[derive(Clone, Copy)]
-struct Bounds<'a> {
-    settings: &'a Settings,
-    caps: &'a PersistedCaps,
-    in_force: &'a InForce,
-    stopping: bool,
-}
-
-impl<'a> Bounds<'a> {
-    const fn of(
-        settings: &'a Settings,
-        caps: &'a PersistedCaps,
-        in_force: &'a InForce,
-        stopping: bool,
-    ) -> Self {
-        Self { settings, caps, in_force, stopping }
-    }
-
-    fn safe_cap(self, gpu: GpuIndex, facts: &GpuFacts) -> Option<Power> {
-        if self.stopping {
-            self.caps.final_cap(gpu, facts, self.settings, self.in_force)
-        } else {
-            self.caps.safe_cap(gpu, facts, self.settings, self.in_force)
-        }
-    }
-
-    /// The ordered settings with a cap within the bound.
-    fn within(
-        self,
-        gpu: GpuIndex,
-        facts: &GpuFacts,
-        ordered: Option<&DesiredGpu>,
-    ) -> Option<DesiredGpu> {
-        let Some(bound) = self.in_force.bound_of(gpu, facts) else { return ordered.copied() };
-        let cap = ordered.and_then(|gpu| gpu.cap_mw).or(facts.cap_default);
-        Some(DesiredGpu {
-            gpu,
-            cap_mw: Some(cap.map_or(bound, |cap| cap.min(bound))),
-            clock_mhz_max: ordered.and_then(|gpu| gpu.clock_mhz_max),
-        })
-    }
-}
-
-fn set_target(
-    state: &mut GpuState,
-    gpu: GpuIndex,
-    lease: Option<&Lease>,
-    bounds: Bounds<'_>,
-    out: &mut Vec<Action>,
-) {
-    let before = state.rejected.clone();
-    match lease {
-        Some(lease) => {
-            let ordered = bounds.within(gpu, &state.facts, lease.gpus.get(&gpu));
-            state.set_target(ordered.as_ref(), lease.power_limited);
-        }
-        None => state.set_safe_target(bounds.safe_cap(gpu, &state.facts)),
-    }
-    if state.rejected != before
-        && let Some(error) = state.rejected.clone()
-    {
-        out.push(Action::Log(Note::NotApplied { gpu, error }));
-    }
 }
 
 fn store_error(current: &mut Option<String>, gpu: GpuIndex, error: String, out: &mut Vec<Action>) {

@@ -3,7 +3,8 @@
 use wattle_common::messages::GpuConditionKind;
 use wattle_common::{Frequency, GpuIndex, Timestamp, topology};
 
-use super::{Action, Bounds, PowerMachine, set_target};
+use super::targets::{Bounds, set_target};
+use super::{Action, PowerMachine};
 use crate::conditions::Change;
 use crate::gpu_state::{GpuFacts, GpuState, GpuStatus};
 use crate::note::Note;

@@ -11,14 +11,14 @@
 //! The present choices are kept where the new ones are no better, so that a plan that was applied is not made
 //! again.
 
-use std::ops::Index;
-
-use wattle_common::job::GpuSetting;
+mod items;
 
 use crate::allocation::capacity::NodeCounts;
-use crate::policies::wattle::local_limits::Parts;
 use crate::policies::wattle::power_supply::PowerSupply;
 use crate::policies::wattle::prices::Prices;
+
+use items::Chosen;
+pub(super) use items::{Choice, Item, Items};
 
 /// Passes over all items in which steps are taken.
 const PASSES_MAX: usize = 8;
@@ -26,114 +26,12 @@ const PASSES_MAX: usize = 8;
 /// s/J.
 const RATED_AT_LEAST: Prices = Prices { gpu: 1e-6, power: 1e-9 };
 
-/// A number of GPUs at a setting.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Choice {
-    pub(super) gpus: u32,
-    /// The charge that counts within the limit, watts.
-    pub(super) watts: f64,
-    /// The value of its work less that of energy and of the change to it, s/s.
-    pub(super) value: f64,
-    pub(super) setting: GpuSetting,
-}
-
-/// A job or a pair.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Item {
-    /// Its choices, ascending by GPUs and then by power.
-    pub(super) choices: Vec<Choice>,
-    /// The value of getting no GPUs; absent: it keeps some.
-    pub(super) none: Option<f64>,
-    /// Its present choice; absent: no GPUs.
-    pub(super) present: Option<usize>,
-    /// The limits within which it counts with its present GPUs.
-    pub(super) parts: Parts,
-}
-
-/// The choice of an item; absent: no GPUs.
-type Chosen = Option<usize>;
-
-impl Item {
-    fn value(&self, chosen: Chosen) -> f64 {
-        match chosen {
-            Some(choice) => self.choices[choice].value,
-            None => self.none.unwrap_or(f64::NEG_INFINITY),
-        }
-    }
-
-    fn used(&self, chosen: Chosen) -> (u32, f64) {
-        chosen.map_or((0, 0.0), |choice| (self.choices[choice].gpus, self.choices[choice].watts))
-    }
-
-    /// The power above idle that counts within the limits of its present GPUs, watts.
-    fn located_w(&self, chosen: Chosen, share_w: f64) -> f64 {
-        let kept = chosen.map(|choice| self.choices[choice]);
-        kept.filter(|choice| choice.gpus == self.parts.gpus)
-            .map_or(0.0, |choice| choice.watts - f64::from(choice.gpus) * share_w)
-    }
-
-    /// The choice of greatest net value at these prices. One that must have GPUs has its cheapest at any price.
-    fn best(&self, prices: Prices) -> Chosen {
-        let mut best = (None, self.none.unwrap_or(f64::NEG_INFINITY));
-        for (at, choice) in self.choices.iter().enumerate() {
-            let net =
-                choice.value - prices.power * choice.watts - prices.gpu * f64::from(choice.gpus);
-            if net > best.1 {
-                best = (Some(at), net);
-            }
-        }
-        best.0
-    }
-
-    /// All choices, with none if that is one.
-    fn all(&self) -> impl Iterator<Item = Chosen> {
-        self.none.map(|_| None).into_iter().chain((0..self.choices.len()).map(Some))
-    }
-}
-
 /// A change of one item's choice.
 #[derive(Clone, Copy)]
 struct Step {
     item: usize,
     to: Chosen,
     rating: f64,
-}
-
-/// Jobs and pairs, of which those with the same choices are of one kind.
-#[derive(Default)]
-pub(super) struct Items {
-    kinds: Vec<Item>,
-    of: Vec<usize>,
-}
-
-impl Items {
-    /// Adds an item of a new kind. Returns the kind.
-    pub(super) fn add(&mut self, item: Item) -> usize {
-        self.kinds.push(item);
-        self.add_another(self.kinds.len() - 1)
-    }
-
-    /// Adds an item of a known kind. Returns the kind.
-    pub(super) fn add_another(&mut self, kind: usize) -> usize {
-        self.of.push(kind);
-        kind
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Item> {
-        self.of.iter().map(|&kind| &self.kinds[kind])
-    }
-
-    fn len(&self) -> usize {
-        self.of.len()
-    }
-}
-
-impl Index<usize> for Items {
-    type Output = Item;
-
-    fn index(&self, item: usize) -> &Item {
-        &self.kinds[self.of[item]]
-    }
 }
 
 /// The choices of all items while they are improved.
@@ -471,8 +369,11 @@ pub(super) fn solve(
 
 #[cfg(test)]
 mod tests {
+    use wattle_common::job::GpuSetting;
+
     use super::*;
     use crate::policies::wattle::clearing::clear;
+    use crate::policies::wattle::local_limits::Parts;
     use crate::policies::wattle::market::{Demand, MarketSupply};
     use crate::power::energy_cost::Charge;
 
