@@ -79,5 +79,5 @@ pub use twin::{
     TWIN_ABSENCES_MAX, TWIN_AHEAD_ROWS_MAX, TWIN_COUNTS_AFTER, TWIN_OPEN_MAX, TWIN_ROWS_MAX,
     TWIN_STATUS_EVERY, TwinAbsence, TwinJob, TwinOpen, TwinRow, TwinStatus, TwinSums, TwinWork,
 };
-pub use what_if::{Traded, WhatIf};
+pub use what_if::{TradeOff, WhatIf};
 pub use window::{JobWindow, Neighbour};

@@ -39,19 +39,12 @@ mod tests {
     #[test]
     fn the_energy_is_known_where_each_node_was_metered_throughout() {
         let at = |minute: u64| Timestamp::from_s(120_000 + 60 * minute);
+        // Of the three nodes one sleeps.
         let minute = |n, watts| SiteMinute {
-            minute_us: at(n),
-            energy_mj: Power::from_w(watts).over(MINUTE),
             nodes: 3,
-            metered: 2,
             asleep: 1,
             asleep_mw: Power::from_w(100),
-            limit_mw: None,
-            target_mw: None,
-            twin: None,
-            price: None,
-            intensity_mg_per_kwh: None,
-            ledger_from: 1,
+            ..wattle_testkit::site_minute(at(n), Power::from_w(watts))
         };
         let mut site: SiteMinutes =
             (10..14).map(|n| (at(n), minute(n, if n == 10 { 2_900 } else { 900 }))).collect();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wattle_common::Timestamp;
-use wattle_common::messages::{Traded, WhatIf};
+use wattle_common::messages::{TradeOff, WhatIf};
 
 /// Age from which on the trade is of other jobs than those present: three times the interval of new ones.
 const OLD: Duration = Duration::from_mins(15);
@@ -52,7 +52,7 @@ pub fn sentence(trade: &WhatIf) -> String {
 /// What the plan's settings do: `2.1 % later and 8.0 % less energy than at the default settings`.
 #[must_use]
 pub fn of_plan(trade: &WhatIf) -> String {
-    let Traded { later, saved } = trade.planned;
+    let TradeOff { later, saved } = trade.planned;
     let time = (later.abs() >= NONE)
         .then(|| format!("{} {}", percent(later), if later > 0.0 { "later" } else { "sooner" }));
     let energy = (saved.abs() >= NONE).then(|| {
@@ -83,14 +83,14 @@ mod tests {
     use super::*;
 
     fn trade(points: &[(f64, f64)]) -> WhatIf {
-        let of = |&(later, saved): &(f64, f64)| Traded { later, saved };
+        let of = |&(later, saved): &(f64, f64)| TradeOff { later, saved };
         WhatIf {
             at_us: Timestamp::from_s(1_000),
             jobs: 12,
             not_counted: 2,
             completion_s: 3_600.0,
             energy_mj: Energy::from_j(1),
-            planned: Traded { later: 0.021, saved: 0.08 },
+            planned: TradeOff { later: 0.021, saved: 0.08 },
             points: points.iter().map(of).collect(),
         }
     }
@@ -108,12 +108,12 @@ mod tests {
         let small = trade(&[(0.0, 0.0), (0.01, 0.04)]);
         assert_eq!(sentence(&small), "4.0 % less energy if they complete 1.0 % later on average");
         assert_eq!(sentence(&trade(&[(0.0, 0.0)])), "no other setting saves energy");
-        let planned = Traded { later: -0.01, saved: 0.0 };
+        let planned = TradeOff { later: -0.01, saved: 0.0 };
         assert_eq!(
             of_plan(&WhatIf { planned, ..small }),
             "1.0 % sooner than at the default settings"
         );
-        let planned = Traded::default();
+        let planned = TradeOff::default();
         assert_eq!(of_plan(&WhatIf { planned, ..all }), "as at the default settings");
     }
 

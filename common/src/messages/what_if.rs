@@ -25,14 +25,14 @@ pub struct WhatIf {
     /// Expected energy of their GPUs from now on with every job at the default setting.
     pub energy_mj: Energy,
     /// By the settings of the present plan.
-    pub planned: Traded,
+    pub planned: TradeOff,
     /// At rising prices of energy; the first is the default setting, 0 later and 0 less.
-    pub points: Vec<Traded>,
+    pub points: Vec<TradeOff>,
 }
 
 /// Completion time and energy relative to the default setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Traded {
+pub struct TradeOff {
     /// By how much the jobs complete later on average, a share of their completion time.
     pub later: f64,
     /// By how much less energy their GPUs use, a share.
@@ -55,7 +55,7 @@ impl WhatIf {
 
     /// The most energy that any setting saves, with how much later jobs complete then.
     #[must_use]
-    pub fn most(&self) -> Traded {
+    pub fn most(&self) -> TradeOff {
         self.points.last().copied().unwrap_or_default()
     }
 }
@@ -66,20 +66,20 @@ mod tests {
 
     #[test]
     fn between_two_points_the_saving_is_in_proportion() {
-        let point = |later, saved| Traded { later, saved };
+        let point = |later, saved| TradeOff { later, saved };
         let curve = WhatIf {
             at_us: Timestamp::EPOCH,
             jobs: 3,
             not_counted: 0,
             completion_s: 100.0,
             energy_mj: Energy::from_j(1),
-            planned: Traded::default(),
+            planned: TradeOff::default(),
             points: vec![point(0.0, 0.0), point(0.02, 0.1), point(0.1, 0.2)],
         };
         let near = |later: f64, saved: f64| (curve.saved_at(later).unwrap() - saved).abs() < 1e-12;
         assert!(near(0.0, 0.0) && near(0.01, 0.05) && near(0.02, 0.1) && near(0.06, 0.15));
         assert_eq!((curve.saved_at(0.11), curve.most()), (None, point(0.1, 0.2)));
         let none = WhatIf { points: Vec::new(), ..curve };
-        assert_eq!((none.saved_at(0.0), none.most()), (None, Traded::default()));
+        assert_eq!((none.saved_at(0.0), none.most()), (None, TradeOff::default()));
     }
 }

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use wattle_common::messages::{Traded, WhatIf};
+use wattle_common::messages::{TradeOff, WhatIf};
 use wattle_common::{Energy, Timestamp};
 
 use super::outlook::{Scheduled, Settings, point_of, scheduled};
@@ -62,20 +62,20 @@ pub(crate) fn what_if(
     if base.energy_j <= 0.0 || base.completion_s <= 0.0 || run_s <= 0.0 {
         return None;
     }
-    let traded = |settings| -> Option<Traded> {
+    let trade_off = |settings| -> Option<TradeOff> {
         let rests = rests(settings);
         let mut sums = Sums::default();
         for key in at_default.keys() {
             sums.add(state.job(*key)?, rests.get(key)?);
         }
         let later = sums.completion_s / base.completion_s - 1.0;
-        Some(Traded { later, saved: 1.0 - sums.energy_j / base.energy_j })
+        Some(TradeOff { later, saved: 1.0 - sums.energy_j / base.energy_j })
     };
     let mean_w = base.energy_j / run_s;
-    let mut points = vec![Traded::default()];
+    let mut points = vec![TradeOff::default()];
     for relative in RELATIVE_PRICES {
         let last = points.last().copied().unwrap_or_default();
-        let next = traded(Settings::Priced(relative / mean_w))?;
+        let next = trade_off(Settings::Priced(relative / mean_w))?;
         if next.saved >= last.saved + STEP_MIN && next.later >= last.later {
             points.push(next);
         }
@@ -86,7 +86,7 @@ pub(crate) fn what_if(
         not_counted: (present - at_default.len()) as u32,
         completion_s: base.completion_s / at_default.len() as f64,
         energy_mj: Energy::from_mj((base.energy_j * 1e3) as u64),
-        planned: traded(Settings::Planned)?,
+        planned: trade_off(Settings::Planned)?,
         points,
     })
 }

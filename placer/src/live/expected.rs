@@ -18,7 +18,7 @@ use crate::pipeline::StageReports;
 /// Time between two stored values of the errors, and of what the jobs would use at other settings.
 const STORED_EVERY: Duration = Duration::from_mins(5);
 /// Time after which jobs without predictions are looked at again.
-const TRADE_SOON: Duration = Duration::from_secs(30);
+const WHAT_IF_SOON: Duration = Duration::from_secs(30);
 /// Most records that are stored after one forecast: with one each ten seconds twenty a second.
 pub(super) const STORED_MAX: usize = 200;
 /// A change of an instant by this share of its time ahead is significant, but not below [`CHANGE_LEAST`].
@@ -87,29 +87,29 @@ impl ExpectedMeasures {
 pub(super) struct ExpectedStore {
     stored_at: Timestamp,
     /// When the latter is computed again.
-    trade_at: Timestamp,
-    traded: Option<Box<WhatIf>>,
+    what_if_at: Timestamp,
+    what_if: Option<Box<WhatIf>>,
 }
 
 impl ExpectedStore {
     pub(super) const fn new(now: Timestamp) -> Self {
-        Self { stored_at: now, trade_at: now, traded: None }
+        Self { stored_at: now, what_if_at: now, what_if: None }
     }
 
     /// A round with these reports has been applied. Jobs that have just arrived have no predictions yet, so the first
     /// value of a cluster follows soon.
-    pub(super) fn trade(
+    pub(super) fn compute_what_if(
         &mut self,
         now: Timestamp,
         controller: &LiveController,
         reports: &StageReports,
     ) {
-        if now < self.trade_at {
+        if now < self.what_if_at {
             return;
         }
-        self.traded = controller.what_if(reports).map(Box::new);
-        let is_known = self.traded.is_some();
-        self.trade_at = now + if is_known { STORED_EVERY } else { TRADE_SOON };
+        self.what_if = controller.what_if(reports).map(Box::new);
+        let is_known = self.what_if.is_some();
+        self.what_if_at = now + if is_known { STORED_EVERY } else { WHAT_IF_SOON };
     }
 
     /// Stores the errors, where it is due.
@@ -119,7 +119,7 @@ impl ExpectedStore {
         controller: &LiveController,
         out: &mut Vec<Action>,
     ) {
-        out.extend(self.traded.take().map(Action::StoreWhatIf));
+        out.extend(self.what_if.take().map(Action::StoreWhatIf));
         let expected = controller.expected().filter(|expected| expected.made() > 0);
         let is_due = now.since(self.stored_at) >= STORED_EVERY;
         let Some(expected) = expected.filter(|_| is_due) else { return };

@@ -89,7 +89,7 @@ impl Placer {
         jobs.carry_out(now, &plan, &reports, faults.as_deref(), turn.controller);
         if turn.controller.follow_expected(&reports) {
             expected::note(turn.controller, jobs);
-            self.expected.trade(now, turn.controller, &reports);
+            self.expected.compute_what_if(now, turn.controller, &reports);
         }
         if let Some(at) = plan.again_at {
             self.rounds.by(now, at);

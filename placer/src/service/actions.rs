@@ -212,7 +212,7 @@ impl PlacerService {
             Action::StoreExpected(status) => {
                 self.budget.put(EXPECTED_STATUS, &*status, shutdown).await
             }
-            Action::StoreWhatIf(traded) => self.budget.put(WHAT_IF, &*traded, shutdown).await,
+            Action::StoreWhatIf(what_if) => self.budget.put(WHAT_IF, &*what_if, shutdown).await,
             Action::ForgetRestoration => self.budget.delete(STORE_RESTORED, shutdown).await,
             Action::WakeNode(node) => {
                 self.wake_node(node);

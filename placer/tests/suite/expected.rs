@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::job::GpuRequest;
-use wattle_common::messages::{ExpectedTimes, NotExpected, SurfacePoint, Traded};
+use wattle_common::messages::{ExpectedTimes, NotExpected, SurfacePoint, TradeOff};
 use wattle_common::{Frequency, Timestamp};
 use wattle_placer::controller::{Controller, ControllerConfig};
 use wattle_placer::expected::{EVERY, Expected};
@@ -175,10 +175,10 @@ fn slower_settings_are_traded_against_completion_times() {
     let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-3 * b.abs().max(1.0), "{a} {b}");
     near(trade.completion_s, 12_000.0);
     near(trade.energy_mj.as_j(), 200.0 * 16_000.0);
-    assert_eq!(trade.planned, Traded::default(), "the policy sets no clocks");
+    assert_eq!(trade.planned, TradeOff::default(), "the policy sets no clocks");
     // At 0.8/s both take 1.25 times as long and 0.75 of the energy; at 0.5/s they would use more.
     let [at_default, slower] = trade.points[..] else { panic!("{:?}", trade.points) };
-    assert_eq!(at_default, Traded::default());
+    assert_eq!(at_default, TradeOff::default());
     near(slower.later, 0.25);
     near(slower.saved, 0.25);
     near(trade.saved_at(0.1).unwrap(), 0.1);

@@ -34,7 +34,7 @@ pub use feeders::{connection, feeder, feeders_status, node_summary};
 pub use id::{job, node, predictor, workload};
 pub use job::{job_record, job_spec, placement};
 pub use node::{
-    applied_gpu, launch_report, launched_job, ledger_entry, node_desired, power_report,
+    applied_gpu, launch_report, launched_job, ledger_entry, node_desired, power_report, site_minute,
 };
 pub use surface::{estimate, exactly, point, surface};
 pub use window::{job_window, neighbour};

@@ -1,10 +1,13 @@
 //! Reports and desired states of nodes.
 
+use std::time::Duration;
+
 use wattle_common::id::GpuIndex;
 use wattle_common::messages::{
     AppliedGpu, LaunchReport, LaunchState, LaunchedJob, LedgerEntry, NodeDesired, PowerReport,
+    SiteMinute,
 };
-use wattle_common::{Energy, Timestamp};
+use wattle_common::{Energy, Power, Timestamp};
 
 use crate::id;
 
@@ -119,6 +122,25 @@ pub fn node_desired(
         caps_ahead: Vec::new(),
         event_until_us: None,
         sleep: None,
+    }
+}
+
+/// A minute of a site of two nodes, both metered throughout, with this mean power; nothing else of it is known.
+#[must_use]
+pub fn site_minute(minute: Timestamp, power: Power) -> SiteMinute {
+    SiteMinute {
+        minute_us: minute,
+        energy_mj: power.over(Duration::from_secs(60)),
+        nodes: 2,
+        metered: 2,
+        asleep: 0,
+        asleep_mw: Power::ZERO,
+        limit_mw: None,
+        target_mw: None,
+        twin: None,
+        price: None,
+        intensity_mg_per_kwh: None,
+        ledger_from: 1,
     }
 }
 

@@ -260,7 +260,7 @@ pub(super) fn intensity(model: &Model, at: Timestamp) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use wattle_common::messages::{
-        AimStatus, BudgetRecord, BudgetStatus, LimitCost, Traded, WhatIf,
+        AimStatus, BudgetRecord, BudgetStatus, LimitCost, TradeOff, WhatIf,
     };
     use wattle_common::{Budget, Carbon};
 
@@ -308,7 +308,7 @@ mod tests {
     fn the_trade_of_energy_for_time_is_that_of_the_command_line() {
         let mut model = example();
         assert_eq!(content(&model, now(100))["what_if"], Value::Null);
-        let point = |later, saved| Traded { later, saved };
+        let point = |later, saved| TradeOff { later, saved };
         let trade = WhatIf {
             at_us: Timestamp::from_s(90),
             jobs: 4,

@@ -185,20 +185,7 @@ mod tests {
     }
 
     fn minute(from_s: u64, watts: u64) -> SiteMinute {
-        SiteMinute {
-            minute_us: Timestamp::from_s(from_s),
-            energy_mj: Power::from_w(watts).over(std::time::Duration::from_secs(60)),
-            nodes: 2,
-            metered: 2,
-            asleep: 0,
-            asleep_mw: Power::ZERO,
-            limit_mw: None,
-            target_mw: None,
-            twin: None,
-            price: None,
-            intensity_mg_per_kwh: None,
-            ledger_from: 1,
-        }
+        wattle_testkit::site_minute(Timestamp::from_s(from_s), Power::from_w(watts))
     }
 
     #[test]

@@ -199,17 +199,31 @@ pub(super) async fn review_budget(
     }
 }
 
+/// The connection of an operator, with which the request acts; `refusal` is the answer to another person.
+pub(super) fn operator(
+    shared: &Shared,
+    headers: &HeaderMap,
+    refusal: &str,
+) -> Result<Bus, Box<Response>> {
+    let Some(bus) = guard::person(shared, headers) else { return Err(Box::new(not_signed_in())) };
+    // The NATS server refuses it too, without an answer.
+    if bus.requester().may_operate() {
+        Ok(bus)
+    } else {
+        Err(Box::new(refuse(StatusCode::FORBIDDEN, refusal)))
+    }
+}
+
 /// `POST /api/budget`: sets the budget.
 pub(super) async fn budget(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let Some(bus) = guard::person(&shared, &headers) else { return not_signed_in() };
-    // The NATS server refuses it too, without an answer.
-    if !bus.requester().may_operate() {
-        return refuse(StatusCode::FORBIDDEN, "only operators set the budget");
-    }
+    let bus = match operator(&shared, &headers, "only operators set the budget") {
+        Ok(bus) => bus,
+        Err(refusal) => return *refusal,
+    };
     let budget = match Limits::budget(&body) {
         Ok(budget) => budget,
         Err(refusal) => return *refusal,

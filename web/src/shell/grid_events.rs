@@ -15,7 +15,7 @@ use wattle_common::subject::RequestTopic;
 use wattle_runtime::site_minutes;
 use wattle_view::event_report;
 
-use super::actions::{answer, failed, not_signed_in, refuse};
+use super::actions::{answer, failed, not_signed_in, operator, refuse};
 use super::{Shared, guard, now};
 use crate::announced::{Announced, Requested};
 use crate::pages::announcement;
@@ -27,11 +27,10 @@ pub(super) async fn request(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let Some(bus) = guard::person(&shared, &headers) else { return not_signed_in() };
-    // The NATS server refuses it too, without an answer.
-    if !bus.requester().may_operate() {
-        return refuse(StatusCode::FORBIDDEN, "only operators announce and change events");
-    }
+    let bus = match operator(&shared, &headers, "only operators announce and change events") {
+        Ok(bus) => bus,
+        Err(refusal) => return *refusal,
+    };
     let requested = match serde_json::from_slice::<Requested>(&body) {
         Ok(requested) => requested.request(now().at),
         Err(error) => Err(error.to_string()),

@@ -2,12 +2,11 @@
 //!
 //! * **Like days.** The mean of the same minutes over the most recent like days (weekdays, or days of a weekend) without
 //!   events, times the ratio of the hours before the notice to the same hours of these days, bounded. It is the rule
-//!   "10 of 10 with a same-day adjustment of 20 %" of the California ISO (tariff, section 4.13.4; Baseline Accuracy Work
-//!   Group Proposal, 2017, section 1), with three differences: minutes in place of hours, up to ten days of a weekend in
+//!   "10 of 10 with a same-day adjustment of 20 %" of the California ISO (Baseline Accuracy Work Group Proposal,
+//!   2017), with three differences: minutes in place of hours, up to ten days of a weekend in
 //!   place of four, and the adjustment from the hours before the notice in place of those before the start, so that nothing
 //!   done after the notice changes the baseline. Holidays are not known.
-//! * **Meter before.** The mean of the 15 minutes before the start, as in the meter before / meter after of NAESB's
-//!   wholesale measurement and verification standards (WEQ-015). The mean after the return is stated beside it, and does
+//! * **Meter before.** The mean of the 15 minutes before the start, known as meter before / meter after. The mean after the return is stated beside it, and does
 //!   not change it.
 //! * **Twin.** What the site would draw under its former scheduler in that minute, as the placer recorded it.
 

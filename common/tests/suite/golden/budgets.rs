@@ -2,7 +2,7 @@
 
 use wattle_common::PowerSeries;
 use wattle_common::aim::Baseline;
-use wattle_common::messages::{AimProject, LimitCost, PowerMargin, Traded, WhatIf};
+use wattle_common::messages::{AimProject, LimitCost, PowerMargin, TradeOff, WhatIf};
 
 use super::*;
 
@@ -183,7 +183,7 @@ fn feeders() {
 
 #[test]
 fn what_if() {
-    let point = |later, saved| Traded { later, saved };
+    let point = |later, saved| TradeOff { later, saved };
     let trade = WhatIf {
         at_us: at(300),
         jobs: 12,
@@ -191,7 +191,7 @@ fn what_if() {
         completion_s: 5_400.5,
         energy_mj: Energy::from_mj(36_000_000),
         planned: point(0.02, 0.08),
-        points: vec![Traded::default(), point(0.03, 0.11), point(0.12, 0.19)],
+        points: vec![TradeOff::default(), point(0.03, 0.11), point(0.12, 0.19)],
     };
     check("what-if", &trade);
 }

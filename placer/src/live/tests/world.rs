@@ -304,7 +304,7 @@ impl World {
                 Action::StoreFeedersStatus(status) => self.feeders = Some(*status),
                 Action::StoreTwin(twin) => self.twin = Some(*twin),
                 Action::StoreExpected(status) => self.expected = Some(*status),
-                Action::StoreWhatIf(traded) => self.what_if = Some(*traded),
+                Action::StoreWhatIf(what_if) => self.what_if = Some(*what_if),
                 Action::StoreBudgetStatus(status) => {
                     let before = self.budget_status.as_ref().map(|last| last.observed_generation);
                     if before != Some(status.observed_generation) {
