@@ -115,8 +115,11 @@ fn plan_without(
     // After all others, because nothing may add power to a plan that keeps the limits: they count the settings, the nodes
     // that wake, and paused jobs until they have stopped.
     let power_limits = enforce(capabilities, input, &needed, &mut plan);
-    // After every stage that changes settings. Without a limit it may keep the higher of two settings.
-    settling::keep_changed_settings(input, &mut plan);
+    plan.limit_binds = power_limits.binds || plan.power_price > 0.0;
+    // After every stage that changes settings. A limit that binds demands the settings that fill it.
+    if !plan.limit_binds {
+        settling::keep_changed_settings(input, &mut plan);
+    }
 
     let reports = StageReports {
         deferral,

@@ -5,7 +5,7 @@
 mod apply;
 pub mod capabilities;
 pub mod check;
-mod check_power;
+pub(crate) mod check_power;
 mod check_site;
 pub mod input;
 pub mod reason;
@@ -39,6 +39,8 @@ pub struct Plan {
     /// The price of power at which it fills the power limit, seconds of completion time per joule; 0: the limit does
     /// not bind, or the policy has no price of power.
     pub power_price: f64,
+    /// Whether a power limit binds: it has a price, holds jobs back or lowers a setting.
+    pub limit_binds: bool,
     /// The policy's cache for its next round, valid once this plan is applied.
     pub cache: Option<PolicyCache>,
 }

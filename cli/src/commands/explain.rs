@@ -12,9 +12,13 @@ mod text;
 
 use anyhow::Context as _;
 use clap::Args;
-use wattle_common::messages::{BudgetStatus, FeedersStatus, JobWindow, PowerMargin, Surface};
-use wattle_common::subject::{BUDGET_STATUS, Bucket, FEEDERS_STATUS, StreamName, Subject};
-use wattle_common::{JobId, codec};
+use wattle_common::messages::{
+    BudgetStatus, FeedersStatus, JobWindow, PowerMargin, SetBudget, Surface,
+};
+use wattle_common::subject::{
+    BUDGET_SET, BUDGET_STATUS, Bucket, FEEDERS_STATUS, StreamName, Subject,
+};
+use wattle_common::{JobId, Timestamp, codec};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 
@@ -58,18 +62,36 @@ async fn stored_windows(bus: &Bus, job: &JobId) -> anyhow::Result<Vec<JobWindow>
     Ok(windows)
 }
 
-/// The correction of predicted power below the limit of the site or of feeders.
-async fn power_margin(bus: &Bus) -> anyhow::Result<Option<PowerMargin>> {
-    if !job_records::reads_storage(bus) {
-        return Ok(None);
+/// What a power limit does to the jobs.
+#[derive(Default)]
+struct LimitEffects {
+    /// The correction of predicted power, below the limit of the site or of feeders.
+    margin: Option<PowerMargin>,
+    /// What more power would change, where the site's limit binds now.
+    cost: Option<String>,
+}
+
+impl LimitEffects {
+    async fn of(bus: &Bus, now: Timestamp) -> anyhow::Result<Self> {
+        if !job_records::reads_storage(bus) {
+            return Ok(Self::default());
+        }
+        let bucket = bus.bucket(Bucket::Budget).await?;
+        let status = bucket.get::<BudgetStatus>(BUDGET_STATUS).await?.map(|(status, _)| status);
+        let mut effects = Self::default();
+        if let Some(status) = status {
+            effects.margin = status.power_margin;
+            let set = bucket.get::<SetBudget>(BUDGET_SET).await?;
+            let limit = set.and_then(|(set, _)| set.budget.power_at(now));
+            let cost = status.limit_cost.filter(|cost| cost.price_s_per_kwh > 0.0);
+            effects.cost = cost.zip(limit).map(|(cost, limit)| cost.sentence(limit));
+        }
+        if effects.margin.is_none() {
+            let of_feeders = bucket.get::<FeedersStatus>(FEEDERS_STATUS).await?;
+            effects.margin = of_feeders.and_then(|(status, _)| status.power_margin);
+        }
+        Ok(effects)
     }
-    let bucket = bus.bucket(Bucket::Budget).await?;
-    let of_site = bucket.get::<BudgetStatus>(BUDGET_STATUS).await?;
-    if let Some(margin) = of_site.and_then(|(status, _)| status.power_margin) {
-        return Ok(Some(margin));
-    }
-    let of_feeders = bucket.get::<FeedersStatus>(FEEDERS_STATUS).await?;
-    Ok(of_feeders.and_then(|(status, _)| status.power_margin))
 }
 
 /// Runs the command.
@@ -94,8 +116,8 @@ pub(crate) fn run(command: Explain) -> anyhow::Result<()> {
         let nodes = nodes.map(|share| share.node.clone()).collect();
         let summaries = summaries::of(&bus, nodes).await;
         let prediction = current(&record, surface.as_ref());
-        let margin = power_margin(&bus).await?;
         let now = clock::now();
+        let limit = LimitEffects::of(&bus, now).await?;
         let view = JobView::new(record, &summaries, now);
         if command.json {
             let all = serde_json::json!({
@@ -103,12 +125,12 @@ pub(crate) fn run(command: Explain) -> anyhow::Result<()> {
                 "surface": surface,
                 "measured": measured,
                 "prediction": prediction,
-                "power_margin": margin,
+                "power_margin": limit.margin,
+                "limit_cost": limit.cost,
             });
             return print_json(&all);
         }
         let (surface, prediction) = (surface.as_ref(), prediction.as_ref());
-        let (margin, details) = (margin.as_ref(), command.details);
-        print(&text::describe(&view, surface, &measured, prediction, margin, details, now))
+        print(&text::describe(&view, surface, &measured, prediction, &limit, command.details, now))
     })
 }

@@ -26,7 +26,9 @@ impl Plan {
                     state.job_stopping(*job);
                     state.job_continues_on(*job, *next_gpus, next_gpu_type.clone());
                 }
-                Decision::Set { job, setting, .. } => state.job_set(*job, *setting),
+                Decision::Set { job, setting, .. } => {
+                    state.job_set(*job, *setting, self.limit_binds);
+                }
                 Decision::Undo { job, .. } => {
                     count_early_stop(state, *job);
                     state.job_undone(*job);

@@ -18,12 +18,8 @@ use crate::state::job::State;
 /// Excess that rounding explains, as a share of the bound.
 const ROUNDING: f64 = 1e-9;
 
-/// Adds the bounds that a plan exceeds although it starts a job or wakes a node within them.
-pub(super) fn check_power(input: PlanningInput<'_>, plan: &Plan, found: &mut Vec<Violation>) {
-    let bounds = Bound::all(input);
-    if bounds.is_empty() {
-        return;
-    }
+/// The expected power of a plan.
+fn power_sum<'a>(input: PlanningInput<'a>, plan: &Plan) -> PowerSum<'a> {
     let mut sum = PowerSum::new(input);
     let mut add = |key: JobKey, on: &GpuSet, setting: GpuSetting| {
         let node = on.by_node.first().and_then(|here| input.state.nodes().get(here.node.index()));
@@ -53,6 +49,26 @@ pub(super) fn check_power(input: PlanningInput<'_>, plan: &Plan, found: &mut Vec
             add(*job, on, *setting);
         }
     }
+    sum
+}
+
+/// Whether a plan is within all bounds.
+pub(crate) fn is_within_bounds(input: PlanningInput<'_>, plan: &Plan) -> bool {
+    let bounds = Bound::all(input);
+    let sum = (!bounds.is_empty()).then(|| power_sum(input, plan));
+    let fits = |bound: &Bound| {
+        sum.as_ref().is_none_or(|sum| sum.bounded_w(bound, plan.nodes.iter()) <= bound.limit_w)
+    };
+    bounds.iter().all(fits)
+}
+
+/// Adds the bounds that a plan exceeds although it starts a job or wakes a node within them.
+pub(super) fn check_power(input: PlanningInput<'_>, plan: &Plan, found: &mut Vec<Violation>) {
+    let bounds = Bound::all(input);
+    if bounds.is_empty() {
+        return;
+    }
+    let sum = power_sum(input, plan);
     let starts = |bound: &Bound| {
         plan.decisions
             .iter()

@@ -58,6 +58,16 @@ pub struct PowerLimitsReport {
     pub not_woken: Vec<NodeKey>,
     /// Decisions about the nodes of jobs that do not start.
     pub put_to_sleep: Vec<NodeDecision>,
+    /// Whether a limit holds jobs back or lowers a setting, in this round or since an earlier one.
+    pub binds: bool,
+}
+
+impl PowerLimitsReport {
+    /// Whether the limits changed the plan.
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        *self != Self { binds: self.binds, ..Self::default() }
+    }
 }
 
 /// Changes the plan until it is within all limits. Nodes that are `needed` soon stay awake.

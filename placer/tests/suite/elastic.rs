@@ -6,10 +6,11 @@ use std::time::Duration;
 use crate::support::{SETTLED, Site, job_facts, node_facts, node_watts};
 use proptest::prelude::*;
 use wattle_baselines::policy;
-use wattle_common::Frequency;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
-use wattle_placer::{Decision, JobFacts, JobKey, NodeFacts, Plan, Policy, State, check};
+use wattle_common::{Frequency, Power};
+use wattle_placer::power::model::expected_power;
+use wattle_placer::{Decision, GpuPower, JobFacts, JobKey, NodeFacts, Plan, Policy, State, check};
 use wattle_testkit::point;
 
 /// Sizes 1 to 16 on an A100, each doubling with this speed-up; the lower clock has 0.8 times the speed and two
@@ -49,6 +50,20 @@ fn add_nodes(site: &mut Site, gpu_type: &str, nodes: u32, gpus: u32) {
     }
 }
 
+/// A power limit: nodes without jobs and this share of what their GPUs draw above that.
+fn limit_of(site: &mut Site, share: f64) -> Power {
+    let draw = GpuPower {
+        idle: Power::from_w(60),
+        most: Power::from_w(400),
+        cap_min: Some(Power::from_w(100)),
+        host: Power::from_w(1_000),
+    };
+    site.gpu_power_known(["a100", "v100", "k80"].map(|name| (name.to_owned(), draw)).into());
+    let idle = expected_power(site.input());
+    let gpus: u32 = site.nodes().iter().map(|node| node.facts.gpus).sum();
+    idle + Power::from_w_f64(share * 340.0 * f64::from(gpus))
+}
+
 fn arrive(site: &mut Site, name: &str, request: GpuRequest, gain: f64) -> JobKey {
     let key = submit(site, name, request);
     site.surface_known(key, Arc::new(surface(gain)));
@@ -69,6 +84,8 @@ fn converge(site: &mut Site, policy: &dyn Policy) -> usize {
         let violations = check(site.input(), &plan);
         assert!(violations.is_empty(), "{violations:?} in {plan:?}");
         if plan.is_empty() {
+            let limit = site.limits.power_max;
+            assert!(limit.is_none_or(|limit| expected_power(site.input()) <= limit), "{plan:?}");
             return round;
         }
         site.apply(&plan);
@@ -342,16 +359,21 @@ fn a_job_with_one_surface_does_not_wait_while_another_gpu_type_is_free() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// The same on two kinds, where some jobs are known on one of them only, and some cannot stop.
+    /// The same on two kinds, where some jobs are known on one of them only, and some cannot stop; also below a limit
+    /// of the power, a share of what the GPUs draw at most, and where unused nodes sleep.
     #[test]
     fn plans_for_two_gpu_types_are_valid_and_settle(
         nodes in 1u32..3,
         price in prop_oneof![Just(0.0), 0.1f64..3.0],
+        limit in prop_oneof![Just(None), (0.2f64..1.0).prop_map(Some)],
+        nodes_sleep in any::<bool>(),
         events in prop::collection::vec((0u32..5, 1u32..5, 1.05f64..2.0, 0.3f64..5.0, 0u32..5), 1..30),
     ) {
         for name in ["afs", "powerflow", "wattle", "powerflow+zeus"] {
             let policy = policy(name).unwrap();
             let mut site = mixed(nodes, 4, price);
+            site.limits.nodes_sleep = nodes_sleep;
+            site.limits.power_max = limit.map(|share| limit_of(&mut site, share));
             let ends = events.iter().map(|event| event.0 == 0);
             arrive_and_leave(&mut site, policy.as_ref(), ends, |site, i| {
                 let (what, doublings, gain, faster, known) = events[i];

@@ -9,7 +9,9 @@ use wattle_baselines::policy;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::Surface;
 use wattle_common::{Power, Timestamp};
-use wattle_placer::{Decision, JobFacts, JobKey, NodeFacts, Plan, Policy, Progress, check};
+use wattle_placer::{
+    Decision, GpuPower, JobFacts, JobKey, NodeFacts, Plan, Policy, Progress, check,
+};
 use wattle_testkit::point;
 
 /// Ten times the cost of a restart on one GPU, s, before any restart is measured.
@@ -249,12 +251,24 @@ fn the_stops_of_a_day_are_bounded() {
 fn a_setting_that_was_left_does_not_return_at_once() {
     let mut most_used = 0;
     let prices = [&[0.0, 1.0][..], &[0.0, 0.4, 1.0], &[1.0, 0.4, 0.0]];
-    for (name, prices) in
-        ["fifo", "wattle", "powerflow"].map(|name| prices.map(|p| (name, p))).concat()
+    let cases = ["fifo", "wattle", "powerflow"].map(|name| prices.map(|p| (name, p))).concat();
+    // A limit far above the power of the job does not bind, and lifts no rule.
+    for ((name, prices), limit_w) in
+        cases.into_iter().flat_map(|case| [(case, None), (case, Some(9_000))])
     {
         let policy = policy(name).unwrap();
         let mut site = cluster(1);
         site.limits.price_sets_clocks = true;
+        if let Some(watts) = limit_w {
+            let draw = GpuPower {
+                idle: Power::from_w(50),
+                most: Power::from_w(300),
+                cap_min: Some(Power::from_w(100)),
+                host: Power::from_w(500),
+            };
+            site.gpu_power_known([("v100".to_owned(), draw)].into());
+            site.limits.power_max = Some(Power::from_w(watts));
+        }
         let job = site.job_arrived(job_facts("a", GpuRequest::exactly(1)));
         let clocks = [(None, 1.0, 300.0), (Some(1_200), 0.9, 210.0), (Some(1_080), 0.8, 150.0)];
         let points = clocks.map(|(clock, rate, watts)| wattle_common::messages::SurfacePoint {

@@ -3,7 +3,7 @@
 mod kept_sizes;
 mod power_limit;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,10 @@ use proptest::prelude::*;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Surface, SurfacePoint};
 use wattle_common::{Frequency, JobId, Timestamp};
-use wattle_placer::{Decision, JobFacts, JobKey, NodeFacts, Plan, Progress, Reason, check, policy};
+use wattle_placer::{
+    Decision, GpuSet, JobFacts, JobKey, NodeFacts, NodeGpus, NodeKey, Plan, Progress, Reason,
+    check, policy,
+};
 use wattle_testkit::{exactly, point, workload};
 
 const CLOCKS: [u32; 4] = [1_335, 1_215, 1_080, 900];
@@ -100,10 +103,13 @@ fn progress(site: &mut Site, key: JobKey, step: u64, steps_total: Option<u64>) {
 fn converge(site: &mut Site) -> Vec<Plan> {
     let wattle = policy("wattle").unwrap();
     let mut plans = Vec::new();
+    let mut moved = Vec::new();
     loop {
         let plan = site.plan(&*wattle);
         assert_eq!(check(site.input(), &plan), [], "{plan:?}");
+        moved.extend(moves_at_one_size(site, &plan));
         if plan.is_empty() {
+            every_move_serves_a_start(site, &moved, &plans);
             // A job that started at this instant keeps its GPUs.
             site.pass(Duration::from_secs(1));
             return plans;
@@ -114,6 +120,39 @@ fn converge(site: &mut Site) -> Vec<Plan> {
         site.complete_stops();
         plans.push(plan);
         assert!(plans.len() < 20, "it does not converge: {plans:?}");
+    }
+}
+
+fn overlaps(a: &GpuSet, b: &GpuSet) -> bool {
+    let meet =
+        |here: &NodeGpus, there: &NodeGpus| here.node == there.node && here.gpus & there.gpus != 0;
+    a.by_node.iter().any(|here| b.by_node.iter().any(|there| meet(here, there)))
+}
+
+/// The jobs without a co-tenant that a plan stops although they continue on as many GPUs, with the GPUs that they leave.
+fn moves_at_one_size(site: &Site, plan: &Plan) -> Vec<(JobKey, GpuSet)> {
+    let left = plan.decisions.iter().filter_map(|decision| {
+        let Decision::Stop { job: key, next_gpus: Some(next), .. } = decision else { return None };
+        let on = site.job(*key)?.state.gpus()?;
+        let others = site.running().filter(|(other, _)| other != key);
+        let is_shared =
+            others.filter_map(|(_, job)| job.state.gpus()).any(|gpus| overlaps(on, gpus));
+        (on.gpu_count() == *next && !is_shared).then(|| (*key, on.clone()))
+    });
+    left.collect()
+}
+
+/// Each of these jobs that is on as many GPUs of the same nodes again has left GPUs on which another job started.
+fn every_move_serves_a_start(site: &Site, moved: &[(JobKey, GpuSet)], plans: &[Plan]) {
+    let counts = |on: &GpuSet| -> BTreeMap<NodeKey, u32> {
+        on.by_node.iter().map(|here| (here.node, here.gpus.count_ones())).collect()
+    };
+    for (key, left) in moved {
+        let Some(now) = site.job(*key).and_then(|job| job.state.gpus()) else { continue };
+        let is_needed = plans.iter().flat_map(|plan| &plan.decisions).any(|decision| {
+            matches!(decision, Decision::Start { job, on, .. } if job != key && overlaps(left, on))
+        });
+        assert!(counts(now) != counts(left) || is_needed, "{key:?} left {left:?}: {plans:?}");
     }
 }
 

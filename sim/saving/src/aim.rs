@@ -19,7 +19,8 @@
 //! * The search is on the logarithm of the price. It moves by a factor ([`AimSearch::factor`], four by
 //!   default) until a permitted and an excessive price are found, then interpolates the lateness between
 //!   them. It ends close below the bound ([`AimSearch::floor`]), or after
-//!   [`AimSearch::runs_max`] runs. Neither energy nor lateness has to be monotonic in the price: the
+//!   [`AimSearch::runs_max`] runs. The lateness of few jobs changes in steps, so that the bracket may close on one: then
+//!   the search continues in the widest gap between the prices that it has tried ([`AimSearch::of_few_jobs`]). Neither energy nor lateness has to be monotonic in the price: the
 //!   result is the permitted run of least energy among those made.
 
 use crate::lateness::{Allowed, Lateness, Reference};
@@ -28,6 +29,11 @@ use crate::lateness::{Allowed, Lateness, Reference};
 pub const RUNS_MAX: usize = 8;
 /// The same of a search relative to another schedule, whose lateness at price 0 may be far below the bound.
 pub const RUNS_MAX_TO_BASELINE: usize = 10;
+
+/// The same where the jobs are fewer than [`FEW_JOBS`], whose runs take little time.
+pub const RUNS_MAX_OF_FEW: usize = 24;
+/// Number of jobs whose lateness changes in steps: with a hundred jobs one of mean length adds a point.
+pub const FEW_JOBS: usize = 100;
 
 /// [`AimSearch::factor`] of a search without a good first price.
 const BRACKET_FACTOR: f64 = 4.0;
@@ -86,6 +92,8 @@ pub struct AimSearch {
     pub floor: f64,
     /// The search ends when the bracket of prices is narrower than this factor.
     pub narrow: f64,
+    /// Whether it continues in the widest gap between the prices tried, once the bracket is narrow.
+    pub fills_gaps: bool,
 }
 
 impl AimSearch {
@@ -102,7 +110,14 @@ impl AimSearch {
             slope: None,
             floor: CLOSE_TO_BOUND * max_slowdown,
             narrow: NARROW_FACTOR,
+            fills_gaps: false,
         }
+    }
+
+    /// The same for few jobs.
+    #[must_use]
+    pub fn of_few_jobs(self) -> Self {
+        Self { runs_max: RUNS_MAX_OF_FEW, fills_gaps: true, ..self }
     }
 
     /// The same search, which ends at a permitted run whose lateness is at least this share of the bound.
@@ -331,8 +346,11 @@ fn next_price<R>(aim: &AimSearch, runs: &[Priced<R>]) -> Option<f64> {
             let (low, high) = (below.price, above.price);
             let (at_low, at_high) = (tightest(below).unwrap_or(0.0), tightest(above));
             let width = (high / low).ln();
-            if at_low >= floor || width < aim.narrow.ln() {
+            if at_low >= floor {
                 return None;
+            }
+            if width < aim.narrow.ln() {
+                return aim.fills_gaps.then(|| widest_gap(aim, runs)).flatten();
             }
             // Linear interpolation aims between the accepted values.
             let share = at_high.map_or(0.5, |at_high| (aim.target() - at_low) / (at_high - at_low));
@@ -340,6 +358,16 @@ fn next_price<R>(aim: &AimSearch, runs: &[Priced<R>]) -> Option<f64> {
             Some(low * (share * width).exp())
         }
     }
+}
+
+/// The middle of the widest gap between the prices that were tried; `None` where all gaps are narrow.
+fn widest_gap<R>(aim: &AimSearch, runs: &[Priced<R>]) -> Option<f64> {
+    let tried = runs.iter().map(|priced| priced.price).filter(|price| *price > 0.0);
+    let mut prices: Vec<f64> = tried.chain([aim.least, aim.most]).collect();
+    prices.sort_by(f64::total_cmp);
+    let gaps = prices.windows(2).map(|pair| (pair[1] / pair[0], (pair[0] * pair[1]).sqrt()));
+    let widest = gaps.max_by(|a, b| a.0.total_cmp(&b.0));
+    widest.filter(|(factor, _)| *factor > aim.narrow).map(|(_, middle)| middle)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use wattle_placer::Policy;
 use wattle_simulator::{PolicyOutcome, RunOptions, Scenario, SimulationError, run_detailed};
 use wattle_world::World;
 
-use crate::aim::{AimOutcome, AimRun, AimSearch, least_energy, search};
+use crate::aim::{AimOutcome, AimRun, AimSearch, FEW_JOBS, least_energy, search};
 use crate::lateness::{Allowed, Reference};
 use crate::schedule::{completions, rest_w};
 
@@ -85,7 +85,9 @@ pub fn run_with_energy_aim<R: AimRun, E>(
     let (mut aim, reference) = match bound {
         Bound::OwnFastest(share) => (AimSearch::within(share, prices.least, prices.most), None),
         Bound::Schedule(reference, allowed) => {
-            (AimSearch::to_baseline(allowed, prices.least, prices.most), Some(reference))
+            let aim = AimSearch::to_baseline(allowed, prices.least, prices.most);
+            let is_few = reference.completion_s.len() < FEW_JOBS;
+            (if is_few { aim.of_few_jobs() } else { aim }, Some(reference))
         }
     };
     let mut at = |price: f64, jobs| run(&RunOptions { price, ..options.clone() }, jobs);

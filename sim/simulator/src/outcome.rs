@@ -308,6 +308,9 @@ impl PolicyOutcome {
                 parts
                     .push(format!("{:.1} % of the limit unused while jobs waited", 100.0 * unused));
             }
+            if let Some(share) = spending.rounds_enforced_share.filter(|share| *share > 0.0) {
+                parts.push(format!("plans changed for it in {:.1} % of the rounds", 100.0 * share));
+            }
             lines.push(parts.join(", "));
         }
         lines.extend(self.events.iter().map(EventsOutcome::sentence));

@@ -17,6 +17,9 @@ pub struct Spending {
     /// job waited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_unused_share: Option<f64>,
+    /// The share of planning rounds in which the enforcement of the limit changed the policy's plan; absent: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rounds_enforced_share: Option<f64>,
     /// Energy price from 0 (free) to 1 (all jobs at their most efficient operating point), mean
     /// over time.
     pub price_mean: f64,
@@ -49,6 +52,9 @@ pub(crate) struct SpendingMeter {
     admission_closed_us: u64,
     span_us: u64,
     preemptions: u32,
+    /// Planning rounds, and those whose plans the enforcement of limits changed.
+    rounds: u64,
+    rounds_enforced: u64,
 }
 
 /// How a budget holds jobs back.
@@ -84,6 +90,12 @@ impl SpendingMeter {
         self.span_us += span_us;
     }
 
+    /// Adds a planning round.
+    pub(crate) fn add_round(&mut self, is_enforced: bool) {
+        self.rounds += 1;
+        self.rounds_enforced += u64::from(is_enforced);
+    }
+
     /// Adds the preemption of a running job.
     pub(crate) const fn add_preemption(&mut self) {
         self.preemptions += 1;
@@ -106,6 +118,8 @@ impl SpendingMeter {
             power_exceeded_s: limited.then(|| rounded(self.exceeded_us as f64 / 1e6)),
             power_unused_share: (self.waited_us > 0)
                 .then(|| rounded(self.unused_us / self.waited_us as f64)),
+            rounds_enforced_share: limited
+                .then(|| rounded(self.rounds_enforced as f64 / self.rounds.max(1) as f64)),
             price_mean: rounded(self.priced_us / self.span_us.max(1) as f64),
             admission_closed_s: rounded(self.admission_closed_us as f64 / 1e6),
             preemptions: self.preemptions,

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use wattle_common::duration::span;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::{JobRecord, PowerMargin, Prediction, Surface};
+use wattle_common::messages::{JobRecord, Prediction, Surface};
 use wattle_common::{AdmissionId, Timestamp};
 
 use wattle_view::alternatives::Work;
 use wattle_view::measured::Measured;
 
-use super::{alternatives, decisions, expected, measured};
+use super::{LimitEffects, alternatives, decisions, expected, measured};
 use crate::job_end;
 use crate::quantity::{clock, energy, percent, power};
 use wattle_view::job::JobView;
@@ -27,7 +27,7 @@ pub(super) fn describe(
     surface: Option<&Surface>,
     all_measured: &[Measured],
     prediction: Option<&Prediction>,
-    margin: Option<&PowerMargin>,
+    limit: &LimitEffects,
     with_details: bool,
     now: Timestamp,
 ) -> String {
@@ -39,7 +39,9 @@ pub(super) fn describe(
     lines.extend(view.stops_unsaved());
     lines.push(request(record));
     lines.push(basis(record, surface, prediction));
-    let margin = margin.filter(|_| record.phase == JobPhase::Running);
+    let cost = limit.cost.as_ref().filter(|_| !record.phase.is_final());
+    lines.extend(cost.map(|cost| cost.replacen(": ", ":\n", 1)));
+    let margin = limit.margin.as_ref().filter(|_| record.phase == JobPhase::Running);
     let correction = margin.and_then(power_margin::correction).unwrap_or_default();
     lines.extend(correction.split("; ").filter(|part| !part.is_empty()).map(str::to_owned));
     lines.extend(other_gpu_types(record, surface));
@@ -242,6 +244,7 @@ mod tests {
     use wattle_testkit as testkit;
 
     use super::*;
+    use wattle_common::messages::LimitCost;
     use wattle_view::Summaries;
     use wattle_view::measured::measured;
     use wattle_view::prediction::current;
@@ -340,21 +343,40 @@ mod tests {
         let all = measured(&windows, record.prediction_placed.as_deref());
         let prediction = current(&record, surface);
         let view = JobView::new(record, &Summaries::new(), at(600));
-        let text = describe(&view, surface, &all, prediction.as_ref(), None, false, at(600));
+        let text = describe(
+            &view,
+            surface,
+            &all,
+            prediction.as_ref(),
+            &LimitEffects::default(),
+            false,
+            at(600),
+        );
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         text
     }
 
     #[test]
-    fn a_running_job_has_the_correction_of_power_in_two_lines() {
+    fn a_job_has_what_a_limit_costs_and_a_running_one_the_correction_of_power() {
         let margin = testkit::power_margin();
+        let cost = LimitCost { price_s_per_kwh: 9.0, saved_s_per_kw: Some(240.0) };
+        let cost = cost.sentence(Power::from_w(28_000));
+        let limit = LimitEffects { margin: Some(margin), cost: Some(cost) };
         let stated = |phase| {
             let view = JobView::new(record(phase), &Summaries::new(), at(600));
-            describe(&view, None, &[], None, Some(&margin), false, at(600))
+            describe(&view, None, &[], None, &limit, false, at(600))
         };
         let sentence = power_margin::correction(&margin).unwrap().replace("; ", "\n");
         assert!(stated(JobPhase::Running).contains(&sentence), "{}", stated(JobPhase::Running));
+        let cost =
+            "the power limit binds:\n1 kW more would complete jobs about 4 min sooner on average";
         assert!(!stated(JobPhase::Queued).contains("measured power"));
+        assert!(
+            [JobPhase::Queued, JobPhase::Running]
+                .into_iter()
+                .all(|phase| stated(phase).contains(cost))
+        );
+        assert!(!stated(JobPhase::Finished).contains("power limit"));
     }
 
     #[test]
@@ -362,7 +384,8 @@ mod tests {
         let silent = |step, now| {
             let record = JobRecord { step, ..record(JobPhase::Running) };
             let view = JobView::new(record, &Summaries::new(), now);
-            describe(&view, None, &[], None, None, false, now).contains("it reports no steps")
+            describe(&view, None, &[], None, &LimitEffects::default(), false, now)
+                .contains("it reports no steps")
         };
         assert!(silent(None, at(600)));
         assert!(!silent(None, at(100)) && !silent(Some(1), at(600)));
@@ -474,7 +497,7 @@ mod tests {
         let mut queued = testkit::job_record(testkit::job_spec("t-9", 2), JobPhase::Queued);
         queued.reasons.push(waits);
         let view = JobView::new(queued, &Summaries::new(), at(600));
-        let text = describe(&view, None, &[], None, None, false, at(600));
+        let text = describe(&view, None, &[], None, &LimitEffects::default(), false, at(600));
         let decisions = text.split_once("decisions:\n").unwrap().1;
         assert_eq!(
             decisions,
@@ -509,7 +532,7 @@ mod tests {
     fn queued_job_without_prediction_is_explained() {
         let queued = testkit::job_record(testkit::job_spec("t-9", 2), JobPhase::Queued);
         let view = JobView::new(queued, &Summaries::new(), at(600));
-        let text = describe(&view, None, &[], None, None, false, at(600));
+        let text = describe(&view, None, &[], None, &LimitEffects::default(), false, at(600));
         let expected = "t-9 is queued\nwaited 10:00\nrequests 2 GPUs\nno prediction yet\n";
         assert_eq!(text, format!("{expected}{NO_REASON}"));
     }

@@ -24,6 +24,7 @@ impl LimitedPlan<'_> {
             blocked: self.plan.blocked.clone(),
             price: self.plan.price,
             power_price: self.plan.power_price,
+            limit_binds: self.plan.limit_binds,
             cache: self.plan.cache.clone(),
         };
         for decision in &self.plan.decisions {
@@ -106,6 +107,9 @@ impl LimitedPlan<'_> {
         }
         report.held_back.append(&mut self.held_back);
         report.stopped = self.stopped;
+        report.binds = !report.held_back.is_empty()
+            || !report.stopped.is_empty()
+            || self.items.iter().any(|item| item.lowered_by.is_some());
         if let Some(blocked) = self.blocked {
             // A job that waits for a node to wake is in no start.
             report.held_back.entry(blocked.job).or_insert_with(|| blocked.reason.clone());

@@ -171,11 +171,12 @@ impl ClusterState {
         self.hold(key, on, setting, self.now, observing);
     }
 
-    /// The caps and clocks of a running job's GPUs were changed.
-    pub fn job_set(&mut self, key: JobKey, setting: GpuSetting) {
+    /// The caps and clocks of a running job's GPUs were changed; `by_limit`: while a power limit binds, so that the job
+    /// may have the setting from before at once when it does not.
+    pub fn job_set(&mut self, key: JobKey, setting: GpuSetting, by_limit: bool) {
         let Some(job) = one_of(&mut self.jobs, key) else { return };
         let is_running = matches!(job.state, State::Running { .. });
-        if let Some(before) = job.setting().filter(|before| *before != setting) {
+        if let Some(before) = job.setting().filter(|before| *before != setting && !by_limit) {
             job.settings_left.add(before, self.now);
         }
         if let State::Running { setting: current, .. } | State::Stopping { setting: current, .. } =

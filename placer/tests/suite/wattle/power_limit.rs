@@ -96,6 +96,31 @@ fn a_job_that_cannot_stop_keeps_its_gpus_below_any_limit() {
     assert!(Some(expected_power(site.input())) <= site.limits.power_max);
 }
 
+#[test]
+fn overdue_jobs_get_a_quarter_of_a_scarce_power_before_others() {
+    // Power for 8 of 16 GPUs at the lowest clock, so for two of them within a quarter.
+    let mut site = limited(2_960 + (8.2 * above_idle_w(900)) as u64);
+    let short = |site: &mut Site, name: &str| {
+        let submitted_at = site.now();
+        arrive(site, JobFacts { submitted_at, ..facts(name, 1, 1) }, FIXED, Some(1_000))
+    };
+    let first: Vec<JobKey> = (0..8).map(|i| short(&mut site, &format!("first{i}"))).collect();
+    let long: Vec<JobKey> = (0..8)
+        .map(|i| arrive(&mut site, facts(&format!("long{i}"), 1, 1), FIXED, Some(32_400)))
+        .collect();
+    converge(&mut site);
+    let running =
+        |site: &Site, jobs: &[JobKey]| jobs.iter().filter(|&&job| gpus(site, job) > 0).count();
+    assert_eq!((running(&site, &first), running(&site, &long)), (8, 0));
+    first.iter().for_each(|&job| site.job_ended(job));
+    // All of the long ones have waited for more than four times their work.
+    site.advance_to(Timestamp::from_s(8 * 32_400));
+    let second: Vec<JobKey> = (0..12).map(|i| short(&mut site, &format!("second{i}"))).collect();
+    converge(&mut site);
+    assert_eq!((running(&site, &second), running(&site, &long)), (6, 2));
+    assert!(Some(expected_power(site.input())) <= site.limits.power_max);
+}
+
 /// A feeder that carries all power of these nodes.
 fn feeder(nodes: &[usize], limit_w: u64) -> PowerBound {
     PowerBound::Feeder(Arc::new(FeederLimit {

@@ -114,6 +114,27 @@ fn search_ends_within_half_a_point_below_another_schedule() {
 }
 
 #[test]
+fn search_of_few_jobs_continues_where_the_lateness_changes_in_steps() {
+    // Beyond a price of 0.001 jobs complete much later, but not between 0.05 and 0.2.
+    let run = |price: f64| {
+        let is_late = price > 0.001 && !(0.05..0.2).contains(&price);
+        let completion_s = vec![Some(if is_late { 12.0 } else { 9.0 })];
+        Fake { energy_kwh: 100.0 - price, makespan_s: 3_600.0, completion_s }
+    };
+    let reference = Reference { completion_s: vec![Some(10.0)], ..Reference::default() };
+    let aim = AimSearch::to_baseline(Allowed::mean(0.0), 1e-5, 1.0);
+    let found = |aim: &AimSearch| {
+        let aim = least_energy(aim, Some(&reference), |price| Ok::<_, ()>(run(price))).unwrap();
+        assert!(aim.is_within);
+        (aim.price(), aim.runs.len())
+    };
+    let (price, _) = found(&aim);
+    assert!(price <= 0.001, "{price}");
+    let (price, runs) = found(&aim.of_few_jobs());
+    assert!((0.05..0.2).contains(&price) && runs <= RUNS_MAX_OF_FEW, "{price} {runs}");
+}
+
+#[test]
 fn search_from_the_price_of_a_sample_needs_few_runs() {
     for (fastest, slowest) in [(0.5, 2.0), (0.63, 1.4), (0.9, 1.2), (0.95, 2.5)] {
         for by in [0.0, 0.03, 0.1] {

@@ -31,6 +31,7 @@ impl Engine<'_> {
             }
             self.record_blocked(&plan);
             self.replan.at_us = plan.again_at.map(Timestamp::as_us).filter(|at| *at > self.now_us);
+            self.budget.spending.add_round(reports.power_limits.has_changes());
             self.budget.deferred = reports.deferral.waiting.len() as u32;
             let blocked_by = plan.blocked.as_ref().map(|blocked| &blocked.reason);
             self.budget.admission_closed = matches!(blocked_by, Some(Reason::HeldBack { .. }));
