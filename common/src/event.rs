@@ -31,7 +31,9 @@ use crate::time::Timestamp;
 use crate::units::Power;
 
 pub use book::{BookChange, ENDED_KEPT, EVENTS_MAX, EventBook, EventError, SiteFigures};
-pub use performance::{EventPerformances, JobPerformance, PERFORMANCES_MAX, PromiseOutcome};
+pub use performance::{
+    EventPerformances, JobPerformance, LOSS_ERROR, PERFORMANCES_MAX, PromiseOutcome,
+};
 pub use record::{Closed, EventRecord, EventState, MeasuredBy, MeasuredMean, SETTLING};
 pub use targets::{RAMP_STEP, RAMP_STEPS_MAX, TargetSteps};
 

@@ -148,8 +148,8 @@ fn reasons(refused: &Refusals) -> impl Iterator<Item = (JobKey, Reason)> {
 /// has not run during the event: it would hold the GPUs on which a paused one continues.
 fn paused_for_events(input: PlanningInput<'_>) -> impl Iterator<Item = (JobKey, Reason)> {
     let (most, promises) = (input.limits.power_max, &input.limits.promises);
-    let is_paused = promises.values().any(|promise| promise.is_paused);
-    let waits = move |key: &JobKey| match promises.get(key) {
+    let is_paused = promises.of_known().any(|promise| promise.is_paused);
+    let waits = move |key: &JobKey| match promises.known(*key) {
         Some(promise) => promise.is_paused,
         None => is_paused,
     };

@@ -5,6 +5,7 @@
 //! ([`cap_clock_response`]); and the remaining effect of neighbours. Each fit uses the history of
 //! the class as its prior. The formulas are in [`crate::model`].
 
+mod binding;
 pub mod cap_clock_response;
 mod colocation;
 mod exclusive;
@@ -116,7 +117,7 @@ impl JobModel {
     /// Fits the windows of `job`.
     #[must_use]
     pub fn fit(job: &Job, context: Context<'_>) -> Self {
-        let windows = &*rates_of_one_kind(job.windows());
+        let windows = &*binding::limited(rates_of_one_kind(job.windows()), context.gpu);
         let inferred = windows.iter().any(|w| w.rate.is_some() && w.rate_inferred);
         let traits = pooled::traits(job.workload.as_ref(), context.class);
         // The class's levels count reported steps; an inferred period may be another unit.
@@ -131,7 +132,7 @@ impl JobModel {
         let same_family = family.is_some_and(|family| transfer.knows(family));
         let class = &context.class.settings;
         let mut model = Self {
-            windows: windows.len() as u32,
+            windows: job.windows().len() as u32,
             busy,
             busy_seen,
             memory_busy: median_high(

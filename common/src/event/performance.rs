@@ -12,8 +12,9 @@ use crate::time::Timestamp;
 /// Most jobs of all events whose performance is kept.
 pub const PERFORMANCES_MAX: usize = 4_000;
 
-/// A loss above the promised one by this much is an error of prediction and not worth a word, a share.
-const LOSS_ERROR: f64 = 0.002;
+/// A loss above the promised one by at most this is an error of prediction, and the promise counts as kept; a share of
+/// the throughput.
+pub const LOSS_ERROR: f64 = 0.002;
 /// The loss of a job is stored each minute; one that was not counted for this long has left.
 const COUNTED_WITHIN: Duration = Duration::from_secs(180);
 

@@ -195,6 +195,13 @@ impl GridEvents {
         self.follow_at
     }
 
+    /// Jobs start: their promises during an event are looked at at once.
+    pub(super) fn jobs_start(&mut self, now: Timestamp) {
+        if EventPromises::is_near(&self.book, now) {
+            self.follow_at = Some(now);
+        }
+    }
+
     /// Follows the events that begin or no longer bound the power, where one is due.
     pub(super) fn follow(&mut self, turn: &mut Turn<'_>, nodes: &mut Nodes) {
         let now = turn.now;

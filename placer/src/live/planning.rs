@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use wattle_common::Timestamp;
 
-use crate::Round;
 use crate::live::{Placer, Turn, expected};
+use crate::{Decision, Round};
 
 /// The planning rounds: their number and the time of the next one.
 pub(super) struct Rounds {
@@ -87,6 +87,9 @@ impl Placer {
         }
         let faults = nodes.faults();
         jobs.carry_out(now, &plan, &reports, faults.as_deref(), turn.controller);
+        if plan.decisions.iter().any(|decision| matches!(decision, Decision::Start { .. })) {
+            self.events.jobs_start(now);
+        }
         if turn.controller.follow_expected(&reports) {
             expected::note(turn.controller, jobs);
             self.expected.compute_what_if(now, turn.controller, &reports);

@@ -7,6 +7,7 @@ mod budget;
 mod clock;
 mod conditions;
 mod consequences;
+mod event_starts;
 mod events;
 mod expected;
 mod extremes;

@@ -13,7 +13,6 @@ use crate::allocation::transition::{Target, plan_transition};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
-use crate::power::promises::Promise;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::is_unmeasured;
@@ -119,7 +118,9 @@ pub struct Sizing<'a> {
 
 /// Whether a running job keeps its number of GPUs: it cannot stop, or its promise during a grid event forbids a change.
 fn keeps_size(input: PlanningInput<'_>, key: JobKey, job: &Job) -> bool {
-    !job.facts.can_stop || input.limits.promises.get(&key).is_some_and(Promise::keeps_size)
+    let gpus = job.state.gpus().map_or(0, GpuSet::gpu_count);
+    let promise = input.limits.promises.of(key, job, gpus, input.now());
+    !job.facts.can_stop || promise.is_some_and(|promise| promise.keeps_size())
 }
 
 impl<'a> Sizing<'a> {

@@ -214,7 +214,7 @@ fn busy_gpus(
 fn promised_w(input: PlanningInput<'_>, job: &Job) -> Option<f64> {
     let State::Running { on, .. } = &job.state else { return None };
     let key = input.state.job_key(&job.facts.id)?;
-    let known = input.limits.promises.get(&key);
+    let known = input.limits.promises.known(key);
     // Before an event its allowance is spread over all of it.
     let begins = job.facts.flexibility.map(|promised| 1.0 - promised.loss());
     let floor = known.map(|promise| promise.floor).or(begins)?;

@@ -41,8 +41,10 @@ use crate::power::limits::item::{Item, Role};
 use crate::power::limits::settings::{floor, ladder, priced_setting, promised_floor};
 
 pub(crate) use crate::power::limits::settings::{economical_setting, least_gpu_w, settings_of};
-use crate::power::model::{Estimate, JobGpus, PowerEstimate, PowerSum, baseline_w, whole_nodes};
-use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
+use crate::power::model::{
+    Estimate, JobGpus, PowerEstimate, PowerSum, baseline_w, idle_w, whole_nodes,
+};
+use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey};
 use crate::state::job::{Job, State};
 
 /// What the limits changed in a round.
@@ -231,20 +233,22 @@ impl<'a> LimitedPlan<'a> {
         };
         let (minimum_w, minimum_expected_w) =
             (minimum(Estimate::Upper), minimum(Estimate::Expected));
-        // The work of a job that stops counts no more.
-        let floor = match role {
-            Role::Stops => ladder.len() - 1,
-            Role::Continues | Role::Starts { .. } => match self.input.limits.promises.get(&key) {
-                Some(promise) => promised_floor(gpus, promise, &ladder),
-                None => floor(self.input, gpus, &ladder),
-            },
-        };
         let job = gpus.job;
+        let promise = self.input.limits.promises.of(key, job, gpus.gpus, self.input.now());
+        let idle_w = |here: &NodeGpus| idle_w(self.input, self.input.state.node(here.node));
+        let idle_w = on.by_node.first().map_or(0.0, idle_w);
+        // The work of a job that stops counts no more.
+        let floor = match (role, &promise) {
+            (Role::Stops, _) => ladder.len() - 1,
+            (_, Some(promise)) => promised_floor(gpus, promise, &ladder, idle_w),
+            (_, None) => floor(self.input, gpus, &ladder),
+        };
         Item {
             key,
             job,
             on,
             role,
+            promise,
             floor,
             ladder,
             chosen: 0,
@@ -454,16 +458,15 @@ impl<'a> LimitedPlan<'a> {
         // jobs that are stopped until these have stopped.
         let to_floor = self.with_stopping_w(bound, &[], Item::floor_w) <= limit_w;
         // Jobs without a promise go below their floors before those with one.
-        let promises = &self.input.limits.promises;
         let keeps_promises = to_floor || {
-            let least_w = |item: &Item<'a>| match promises.contains_key(&item.key) {
-                true => item.floor_w(),
-                false => item.lowest_w(),
+            let least_w = |item: &Item<'a>| match item.promise {
+                Some(_) => item.floor_w(),
+                None => item.lowest_w(),
             };
             self.with_stopping_w(bound, &[], least_w) <= limit_w
         };
         let last = |item: &Item<'_>| {
-            let at_floor = to_floor || (keeps_promises && promises.contains_key(&item.key));
+            let at_floor = to_floor || (keeps_promises && item.promise.is_some());
             if at_floor { item.floor } else { item.ladder.len() - 1 }
         };
 
@@ -539,9 +542,7 @@ impl<'a> LimitedPlan<'a> {
     fn newest_stoppable(&self) -> Vec<usize> {
         // A promise decides about the pauses of its job ([`Self::pause_for_events`]).
         let can_stop = |item: &Item<'_>| {
-            item.role == Role::Continues
-                && item.job.facts.can_stop
-                && !self.input.limits.promises.contains_key(&item.key)
+            item.role == Role::Continues && item.job.facts.can_stop && item.promise.is_none()
         };
         let mut found: Vec<usize> =
             (0..self.items.len()).filter(|&i| can_stop(&self.items[i])).collect();

@@ -54,7 +54,38 @@ pub struct Promise {
 }
 
 /// The promises of jobs during events; empty without an event.
-pub type Promises = BTreeMap<JobKey, Promise>;
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Promises {
+    /// Those of the jobs that ran at the last look.
+    by_job: ByJob,
+    /// Until when an event lasts: a job that starts has its promise at once.
+    until: Option<Timestamp>,
+}
+
+type ByJob = BTreeMap<JobKey, Promise>;
+
+impl Promises {
+    /// The promise of a job on this number of GPUs: by the last look, or from its start on.
+    pub(crate) fn of(&self, key: JobKey, job: &Job, gpus: u32, now: Timestamp) -> Option<Promise> {
+        let begins = || {
+            let (until, flexibility) = (self.until?, job.facts.flexibility?);
+            let left_s = flexibility.loss() * until.since(now).as_secs_f64();
+            let floor = 1.0 - flexibility.loss();
+            (now < until).then_some(Promise { gpus, floor, left_s, flexibility, is_paused: false })
+        };
+        self.known(key).copied().or_else(begins)
+    }
+
+    /// The promise of a job that has run during the event.
+    pub(crate) fn known(&self, key: JobKey) -> Option<&Promise> {
+        self.by_job.get(&key)
+    }
+
+    /// The promises of all jobs that have run during the event.
+    pub(crate) fn of_known(&self) -> impl Iterator<Item = &Promise> {
+        self.by_job.values()
+    }
+}
 
 impl Promise {
     /// The least speed now, steps per second.
@@ -110,6 +141,12 @@ impl EventPromises {
         book.events.values().filter(|record| record.has_target()).filter_map(of_one).min()
     }
 
+    /// Whether an event begins soon or is under way, so that a job that starts has a promise to look at.
+    #[must_use]
+    pub fn is_near(book: &EventBook, now: Timestamp) -> bool {
+        near(book, now).next().is_some()
+    }
+
     /// Counts the time until an instant, since the last call, at the present speeds: of each running job the speed
     /// relative to the default setting on this number of GPUs. A job of unknown speed counts as undisturbed.
     pub fn count(
@@ -128,7 +165,12 @@ impl EventPromises {
             }
             let jobs = self.performances.events.entry(record.event.event.clone()).or_default();
             for (key, job) in state.running() {
-                let own = jobs.entry(job.facts.id.clone()).or_insert_with(|| entered(job, from));
+                let begins = match job.state {
+                    State::Running { since: started, .. } => from.max(started).min(until),
+                    _ => from,
+                };
+                let begun = || entered(job, begins);
+                let own = jobs.entry(job.facts.id.clone()).or_insert_with(begun);
                 let speed = match job.state {
                     State::Running { .. } => speed(key, job, own.gpus).unwrap_or(1.0),
                     _ => 0.0,
@@ -156,8 +198,8 @@ impl EventPromises {
         let targets = book.targets(now);
         let limit = targets.least(now, now + STEP);
         let mut again = controller.set_event_targets(targets, now).plan_again;
-        let mut promises = Promises::new();
-        let mut is_mandatory = false;
+        let mut promises = ByJob::new();
+        let (mut is_mandatory, mut until) = (false, None);
         for record in near(book, now) {
             if record.event.start_us <= now {
                 // Also of jobs that are about to pause.
@@ -166,6 +208,7 @@ impl EventPromises {
                     jobs.entry(job.facts.id.clone()).or_insert_with(|| entered(job, now));
                 }
             }
+            until = until.max(Some(record.returned()));
             is_mandatory |= record.event.participation == Participation::Mandatory;
             for (job, promise) in self.of_event(record, controller.state(), now) {
                 let known = promises.get(&job).map_or(promise, |known| promise.stricter(*known));
@@ -175,12 +218,12 @@ impl EventPromises {
         if let Some(limit) = limit {
             self.choose(controller.input(), &mut promises, limit, is_mandatory, book, now);
         }
-        again |= controller.set_event_promises(promises);
+        again |= controller.set_event_promises(Promises { by_job: promises, until });
         (book_changed, again)
     }
 
     /// The promises of jobs during an event: of its start, or now.
-    fn of_event(&self, record: &EventRecord, state: &ClusterState, now: Timestamp) -> Promises {
+    fn of_event(&self, record: &EventRecord, state: &ClusterState, now: Timestamp) -> ByJob {
         let now = now.max(record.event.start_us);
         let counted = self.performances.events.get(&record.event.event);
         let of_job = |(key, job): (JobKey, &Job)| {
@@ -238,7 +281,7 @@ impl EventPromises {
     fn choose(
         &mut self,
         input: PlanningInput<'_>,
-        promises: &mut Promises,
+        promises: &mut ByJob,
         limit: Power,
         is_mandatory: bool,
         book: &EventBook,
@@ -313,7 +356,7 @@ fn ends_at(state: &ClusterState, job: &Job, gpus: u32) -> Option<Timestamp> {
 /// The jobs with promises whose speeds and power are known.
 fn candidates<'a>(
     input: PlanningInput<'a>,
-    promises: &'a Promises,
+    promises: &'a ByJob,
 ) -> impl Iterator<Item = (JobKey, Candidate)> + 'a {
     promises.iter().filter_map(move |(&key, promise)| {
         let job = input.state.job(key)?;

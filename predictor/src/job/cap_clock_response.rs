@@ -404,12 +404,12 @@ impl CapClockResponse {
 }
 
 /// Cap of a setting if it is below the default.
-fn non_default_cap(gpu: &GpuSpec, setting: Setting) -> Option<f64> {
+pub(super) fn non_default_cap(gpu: &GpuSpec, setting: Setting) -> Option<f64> {
     setting.cap_w.filter(|cap| *cap < 0.99 * gpu.cap_default_w)
 }
 
 /// Clock of a setting if it is locked below the top clock.
-fn non_default_clock(gpu: &GpuSpec, setting: Setting) -> Option<f64> {
+pub(super) fn non_default_clock(gpu: &GpuSpec, setting: Setting) -> Option<f64> {
     let top = gpu.clock_mhz_top?;
     setting.clock_mhz_max.filter(|clock| *clock < 0.999 * top)
 }

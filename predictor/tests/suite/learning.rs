@@ -276,3 +276,37 @@ fn locked_clocks_are_learned() {
     let exclusive = p.predict(&job("j"), &Configuration { clock_max: None, ..at });
     assert!(off(exclusive.unwrap().gpu_power_w, 200.0).abs() < 0.03);
 }
+
+#[test]
+fn a_cap_beside_a_clock_counts_only_where_it_is_the_tighter_one() {
+    let under = |cap_w: u64, (clock, rate, watts): (u32, f64, u64)| {
+        let mut p = predictor();
+        for mut w in windows_under_a_lock("j") {
+            if w.clock_mhz_max.is_some() {
+                w.cap_mw = Some(Power::from_w(cap_w));
+                w.clock_mhz_mean = Some(Frequency::from_mhz(clock));
+                w.steps_per_s = Some(rate);
+                w.power_mw_gpus = Some(Power::from_w(watts));
+            }
+            p.observe(w.until_us, &w);
+        }
+        p
+    };
+    let at = |p: &Predictor, mhz: u32| {
+        let clock_max = Some(Frequency::from_mhz(mhz));
+        p.predict(&job("j"), &Configuration { clock_max, ..one_gpu() }).unwrap()
+    };
+    // Loose caps, near the power and far from it: what the clock alone does.
+    for cap_w in [160, 190] {
+        let locked = at(&under(cap_w, (1_050, 8.55, 150)), 1_050);
+        assert!(off(locked.relative_speed, 0.855).abs() < 0.04, "{cap_w} W: {locked:?}");
+        assert!(off(locked.gpu_power_w, 150.0).abs() < 0.05, "{cap_w} W: {locked:?}");
+    }
+    // A tight one lowers the clock to 800 MHz: what that clock does, and more at the locked one.
+    let tight = under(110, (800, 6.0, 108));
+    let (lowered, locked) = (at(&tight, 800), at(&tight, 1_050));
+    assert!(off(lowered.relative_speed, 0.6).abs() < 0.05, "{lowered:?}");
+    assert!(off(lowered.gpu_power_w, 108.0).abs() < 0.05, "{lowered:?}");
+    assert!(locked.relative_speed.mean > 0.68, "{locked:?}");
+    assert!(locked.gpu_power_w.mean > 120.0, "{locked:?}");
+}

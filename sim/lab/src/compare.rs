@@ -56,8 +56,8 @@ pub(crate) struct Compare {
     /// [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     workload: Vec<String>,
-    /// Number of arrival orders or random draws of the jobs [default: 5, 3 of powerlimit-16,
-    /// 1 with --quick]
+    /// Number of arrival orders or random draws of the jobs, of the noise of measurements in
+    /// grid-srp and grid-caiso [default: 5, 3 of powerlimit-16, 1 of these and with --quick]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100))]
     orders: Option<u64>,
     /// Predictions: oracle, predicted, or exact ones with errors as independent:SHARE, smooth:SHARE
@@ -208,9 +208,10 @@ fn during_events(command: &Compare) -> anyhow::Result<()> {
     for name in &policies {
         policy(name).map_err(usage_chain)?;
     }
+    let draws = command.orders.unwrap_or(1);
     let rows = match command.scenario.as_str() {
-        grid_caiso::NAME => grid_caiso::compare(&policies),
-        _ => grid_srp::compare(&grid_srp::DEPTHS, &policies),
+        grid_caiso::NAME => grid_caiso::compare(&policies, draws),
+        _ => grid_srp::compare(&grid_srp::DEPTHS, &policies, draws),
     };
     let rows = rows.map_err(usage_chain)?;
     if command.json {

@@ -3,12 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use wattle_common::event::{EventBook, EventPerformances, GridEvent, JobPerformance};
+use wattle_common::event::{EventBook, EventPerformances, GridEvent, JobPerformance, LOSS_ERROR};
 use wattle_common::messages::EventPlan;
 use wattle_common::{EventId, Power, Timestamp};
-
-/// A promise counts as broken where a job has lost more than this beyond it, a share of its throughput.
-pub const BROKEN_BY: f64 = 0.002;
 
 /// Microseconds in a minute.
 const MINUTE_US: u64 = 60_000_000;
@@ -137,12 +134,12 @@ impl EventsOutcome {
         Self { kw_short_max: short.unwrap_or_default().as_w() / 1e3, jobs, ..self }
     }
 
-    /// The number of promises, and of those that were not kept by more than [`BROKEN_BY`].
+    /// The number of promises, and of those that were not kept by more than [`LOSS_ERROR`].
     #[must_use]
     pub fn promises(&self) -> (usize, usize) {
         let jobs = || self.jobs.events.values().flat_map(|of| of.values());
         let is_broken = |job: &&JobPerformance| {
-            job.promise.is_some_and(|promise| job.loss() > promise.loss() + BROKEN_BY)
+            job.promise.is_some_and(|promise| job.loss() > promise.loss() + LOSS_ERROR)
         };
         (jobs().count(), jobs().filter(is_broken).count())
     }

@@ -53,7 +53,7 @@ pub use detail::{Detail, JobOutcome, NodeOutcome};
 pub use engine::recording::{
     Level, RecordedJob, RecordedNode, RecordedPlacement, Recording, SleepInterval,
 };
-pub use events::{BROKEN_BY, EventsOutcome, PlannedEvent};
+pub use events::{EventsOutcome, PlannedEvent};
 pub use feeders::FeederUse;
 pub use load::LoadError;
 pub use oracle::{gpu_counts, selectable_caps, selectable_clocks};

@@ -21,12 +21,12 @@ const DRAWN_W: u64 = 1_400;
 /// A quarter less.
 const TARGET_W: u64 = 1_050;
 
-fn id(name: &str) -> EventId {
+pub(super) fn id(name: &str) -> EventId {
     EventId::new(name).unwrap()
 }
 
 /// A quarter less for ten minutes, in two minutes, with ramps of a minute.
-fn event(world: &World, name: &str) -> GridEvent {
+pub(super) fn event(world: &World, name: &str) -> GridEvent {
     GridEvent {
         event: id(name),
         source: "utility".to_owned(),
@@ -45,7 +45,7 @@ fn send(world: &mut World, request: EventRequest) -> EventReply {
     world.event_reply.take().expect("every request gets a reply")
 }
 
-fn add(world: &mut World, event: GridEvent) -> EventReply {
+pub(super) fn add(world: &mut World, event: GridEvent) -> EventReply {
     send(world, EventRequest::Add { event })
 }
 
@@ -70,7 +70,7 @@ fn busy() -> World {
     world
 }
 
-fn drawn(world: &World) -> Power {
+pub(super) fn drawn(world: &World) -> Power {
     (0..NODES).map(|node| draw(world, node)).sum()
 }
 
@@ -84,7 +84,7 @@ fn pass(world: &mut World, seconds: u64) {
     }
 }
 
-fn pass_until(world: &mut World, until: Timestamp) {
+pub(super) fn pass_until(world: &mut World, until: Timestamp) {
     let left = until.since(world.now).as_secs();
     pass(world, left);
 }
@@ -316,7 +316,7 @@ fn power_above_the_target_for_more_than_ten_seconds_raises_one_alarm() {
 }
 
 /// Jobs that run at 0.9 of their speed with 150 W, at half of it with 100 W, and give up this much.
-fn promised(losses_permille: [u32; 4]) -> World {
+pub(super) fn promised<const N: usize>(losses_permille: [u32; N]) -> World {
     let mut world = metered(NODES);
     for (job, loss_permille) in ["a", "b", "c", "d"].into_iter().zip(losses_permille) {
         let flexibility = Some(Flexibility { loss_permille, ..Flexibility::default() });
@@ -331,7 +331,7 @@ fn promised(losses_permille: [u32; 4]) -> World {
     world
 }
 
-fn know(world: &mut World) {
+pub(super) fn know(world: &mut World) {
     for job in ["a", "b", "c", "d"] {
         let at = |cap_w: Option<u64>, speed, watts| SurfacePoint {
             cap_mw: cap_w.map(Power::from_w),

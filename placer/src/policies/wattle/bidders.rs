@@ -249,7 +249,11 @@ fn bidder<'a>(
             |speed: &f64| *speed > 0.0 && window_s > restart_s && *speed <= curve.speed_max();
         speeds.into_iter().find(possible).unwrap_or(0.0)
     });
-    let promise = input.limits.promises.get(&elastic.key);
+    // A job that has not run has its promise from its start on.
+    let promise = match elastic.held {
+        Some(gpus) => input.limits.promises.of(elastic.key, job, gpus, input.now()),
+        None => input.limits.promises.known(elastic.key).copied(),
+    };
     let promised = promise.and_then(|promise| promise.least_rate(elastic.points));
     let promised = promised.map_or(0.0, |rate| rate / curve.unit).min(curve.speed_max());
     let speed_min = speed_min.max(promised);
@@ -275,7 +279,7 @@ fn bidder<'a>(
         gpus_min: elastic.fixed_size.unwrap_or(0),
         speed_min: if is_too_slow { 0.0 } else { speed_min },
         is_promised: promise.is_some(),
-        weight: promise.map_or(1.0, Promise::weight),
+        weight: promise.as_ref().map_or(1.0, Promise::weight),
         held: kept.map(|size| size.gpus),
         tried_sizes: elastic.tried_sizes.clone(),
         restart_factor,

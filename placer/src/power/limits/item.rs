@@ -2,6 +2,7 @@
 
 use wattle_common::job::GpuSetting;
 
+use crate::power::promises::Promise;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::Job;
 
@@ -22,6 +23,8 @@ pub(super) struct Item<'a> {
     pub(super) job: &'a Job,
     pub(super) on: &'a GpuSet,
     pub(super) role: Role,
+    /// Its promise during a grid event.
+    pub(super) promise: Option<Promise>,
     /// Settings with the expected power of each GPU in watts: the desired one first, then descending.
     pub(super) ladder: Vec<(GpuSetting, f64)>,
     /// Index of the setting with the most work per charged joule, and for a job with a bound on its slowdown

@@ -16,14 +16,13 @@ use crate::state::gpu_set::JobKey;
 impl<'a> LimitedPlan<'a> {
     /// Stops the running jobs that pause for an event ([`crate::power::promises`]).
     pub(super) fn pause_for_events(&mut self) {
-        let limits = self.input.limits;
         let pauses = |item: &&Item<'_>| {
             item.role == Role::Continues
                 && item.job.facts.can_stop
-                && limits.promises.get(&item.key).is_some_and(|promise| promise.is_paused)
+                && item.promise.is_some_and(|promise| promise.is_paused)
         };
         let paused: Vec<JobKey> = self.items.iter().filter(pauses).map(|item| item.key).collect();
-        let reason = Reason::PowerLimit { most: limits.power_max };
+        let reason = Reason::PowerLimit { most: self.input.limits.power_max };
         self.stopped.extend(paused.into_iter().map(|job| (job, reason.clone())));
     }
 
@@ -34,8 +33,7 @@ impl<'a> LimitedPlan<'a> {
         bound: &Bound,
         last: impl Fn(&Item<'a>) -> usize,
     ) -> Option<Vec<usize>> {
-        let promises = &self.input.limits.promises;
-        if promises.is_empty() || bound.is_local() {
+        if bound.is_local() || self.items.iter().all(|item| item.promise.is_none()) {
             return None;
         }
         let gives = |item: &Item<'a>| self.remains(item) && item.role != Role::Stops;
@@ -49,17 +47,16 @@ impl<'a> LimitedPlan<'a> {
             let node = self.input.state.node(item.on.by_node.first()?.node);
             let gpus = JobGpus::on(self.input, item.job, &node.facts.gpu_type, item.on);
             let ladder = &item.ladder[item.chosen..=at_last(item)];
-            let promise = promises.get(&item.key);
-            let reference = promise.map_or(gpus.gpus, |promise| promise.gpus);
-            let above_w =
-                |gpu_w: f64| f64::from(gpus.gpus) * (gpu_w - idle_w(self.input, node)).max(0.0);
+            let reference = item.promise.map_or(gpus.gpus, |promise| promise.gpus);
+            let idle_w = idle_w(self.input, node);
+            let above_w = |gpu_w: f64| f64::from(gpus.gpus) * (gpu_w - idle_w).max(0.0);
             let setting =
                 |((_, gpu_w), speed): (&(_, f64), Option<f64>)| Some((speed?, above_w(*gpu_w)));
-            let settings = ladder.iter().zip(speeds(gpus, reference, ladder)).map(setting);
+            let settings = ladder.iter().zip(speeds(gpus, reference, ladder, idle_w)).map(setting);
             let candidate = Candidate {
                 settings: settings.collect::<Option<_>>()?,
                 floor: 0.0,
-                weight: promise.map_or(1.0, Promise::weight),
+                weight: item.promise.as_ref().map_or(1.0, Promise::weight),
                 can_stop: false,
                 pause_s: None,
                 restart_s: 0.0,

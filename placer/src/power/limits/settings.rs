@@ -83,8 +83,8 @@ pub(crate) fn settings_of(
     let is_fixed = job.state.gpus().is_some_and(|on| input.state.has_fixed_caps(on));
     let of = JobGpus { job, gpu_type, gpus, is_fixed };
     let ladder = settings_below(input, of, GpuSetting::DEFAULT);
-    let speeds = speeds(of, reference, &ladder);
     let idle_w = input.state.gpu_power(gpu_type)?.idle.as_w();
+    let speeds = speeds(of, reference, &ladder, idle_w);
     let above = |(rung, speed): (&(GpuSetting, f64), Option<f64>)| {
         Some((speed?, (rung.1 - idle_w).max(0.0)))
     };
@@ -92,11 +92,12 @@ pub(crate) fn settings_of(
 }
 
 /// The speed at each setting of a ladder relative to the default one on `reference` GPUs; below the slowest known
-/// setting proportional to its power. Absent where no speed is known.
+/// setting proportional to its power above idle, because an idle GPU does no work. Absent where no speed is known.
 pub(super) fn speeds(
     gpus: JobGpus<'_>,
     reference: u32,
     ladder: &[(GpuSetting, f64)],
+    idle_w: f64,
 ) -> Vec<Option<f64>> {
     let points = gpus.job.operating_points_on(gpus.gpu_type);
     let default = points.and_then(|points| points.point(reference, GpuSetting::DEFAULT));
@@ -108,7 +109,9 @@ pub(super) fn speeds(
         if let Some(speed) = point {
             slowest = Some((speed, gpu_w));
         }
-        point.or_else(|| slowest.map(|(speed, watts)| speed * gpu_w / watts))
+        let above = |watts: f64| (watts - idle_w).max(0.0);
+        point
+            .or_else(|| slowest.map(|(speed, watts)| speed * above(gpu_w) / above(watts).max(1e-9)))
     };
     ladder.iter().map(relative).collect()
 }
@@ -123,8 +126,9 @@ pub(super) fn promised_floor(
     gpus: JobGpus<'_>,
     promise: &Promise,
     ladder: &[(GpuSetting, f64)],
+    idle_w: f64,
 ) -> usize {
-    let speeds = speeds(gpus, promise.gpus, ladder);
+    let speeds = speeds(gpus, promise.gpus, ladder, idle_w);
     if speeds.iter().all(Option::is_none) {
         return ladder.len() - 1;
     }

@@ -56,6 +56,13 @@ impl GridEvents {
         notice.into_iter().chain(self.follow_at).min()
     }
 
+    /// A job starts: its promise during an event is looked at once more at this instant.
+    pub(super) fn job_starts(&mut self, now: Timestamp) {
+        if EventPromises::is_near(&self.book, now) {
+            self.follow_at = Some(now);
+        }
+    }
+
     /// The outcome, and why events were refused.
     pub(super) fn outcome(self) -> (EventsOutcome, Vec<String>) {
         let accepted = self.book.events.values().filter(|record| record.has_target()).count();

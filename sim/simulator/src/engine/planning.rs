@@ -112,6 +112,8 @@ impl Engine<'_> {
                         self.totals.shared_starts += 1;
                     }
                     self.start(job, on);
+                    let now = self.now();
+                    self.grid_events.iter_mut().for_each(|events| events.job_starts(now));
                 }
                 Decision::Stop { job: key, reason, .. } => {
                     if matches!(reason, Reason::Paused { .. }) {
