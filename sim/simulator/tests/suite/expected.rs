@@ -41,6 +41,34 @@ fn forecasts_under_fifo_are_exact_without_later_submissions() {
     }
 }
 
+/// Where the limits are the lengths, a forecast by limits is exact too; where they are twice as long, it is too late, and
+/// the predictions are not.
+#[test]
+fn forecasts_by_time_limits_are_as_good_as_the_limits() {
+    let world = World::builtin();
+    for (factor, is_exact) in [(1.0, true), (2.0, false)] {
+        let mut of = scenario(&world, 60, "2x8:v100", 3);
+        let lengths: Vec<f64> =
+            of.jobs.iter().map(|job| of.run_time_s(&world, job).unwrap()).collect();
+        for (job, length_s) in of.jobs.iter_mut().zip(lengths) {
+            job.submit = Duration::ZERO;
+            job.time_limit = Some(Duration::from_secs_f64(factor * length_s));
+        }
+        let options = RunOptions { oracle: true, lengths: Lengths::Known, ..RunOptions::default() };
+        let errors = expected(&world, &of, "backfill", &options);
+        let [own, limits] = [&errors.start_at_submission, &errors.start_at_submission_by_limits];
+        assert_eq!(own.forecasts, limits.forecasts, "{errors:?}");
+        assert!(own.forecasts >= 40, "{errors:?}");
+        let median_s = limits.error_s_median.unwrap();
+        if is_exact {
+            assert!(median_s < 3.0, "{errors:?}");
+        } else {
+            assert!(median_s > 4.0 * own.error_s_median.unwrap() + 600.0, "{errors:?}");
+            assert!(limits.coverage.unwrap() > 0.9, "{errors:?}");
+        }
+    }
+}
+
 #[test]
 fn forecasts_change_no_schedule() {
     let world = World::builtin();
