@@ -21,6 +21,9 @@
 //! The [`consequences`] of a decision follow from two forecasts, one of the plan and one with the job elsewhere. What the
 //! jobs would use at other settings follows from some more ([`what_if`]).
 //!
+//! Beside these forecasts a second one may be followed whose lengths are the time limits of the jobs, as those of a
+//! scheduler without predictions are ([`Expected::beside_limits`]).
+//!
 //! Forecasts decide nothing.
 
 pub(crate) mod consequences;
@@ -37,8 +40,9 @@ use wattle_common::Timestamp;
 use wattle_common::messages::{ExpectedStatus, ExpectedTimes};
 
 use crate::pipeline::StageReports;
-use crate::plan::capabilities::Capabilities;
+use crate::plan::capabilities::{Capabilities, Service};
 use crate::plan::input::PlanningInput;
+use crate::policies::{Backfill, Policy};
 use crate::state::gpu_set::JobKey;
 use crate::state::job::State;
 
@@ -53,6 +57,17 @@ pub const EVERY: Duration = Duration::from_secs(10);
 const KEPT_EVERY: Duration = Duration::from_mins(10);
 /// Most forecasts of a job that are kept.
 const KEPT_MAX: usize = 16;
+
+/// Capabilities of a scheduler that serves its queue by time limits.
+fn backfilled(can: Capabilities) -> Capabilities {
+    let serves = match can.serves {
+        by_limits @ Service::ByLimits { .. } => by_limits,
+        Service::InOrder | Service::ShortestFirst { .. } => {
+            Backfill::default().capabilities().serves
+        }
+    };
+    Capabilities { serves, ..can }
+}
 
 /// A forecast of a job that is kept until its instant is known.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +117,16 @@ pub struct Expected {
     errors: ForecastErrors,
     /// Number of forecasts.
     made: u64,
+    lengths: Lengths,
+    /// The same with the time limits as lengths.
+    by_limits: Option<Box<Self>>,
+}
+
+/// The lengths of the jobs in a forecast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lengths {
+    Predicted,
+    Limits,
 }
 
 impl Expected {
@@ -109,7 +134,23 @@ impl Expected {
     #[must_use]
     pub fn new(now: Timestamp) -> Self {
         let (jobs, errors) = (BTreeMap::new(), ForecastErrors::default());
-        Self { since: now, next: now, jobs, errors, made: 0 }
+        let (lengths, by_limits) = (Lengths::Predicted, None);
+        Self { since: now, next: now, jobs, errors, made: 0, lengths, by_limits }
+    }
+
+    /// Beside a forecast whose lengths are the time limits, of backfilling by priority and arrival. Its instants are as
+    /// they follow, without a correction by earlier errors; the interval is from now until then, because a limit is the
+    /// greatest length.
+    #[must_use]
+    pub fn beside_limits(self) -> Self {
+        let by_limits = Self { lengths: Lengths::Limits, ..Self::new(self.since) };
+        Self { by_limits: Some(Box::new(by_limits)), ..self }
+    }
+
+    /// The forecast by time limits, if it is followed.
+    #[must_use]
+    pub fn by_limits(&self) -> Option<&Self> {
+        self.by_limits.as_deref()
     }
 
     /// Continues from the stored errors. Forecasts of jobs that were present then do not count.
@@ -148,6 +189,9 @@ impl Expected {
 
     /// A job has got GPUs.
     pub(crate) fn started(&mut self, job: JobKey, now: Timestamp) {
+        if let Some(by_limits) = &mut self.by_limits {
+            by_limits.started(job, now);
+        }
         let Some(followed) = self.jobs.get_mut(&job) else { return };
         for kept in &mut followed.kept {
             if let Some((start, counts)) = kept.start.take() {
@@ -158,6 +202,9 @@ impl Expected {
 
     /// A job has completed.
     pub(crate) fn completed(&mut self, job: JobKey, now: Timestamp) {
+        if let Some(by_limits) = &mut self.by_limits {
+            by_limits.completed(job, now);
+        }
         let kept = self.jobs.remove(&job).map(|followed| followed.kept).unwrap_or_default();
         for Kept { at, first, end, .. } in kept {
             if let Some((end, counts)) = end {
@@ -168,6 +215,9 @@ impl Expected {
 
     /// A job has left without having completed: its forecasts do not count.
     pub(crate) fn left(&mut self, job: JobKey) {
+        if let Some(by_limits) = &mut self.by_limits {
+            by_limits.left(job);
+        }
         self.jobs.remove(&job);
     }
 
@@ -184,11 +234,20 @@ impl Expected {
         }
         self.next = now + EVERY;
         self.made += 1;
+        if let Some(by_limits) = &mut self.by_limits {
+            by_limits.follow(input, can, reports);
+        }
         let intervals = self.errors.intervals();
-        for Scheduled { job, start, end, unknown } in
-            scheduled(input, can, reports, None, Settings::Planned)
+        let (can, settings) = match self.lengths {
+            Lengths::Predicted => (can, Settings::Planned),
+            Lengths::Limits => (backfilled(can), Settings::Limits),
+        };
+        for Scheduled { job, start, end, unknown } in scheduled(input, can, reports, None, settings)
         {
-            let forecast = |kind, at| intervals.forecast(now, kind, at);
+            let forecast = |kind, at| match self.lengths {
+                Lengths::Predicted => intervals.forecast(now, kind, at),
+                Lengths::Limits => Forecast::no_later_than(now, kind, at),
+            };
             let start = start.map(|at| forecast(wattle_common::messages::ExpectedKind::Start, at));
             let end = end.map(|(at, kind)| forecast(kind, at));
             let shown = |of: Option<Forecast>| of.map(|forecast| forecast.shown);

@@ -104,10 +104,22 @@ pub enum Departure {
 /// Longest time between two steps over which the power of the nodes counts.
 const SPAN_MAX: Duration = Duration::from_mins(10);
 
-/// The power of the nodes without jobs and all awake, and what sleep saves of it now, W; `None` while the power of a node
-/// is not known.
-fn rest_w(state: &ClusterState) -> Option<(f64, f64)> {
-    let mut sum = (0.0, 0.0);
+/// The nodes without jobs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rest {
+    /// Their power, all awake, W.
+    awake_w: f64,
+    /// What sleep saves of it now, W.
+    slept_w: f64,
+    /// Number of all nodes.
+    nodes: f64,
+    /// Number of those asleep.
+    asleep: f64,
+}
+
+/// The nodes without jobs now; `None` while the power of a node is not known.
+fn rest(state: &ClusterState) -> Option<Rest> {
+    let mut sum = Rest::default();
     for node in state.nodes() {
         let facts = &node.facts;
         let of_type = state.gpu_power(&facts.gpu_type);
@@ -117,9 +129,11 @@ fn rest_w(state: &ClusterState) -> Option<(f64, f64)> {
             (None, None) => return None,
         };
         let rest_w = host.as_w() + f64::from(facts.gpus) * gpu_idle.as_w();
-        sum.0 += rest_w;
+        sum.awake_w += rest_w;
+        sum.nodes += 1.0;
         if node.wakefulness == Wakefulness::Asleep {
-            sum.1 += rest_w - facts.watts?.asleep.as_w();
+            sum.slept_w += rest_w - facts.watts?.asleep.as_w();
+            sum.asleep += 1.0;
         }
     }
     Some(sum)
@@ -141,8 +155,8 @@ pub struct Twin {
     absences: Vec<TwinAbsence>,
     /// The latest submission of each id that has left the cluster, until it is in the sums.
     left: BTreeMap<JobId, Submission>,
-    /// The power of the nodes now, W: without jobs and all awake, and what sleep saves of it.
-    rest_w: Option<(f64, f64)>,
+    /// The nodes without jobs now.
+    rest: Option<Rest>,
     followed_to: Timestamp,
 }
 
@@ -161,7 +175,7 @@ impl Twin {
             since: now,
             absences: Vec::new(),
             left: BTreeMap::new(),
-            rest_w: None,
+            rest: None,
             followed_to: now,
         }
     }
@@ -276,16 +290,18 @@ impl Twin {
         let now = state.now();
         let span = now.since(std::mem::replace(&mut self.followed_to, now));
         // After a longer span it is not known which nodes slept.
-        if let Some((rest_w, slept_w)) = self.rest_w.filter(|_| span <= SPAN_MAX) {
+        if let Some(rest) = self.rest.filter(|_| span <= SPAN_MAX) {
             let span_s = span.as_secs_f64();
             let sums = TwinSums {
-                rest_j: rest_w * span_s,
-                slept_j: slept_w * span_s,
+                rest_j: rest.awake_w * span_s,
+                slept_j: rest.slept_w * span_s,
+                node_s: rest.nodes * span_s,
+                node_s_asleep: rest.asleep * span_s,
                 ..TwinSums::default()
             };
             self.settled.add(Owner::nodes(now), sums);
         }
-        self.rest_w = rest_w(state);
+        self.rest = rest(state);
     }
 
     /// The energy of a job in the cluster that is known now: measured on its GPUs and saved by caps and clocks, J, and
@@ -374,6 +390,12 @@ impl Twin {
             sums.error_j = sums.gpu_j_twin * work.error.unwrap_or_default();
             sums.error_square_j2 = sums.error_j * sums.error_j;
             sums.settings_j = work.settings_j;
+            // What caps and clocks do not explain, by the time on GPUs.
+            if work.gpu_s > 0.0 {
+                let other_j = sums.jobs_saved_j() - sums.settings_j;
+                sums.sharing_j = other_j * work.gpu_s_shared / work.gpu_s;
+                sums.sizes_j = other_j * work.gpu_s_resized / work.gpu_s;
+            }
         }
         Some((Owner::of(facts, at), sums))
     }
@@ -439,7 +461,7 @@ impl Twin {
     /// a node or of a running job is not known.
     #[must_use]
     pub fn power_w(&self) -> Option<f64> {
-        let (rest_w, _) = self.rest_w?;
+        let rest_w = self.rest?.awake_w;
         let above_idle = self.history.running().map(|(submission, gpus)| {
             let work = &self.jobs.get(&submission)?.work.known;
             Some(f64::from(gpus) * (work.gpu_w? - work.gpu_idle_w?))

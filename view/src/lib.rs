@@ -2,6 +2,7 @@
 //!
 //! Pure: it does no I/O and reads no clock.
 
+pub mod aim;
 pub mod alternatives;
 pub mod budget;
 pub mod consequence;

@@ -6,12 +6,15 @@
 //! under the former scheduler count too.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Serialize;
 use wattle_common::Timestamp;
 use wattle_common::aim::Baseline;
 use wattle_common::duration::span;
-use wattle_common::messages::{IntensitySeries, PriceSeries, TwinRow, TwinStatus, TwinSums};
+use wattle_common::messages::{
+    IntensitySeries, PriceSeries, TwinAbsence, TwinRow, TwinStatus, TwinSums,
+};
 
 use crate::intensity::mean_intensity;
 
@@ -57,7 +60,7 @@ pub struct Saved {
     /// before they end there.
     pub jobs_ahead: u64,
     /// Times without a placer, over which sleep is not counted.
-    pub absences: usize,
+    pub absences: Vec<TwinAbsence>,
 }
 
 /// The figures of a row.
@@ -97,8 +100,18 @@ pub struct SavedRow {
     pub saved_kwh_settings: f64,
     /// The part of sleeping nodes, kWh.
     pub saved_kwh_sleep: f64,
-    /// The rest, kWh: sizes, sharing and restarts.
+    /// The part of shared GPUs, kWh: what caps and clocks do not explain, by the time of the jobs on shared GPUs.
+    pub saved_kwh_sharing: f64,
+    /// The part of other numbers of GPUs than requested, kWh, by the time of the jobs on them.
+    pub saved_kwh_sizes: f64,
+    /// The rest, kWh: restarts, and errors of prediction.
     pub saved_kwh_other: f64,
+    /// Time in which nodes were awake, node-hours; absent: not known, or a row of jobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_h_awake: Option<f64>,
+    /// Time of all nodes, which the former scheduler keeps awake, node-hours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_h: Option<f64>,
     /// Cost of the saved energy in the currency of the prices; absent: the price of some of it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
@@ -149,6 +162,7 @@ impl Rated {
         let sums = self.sums;
         let mean = |sum: f64| (sums.jobs > 0).then(|| sum / sums.jobs as f64);
         let kwh = |joules: f64| joules / 3.6e6;
+        let node_h = |seconds: f64| (sums.node_s > 0.0).then_some(seconds / 3_600.0);
         let saved_j = sums.saved_j();
         SavedRow {
             name,
@@ -167,7 +181,11 @@ impl Rated {
             saved_kwh_high: kwh(saved_j + sums.saved_error_j()),
             saved_kwh_settings: kwh(sums.settings_j),
             saved_kwh_sleep: kwh(sums.slept_j),
-            saved_kwh_other: kwh(sums.jobs_saved_j() - sums.settings_j),
+            saved_kwh_sharing: kwh(sums.sharing_j),
+            saved_kwh_sizes: kwh(sums.sizes_j),
+            saved_kwh_other: kwh(sums.rest_of_jobs_saved_j()),
+            node_h_awake: node_h(sums.node_s - sums.node_s_asleep),
+            node_h: node_h(sums.node_s),
             cost: self.cost,
             carbon_kg: self.carbon_kg,
         }
@@ -175,9 +193,12 @@ impl Rated {
 }
 
 impl Saved {
-    /// The status with the days from `first` on only: days since 1970-01-01.
+    /// The status with the last days in UTC only: as many as `span` has or begins, today among them.
     #[must_use]
-    pub fn from_day(mut status: TwinStatus, first: u64) -> TwinStatus {
+    pub fn of_last(mut status: TwinStatus, span: Duration, now: Timestamp) -> TwinStatus {
+        let days = span.as_secs().div_ceil(DAY_S).max(1);
+        let today = now.as_us() / (DAY_S * 1_000_000);
+        let first = (today + 1).saturating_sub(days);
         status.rows.retain(|row| row.day >= first);
         status.ahead.retain(|row| row.day >= first);
         status.since_us = status.since_us.max(Timestamp::from_s(first * DAY_S));
@@ -224,7 +245,7 @@ impl Saved {
                 .map(|((day, is_nodes, name), rated)| SavedRow { is_nodes, ..rated.row(name, day) })
                 .collect(),
             jobs_ahead: status.jobs_ahead(),
-            absences: status.absences.len(),
+            absences: status.absences.clone(),
         }
     }
 
@@ -290,13 +311,22 @@ impl SavedRow {
         }
     }
 
+    /// The time in which nodes were awake: `412 of 480 node-hours`; `None` where it is not known.
+    #[must_use]
+    pub fn awake_text(&self) -> Option<String> {
+        let (awake, all) = self.node_h_awake.zip(self.node_h)?;
+        Some(format!("{awake:.1} of {all:.1} node-hours"))
+    }
+
     /// The parts of the saving, largest first.
     #[must_use]
     pub fn parts(&self) -> Vec<(&'static str, f64)> {
         let mut parts = vec![
             ("caps and clocks", self.saved_kwh_settings),
             ("sleeping nodes", self.saved_kwh_sleep),
-            ("sizes, sharing and restarts", self.saved_kwh_other),
+            ("shared GPUs", self.saved_kwh_sharing),
+            ("other numbers of GPUs", self.saved_kwh_sizes),
+            ("restarts, prediction errors", self.saved_kwh_other),
         ];
         parts.sort_by(|a, b| b.1.total_cmp(&a.1));
         parts
@@ -355,7 +385,13 @@ mod tests {
 
     #[test]
     fn a_saving_is_stated_with_its_base_and_its_cost_in_time() {
-        let nodes = TwinSums { rest_j: 36e6, slept_j: 7.2e6, ..TwinSums::default() };
+        let nodes = TwinSums {
+            rest_j: 36e6,
+            slept_j: 7.2e6,
+            node_s: 36_000.0,
+            node_s_asleep: 9_000.0,
+            ..TwinSums::default()
+        };
         let nodes = TwinRow { day: 20_000, user: None, project: None, sums: nodes };
         let rows = vec![row(20_000, Some("ada"), 0.05), row(20_001, Some("bob"), -0.01), nodes];
         let saved = Saved::new(&status(rows), SavedBy::User, SavedRates::default());
@@ -368,6 +404,10 @@ mod tests {
         assert_eq!(names, [Some("ada"), Some("bob"), None]);
         assert!(saved.rows[2].is_nodes && saved.rows[2].saved_kwh == 2.0);
         assert_eq!(saved.total.parts()[0], ("sleeping nodes", 2.0));
+        let parts: f64 = saved.total.parts().iter().map(|(_, kwh)| kwh).sum();
+        assert!((parts - saved.total.saved_kwh).abs() < 1e-9, "{:?}", saved.total.parts());
+        assert_eq!(saved.rows[2].awake_text().unwrap(), "7.5 of 10.0 node-hours");
+        assert_eq!(saved.rows[0].awake_text(), None);
         assert_eq!((saved.total.cost, saved.total.carbon_kg), (None, None));
     }
 
@@ -383,8 +423,28 @@ mod tests {
              15.0 % (15 s) later on average; under backfill 2 of them still wait or run"
         );
         assert_eq!((saved.total.jobs, saved.rows[0].jobs, saved.jobs_ahead), (4, 4, 2));
-        let first_day = Saved::from_day(status, 20_001);
-        assert_eq!(Saved::new(&first_day, SavedBy::Day, SavedRates::default()).total.jobs, 2);
+        assert_eq!(jobs_of_last(&status, 1, 20_001 * DAY_S + 60), 2);
+    }
+
+    /// Number of jobs of the last days.
+    fn jobs_of_last(status: &TwinStatus, days: u64, now_s: u64) -> u64 {
+        let (span, now) = (Duration::from_secs(days * DAY_S), Timestamp::from_s(now_s));
+        let last = Saved::of_last(status.clone(), span, now);
+        Saved::new(&last, SavedBy::Day, SavedRates::default()).total.jobs
+    }
+
+    #[test]
+    fn seven_days_are_today_and_the_six_before() {
+        let rows: Vec<TwinRow> = (20_000..20_010).map(|day| row(day, None, 0.0)).collect();
+        let status = status(rows);
+        // Of two jobs a day, at both ends of a day.
+        for now in [20_009 * DAY_S, 20_010 * DAY_S - 1] {
+            assert_eq!([1, 7, 30].map(|days| jobs_of_last(&status, days, now)), [2, 14, 20]);
+        }
+        let half =
+            Saved::of_last(status, Duration::from_secs(3_600), Timestamp::from_s(20_009 * DAY_S));
+        assert_eq!(half.rows.len(), 1, "a part of a day is that day");
+        assert_eq!(half.since_us, Timestamp::from_s(20_009 * DAY_S));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use wattle_runtime::bus::{Bus, BusError};
 use wattle_runtime::clock;
 use wattle_runtime::shell::chain;
 use wattle_simulator::CarbonSeries;
+use wattle_view::aim::nothing_to_save;
 use wattle_view::emissions::Rates;
 use wattle_view::{event, power_margin, what_if};
 
@@ -189,7 +190,9 @@ fn energy_aim(aim: &AimStatus) -> String {
         format!("\n         latest project: {project}, estimated {}", later(slowdown))
     });
     let (bound, price) = (aim.bound(), tidy(aim.price));
-    format!("aim      energy: {bound}\n         {slowdown}; price {price} of 1{latest}")
+    let nothing =
+        nothing_to_save(aim).map_or_else(String::new, |text| format!("\n         {text}"));
+    format!("aim      energy: {bound}\n         {slowdown}; price {price} of 1{latest}{nothing}")
 }
 
 #[derive(Serialize)]

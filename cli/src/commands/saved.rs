@@ -29,7 +29,7 @@ pub(crate) struct SavedCommand {
     /// One row for each day, user or project
     #[arg(long, value_enum, default_value = "day")]
     by: By,
-    /// Only whole days from SPAN ago on: 7d, 24h [default: since the twin began]
+    /// Only the last days, today among them, as many as SPAN has or begins: 7d, 1d [default: since the twin began]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     since: Option<Duration>,
     #[command(flatten)]
@@ -74,8 +74,7 @@ pub(crate) fn run(command: &SavedCommand) -> anyhow::Result<()> {
             return Ok(());
         };
         if let Some(since) = command.since {
-            let first = clock::now().as_us().saturating_sub(since.as_micros() as u64);
-            status = Saved::from_day(status, first / 86_400_000_000);
+            status = Saved::of_last(status, since, clock::now());
         }
         let (saved, currency) = figures(&bus, &status, command.by.into()).await?;
         if command.json {
@@ -146,6 +145,9 @@ fn text(saved: &Saved, currency: Option<&str>) -> String {
         if kwh.abs() >= 5e-4 {
             text += &format!("\n{name:<28} {}", kwh_text(kwh));
         }
+    }
+    if let Some(awake) = row.awake_text() {
+        text += &format!("\n{:<28} {awake}", "nodes awake");
     }
     if let Some(carbon) = row.carbon_kg {
         text += &format!("\nCO2 saved {} kg", tidy(carbon));
@@ -218,7 +220,11 @@ fn csv(saved: &Saved, by: By) -> anyhow::Result<String> {
         "saved_kwh_high",
         "saved_kwh_settings",
         "saved_kwh_sleep",
+        "saved_kwh_sharing",
+        "saved_kwh_sizes",
         "saved_kwh_other",
+        "node_h_awake",
+        "node_h",
         "cost",
         "carbon_kg",
     ])?;
@@ -244,7 +250,11 @@ fn csv(saved: &Saved, by: By) -> anyhow::Result<String> {
             number(row.saved_kwh_high),
             number(row.saved_kwh_settings),
             number(row.saved_kwh_sleep),
+            number(row.saved_kwh_sharing),
+            number(row.saved_kwh_sizes),
             number(row.saved_kwh_other),
+            cell(row.node_h_awake),
+            cell(row.node_h),
             cell(row.cost),
             cell(row.carbon_kg),
         ])?;

@@ -164,6 +164,18 @@ pub struct TwinSums {
     pub rest_j: f64,
     /// The part of it that sleep saved, J.
     pub slept_j: f64,
+    /// The part of the saving of the jobs on shared GPUs beside that by caps and clocks, J.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub sharing_j: f64,
+    /// The same of the jobs on another number of GPUs than requested, J.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub sizes_j: f64,
+    /// Time of all nodes whose energy counts, s.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub node_s: f64,
+    /// The part of it in which nodes were asleep, s.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub node_s_asleep: f64,
 }
 
 impl TwinSums {
@@ -188,14 +200,20 @@ impl TwinSums {
             settings_j: tenths(self.settings_j),
             rest_j: tenths(self.rest_j),
             slept_j: tenths(self.slept_j),
+            sharing_j: tenths(self.sharing_j),
+            sizes_j: tenths(self.sizes_j),
+            node_s: tenths(self.node_s),
+            node_s_asleep: tenths(self.node_s_asleep),
         }
     }
 
     /// The part of the jobs, and that of the nodes.
     #[must_use]
     pub fn by_jobs_and_nodes(self) -> (Self, Self) {
-        let nodes = Self { rest_j: self.rest_j, slept_j: self.slept_j, ..Self::default() };
-        (Self { rest_j: 0.0, slept_j: 0.0, ..self }, nodes)
+        let Self { rest_j, slept_j, node_s, node_s_asleep, .. } = self;
+        let nodes = Self { rest_j, slept_j, node_s, node_s_asleep, ..Self::default() };
+        let jobs = Self { rest_j: 0.0, slept_j: 0.0, node_s: 0.0, node_s_asleep: 0.0, ..self };
+        (jobs, nodes)
     }
 
     /// Mean completion time relative to that of the twin, minus 1; `None` without jobs.
@@ -237,6 +255,12 @@ impl TwinSums {
         (self.gpu_j_twin - self.gpu_j_twin_idle) - (self.gpu_j - self.gpu_j_idle)
     }
 
+    /// The rest of that part: beside caps and clocks, shared GPUs and other numbers of GPUs, J.
+    #[must_use]
+    pub fn rest_of_jobs_saved_j(&self) -> f64 {
+        self.jobs_saved_j() - self.settings_j - self.sharing_j - self.sizes_j
+    }
+
     /// Half the width of the 90 % interval of the saved energy, J, with [`ERROR_SHARE`] of the predicted intervals as the
     /// errors of jobs, and [`ERROR_CORRELATION`] between those of two jobs.
     #[must_use]
@@ -271,6 +295,10 @@ impl AddAssign for TwinSums {
         self.settings_j += other.settings_j;
         self.rest_j += other.rest_j;
         self.slept_j += other.slept_j;
+        self.sharing_j += other.sharing_j;
+        self.sizes_j += other.sizes_j;
+        self.node_s += other.node_s;
+        self.node_s_asleep += other.node_s_asleep;
     }
 }
 
@@ -315,6 +343,12 @@ pub struct TwinWork {
     pub run_time_s: Option<f64>,
     /// Its GPU time in the cluster, s; a shared GPU counts for each of its jobs in part.
     pub gpu_s: f64,
+    /// The part of it on GPUs that it shared, s.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub gpu_s_shared: f64,
+    /// The part of it on another number of GPUs than requested, without sharing, s.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub gpu_s_resized: f64,
     /// Predicted power of one GPU, W.
     pub gpu_w: Option<f64>,
     /// Power of one idle GPU of its type, W.
@@ -332,6 +366,11 @@ pub struct TwinWork {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 const fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_nothing(value: &f64) -> bool {
+    *value == 0.0
 }
 
 #[cfg(test)]
@@ -420,6 +459,8 @@ mod tests {
             completion_s: 123_456_789.0,
             delay_square_s2: 1.234_567_89e18,
             error_square_j2: 1.234_567_89e18,
+            sharing_j: -12_345_678.9,
+            sizes_j: -12_345_678.9,
             ..TwinSums::default()
         };
         let row = TwinRow { day: 20_000, user: Some(name.clone()), project: Some(name), sums };
@@ -428,6 +469,8 @@ mod tests {
             done_s: 123_456.0,
             done_error_s: 1_234.5,
             gpu_s: 123_456.0,
+            gpu_s_shared: 123_456.0,
+            gpu_s_resized: 123_456.0,
             run_time_s: Some(123_456.0),
             gpu_w: Some(250.0),
             gpu_idle_w: Some(40.0),

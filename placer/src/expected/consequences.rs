@@ -9,11 +9,12 @@
 //! | stop, undone placement | keeping its GPUs |
 //!
 //! The job's end and energy at another setting or size follow from its operating points and its remaining work. Where
-//! GPUs change hands, two forecasts are compared, one of the plan and one with the job elsewhere: their difference is
+//! GPUs change hands, or are free sooner or later by another setting, two forecasts are compared, one of the plan and one with the job elsewhere: their difference is
 //! when the job ends and when the queued jobs start. The assumptions are those of the expected times
 //! ([`crate::expected`]).
 //!
-//! A forecast takes time in proportion to the number of jobs, so that a round makes as many as [`JOBS_MAX`] permits.
+//! A forecast takes time in proportion to the number of jobs, so that a round makes as many as [`JOBS_MAX`] permits;
+//! those of other settings come last.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +66,9 @@ fn one(state: &ClusterState, decision: &Decision) -> Option<Compared> {
             let shared = !tenants(state, decision.job(), on).is_empty();
             let gpus = on.gpu_count();
             let own = work.difference((gpus, *setting), (gpus, before))?;
-            Some(Compared::own(setting_text(before), own.unless_shared(shared)))
+            let mut compared = Compared::own(setting_text(before), own.unless_shared(shared));
+            compared.instead = Some(Elsewhere::Holds { until: running_end(state, job) });
+            Some(compared)
         }
         Decision::Stop { next_gpus, .. } => {
             let on = job.state.gpus()?;
@@ -123,7 +126,10 @@ fn start(
         return None;
     }
     let own = work.difference((gpus, setting), (gpus, GpuSetting::DEFAULT))?;
-    Some(Compared::own(setting_text(GpuSetting::DEFAULT), own))
+    let mut compared = Compared::own(setting_text(GpuSetting::DEFAULT), own);
+    let run_time = span_s(work.time_s(gpus, GpuSetting::DEFAULT)?);
+    compared.instead = Some(Elsewhere::Holds { until: state.now() + run_time });
+    Some(compared)
 }
 
 /// The jobs that share GPUs with `key` on these GPUs.
@@ -198,6 +204,11 @@ impl Compared {
         self.consequence.end_later_s.map(|later_s| later_s > 0.0)
     }
 
+    /// Whether the job has the same GPUs without the decision, at another setting.
+    const fn keeps_gpus(&self) -> bool {
+        matches!(self.instead, Some(Elsewhere::Holds { .. })) && self.restart_s.is_none()
+    }
+
     fn own(in_place_of: String, own: Difference) -> Self {
         let Difference { end_later_s, energy_more_j } = own;
         let consequence =
@@ -217,7 +228,14 @@ pub(crate) fn consequences(
     let mut forecasts_left = JOBS_MAX / state.job_count().max(1);
     let mut with_plan = None;
     let mut found = BTreeMap::new();
-    for (key, Compared { mut consequence, instead, restart_s, tenants }) in compared {
+    let mut compared: Vec<(JobKey, Compared)> = compared.into_iter().collect();
+    compared.sort_by_key(|(_, of)| of.keeps_gpus());
+    let has_queue = state.queue().next().is_some();
+    for (key, of) in compared {
+        let keeps_gpus = of.keeps_gpus();
+        let Compared { mut consequence, instead, restart_s, tenants } = of;
+        // Without a queue no other job moves by another setting.
+        let instead = instead.filter(|_| has_queue || !keeps_gpus);
         let ends = tenants.into_iter().filter_map(|(tenant, before)| {
             Some(seconds_later(running_end(state, state.job(tenant)?), before))
         });
@@ -235,7 +253,9 @@ pub(crate) fn consequences(
                 consequence.end_later_s = end_later_s.map(|later_s| later_s + restart_s);
             } else {
                 let with_plan = with_plan.get_or_insert_with(|| forecast(None));
+                let by_points_s = consequence.end_later_s.filter(|_| keeps_gpus);
                 add_forecast(&mut consequence, key, with_plan, &without);
+                consequence.end_later_s = by_points_s.or(consequence.end_later_s);
             }
             if without.get(&key).and_then(|(start, _)| *start).is_some_and(|at| at > input.now()) {
                 consequence.in_place_of = format!("waiting for {}", consequence.in_place_of);

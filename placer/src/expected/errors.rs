@@ -216,6 +216,14 @@ pub(super) struct Forecast {
     pub(super) shown: ExpectedInstant,
 }
 
+impl Forecast {
+    /// A forecast made at `now` of an instant that is not after `at`.
+    pub(super) fn no_later_than(now: Timestamp, kind: ExpectedKind, at: Timestamp) -> Self {
+        let shown = ExpectedInstant { at_us: at, from_us: now, until_us: at, forecasts: 0 };
+        Self { kind, scheduled: at, shown }
+    }
+}
+
 /// The errors of the forecasts of a site.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ForecastErrors {

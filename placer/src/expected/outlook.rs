@@ -93,6 +93,8 @@ pub(super) enum Settings {
     Planned,
     /// Those that pay at this price of energy, s/J; at 0 the default.
     Priced(f64),
+    /// Those of the plan, with which each job runs until its time limit.
+    Limits,
 }
 
 /// The expected times of each job that is present; `instead`: a job that is elsewhere than in the state.
@@ -116,7 +118,14 @@ pub(super) fn scheduled(
             ends.insert(key, (now, now));
             continue;
         }
-        let rest = running_rest(state, job, settings);
+        let by_limit = || {
+            let left = limit_end(can, job, now, now + OVERDUE).since(now);
+            Rest { left, basis: Basis::Stated }
+        };
+        let rest = match settings {
+            Settings::Limits => by_limit(),
+            Settings::Planned | Settings::Priced(_) => running_rest(state, job, settings),
+        };
         let holds = match elsewhere(key) {
             Some(Elsewhere::Holds { until }) => Some((until, Some(ExpectedKind::EndRunning))),
             _ => None,
@@ -141,7 +150,7 @@ pub(super) fn scheduled(
         });
     }
     let (shapes, free, held) = gpus(state, &ends);
-    let speed = QueuedSpeed { pace: pace(state), settings };
+    let speed = QueuedSpeed { pace: pace(state), settings, can };
     let mut waiting = Vec::new();
     let mut of_waiting = Vec::new();
     if let Some((key, Elsewhere::First { gpus, run_time })) = instead
@@ -398,7 +407,7 @@ fn running_rest(state: &ClusterState, job: &Job, settings: Settings) -> Rest {
     let at_present = running_rate(state, job).or(measured);
     let planned = || point_of(state, job, Settings::Planned);
     let relative = match settings {
-        Settings::Planned => None,
+        Settings::Planned | Settings::Limits => None,
         Settings::Priced(_) => point_of(state, job, settings)
             .zip(planned())
             .map(|(priced, planned)| priced.steps_per_s / planned.steps_per_s),
@@ -413,10 +422,14 @@ struct QueuedSpeed {
     /// The mean speed of the running jobs relative to the default setting.
     pace: f64,
     settings: Settings,
+    can: Capabilities,
 }
 
 /// The run time of a queued job on the GPUs of a type.
 fn queued_rest(state: &ClusterState, job: &Job, gpu_type: &str, speed: QueuedSpeed) -> Rest {
+    if let Some(left) = limit(speed.can, job).filter(|_| speed.settings == Settings::Limits) {
+        return Rest { left, basis: Basis::Stated };
+    }
     let points = job.operating_points_on(gpu_type);
     let point = points.and_then(|points| setting_at(points, size(job), speed.settings));
     let pace = if speed.settings == Settings::Planned { speed.pace } else { 1.0 };
@@ -436,7 +449,7 @@ pub(super) fn point_of<'a>(
     {
         let points = job.operating_points_on(gpu_type)?;
         return match settings {
-            Settings::Planned => points.point(on.gpu_count(), *setting),
+            Settings::Planned | Settings::Limits => points.point(on.gpu_count(), *setting),
             Settings::Priced(_) => setting_at(points, on.gpu_count(), settings),
         };
     }

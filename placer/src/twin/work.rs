@@ -48,6 +48,10 @@ pub(super) struct Work {
     relative_speed: Option<(f64, f64)>,
     /// Number of its GPUs now, each over the number of its jobs.
     gpus: f64,
+    /// Whether it shares them.
+    shared: bool,
+    /// Whether their number differs from the requested one.
+    resized: bool,
 }
 
 impl Work {
@@ -116,15 +120,27 @@ impl Work {
         let from = before.map_or(*since, |before| before.max(*since));
         let (own, gpus) = (speed_of(state, sizes, job), gpus_of(state, on));
         let span_s = now.since(from).as_secs_f64();
-        let in_force = if self.gpus > 0.0 { self.gpus } else { gpus };
+        // Each shared GPU counts in part.
+        let shared = gpus < f64::from(on.gpu_count()) - 1e-6;
+        let resized = on.gpu_count() != job.facts.request.min;
+        if self.gpus <= 0.0 {
+            (self.gpus, self.shared, self.resized) = (gpus, shared, resized);
+        }
         let (speed, error) = self.relative_speed.unwrap_or(own);
         self.known.done_s += span_s * speed;
         self.known.done_error_s += span_s * speed * error;
         if before.is_none_or(|before| before < *since) {
             self.known.done_error_s += START_S;
         }
-        self.known.gpu_s += span_s * in_force;
-        (self.relative_speed, self.gpus) = (Some(own), gpus);
+        let gpu_s = span_s * self.gpus;
+        self.known.gpu_s += gpu_s;
+        if self.shared {
+            self.known.gpu_s_shared += gpu_s;
+        } else if self.resized {
+            self.known.gpu_s_resized += gpu_s;
+        }
+        self.relative_speed = Some(own);
+        (self.gpus, self.shared, self.resized) = (gpus, shared, resized);
     }
 
     /// The run time in the twin: known once the job has ended, before that an estimate.

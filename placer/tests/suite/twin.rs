@@ -198,6 +198,39 @@ fn nodes_count_without_jobs_and_asleep() {
     world.pass(11);
     // The state at the beginning of a minute counts for it.
     assert_eq!(world.total().slept_j, 600.0 * (380.0 - 30.0));
+    assert_eq!((world.total().node_s, world.total().node_s_asleep), (1_260.0, 600.0));
+}
+
+/// A job of 600 steps at one step per second on one GPU of 200 W, 40 W of which are idle power.
+fn completed_on(world: &mut World, jobs: &[(&str, u64)], minutes: u64) -> TwinSums {
+    for (job, gpus) in jobs {
+        let key = world.submit(job);
+        let on = GpuSet::on(NodeKey::at(0), *gpus);
+        world.site.job_placed(key, on, GpuSetting::DEFAULT, false);
+    }
+    world.pass(minutes);
+    for (job, _) in jobs {
+        let key = world.site.job_key(&job.parse().unwrap()).unwrap();
+        world.leave(key, 600, 60_000.0, Departure::Completed);
+    }
+    world.pass(40);
+    world.total()
+}
+
+/// What caps and clocks do not explain is of sharing or sizes, by the time of the job on its GPUs.
+#[test]
+fn the_saving_beside_caps_and_clocks_is_of_sharing_sizes_or_the_rest() {
+    let alone = completed_on(&mut World::new(4), &[("a", 0b1)], 10);
+    let saved_j = 600.0 * 160.0 - (60_000.0 - 600.0 * 40.0);
+    assert!((alone.jobs_saved_j() - saved_j).abs() < 200.0, "{alone:?}");
+    assert_eq!((alone.sharing_j, alone.sizes_j), (0.0, 0.0));
+    assert_eq!(alone.rest_of_jobs_saved_j(), alone.jobs_saved_j());
+    let shared = completed_on(&mut World::new(4), &[("a", 0b1), ("b", 0b1)], 20);
+    assert!((shared.sharing_j - shared.jobs_saved_j()).abs() < 1.0, "{shared:?}");
+    assert!(shared.sharing_j > 0.0 && shared.sizes_j == 0.0, "{shared:?}");
+    let resized = completed_on(&mut World::new(4), &[("a", 0b11)], 5);
+    assert!((resized.sizes_j - resized.jobs_saved_j()).abs() < 1.0, "{resized:?}");
+    assert!(resized.sizes_j > 0.0 && resized.sharing_j == 0.0, "{resized:?}");
 }
 
 #[test]
@@ -244,6 +277,48 @@ fn a_restarted_twin_continues() {
     let second_s = open.jobs[0].work.run_time_s.unwrap();
     let waits_s = 600.0 + 600.0 + second_s;
     assert!((sums.wait_s_twin - waits_s).abs() < 2.0, "{sums:?} {second_s}");
+}
+
+/// The stored values are of a backup an hour older than the records: jobs that came and completed since count once.
+#[test]
+fn a_twin_of_an_older_backup_has_what_completed_since() {
+    let mut world = World::new(1);
+    let first = world.submit("first");
+    world.start(first, 0, GpuSetting::DEFAULT);
+    world.pass(10);
+    world.leave(first, 600, 1_000.0, Departure::Completed);
+    world.pass(5);
+    let (status, open) = (world.twin.status(), world.twin.open());
+    let old = JobFacts { user: Some("ada".into()), ..facts("first", 1) };
+    let old = JobFacts { submitted_at: world.site.now() - Duration::from_mins(15), ..old };
+    let backup_at = world.site.now();
+    world.site.pass(Duration::from_secs(3_600));
+    let submitted_at = backup_at + Duration::from_secs(600);
+    let second = JobFacts { submitted_at, user: Some("ada".into()), ..facts("second", 1) };
+    let record = |facts, ended: Timestamp| RecordedJob {
+        facts,
+        waits_at_site: false,
+        left: Some((ended, true)),
+        ran: Duration::from_secs(600),
+    };
+    let ended = submitted_at + Duration::from_secs(900);
+    let records = [record(old, backup_at - Duration::from_mins(5)), record(second, ended)];
+    let restored = |stored| {
+        let state = &world.site.state;
+        Twin::restored(Baseline::Fifo, Arc::default(), stored, &records, state)
+    };
+    let twin = restored(Some((&status, &open)));
+    let absence = twin.status().absences[0];
+    assert_eq!((absence.from_us, absence.until_us), (backup_at, world.site.now()));
+    let sums = twin.completed().total();
+    assert_eq!((sums.jobs, sums.completion_s), (2, 600.0 + 900.0), "{sums:?}");
+    assert_eq!(sums.completion_s_twin, 600.0 + 600.0, "it waited 300 s here and not in the twin");
+    // Without both stored values of one instant the twin begins now.
+    let later = wattle_common::messages::TwinOpen { at_us: world.site.now(), ..open.clone() };
+    for stored in [None, Some((&status, &later))] {
+        let twin = restored(stored);
+        assert_eq!((twin.completed().total().jobs, twin.status().since_us), (0, world.site.now()));
+    }
 }
 
 #[test]

@@ -214,7 +214,8 @@ impl<'s> Engine<'s> {
         controller.set_aim(None, Timestamp::from_us(start_us));
         let reading = install_budget(&mut controller, world, scenario, options, start_us);
         if options.expected_times {
-            controller.set_expected(Expected::new(Timestamp::from_us(start_us)));
+            let expected = Expected::new(Timestamp::from_us(start_us)).beside_limits();
+            controller.set_expected(expected);
         }
         let grid_events =
             GridEvents::new(&options.events, options.plans_events, Timestamp::from_us(start_us));
@@ -239,7 +240,8 @@ impl<'s> Engine<'s> {
         };
         let of_twin = twin.map(|baseline| policy_of(baseline).capabilities());
         let reads_limits = controller.capabilities().reads_time_limits
-            || of_twin.is_some_and(|capabilities| capabilities.reads_time_limits);
+            || of_twin.is_some_and(|capabilities| capabilities.reads_time_limits)
+            || options.expected_times;
         let time_limits = reads_limits.then(|| TimeLimits::new(world, scenario));
         let totals = Totals {
             last_completion_us: start_us,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use wattle_runtime::testing::{Weight, skipped, turn};
 use wattle_tests::browser::{self, Browser};
+use wattle_tests::prometheus::{addresses, get};
 use wattle_tests::{System, kill, repository, until};
 
 /// Every page: the text of its link, and a selector that its content has.
@@ -214,6 +215,60 @@ async fn check_budget(browser: &Browser) {
     browser.until_text(".verdict-line", "no budget is set").await;
 }
 
+/// What the present job would use and when it would end at other settings is drawn, and stated as text.
+async fn check_what_if(browser: &Browser) {
+    open_by_link(browser, "Budget", "form.fields").await;
+    browser.until_text("main", "What if").await;
+    let label = "return [...document.querySelectorAll('.chart svg')].map((one) => one.getAttribute('aria-label') ?? '')\
+                 .find((label) => label.startsWith('Energy that is saved over')) ?? ''";
+    until("the curve", async || (browser.run(label).await != "").then_some(())).await;
+    let label = browser.run(label).await;
+    let label = label.as_str().unwrap_or_default();
+    assert!(label.contains(" less energy if they complete "), "{label}");
+    check_page(browser, "the budget with its curve", accessibility_rules().as_deref()).await;
+}
+
+/// The sum of the samples of a metric.
+fn sampled(text: &str, metric: &str) -> f64 {
+    let start = format!("{metric}{{");
+    let samples = text.lines().filter(|line| line.starts_with(&start));
+    samples.filter_map(|line| line.split(' ').next_back()?.parse::<f64>().ok()).sum()
+}
+
+/// The saved energy is one number on the page, in the text, JSON and CSV of the command, and in the metrics.
+async fn check_saving(browser: &Browser, system: &System) {
+    open_by_link(browser, "Saving", ".chart").await;
+    let addresses = addresses(system.folder());
+    let placer = addresses.iter().find(|(name, _)| name.starts_with("placer"));
+    let (_, placer) = placer.unwrap_or_else(|| panic!("{addresses:?}"));
+    let close = |a: f64, b: f64| (a - b).abs() < 1e-5;
+    // All are renewed every five minutes, not at one instant.
+    until("one saving", async || {
+        let saved = system.json(&["saved", "--since", "30d", "--json"]);
+        let total = &saved["total"];
+        let saved_kwh = total["saved_kwh"].as_f64().filter(|_| total["jobs_compared"] != 0)?;
+        let text = system.wattle(&["saved", "--since", "30d"]).stdout;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let shown = browser.text(".verdict-line").await;
+        let csv = system.wattle(&["saved", "--since", "30d", "--csv"]).stdout;
+        let csv = String::from_utf8_lossy(&csv).into_owned();
+        let mut rows =
+            csv.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
+        let column = rows.next()?.iter().position(|name| name == "saved_kwh")?;
+        let of_csv: f64 = rows.filter_map(|row| row[column].parse::<f64>().ok()).sum();
+        let metrics = get(placer, "/metrics").ok()?;
+        let of_metrics = sampled(&metrics, "wattle_cluster_saved_joules") / 3.6e6;
+        let is_one = close(saved_kwh, of_csv)
+            && close(saved_kwh, of_metrics)
+            && shown.contains(text.lines().next()?)
+            && shown.contains("completed");
+        is_one.then_some(())
+    })
+    .await;
+    // The page has the whole verdict, not its first line only.
+    assert!(browser.text(".verdict-line").await.contains(" on average"));
+}
+
 /// An event is announced in the form.
 async fn announce_event(browser: &Browser) {
     open_by_link(browser, "Events", "form.fields").await;
@@ -354,7 +409,15 @@ async fn page_is_driven_in_a_browser() {
     browser.click("Show output on n").await;
     browser.until_text("#log", "attempt 1 on n").await;
 
+    // A job that completes, for the saving.
+    system.submit(
+        "short",
+        &["--gpus", "1", "--workload", "resnet50-imagenet-b128"],
+        &["--workload", "resnet50-imagenet-b128", "--steps", "1000"],
+    );
     Box::pin(visit_every_page(&browser)).await;
+    Box::pin(check_what_if(&browser)).await;
+    Box::pin(check_saving(&browser, &system)).await;
     Box::pin(check_schedule(&browser, job.as_str())).await;
     Box::pin(check_power_and_energy(&browser)).await;
     Box::pin(check_budget(&browser)).await;

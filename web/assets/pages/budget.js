@@ -206,7 +206,7 @@ export function draw(page, ctx) {
         ["Aim", aim ? `least energy while ${aim.bound}` : null],
         ["Estimated slowdown", aim?.slowdown === undefined ? null : aim.breached ? state(`${f.percent(aim.slowdown, 1)}: above the aim`, "warning") : f.percent(aim.slowdown, 1)],
         ["Latest project", aim?.latest_project ? `${aim.latest_project.project}: estimated ${f.percent(Math.abs(aim.latest_project.slowdown), 1)} ${aim.latest_project.slowdown < 0 ? "earlier" : "later"}` : null],
-        ["Price of the aim", aim ? `${f.number(aim.price)} of 1` : null],
+        ["Price of the aim", aim ? `${f.number(aim.price)} of 1${aim.nothing_to_save ? `: ${aim.nothing_to_save}` : ""}` : null],
         ["Power now", f.stated(f.power(power.now_w), power.now_w, power.is_partial)], ["Expected power", f.power(power.expected_w)], ["Power without jobs", f.power(power.baseline_w)],
         ["Even spending", f.power(power.budget_mean_w)],
         ["Overrun of the last window", page.window?.overrun_previous === undefined ? null : f.percent(page.window.overrun_previous, 1)],

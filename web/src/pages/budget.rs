@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use wattle_common::messages::SignalStatus;
 use wattle_common::verdict::aim_breached;
 use wattle_common::{Budget, Energy, FeederId, NodeId, Power, Timestamp};
+use wattle_view::aim::nothing_to_save;
 use wattle_view::budget::Allowance;
 use wattle_view::feeders::{Row, drawn, rows};
 use wattle_view::{event, power_margin, what_if};
@@ -209,6 +210,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "latest_project": aim.latest_project().map(|(project, slowdown)| {
                 json!({ "project": project, "slowdown": rounded(slowdown, 4) })
             }),
+            "nothing_to_save": nothing_to_save(aim),
             "breached": aim_breached(aim, model.twin.as_ref(), now.at).is_some(),
         })
     });

@@ -1,7 +1,10 @@
 //! What was saved against the site's former scheduler: today, in the last week, in the last month and since the twin
 //! began.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value, json};
+use wattle_common::messages::TwinAbsence;
 use wattle_view::saved::{Saved, SavedBy, SavedRates, SavedRow};
 
 use super::{rounded, seconds, significant};
@@ -39,6 +42,7 @@ pub(super) fn shown(row: &SavedRow) -> Value {
         "wait_s": row.wait_s_mean.map(|mean| rounded(mean, 0)),
         "wait_s_before": row.wait_s_mean_before.map(|mean| rounded(mean, 0)),
         "parts": parts,
+        "awake": row.awake_text(),
         "carbon_g": row.carbon_kg.map(|kg| significant(1e3 * kg)),
         "cost": row.cost.map(significant),
     })
@@ -48,14 +52,19 @@ pub(super) fn shown(row: &SavedRow) -> Value {
 fn last(model: &Model, by: SavedBy, days: u64, now: Now) -> Option<Saved> {
     let rates = model.rates();
     let rates = SavedRates { intensity: rates.intensity, prices: rates.prices };
-    let first = (day_of(now.at) + 1).saturating_sub(days);
-    let status = Saved::from_day(model.twin.clone()?, first);
+    let span = Duration::from_hours(24 * days);
+    let status = Saved::of_last(model.twin.clone()?, span, now.at);
     Some(Saved::new(&status, by, rates))
 }
 
 /// The saving of today, for the overview.
 pub(super) fn today(model: &Model, now: Now) -> Option<SavedRow> {
     Some(last(model, SavedBy::Day, 1, now)?.total)
+}
+
+/// A time without a placer: its ends, in seconds.
+fn absence(of: &TwinAbsence) -> [Value; 2] {
+    [seconds(of.from_us), seconds(of.until_us)].map(Into::into)
 }
 
 /// The content of the page.
@@ -90,7 +99,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
         "users": owners(SavedBy::User),
         "projects": owners(SavedBy::Project),
         "currency": model.rates().prices.map(|prices| prices.currency.clone()),
-        "absences": twin.absences.len(),
+        "absences": twin.absences.iter().map(absence).collect::<Vec<_>>(),
     })
 }
 
@@ -129,7 +138,10 @@ mod tests {
             rows: vec![row(50, "eve", 0.9), row(97, "ada", 0.5), row(100, "bob", 0.1)],
             ahead: Vec::new(),
             corrected_late: 0,
-            absences: Vec::new(),
+            absences: vec![TwinAbsence {
+                from_us: Timestamp::from_s(60),
+                until_us: Timestamp::from_s(960),
+            }],
         };
         let mut model = Model::new("test");
         assert_eq!(content(&model, now(100 * DAY_S + 60)), json!({}));
@@ -140,6 +152,7 @@ mod tests {
         assert_eq!(saved, [100, 600, 600]);
         assert_eq!(page["days"].as_object().unwrap().len(), 30);
         assert_eq!(page["users"][0]["name"], "ada");
+        assert_eq!(page["absences"], json!([[60, 960]]));
         assert_eq!(page["periods"]["week"]["later_text"], "10.0 % (10 s) later");
         let verdict = page["verdict"].as_str().unwrap();
         assert!(verdict.starts_with("saved: 600 Wh of 2.00 kWh (30.0 %"), "{verdict}");

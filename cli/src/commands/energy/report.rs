@@ -31,7 +31,7 @@ pub(crate) struct Report {
     /// The jobs' energy that is compared with the default caps and clocks, and what these would have used;
     /// absent: none is compared.
     #[serde(skip_serializing_if = "Option::is_none")]
-    saving: Option<SavingRow>,
+    below_default: Option<BelowDefault>,
     /// Emissions, where a carbon intensity is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     emissions: Option<EmissionsRow>,
@@ -40,24 +40,28 @@ pub(crate) struct Report {
     cost: Option<CostRow>,
 }
 
-/// Energy saved by caps and clocks, by prediction.
+/// Energy of jobs below that at the default cap and clock on the same GPUs, by prediction. What was saved against the
+/// former scheduler is another figure (`wattle saved`).
 #[derive(Clone, Copy, Debug, Serialize)]
-struct SavingRow {
+struct BelowDefault {
     measured: Amount,
     default_setting: Amount,
-    /// Saved share of the energy at the default setting; negative: more was used.
+    /// The share of the energy at the default setting; negative: more was used.
     share: f64,
+    /// The run time of the same work relative to that at the default setting, minus 1.
+    longer: Option<f64>,
     /// Share of the jobs' energy that is compared.
     compared_share: f64,
 }
 
-impl SavingRow {
+impl BelowDefault {
     fn of(accounts: &Accounts) -> Option<Self> {
         let compared = &accounts.compared;
         Some(Self {
             measured: compared.energy_mj.into(),
             default_setting: compared.energy_mj_default.into(),
             share: compared.saved_share()?,
+            longer: compared.slowdown(),
             compared_share: compared.energy_mj.ratio(accounts.all.jobs),
         })
     }
@@ -156,7 +160,7 @@ impl Report {
             uses: accounts.all.into(),
             rows,
             causes: causes(accounts),
-            saving: SavingRow::of(accounts),
+            below_default: BelowDefault::of(accounts),
             emissions: None,
             cost: None,
         }

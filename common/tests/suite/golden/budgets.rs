@@ -2,7 +2,10 @@
 
 use wattle_common::PowerSeries;
 use wattle_common::aim::Baseline;
-use wattle_common::messages::{AimProject, LimitCost, PowerMargin, TradeOff, WhatIf};
+use wattle_common::messages::{
+    AimProject, LimitCost, PowerMargin, TradeOff, TwinAbsence, TwinJob, TwinOpen, TwinRow,
+    TwinStatus, TwinSums, TwinWork, WhatIf,
+};
 
 use super::*;
 
@@ -214,4 +217,71 @@ fn expected_status() {
         }],
     };
     check("expected-status", &status);
+}
+
+#[test]
+fn twin() {
+    let sums = TwinSums {
+        jobs: 3,
+        completion_s: 5_400.5,
+        completion_s_twin: 5_600.0,
+        wait_s: 60.0,
+        wait_s_twin: 600.0,
+        delay_square_s2: 13_400.0,
+        compared: 2,
+        gpu_j: 720_000.0,
+        gpu_j_idle: 180_000.0,
+        gpu_j_twin: 900_000.0,
+        gpu_j_twin_idle: 170_000.0,
+        error_j: 21_000.0,
+        error_square_j2: 221_000_000.0,
+        settings_j: 90_000.0,
+        rest_j: 1_900_000.0,
+        slept_j: 350_000.0,
+        sharing_j: 60_000.0,
+        sizes_j: 30_000.0,
+        node_s: 7_200.0,
+        node_s_asleep: 1_200.0,
+    };
+    let row =
+        TwinRow { day: 20_000, user: Some("ada".into()), project: Some("vision".into()), sums };
+    let ahead = TwinRow { user: None, project: None, ..row.clone() };
+    let status = TwinStatus {
+        at_us: at(300),
+        since_us: at(0),
+        baseline: Baseline::Backfill,
+        waiting: 1,
+        running: 2,
+        rows: vec![row],
+        ahead: vec![ahead],
+        corrected_late: 1,
+        absences: vec![TwinAbsence { from_us: at(60), until_us: at(960) }],
+    };
+    check("twin", &status);
+    let work = TwinWork {
+        done_s: 300.0,
+        done_error_s: 12.0,
+        run_time_s: Some(900.0),
+        gpu_s: 320.0,
+        gpu_s_shared: 40.0,
+        gpu_s_resized: 20.0,
+        gpu_w: Some(210.5),
+        gpu_idle_w: Some(40.0),
+        error: Some(0.1),
+        energy_j: Some(60_000.0),
+        unmetered: false,
+        settings_j: 5_000.0,
+    };
+    let job = TwinJob {
+        job: "train-1".parse().unwrap(),
+        submitted_at_us: at(1),
+        left_at_us: Some(at(290)),
+        start_us: Some(at(2)),
+        end_us: None,
+        on: vec![(node(), 0b1010)],
+        since_us: Some(at(2)),
+        done_s: 280.0,
+        work,
+    };
+    check("twin-open", &TwinOpen { at_us: at(300), jobs: vec![job], not_stored: 4 });
 }

@@ -17,6 +17,10 @@ pub struct ExpectedOutcome {
     pub end_at_submission: ExpectedErrors,
     /// Of ends, later.
     pub end_later: ExpectedErrors,
+    /// Of starts at the submission of each job, by time limits: of backfilling with the limits as lengths.
+    pub start_at_submission_by_limits: ExpectedErrors,
+    /// Of starts, later, by time limits.
+    pub start_later_by_limits: ExpectedErrors,
     /// Ratios of actual to expected times ahead by kind of forecast.
     pub ratios: Vec<ExpectedRatios>,
 }
@@ -41,7 +45,7 @@ pub struct ExpectedErrors {
     pub error_s_median: Option<f64>,
     /// The absolute error that nine of ten do not exceed.
     pub error_s_p90: Option<f64>,
-    /// The share of forecasts whose 90 % interval holds the instant.
+    /// The share of forecasts whose 90 % interval holds the instant; by time limits, that were not too early.
     pub coverage: Option<f64>,
 }
 
@@ -65,20 +69,28 @@ impl ExpectedOutcome {
             (forecasts > 0).then_some(ExpectedRatios { kind, forecasts, percentiles })
         };
         let of = |of_end, first| ExpectedErrors::of(&expected.errors().of(of_end, first));
+        let by_limits = |first| {
+            let starts = expected.by_limits().map(|limits| limits.errors().of(false, first));
+            ExpectedErrors::of(&starts.unwrap_or_default())
+        };
         Self {
             start_at_submission: of(false, true),
             start_later: of(false, false),
             end_at_submission: of(true, true),
             end_later: of(true, false),
+            start_at_submission_by_limits: by_limits(true),
+            start_later_by_limits: by_limits(false),
             ratios: KINDS.into_iter().filter_map(ratios).collect(),
         }
     }
 
     /// The errors with their names.
-    pub(super) fn rows(&self) -> [(&'static str, &ExpectedErrors); 4] {
+    pub(super) fn rows(&self) -> [(&'static str, &ExpectedErrors); 6] {
         [
             ("start, at submission", &self.start_at_submission),
+            ("by time limits", &self.start_at_submission_by_limits),
             ("start, later", &self.start_later),
+            ("by time limits", &self.start_later_by_limits),
             ("end, at submission", &self.end_at_submission),
             ("end, later", &self.end_later),
         ]

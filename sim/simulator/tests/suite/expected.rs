@@ -41,6 +41,27 @@ fn forecasts_under_fifo_are_exact_without_later_submissions() {
     }
 }
 
+/// Limits that are far above the lengths make the forecasts by limits too late, and predictions are not.
+#[test]
+fn forecasts_by_time_limits_are_too_late_by_what_the_limits_exceed() {
+    let world = World::builtin();
+    let mut trace = generator::generate(60, 3);
+    for job in &mut trace.jobs {
+        job.time_limit = Some(10 * job.duration + Duration::from_hours(1));
+    }
+    let mut of = Scenario::from_trace(&world, &trace, &"2x8:v100".parse().unwrap(), 3).unwrap();
+    for job in &mut of.jobs {
+        job.submit = Duration::ZERO;
+    }
+    let options = RunOptions { oracle: true, lengths: Lengths::Known, ..RunOptions::default() };
+    let errors = expected(&world, &of, "backfill", &options);
+    let [own, limits] = [&errors.start_at_submission, &errors.start_at_submission_by_limits];
+    assert_eq!(own.forecasts, limits.forecasts, "{errors:?}");
+    let [own_s, limits_s] = [own, limits].map(|errors| errors.error_s_median.unwrap());
+    assert!(limits_s > 2.0 * own_s + 600.0, "{errors:?}");
+    assert!(limits.coverage.unwrap() > 0.9, "{errors:?}");
+}
+
 #[test]
 fn forecasts_change_no_schedule() {
     let world = World::builtin();

@@ -64,7 +64,7 @@ fn a_twin_beside_wattle_is_the_run_of_the_baseline() {
             let options = RunOptions { price: 0.002, lengths, ..RunOptions::default() };
             let error = error(&of, "wattle", Baseline::Backfill, &options);
             assert!(error.completion.abs() < 0.03, "{load} {lengths:?}: {error:?}");
-            // One job whose power at the default setting is predicted from low caps can make 3 % of the energy.
+            // One job whose power on its number of GPUs is predicted from that on fewer can make 3 % of the energy.
             assert!(error.energy.abs() < 0.04, "{load} {lengths:?}: {error:?}");
             assert!(error.saved.abs() < 0.03, "{load} {lengths:?}: {error:?}");
             energy += error.energy.abs() / 6.0;

@@ -30,7 +30,8 @@ impl Outcome {
             Column::percent("coverage", 0, rows.iter().map(|(.., errors)| errors.coverage)),
         ];
         format!(
-            "\nexpected starts of jobs that wait, and ends; coverage is of the 90 % intervals\n{}",
+            "\nexpected starts of jobs that wait, and ends; coverage is of the 90 % intervals, and by time limits of the \
+             instants that are not too early\n{}",
             render(&columns)
         )
     }
