@@ -17,6 +17,9 @@
 const PAUSE_LEAST_S: f64 = 900.0;
 /// A pause ends with this much of the allowance left besides the restart, s: decisions are a minute apart.
 const PAUSE_ENDS_S: f64 = 120.0;
+/// The share of its speed that a running job loses to a cap at its predicted power, at most: what a pause leaves for the
+/// rest of the event.
+const CAPPED_SHARE: f64 = 0.02;
 /// A pause lasts at least this many times the cost of the restart after it.
 const PAUSE_RESTARTS: f64 = 10.0;
 
@@ -76,12 +79,15 @@ impl Candidate {
 
     /// Whether its allowance covers a pause.
     fn may_pause(&self) -> bool {
+        let Some(left_s) = self.pause_s else { return false };
+        // The allowance spread over the rest is what the floor permits.
+        let rest_s = left_s / (1.0 - self.floor).max(CAPPED_SHARE);
         let least_s = match self.is_paused {
             // The restart loses time, too.
-            true => PAUSE_ENDS_S + 2.0 * self.restart_s,
+            true => PAUSE_ENDS_S + 2.0 * self.restart_s + CAPPED_SHARE * rest_s,
             false => PAUSE_LEAST_S.max(PAUSE_RESTARTS * self.restart_s),
         };
-        self.pause_s.is_some_and(|left_s| left_s >= least_s)
+        left_s >= least_s
     }
 
     /// The order of pauses: the greatest first.
@@ -258,6 +264,10 @@ mod tests {
             chosen(&jobs(pausable(3_000.0, true), pausable(4_000.0, false))),
             [runs, runs, pauses]
         );
+        // Of 500 s for the last 16,700 s two thirds are kept for what a cap may cost.
+        let late = |left_s| Candidate { floor: 0.97, ..pausable(left_s, true) };
+        assert_eq!(chosen(&jobs(late(500.0), late(400.0)))[1..], [Means::Runs(0); 2]);
+        assert_eq!(chosen(&jobs(pausable(500.0, true), late(400.0)))[1], pauses);
         // An allowance below the least pause is none.
         let short = choose(&jobs(pausable(800.0, false), pausable(800.0, false)), 450.0, false);
         assert_eq!((short.lowest, short.broken), (vec![runs; 3], vec![]));

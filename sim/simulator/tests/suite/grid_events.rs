@@ -268,9 +268,12 @@ fn planned_performances_come_out_within_their_intervals_in_nine_of_ten_cases() {
         let event = "a".parse::<EventId>().unwrap();
         let (plan, came) = (&kept.plans[&event], &kept.jobs.events[&event]);
         for (job, own) in came.iter().filter(|(_, own)| !is_kept(own)) {
-            // Predictions of a job that was never measured are corrected within some minutes.
-            let span = own.until_us.since(own.from_us);
-            assert!(span < Duration::from_secs(600), "{what}, job {job}: {own:?}");
+            // Predictions of a job that was never measured are corrected within some minutes. A pause leaves an
+            // allowance for the rest of the event, in which a cap may cost more than it.
+            let promise = own.promise.unwrap();
+            let is_short = own.until_us.since(own.from_us) < Duration::from_secs(600);
+            let is_nearly_kept = promise.may_pause && own.loss() <= promise.loss() + 0.01;
+            assert!(is_short || is_nearly_kept, "{what}, job {job}: {own:?}");
             println!("{what}: {job} did not keep its promise: {own:?}");
         }
         let span = plan.at_target.unwrap();
