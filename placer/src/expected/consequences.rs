@@ -9,9 +9,9 @@
 //! | stop, undone placement | keeping its GPUs |
 //!
 //! The job's end and energy at another setting or size follow from its operating points and its remaining work. Where
-//! GPUs change hands, or are free sooner or later by another setting, two forecasts are compared, one of the plan and one with the job elsewhere: their difference is
-//! when the job ends and when the queued jobs start. The assumptions are those of the expected times
-//! ([`crate::expected`]).
+//! GPUs change hands, or are free sooner or later by another setting, two forecasts are compared, one of the plan and
+//! one with the job elsewhere: their difference is when the job ends and when the queued jobs start. The assumptions
+//! are those of the expected times ([`crate::expected`]).
 //!
 //! A forecast takes time in proportion to the number of jobs, so that a round makes as many as [`JOBS_MAX`] permits;
 //! those of other settings come last.

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{SETTLED, Site, job_facts, node_facts, node_watts};
+use crate::support::{SETTLED, Site, gpu_power, job_facts, node_facts, node_watts};
 use proptest::prelude::*;
 use wattle_baselines::policy;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::{Frequency, Power};
 use wattle_placer::power::model::expected_power;
-use wattle_placer::{Decision, GpuPower, JobFacts, JobKey, NodeFacts, Plan, Policy, State, check};
+use wattle_placer::{Decision, JobFacts, JobKey, NodeFacts, Plan, Policy, State, check};
 use wattle_testkit::point;
 
 /// Sizes 1 to 16 on an A100, each doubling with this speed-up; the lower clock has 0.8 times the speed and two
@@ -52,12 +52,7 @@ fn add_nodes(site: &mut Site, gpu_type: &str, nodes: u32, gpus: u32) {
 
 /// A power limit: nodes without jobs and this share of what their GPUs draw above that.
 fn limit_of(site: &mut Site, share: f64) -> Power {
-    let draw = GpuPower {
-        idle: Power::from_w(60),
-        most: Power::from_w(400),
-        cap_min: Some(Power::from_w(100)),
-        host: Power::from_w(1_000),
-    };
+    let draw = gpu_power(60, 400, 100, 1_000);
     site.gpu_power_known(["a100", "v100", "k80"].map(|name| (name.to_owned(), draw)).into());
     let idle = expected_power(site.input());
     let gpus: u32 = site.nodes().iter().map(|node| node.facts.gpus).sum();

@@ -4,14 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Site, job_facts, node_facts};
+use crate::support::{Site, gpu_power, job_facts, node_facts};
 use wattle_baselines::policy;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::Surface;
 use wattle_common::{Power, Timestamp};
-use wattle_placer::{
-    Decision, GpuPower, JobFacts, JobKey, NodeFacts, Plan, Policy, Progress, check,
-};
+use wattle_placer::{Decision, JobFacts, JobKey, NodeFacts, Plan, Policy, Progress, check};
 use wattle_testkit::point;
 
 /// Ten times the cost of a restart on one GPU, s, before any restart is measured.
@@ -260,12 +258,7 @@ fn a_setting_that_was_left_does_not_return_at_once() {
         let mut site = cluster(1);
         site.limits.price_sets_clocks = true;
         if let Some(watts) = limit_w {
-            let draw = GpuPower {
-                idle: Power::from_w(50),
-                most: Power::from_w(300),
-                cap_min: Some(Power::from_w(100)),
-                host: Power::from_w(500),
-            };
+            let draw = gpu_power(50, 300, 100, 500);
             site.gpu_power_known([("v100".to_owned(), draw)].into());
             site.limits.power_max = Some(Power::from_w(watts));
         }

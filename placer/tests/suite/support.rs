@@ -8,8 +8,8 @@ use std::time::Duration;
 use wattle_common::Power;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_placer::{
-    ClusterState, JobFacts, JobKey, NodeFacts, NodeWatts, Plan, PlanningInput, PlanningLimits,
-    Policy, PolicyCache, State, solve,
+    ClusterState, GpuPower, JobFacts, JobKey, NodeFacts, NodeWatts, Plan, PlanningInput,
+    PlanningLimits, Policy, PolicyCache, State, solve,
 };
 
 /// More than ten times the cost of a restart on up to 16 GPUs: every running job may be moved.
@@ -121,5 +121,15 @@ pub(crate) fn node_watts(gpu_idle: u64, host: u64, asleep: u64, wakes_in_s: u64)
         host: Power::from_w(host),
         asleep: Power::from_w(asleep),
         wakes_in: Duration::from_secs(wakes_in_s),
+    }
+}
+
+/// The power of a GPU type, watts: idle, the most, the lowest cap, and of the host beside each node's GPUs.
+pub(crate) fn gpu_power(idle: u64, most: u64, cap_min: u64, host: u64) -> GpuPower {
+    GpuPower {
+        idle: Power::from_w(idle),
+        most: Power::from_w(most),
+        cap_min: Some(Power::from_w(cap_min)),
+        host: Power::from_w(host),
     }
 }

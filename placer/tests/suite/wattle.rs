@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{SETTLED, Site, job_facts, node_facts, node_watts};
+use crate::support::{SETTLED, Site, gpu_power, job_facts, node_facts, node_watts};
 use proptest::prelude::*;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Surface, SurfacePoint};

@@ -309,7 +309,10 @@ impl PolicyOutcome {
                     .push(format!("{:.1} % of the limit unused while jobs waited", 100.0 * unused));
             }
             if let Some(share) = spending.rounds_enforced_share.filter(|share| *share > 0.0) {
-                parts.push(format!("plans changed for it in {:.1} % of the rounds", 100.0 * share));
+                parts.push(format!(
+                    "the limit changed the plan in {:.1} % of the rounds",
+                    100.0 * share
+                ));
             }
             lines.push(parts.join(", "));
         }

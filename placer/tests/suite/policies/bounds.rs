@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{SETTLED, Site};
+use crate::support::{SETTLED, Site, gpu_power};
 use proptest::prelude::*;
 use wattle_baselines::{NAMES, policy};
 use wattle_common::job::{GpuRequest, GpuSetting};
@@ -11,8 +11,8 @@ use wattle_common::{Frequency, Power, Timestamp};
 use wattle_placer::policies::Capabilities;
 use wattle_placer::power::model::{PowerEstimate, expected_power, min_power};
 use wattle_placer::{
-    Decision, FixedCaps, GpuPower, GpuSet, JobFacts, JobKey, NodeKey, Plan, PlanningInput, Policy,
-    Reads, Reason, State, check,
+    Decision, FixedCaps, GpuSet, JobFacts, JobKey, NodeKey, Plan, PlanningInput, Policy, Reads,
+    Reason, State, check,
 };
 
 use crate::policies::helpers::{arrive, cluster, facts, show, surface};
@@ -20,12 +20,7 @@ use crate::policies::helpers::{arrive, cluster, facts, show, surface};
 /// Nodes whose hosts draw 300 W, with GPUs of 250 W that idle at 40 W.
 pub(super) fn bounded(sizes: &[u32]) -> Site {
     let mut site = cluster(sizes);
-    let draw = GpuPower {
-        idle: Power::from_w(40),
-        most: Power::from_w(250),
-        cap_min: Some(Power::from_w(100)),
-        host: Power::from_w(300),
-    };
+    let draw = gpu_power(40, 250, 100, 300);
     site.gpu_power_known([("v100".to_owned(), draw)].into());
     site
 }

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::Site;
+use crate::support::{Site, gpu_power};
 use proptest::prelude::*;
 use wattle_baselines::{NAMES, policy};
 use wattle_common::Power;
 use wattle_common::job::GpuRequest;
 use wattle_placer::{
-    Decision, GpuPower, GridForecast, JobFacts, JobKey, NodeFacts, Progress, State, Wakefulness,
-    check, solve,
+    Decision, GridForecast, JobFacts, JobKey, NodeFacts, Progress, State, Wakefulness, check, solve,
 };
 
 use crate::policies::helpers::{arrive, cluster, decide_until_empty, facts, learn, node};
@@ -244,12 +243,7 @@ proptest! {
     ) {
         let policy = policy(&name).unwrap();
         let mut site = cluster(&sizes);
-        let power = GpuPower {
-            idle: Power::from_w(40),
-            most: Power::from_w(250),
-            cap_min: Some(Power::from_w(100)),
-            host: Power::from_w(300),
-        };
+        let power = gpu_power(40, 250, 100, 300);
         site.gpu_power_known(BTreeMap::from([("v100".to_owned(), power)]));
         for (i, (step, limits)) in steps.into_iter().enumerate() {
             // The user may stop any job; that is not the policy's decision.

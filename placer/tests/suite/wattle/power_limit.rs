@@ -4,19 +4,14 @@ use wattle_common::feeders::FeederLimit;
 use wattle_common::{FeederId, Power};
 use wattle_placer::power::bounds::PowerBound;
 use wattle_placer::power::model::{expected_by_node, expected_power};
-use wattle_placer::{GpuPower, Reason, solve};
+use wattle_placer::{Reason, solve};
 
 use super::*;
 
 /// Two nodes of eight GPUs that idle at 60 W, with hosts of 1,000 W: 2,960 W without jobs.
 fn limited(limit_w: u64) -> Site {
     let mut site = cluster(&[8, 8]);
-    let draw = GpuPower {
-        idle: Power::from_w(60),
-        most: Power::from_w(400),
-        cap_min: Some(Power::from_w(100)),
-        host: Power::from_w(1_000),
-    };
+    let draw = gpu_power(60, 400, 100, 1_000);
     site.gpu_power_known([("a100".to_owned(), draw)].into());
     site.limits.power_max = Some(Power::from_w(limit_w));
     site
