@@ -27,7 +27,7 @@ use crate::quantity::{EnergyUnit, clock, energy, percent, power, watts};
 use crate::summaries;
 use crate::verdict::BudgetValues;
 use filter::Filter;
-use order::Order;
+use order::SortKey;
 use wattle_view::Summaries;
 use wattle_view::expected;
 use wattle_view::job::{self, JobView};
@@ -57,7 +57,7 @@ pub(crate) struct Jobs {
     filter: Filter,
     /// Order of the jobs; those without the quantity are last
     #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
-    sort: Order,
+    sort: SortKey,
     /// All columns, and names in full
     #[arg(long)]
     wide: bool,
@@ -319,7 +319,7 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
         let limit = command.limit.map_or(default, |limit| limit.0);
         let filter = &command.filter;
         let shows_ended = command.all || filter.names_ended();
-        let is_sorted = command.sort != Order::default();
+        let is_sorted = command.sort != SortKey::default();
         // Every job has its place in another order.
         let read = if is_sorted { usize::MAX } else { limit };
         let Listed { records, mut counts } =

@@ -24,7 +24,7 @@ use wattle_runtime::shell::Shutdown;
 use self::model::Model;
 use self::selection::Selection;
 use crate::commands::jobs::filter::Filter;
-use crate::commands::jobs::order::Order;
+use crate::commands::jobs::order::SortKey;
 use crate::commands::jobs::require_known_node;
 use crate::connection::{Connection, block_on};
 use crate::job_records;
@@ -50,7 +50,7 @@ pub(crate) struct Top {
     filter: Filter,
     /// Order of the jobs; those without the quantity are last
     #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
-    sort: Order,
+    sort: SortKey,
     #[command(flatten)]
     connection: Connection,
 }

@@ -27,7 +27,7 @@ const EXAMINED_MAX: usize = 50;
 
 /// Whether a later job may start before the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum QueueDiscipline {
     Strict,
     Backfilled,
 }
@@ -99,7 +99,7 @@ impl Reservation {
 
 struct Schedule<'a> {
     now: Timestamp,
-    order: Order,
+    discipline: QueueDiscipline,
     jobs: &'a [Waiting],
     free: FreeGpus,
     classes: Vec<Class>,
@@ -117,14 +117,14 @@ struct Schedule<'a> {
 /// in strict order for one before it.
 pub(super) fn forward(
     now: Timestamp,
-    order: Order,
+    discipline: QueueDiscipline,
     free: FreeGpus,
     held: Vec<Held>,
     jobs: &[Waiting],
 ) -> Vec<Option<Run>> {
     let mut schedule = Schedule {
         now,
-        order,
+        discipline,
         jobs,
         free,
         classes: Vec::new(),
@@ -144,7 +144,7 @@ impl Schedule<'_> {
     fn hold(&mut self, held: Held) {
         let number = self.held.len();
         self.ends.push(Reverse((held.until.max(self.now), number)));
-        if self.order == Order::Backfilled {
+        if self.discipline == QueueDiscipline::Backfilled {
             self.limits.insert((held.limit_at, number));
         }
         self.held.push(held);
@@ -212,7 +212,7 @@ impl Schedule<'_> {
                 break index;
             }
         };
-        if self.order == Order::Strict {
+        if self.discipline == QueueDiscipline::Strict {
             return started;
         }
         for (of, full) in self.classes.iter().zip(&mut full) {

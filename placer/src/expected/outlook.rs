@@ -8,7 +8,7 @@ use wattle_common::job::GpuSetting;
 use wattle_common::messages::{ExpectedKind, NotExpected};
 use wattle_common::time::span_s;
 
-use super::forward::{Held, Order, Run, Waiting, forward};
+use super::forward::{Held, QueueDiscipline, Run, Waiting, forward};
 use super::free_gpus::{FreeGpus, Part};
 use crate::allocation::feasibility::{same_shape, suits};
 use crate::pipeline::{Stage, StageReports};
@@ -192,7 +192,11 @@ pub(super) fn scheduled(
         });
         of_waiting.push((key, rests));
     }
-    let order = if can.serves == Service::InOrder { Order::Strict } else { Order::Backfilled };
+    let order = if can.serves == Service::InOrder {
+        QueueDiscipline::Strict
+    } else {
+        QueueDiscipline::Backfilled
+    };
     // A job that the healthy GPUs cannot hold blocks a strict order, and nothing otherwise.
     let healthy = shapes.healthy(state);
     let runs = forward(now, order, free.clone(), held, &waiting);

@@ -134,19 +134,19 @@ fn refuse_binary(start: &[u8]) -> Result<(), InputError> {
 
 /// The byte order of UTF-16.
 #[derive(Clone, Copy)]
-enum Order {
+enum Endianness {
     Little,
     Big,
 }
 
 /// The byte order of a text in UTF-16 and the length of its mark; without a mark, a text whose first
 /// characters are all of ASCII.
-fn utf16(bytes: &[u8]) -> Option<(Order, usize)> {
+fn utf16(bytes: &[u8]) -> Option<(Endianness, usize)> {
     /// Characters that are examined.
     const FIRST: usize = 32;
     match bytes {
-        [0xff, 0xfe, ..] => return Some((Order::Little, 2)),
-        [0xfe, 0xff, ..] => return Some((Order::Big, 2)),
+        [0xff, 0xfe, ..] => return Some((Endianness::Little, 2)),
+        [0xfe, 0xff, ..] => return Some((Endianness::Big, 2)),
         _ => {}
     }
     let pairs = || bytes.chunks_exact(2).take(FIRST);
@@ -154,17 +154,17 @@ fn utf16(bytes: &[u8]) -> Option<(Order, usize)> {
         return None;
     }
     if pairs().all(|pair| pair[0] != 0 && pair[1] == 0) {
-        return Some((Order::Little, 0));
+        return Some((Endianness::Little, 0));
     }
-    pairs().all(|pair| pair[0] == 0 && pair[1] != 0).then_some((Order::Big, 0))
+    pairs().all(|pair| pair[0] == 0 && pair[1] != 0).then_some((Endianness::Big, 0))
 }
 
 /// The text as UTF-8 without a byte order mark.
 fn decoded(mut bytes: Vec<u8>) -> Vec<u8> {
     if let Some((order, mark)) = utf16(&bytes) {
         let unit = |pair: &[u8]| match order {
-            Order::Little => u16::from_le_bytes([pair[0], pair[1]]),
-            Order::Big => u16::from_be_bytes([pair[0], pair[1]]),
+            Endianness::Little => u16::from_le_bytes([pair[0], pair[1]]),
+            Endianness::Big => u16::from_be_bytes([pair[0], pair[1]]),
         };
         let units = bytes[mark..].chunks_exact(2).map(unit);
         let chars = char::decode_utf16(units).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER));

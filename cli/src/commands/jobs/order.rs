@@ -11,7 +11,7 @@ use wattle_view::job::JobView;
 
 /// An order of jobs. Jobs without the quantity are last; equal ones keep the order by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Order {
+pub(crate) enum SortKey {
     /// Jobs with GPUs, then queued, then ended ones
     #[default]
     Phase,
@@ -37,7 +37,7 @@ pub(crate) enum Order {
     Waited,
 }
 
-impl Order {
+impl SortKey {
     /// The name of the option's value.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -128,7 +128,7 @@ mod tests {
         Timestamp::from_s(s)
     }
 
-    fn sorted(records: Vec<JobRecord>, order: Order) -> Vec<String> {
+    fn sorted(records: Vec<JobRecord>, order: SortKey) -> Vec<String> {
         let mut views = views(records, &last_summaries(), at(4_200));
         order.sort(&mut views);
         views.iter().map(|view| view.record.spec.job.to_string()[..3].to_owned()).collect()
@@ -138,18 +138,18 @@ mod tests {
     fn jobs_are_sorted_and_absent_quantities_are_last() {
         // A running, an observed, a queued and a failed job.
         let of = |order| sorted(records(), order);
-        assert_eq!(of(Order::Phase), ["pyt", "t-2", "a-j", "t-4"]);
-        assert_eq!(of(Order::Job), ["a-j", "pyt", "t-2", "t-4"]);
-        assert_eq!(of(Order::Power), ["pyt", "t-2", "a-j", "t-4"]);
-        assert_eq!(of(Order::Energy), ["pyt", "t-4", "t-2", "a-j"]);
-        assert_eq!(of(Order::Gpus), ["a-j", "pyt", "t-2", "t-4"]);
-        assert_eq!(of(Order::Rest), ["pyt", "t-2", "a-j", "t-4"]);
+        assert_eq!(of(SortKey::Phase), ["pyt", "t-2", "a-j", "t-4"]);
+        assert_eq!(of(SortKey::Job), ["a-j", "pyt", "t-2", "t-4"]);
+        assert_eq!(of(SortKey::Power), ["pyt", "t-2", "a-j", "t-4"]);
+        assert_eq!(of(SortKey::Energy), ["pyt", "t-4", "t-2", "a-j"]);
+        assert_eq!(of(SortKey::Gpus), ["a-j", "pyt", "t-2", "t-4"]);
+        assert_eq!(of(SortKey::Rest), ["pyt", "t-2", "a-j", "t-4"]);
         assert_eq!(
-            of(Order::Ran),
+            of(SortKey::Ran),
             ["pyt", "t-2", "a-j", "t-4"],
             "the failed one has not stored it"
         );
-        assert_eq!(of(Order::Waited), ["a-j", "t-2", "pyt", "t-4"]);
+        assert_eq!(of(SortKey::Waited), ["a-j", "t-2", "pyt", "t-4"]);
     }
 
     #[test]
@@ -159,10 +159,10 @@ mod tests {
         for (record, user) in all.iter_mut().zip(users) {
             record.spec.user = user.map(str::to_owned);
         }
-        assert_eq!(sorted(all.clone(), Order::User), ["a-j", "t-4", "pyt", "t-2"]);
+        assert_eq!(sorted(all.clone(), SortKey::User), ["a-j", "t-4", "pyt", "t-2"]);
         all[1].spec.deadline_at_us = Some(at(9_000));
         all[2].spec.deadline_at_us = Some(at(5_000));
-        assert_eq!(sorted(all.clone(), Order::Deadline), ["a-j", "t-2", "pyt", "t-4"]);
+        assert_eq!(sorted(all.clone(), SortKey::Deadline), ["a-j", "t-2", "pyt", "t-4"]);
         let instant = |s: u64| {
             Some(ExpectedInstant { at_us: at(s), from_us: at(s), until_us: at(s), forecasts: 1 })
         };
@@ -172,7 +172,7 @@ mod tests {
         };
         all[1].expected = expected(None, 6_000);
         all[2].expected = expected(Some(5_000), 7_000);
-        assert_eq!(sorted(all, Order::Expected), ["a-j", "t-2", "pyt", "t-4"]);
+        assert_eq!(sorted(all, SortKey::Expected), ["a-j", "t-2", "pyt", "t-4"]);
     }
 
     #[test]
@@ -182,20 +182,20 @@ mod tests {
             ..testkit::job_record(testkit::job_spec(job, 1), JobPhase::Finished)
         };
         let records = vec![same("job-2"), same("abc-1"), same("xyz-3")];
-        assert_eq!(sorted(records, Order::Energy), ["job", "abc", "xyz"]);
+        assert_eq!(sorted(records, SortKey::Energy), ["job", "abc", "xyz"]);
     }
 
     #[test]
     fn every_order_is_named_as_its_option_and_follows_another() {
-        let mut order = Order::default();
-        for expected in Order::value_variants() {
+        let mut order = SortKey::default();
+        for expected in SortKey::value_variants() {
             assert_eq!(order, *expected);
             let value = order.to_possible_value().unwrap();
             assert_eq!(value.get_name(), order.name());
             order = order.next();
         }
-        assert_eq!(order, Order::default());
-        let error = Order::from_str("watts", false).unwrap_err();
+        assert_eq!(order, SortKey::default());
+        let error = SortKey::from_str("watts", false).unwrap_err();
         assert!(error.contains("invalid variant"), "{error}");
     }
 }

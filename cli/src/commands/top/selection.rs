@@ -6,7 +6,7 @@ use wattle_common::id::ProjectId;
 use wattle_view::job::JobView;
 
 use crate::commands::jobs::filter::Filter;
-use crate::commands::jobs::order::Order;
+use crate::commands::jobs::order::SortKey;
 
 /// Most characters of the typed text.
 const TEXT_MAX: usize = 60;
@@ -17,7 +17,7 @@ pub(crate) struct Selection {
     /// The conditions of the command's options.
     pub(crate) filter: Filter,
     /// The order.
-    pub(crate) order: Order,
+    pub(crate) order: SortKey,
     /// A text that each listed job has: in its id, owner, workload, phase or a node.
     pub(crate) text: String,
     /// Whether keys change the text.
@@ -128,9 +128,9 @@ mod tests {
     #[test]
     fn letters_are_text_while_typing_and_keys_otherwise() {
         let mut selection = Selection::default();
-        assert!(typed(&mut selection, "s") && selection.order == Order::Job);
+        assert!(typed(&mut selection, "s") && selection.order == SortKey::Job);
         assert!(!typed(&mut selection, "q"));
-        assert!(typed(&mut selection, "/sq") && selection.order == Order::Job);
+        assert!(typed(&mut selection, "/sq") && selection.order == SortKey::Job);
         assert_eq!(selection.text, "sq");
         let quit = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         assert!(!selection.key(quit), "Ctrl-C quits also while typing");
