@@ -33,6 +33,10 @@ pub(crate) struct TraceOptions {
     /// Only the first jobs of the trace [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     jobs: Option<u64>,
+    /// Rescale the arrival times to this load: exclusive GPU time of the jobs divided by that of the cluster from the
+    /// first to the last arrival; not of a trace that records starts and ends [default: that of the trace]
+    #[arg(long, value_name = "SHARE")]
+    load: Option<f64>,
     /// The cluster that ran the jobs, or a TOML file [default: inferred from the nodes of a trace that
     /// names them (`sacct`)]
     #[arg(long, value_name = "NODESxGPUS:TYPE|FILE.toml", value_parser = crate::cluster_file::cluster)]
@@ -57,6 +61,11 @@ pub(crate) struct TraceInput {
 }
 
 impl TraceOptions {
+    /// The load to which the arrival times are scaled.
+    pub(crate) const fn load(&self) -> Option<f64> {
+        self.load
+    }
+
     /// Reads the trace, and infers the cluster where none is given; errors are usage errors.
     pub(crate) fn read(&self) -> anyhow::Result<TraceInput> {
         let restartable = restartable(&self.restartable)?;

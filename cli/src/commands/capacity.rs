@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use wattle_common::Power;
 use wattle_common::job::Sharing;
-use wattle_saving::estimate::{SavingOptions, capacity};
+use wattle_saving::estimate::{SavingOptions, Sizes, capacity};
 use wattle_saving::report::capacity_figure;
 
 use crate::atomic_file::AtomicFile;
@@ -27,6 +27,9 @@ pub(crate) struct Capacity {
     /// Power limit of all nodes: 56kW, 850W or 1.2MW
     #[arg(long, value_name = "POWER", value_parser = parse_power)]
     limit: Power,
+    /// Sizes of the jobs that may be resized: as the trace states them, smaller too, or any power of two of GPUs up to 64
+    #[arg(long, value_name = "trace|smaller|any", default_value = "smaller")]
+    sizes: Sizes,
     /// Which jobs may share a GPU: never, consented, any; no job of a trace declares consent
     #[arg(long, value_name = "RULE", default_value_t = Sharing::Never)]
     share: Sharing,
@@ -60,6 +63,8 @@ pub(crate) fn run(command: &Capacity) -> anyhow::Result<()> {
     let figure = command.figure.as_deref().map(AtomicFile::open).transpose()?;
     let jobs = command.trace.read()?;
     let options = SavingOptions {
+        load: command.trace.load(),
+        sizes: command.sizes,
         share: command.share,
         sleep: !command.no_sleep,
         seed: command.seed,

@@ -115,6 +115,7 @@ impl Saving {
         let input = SavingInput { carbon: carbon.as_ref(), prices, ..jobs.input() };
         let options = SavingOptions {
             bound: self.max_slowdown.map_or(SavingBound::Later(self.by), SavingBound::MaxSlowdown),
+            load: self.trace.load(),
             share: self.share,
             sleep: !self.no_sleep,
             seed: self.seed,

@@ -35,6 +35,7 @@ mod points;
 mod runs;
 mod sample;
 mod screen;
+mod sizes;
 mod study;
 mod tasks;
 mod totals;
@@ -45,6 +46,7 @@ pub use capacity::{Answer, CapacityEstimate, CapacityParts, capacity};
 pub use groups::{Group, Grouping};
 pub use points::SavingPoint;
 pub use sample::Sample;
+pub use sizes::{Sizes, UnknownSizes};
 pub use study::estimate;
 
 use std::time::Duration;
@@ -54,7 +56,9 @@ use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
 use wattle_simulator::replay::ReplayError;
 use wattle_simulator::trace::Trace;
-use wattle_simulator::{CarbonSeries, PriceSeries, Restartable, ScenarioError, SimulationError};
+use wattle_simulator::{
+    CarbonSeries, LoadError, PriceSeries, Restartable, ScenarioError, SimulationError,
+};
 use wattle_world::World;
 
 use crate::baseline::BaselineKind;
@@ -90,6 +94,10 @@ pub struct SavingInput<'a> {
 pub struct SavingOptions {
     /// Bound on the mean completion time.
     pub bound: SavingBound,
+    /// The load to which the arrival times are scaled; `None`: as in the trace.
+    pub load: Option<f64>,
+    /// The sizes of jobs that can be resized.
+    pub sizes: Sizes,
     /// Which jobs may share a GPU.
     pub share: Sharing,
     /// Whether unused nodes may sleep.
@@ -110,6 +118,8 @@ impl Default for SavingOptions {
     fn default() -> Self {
         Self {
             bound: SavingBound::Later(0.0),
+            load: None,
+            sizes: Sizes::default(),
             share: Sharing::Never,
             sleep: true,
             seed: 7,
@@ -127,6 +137,15 @@ pub enum SavingError {
     /// An unknown workload or GPU type.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
+    /// The arrival times cannot be scaled to the load.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A load is given, and the trace records starts and ends.
+    #[error(
+        "the recorded schedule is of the trace's own arrivals; leave --load out, or leave the columns of starts and \
+         ends out of the trace"
+    )]
+    RecordedLoad,
     /// A simulation failed.
     #[error(transparent)]
     Simulation(#[from] SimulationError),

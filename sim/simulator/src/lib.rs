@@ -64,7 +64,7 @@ pub use outcome::{
 pub use prediction_error::{Prediction, PredictionError};
 pub use price::PriceSeries;
 pub use restartable::{Restartable, RestartableError};
-pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
+pub use scenario::{OPEN_GPUS_MAX, Scenario, ScenarioError, SimJob, Work, WorkloadShare};
 pub use simulation::{
     EVERY_JOB_MAX, Forecast, Learning, Lengths, Restarts, RunOptions, SimulationError, gather,
     run_detailed, run_recorded, run_with, run_with_progress,

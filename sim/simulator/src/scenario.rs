@@ -73,7 +73,7 @@ pub struct SimJob {
 }
 
 /// The largest size of a job whose sizes are open ([`Scenario::open_sizes`]): that of ElasticFlow's measurements.
-const OPEN_GPUS_MAX: u32 = 64;
+pub const OPEN_GPUS_MAX: u32 = 64;
 
 impl SimJob {
     /// A job that can be preempted, on exactly this number of GPUs of any type, without deadline, estimate or limit.

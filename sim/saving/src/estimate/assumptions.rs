@@ -57,6 +57,14 @@ pub(super) fn suspended(trace: &Trace) -> Option<String> {
     })
 }
 
+/// The load to which arrival times are scaled.
+pub(super) fn load(load: f64) -> String {
+    format!(
+        "Arrival times are scaled to a load of {load}: requested GPU time relative to that of all GPUs from the \
+         first to the last arrival."
+    )
+}
+
 /// Number of jobs whose workload is drawn; `None` without any. `jobs` is the number of all jobs.
 pub(super) fn drawn(scenario: &Scenario, jobs: usize) -> Option<String> {
     let drawn = scenario.workloads.iter().filter(|share| share.drawn);

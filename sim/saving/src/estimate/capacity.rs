@@ -250,7 +250,7 @@ pub fn capacity(
         };
         return Err(SavingError::LimitTooLow { limit, least, remedy });
     }
-    let all = Jobs { world, trace, cluster, carbon: None, prices: None };
+    let all = Jobs { world, trace, cluster, carbon: None, prices: None, load: options.load };
     let scenario_all = all.scenario(input.restartable, options.seed)?;
     let progress = Progress { report: Mutex::new(Count { done: 0, of: 0, report: progress }) };
     let runner = Runner { world, options, progress: &progress };
@@ -274,7 +274,10 @@ pub fn capacity(
     let can_stop = scenario_all.jobs.iter().any(|job| job.can_stop);
     let mut without =
         vec![Variant::Fifo, Variant::Wattle(Features { settings: false, ..features })];
-    without.extend(can_stop.then_some(Variant::Wattle(Features { sizes: false, ..features })));
+    without.extend(
+        (can_stop && features.sizes)
+            .then_some(Variant::Wattle(Features { sizes: false, ..features })),
+    );
     without.extend(options.sleep.then_some(Variant::Wattle(Features { sleep: false, ..features })));
     let baselines = if recorded { 0 } else { seeds.len() };
     let first_curves = (1 + without.len()) * limits_w.len();
@@ -423,6 +426,7 @@ pub fn capacity(
     };
     let mut all = vec![assumptions::baseline(kind)];
     all.extend(assumptions::suspended(trace).filter(|_| recorded));
+    all.extend(options.load.map(assumptions::load));
     all.push(format!(
         "As soon: a mean completion time at most {:.0} % longer than the baseline's.",
         100.0 * SAME_TIME
@@ -438,6 +442,7 @@ pub fn capacity(
     );
     all.extend(assumptions::drawn(&scenario_all, trace.jobs.len()));
     all.push(assumptions::restarts(input.restartable, options.share));
+    all.extend(options.sizes.assumption().filter(|_| can_stop).map(str::to_owned));
     all.extend(options.sleep.then(assumptions::sleep));
     all.extend(sample.as_ref().map(|sample| {
         format!("{}; the limit in proportion to its nodes.", assumptions::simulated_on(sample))

@@ -2,18 +2,19 @@
 
 use std::sync::Mutex;
 
-use wattle_common::job::{GpuRequest, Sharing};
+use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
 use wattle_common::{Budget, Power};
 use wattle_placer::{Reads, policy};
+use wattle_simulator::replay::is_recorded;
 use wattle_simulator::trace::Trace;
 use wattle_simulator::{
-    CarbonSeries, PriceSeries, Restartable, RunOptions, Scenario, SimulationError, Work,
-    run_detailed,
+    CarbonSeries, PriceSeries, Restartable, RunOptions, Scenario, SimulationError, run_detailed,
 };
 use wattle_world::World;
 
 use super::sample::Sample;
+use super::sizes::Sizes;
 use super::{SavingBound, SavingError, SavingOptions};
 use crate::aim::{AimRun, AimSearch, Priced, RUNS_MAX, RUNS_MAX_TO_BASELINE, best, search};
 use crate::baseline::BaselineKind;
@@ -68,7 +69,7 @@ impl Features {
         Self {
             settings: true,
             share: options.share,
-            sizes: true,
+            sizes: !matches!(options.sizes, Sizes::Trace),
             sleep: options.sleep,
             exact: true,
             limit: None,
@@ -83,6 +84,8 @@ pub(super) struct Jobs<'a> {
     pub(super) cluster: &'a ClusterShape,
     pub(super) carbon: Option<&'a CarbonSeries>,
     pub(super) prices: Option<&'a PriceSeries>,
+    /// The load to which the arrival times are scaled, complete or sampled.
+    pub(super) load: Option<f64>,
 }
 
 impl<'a> Jobs<'a> {
@@ -96,7 +99,7 @@ impl<'a> Jobs<'a> {
         Jobs { trace, cluster, ..*self }
     }
 
-    /// The jobs as submitted.
+    /// The jobs as submitted, at the load.
     pub(super) fn scenario(
         &self,
         restartable: &Restartable,
@@ -106,32 +109,13 @@ impl<'a> Jobs<'a> {
         scenario.carbon = self.carbon.cloned();
         scenario.prices = self.prices.cloned();
         restartable.apply(&mut scenario, self.trace);
-        Ok(scenario)
-    }
-}
-
-/// Opens the sizes of the jobs that can be resized: from one GPU to as many as they request. Larger
-/// sizes would change what a job computes. Their work is fixed as the steps of the recorded run.
-fn open_sizes(world: &World, scenario: &mut Scenario) {
-    let cluster = scenario.cluster.clone();
-    for job in scenario.jobs.iter_mut().filter(|job| job.can_stop) {
-        let gpus = job.gpus.min.max(1);
-        let mut groups = cluster.groups().iter();
-        let group = job.gpu_type.as_deref().map_or_else(
-            || cluster.groups().first(),
-            |requested| groups.find(|group| group.gpu_type == requested),
-        );
-        let known = group.and_then(|group| {
-            let gpu = world.gpu(&group.gpu_type)?;
-            let workload = world.workload(job.workload.as_str())?;
-            let nodes = gpus.div_ceil(group.gpus_per_node.max(1));
-            Some(workload.steps_per_s(gpu, gpus, nodes))
-        });
-        let Some(steps_per_s) = known else { continue };
-        if let Work::Lasts(span) = job.work {
-            job.work = Work::Steps(((span.as_secs_f64() * steps_per_s).round() as u64).max(1));
+        if let Some(load) = self.load {
+            if is_recorded(self.trace) {
+                return Err(SavingError::RecordedLoad);
+            }
+            scenario.set_load(self.world, load)?;
         }
-        job.gpus = GpuRequest { min: 1, max: gpus };
+        Ok(scenario)
     }
 }
 
@@ -197,7 +181,7 @@ impl Runner<'_> {
         let mut open = None;
         if features.sizes && scenario.jobs.iter().any(|job| job.can_stop) {
             let mut resized = scenario.clone();
-            open_sizes(self.world, &mut resized);
+            self.options.sizes.open(self.world, &mut resized);
             open = Some(resized);
         }
         let scenario = open.as_ref().unwrap_or(scenario);

@@ -161,6 +161,7 @@ impl Made<'_> {
         let is_recorded = kind == BaselineKind::Recorded;
         all.push(assumptions::baseline(kind));
         all.extend(assumptions::suspended(self.trace).filter(|_| is_recorded));
+        all.extend(estimate.options.load.map(assumptions::load));
         all.extend(self.time_limits.map(|from| assumptions::backfill(from, is_recorded)));
         all.extend(assumptions::drawn(self.scenario, estimate.jobs));
         all.push(assumptions::restarts(self.restartable, estimate.options.share));

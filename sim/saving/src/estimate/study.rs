@@ -59,7 +59,7 @@ pub fn estimate(
 ) -> Result<SavingEstimate, SavingError> {
     let (world, trace) = (input.world, input.trace);
     let SavingInput { cluster, carbon, prices, .. } = *input;
-    let all = Jobs { world, trace, cluster, carbon, prices };
+    let all = Jobs { world, trace, cluster, carbon, prices, load: options.load };
     let scenario_all = all.scenario(input.restartable, options.seed)?;
     let progress = Progress { report: Mutex::new(Count { done: 0, of: 0, report: progress }) };
     let runner = Runner { world, options, progress: &progress };

@@ -1,14 +1,15 @@
 //! `wattle capacity` on small traces: its answer, figures and verdict.
 
+use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use wattle_common::Power;
 use wattle_saving::estimate::{
-    Answer, CapacityEstimate, SavingError, SavingInput, SavingOptions, capacity,
+    Answer, CapacityEstimate, SavingError, SavingInput, SavingOptions, Sizes, capacity,
 };
 use wattle_saving::report::capacity_figure;
-use wattle_simulator::Restartable;
 use wattle_simulator::trace::{self, Trace};
+use wattle_simulator::{Restartable, Scenario};
 use wattle_world::World;
 
 use crate::estimate::recorded;
@@ -23,10 +24,19 @@ fn study(
     restartable: &Restartable,
     sleep: bool,
 ) -> Result<CapacityEstimate, SavingError> {
+    let options = SavingOptions { seeds: 1, threads: 2, sleep, ..SavingOptions::default() };
+    study_with(trace, limit_kw, restartable, options)
+}
+
+fn study_with(
+    trace: &Trace,
+    limit_kw: f64,
+    restartable: &Restartable,
+    options: SavingOptions,
+) -> Result<CapacityEstimate, SavingError> {
     let (world, cluster) = (World::builtin(), "2x8:a100".parse().unwrap());
     let (world, cluster) = (&world, &cluster);
     let input = SavingInput { world, trace, cluster, carbon: None, prices: None, restartable };
-    let options = SavingOptions { seeds: 1, threads: 2, sleep, ..SavingOptions::default() };
     let mut last = (0, 0);
     let limit = Power::from_w_f64(1e3 * limit_kw);
     let made = capacity(&input, limit, options, &mut |done, of| last = (done, of));
@@ -173,6 +183,65 @@ fn a_trace_without_a_schedule_is_compared_with_fifo() {
     assert!(
         twice.answer == Answer::NotReached || twice.more_nodes == (fits + 1e-6).floor() as i64 - 2
     );
+}
+
+#[test]
+fn a_load_scales_the_arrivals_of_the_jobs() {
+    let mut text = String::from("job_id,submit_s,duration_s,num_gpus,vc\n");
+    for i in 0..8 {
+        let _ = writeln!(text, "j{i},{},{},{},x", 1_200 * i, 1_800 + 300 * (i % 3), 4 << (i % 2));
+    }
+    let mut trace = trace::parse("eight.csv", text.as_bytes()).unwrap();
+    let (world, cluster) = (World::builtin(), "2x8:a100".parse().unwrap());
+    let natural = Scenario::from_trace(&world, &trace, &cluster, 7).unwrap().load.unwrap();
+    let options = |load| SavingOptions { seeds: 1, threads: 2, load, ..SavingOptions::default() };
+    let at = |trace: &Trace, load: Option<f64>| {
+        study_with(trace, MOST_KW, &Restartable::All, options(load)).unwrap()
+    };
+    let traced = at(&trace, None);
+    let busy = at(&trace, Some(4.0 * natural));
+    assert!(busy.baseline.wait_s_mean > traced.baseline.wait_s_mean + 600.0, "{busy:?}");
+    assert!(busy.baseline.jct_s_mean > traced.baseline.jct_s_mean + 600.0, "{busy:?}");
+    let screen = busy.to_screen().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(screen.contains(&format!("scaled to a load of {}", 4.0 * natural)), "{screen}");
+    // The same as of a trace whose jobs arrive in a quarter of the time.
+    for job in &mut trace.jobs {
+        job.submit /= 4;
+    }
+    let quick = at(&trace, None);
+    assert_eq!((quick.baseline, quick.wattle), (busy.baseline, busy.wattle));
+    assert_eq!((quick.curve, quick.fifo), (busy.curve, busy.fifo));
+}
+
+#[test]
+fn jobs_that_may_stop_keep_their_sizes_where_sizes_are_those_of_the_trace() {
+    let sized = |sizes| {
+        let options = SavingOptions { seeds: 1, threads: 2, sizes, ..SavingOptions::default() };
+        study_with(&dozen(), MOST_KW, &Restartable::All, options).unwrap()
+    };
+    let (kept, smaller) = (sized(Sizes::Trace), sized(Sizes::Smaller));
+    assert!(kept.parts.unwrap().sizes.is_none() && smaller.parts.unwrap().sizes.is_some());
+    let screen = kept.to_screen();
+    for text in ["no job is resized (--sizes)", "Sizes are those of the trace"] {
+        assert!(screen.contains(text) && !smaller.to_screen().contains(text), "{screen}");
+    }
+    assert!(kept.curve != smaller.curve, "{kept:?}");
+    // Where sizes may be larger than requested, jobs end no later without a limit.
+    let any = sized(Sizes::Any);
+    let fastest = |made: &CapacityEstimate| made.curve.last().unwrap().1;
+    assert!(fastest(&any) < fastest(&smaller), "{:?} {:?}", any.curve, smaller.curve);
+}
+
+#[test]
+fn a_load_is_refused_where_the_trace_records_a_schedule() {
+    let options = SavingOptions { load: Some(0.5), ..SavingOptions::default() };
+    let refused = study_with(&dozen(), MOST_KW, &Restartable::None, options).unwrap_err();
+    assert!(refused.to_string().contains("leave --load out"), "{refused}");
+    let options = SavingOptions { load: Some(0.0), ..SavingOptions::default() };
+    let text = "job_id,submit_s,duration_s,num_gpus,vc\na,0,3600,8,x\nb,60,1800,4,x\n";
+    let trace = trace::parse("two.csv", text.as_bytes()).unwrap();
+    let refused = study_with(&trace, MOST_KW, &Restartable::None, options).unwrap_err();
+    assert!(refused.to_string().contains("invalid load 0"), "{refused}");
 }
 
 #[test]

@@ -123,7 +123,8 @@ impl CapacityEstimate {
         };
         row("order of jobs", Some(parts.order), "");
         row("caps and clocks", Some(parts.settings), "");
-        let none = "no job is resized (--restartable)";
+        let option = if self.can_stop { "--sizes" } else { "--restartable" };
+        let none = &format!("no job is resized ({option})");
         row("sizes", parts.sizes, if parts.sizes.is_none() { none } else { "" });
         row("sleeping nodes", parts.sleep, if parts.sleep.is_none() { "--no-sleep" } else { "" });
         rows
