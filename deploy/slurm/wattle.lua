@@ -124,10 +124,16 @@ local TERMS = {
       local number = tonumber(value:match("^(%d+%.?%d*)[smhd]$"))
       return number and number > 0 and #value <= 12
    end },
-   ["max-slowdown"] = { "a percentage from 0% to 1000%, as max-slowdown=5%", function(value)
+   ["max-slowdown"] = { "a percentage from 0% to 100%, as max-slowdown=5%", function(value)
       local number = tonumber(value:match("^(%d+%.?%d*)%%$"))
-      return number and number <= 1000
+      return number and number <= 100
    end },
+   flexibility = { "a percentage from 0% to 100%, as flexibility=25%", function(value)
+      local number = tonumber(value:match("^(%d+%.?%d*)%%$"))
+      return number and number <= 100
+   end },
+   ["event-pause"] = { "the word event-pause, without a value" },
+   ["event-resize"] = { "the word event-resize, without a value" },
    share = { "the word share, without a value" },
    exclusive = { "the word exclusive, without a value" },
 }
@@ -167,6 +173,9 @@ local function read_terms(comment)
       terms[key] = accepted
    end
    if terms.share and terms.exclusive then return nil, "comment keys `share` and `exclusive` exclude each other" end
+   for _, key in ipairs({ "event-pause", "event-resize" }) do
+      if terms[key] and not terms.flexibility then return nil, "comment key `" .. key .. "` needs `flexibility`" end
+   end
    if terms.exit and not terms.signal then
       return nil, "comment key `exit` needs `signal`, the signal that requests the checkpoint"
    end

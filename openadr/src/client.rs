@@ -13,7 +13,7 @@ use wattle_grid::http::{Header, Http, Method, ReadError};
 use crate::config::Config;
 use crate::machine::{Failure, Listing};
 use crate::translate;
-use crate::wire::{self, LISTED_MAX, PAGE, Report, StoredReport, Token};
+use crate::wire::{self, LISTED_MAX, PAGE, Refused, Report, StoredReport, Token};
 
 /// Share of its validity after which a token is renewed.
 const RENEWED_AT: f64 = 0.8;
@@ -195,9 +195,14 @@ impl Client {
             .iter()
             .map(|target| format!("&targets={}", encoded(target)))
             .collect();
-        let programs = self.list("programs", &targets, wire::read)?;
-        let (programs, missing) =
-            translate::chosen(programs.into_iter().flatten().collect(), &self.config.programs);
+        let (mut readable, mut refused) = (Vec::new(), Vec::new());
+        for program in self.list("programs", &targets, wire::read)? {
+            match program {
+                Ok(program) => readable.push(program),
+                Err(Refused { reason, .. }) => refused.push(reason),
+            }
+        }
+        let (programs, missing) = translate::chosen(readable, &self.config.programs);
         let mut events = Vec::new();
         for id in programs.keys() {
             let query = format!("&programID={}{targets}", encoded(id));
@@ -206,7 +211,7 @@ impl Client {
                 return Err(without_pause(format!("events: more than {LISTED_MAX} are listed")));
             }
         }
-        Ok(Listing { programs, missing, events })
+        Ok(Listing { programs, missing, refused, events })
     }
 
     /// Creates a report, or replaces the one of this event and name.

@@ -51,8 +51,10 @@ pub struct Settings {
 pub struct Listing {
     /// The configured programs, by the server's ids.
     pub programs: BTreeMap<String, Program>,
-    /// The configured programs that the server does not list.
+    /// The configured programs that are not among the listed ones that can be used.
     pub missing: Vec<String>,
+    /// Why listed programs cannot be used.
+    pub refused: Vec<String>,
     /// Their events, and the elements that cannot be used.
     pub events: Vec<Result<wire::Event, Refused>>,
 }
@@ -148,8 +150,12 @@ pub struct VenMachine {
     followed: BTreeMap<String, Followed>,
     /// Events that cannot be used, with the causes.
     unusable: BTreeMap<String, String>,
-    /// Whether the last list of events had every event.
+    /// Whether the last list of events had every event of the programs that it had.
     is_complete: bool,
+    /// Whether the last list of programs lacked a configured one.
+    lacks_programs: bool,
+    /// Prefixes of events that a program which is listed no longer has.
+    removed: BTreeSet<String>,
     /// When events that start now were first read.
     first_read: BTreeMap<String, Timestamp>,
     reports: BTreeMap<String, EventReports>,
@@ -178,6 +184,8 @@ impl VenMachine {
             followed: BTreeMap::new(),
             unusable: BTreeMap::new(),
             is_complete: false,
+            lacks_programs: false,
+            removed: BTreeSet::new(),
             first_read: BTreeMap::new(),
             reports: BTreeMap::new(),
             reporting: 0,
@@ -227,9 +235,14 @@ impl VenMachine {
         }
         if self.is_complete {
             let unusable: BTreeSet<String> = self.unusable.keys().map(|id| id_prefix(id)).collect();
+            let followed: BTreeSet<String> = self.followed.keys().map(|id| id_prefix(id)).collect();
             let gone = records
                 .open(now)
                 .filter(|(prefix, base, _)| !kept.contains(base) && !unusable.contains(prefix));
+            // Of a record alone it is not known whether its program is the missing one.
+            let gone = gone.filter(|(prefix, ..)| {
+                !self.lacks_programs || self.removed.contains(prefix) || followed.contains(prefix)
+            });
             for (_, _, record) in gone {
                 requests.push(EventRequest::Cancel { event: record.event.event.clone() });
             }

@@ -245,7 +245,8 @@ impl Twin {
         let ran = job.map_or(Duration::ZERO, |job| job.run_time(now));
         let has_run = !ran.is_zero();
         self.left.insert(id.clone(), submission);
-        let is_completed = departure == Departure::Completed;
+        // Of a job whose run has no record, as after the loss of the store, there is nothing to compare.
+        let is_completed = departure == Departure::Completed && has_run;
         mirrored.in_cluster =
             if is_completed { InCluster::Completed { at: now, ran } } else { InCluster::Removed };
         if is_completed || (departure == Departure::Failed && has_run) {

@@ -41,8 +41,10 @@ impl ProcessOrigin {
             &JobProcesses::Slurm { job, uid } => {
                 let mut named = self.cgroups.iter().filter_map(|path| slurm_job(path)).peekable();
                 if named.peek().is_some() {
-                    // A user cannot change the cgroup.
-                    return named.any(|named| named == job);
+                    // A user cannot change a cgroup of Slurm.
+                    return named.any(|(named, owner)| {
+                        named == job && owner.is_none_or(|owner| owner == uid)
+                    });
                 }
                 self.slurm_jobs.contains(&SlurmId { job, uid })
             }
@@ -50,9 +52,24 @@ impl ProcessOrigin {
     }
 }
 
-/// The job of a cgroup of Slurm: `/slurm_n1/uid_5/job_42/step_0` gives 42.
-fn slurm_job(path: &str) -> Option<u32> {
-    path.split('/').find_map(|segment| segment.strip_prefix("job_")?.parse().ok())
+/// The job of a cgroup of Slurm, and its user where the path has one: `/slurm_n1/uid_5/job_42/step_0` gives 42 and 5.
+///
+/// Users create cgroups of any name below a session of their own, which is in `user.slice`, and below their own job. So
+/// the first job of the first cgroup of Slurm counts.
+fn slurm_job(path: &str) -> Option<(u32, Option<u32>)> {
+    let is_slurm =
+        |segment: &&str| segment.starts_with("slurm") || segment.ends_with("slurmstepd.scope");
+    let number = |segment: &str, prefix: &str| segment.strip_prefix(prefix)?.parse().ok();
+    let above = path.split('/').take_while(|segment| !is_slurm(segment));
+    if above.clone().any(|segment| segment == "user.slice") {
+        return None;
+    }
+    let mut below = path.split('/').skip(above.count() + 1);
+    let mut owner = None;
+    below.find_map(|segment| {
+        owner = owner.or_else(|| number(segment, "uid_"));
+        Some((number(segment, "job_")?, owner))
+    })
 }
 
 fn contains_segments(path: &str, segments: &str) -> bool {
@@ -80,6 +97,15 @@ mod tests {
         assert!(!v1.is_of(&job(43, 5)), "the environment is the user's, the cgroup is not");
         let v2 = in_cgroup("/system.slice/n1_slurmstepd.scope/job_42/step_0/user/task_0");
         assert!(v2.is_of(&job(42, 5)) && !v2.is_of(&job(43, 5)));
+        assert!(!v1.is_of(&job(42, 6)), "another user's job");
+        // A session of its own, and a step that a job has created, have the names that their user wants.
+        let session = "/user.slice/user-5.slice/user@5.service/app.slice/slurm/uid_6/job_42/step_0";
+        for claimed in [session, "/user.slice/user-5.slice/job_42", "/app.slice/x.scope/job_42"] {
+            assert!(!in_cgroup(claimed).is_of(&job(42, 6)), "{claimed}");
+            assert!(in_cgroup(claimed).is_of(&job(43, 5)), "its environment counts: {claimed}");
+        }
+        let nested = in_cgroup("/slurm/uid_5/job_43/step_0/task_0/slurm/uid_6/job_42");
+        assert!(!nested.is_of(&job(42, 6)) && nested.is_of(&job(43, 5)));
         // Slurm 26.05 with cgroup v2: the path has another key.
         let keyed = in_cgroup("/system.slice/slurmstepd.scope/s1ABCDEF/step_0");
         assert!(keyed.is_of(&job(43, 5)));

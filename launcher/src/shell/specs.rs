@@ -5,6 +5,7 @@
 //! adds them from the bucket `jobs` before the machine receives the desired state.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use wattle_common::job::JobSpec;
 use wattle_common::messages::{JobRecord, NodeDesired};
@@ -14,10 +15,14 @@ use wattle_runtime::shell::chain;
 
 use super::RETRY;
 
+/// How long a server of several may lack a record that the others have stored.
+const LAGS: Duration = Duration::from_secs(30);
+
 /// The specifications of the jobs of the last desired state that were read from their records.
 pub(super) struct Specs {
     records: KvBucket,
-    known: BTreeMap<(JobId, Option<AdmissionId>), JobSpec>,
+    /// `None`: it has no readable record.
+    known: BTreeMap<(JobId, Option<AdmissionId>), Option<JobSpec>>,
 }
 
 impl Specs {
@@ -31,14 +36,14 @@ impl Specs {
         self.known.retain(|(known, admission), _| {
             desired.jobs.iter().any(|job| job.job == *known && job.admission == *admission)
         });
+        let until = Instant::now() + LAGS;
         for job in desired.jobs.iter_mut().filter(|job| job.command.is_empty() && !job.stop) {
             let submission = (job.job.clone(), job.admission.clone());
-            if !self.known.contains_key(&submission)
-                && let Some(spec) = self.read(&submission.0, submission.1.as_ref()).await
-            {
+            if !self.known.contains_key(&submission) {
+                let spec = self.read(&submission.0, submission.1.as_ref(), until).await;
                 self.known.insert(submission.clone(), spec);
             }
-            if let Some(spec) = self.known.get(&submission) {
+            if let Some(Some(spec)) = self.known.get(&submission) {
                 job.command.clone_from(&spec.command);
                 job.environment.clone_from(&spec.environment);
                 job.working_dir.clone_from(&spec.working_dir);
@@ -46,7 +51,13 @@ impl Specs {
         }
     }
 
-    async fn read(&self, job: &JobId, admission: Option<&AdmissionId>) -> Option<JobSpec> {
+    /// The specification in a job's record; `until` then a record may be missing.
+    async fn read(
+        &self,
+        job: &JobId,
+        admission: Option<&AdmissionId>,
+        until: Instant,
+    ) -> Option<JobSpec> {
         loop {
             match self.records.get::<JobRecord>(job.as_str()).await {
                 // The order of a placer of an earlier version names no submission.
@@ -54,7 +65,11 @@ impl Specs {
                     let record = record.map(|(record, _)| record).filter(|record| {
                         admission.is_none() || record.admission.as_ref() == admission
                     });
-                    return record.map(|record| record.spec);
+                    if record.is_some() || Instant::now() >= until {
+                        return record.map(|record| record.spec);
+                    }
+                    tracing::debug!(%job, "no record of the job yet; retrying");
+                    tokio::time::sleep(RETRY).await;
                 }
                 Err(BusError::Codec(error)) => {
                     tracing::error!(%job, error = chain(&error), "job record not readable");

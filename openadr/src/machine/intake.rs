@@ -8,7 +8,7 @@ use wattle_grid::instant;
 use super::records::Records;
 use super::{Action, Followed, Listing, REFUSED_AGAIN, VenMachine};
 use crate::report;
-use crate::translate;
+use crate::translate::{self, id_prefix};
 use crate::wire::{self, Program, Refused};
 
 /// Most kinds of payloads and reports whose names are remembered.
@@ -20,9 +20,16 @@ impl VenMachine {
     /// A list of events was read.
     pub(super) fn polled(&mut self, now: Timestamp, listing: Listing, out: &mut Vec<Action>) {
         for name in &listing.missing {
-            let text = format!("the server lists no program `{name}` for this client");
+            let text = format!(
+                "the server lists no program `{name}` for this client that can be used; what was announced of its \
+                 events continues"
+            );
             self.warn(&format!("program {name}"), text, out);
         }
+        for reason in &listing.refused {
+            self.warn("listed programs", format!("a listed program cannot be used: {reason}"), out);
+        }
+        self.lacks_programs = !listing.missing.is_empty();
         let mut followed = BTreeMap::new();
         let mut unusable = BTreeMap::new();
         self.is_complete = true;
@@ -65,6 +72,23 @@ impl VenMachine {
                 followed.entry(id.clone()).or_insert(before);
             }
         }
+        for (id, before) in std::mem::take(&mut self.followed) {
+            let is_removed = listing.programs.contains_key(&before.event.program_id);
+            if followed.contains_key(&id) {
+                continue;
+            }
+            if is_removed || !self.lacks_programs {
+                self.removed.insert(id_prefix(&id));
+            } else {
+                followed.insert(id, before);
+            }
+        }
+        let open: BTreeSet<String> = Records::of(&self.book)
+            .open(now)
+            .map(|(prefix, ..)| prefix)
+            .filter(|prefix| !followed.keys().any(|id| id_prefix(id) == *prefix))
+            .collect();
+        self.removed.retain(|prefix| open.contains(prefix));
         let is_listed = |id: &String| followed.contains_key(id);
         self.reports.retain(|id, _| is_listed(id));
         self.first_read.retain(|id, _| is_listed(id));

@@ -21,6 +21,8 @@ struct World {
     drawn: Option<u64>,
     /// The events of the server; absent: it is away.
     events: Option<Vec<Value>>,
+    /// Configured programs that the server does not list.
+    missing: Vec<String>,
     answers: bool,
     reports: BTreeMap<String, Report>,
     log: Vec<String>,
@@ -47,6 +49,7 @@ impl World {
             now: NOW,
             drawn: Some(100),
             events: Some(events),
+            missing: Vec::new(),
             answers: true,
             reports: BTreeMap::new(),
             log: Vec::new(),
@@ -91,10 +94,14 @@ impl World {
         };
         let program: Program =
             serde_json::from_value(json!({ "id": "p", "programName": "shed" })).unwrap();
+        let is_listed = !self.missing.contains(&program.program_name);
+        let events = events.iter().cloned().map(wire::read);
         Ok(Listing {
-            programs: BTreeMap::from([("p".to_owned(), program)]),
-            missing: Vec::new(),
-            events: events.iter().cloned().map(wire::read).collect(),
+            programs: is_listed.then(|| ("p".to_owned(), program)).into_iter().collect(),
+            missing: self.missing.clone(),
+            refused: Vec::new(),
+            // Those of a program that is not listed are not requested.
+            events: events.filter(|_| is_listed).collect(),
         })
     }
 
@@ -297,6 +304,36 @@ fn known_events_continue_while_the_server_is_away_or_answers_nonsense() {
     world.events = Some(vec![limit("f", 80)]);
     world.poll();
     assert_eq!(world.records()[0].1, EventState::Cancelled);
+}
+
+#[test]
+fn events_of_a_program_that_is_not_listed_continue() {
+    let mut world = World::new(vec![limit("e", 70), limit("f", 80)]);
+    world.poll();
+    let before = world.records();
+    world.missing = vec!["shed".to_owned()];
+    world.poll_until(3);
+    assert_eq!(world.records(), before);
+    assert_eq!(world.logged("the server lists no program `shed`"), 1);
+    // Another process knows only the records.
+    world.restart();
+    world.poll_until(6);
+    assert_eq!(world.records(), before);
+    // While another program is missing, this one's events are cancelled where the server removes them.
+    world.missing = vec!["other".to_owned()];
+    world.poll();
+    world.answers = false;
+    world.events = Some(vec![limit("f", 80)]);
+    world.poll();
+    assert_eq!(world.records(), before);
+    world.answers = true;
+    world.poll_until(9);
+    assert_eq!(world.records()[0].1, EventState::Cancelled);
+    assert_eq!(world.records()[1], before[1]);
+    // The list is complete.
+    (world.missing, world.events) = (Vec::new(), Some(Vec::new()));
+    world.poll();
+    assert_eq!(world.records()[1].1, EventState::Cancelled);
 }
 
 #[test]

@@ -6,7 +6,8 @@
 //! order from old records would stop its jobs. The comparison waits until the other nodes have reported
 //! too; with the mark, all nodes are compared, and no job starts before that. A node that is silent at the
 //! comparison gets no order until it reports and is compared itself. Then, for each job:
-//! * An attempt that runs and that the store does not know is adopted: it keeps its GPUs and continues.
+//! * An attempt that runs and that the store does not know is adopted: it keeps its GPUs and continues. Its part on a
+//!   node that was silent is added when that node is compared.
 //! * An attempt that has ended and that the store does not know is recorded with its end. It is not
 //!   started again.
 //! * An attempt that the store has as running, and that its node no longer knows, ended with an unknown
@@ -150,7 +151,7 @@ impl StoreComparison {
         let vanished = vanished(&compared, &newest, jobs, nodes);
         let superseded: BTreeSet<JobId> = newest
             .iter()
-            .filter(|(job, run)| is_superseded(job, run, jobs))
+            .filter(|(job, run)| is_superseded(job, run, jobs) || is_outgrown(job, run, jobs))
             .map(|(job, _)| job.clone())
             .collect();
         let is_cancelled = |job: &&JobId| {
@@ -229,6 +230,11 @@ impl StoreComparison {
     ) -> BTreeMap<JobId, Newest> {
         let mut newest: BTreeMap<JobId, Newest> = BTreeMap::new();
         for report in compared.iter().filter_map(|node| nodes.launch_report(node)) {
+            let records = report.jobs.iter().filter_map(|run| Some((run, jobs.get(&run.job)?)));
+            for (run, record) in records.filter(|(run, record)| is_added(run, report, record)) {
+                let entire = Newest::of(record, run.attempt, nodes.launch_reports());
+                newest.insert(run.job.clone(), entire);
+            }
             for run in report.jobs.iter().filter(|run| {
                 let record = jobs.get(&run.job);
                 let is_unknown =
@@ -308,6 +314,15 @@ fn is_superseded(job: &JobId, newest: &Newest, jobs: &JobRecords) -> bool {
     jobs.get(job).is_some_and(|record| record.is_before(newest.admission.as_ref()))
 }
 
+/// Whether a job of which only the runs are known has more GPUs than were known at its adoption.
+fn is_outgrown(job: &JobId, newest: &Newest, jobs: &JobRecords) -> bool {
+    jobs.get(job).is_some_and(|record| {
+        record.spec.command.is_empty()
+            && record.spec.site.is_none()
+            && record.spec.gpus.max < newest.gpus()
+    })
+}
+
 /// Whether a run has no record and is live, or is a later attempt than its record.
 fn is_unrecorded(run: &LaunchedJob, jobs: &JobRecords) -> bool {
     let is_live = matches!(run.state, LaunchState::Running);
@@ -318,6 +333,17 @@ fn is_unrecorded(run: &LaunchedJob, jobs: &JobRecords) -> bool {
         Some(record) => is_live && record.is_before(run.admission.as_ref()),
         None => is_live,
     }
+}
+
+/// Whether a node runs a part of the recorded attempt that the record lacks: the node was silent when the other parts
+/// were adopted.
+fn is_added(run: &LaunchedJob, report: &LaunchReport, record: &JobRecord) -> bool {
+    let shares = record.placement.iter().flat_map(|placed| &placed.shares);
+    matches!(run.state, LaunchState::Running)
+        && record.phase == JobPhase::Running
+        && record.attempt == run.attempt
+        && record.has_run(run)
+        && shares.into_iter().all(|share| share.node != report.node)
 }
 
 /// The running jobs of a node whose ids were submitted again before their records were known.
@@ -450,7 +476,7 @@ fn named(ids: &BTreeSet<impl ToString>) -> String {
 
 /// The record of a job of which only the runs are known.
 fn unrecorded(job: &JobId, newest: &Newest) -> JobRecord {
-    let gpus = newest.runs.iter().map(|run| run.share.gpus.len() as u32).sum();
+    let gpus = newest.gpus();
     let spec = JobSpec {
         job: job.clone(),
         name: job.to_string(),

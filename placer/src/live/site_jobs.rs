@@ -48,7 +48,7 @@ impl JobRecords {
                 continue;
             };
             let width = site.nodes.unwrap_or(1) as usize;
-            let newest = run_of(record, run.attempt, nodes);
+            let newest = Newest::of(record, run.attempt, nodes.launch_reports());
             // The reports of its other nodes follow.
             if newest.runs.len() < width {
                 continue;
@@ -83,20 +83,6 @@ impl JobRecords {
             turn.outbox.plan_soon();
         }
     }
-}
-
-/// One attempt of a job, as all nodes report it.
-fn run_of(record: &JobRecord, attempt: u32, nodes: &Nodes) -> Newest {
-    let mut newest = Newest::default();
-    let is_its = |run: &&LaunchedJob| {
-        run.job == record.spec.job && run.attempt == attempt && record.has_run(run)
-    };
-    for report in nodes.launch_reports() {
-        if let Some(run) = report.jobs.iter().find(is_its) {
-            newest.add(run, report);
-        }
-    }
-    newest
 }
 
 fn change(record: &JobRecord, newest: &Newest) -> Option<Change> {

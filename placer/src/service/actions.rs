@@ -260,10 +260,15 @@ impl PlacerService {
                 self.conclude(number, &reply, refused).await;
             }
             Action::Answer(number, mut reply) => {
-                if let Reply::Accepted { job, .. } = &reply
-                    && self.not_stored.contains(job)
-                {
-                    reply = Reply::Refused { error: self.storage.refusal() };
+                if let Reply::Accepted { job, generation } = &reply {
+                    if self.not_stored.contains(job) {
+                        reply = Reply::Refused { error: self.storage.refusal() };
+                    } else if *generation > 1 && self.unstored.contains_key(job) {
+                        // Generation 1 is that of the submission.
+                        let error = "the cancellation is in force until the placer ends and is not stored, because \
+                                     the NATS server has no room for it: make room, and cancel the job again";
+                        reply = Reply::Refused { error: error.to_owned() };
+                    }
                 }
                 let refused = match &reply {
                     Reply::Refused { error } => Some(error.as_str()),

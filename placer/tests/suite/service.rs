@@ -375,7 +375,15 @@ async fn full_bucket_refuses_submissions_and_the_placer_keeps_serving() {
     // It still answers, and the state of known jobs changes.
     assert_eq!(site.submit(spec("a", 1)).await, accepted("a"));
     let cancel = CancelJob { job: JobId::new("a").unwrap() };
-    assert_eq!(site.request(RequestTopic::JobCancelled, &cancel).await, cancelled("a"));
+    let reply = site.request(RequestTopic::JobCancelled, &cancel).await;
+    let stored = site.jobs.get::<JobRecord>("a").await.unwrap();
+    let is_stored = stored.is_some_and(|(record, _)| record.generation > 1);
+    match &reply {
+        Reply::Accepted { .. } => assert!(is_stored, "accepted and not stored"),
+        Reply::Refused { error } => {
+            assert!(!is_stored && error.contains("not stored"), "{error}");
+        }
+    }
     assert!(site.placer.as_mut().unwrap().try_wait().unwrap().is_none(), "{}", site.log());
     for filler in &fillers {
         site.jobs.delete(filler).await.unwrap();
@@ -386,4 +394,5 @@ async fn full_bucket_refuses_submissions_and_the_placer_keeps_serving() {
         record.next_phase == Some(JobPhase::Cancelled) || record.phase == JobPhase::Cancelled
     };
     site.record("a", ended).await;
+    assert_eq!(site.request(RequestTopic::JobCancelled, &cancel).await, cancelled("a"));
 }

@@ -4,6 +4,7 @@
 mod absent;
 mod attempts;
 mod following;
+mod intake_terms;
 mod model;
 mod placer;
 mod properties;

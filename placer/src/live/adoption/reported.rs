@@ -1,7 +1,7 @@
 //! The newest attempt of a job, as its nodes report it.
 
 use wattle_common::job::NodeShare;
-use wattle_common::messages::{LaunchReport, LaunchState, LaunchedJob};
+use wattle_common::messages::{JobRecord, LaunchReport, LaunchState, LaunchedJob};
 use wattle_common::{AdmissionId, Timestamp};
 
 use crate::live::lifecycle::exit_reason;
@@ -41,6 +41,24 @@ fn is_live(run: &LaunchedJob) -> bool {
 }
 
 impl Newest {
+    /// One attempt of a job, as all nodes report it.
+    pub(in crate::live) fn of<'r>(
+        record: &JobRecord,
+        attempt: u32,
+        reports: impl Iterator<Item = &'r LaunchReport>,
+    ) -> Self {
+        let mut newest = Self::default();
+        let is_its = |run: &&LaunchedJob| {
+            run.job == record.spec.job && run.attempt == attempt && record.has_run(run)
+        };
+        for report in reports {
+            if let Some(run) = report.jobs.iter().find(is_its) {
+                newest.add(run, report);
+            }
+        }
+        newest
+    }
+
     /// Adds a run of a node's report.
     pub(in crate::live) fn add(&mut self, run: &LaunchedJob, report: &LaunchReport) {
         let (new, known) = ((&run.admission, run.attempt), (&self.admission, self.attempt));
@@ -61,6 +79,11 @@ impl Newest {
             log_path: run.log_path.clone(),
             state: run.state.clone(),
         });
+    }
+
+    /// Number of its GPUs.
+    pub(in crate::live) fn gpus(&self) -> u32 {
+        self.runs.iter().map(|run| run.share.gpus.len() as u32).sum()
     }
 
     /// Its end; `None` while a part of it runs.

@@ -14,6 +14,7 @@ use crate::{ClusterState, JobFacts, prediction};
 /// How a job leaves in this phase.
 fn departure(phase: JobPhase) -> Departure {
     match phase {
+        JobPhase::Finished => Departure::Completed,
         JobPhase::Failed => Departure::Failed,
         JobPhase::Queued => Departure::WaitsAtSite,
         _ => Departure::Cancelled,

@@ -280,3 +280,44 @@ fn a_node_that_reports_late_is_compared_before_its_first_order() {
         assert!(world.idle());
     }
 }
+
+/// A job of two nodes is adopted where one of them reports; the other one reports later.
+#[test]
+fn a_part_on_a_node_that_reports_late_belongs_to_the_adopted_job() {
+    for is_lost in [false, true] {
+        let mut world = World::new(3, 4);
+        world.long = true;
+        world.submit(spec("b", 4));
+        world.pass(20);
+        let (jobs, orders, at) = (world.jobs.clone(), world.orders.clone(), world.now);
+        world.submit(spec("a", 8));
+        world.pass(20);
+        let placed = world.record("a").placement.clone().unwrap();
+        assert_eq!(placed.shares.len(), 2, "{placed}");
+        for share in &placed.shares {
+            let late = share.node.as_str();
+            world.cut_off(late, true);
+            if is_lost {
+                world.lose_store();
+            } else {
+                world.restore_store(jobs.clone(), orders.clone(), at);
+            }
+            world.pass(60);
+            assert_eq!(world.record("a").placement.as_ref().unwrap().shares.len(), 1);
+            world.cut_off(late, false);
+            world.pass(40);
+            let record = world.record("a");
+            assert_eq!((record.phase, record.attempt), (JobPhase::Running, 1), "{:#?}", world.log);
+            let mut shares = record.placement.clone().unwrap().shares;
+            shares.sort();
+            assert_eq!(shares, placed.shares, "{late}");
+            for share in &shares {
+                assert!(world.is_live(share.node.as_str(), "a", 1), "{late}: {:#?}", world.log);
+            }
+        }
+        world.long = false;
+        world.pass(60);
+        assert_eq!(world.record("a").phase, JobPhase::Finished);
+        assert!(world.idle());
+    }
+}

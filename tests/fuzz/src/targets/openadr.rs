@@ -57,7 +57,12 @@ pub(super) fn run(bytes: &[u8]) {
                 Action::Poll => {
                     let events = elements.iter().cloned().map(wire::read).collect();
                     let programs = programs.clone();
-                    Event::Polled(Ok(Listing { programs, missing: Vec::new(), events }))
+                    Event::Polled(Ok(Listing {
+                        programs,
+                        missing: Vec::new(),
+                        refused: Vec::new(),
+                        events,
+                    }))
                 }
                 Action::Request(request) => {
                     let answer = answer(&mut book, &request, now);
