@@ -194,7 +194,7 @@ impl fmt::Debug for PolicyCache {
     }
 }
 
-/// Equal to any other: what a policy keeps there saves time, or is a mean over past rounds, which begins again without it.
+/// Equal to any other: a cache changes how fast a policy plans, not what a plan decides.
 impl PartialEq for PolicyCache {
     fn eq(&self, _: &Self) -> bool {
         true

@@ -43,7 +43,7 @@ use crate::policies::wattle::market::{Bid, ClearedMarket, Market, MarketRules, M
 use crate::policies::wattle::pairing::Pairing;
 use crate::policies::wattle::power_shares::{limit_unknown_power, share_power};
 use crate::policies::wattle::power_supply::PowerSupply;
-use crate::policies::wattle::prices::{MeanPowerPrice, PriceForecast, Prices};
+use crate::policies::wattle::prices::{PriceForecast, Prices};
 use crate::policies::wattle::rounding::Rounding;
 use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads, Service};
 use crate::power::energy_cost::Charge;
@@ -172,7 +172,6 @@ fn solve_full(input: PlanningInput<'_>) -> Plan {
         surface_revision: input.state.surface_revision(),
         grants: vec![Grants::new(input.state, targets)],
         power_price: plan.power_price,
-        mean_power_price: mean_power_price(input),
         markets,
         joint_curves,
     }));
@@ -276,12 +275,6 @@ fn last_allocation(input: PlanningInput<'_>) -> Option<&AllocationCache> {
 fn last_prices(input: PlanningInput<'_>, gpu_type: &str) -> Prices {
     let cleared = last_allocation(input).and_then(|last| last.markets.get(gpu_type));
     cleared.map_or_else(Prices::default, |cleared| cleared.prices)
-}
-
-/// The mean price of power so far.
-fn mean_power_price(input: PlanningInput<'_>) -> MeanPowerPrice {
-    let last = last_allocation(input);
-    last.map(|last| last.mean_power_price_until(input.now())).unwrap_or_default()
 }
 
 /// The price of power that is stated outside the policy, s/J, of a market that cleared at `price` among this many jobs
@@ -396,11 +389,11 @@ fn open_market<'a>(
     to_market: MarketSupply,
 ) -> (Vec<Bidder<'a>>, Market<'a>) {
     let last = last_prices(input, supply.gpu_type);
-    let is_limited = to_market.watts.is_some();
-    let power = if is_limited { mean_power_price(input).value } else { 0.0 };
-    let long_run = Prices { gpu: LONG_RUN_PRICE, power };
+    // The price of power is expected to fall to zero: its mean so far predicts no better.
+    let long_run = Prices { gpu: LONG_RUN_PRICE, power: 0.0 };
     let forecast = PriceForecast { long_run, tau_s: TAU_PRIOR_S };
-    let rules = MarketRules::new(forecast, to_market, last.power > 0.0 && is_limited);
+    let rules =
+        MarketRules::new(forecast, to_market, last.power > 0.0 && to_market.watts.is_some());
     let largest_set = supply.nodes.largest_set();
     let (bidders, mut market) = build_bids(input, jobs, supply.charge, rules, largest_set);
     if !bidders.is_empty() {

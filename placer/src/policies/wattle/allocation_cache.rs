@@ -14,7 +14,6 @@ use crate::allocation::transition::Target;
 use crate::plan::input::PlanningInput;
 use crate::policies::wattle::joint_curve::SharedJointCurves;
 use crate::policies::wattle::market::ClearedMarket;
-use crate::policies::wattle::prices::MeanPowerPrice;
 use crate::power::bounds::PowerBounds;
 use crate::power::correction::PowerFactors;
 use crate::power::promises::Promises;
@@ -42,8 +41,6 @@ pub(super) struct AllocationCache {
     pub(super) grants: Vec<Arc<Grants>>,
     /// The price of power that its plan states, s/J.
     pub(super) power_price: f64,
-    /// The mean price of power until it was made.
-    pub(super) mean_power_price: MeanPowerPrice,
     /// By GPU type.
     pub(super) markets: BTreeMap<String, ClearedMarket>,
     /// By GPU type.
@@ -59,13 +56,6 @@ pub(super) struct NextFullRound {
 }
 
 impl AllocationCache {
-    /// The mean price of power until now: the price of this allocation lasts since it was made.
-    pub(super) fn mean_power_price_until(&self, now: Timestamp) -> MeanPowerPrice {
-        let prices = self.markets.values().map(|market| market.prices.power);
-        let lasted_s = now.since(self.at).as_secs_f64();
-        self.mean_power_price.with(prices.fold(0.0, f64::max), lasted_s)
-    }
-
     /// Records that the allocation is no longer the one of the full round.
     pub(super) const fn mark_changed(&mut self) {
         self.jobs = usize::MAX;

@@ -55,27 +55,6 @@ impl JoulePrices {
     }
 }
 
-/// The longest time over which the price of power is averaged, s.
-const MEAN_OVER_S: f64 = 20.0 * 86_400.0;
-
-/// The mean price of power so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct MeanPowerPrice {
-    /// s/J.
-    pub(super) value: f64,
-    /// The time over which it is the mean, s.
-    over_s: f64,
-}
-
-impl MeanPowerPrice {
-    /// The mean after power had this price for a while.
-    pub(super) fn with(self, price: f64, lasted_s: f64) -> Self {
-        let over_s = (self.over_s + lasted_s).min(MEAN_OVER_S);
-        let share = if over_s > 0.0 { (lasted_s / over_s).min(1.0) } else { 0.0 };
-        Self { value: self.value + share * (price - self.value), over_s }
-    }
-}
-
 /// The expected prices over time: they return to their long-run values.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct PriceForecast {
@@ -99,17 +78,6 @@ impl PriceForecast {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_mean_price_of_power_is_over_the_time_that_each_price_lasted() {
-        let mean = MeanPowerPrice::default().with(0.0, 300.0).with(4e-4, 100.0);
-        assert!((mean.value - 1e-4).abs() < 1e-12, "{mean:?}");
-        assert_eq!(mean.with(9e-4, 0.0), mean);
-        // Prices of long ago count less and less.
-        let long = (0..100).fold(mean, |mean, _| mean.with(2e-4, MEAN_OVER_S / 10.0));
-        assert!((long.value - 2e-4).abs() < 1e-8, "{long:?}");
-        assert!((mean.with(3e-4, 1e9).value - 3e-4).abs() < 1e-12);
-    }
 
     #[test]
     fn the_forecast_returns_to_the_long_run_prices() {

@@ -5,7 +5,7 @@
 //! machine of the live placer with messages of that content: submissions, completions, surfaces, progress
 //! and ledger entries, at the instants of the simulation. Compared are the starts and stops with their
 //! reasons, and at each planning round the GPUs, caps and clocks of all jobs, the energy price and the power
-//! limits. Decisions are at the same instants.
+//! limits.
 //!
 //! Not compared:
 //! * the caps that power agents apply: the simulator's hardware is not visible from outside. Both compute
@@ -42,10 +42,6 @@ const CROWDED: &str = "job_id,submit_s,duration_s,num_gpus,vc\n\
     a,0,3000,2,x\nb,10,1800,2,x\nc,20,2400,4,x\nd,30,600,1,x\ne,40,3000,2,x\n\
     f,300,1200,4,x\ng,400,900,1,x\nh,900,1500,2,x\ni,1800,700,4,x\n";
 
-/// A job settles after ten times the time of its restart, which the live placer measures by reports of progress, to some
-/// hundredths of a second. So a round at which a job settles, and nothing is decided, may be this much earlier or later.
-const SETTLES_WITHIN_US: u64 = 1_000_000;
-
 fn scenario(world: &World, trace: &str, cluster: &str) -> Scenario {
     let trace = trace::parse("lockstep.csv", trace.as_bytes()).unwrap();
     let mut scenario = Scenario::from_trace(world, &trace, &cluster.parse().unwrap(), 7).unwrap();
@@ -65,9 +61,7 @@ fn assert_lockstep(world: &World, scenario: &Scenario, name: &str, options: &Run
     // The first round of an instant shows what the last plan left in force.
     for pair in by_simulator.chunk_by(|a, b| a.at == b.at) {
         let round: &Round = &pair[0];
-        let apart_us = |other: &&Round| other.at.as_us().abs_diff(round.at.as_us());
-        let same = by_live.iter().min_by_key(apart_us);
-        let same = same.filter(|other| apart_us(other) <= SETTLES_WITHIN_US);
+        let same = by_live.iter().find(|other| other.at == round.at);
         let same = same.unwrap_or_else(|| panic!("{name}: no live round at {}", round.at));
         assert_eq!(same.held(), round.held(), "{name} at {}", round.at);
         assert_eq!(same.limits(), round.limits(), "{name} at {}", round.at);
