@@ -32,7 +32,7 @@ fn held(node: u32, gpus: u32, until: u64) -> Held {
     Held { part: Part { node, gpus }, until: at(until), limit_at: at(until) }
 }
 
-fn starts(order: Order, free: FreeGpus, held: Vec<Held>, jobs: &[Waiting]) -> Vec<Option<u64>> {
+fn starts(discipline: QueueDiscipline, free: FreeGpus, held: Vec<Held>, jobs: &[Waiting]) -> Vec<Option<u64>> {
     let runs = forward(at(0), order, free, held, jobs);
     runs.into_iter().map(|run| run.map(|run| run.start.as_us() / 1_000_000)).collect()
 }
@@ -41,14 +41,14 @@ fn starts(order: Order, free: FreeGpus, held: Vec<Held>, jobs: &[Waiting]) -> Ve
 fn a_strict_order_waits_for_its_head() {
     let jobs = [job(4, 100), job(1, 10)];
     let of = |order| starts(order, nodes(&[(4, 2)]), vec![held(0, 2, 50)], &jobs);
-    assert_eq!(of(Order::Strict), [Some(50), Some(150)]);
-    assert_eq!(of(Order::Backfilled), [Some(50), Some(0)], "it ends before the head starts");
+    assert_eq!(of(QueueDiscipline::Strict), [Some(50), Some(150)]);
+    assert_eq!(of(QueueDiscipline::Backfilled), [Some(50), Some(0)], "it ends before the head starts");
 }
 
 #[test]
 fn a_later_job_does_not_delay_the_head() {
     let free = || nodes(&[(4, 2)]);
-    let of = |jobs: &[Waiting]| starts(Order::Backfilled, free(), vec![held(0, 2, 50)], jobs);
+    let of = |jobs: &[Waiting]| starts(QueueDiscipline::Backfilled, free(), vec![held(0, 2, 50)], jobs);
     assert_eq!(of(&[job(4, 100), job(1, 60)]), [Some(50), Some(150)], "it would end after it");
     assert_eq!(of(&[job(3, 100), job(1, 60)]), [Some(50), Some(0)], "the head spares the GPU");
     let limited = |limit| Waiting { limit: Some(span(limit)), ..job(1, 10) };
@@ -60,7 +60,7 @@ fn a_later_job_does_not_delay_the_head() {
 fn a_job_larger_than_a_node_gets_entire_nodes() {
     let free = nodes(&[(4, 0), (4, 4), (4, 4)]);
     let jobs = [job(12, 100), job(4, 10), job(4, 100)];
-    let of = starts(Order::Backfilled, free, vec![held(0, 4, 50)], &jobs);
+    let of = starts(QueueDiscipline::Backfilled, free, vec![held(0, 4, 50)], &jobs);
     assert_eq!(of, [Some(50), Some(0), Some(150)]);
 }
 
@@ -68,14 +68,14 @@ fn a_job_larger_than_a_node_gets_entire_nodes() {
 fn a_job_that_never_fits_has_no_start() {
     let jobs = [job(5, 10), job(1, 10)];
     let of = |order| starts(order, nodes(&[(4, 4)]), Vec::new(), &jobs);
-    assert_eq!(of(Order::Strict), [None, None]);
-    assert_eq!(of(Order::Backfilled), [None, Some(0)]);
+    assert_eq!(of(QueueDiscipline::Strict), [None, None]);
+    assert_eq!(of(QueueDiscipline::Backfilled), [None, Some(0)]);
 }
 
 #[test]
 fn a_job_that_may_not_start_yet_holds_no_place() {
     let later = Waiting { not_before: at(30), ..job(4, 10) };
-    let of = starts(Order::Strict, nodes(&[(4, 4)]), Vec::new(), &[later, job(4, 20), job(4, 5)]);
+    let of = starts(QueueDiscipline::Strict, nodes(&[(4, 4)]), Vec::new(), &[later, job(4, 20), job(4, 5)]);
     assert_eq!(of, [Some(30), Some(0), Some(20)]);
 }
 
@@ -84,7 +84,7 @@ fn run_times_depend_on_the_shape() {
     let mut free = nodes(&[(4, 4), (8, 8)]);
     free.take(Part { node: 0, gpus: 4 });
     let waiting = Waiting { shapes: vec![0, 1], run_times: vec![span(10), span(70)], ..job(2, 0) };
-    let runs = forward(at(0), Order::Strict, free, Vec::new(), &[waiting]);
+    let runs = forward(at(0), QueueDiscipline::Strict, free, Vec::new(), &[waiting]);
     assert_eq!(runs[0].as_ref().map(|run| (run.start, run.end)), Some((at(0), at(70))));
 }
 
@@ -130,7 +130,7 @@ fn most_used(node: u32, held: &[Held], runs: &[Option<Run>]) -> u32 {
 proptest! {
     #[test]
     fn no_gpu_is_used_twice_and_no_job_starts_too_early((sizes, held, jobs) in clusters()) {
-        for order in [Order::Strict, Order::Backfilled] {
+        for order in [QueueDiscipline::Strict, QueueDiscipline::Backfilled] {
             let runs = forward(at(0), order, nodes(&sizes), held.clone(), &jobs);
             for (node, (size, _)) in sizes.iter().enumerate() {
                 prop_assert!(most_used(node as u32, &held, &runs) <= *size);
@@ -147,7 +147,7 @@ proptest! {
     #[test]
     fn every_job_that_fits_the_cluster_starts((sizes, held, jobs) in clusters()) {
         let gpus = 4 * sizes.len() as u32;
-        let runs = forward(at(0), Order::Backfilled, nodes(&sizes), held, &jobs);
+        let runs = forward(at(0), QueueDiscipline::Backfilled, nodes(&sizes), held, &jobs);
         for (run, job) in runs.iter().zip(&jobs) {
             prop_assert_eq!(run.is_some(), job.gpus <= gpus);
         }
@@ -156,7 +156,7 @@ proptest! {
     #[test]
     fn a_strict_order_is_kept((sizes, held, jobs) in clusters()) {
         let jobs: Vec<Waiting> = jobs.into_iter().map(|job| Waiting { not_before: at(0), ..job }).collect();
-        let runs = forward(at(0), Order::Strict, nodes(&sizes), held, &jobs);
+        let runs = forward(at(0), QueueDiscipline::Strict, nodes(&sizes), held, &jobs);
         let starts: Vec<Timestamp> = runs.iter().map_while(|run| Some(run.as_ref()?.start)).collect();
         prop_assert!(starts.is_sorted());
     }
@@ -166,7 +166,7 @@ proptest! {
     fn backfilling_does_not_delay_the_head((sizes, held, jobs) in clusters()) {
         let jobs: Vec<Waiting> =
             jobs.into_iter().map(|job| Waiting { not_before: at(0), limit: None, ..job }).collect();
-        let run = |jobs: &[Waiting]| forward(at(0), Order::Backfilled, nodes(&sizes), held.clone(), jobs);
+        let run = |jobs: &[Waiting]| forward(at(0), QueueDiscipline::Backfilled, nodes(&sizes), held.clone(), jobs);
         let all = run(&jobs);
         let Some(head) = all.iter().position(|run| run.as_ref().is_none_or(|run| run.start > at(0))) else {
             return Ok(());
