@@ -119,7 +119,7 @@ pub struct Sizing<'a> {
 /// Whether a running job keeps its number of GPUs: it cannot stop, or its promise during a grid event forbids a change.
 fn keeps_size(input: PlanningInput<'_>, key: JobKey, job: &Job) -> bool {
     let gpus = job.state.gpus().map_or(0, GpuSet::gpu_count);
-    let promise = input.limits.promises.of(key, job, gpus, input.now());
+    let promise = input.limits.promises.of(key, job, (gpus, job.state.gpus()), input.now());
     !job.facts.can_stop || promise.is_some_and(|promise| promise.keeps_size())
 }
 
