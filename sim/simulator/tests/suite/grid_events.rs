@@ -145,7 +145,7 @@ pub(crate) fn random_history(
 #[test]
 fn no_random_history_is_above_a_target_at_any_instant() {
     let world = World::builtin();
-    let (mut minutes, seeds) = (0, u64::from(cases(20, 1_000)));
+    let (mut minutes, seeds) = (0, u64::from(cases(60, 1_000)));
     for seed in 0..seeds {
         let random = &mut Stream::new(seed, "grid events");
         let (scenario, name, options) = random_history(&world, seed, random);
