@@ -61,10 +61,16 @@ impl<'a> ElasticJob<'a> {
 
     /// The same job with the sizes that settling permits.
     fn settling(self, input: PlanningInput<'_>, fixed_size: Option<u32>) -> Self {
-        let Self { job, points, .. } = self;
+        let Self { key, job, points, gpus_max, .. } = self;
         let held = job.state.gpus().filter(|_| is_held(input, job)).map(GpuSet::gpu_count);
         let held = held.filter(|&gpus| !points.with_gpus(gpus).is_empty());
+        // For a while an event leaves it fewer GPUs.
+        let promised = input.limits.promises.known(key).and_then(|promise| promise.gpus_max);
+        let promised = promised.filter(|&most| {
+            fixed_size.is_none() && held.is_none() && points.sizes().any(|gpus| gpus <= most)
+        });
         Self {
+            gpus_max: promised.map_or(gpus_max, |most| most.min(gpus_max)),
             fixed_size,
             held,
             tried_sizes: tried_sizes(input, job, points),

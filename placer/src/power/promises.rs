@@ -22,11 +22,12 @@ use wattle_common::event::{
 use wattle_common::job::{Flexibility, GpuSetting};
 use wattle_common::{FeederId, Power, Timestamp};
 
+use crate::allocation::settling::is_held;
 use crate::controller::{Controller, PolicyHandle};
 use crate::plan::input::PlanningInput;
 use crate::power::bounds::Bound;
 use crate::power::limits::{least_gpu_w, settings_of};
-use crate::power::means::{Candidate, Means, choose};
+use crate::power::means::{Candidate, Fewer, Means, choose};
 use crate::power::model::{JobGpus, baseline_w, idle_w};
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
@@ -50,6 +51,8 @@ pub struct Promise {
     pub left_s: f64,
     /// What it promised.
     pub flexibility: Flexibility,
+    /// The most GPUs that it has for now; absent: as its policy chooses.
+    pub gpus_max: Option<u32>,
     /// It gives its GPUs back for now.
     pub is_paused: bool,
 }
@@ -86,7 +89,15 @@ impl Promises {
             let flexibility = job.facts.flexibility?;
             let left_s = flexibility.loss() * until.since(now).as_secs_f64();
             let floor = 1.0 - flexibility.loss();
-            (now < until).then_some(Promise { gpus, floor, left_s, flexibility, is_paused: false })
+            let (gpus_max, is_paused) = (None, false);
+            (now < until).then_some(Promise {
+                gpus,
+                floor,
+                left_s,
+                flexibility,
+                gpus_max,
+                is_paused,
+            })
         };
         self.known(key).copied().or_else(begins)
     }
@@ -220,7 +231,8 @@ impl EventPromises {
         now: Timestamp,
     ) -> (bool, bool) {
         self.performances.retain(book.in_order().into_iter().map(|record| &record.event.event));
-        let book_changed = self.declare_shortfalls(controller.input(), book, now);
+        let resizes = controller.capabilities().is_elastic;
+        let book_changed = self.declare_shortfalls(controller.input(), book, resizes, now);
         let targets = book.targets(now);
         let mut again = controller.set_event_targets(targets.clone(), now).plan_again;
         let mut promises = Promises::default();
@@ -258,7 +270,8 @@ impl EventPromises {
             let bound =
                 limit.and_then(|limit| Bound::of_events(controller.input(), *feeder, limit));
             if let Some(bound) = bound {
-                self.choose(controller.input(), &mut promises.by_job, (&bound, place), book, now);
+                let place = (&bound, place, resizes);
+                self.choose(controller.input(), &mut promises.by_job, place, book, now);
             }
         }
         again |= controller.set_event_promises(promises);
@@ -290,7 +303,8 @@ impl EventPromises {
             let left_s = flexibility.loss() * seconds(from) - lost_s;
             let floor = 1.0 - left_s / seconds(now).max(1.0);
             let floor = floor.clamp(0.0, 1.0);
-            Some((key, Promise { gpus, floor, left_s, flexibility, is_paused: false }))
+            let (gpus_max, is_paused) = (None, false);
+            Some((key, Promise { gpus, floor, left_s, flexibility, gpus_max, is_paused }))
         };
         state.running().chain(state.queue()).filter_map(of_job).collect()
     }
@@ -300,6 +314,7 @@ impl EventPromises {
         &self,
         input: PlanningInput<'_>,
         book: &mut EventBook,
+        resizes: bool,
         now: Timestamp,
     ) -> bool {
         let mut declared = Vec::new();
@@ -312,7 +327,7 @@ impl EventPromises {
             let Some(bound) = bound_of(input, record) else { continue };
             let promises = self.of_event(record, &bound, input.state, now);
             let (jobs, candidates): (Vec<JobKey>, Vec<Candidate>) =
-                candidates(input, &promises, &bound, |_| true).unzip();
+                candidates(input, &promises, (&bound, resizes), |_| true).unzip();
             let Some(left_w) = left_w(input, &jobs, &bound) else { continue };
             // Without promises all jobs give way as below any limit.
             let is_promised = !candidates.is_empty();
@@ -335,18 +350,19 @@ impl EventPromises {
         &mut self,
         input: PlanningInput<'_>,
         promises: &mut ByJob,
-        (bound, place): (&Bound, &Place),
+        (bound, place, resizes): (&Bound, &Place, bool),
         book: &EventBook,
         now: Timestamp,
     ) {
         let (jobs, candidates): (Vec<JobKey>, Vec<Candidate>) =
-            candidates(input, promises, bound, |job| place.jobs.contains(&job)).unzip();
+            candidates(input, promises, (bound, resizes), |job| place.jobs.contains(&job)).unzip();
         let Some(left_w) = left_w(input, &jobs, bound) else { return };
         let chosen = choose(&candidates, left_w, place.is_mandatory);
         for (index, (key, means)) in jobs.iter().zip(&chosen.lowest).enumerate() {
             let Some(promise) = promises.get_mut(key) else { continue };
             match *means {
                 Means::Pauses => promise.is_paused = true,
+                Means::Fewer(gpus) => promise.gpus_max = Some(gpus),
                 Means::Runs(at) if chosen.broken.contains(&index) => {
                     let lowest = candidates[index].settings.get(at).map_or(0.0, |one| one.0);
                     promise.floor = promise.floor.min(lowest);
@@ -430,7 +446,7 @@ fn ends_at(state: &ClusterState, job: &Job, gpus: u32) -> Option<Timestamp> {
 fn candidates<'a>(
     input: PlanningInput<'a>,
     promises: &'a ByJob,
-    bound: &'a Bound,
+    (bound, resizes): (&'a Bound, bool),
     is_here: impl Fn(JobKey) -> bool + 'a,
 ) -> impl Iterator<Item = (JobKey, Candidate)> + 'a {
     promises.iter().filter_map(move |(&key, promise)| {
@@ -457,6 +473,13 @@ fn candidates<'a>(
                     .map(|(speed, watts)| (speed, gpus * watts))
                     .collect(),
                 floor: promise.floor,
+                fewer: if resizes {
+                    fewer(input, job, promise, gpu_type, part)
+                } else {
+                    Vec::new()
+                },
+                has_fewer: on.map(GpuSet::gpu_count).filter(|gpus| *gpus < promise.gpus),
+                left_s: promise.left_s,
                 weight: promise.weight(),
                 can_stop: job.facts.can_stop,
                 pause_s: pause_s.then_some(promise.left_s),
@@ -465,6 +488,30 @@ fn candidates<'a>(
             },
         ))
     })
+}
+
+/// The smaller numbers of GPUs of a job at which its floor holds, each with the least power, by falling power; none where
+/// its promise or the rules on restarts forbid another number.
+fn fewer(
+    input: PlanningInput<'_>,
+    job: &Job,
+    promise: &Promise,
+    gpu_type: &str,
+    part: f64,
+) -> Vec<Fewer> {
+    let may_resize = promise.flexibility.may_resize && job.facts.can_stop;
+    let points = job.operating_points_on(gpu_type).filter(|_| may_resize && !is_held(input, job));
+    let sizes = points.into_iter().flat_map(OperatingPoints::sizes);
+    let mut found: Vec<Fewer> = sizes
+        .filter(|&size| size < promise.gpus)
+        .filter_map(|size| {
+            let settings = settings_of(input, job, gpu_type, size, promise.gpus)?;
+            let lowest = settings.iter().rfind(|setting| setting.0 + 1e-9 >= promise.floor)?;
+            Some(Fewer { gpus: size, watts: part * f64::from(size) * lowest.1 })
+        })
+        .collect();
+    found.sort_by(|a, b| b.watts.total_cmp(&a.watts).then(b.gpus.cmp(&a.gpus)));
+    found
 }
 
 /// What a limit leaves to these jobs above idle, watts, where all others give way as below any limit: at their lowest

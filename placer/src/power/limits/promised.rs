@@ -72,12 +72,8 @@ impl<'a> LimitedPlan<'a> {
             let settings = ladder.iter().zip(speeds(gpus, reference, ladder, idle_w)).map(setting);
             let candidate = Candidate {
                 settings: settings.collect::<Option<_>>()?,
-                floor: 0.0,
                 weight: item.promise.as_ref().map_or(1.0, Promise::weight),
-                can_stop: false,
-                pause_s: None,
-                restart_s: 0.0,
-                is_paused: false,
+                ..Candidate::default()
             };
             Some((candidate, ladder.len() - 1))
         };

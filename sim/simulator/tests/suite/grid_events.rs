@@ -166,15 +166,27 @@ fn promised(
     promises: [Flexibility; 4],
     event: PlannedEvent,
 ) -> PolicyOutcome {
+    sized(world, name, promises, GpuRequest::exactly(4), vec![event])
+}
+
+/// Four jobs of this number of GPUs for a day on four nodes of four, with these promises.
+fn sized(
+    world: &World,
+    name: &str,
+    promises: [Flexibility; 4],
+    gpus: GpuRequest,
+    events: Vec<PlannedEvent>,
+) -> PolicyOutcome {
     let job = |(n, promise): (usize, Flexibility)| {
         let id = JobId::new(&format!("j{n}")).unwrap();
         let workload = "resnet50-imagenet-b256".parse().unwrap();
         let lasts = Work::Lasts(Duration::from_secs(86_400));
-        SimJob { flexibility: Some(promise), ..SimJob::new(id, Duration::ZERO, 4, workload, lasts) }
+        let job = SimJob::new(id, Duration::ZERO, 4, workload, lasts);
+        SimJob { flexibility: Some(promise), gpus, ..job }
     };
     let jobs = promises.into_iter().enumerate().map(job).collect();
     let scenario = Scenario::new("promised", "4x4:v100".parse().unwrap(), jobs, 1);
-    let options = RunOptions { events: vec![event], oracle: true, ..RunOptions::default() };
+    let options = RunOptions { events, oracle: true, ..RunOptions::default() };
     run_with(world, &scenario, policy(name).unwrap().as_ref(), &options).unwrap()
 }
 
@@ -201,6 +213,27 @@ fn pauses_alternate_so_that_every_promise_is_kept() {
         assert!(run.migrations >= 2, "{name}: {} restarts", run.migrations);
         assert_eq!(run.finished, 4, "{name}");
     }
+}
+
+/// Below what the jobs draw at their floors only jobs whose promises permit it get fewer GPUs, and every promise is kept.
+#[test]
+fn numbers_of_gpus_change_during_an_event_only_where_promises_permit_it() {
+    let world = World::builtin();
+    let promise = |may_resize| Flexibility { loss_permille: 700, may_pause: false, may_resize };
+    let elastic = GpuRequest { min: 1, max: 4 };
+    let deep = || vec![event("deep", 6, Depth::Target { power_mw: Power::from_w(2_000) })];
+    let changes = |name: &str, resizes: [bool; 4], events| {
+        let run = sized(&world, name, resizes.map(promise), elastic, events);
+        if let Some(kept) = &run.events {
+            assert_eq!((kept.minutes_above, kept.promises()), (0, (4, 0)), "{kept:?}");
+        }
+        run.rescales
+    };
+    let (none, one, all) = ([false; 4], [true, false, false, false], [true; 4]);
+    let before = changes("wattle", all, Vec::new());
+    assert_eq!(changes("wattle", none, deep()), before, "no promise permits it");
+    assert!(changes("wattle", one, deep()) > before && changes("wattle", all, deep()) > before);
+    assert_eq!(changes("fifo", all, deep()), 0, "a policy that sets no sizes changes none");
 }
 
 #[test]
