@@ -10,7 +10,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use wattle_common::duration::parse_span;
 use wattle_common::event::{Depth, EVENTS_MAX, GridEvent, Participation};
-use wattle_common::{EventId, Power, Timestamp, id};
+use wattle_common::{EventId, FeederId, Power, Timestamp, id};
 use wattle_runtime::shell::chain;
 use wattle_simulator::PlannedEvent;
 use wattle_simulator::input_file;
@@ -113,6 +113,11 @@ pub(crate) fn parse_reduction(text: &str) -> Result<Depth, String> {
     }
 }
 
+/// Parses the name of a feeder.
+fn parse_feeder(text: &str) -> Result<FeederId, String> {
+    FeederId::new(text).map_err(|error| error.to_string())
+}
+
 fn written<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     parse: fn(&str) -> Result<T, String>,
@@ -149,6 +154,10 @@ pub(crate) struct EventOptions {
     #[arg(long, value_name = "NAME")]
     #[serde(default)]
     source: Option<String>,
+    /// The feeder whose power it limits [default: it limits the whole site]
+    #[arg(long, value_name = "NAME", value_parser = parse_feeder)]
+    #[serde(default)]
+    feeder: Option<FeederId>,
     /// When it is announced, in a simulation alone [default: at its start]
     #[arg(skip)]
     #[serde(default, deserialize_with = "when")]
@@ -161,11 +170,11 @@ pub(crate) struct EventOptions {
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     #[serde(default, deserialize_with = "a_span")]
     ramp_down: Option<Duration>,
-    /// By how much less the site draws than in the last 15 minutes: 25%, 20kW
+    /// By how much less the site or the feeder draws than in the last 15 minutes: 25%, 20kW
     #[arg(long, value_name = "DEPTH", value_parser = parse_reduction)]
     #[serde(default, deserialize_with = "reduction")]
     reduce: Option<Depth>,
-    /// The most that the site draws, in place of --reduce: 70kW
+    /// The most that the site or the feeder draws, in place of --reduce: 70kW
     #[arg(long, value_name = "POWER", value_parser = parse_target, conflicts_with = "reduce")]
     #[serde(default, deserialize_with = "target")]
     to: Option<Depth>,
@@ -200,6 +209,11 @@ impl EventOptions {
     /// Its id, where one is given.
     pub(crate) const fn id(&self) -> Option<&EventId> {
         self.id.as_ref()
+    }
+
+    /// Its feeder, where one is given.
+    pub(crate) const fn feeder(&self) -> Option<&FeederId> {
+        self.feeder.as_ref()
     }
 
     /// Whether some time is given.
@@ -245,6 +259,7 @@ impl EventOptions {
                 None => return Err("start is out of range: give an earlier one".to_owned()),
             },
             source: self.source.clone().unwrap_or_else(|| "operator".to_owned()),
+            feeder: self.feeder.clone(),
             start_us,
             ramp_down_s: ramp_down.as_secs(),
             depth,
@@ -438,7 +453,7 @@ mod tests {
             events: event 1 `peak-1`: ramp_down = 15 min: expected at most the duration of 10 min
             events: event 1 `peak-1`: duration is missing: give the time at the target
             events: event 1 `peak-1`: the depth is missing: give reduce, as in 25%, or to, as in 70kW
-            events:9: unknown field `ramp_upp`, expected one of `id`, `source`, `notice`, `start`, `ramp_down`, `reduce`, `to`, `duration`, `end`, `ramp_up`, `priority`, `mandatory`; the line reads `ramp_upp = "15m"`
+            events:9: unknown field `ramp_upp`, expected one of `id`, `source`, `feeder`, `notice`, `start`, `ramp_down`, `reduce`, `to`, `duration`, `end`, `ramp_up`, `priority`, `mandatory`; the line reads `ramp_upp = "15m"`
             events: event 1 `peak-1`: a simulation counts from its first submission: give spans, as in start = "2h"
             events:5: invalid time `tomorrow`: give now, a span from now as in 90m, or a time as in 2026-11-29T16:25:00Z; the line reads `start = "tomorrow"`
             events: event 1 `peak-1`: notice is after the start: give an earlier one

@@ -1,4 +1,4 @@
-//! Grid events: for a while, a site draws less power than it would.
+//! Grid events: for a while, a site or one of its feeders draws less power than it would.
 //!
 //! An event has a start, a ramp down, a depth, a duration at that depth, and a ramp up ([`GridEvent`]). At its notice
 //! the depth is resolved to a *target*, in watts, against the power drawn before, which stays in the record
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounds::{OutOfBounds, invalid};
 use crate::duration::span;
-use crate::id::EventId;
+use crate::id::{EventId, FeederId};
 use crate::time::Timestamp;
 use crate::units::Power;
 
@@ -35,7 +35,7 @@ pub use performance::{
     EventPerformances, JobPerformance, LOSS_ERROR, PERFORMANCES_MAX, PromiseOutcome,
 };
 pub use record::{Closed, EventRecord, EventState, MeasuredBy, MeasuredMean, SETTLING};
-pub use targets::{RAMP_STEP, RAMP_STEPS_MAX, TargetSteps};
+pub use targets::{EventTargets, RAMP_STEP, RAMP_STEPS_MAX, TargetSteps};
 
 /// Shortest time at the target.
 pub const DURATION_MIN: Duration = Duration::from_secs(60);
@@ -48,7 +48,7 @@ pub const SOURCE_LEN_MAX: usize = 128;
 /// Largest number of a priority.
 pub const PRIORITY_MAX: u32 = 255;
 
-/// By how much less a site draws.
+/// By how much less a site or a feeder draws.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "by")]
 pub enum Depth {
@@ -87,6 +87,9 @@ pub struct GridEvent {
     pub event: EventId,
     /// The utility, operator or program that announces it.
     pub source: String,
+    /// The feeder whose power it limits; absent: it limits that of the whole site.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feeder: Option<FeederId>,
     /// Start of the ramp down.
     pub start_us: Timestamp,
     /// Time from the start until the target is reached, seconds.
@@ -113,6 +116,12 @@ const fn is_zero(seconds: &u64) -> bool {
     *seconds == 0
 }
 
+/// The site or a feeder, in words: `the site`, `feeder pdu-a`.
+#[must_use]
+pub fn place(feeder: Option<&FeederId>) -> String {
+    feeder.map_or_else(|| "the site".to_owned(), |feeder| format!("feeder {feeder}"))
+}
+
 /// Kilowatts, to the watt: `71.1 kW`.
 #[must_use]
 pub fn kw(power: Power) -> String {
@@ -120,6 +129,12 @@ pub fn kw(power: Power) -> String {
 }
 
 impl GridEvent {
+    /// What it limits, in words: `the site`, or `feeder pdu-a`.
+    #[must_use]
+    pub fn place(&self) -> String {
+        place(self.feeder.as_ref())
+    }
+
     /// End of the target, by the announced duration.
     #[must_use]
     pub fn end(&self) -> Timestamp {

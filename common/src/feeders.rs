@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::{OutOfBounds, invalid};
 use crate::id::{FeederId, NodeId};
 use crate::total::Total;
 use crate::units::Power;
@@ -20,6 +21,8 @@ use crate::units::Power;
 pub const FEEDERS_MAX: usize = 1_000;
 /// Most feeds of a node.
 pub const FEEDS_MAX: usize = 8;
+/// Most names of feeders in an error.
+const NAMES_MAX: usize = 20;
 
 /// A feeder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -290,6 +293,38 @@ impl FeederTree {
     #[must_use]
     pub fn whole(&self, feeder: usize) -> Option<FeederLimit> {
         self.limit(feeder, None, &self.nodes_below()[feeder])
+    }
+
+    /// The limits of all feeders with every feeder in operation, in the order in which the feeders were given; absent
+    /// where no node is below the feeder.
+    #[must_use]
+    pub fn wholes(&self) -> Vec<Option<FeederLimit>> {
+        let below = self.nodes_below();
+        below.iter().enumerate().map(|(feeder, nodes)| self.limit(feeder, None, nodes)).collect()
+    }
+
+    /// Checks that an event may name a feeder: the feeder exists and carries a node.
+    ///
+    /// # Errors
+    /// The feeders that exist, or how to configure some.
+    pub fn check_event(&self, feeder: &FeederId) -> Result<(), OutOfBounds> {
+        if self.is_empty() {
+            let expected = "no feeder, so that the event limits the whole site, or tables [[feeder]] and [[node]] in the \
+                            placer's configuration, because this site has none";
+            return Err(invalid("feeder", feeder, expected));
+        }
+        let Some(at) = self.feeders.iter().position(|known| known.name == *feeder) else {
+            let names = self.in_order().into_iter().map(|(at, _)| self.feeders[at].name.as_str());
+            let names: Vec<&str> = names.collect();
+            let more = names.len().saturating_sub(NAMES_MAX);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let known = names[..names.len().min(NAMES_MAX)].join(", ");
+            return Err(invalid("feeder", feeder, format_args!("one of {known}{more}")));
+        };
+        if self.whole(at).is_none() {
+            return Err(invalid("feeder", feeder, "a feeder with nodes on it or below it"));
+        }
+        Ok(())
     }
 
     /// The power of each feeder with every feeder in operation, by the nodes' readings. A node without a reading, or

@@ -1,4 +1,5 @@
-//! The power limit of a site over time: the lower one of the budget's and of the targets of grid events.
+//! A power limit over time: of a site the lower one of the budget's and of the targets of grid events, of a feeder the
+//! targets of its events.
 //!
 //! A budget's series is periodic, the targets of events are not: each keeps its own form, and every question is answered
 //! from both.
@@ -25,6 +26,12 @@ pub struct LimitOverTime {
 impl From<PowerSeries> for LimitOverTime {
     fn from(series: PowerSeries) -> Self {
         Self { most: None, series: Some(series), targets: TargetSteps::default() }
+    }
+}
+
+impl From<TargetSteps> for LimitOverTime {
+    fn from(targets: TargetSteps) -> Self {
+        Self { most: None, series: None, targets }
     }
 }
 

@@ -12,7 +12,7 @@ mod support;
 
 use wattle_common::Timestamp;
 use wattle_common::event::EventBook;
-use wattle_placer::power::event_plan::EventPlanning;
+use wattle_placer::power::event_plan::{EventPlanning, PlanOf};
 use wattle_placer::power::promises::EventPromises;
 
 /// As in the binaries.
@@ -30,10 +30,10 @@ fn main() {
 fn of_an_event(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
     let controller = site::busy(scale);
     let book = site::book(&controller);
-    let record = book.events.values().next().cloned();
     let promises = EventPromises::default();
     bencher.bench_local(|| {
-        EventPlanning::of(&controller, &book, &promises, record.clone(), Timestamp::EPOCH).plan()
+        EventPlanning::of(&controller, &book, &promises, site::of_first(&book), Timestamp::EPOCH)
+            .plan()
     });
 }
 
@@ -42,7 +42,7 @@ fn of_a_day(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
     let controller = site::busy(scale);
     let (book, promises) = (EventBook::default(), EventPromises::default());
     bencher.bench_local(|| {
-        EventPlanning::of(&controller, &book, &promises, None, Timestamp::EPOCH).plan()
+        EventPlanning::of(&controller, &book, &promises, PlanOf::Day(None), Timestamp::EPOCH).plan()
     });
 }
 
@@ -51,9 +51,8 @@ fn of_a_day(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
 fn the_copy(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
     let controller = site::busy(scale);
     let book = site::book(&controller);
-    let record = book.events.values().next().cloned();
     let promises = EventPromises::default();
     bencher.bench_local(|| {
-        EventPlanning::of(&controller, &book, &promises, record.clone(), Timestamp::EPOCH)
+        EventPlanning::of(&controller, &book, &promises, site::of_first(&book), Timestamp::EPOCH)
     });
 }

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use wattle_common::Timestamp;
 use wattle_common::aim::AimBound;
-use wattle_common::event::TargetSteps;
+use wattle_common::event::EventTargets;
 use wattle_common::feeders::FeederTree;
 use wattle_common::job::{GpuSetting, Sharing};
 
@@ -44,6 +44,7 @@ use crate::plan::input::{
 };
 use crate::policies::{Capabilities, Policy, Reads};
 use crate::power::bounds::PowerBounds;
+use crate::power::carried::Carried;
 use crate::power::limit_cost::LimitCost;
 use crate::power::slowdown::SlowdownController;
 use crate::state::cluster::ClusterState;
@@ -124,7 +125,7 @@ pub struct Controller<P> {
     cache: Option<PolicyCache>,
     budget: Option<ActiveBudget>,
     /// The targets of grid events.
-    event_targets: TargetSteps,
+    event_targets: EventTargets,
     /// When the power limit over time next changes for plans.
     power_step_at: Option<Timestamp>,
     aim: Option<SlowdownController>,
@@ -147,6 +148,7 @@ impl<P: PolicyHandle> Controller<P> {
             accounts: Arc::clone(&config.accounts),
             restarts: config.restarts,
             power_bounds: Arc::new(PowerBounds::of_feeders(&config.feeders)),
+            carried: Arc::new(Carried::by(&config.feeders)),
             caps_enforced: !config.feeders.is_empty(),
             ..PlanningLimits::default()
         };
@@ -160,7 +162,7 @@ impl<P: PolicyHandle> Controller<P> {
             limits,
             cache: None,
             budget: None,
-            event_targets: TargetSteps::default(),
+            event_targets: EventTargets::default(),
             power_step_at: None,
             aim: None,
             limit_cost: LimitCost::default(),

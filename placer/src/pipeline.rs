@@ -144,11 +144,11 @@ fn reasons(refused: &Refusals) -> impl Iterator<Item = (JobKey, Reason)> {
     refused.iter().map(|(&job, refusal)| (job, refusal.reason.clone()))
 }
 
-/// The queued jobs that are paused for a grid event. While there is one, or a job is about to pause, no job starts that
-/// has not run during the event: it would hold the GPUs on which a paused one continues.
+/// The queued jobs that are paused for a grid event. While there is one, or a job is about to pause, no job starts during an
+/// event of the site that has not run during it: it would hold the GPUs on which a paused one continues.
 fn paused_for_events(input: PlanningInput<'_>) -> impl Iterator<Item = (JobKey, Reason)> {
     let (most, promises) = (input.limits.power_max, &input.limits.promises);
-    let is_paused = promises.of_known().any(|promise| promise.is_paused);
+    let is_paused = promises.of_site() && promises.of_known().any(|promise| promise.is_paused);
     let waits = move |key: &JobKey| match promises.known(*key) {
         Some(promise) => promise.is_paused,
         None => is_paused,

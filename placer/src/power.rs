@@ -4,6 +4,7 @@ pub mod bounds;
 pub mod budget;
 pub(crate) mod caps_ahead;
 pub mod carbon_deferral;
+pub mod carried;
 pub mod correction;
 pub mod energy_cost;
 pub mod event_plan;

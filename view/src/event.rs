@@ -2,14 +2,14 @@
 
 use wattle_common::duration::span;
 use wattle_common::event::{EventBook, EventRecord, EventState, kw};
-use wattle_common::{EventId, Timestamp};
+use wattle_common::{EventId, FeederId, Timestamp};
 
 use crate::date::{compact, near};
 
-/// The lowest limit of grid events at this instant, and whose it is; `None` without one.
+/// The lowest limit of grid events of the site or of a feeder at this instant, and whose it is; `None` without one.
 #[must_use]
-pub fn in_force(book: &EventBook, now: Timestamp) -> Option<String> {
-    let (record, limit) = book.in_force(now)?;
+pub fn in_force(book: &EventBook, feeder: Option<&FeederId>, now: Timestamp) -> Option<String> {
+    let (record, limit) = book.in_force(now, feeder)?;
     let left = |until: Timestamp| span(until.since(now).as_secs_f64());
     let state = match record.state(now) {
         EventState::RampingDown => {
@@ -21,13 +21,23 @@ pub fn in_force(book: &EventBook, now: Timestamp) -> Option<String> {
         }
         _ => format!("active, {} left", left(record.end_us)),
     };
-    Some(format!("at most {} now by grid event {}: {state}", kw(limit), record.event.event))
+    let most = format!("at most {} now by grid event {}: {state}", kw(limit), record.event.event);
+    Some(feeder.map_or(most.clone(), |feeder| format!("feeder {feeder}: {most}")))
+}
+
+/// The lowest limits of grid events at this instant: of the site first, then of feeders.
+#[must_use]
+pub fn all_in_force(book: &EventBook, now: Timestamp) -> Vec<String> {
+    let feeders = book.feeders(now).into_iter().map(Some);
+    let places = std::iter::once(None).chain(feeders);
+    places.filter_map(|feeder| in_force(book, feeder, now)).collect()
 }
 
 /// The state in one sentence, with the target.
 #[must_use]
 pub fn sentence(record: &EventRecord, now: Timestamp) -> String {
-    let (id, target) = (&record.event.event, kw(record.limit()));
+    let of = record.event.feeder.as_ref().map_or_else(String::new, |of| format!(" of feeder {of}"));
+    let (id, target) = (format!("{}{of}", record.event.event), kw(record.limit()));
     let at = |at| near(at, now);
     let state = record.state(now);
     match state {
@@ -92,6 +102,7 @@ mod tests {
         GridEvent {
             event: EventId::new(name).unwrap(),
             source: "utility".to_owned(),
+            feeder: None,
             start_us: Timestamp::from_s(3_600 * start_h),
             ramp_down_s: 900,
             depth: Depth::Target { power_mw: Power::from_w(1_000 * kilowatts) },
@@ -117,7 +128,8 @@ mod tests {
             book.add(one, noon, &site).unwrap();
         }
         let at = |minutes: u64| Timestamp::EPOCH + Duration::from_secs(60 * minutes);
-        let text = |minutes| in_force(&book, at(minutes)).unwrap_or_else(|| "none".to_owned());
+        let text =
+            |minutes| in_force(&book, None, at(minutes)).unwrap_or_else(|| "none".to_owned());
         for (minutes, expected) in [
             (59, "none"),
             (65, "at most 89.667 kW now by grid event deep: ramping down to 70 kW in 10 min"),
@@ -132,7 +144,18 @@ mod tests {
             assert_eq!(text(minutes), expected);
         }
         book.cancel(&EventId::new("deep").unwrap(), noon).unwrap();
-        let text = in_force(&book, at(100)).unwrap();
-        assert_eq!(text, "at most 90 kW now by grid event mild: active, 35 min left");
+        let mild = "at most 90 kW now by grid event mild: active, 35 min left";
+        assert_eq!(in_force(&book, None, at(100)).unwrap(), mild);
+        // An event of a feeder is beside that of the site.
+        let feeder = FeederId::new("pdu-a").ok();
+        book.add(GridEvent { feeder, ..event("rack", 1, 20) }, noon, &site).unwrap();
+        let rack = "feeder pdu-a: at most 20 kW now by grid event rack: active, 35 min left";
+        assert_eq!(all_in_force(&book, at(100)), [mild, rack]);
+        let record = &book.events[&EventId::new("rack").unwrap()];
+        let sentence = sentence(record, at(100));
+        assert_eq!(
+            sentence,
+            "grid event rack of feeder pdu-a is active: at most 20 kW until 02:15 UTC"
+        );
     }
 }

@@ -108,7 +108,8 @@ pub fn verdict(report: &EventReport) -> String {
         },
     );
     format!(
-        "grid event {id}{so_far}: the site was within the target of {} in {}{less}",
+        "grid event {id}{so_far}: {} was within the target of {} in {}{less}",
+        record.event.place(),
         kw(record.target_mw),
         kept(&target)
     )
@@ -272,6 +273,7 @@ mod tests {
         let event = GridEvent {
             event: EventId::new("peak").unwrap(),
             source: "utility".to_owned(),
+            feeder: None,
             start_us: NOTICE + 20 * MINUTE,
             ramp_down_s: 120,
             depth: Depth::Target { power_mw: Power::from_w(70_000) },
@@ -307,6 +309,7 @@ mod tests {
                 price: (n != 26)
                     .then(|| Price { micros_per_kwh: 210_000, currency: "EUR".to_owned() }),
                 intensity_mg_per_kwh: None,
+                feeders: BTreeMap::new(),
                 ledger_from: 1,
             }
         };

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use wattle_common::event::{Depth, GridEvent, Participation};
 use wattle_common::messages::EventRequest;
-use wattle_common::{EventId, Power, Timestamp};
+use wattle_common::{EventId, FeederId, Power, Timestamp};
 use wattle_view::event::default_id;
 
 /// How a depth is meant.
@@ -28,6 +28,9 @@ pub struct Announced {
     /// Its source; absent: the operator.
     #[serde(default)]
     pub source: Option<String>,
+    /// The feeder; absent: the whole site.
+    #[serde(default)]
+    pub feeder: Option<String>,
     /// Start of the ramp down, seconds since the Unix epoch; absent: now.
     #[serde(default)]
     pub start_s: Option<u64>,
@@ -84,9 +87,12 @@ impl Announced {
             None => default_id(start_us).ok_or("the start has no date")?,
         };
         let source = self.source.as_deref().map(str::trim).filter(|source| !source.is_empty());
+        let feeder = self.feeder.as_deref().map(str::trim).filter(|feeder| !feeder.is_empty());
+        let feeder = feeder.map(FeederId::new).transpose().map_err(|error| error.to_string())?;
         let event = GridEvent {
             event,
             source: source.unwrap_or("operator").to_owned(),
+            feeder,
             start_us,
             ramp_down_s: seconds("ramp down", self.ramp_down_min)?,
             depth,
@@ -169,12 +175,13 @@ mod tests {
         assert_eq!((event.start_us, event.duration_s, event.ramp_up_s), (NOW, 10_800, 900));
         assert_eq!(event.depth, Depth::Percent { percent: 25.0 });
         let at_most = entered(
-            r#"{"id": "peak-1", "source": " utility ", "start_s": 1795969500, "depth": 70.5, "depth_by": "kw-most", "duration_min": 60, "mandatory": true}"#,
+            r#"{"id": "peak-1", "source": " utility ", "feeder": "board-a", "start_s": 1795969500, "depth": 70.5, "depth_by": "kw-most", "duration_min": 60, "mandatory": true}"#,
         )
         .unwrap();
         assert_eq!((at_most.event.as_str(), at_most.source.as_str()), ("peak-1", "utility"));
         assert_eq!(at_most.depth, Depth::Target { power_mw: Power::from_w(70_500) });
         assert_eq!(at_most.participation, Participation::Mandatory);
+        assert_eq!((at_most.place().as_str(), event.feeder), ("feeder board-a", None));
     }
 
     #[test]

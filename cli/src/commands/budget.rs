@@ -226,13 +226,13 @@ async fn show(command: Show) -> anyhow::Result<()> {
     let trade: Option<WhatIf> = read(&bus, WHAT_IF).await?;
     let (events, now): (Option<EventBook>, _) = (read(&bus, EVENTS).await?, clock::now());
     if command.json {
-        let in_force = events.as_ref().and_then(|events| events.in_force(now));
+        let in_force = events.as_ref().and_then(|events| events.in_force(now, None));
         let event =
             in_force.map(|(record, limit_mw)| EventInForce { limit_mw, record: record.clone() });
         let what_if = what_if::current(trade.as_ref(), now).cloned();
         return print_json(&Shown { set, status, aim, grid, event, what_if });
     }
-    if let Some(event) = events.as_ref().and_then(|events| event::in_force(events, now)) {
+    if let Some(event) = events.as_ref().and_then(|events| event::in_force(events, None, now)) {
         print(&format!("event    {event}"))?;
     }
     let has_window = set.as_ref().is_some_and(|set| set.budget.has_window());

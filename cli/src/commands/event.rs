@@ -48,7 +48,7 @@ enum Action {
     List(List),
     /// Show one event.
     Show(Show),
-    /// What the site can deliver during an event, before it is accepted.
+    /// What the site or a feeder can deliver during an event, before it is accepted.
     Plan(Plan),
     /// Shorten or extend an event, also one that has begun.
     Change(Change),
@@ -73,7 +73,7 @@ struct Common {
 /// Announce an event, or those of a file.
 #[derive(Args)]
 #[command(
-    after_help = "The file has one table [[event]] for each event, with the names of the options: id, source, start,\nramp_down, reduce or to, duration or end, ramp_up, priority, mandatory; or the same as JSON:\n{\"event\": [{\"start\": \"90m\", \"reduce\": \"25%\", \"duration\": \"3h\"}]}\n\nExamples:\n  wattle event add --start now --to 70kW --duration 2h\n  wattle event add --id peak-1 --source utility --mandatory --start 2026-11-29T16:25:00Z --ramp-down 15m --reduce 25% --duration 3h --ramp-up 15m\n  wattle event add --file peak.toml"
+    after_help = "The file has one table [[event]] for each event, with the names of the options: id, source, feeder,\nstart, ramp_down, reduce or to, duration or end, ramp_up, priority, mandatory; or the same as JSON:\n{\"event\": [{\"start\": \"90m\", \"reduce\": \"25%\", \"duration\": \"3h\"}]}\n\nExamples:\n  wattle event add --start now --to 70kW --duration 2h\n  wattle event add --id peak-1 --source utility --mandatory --start 2026-11-29T16:25:00Z --ramp-down 15m --reduce 25% --duration 3h --ramp-up 15m\n  wattle event add --feeder board-a --start now --reduce 25% --duration 2h\n  wattle event add --file peak.toml"
 )]
 struct Add {
     #[command(flatten)]
@@ -106,10 +106,10 @@ struct Show {
     common: Common,
 }
 
-/// What the site can deliver during an event, before it is accepted.
+/// What the site or a feeder can deliver during an event, before it is accepted.
 #[derive(Args)]
 #[command(
-    after_help = "Give the options of an event, or only --id of an announced one. With neither, each of the next 24 hours\nstands for an event of an hour. Nothing is announced.\n\nExamples:\n  wattle event plan\n  wattle event plan --start 90m --ramp-down 15m --reduce 25% --duration 3h --ramp-up 15m\n  wattle event plan --id peak-1 --json"
+    after_help = "Give the options of an event, or only --id of an announced one. With neither, each of the next 24 hours\nstands for an event of an hour, of the site or with --feeder of a feeder. Nothing is announced.\n\nExamples:\n  wattle event plan\n  wattle event plan --start 90m --ramp-down 15m --reduce 25% --duration 3h --ramp-up 15m\n  wattle event plan --id peak-1 --json"
 )]
 struct Plan {
     #[command(flatten)]
@@ -185,8 +185,9 @@ const fn participation(record: &EventRecord) -> &'static str {
     }
 }
 
+/// The rows of a list. Only where an event has a feeder is there a column for it.
 fn table(records: &[&EventRecord], now: Timestamp) -> Table {
-    let mut table = Table::new(&[
+    let mut columns = vec![
         ("EVENT", Align::Left),
         ("STATE", Align::Left),
         ("START", Align::Left),
@@ -195,9 +196,14 @@ fn table(records: &[&EventRecord], now: Timestamp) -> Table {
         ("LESS", Align::Right),
         ("KIND", Align::Left),
         ("SOURCE", Align::Left),
-    ]);
+    ];
+    let has_feeders = records.iter().any(|record| record.event.feeder.is_some());
+    if has_feeders {
+        columns.insert(1, ("FEEDER", Align::Left));
+    }
+    let mut table = Table::new(&columns);
     for record in records {
-        table.row(vec![
+        let mut row = vec![
             record.event.event.to_string(),
             record.state(now).as_str().to_owned(),
             near(record.event.start_us, now),
@@ -206,7 +212,12 @@ fn table(records: &[&EventRecord], now: Timestamp) -> Table {
             record.reduction().map_or_else(|| "-".to_owned(), kw),
             participation(record).to_owned(),
             record.event.source.clone(),
-        ]);
+        ];
+        if has_feeders {
+            let feeder = record.event.feeder.as_ref();
+            row.insert(1, feeder.map_or_else(|| "-".to_owned(), ToString::to_string));
+        }
+        table.row(row);
     }
     table
 }
@@ -229,6 +240,9 @@ fn details(record: &EventRecord, now: Timestamp) -> String {
     };
     let of = record.reduction().map(|less| format!(", {} less than before", kw(less)));
     line("target", format!("{}{}", kw(record.target_mw), of.unwrap_or_default()));
+    if let Some(feeder) = &event.feeder {
+        line("feeder", feeder.to_string());
+    }
     line("announced", format!("{depth}, by {} at {} UTC", event.source, minute(record.notice_us)));
     line("kind", format!("{}, priority {}", participation(record), event.priority));
     let ramp = |seconds: u64| match seconds {
@@ -239,7 +253,10 @@ fn details(record: &EventRecord, now: Timestamp) -> String {
     line("end", format!("{} UTC, {}", minute(record.end_us), ramp(event.ramp_up_s)));
     if record.shortfall_mw > Power::ZERO {
         let (short, limit) = (kw(record.shortfall_mw), kw(record.limit()));
-        line("shortfall", format!("{short}, so that promises hold: the site draws up to {limit}"));
+        line(
+            "shortfall",
+            format!("{short}, so that promises hold: {} draws up to {limit}", event.place()),
+        );
     }
     if let Some(baseline) = &record.baseline {
         line("baseline", mean(baseline));
@@ -312,7 +329,8 @@ async fn list(command: List) -> anyhow::Result<()> {
     if shown.is_empty() {
         return Ok(());
     }
-    table(&shown, now).fit(7, terminal_width()).print()
+    let source = if shown.iter().any(|record| record.event.feeder.is_some()) { 8 } else { 7 };
+    table(&shown, now).fit(source, terminal_width()).print()
 }
 
 async fn change(command: Change) -> anyhow::Result<()> {
@@ -362,6 +380,7 @@ pub(crate) fn run(command: EventCommand) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use wattle_common::FeederId;
     use wattle_common::event::{GridEvent, MeasuredBy, SiteFigures};
 
     use super::*;
@@ -384,6 +403,7 @@ mod tests {
             let event = GridEvent {
                 event: EventId::new(name).unwrap(),
                 source: "utility".to_owned(),
+                feeder: None,
                 start_us: NOW + Duration::from_secs(3_600 * start_h),
                 ramp_down_s: 900,
                 depth: Depth::Percent { percent: 25.0 },
@@ -416,6 +436,14 @@ mod tests {
             peak-2  planned  11-30 20:25  11-30 23:40  71.1 kW  23.7 kW  voluntary  utility
         "#]]
         .assert_eq(&table(&records, later(200)).render(false));
+        let mut rack = records[1].clone();
+        rack.event.feeder = FeederId::new("board-a").ok();
+        expect_test::expect![[r#"
+            EVENT   FEEDER   STATE    START        END           TARGET     LESS  KIND       SOURCE
+            peak-1  -        active   16:25        19:40        71.1 kW  23.7 kW  mandatory  utility
+            peak-2  board-a  planned  11-30 20:25  11-30 23:40  71.1 kW  23.7 kW  voluntary  utility
+        "#]]
+        .assert_eq(&table(&[records[0], &rack], later(200)).render(false));
         assert_eq!(
             verdict(&[], NOW),
             "no grid event is under way or planned; `wattle event add` announces one"

@@ -3,19 +3,19 @@
 //! Each change is checked against the present state; one that is repeated changes nothing. The book is a value: the
 //! live placer stores it before a change is acknowledged, and the simulator uses the same one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::record::{Closed, EventRecord, EventState, MeasuredMean};
-use super::targets::TargetSteps;
+use super::targets::{EventTargets, TargetSteps};
 use super::{DURATION_MAX, GridEvent, Participation, check_duration};
 use crate::bounds::{OutOfBounds, invalid};
 use crate::duration::span;
 use crate::generation;
 use crate::generation::is_unknown;
-use crate::id::EventId;
+use crate::id::{EventId, FeederId};
 use crate::time::Timestamp;
 use crate::units::Power;
 
@@ -24,12 +24,12 @@ pub const EVENTS_MAX: usize = 100;
 /// Events that are over and whose records are kept; the ones that were over first are dropped.
 pub const ENDED_KEPT: usize = 100;
 
-/// Figures of the site that the depth of an event refers to. Those that are not known are absent.
+/// Figures of the site, or of an event's feeder, that its depth refers to. Those that are not known are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SiteFigures {
     /// The mean power drawn lately.
     pub drawn: Option<MeasuredMean>,
-    /// The least power of the site, without jobs.
+    /// The least power, without jobs.
     pub idle: Option<Power>,
 }
 
@@ -205,14 +205,18 @@ impl EventBook {
     }
 
     /// Follows the passing of time: records the power before an event that has begun, and drops old records. `drawn` is
-    /// the mean power of the site before now. Returns whether the book has changed.
-    pub fn follow(&mut self, now: Timestamp, drawn: impl Fn() -> Option<MeasuredMean>) -> bool {
+    /// the mean power of the site or a feeder before now. Returns whether the book has changed.
+    pub fn follow(
+        &mut self,
+        now: Timestamp,
+        drawn: impl Fn(Option<&FeederId>) -> Option<MeasuredMean>,
+    ) -> bool {
         let mut changed = false;
         let begins =
             |record: &&mut EventRecord| record.before.is_none() && record.state(now).is_under_way();
         for record in self.events.values_mut().filter(begins) {
             // The baseline counts where nothing was measured since, as after a restart.
-            let before = drawn().or(record.baseline);
+            let before = drawn(record.event.feeder.as_ref()).or(record.baseline);
             changed |= before.is_some();
             record.before = before;
         }
@@ -240,16 +244,32 @@ impl EventBook {
         instants.filter(|at| *at > now).min()
     }
 
-    /// The target over time of the events that still bound the power.
+    /// The targets over time of the events that still bound the power.
     #[must_use]
-    pub fn targets(&self, now: Timestamp) -> TargetSteps {
-        TargetSteps::of(self.events.values().filter(|record| record.settled() > now))
+    pub fn targets(&self, now: Timestamp) -> EventTargets {
+        EventTargets::of(self.events.values().filter(|record| record.settled() > now))
     }
 
-    /// The event with the lowest limit at an instant, and that limit.
+    /// The feeders of events that still bound the power, or will.
     #[must_use]
-    pub fn in_force(&self, at: Timestamp) -> Option<(&EventRecord, Power)> {
-        let bounds = |record: &&EventRecord| record.event.start_us <= at && at < record.settled();
+    pub fn feeders(&self, now: Timestamp) -> BTreeSet<&FeederId> {
+        let open =
+            self.events.values().filter(|record| record.has_target() && record.settled() > now);
+        open.filter_map(|record| record.event.feeder.as_ref()).collect()
+    }
+
+    /// The event with the lowest limit of the site or of a feeder at an instant, and that limit.
+    #[must_use]
+    pub fn in_force(
+        &self,
+        at: Timestamp,
+        feeder: Option<&FeederId>,
+    ) -> Option<(&EventRecord, Power)> {
+        let bounds = |record: &&EventRecord| {
+            record.event.feeder.as_ref() == feeder
+                && record.event.start_us <= at
+                && at < record.settled()
+        };
         let limit = |record| Some((record, TargetSteps::of([record]).at(at)?));
         let limits = self.in_order().into_iter().filter(bounds).filter_map(limit);
         limits.min_by_key(|(_, limit)| *limit)

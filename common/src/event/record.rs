@@ -15,7 +15,7 @@ pub const SETTLING: Duration = Duration::from_secs(900);
 /// A mean of measured power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasuredMean {
-    /// The mean power of the site.
+    /// The mean power of the site, or of the event's feeder with the configured power of its static loads.
     pub power_mw: Power,
     /// Start of the measurement.
     pub from_us: Timestamp,
@@ -25,11 +25,11 @@ pub struct MeasuredMean {
     pub method: MeasuredBy,
 }
 
-/// How the power of a site was measured.
+/// How the power of a site or feeder was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeasuredBy {
-    /// As the sum over the nodes of their mean power by the energy ledger.
+    /// As the sum over the nodes of their mean power by the energy ledger, on a feeder by the parts that it carries.
     EnergyLedger,
     /// In a way that this release does not know.
     #[serde(other)]
@@ -118,9 +118,9 @@ pub struct EventRecord {
     pub event: GridEvent,
     /// When it was accepted: its notice.
     pub notice_us: Timestamp,
-    /// The most that the site draws during it.
+    /// The most that the site or the feeder draws during it.
     pub target_mw: Power,
-    /// By how much more than the target the site draws, so that a voluntary event keeps the promises of jobs.
+    /// By how much more than the target is drawn, so that a voluntary event keeps the promises of jobs.
     #[serde(default, skip_serializing_if = "is_none")]
     pub shortfall_mw: Power,
     /// The power before its notice, to which its depth refers; absent: it was not measured.
@@ -165,7 +165,7 @@ impl EventRecord {
         })
     }
 
-    /// The most that the site draws at the target: its shortfall included.
+    /// The most that is drawn at the target: its shortfall included.
     #[must_use]
     pub fn limit(&self) -> Power {
         self.target_mw + self.shortfall_mw
@@ -178,7 +178,7 @@ impl EventRecord {
         Some(measured.power_mw.max(self.limit()))
     }
 
-    /// By how much the site draws less than before.
+    /// By how much less is drawn than before.
     #[must_use]
     pub fn reduction(&self) -> Option<Power> {
         self.drawn_before().map(|before| before.saturating_sub(self.limit()))
@@ -239,7 +239,7 @@ impl EventRecord {
     }
 }
 
-/// The most that the site draws during an event.
+/// The most that is drawn during an event.
 fn target(event: &GridEvent, site: &SiteFigures) -> Result<Power, EventError> {
     let drawn = site.drawn.map(|drawn| drawn.power_mw);
     let (target, requested) = match event.depth {
@@ -267,8 +267,9 @@ fn target(event: &GridEvent, site: &SiteFigures) -> Result<Power, EventError> {
             format!(", {} or {share} % less than the {} drawn now", kw(drawn - idle), kw(drawn))
         });
         let expected = format!(
-            "a target of at least {}, which the site draws without jobs{}",
+            "a target of at least {}, which {} draws without jobs{}",
             kw(rounded_up(idle)),
+            event.place(),
             less.unwrap_or_default()
         );
         return Err(invalid("depth", requested, expected).into());

@@ -269,7 +269,7 @@ pub fn needed_from(record: &EventRecord) -> Timestamp {
     baselines::needed_from(record)
 }
 
-/// The report of an event now.
+/// The report of an event now, of a feeder's event by the power of that feeder.
 #[must_use]
 pub fn event_report(
     record: &EventRecord,
@@ -277,6 +277,12 @@ pub fn event_report(
     site: &SiteMinutes,
     now: Timestamp,
 ) -> EventReport {
+    let of_feeder = record.event.feeder.as_ref().map(|feeder| {
+        let minutes = site.iter();
+        let own = minutes.filter_map(|(at, minute)| Some((*at, minute.of_feeder(feeder)?)));
+        own.collect::<SiteMinutes>()
+    });
+    let site = of_feeder.as_ref().unwrap_or(site);
     let mut minutes = if record.has_target() { minutes(record, site, now) } else { Vec::new() };
     let baselines = baselines::all(record, site, &mut minutes);
     let mut compliance = Compliance { tolerance: TOLERANCE, ..Compliance::default() };

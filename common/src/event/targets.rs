@@ -1,4 +1,5 @@
-//! The target over time of a set of events: at each instant the lowest.
+//! The target over time of a set of events: at each instant the lowest. Events of the site and of each feeder have targets
+//! of their own.
 //!
 //! A ramp is a straight line between the power drawn before and the target. Its limit is a step function below that line:
 //! each step has the line's lower end, so that no step exceeds the ramp. A step lasts [`RAMP_STEP`], longer on a ramp that
@@ -7,9 +8,11 @@
 //! Where the power drawn before was not measured a ramp has no height: the target holds from the start until the end, and
 //! nothing bounds the return.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{EventRecord, SETTLING};
+use crate::id::FeederId;
 use crate::time::Timestamp;
 use crate::units::Power;
 
@@ -26,6 +29,56 @@ pub struct TargetSteps {
     held: Steps,
     /// Start and end of the ramp up of each event.
     spans: Vec<(Timestamp, Timestamp)>,
+}
+
+/// The targets over time of a set of events: of the site, and of each feeder that one of them names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventTargets {
+    /// Of the whole site.
+    pub site: TargetSteps,
+    /// Of feeders.
+    pub feeders: BTreeMap<FeederId, TargetSteps>,
+}
+
+impl EventTargets {
+    /// The lowest target of these events at each instant, of the site and of each feeder.
+    #[must_use]
+    pub fn of<'a>(records: impl IntoIterator<Item = &'a EventRecord>) -> Self {
+        let mut by_feeder: BTreeMap<Option<&FeederId>, Vec<&EventRecord>> = BTreeMap::new();
+        for record in records.into_iter().filter(|record| record.has_target()) {
+            by_feeder.entry(record.event.feeder.as_ref()).or_default().push(record);
+        }
+        let mut all = Self::default();
+        for (feeder, records) in by_feeder {
+            let steps = TargetSteps::of(records);
+            match feeder {
+                None => all.site = steps,
+                Some(feeder) => _ = all.feeders.insert(feeder.clone(), steps),
+            }
+        }
+        all
+    }
+
+    /// Whether nothing is ever limited.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.site.is_empty() && self.feeders.is_empty()
+    }
+
+    /// The target over time of the site or of a feeder; `None`: no event names the feeder.
+    #[must_use]
+    pub fn on(&self, feeder: Option<&FeederId>) -> Option<&TargetSteps> {
+        match feeder {
+            None => Some(&self.site),
+            Some(feeder) => self.feeders.get(feeder),
+        }
+    }
+
+    /// The target of the site and of each feeder over time; of the site also where there is none.
+    pub fn iter(&self) -> impl Iterator<Item = (Option<&FeederId>, &TargetSteps)> {
+        let feeders = self.feeders.iter().map(|(feeder, steps)| (Some(feeder), steps));
+        std::iter::once((None, &self.site)).chain(feeders)
+    }
 }
 
 /// From each instant on a power, or none.

@@ -35,6 +35,7 @@ fn event(name: &str) -> GridEvent {
     GridEvent {
         event: EventId::new(name).unwrap(),
         source: "utility".to_owned(),
+        feeder: None,
         start_us: at(3_600),
         ramp_down_s: 900,
         depth: Depth::Percent { percent: 25.0 },
@@ -71,7 +72,7 @@ fn line(from: (Timestamp, f64), until: (Timestamp, f64), at: Timestamp) -> f64 {
 #[test]
 fn a_target_ramps_down_holds_and_returns_to_the_power_before() {
     let book = book([event("a")]);
-    let targets = book.targets(at(0));
+    let targets = book.targets(at(0)).site;
     let target = Power::from_w(71_100);
     assert_eq!(targets.at(at(3_599)), None);
     let first = targets.at(at(3_600)).unwrap();
@@ -96,14 +97,14 @@ fn an_event_without_measured_power_limits_from_start_to_end() {
     let mut book = EventBook::default();
     let event = GridEvent { depth: target, ..event("a") };
     book.add(event, at(0), &SiteFigures::default()).unwrap();
-    let targets = book.targets(at(0));
+    let targets = book.targets(at(0)).site;
     assert_eq!(targets.at(at(3_600)), Some(Power::from_w(50_000)));
     assert_eq!(targets.at(at(15_299)), Some(Power::from_w(50_000)));
     assert_eq!(targets.at(at(15_300)), None);
     // The power before the start gives the ramps their height.
-    assert!(book.follow(at(3_600), || Some(drawn(DRAWN_W))));
-    assert!(book.targets(at(3_600)).at(at(3_600)).unwrap() > Power::from_w(94_000));
-    assert!(!book.follow(at(3_700), || Some(drawn(60_000))), "it is frozen at the start");
+    assert!(book.follow(at(3_600), |_| Some(drawn(DRAWN_W))));
+    assert!(book.targets(at(3_600)).site.at(at(3_600)).unwrap() > Power::from_w(94_000));
+    assert!(!book.follow(at(3_700), |_| Some(drawn(60_000))), "it is frozen at the start");
 }
 
 #[test]
@@ -155,6 +156,41 @@ fn refusals_name_the_field_its_value_and_what_is_accepted() {
 }
 
 #[test]
+fn events_of_feeders_have_targets_beside_that_of_the_site() {
+    let feeder = |name: &str| FeederId::new(name).unwrap();
+    let of = |name: &str, on: &str, target_w: u64| GridEvent {
+        feeder: Some(feeder(on)),
+        depth: Depth::Target { power_mw: Power::from_w(target_w) },
+        ..event(name)
+    };
+    let mut book = book([event("site"), of("a", "pdu-a", 40_000), of("b", "pdu-b", 35_000)]);
+    let deeper = GridEvent { start_us: at(7_200), ..of("a-2", "pdu-a", 31_000) };
+    book.add(deeper, at(0), &site()).unwrap();
+    let targets = book.targets(at(0));
+    let at_noon = |feeder: Option<&FeederId>| targets.on(feeder).and_then(|of| of.at(at(10_000)));
+    let w = |watts| Some(Power::from_w(watts));
+    assert_eq!(at_noon(None), w(71_100));
+    assert_eq!(at_noon(Some(&feeder("pdu-a"))), w(31_000), "the lowest of the two");
+    assert_eq!(at_noon(Some(&feeder("pdu-b"))), w(35_000));
+    assert_eq!(at_noon(Some(&feeder("pdu-c"))), None);
+    let of_a =
+        |at| book.in_force(at, Some(&feeder("pdu-a"))).map(|(record, _)| &record.event.event);
+    assert_eq!([of_a(at(5_000)), of_a(at(10_000))], [Some(&id("a")), Some(&id("a-2"))]);
+    assert_eq!(book.in_force(at(10_000), None).map(|(_, limit)| limit), w(71_100));
+    assert_eq!(
+        book.feeders(at(0)).into_iter().collect::<Vec<_>>(),
+        [&feeder("pdu-a"), &feeder("pdu-b")]
+    );
+    // Each has the power before of its own feeder.
+    book.follow(at(3_600), |feeder| Some(drawn(if feeder.is_none() { 95_000 } else { 45_000 })));
+    let before = |name: &str| book.events[&id(name)].before.map(|mean| mean.power_mw);
+    assert_eq!([before("site"), before("a"), before("a-2")], [w(95_000), w(45_000), None]);
+    let low = GridEvent { event: id("low"), ..of("low", "pdu-a", 20_000) };
+    let low = refused(low);
+    assert!(low.contains("at least 30 kW, which feeder pdu-a draws without jobs"), "{low}");
+}
+
+#[test]
 fn a_repeated_request_changes_nothing() {
     let mut book = book([event("a")]);
     assert_eq!(book.add(event("a"), at(60), &site()), Ok(BookChange::Repeated));
@@ -197,9 +233,9 @@ fn an_event_that_has_begun_is_shortened_extended_and_cancelled() {
 fn an_event_cancelled_on_its_ramp_down_returns_from_there() {
     let mut book = book([event("a")]);
     let middle = at(3_600 + 450);
-    let before = book.targets(at(0)).at(middle - seconds(1)).unwrap();
+    let before = book.targets(at(0)).site.at(middle - seconds(1)).unwrap();
     book.cancel(&id("a"), middle).unwrap();
-    let targets = book.targets(middle);
+    let targets = book.targets(middle).site;
     assert!(targets.at(middle).unwrap() <= before);
     assert!(targets.at(middle + seconds(450)).unwrap() > before);
     assert_eq!(targets.at(middle + seconds(900)), Some(Power::from_w(DRAWN_W)));
@@ -217,7 +253,7 @@ fn numbers_of_events_are_bounded() {
     }
     assert_eq!(book.events.len(), EVENTS_MAX + EVENTS_MAX);
     let end = book.events.values().map(EventRecord::settled).max().unwrap();
-    assert!(book.follow(end, || None));
+    assert!(book.follow(end, |_| None));
     assert_eq!(book.events.len(), ENDED_KEPT);
     assert!(book.events.keys().all(|event| event.as_str().starts_with('f')));
 }

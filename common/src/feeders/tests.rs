@@ -190,3 +190,35 @@ proptest! {
         prop_assert_eq!(by_limits, by_walks);
     }
 }
+
+#[test]
+fn an_event_may_name_a_feeder_that_carries_nodes() {
+    let (mut feeders, connections) = two_sides();
+    feeders.push(feeder("board-c", None, 5_000, 0));
+    let tree = FeederTree::new(feeders, connections).unwrap();
+    let refused =
+        |tree: &FeederTree, name: &str| tree.check_event(&id(name)).unwrap_err().to_string();
+    for name in ["board-a", "pdu-b"] {
+        assert!(tree.check_event(&id(name)).is_ok(), "{name}");
+    }
+    expect_test::expect![[r#"
+        feeder = pdu-x: expected one of board-a, pdu-a, board-b, pdu-b, board-c
+        feeder = board-c: expected a feeder with nodes on it or below it
+        feeder = pdu-a: expected no feeder, so that the event limits the whole site, or tables [[feeder]] and [[node]] in the placer's configuration, because this site has none"#]]
+    .assert_eq(
+        &[
+            refused(&tree, "pdu-x"),
+            refused(&tree, "board-c"),
+            refused(&FeederTree::default(), "pdu-a"),
+        ]
+        .join("\n"),
+    );
+    // Of many feeders the first are named.
+    let many = (0..25).map(|at| feeder(&format!("f{at}"), None, 5_000, 0)).collect();
+    let many = FeederTree::new(many, vec![on(0, &["f0"], 1)]).unwrap();
+    let text = refused(&many, "no");
+    assert!(text.contains("f18, f19 and 5 more") && !text.contains("f20"), "{text}");
+    let wholes: Vec<Option<FeederLimit>> = tree.wholes();
+    let each: Vec<Option<FeederLimit>> = (0..5).map(|at| tree.whole(at)).collect();
+    assert_eq!(wholes, each);
+}

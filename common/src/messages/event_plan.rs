@@ -1,4 +1,4 @@
-//! What the site can deliver during a grid event: the request, and the plan that answers it.
+//! What the site or a feeder can deliver during a grid event: the request, and the plan that answers it.
 //!
 //! * **Publisher:** `wattle event plan` ([`PlanEvent`]).
 //! * **Listeners:** placer, through the NATS service API.
@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::event::{EventRecord, GridEvent};
-use crate::id::{EventId, JobId};
+use crate::id::{EventId, FeederId, JobId};
 use crate::job::Flexibility;
 use crate::time::Timestamp;
 use crate::units::Power;
@@ -32,7 +32,11 @@ pub enum PlanEvent {
         event: EventId,
     },
     /// In each of the next 24 hours.
-    Day,
+    Day {
+        /// The feeder; absent: the whole site.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        feeder: Option<FeederId>,
+    },
 }
 
 /// The placer's reply to [`PlanEvent`].

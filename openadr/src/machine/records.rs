@@ -99,6 +99,7 @@ pub(super) fn wanted(
             let event = GridEvent {
                 event,
                 source: source.to_owned(),
+                feeder: None,
                 start_us: from,
                 ramp_down_s: 0,
                 depth: request.depth,

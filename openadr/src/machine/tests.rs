@@ -113,7 +113,7 @@ impl World {
         self.machine.wake(self.now, &mut actions);
         self.carry_out(actions);
         let (now, before) = (self.now, self.site().drawn);
-        self.placer.follow(now, || before);
+        self.placer.follow(now, |_| before);
         let mut actions = Vec::new();
         self.machine.handle(now, Event::RecordsChanged(self.placer.clone()), &mut actions);
         self.carry_out(actions);

@@ -5,8 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wattle_common::event::TargetSteps;
-use wattle_common::{LimitOverTime, NodeId, Power, Timestamp};
+use wattle_common::bounds::OutOfBounds;
+use wattle_common::event::{EventTargets, GridEvent};
+use wattle_common::feeders::FeederLimit;
+use wattle_common::{FeederId, LimitOverTime, NodeId, Power, Timestamp};
 
 use crate::controller::{Controller, PolicyHandle};
 use crate::plan::input::GridForecast;
@@ -57,49 +59,77 @@ impl<P: PolicyHandle> Controller<P> {
         self.merge_power_limits(now);
     }
 
-    /// Puts the targets of grid events in force, beside the budget.
-    pub fn set_event_targets(&mut self, targets: TargetSteps, now: Timestamp) -> Controlled {
+    /// Checks that the feeder which an event names exists.
+    ///
+    /// # Errors
+    /// The feeders that exist, or how to configure some.
+    pub fn check_feeder_of(&self, event: &GridEvent) -> Result<(), OutOfBounds> {
+        event.feeder.as_ref().map_or(Ok(()), |feeder| self.check_feeder(feeder))
+    }
+
+    /// Checks that an event may name a feeder.
+    ///
+    /// # Errors
+    /// The feeders that exist, or how to configure some.
+    pub fn check_feeder(&self, feeder: &FeederId) -> Result<(), OutOfBounds> {
+        self.config.feeders.check_event(feeder)
+    }
+
+    /// Puts the targets of grid events in force, beside the budget and the limits of feeders.
+    pub fn set_event_targets(&mut self, targets: EventTargets, now: Timestamp) -> Controlled {
         if targets == self.event_targets {
             return Controlled::default();
         }
+        let feeders = targets.feeders.iter();
+        let feeders = feeders.map(|(feeder, steps)| (feeder.clone(), steps.clone().into()));
+        self.limits.feeders_over_time = Arc::new(feeders.collect());
         self.event_targets = targets;
-        self.merge_power_limits(now)
+        let mut controlled = self.merge_power_limits(now);
+        controlled.plan_again = true;
+        controlled
     }
 
     /// The targets of grid events over time.
     #[must_use]
-    pub const fn event_targets(&self) -> &TargetSteps {
+    pub const fn event_targets(&self) -> &EventTargets {
         &self.event_targets
     }
 
     /// Puts the lower one of the budget's power limit and the targets of events in force.
     fn merge_power_limits(&mut self, now: Timestamp) -> Controlled {
         let budget = self.budget.as_ref().map(|budget| budget.controller.budget());
-        let limit = LimitOverTime::new(budget, self.event_targets.clone()).map(Arc::new);
-        let most = budget.and_then(|budget| budget.power_mw);
+        let limit = LimitOverTime::new(budget, self.event_targets.site.clone()).map(Arc::new);
         let differs = self.limits.power_over_time != limit;
         self.limits.power_over_time = limit;
-        let mut controlled = self.apply_power_limit(most, now);
+        let mut controlled = self.apply_power_limits(now);
         // Later changes of the limit concern jobs that cannot stop, and the bounds of caps.
         controlled.plan_again |= differs;
         controlled
     }
 
-    /// Puts the step of a power limit over time in force that holds now or soon; without one, the constant limit.
-    fn apply_power_limit(&mut self, constant: Option<Power>, now: Timestamp) -> Controlled {
+    /// Puts the steps of power limits over time in force that hold now or soon; without one of the site, the constant
+    /// limit.
+    fn apply_power_limits(&mut self, now: Timestamp) -> Controlled {
         let until = now + LIMIT_LEAD;
+        let step = |limit: &LimitOverTime| limit.least(now, until + Duration::from_micros(1));
+        let changes = self.limits.over_time().flat_map(|(_, limit)| {
+            let later = limit.changes_after(until).map(|at| at - LIMIT_LEAD);
+            limit.changes_after(now).into_iter().chain(later)
+        });
+        self.power_step_at = changes.min();
         let most = match &self.limits.power_over_time {
-            Some(limit) => {
-                let later = limit.changes_after(until).map(|at| at - LIMIT_LEAD);
-                self.power_step_at = limit.changes_after(now).into_iter().chain(later).min();
-                limit.least(now, until + Duration::from_micros(1))
-            }
-            None => {
-                self.power_step_at = None;
-                constant
-            }
+            Some(limit) => step(limit),
+            None => self.budget.as_ref().and_then(|budget| budget.controller.budget().power_mw),
         };
-        let changed = self.limits.power_max != most;
+        let of_feeders = self.limits.feeders_over_time.iter().filter_map(|(feeder, limit)| {
+            Some((Arc::clone(self.limits.carried.on(feeder)?), step(limit)?))
+        });
+        let of_feeders: Vec<(Arc<FeederLimit>, Power)> = of_feeders.collect();
+        let feeders_changed = self.limits.power_bounds.targets() != of_feeders;
+        if feeders_changed {
+            Arc::make_mut(&mut self.limits.power_bounds).set_targets(&of_feeders);
+        }
+        let changed = self.limits.power_max != most || feeders_changed;
         self.limits.power_max = most;
         self.limits.caps_enforced = self.limits.is_power_limited();
         Controlled { limits_changed: changed, plan_again: changed }
@@ -157,7 +187,7 @@ impl<P: PolicyHandle> Controller<P> {
             self.follow_twin(now);
         }
         let is_step = self.power_step_at.is_some_and(|at| at <= now);
-        let power = if is_step { self.apply_power_limit(None, now) } else { Controlled::default() };
+        let power = if is_step { self.apply_power_limits(now) } else { Controlled::default() };
         let steps = [power, self.control_aim(now), self.control_budget(now)];
         Controlled {
             limits_changed: steps.iter().any(|step| step.limits_changed),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use wattle_common::event::TargetSteps;
 use wattle_common::messages::PowerMargin;
-use wattle_common::{LimitOverTime, Power, Timestamp};
+use wattle_common::{FeederId, LimitOverTime, Power, Timestamp};
 
 use crate::controller::budget::LIMIT_LEAD;
 use crate::controller::{Controller, PolicyHandle};
@@ -162,8 +162,9 @@ impl<P: PolicyHandle> Controller<P> {
             }
         }
         let complete = readings.len() as u32 >= known.facts.gpus;
-        // Only within the target of an event.
-        let draws_count = self.drawn_least(span.until).is_some();
+        // Only within the target of an event, of the site or of a feeder.
+        let draws_count = self.drawn_least(span.until).is_some()
+            || self.limits.power_bounds.is_targeted(&known.facts.id);
         let of_job = |here: &OnNode<'_>| reading(input, node, here, span, draws_count);
         let of_jobs: Vec<JobReading> = jobs.values().filter_map(of_job).collect();
         if complete {
@@ -207,8 +208,14 @@ impl<P: PolicyHandle> Controller<P> {
             let drawn =
                 bound.shares(input.state).map(|(node, share)| share * by_node[node.index()]);
             let drawn_w: f64 = drawn.sum();
-            // A plan follows the limit of the site before it falls.
-            let limit_w = if bound.is_local() { bound.limit_w } else { site_w };
+            // A plan follows the limit of the site and the target of a feeder before they fall.
+            let limit_w = match bound.target_of() {
+                Some(feeder) => self
+                    .target_lately(Some(feeder), now)
+                    .map_or(f64::INFINITY, |most| most.as_w() - bound.static_w()),
+                None if bound.is_local() => bound.limit_w,
+                None => site_w,
+            };
             // To the milliwatt, as powers are.
             if drawn_w > limit_w + 1e-3 {
                 let by = drawn_w / limit_w.max(1.0) - 1.0;
@@ -232,16 +239,21 @@ impl<P: PolicyHandle> Controller<P> {
         }
     }
 
+    /// The highest target of the site or of a feeder in the last seconds.
+    fn target_lately(&self, feeder: Option<&FeederId>, now: Timestamp) -> Option<Power> {
+        self.event_targets.on(feeder)?.most(now - FOLLOWS_WITHIN, now)
+    }
+
     /// The limit of the site now: the budget's, and the highest target of the last seconds.
     fn site_limit_lately(&self, now: Timestamp) -> Option<Power> {
-        let target = self.event_targets.most(now - FOLLOWS_WITHIN, now);
+        let target = self.target_lately(None, now);
         target.into_iter().chain(self.budget_limit(now, now)).min()
     }
 
     /// The least share of a cap that may count in place of the cap, by the limits that caps keep; absent: caps count.
     fn drawn_least(&self, now: Timestamp) -> Option<f64> {
         let until = now + LIMIT_LEAD;
-        let target = self.event_targets.least(now, until)?;
+        let target = self.event_targets.site.least(now, until)?;
         let own = self.budget_limit(now, until);
         let least = own.map_or(0.0, |own| target.as_w() / own.as_w().max(1.0)).max(DRAWN_LEAST);
         (least < 1.0).then_some(least)
@@ -267,15 +279,20 @@ impl<P: PolicyHandle> Controller<P> {
         Arc::new(factors.with_drawn(|arrival| permitted.contains(&arrival).then_some(least)))
     }
 
-    /// The power of the site by the last readings; a node without readings counts with its expected power. `None` without
-    /// a power limit, or where nothing was read.
+    /// The power of the site or of a feeder by the last readings; a node without readings counts with its expected power.
+    /// `None` without a power limit, or where nothing was read.
     #[must_use]
-    pub fn measured_site_power(&self, now: Timestamp) -> Option<Power> {
+    pub fn measured_power(&self, feeder: Option<&FeederId>, now: Timestamp) -> Option<Power> {
         let input = PlanningInput::new(&self.state, &self.limits);
         let nodes = self.measured.nodes.iter().filter(|(_, reading)| now <= reading.until);
         let nodes: BTreeMap<_, _> = nodes.map(|(key, reading)| (*key, *reading)).collect();
         let (by_node, _) = if nodes.is_empty() { None } else { power_by_node(input, &nodes) }?;
-        Some(Power::from_w_f64(by_node.iter().sum()))
+        let Some(feeder) = feeder else { return Some(Power::from_w_f64(by_node.iter().sum())) };
+        let carried = self.limits.carried.on(feeder)?;
+        Some(Power::from_w_f64(
+            carried
+                .power_w(|node| self.state.node_key(node).map_or(0.0, |key| by_node[key.index()])),
+        ))
     }
 
     /// When the correction changes next if the power of each GPU stays as it was measured last.

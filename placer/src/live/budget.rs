@@ -15,7 +15,9 @@ use wattle_common::messages::budget::STEPS_MAX;
 use wattle_common::messages::{
     BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, LedgerEntry, LimitCost, SetBudget,
 };
-use wattle_common::{Carbon, CarbonIntensity, Energy, NodeId, Power, Timestamp, generation};
+use wattle_common::{
+    Carbon, CarbonIntensity, Energy, FeederId, NodeId, Power, Timestamp, generation,
+};
 
 use crate::GpuPower;
 use crate::config::Config;
@@ -23,7 +25,7 @@ use crate::controller::budget::ActiveBudget;
 use crate::live::nodes::Nodes;
 use crate::live::{Action, LiveController, Turn};
 use crate::power::budget::{BudgetController, Grid, Series, SeriesError, Spent};
-use crate::power::model::{expected_power, least_baseline};
+use crate::power::model::{expected_power, least_baseline, least_by_node};
 
 /// Ledger entries shorter than this say nothing about idle power.
 const IDLE_SPAN_MIN: Duration = Duration::from_secs(10);
@@ -411,17 +413,32 @@ impl Spending {
         self.has_idle_power || nodes.ids().all(|node| self.ledger_power.idle.contains_key(node))
     }
 
-    /// What the site draws without jobs, at least: until an idle GPU of every node was metered, its hosts. `None`: not
-    /// known, as where nodes may sleep.
+    /// What the site or a feeder draws without jobs, at least: until an idle GPU of every node was metered, its hosts.
+    /// `None`: not known, as where nodes may sleep.
     pub(super) fn idle_at_least(
         &self,
+        feeder: Option<&FeederId>,
         nodes: &Nodes,
         controller: &LiveController,
     ) -> Option<Power> {
         let input = controller.input();
-        let hosts = || self.ledger_power.hosts.values().copied().sum();
-        let hosts = (!input.limits.nodes_sleep).then(hosts);
-        least_baseline(input).filter(|_| self.is_idle_power_known(nodes)).or(hosts)
+        let carried = match feeder {
+            None => None,
+            Some(feeder) => Some(input.limits.carried.on(feeder)?),
+        };
+        let share = |node: &NodeId| {
+            carried.map_or(1.0, |of| of.shares.get(node).copied().unwrap_or_default())
+        };
+        let host = |(node, power): (&NodeId, &Power)| share(node) * power.as_w();
+        let hosts_w = || self.ledger_power.hosts.iter().map(host).sum::<f64>();
+        let hosts_w = (!input.limits.nodes_sleep).then(hosts_w);
+        let least = least_by_node(input).filter(|_| self.is_idle_power_known(nodes));
+        let nodes = input.state.nodes().iter();
+        let least_w = least.map(|least| {
+            nodes.zip(&least).map(|(node, power)| share(&node.facts.id) * power.as_w()).sum()
+        });
+        let static_w = carried.map_or(0.0, |of| of.static_load.as_w());
+        least_w.or(hosts_w).map(|nodes_w: f64| Power::from_w_f64(nodes_w + static_w))
     }
 
     /// Stores the budget, its status and the state of the energy aim where they have changed.

@@ -4,6 +4,7 @@
 //! its answer. The baseline of an event is the mean power of the energy ledger over the last minutes. What the events
 //! limit is decided by the controller, to which their targets go.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wattle_common::event::{
@@ -12,12 +13,12 @@ use wattle_common::event::{
 };
 use wattle_common::job::GpuSetting;
 use wattle_common::messages::{EventReply, EventRequest, LedgerEntry, PlanEvent};
-use wattle_common::{Power, Timestamp};
+use wattle_common::{FeederId, Power, Timestamp};
 
 use crate::live::budget::Spending;
 use crate::live::nodes::Nodes;
 use crate::live::{Action, LiveController, Turn};
-use crate::power::event_plan::EventPlanning;
+use crate::power::event_plan::{EventPlanning, PlanOf};
 use crate::power::model::baseline_by_node_w;
 use crate::power::promises::EventPromises;
 use crate::power::recent_power::RecentPower;
@@ -29,17 +30,26 @@ const REPORTED: Duration = Duration::from_secs(60);
 const EXCEEDED_AFTER: Duration = Duration::from_secs(10);
 
 /// The events in numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventMeasures {
     /// Number of events that have not begun.
     pub planned: usize,
     /// Number of events that have begun and are not over.
     pub under_way: usize,
+    /// The power of the site and of each feeder that has a target now.
+    pub power: Vec<TargetMeasures>,
+}
+
+/// The power of the site or a feeder under a target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TargetMeasures {
+    /// The feeder; absent: the site.
+    pub feeder: Option<FeederId>,
     /// The lowest target now, or the limit of a ramp or of the return.
-    pub target: Option<Power>,
+    pub target: Power,
     /// By how much it is below the power before the event.
     pub reduction: Option<Power>,
-    /// The measured power of the site, while there is a target.
+    /// The measured power.
     pub measured: Option<Power>,
 }
 
@@ -50,8 +60,8 @@ pub(super) struct GridEvents {
     promises: EventPromises,
     /// When an event begins or no longer bounds the power.
     follow_at: Option<Timestamp>,
-    /// Since when measured power has been above the target.
-    above_since: Option<Timestamp>,
+    /// Since when the measured power of the site or a feeder has been above its target.
+    above_since: BTreeMap<Option<FeederId>, Timestamp>,
     /// Whether the book is to be stored.
     to_store: bool,
     /// Whether the performances are to be stored.
@@ -65,7 +75,7 @@ impl GridEvents {
             recent: RecentPower::default(),
             promises: EventPromises::default(),
             follow_at: None,
-            above_since: None,
+            above_since: BTreeMap::new(),
             to_store: false,
             jobs_to_store: false,
         }
@@ -87,6 +97,20 @@ impl GridEvents {
         // The jobs are not known yet; their promises follow.
         turn.controller.set_event_targets(self.book.targets(turn.now), turn.now);
         self.note_when(turn.now);
+        // The configuration may have changed since.
+        let open = self.book.events.values().filter(|record| record.settled() > turn.now);
+        for record in open {
+            if let Err(error) = turn.controller.check_feeder_of(&record.event) {
+                let event = &record.event.event;
+                turn.outbox.alarm_of(
+                    format!("event {event} feeder"),
+                    format!(
+                        "grid event {event} limits nothing, because its feeder is no longer configured: {error}; \
+                         restore the feeder, or cancel the event with `wattle event cancel {event}`"
+                    ),
+                );
+            }
+        }
     }
 
     /// Stores all events again.
@@ -109,12 +133,14 @@ impl GridEvents {
         let event = request.event().clone();
         let changed = match request {
             EventRequest::Add { event } => {
-                let idle = spending.idle_at_least(nodes, turn.controller);
-                let site = self.figures(now, idle, turn.controller);
-                let added = self.book.add(event, now, &site);
+                let figures =
+                    self.figures(now, event.feeder.as_ref(), (spending, nodes), turn.controller);
+                let checked = turn.controller.check_feeder_of(&event).map_err(EventError::from);
+                let added = checked.and_then(|()| self.book.add(event, now, &figures));
                 if added == Ok(BookChange::Changed) {
                     // An immediate event has begun.
-                    self.book.follow(now, || site.drawn);
+                    let (recent, controller) = (&self.recent, &*turn.controller);
+                    self.book.follow(now, |feeder| drawn(recent, now, feeder, controller));
                 }
                 added
             }
@@ -143,36 +169,57 @@ impl GridEvents {
         &self,
         now: Timestamp,
         request: &PlanEvent,
-        site: &SiteFigures,
+        site: (&Spending, &Nodes),
         controller: &LiveController,
     ) -> Result<EventPlanning, EventError> {
-        let record = match request {
-            PlanEvent::Day => None,
+        let of = match request {
+            PlanEvent::Day { feeder } => {
+                if let Some(feeder) = feeder {
+                    controller.check_feeder(feeder)?;
+                }
+                PlanOf::Day(feeder.clone())
+            }
             PlanEvent::Announced { event } => {
                 let known = self.book.events.get(event);
-                Some(known.ok_or_else(|| EventError::Unknown(event.clone()))?.clone())
+                let known = known.ok_or_else(|| EventError::Unknown(event.clone()))?;
+                PlanOf::Event(Box::new(known.clone()))
             }
             PlanEvent::Event { event } => {
+                controller.check_feeder_of(event)?;
+                let figures = self.figures(now, event.feeder.as_ref(), site, controller);
                 let mut book = self.book.clone();
-                book.add(event.clone(), now, site)?;
-                book.events.remove(&event.event)
+                book.add(event.clone(), now, &figures)?;
+                let added = book.events.remove(&event.event);
+                let added = added.ok_or_else(|| EventError::Unknown(event.event.clone()))?;
+                PlanOf::Event(Box::new(added))
             }
         };
-        if let Some(record) = record.as_ref().filter(|record| record.state(now).is_over()) {
+        if let PlanOf::Event(record) = &of
+            && record.state(now).is_over()
+        {
             let (event, state) = (record.event.event.clone(), record.state(now));
             return Err(EventError::State { event, state, remedy: "nothing is left to plan" });
         }
-        Ok(EventPlanning::of(controller, &self.book, &self.promises, record, now))
+        Ok(EventPlanning::of(controller, &self.book, &self.promises, of, now))
     }
 
-    /// The figures of the site to which depths refer.
-    pub(super) fn figures(
+    /// The figures of the site or a feeder to which depths refer.
+    fn figures(
         &self,
         now: Timestamp,
-        idle: Option<Power>,
+        feeder: Option<&FeederId>,
+        (spending, nodes): (&Spending, &Nodes),
         controller: &LiveController,
     ) -> SiteFigures {
-        SiteFigures { drawn: drawn(&self.recent, now, controller), idle }
+        SiteFigures {
+            drawn: drawn(&self.recent, now, feeder, controller),
+            idle: spending.idle_at_least(feeder, nodes, controller),
+        }
+    }
+
+    /// The feeders of events that still bound the power, or will.
+    pub(super) fn feeders(&self, now: Timestamp) -> BTreeSet<&FeederId> {
+        self.book.feeders(now)
     }
 
     /// A node's entry in the energy ledger arrived.
@@ -184,9 +231,16 @@ impl GridEvents {
         }
     }
 
-    /// The lowest limit of events from `from` until before `until`.
-    pub(super) fn lowest(&self, from: Timestamp, until: Timestamp) -> Option<Power> {
-        let near = self.book.events.values().filter(|record| record.settled() > from);
+    /// The lowest limit of events of the site or a feeder from `from` until before `until`.
+    pub(super) fn lowest(
+        &self,
+        from: Timestamp,
+        until: Timestamp,
+        feeder: Option<&FeederId>,
+    ) -> Option<Power> {
+        let near = self.book.events.values();
+        let near =
+            near.filter(|record| record.settled() > from && record.event.feeder.as_ref() == feeder);
         TargetSteps::of(near).least(from, until)
     }
 
@@ -211,47 +265,55 @@ impl GridEvents {
         self.count(turn);
         self.jobs_to_store |= !self.promises.performances().events.is_empty();
         let (recent, controller) = (&self.recent, &*turn.controller);
-        self.to_store |= self.book.follow(now, || drawn(recent, now, controller));
+        self.to_store |= self.book.follow(now, |feeder| drawn(recent, now, feeder, controller));
         self.apply(turn);
         nodes.order_all();
     }
 
-    /// Compares measured power with the target.
+    /// Compares measured power with the targets.
     pub(super) fn look(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         self.count(turn);
-        let targets = turn.controller.event_targets();
-        // On a ramp, the highest of the last seconds.
-        let target = targets.most(now - EXCEEDED_AFTER, now);
-        let above = target.and_then(|target| {
-            let measured = turn.controller.measured_site_power(now)?;
-            (measured > target).then_some((measured, target))
-        });
-        let Some((measured, target)) = above else {
-            self.above_since = None;
-            return;
-        };
-        let since = *self.above_since.get_or_insert(now);
-        if now.since(since) > EXCEEDED_AFTER {
-            let Some(lowest) = self.bounding(now).min_by_key(|record| record.limit()) else {
-                return;
-            };
-            turn.outbox.alarm_of(
-                "event target exceeded".to_owned(),
-                format!(
-                    "the site draws {} and the target of grid event {} is {}: `wattle nodes` shows what draws it",
-                    kw(measured),
-                    lowest.event.event,
-                    kw(target)
-                ),
-            );
+        let mut above_since = BTreeMap::new();
+        for (feeder, targets) in turn.controller.event_targets().iter() {
+            // On a ramp, the highest of the last seconds.
+            let target = targets.most(now - EXCEEDED_AFTER, now);
+            let above = target.and_then(|target| {
+                let measured = turn.controller.measured_power(feeder, now)?;
+                (measured > target).then_some((measured, target))
+            });
+            let Some((measured, target)) = above else { continue };
+            let feeder = feeder.cloned();
+            let since = self.above_since.get(&feeder).copied().unwrap_or(now);
+            let lowest = self.bounding(now, feeder.as_ref()).min_by_key(|record| record.limit());
+            if let Some(lowest) = lowest.filter(|_| now.since(since) > EXCEEDED_AFTER) {
+                let place = lowest.event.place();
+                turn.outbox.alarm_of(
+                    format!("event target of {place} exceeded"),
+                    format!(
+                        "{place} draws {} and the target of grid event {} is {}: `wattle nodes` shows what draws it",
+                        kw(measured),
+                        lowest.event.event,
+                        kw(target)
+                    ),
+                );
+            }
+            above_since.insert(feeder, since);
         }
+        self.above_since = above_since;
     }
 
-    /// The events that bound the power now.
-    fn bounding(&self, now: Timestamp) -> impl Iterator<Item = &EventRecord> {
+    /// The events that bound the power of the site or a feeder now.
+    fn bounding(
+        &self,
+        now: Timestamp,
+        feeder: Option<&FeederId>,
+    ) -> impl Iterator<Item = &EventRecord> {
         let bounds = move |record: &&EventRecord| {
-            record.has_target() && record.event.start_us <= now && now < record.settled()
+            record.has_target()
+                && record.event.feeder.as_ref() == feeder
+                && record.event.start_us <= now
+                && now < record.settled()
         };
         self.book.events.values().filter(bounds)
     }
@@ -274,7 +336,7 @@ impl GridEvents {
     /// Counts what jobs lose: by the steps that they report, else by their predictions.
     fn count(&mut self, turn: &Turn<'_>) {
         let state = turn.controller.state();
-        self.promises.count(&self.book, state, turn.now, |_, job, gpus| {
+        self.promises.count(&self.book, turn.controller.input(), turn.now, |_, job, gpus| {
             let points = job.operating_points_on(state.gpu_type_of(job)?)?;
             let default = points.point(gpus, GpuSetting::DEFAULT)?.steps_per_s;
             let reported = job.progress.filter(|progress| turn.now.since(progress.at) <= REPORTED);
@@ -298,29 +360,44 @@ impl GridEvents {
         let count = |is: fn(EventState) -> bool| {
             self.book.events.values().filter(|record| is(record.state(now))).count()
         };
-        let target = controller.event_targets().at(now);
-        let before = self.bounding(now).filter_map(EventRecord::drawn_before).max();
+        let power = controller.event_targets().iter().filter_map(|(feeder, targets)| {
+            let target = targets.at(now)?;
+            let before = self.bounding(now, feeder).filter_map(EventRecord::drawn_before).max();
+            Some(TargetMeasures {
+                feeder: feeder.cloned(),
+                target,
+                reduction: before.map(|before| before.saturating_sub(target)),
+                measured: controller.measured_power(feeder, now),
+            })
+        });
         EventMeasures {
             planned: count(|state| state == EventState::Planned),
             under_way: count(EventState::is_under_way),
-            target,
-            reduction: target.zip(before).map(|(target, before)| before.saturating_sub(target)),
-            measured: target.and_then(|_| controller.measured_site_power(now)),
+            power: power.collect(),
         }
     }
 }
 
-/// The mean power of the site by the ledger. A node that sleeps is not metered and counts with its power asleep.
+/// The mean power of the site or a feeder by the ledger, of a feeder with its static loads. A node that sleeps is not
+/// metered and counts with its power asleep.
 fn drawn(
     recent: &RecentPower,
     now: Timestamp,
+    feeder: Option<&FeederId>,
     controller: &LiveController,
 ) -> Option<MeasuredMean> {
+    let carried = match feeder {
+        None => None,
+        Some(feeder) => Some(controller.limits().carried.on(feeder)?),
+    };
     let asleep = baseline_by_node_w(controller.input());
     let nodes = controller.state().nodes().iter().zip(asleep);
-    let nodes = nodes.map(|(node, asleep_w)| {
+    let nodes = nodes.filter_map(|(node, asleep_w)| {
+        let share = carried.map_or(Some(1.0), |of| of.shares.get(&node.facts.id).copied())?;
         let otherwise = (!node.is_awake()).then(|| Power::from_w_f64(asleep_w));
-        (&node.facts.id, otherwise)
+        Some((&node.facts.id, share, otherwise))
     });
-    recent.mean(now, nodes)
+    let mean = recent.mean(now, nodes)?;
+    let static_load = carried.map_or(Power::ZERO, |carried| carried.static_load);
+    Some(MeasuredMean { power_mw: mean.power_mw + static_load, ..mean })
 }

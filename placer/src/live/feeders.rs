@@ -29,7 +29,7 @@ pub(super) struct Feeders {
 
 impl Feeders {
     pub(super) fn new(tree: Arc<FeederTree>) -> Self {
-        let whole = (0..tree.feeders().len()).map(|feeder| tree.whole(feeder)).collect();
+        let whole = tree.wholes();
         Self { tree, whole, stored: None }
     }
 
@@ -116,6 +116,6 @@ impl Feeders {
 fn limits(controller: &LiveController) -> impl Iterator<Item = &FeederLimit> {
     controller.limits().power_bounds.iter().filter_map(|bound| match bound {
         PowerBound::Feeder(limit) => Some(&**limit),
-        PowerBound::Node(..) => None,
+        PowerBound::Node(..) | PowerBound::Target(..) => None,
     })
 }

@@ -30,9 +30,8 @@ impl Placer {
         now: Timestamp,
         request: &PlanEvent,
     ) -> Result<EventPlanning, String> {
-        let idle = self.spending.idle_at_least(&self.nodes, &self.controller);
-        let site = self.events.figures(now, idle, &self.controller);
-        let planning = self.events.planning(now, request, &site, &self.controller);
+        let site = (&self.spending, &self.nodes);
+        let planning = self.events.planning(now, request, site, &self.controller);
         planning.map_err(|error| error.to_string())
     }
 

@@ -7,7 +7,7 @@ use wattle_common::job::JobPhase;
 use wattle_common::messages::{FeederStatus, LimitCost, PowerMargin};
 use wattle_common::{Energy, Power, Timestamp};
 
-pub use crate::live::events::EventMeasures;
+pub use crate::live::events::{EventMeasures, TargetMeasures};
 pub use crate::live::expected::{ErrorMeasures, ExpectedMeasures};
 pub use crate::live::grid::GridMeasures;
 pub use crate::live::twin::TwinMeasures;

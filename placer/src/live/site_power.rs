@@ -5,9 +5,13 @@
 //! after the last stored minute, from the entries of the ledger.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use wattle_common::feeders::FeederLimit;
 use wattle_common::messages::LedgerEntry;
-use wattle_common::messages::site_minute::{MINUTE, Price, SiteMinute, TwinPower, minute_of};
+use wattle_common::messages::site_minute::{
+    FeederMinute, MINUTE, Price, SiteMinute, TwinPower, minute_of,
+};
 use wattle_common::{CarbonIntensity, NodeId, Power, Timestamp};
 
 use crate::live::budget::Spending;
@@ -16,7 +20,7 @@ use crate::live::grid::GridSignals;
 use crate::live::nodes::Nodes;
 use crate::live::{Action, Turn};
 use crate::power::model::baseline_by_node_w;
-use crate::power::site_minutes::{Presence, SITE_WITHIN, SiteMinutes};
+use crate::power::site_minutes::{ClosedMinute, Presence, SITE_WITHIN, SiteMinutes};
 
 /// Power of the twin, price and carbon intensity at an instant of a minute.
 #[derive(Clone, Debug, Default)]
@@ -82,8 +86,23 @@ impl SitePower {
             return;
         }
         let presence = presence(turn, nodes);
-        while let Some(closed) = self.minutes.close(turn.now, &presence) {
-            let (from, until) = (closed.from, closed.from + MINUTE);
+        let recorded = turn.controller.limits().carried.recorded(&events.feeders(turn.now));
+        while let Some(closed) = self.minutes.close(turn.now, &presence, &recorded) {
+            let (from, until) = (closed.site.from, closed.site.from + MINUTE);
+            let of_feeder = |(limit, sum): (&Arc<FeederLimit>, &ClosedMinute)| {
+                let target_mw = events.lowest(from, until, Some(&limit.feeder));
+                let minute = FeederMinute {
+                    energy_mj: sum.energy + limit.static_load.over(MINUTE),
+                    nodes: sum.nodes,
+                    metered: sum.metered,
+                    asleep: sum.asleep.0,
+                    asleep_mw: sum.asleep.1,
+                    target_mw,
+                };
+                (limit.feeder.clone(), minute)
+            };
+            let feeders = recorded.iter().zip(&closed.feeders).map(of_feeder).collect();
+            let closed = closed.site;
             let sample = self.samples.get(&from).cloned().unwrap_or_default();
             let budget = spending.record().map(|record| &record.budget);
             self.to_store.push(SiteMinute {
@@ -94,10 +113,11 @@ impl SitePower {
                 asleep: closed.asleep.0,
                 asleep_mw: closed.asleep.1,
                 limit_mw: budget.and_then(|budget| budget.least_power(from, until)),
-                target_mw: events.lowest(from, until),
+                target_mw: events.lowest(from, until, None),
                 twin: sample.twin,
                 price: sample.price,
                 intensity_mg_per_kwh: sample.intensity,
+                feeders,
                 // The service knows the numbers of the ledger's entries.
                 ledger_from: 0,
             });

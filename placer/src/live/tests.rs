@@ -12,6 +12,7 @@ mod events;
 mod expected;
 mod extremes;
 mod fault_injection;
+mod feeder_events;
 mod forced_colocation;
 mod grid;
 mod identity;

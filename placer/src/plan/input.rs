@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::job::Sharing;
-use wattle_common::{LimitOverTime, NodeId, Power, Timestamp};
+use wattle_common::{FeederId, LimitOverTime, NodeId, Power, Timestamp};
 
 use crate::accounts::rules::AccountRules;
 use crate::allocation::restart_rules::RestartRules;
 use crate::power::bounds::PowerBounds;
+use crate::power::carried::Carried;
 use crate::power::correction::PowerFactors;
 use crate::power::promises::Promises;
 use crate::state::cluster::ClusterState;
@@ -45,6 +46,10 @@ pub struct PlanningLimits {
     pub power_max: Option<Power>,
     /// The power limit of all nodes together over time, where it changes: of the budget and of grid events.
     pub power_over_time: Option<Arc<LimitOverTime>>,
+    /// The limits of feeders over time by grid events.
+    pub feeders_over_time: Arc<BTreeMap<FeederId, LimitOverTime>>,
+    /// What each feeder carries with every feeder in operation.
+    pub carried: Arc<Carried>,
     /// The promises of jobs during grid events.
     pub promises: Arc<Promises>,
     /// Power limits of feeders, whole and with each single feeder lost, and of single nodes.
@@ -80,6 +85,8 @@ impl Default for PlanningLimits {
             price_sets_clocks: false,
             power_max: None,
             power_over_time: None,
+            feeders_over_time: Arc::default(),
+            carried: Arc::default(),
             promises: Arc::default(),
             power_bounds: Arc::default(),
             caps_enforced: false,
@@ -106,6 +113,13 @@ impl PlanningLimits {
     #[must_use]
     pub fn limits_power_of(&self, node: &NodeId) -> bool {
         self.power_max.is_some() || self.power_bounds.cover(node)
+    }
+
+    /// The limits over time: of the site first, then of feeders.
+    pub fn over_time(&self) -> impl Iterator<Item = (Option<&FeederId>, &LimitOverTime)> {
+        let site = self.power_over_time.as_deref().map(|limit| (None, limit));
+        let feeders = self.feeders_over_time.iter().map(|(feeder, limit)| (Some(feeder), limit));
+        site.into_iter().chain(feeders)
     }
 
     /// How long this node must have been idle before it sleeps: at least as long as its waking takes.

@@ -139,6 +139,8 @@ pub enum Reason {
         most: Power,
         /// Start of the limit.
         at: Timestamp,
+        /// The feeder that it limits; absent: the site.
+        feeder: Option<Arc<str>>,
     },
     /// Preempted: the minimum power of the running jobs exceeds the rest of the budget.
     Paused {

@@ -61,10 +61,16 @@ impl<'a> ElasticJob<'a> {
 
     /// The same job with the sizes that settling permits.
     fn settling(self, input: PlanningInput<'_>, fixed_size: Option<u32>) -> Self {
-        let Self { job, points, .. } = self;
+        let Self { key, job, points, gpus_max, .. } = self;
         let held = job.state.gpus().filter(|_| is_held(input, job)).map(GpuSet::gpu_count);
         let held = held.filter(|&gpus| !points.with_gpus(gpus).is_empty());
+        // For a while an event leaves it fewer GPUs.
+        let promised = input.limits.promises.known(key).and_then(|promise| promise.gpus_max);
+        let promised = promised.filter(|&most| {
+            fixed_size.is_none() && held.is_none() && points.sizes().any(|gpus| gpus <= most)
+        });
         Self {
+            gpus_max: promised.map_or(gpus_max, |most| most.min(gpus_max)),
             fixed_size,
             held,
             tried_sizes: tried_sizes(input, job, points),
@@ -119,7 +125,7 @@ pub struct Sizing<'a> {
 /// Whether a running job keeps its number of GPUs: it cannot stop, or its promise during a grid event forbids a change.
 fn keeps_size(input: PlanningInput<'_>, key: JobKey, job: &Job) -> bool {
     let gpus = job.state.gpus().map_or(0, GpuSet::gpu_count);
-    let promise = input.limits.promises.of(key, job, gpus, input.now());
+    let promise = input.limits.promises.of(key, job, (gpus, job.state.gpus()), input.now());
     !job.facts.can_stop || promise.is_some_and(|promise| promise.keeps_size())
 }
 

@@ -1,9 +1,10 @@
-//! What a site can deliver during a grid event, before it is accepted.
+//! What a site or a feeder can deliver during a grid event, before it is accepted.
 //!
 //! The present jobs with their promises are followed through the event in steps of at most 15 minutes: they end and start
 //! as expected ([`crate::expected`]), and the means at each step are those that a live placer chooses
 //! ([`crate::power::means`]). Hosts and idle GPUs do not give way. A job without a promise gives way first, and a start
-//! that does not fit is held back. Jobs that are submitted later are not known, and do not count.
+//! that does not fit is held back. Jobs that are submitted later are not known, and do not count. On a feeder the jobs that
+//! run there count, by the parts of their power that it carries; where a queued job will run is not known.
 //!
 //! The lowest target with which every promise is kept is found by halving. Without an event each of the next 24 hours
 //! stands for an event of an hour.
@@ -25,16 +26,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::budget::Budget;
-use wattle_common::event::{EventBook, EventRecord, JobPerformance, Participation, TargetSteps};
+use wattle_common::event::{
+    EventBook, EventRecord, EventTargets, JobPerformance, Participation, TargetSteps,
+};
 use wattle_common::messages::{
     EventPlan, ExpectedTimes, PLANNED_JOBS_MAX, PlannedJob, PlannedSpan,
 };
-use wattle_common::{JobId, LimitOverTime, Power, Timestamp};
+use wattle_common::{FeederId, JobId, LimitOverTime, Power, Timestamp};
 
 use crate::controller::budget::LIMIT_LEAD;
 use crate::controller::{Controller, PolicyHandle};
 use crate::plan::input::{PlanningInput, PlanningLimits};
-use crate::power::model::{baseline_w, whole_nodes};
+use crate::power::bounds::Bound;
+use crate::power::model::baseline_w;
 use crate::power::promises::{EventPromises, SHORTFALL_STEP_W};
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
@@ -63,6 +67,14 @@ const LOSS_LEAST: f64 = 0.01;
 /// The instants at which a job slows and returns have this error, s: the placer looks once a minute.
 const EDGE_S: f64 = 60.0;
 
+/// What is planned.
+pub enum PlanOf {
+    /// An event.
+    Event(Box<EventRecord>),
+    /// The next day of the site or of a feeder.
+    Day(Option<FeederId>),
+}
+
 /// The input of a plan, copied from a controller.
 pub struct EventPlanning {
     state: ClusterState,
@@ -70,22 +82,29 @@ pub struct EventPlanning {
     is_elastic: bool,
     times: BTreeMap<JobKey, ExpectedTimes>,
     record: Option<EventRecord>,
-    /// The limit without the event: of the budget and of other events.
+    /// The feeder of the event; absent: the site.
+    feeder: Option<FeederId>,
+    /// The limit without the event: of the budget or the feeder, and of other events.
+    constant: Option<Power>,
     budget: Option<Budget>,
     others: TargetSteps,
     counted: BTreeMap<JobId, JobPerformance>,
 }
 
 impl EventPlanning {
-    /// The input of the plan of an event, or without one of the next day. `book`: the known events, with or without this
-    /// one.
+    /// The input of the plan of an event, or without one of the next day of the site or a feeder. `book`: the known events,
+    /// with or without this one.
     pub fn of<P: PolicyHandle>(
         controller: &Controller<P>,
         book: &EventBook,
         promises: &EventPromises,
-        record: Option<EventRecord>,
+        of: PlanOf,
         now: Timestamp,
     ) -> Self {
+        let (record, feeder) = match of {
+            PlanOf::Event(record) => (Some((*record).clone()), record.event.feeder),
+            PlanOf::Day(feeder) => (None, feeder),
+        };
         let mut state = controller.state().clone();
         state.advance_to(now);
         // As it will be under the target.
@@ -93,13 +112,21 @@ impl EventPlanning {
         let id = record.as_ref().map(|record| &record.event.event);
         let others = book.events.values();
         let others = others.filter(|one| Some(&one.event.event) != id && one.settled() > now);
-        let others = TargetSteps::of(others);
+        let others = EventTargets::of(others).on(feeder.as_ref()).cloned().unwrap_or_default();
         let counted = id.and_then(|id| promises.performances().events.get(id));
         let keys = state.running().chain(state.queue()).map(|(key, _)| key);
         let times = controller.expected();
         let times = keys.filter_map(|key| Some((key, times?.times(key)?.clone()))).collect();
-        let budget = controller.budget().map(|budget| budget.controller().budget().clone());
+        // The budget limits the site.
+        let budget = controller.budget().filter(|_| feeder.is_none());
+        let budget = budget.map(|budget| budget.controller().budget().clone());
+        let constant = match &feeder {
+            None => budget.as_ref().and_then(|budget| budget.power_mw),
+            Some(feeder) => limits.carried.on(feeder).map(|carried| carried.limit),
+        };
         Self {
+            feeder,
+            constant,
             is_elastic: controller.capabilities().is_elastic,
             times,
             record,
@@ -116,15 +143,20 @@ impl EventPlanning {
     pub fn plan(&self) -> EventPlan {
         let input = PlanningInput::new(&self.state, &self.limits);
         let under_way = |record: &EventRecord| record.event.start_us <= self.state.now();
+        let bound = Bound::of_events(input, self.feeder.as_ref(), Power::ZERO);
         let (loads, waiting) = loads(&Present {
             input,
+            bound: bound.as_ref(),
             is_elastic: self.is_elastic,
             times: &self.times,
             counted: &self.counted,
             is_lowered: self.record.as_ref().is_some_and(under_way),
         });
         let site = Site {
-            base_w: baseline_w(input, whole_nodes(input), std::iter::empty()),
+            base_w: bound.map_or(0.0, |bound| {
+                let nodes = bound.shares(&self.state);
+                baseline_w(input, nodes, std::iter::empty()) + bound.static_w()
+            }),
             loads,
             now: self.state.now(),
         };
@@ -138,12 +170,10 @@ impl EventPlanning {
     /// The limit without the event, watts; infinite without one.
     fn other_w(&self) -> impl Fn(Timestamp) -> f64 + '_ {
         let over_time = LimitOverTime::new(self.budget.as_ref(), self.others.clone());
-        let constant = self.budget.as_ref().and_then(|budget| budget.power_mw);
+        let constant = self.constant;
         move |at| {
-            let limit = match &over_time {
-                Some(limit) => limit.at(at),
-                None => constant,
-            };
+            let changing = over_time.as_ref().and_then(|limit| limit.at(at));
+            let limit = changing.into_iter().chain(constant).min();
             limit.map_or(f64::INFINITY, Power::as_w)
         }
     }
@@ -252,10 +282,10 @@ impl EventPlanning {
     }
 }
 
-/// The site and its jobs.
+/// The site or feeder and its jobs.
 struct Site {
     now: Timestamp,
-    /// What its nodes draw without jobs, watts.
+    /// What it draws without jobs, watts.
     base_w: f64,
     loads: Vec<Load>,
 }

@@ -234,7 +234,8 @@ impl<'a> LimitedPlan<'a> {
         let (minimum_w, minimum_expected_w) =
             (minimum(Estimate::Upper), minimum(Estimate::Expected));
         let job = gpus.job;
-        let promise = self.input.limits.promises.of(key, job, gpus.gpus, self.input.now());
+        let promise =
+            self.input.limits.promises.of(key, job, (gpus.gpus, Some(on)), self.input.now());
         let idle_w = |here: &NodeGpus| idle_w(self.input, self.input.state.node(here.node));
         let idle_w = on.by_node.first().map_or(0.0, idle_w);
         // The work of a job that stops counts no more.

@@ -1,11 +1,11 @@
-//! Jobs that cannot stop, under a power limit that falls.
+//! Jobs that cannot stop, under a power limit of the site or of a feeder that falls.
 //!
 //! Only lower settings reduce the power of a job that cannot stop. Such a job starts only if the least power of all
 //! of them fits every limit until its predicted end, whatever other jobs run. The nodes of these jobs count whole,
 //! since they stay awake. A job whose end is not predicted counts without an end.
 //!
 //! Before the policy plans, a queued job counts with the share of its GPUs in their nodes, because it may get GPUs of a
-//! node that stays awake. The plan then shows its nodes. A job that does not fit there is *refused* for the round: the
+//! node that stays awake; within the limits of feeders it does not count yet. The plan then shows its nodes. A job that does not fit there is *refused* for the round: the
 //! round is planned again without it, so that it neither holds GPUs from the jobs behind it nor wakes a node.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,9 +16,10 @@ use wattle_common::{LimitOverTime, Power, Timestamp};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{AwaitedStart, Decision, Plan};
+use crate::power::bounds::Bound;
 use crate::power::energy_cost::Charge;
 use crate::power::limits::least_gpu_w;
-use crate::power::model::{JobGpus, least_baseline};
+use crate::power::model::{JobGpus, least_by_node};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::remaining_alone;
@@ -52,23 +53,40 @@ struct Demand {
     watts: f64,
     /// Its nodes. Empty for a queued job: its power then includes the share of its GPUs in their nodes.
     nodes: Vec<NodeKey>,
+    /// The part of its power that counts within each limit.
+    parts: Vec<f64>,
+}
+
+/// A limit over time of the site or a feeder.
+struct Limit<'a> {
+    over_time: &'a LimitOverTime,
+    /// Its nodes.
+    bound: Bound,
+    /// The least power of its nodes without jobs, with what counts beside them, watts.
+    baseline_w: f64,
 }
 
 /// Jobs that cannot stop, and the limits that they must fit.
 pub(crate) struct Unstoppable<'a> {
     input: PlanningInput<'a>,
-    limit: &'a LimitOverTime,
-    /// The least power of the cluster without jobs, watts.
-    baseline_w: f64,
+    limits: Vec<Limit<'a>>,
     jobs: Vec<Demand>,
 }
 
 impl<'a> Unstoppable<'a> {
     /// The running jobs; `None` without a limit over time, or where the power of some node is unknown.
     pub(crate) fn running(input: PlanningInput<'a>) -> Option<Self> {
-        let limit = input.limits.power_over_time.as_deref()?;
-        let baseline_w = least_baseline(input)?.as_w();
-        let mut found = Self { input, limit, baseline_w, jobs: Vec::new() };
+        let mut over_time = input.limits.over_time().peekable();
+        over_time.peek()?;
+        let least = least_by_node(input)?;
+        let limits = over_time.filter_map(|(feeder, over_time)| {
+            let bound = Bound::of_events(input, feeder, Power::ZERO)?;
+            let nodes = bound.shares(input.state);
+            let nodes_w = nodes.map(|(node, share)| share * least[node.index()].as_w());
+            let baseline_w = nodes_w.sum::<f64>() + bound.static_w();
+            Some(Limit { over_time, bound, baseline_w })
+        });
+        let mut found = Self { input, limits: limits.collect(), jobs: Vec::new() };
         for (_, job) in input.state.running().filter(|(_, job)| !job.facts.can_stop) {
             let (State::Running { on, .. } | State::Stopping { on, .. }) = &job.state else {
                 continue;
@@ -84,23 +102,29 @@ impl<'a> Unstoppable<'a> {
     /// The demand of a job on these GPUs, from now on.
     fn demand(&self, gpus: JobGpus<'_>, on: &GpuSet) -> Demand {
         let (end, watts) = self.end_and_power(gpus, on.node_count());
-        Demand { end, watts, nodes: on.by_node.iter().map(|here| here.node).collect() }
+        let parts = self.limits.iter().map(|limit| limit.bound.part_of(on)).collect();
+        Demand { end, watts, nodes: on.by_node.iter().map(|here| here.node).collect(), parts }
     }
 
     /// The least demand of a queued job.
     fn queued_demand(&self, gpus: JobGpus<'_>, nodes: u32) -> Demand {
         let (end, gpus_w) = self.end_and_power(gpus, nodes);
         let share_w = Charge::on(self.input, gpus.gpu_type).share_w();
-        Demand { end, watts: gpus_w + f64::from(gpus.gpus) * share_w, nodes: Vec::new() }
+        // Its nodes are not known.
+        let part = |limit: &Limit<'_>| if limit.bound.is_local() { 0.0 } else { 1.0 };
+        let parts = self.limits.iter().map(part).collect();
+        Demand { end, watts: gpus_w + f64::from(gpus.gpus) * share_w, nodes: Vec::new(), parts }
     }
 
-    /// What awake nodes draw beyond their power asleep at an instant, of the present jobs and of `added`, watts.
-    fn nodes_w(&self, at: Timestamp, added: &Demand) -> f64 {
+    /// What awake nodes draw beyond their power asleep at an instant, of the present jobs and of `added`, within a limit,
+    /// watts.
+    fn nodes_w(&self, limit: &Limit<'_>, at: Timestamp, added: &Demand) -> f64 {
         let present = self.jobs.iter().filter(|job| job.end > at).chain([added]);
         let nodes: BTreeSet<NodeKey> = present.flat_map(|job| job.nodes.iter().copied()).collect();
         let node_w = |key: NodeKey| {
             let facts = &self.input.state.node(key).facts;
-            Charge::on(self.input, &facts.gpu_type).share_w() * f64::from(facts.gpus)
+            let share_w = Charge::on(self.input, &facts.gpu_type).share_w();
+            limit.bound.share(key) * share_w * f64::from(facts.gpus)
         };
         nodes.into_iter().map(node_w).sum()
     }
@@ -138,15 +162,23 @@ impl<'a> Unstoppable<'a> {
 
     /// The first limit that a job exceeds which starts at `from` and ends as it is predicted to.
     fn exceeded(&self, added: &Demand, from: Timestamp) -> Option<Reason> {
-        let until = added.end.min(self.limit.repeats_from(from));
-        let changes = self.limit.changes(from).take_while(|at| *at < until);
-        for at in std::iter::once(from).chain(changes) {
-            let Some(most) = self.limit.at(at) else { continue };
-            let present = self.jobs.iter().filter(|job| job.end > at);
-            let gpus_w = present.map(|job| job.watts).sum::<f64>() + added.watts;
-            let drawn_w = self.baseline_w + self.nodes_w(at, added) + gpus_w;
-            if drawn_w > most.as_w() {
-                return Some(Reason::LowestLimit { drawn: Power::from_w_f64(drawn_w), most, at });
+        let within = self.limits.iter().enumerate().filter(|(index, _)| added.parts[*index] > 0.0);
+        for (index, limit) in within {
+            let until = added.end.min(limit.over_time.repeats_from(from));
+            let changes = limit.over_time.changes(from).take_while(|at| *at < until);
+            for at in std::iter::once(from).chain(changes) {
+                let Some(most) = limit.over_time.at(at) else { continue };
+                let present = self.jobs.iter().filter(|job| job.end > at).chain([added]);
+                let gpus_w: f64 = present.map(|job| job.parts[index] * job.watts).sum();
+                let drawn_w = limit.baseline_w + self.nodes_w(limit, at, added) + gpus_w;
+                if drawn_w > most.as_w() {
+                    return Some(Reason::LowestLimit {
+                        drawn: Power::from_w_f64(drawn_w),
+                        most,
+                        at,
+                        feeder: limit.bound.target_of().map(|feeder| feeder.as_str().into()),
+                    });
+                }
             }
         }
         None
@@ -155,7 +187,10 @@ impl<'a> Unstoppable<'a> {
     /// The first instant up to `until` at which the limits permit a job: a change of the limit or a predicted end.
     fn fits_at(&self, added: &Demand, until: Timestamp) -> Option<Timestamp> {
         let now = self.input.now();
-        let changes = self.limit.changes(now).take_while(|at| *at <= until);
+        let changes = self
+            .limits
+            .iter()
+            .flat_map(|limit| limit.over_time.changes(now).take_while(|at| *at <= until));
         let ends = self.jobs.iter().map(|job| job.end).filter(|end| *end > now && *end <= until);
         let instants: BTreeSet<Timestamp> = changes.chain(ends).collect();
         instants.into_iter().find(|&at| {

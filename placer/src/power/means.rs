@@ -3,13 +3,17 @@
 //! 1. **Caps and clocks.** Each job has a floor, the least performance that its promise permits now. Above the floors
 //!    the settings have the greatest weighted performance that fits ([`raise`]): on the concave hulls of performance
 //!    over power, steps are taken by what they gain per watt.
-//! 2. **Pauses**, where the floors exceed the power: of the jobs that may be paused, the one with the longest remaining
+//! 2. **Fewer GPUs**, where the floors exceed the power: below its lowest cap a job gives way by GPUs alone. The job with the
+//!    longest remaining allowance first, the largest of its numbers of GPUs that suffices. A job that has fewer keeps them
+//!    while something has to give.
+//! 3. **Pauses**, where the floors exceed the power nevertheless: of the jobs that may be paused, the one with the longest remaining
 //!    allowance first. A paused job stays paused until another one has a longer allowance by [`PAUSE_LEAST_S`] and both
 //!    restarts, so that pauses alternate and restarts are rare.
-//! 3. **A shortfall** or **broken promises**, where neither suffices. Promises break in the order of their weights, the
+//! 4. **A shortfall** or **broken promises**, where neither suffices. Promises break in the order of their weights, the
 //!    least first: first by lower settings, then by pauses of jobs that can stop.
 //!
-//! The number of GPUs of a job is chosen by the policy; a floor holds for the GPUs that the job had before.
+//! The number of GPUs of a job is chosen by the policy, within what is chosen here; a floor holds for the GPUs that the job
+//! had before.
 //!
 //! Pure: the live placer, the simulator and a forecast of an event call the same functions.
 
@@ -24,13 +28,19 @@ const CAPPED_SHARE: f64 = 0.02;
 const PAUSE_RESTARTS: f64 = 10.0;
 
 /// A job as the means see it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Candidate {
     /// Its settings by falling power, the fastest first: performance (speed relative to the default setting), and the
     /// power of all its GPUs above idle, watts.
     pub(crate) settings: Vec<(f64, f64)>,
     /// The least performance that its promise permits.
     pub(crate) floor: f64,
+    /// Smaller numbers of GPUs with the least power at which its floor holds, by falling power; empty: it keeps its number.
+    pub(crate) fewer: Vec<Fewer>,
+    /// The smaller number that it has now.
+    pub(crate) has_fewer: Option<u32>,
+    /// What it may still lose, seconds of its speed.
+    pub(crate) left_s: f64,
     /// The weight of its performance.
     pub(crate) weight: f64,
     /// Whether it can be stopped at all.
@@ -43,11 +53,20 @@ pub(crate) struct Candidate {
     pub(crate) is_paused: bool,
 }
 
+/// A number of GPUs, and the power of all of them above idle, watts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Fewer {
+    pub(crate) gpus: u32,
+    pub(crate) watts: f64,
+}
+
 /// What a job does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Means {
     /// It runs at least at this one of its settings.
     Runs(usize),
+    /// It runs on at most this number of GPUs.
+    Fewer(u32),
     /// It is paused.
     Pauses,
 }
@@ -73,8 +92,26 @@ impl Candidate {
     fn watts(&self, means: Means) -> f64 {
         match means {
             Means::Runs(at) => self.settings.get(at).map_or(0.0, |setting| setting.1),
+            Means::Fewer(gpus) => {
+                let known = self.fewer.iter().find(|fewer| fewer.gpus == gpus);
+                known.map_or(0.0, |fewer| fewer.watts)
+            }
             Means::Pauses => 0.0,
         }
+    }
+
+    /// The number of GPUs with which it draws less than at its floor by at least this much, else its smallest one; `None`: its
+    /// promise forbids another number, or its allowance does not cover the restart.
+    fn fewer_by(&self, excess_w: f64) -> Option<Fewer> {
+        if self.has_fewer.is_none() && self.left_s < PAUSE_RESTARTS * self.restart_s {
+            return None;
+        }
+        let own_w = self.watts(Means::Runs(self.at_floor()));
+        let suffices = |fewer: &&Fewer| own_w - fewer.watts >= excess_w;
+        let present = self.fewer.iter().find(|fewer| Some(fewer.gpus) == self.has_fewer);
+        let present = present.filter(suffices);
+        let found = present.or_else(|| self.fewer.iter().find(suffices)).or(self.fewer.last());
+        found.filter(|fewer| fewer.watts < own_w).copied()
     }
 
     /// Whether its allowance covers a pause.
@@ -102,6 +139,21 @@ pub(crate) fn choose(jobs: &[Candidate], limit_w: f64, may_break: bool) -> Chose
     let mut lowest: Vec<Means> = jobs.iter().map(|job| Means::Runs(job.at_floor())).collect();
     let drawn = jobs.iter().zip(&lowest).map(|(job, means)| job.watts(*means));
     let mut excess_w = drawn.sum::<f64>() - limit_w;
+    let mut resizable: Vec<usize> = (0..jobs.len()).filter(|&i| !jobs[i].is_paused).collect();
+    let rank = |i: usize| (jobs[i].has_fewer.is_some(), jobs[i].left_s);
+    resizable.sort_by(|&a, &b| {
+        let ((a_has, a_s), (b_has, b_s)) = (rank(a), rank(b));
+        b_has.cmp(&a_has).then(b_s.total_cmp(&a_s))
+    });
+    for index in resizable {
+        if excess_w <= 0.0 {
+            break;
+        }
+        if let Some(fewer) = jobs[index].fewer_by(excess_w) {
+            excess_w -= jobs[index].watts(lowest[index]) - fewer.watts;
+            lowest[index] = Means::Fewer(fewer.gpus);
+        }
+    }
     let mut by_allowance: Vec<usize> = (0..jobs.len()).filter(|&i| jobs[i].may_pause()).collect();
     by_allowance.sort_by(|&a, &b| jobs[b].pause_rank().total_cmp(&jobs[a].pause_rank()));
     for index in by_allowance {
@@ -124,7 +176,9 @@ pub(crate) fn choose(jobs: &[Candidate], limit_w: f64, may_break: bool) -> Chose
             if excess_w <= 0.0 {
                 break;
             }
-            if lowest[index] != means {
+            // Fewer GPUs draw less than the lowest setting of all of them.
+            let is_lower = jobs[index].watts(means) <= jobs[index].watts(lowest[index]);
+            if lowest[index] != means && is_lower {
                 excess_w -= jobs[index].watts(lowest[index]) - jobs[index].watts(means);
                 lowest[index] = means;
                 broken.push(index);
@@ -181,6 +235,9 @@ mod tests {
         Candidate {
             settings: settings.to_vec(),
             floor,
+            fewer: Vec::new(),
+            has_fewer: None,
+            left_s: 1_000.0,
             weight,
             can_stop: true,
             pause_s: None,
@@ -204,6 +261,36 @@ mod tests {
         assert_eq!(at(799.0), [0, 1]);
         assert_eq!(at(800.0), [0, 0]);
         assert_eq!(at(450.0), [1, 2], "never below the given settings");
+    }
+
+    #[test]
+    fn gpus_are_given_back_before_any_job_pauses_the_longest_allowance_first() {
+        let fewer = |gpus, watts| Fewer { gpus, watts };
+        let resizes = |left_s| Candidate {
+            fewer: vec![fewer(2, 60.0), fewer(1, 30.0)],
+            left_s,
+            pause_s: Some(left_s),
+            ..job(0.4, 0.4, &SETTINGS)
+        };
+        let jobs = [resizes(3_000.0), resizes(5_000.0), job(0.8, 0.8, &SETTINGS)];
+        let runs = [Means::Runs(3), Means::Runs(3), Means::Runs(2)];
+        let chosen = |jobs: &[Candidate], limit_w| choose(jobs, limit_w, false).lowest;
+        assert_eq!(chosen(&jobs, 400.0), runs, "the floors suffice");
+        assert_eq!(
+            chosen(&jobs, 370.0),
+            [runs[0], Means::Fewer(2), runs[2]],
+            "the mildest that suffices"
+        );
+        assert_eq!(chosen(&jobs, 340.0), [runs[0], Means::Fewer(1), runs[2]]);
+        assert_eq!(chosen(&jobs, 300.0), [Means::Fewer(2), Means::Fewer(1), runs[2]]);
+        // One that has fewer keeps them, also with the shorter allowance.
+        let mut begun = jobs.clone();
+        (begun[0].has_fewer, begun[0].left_s) = (Some(1), 100.0);
+        assert_eq!(chosen(&begun, 370.0), [Means::Fewer(1), runs[1], runs[2]]);
+        // Pauses follow, and an allowance below ten restarts covers no restart.
+        assert_eq!(chosen(&jobs, 240.0), [Means::Fewer(1), Means::Pauses, runs[2]]);
+        let short = [resizes(200.0), jobs[2].clone()];
+        assert_eq!(chosen(&short, 280.0), [runs[0], runs[2]]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The mean power of a site over the last minutes, by the energy ledger: the baseline of grid events.
+//! The mean power of a site or feeder over the last minutes, by the energy ledger: the baseline of grid events.
 //!
 //! Each node counts with its mean over its metered time in the window, entire nodes included. Where the power of some node
 //! is not known there is no mean.
@@ -51,16 +51,16 @@ impl RecentPower {
         }
     }
 
-    /// The mean power of these nodes in the window before `now`. A node that was not metered counts with the given power,
-    /// as of one that sleeps; `None`: it is not known for some node, or there is none.
+    /// The mean power of these nodes in the window before `now`, each by its share. A node that was not metered counts with
+    /// the given power, as of one that sleeps; `None`: it is not known for some node, or there is none.
     pub fn mean<'a>(
         &self,
         now: Timestamp,
-        nodes: impl IntoIterator<Item = (&'a NodeId, Option<Power>)>,
+        nodes: impl IntoIterator<Item = (&'a NodeId, f64, Option<Power>)>,
     ) -> Option<MeasuredMean> {
         let begin = now - WINDOW;
         let (mut watts, mut from_us, mut until_us) = (0.0, now, begin);
-        for (node, otherwise) in nodes {
+        for (node, share, otherwise) in nodes {
             let entries = self.by_node.get(node).into_iter().flatten();
             let (mut span_s, mut joules) = (0.0, 0.0);
             for entry in entries.filter(|entry| entry.until > begin && entry.from < now) {
@@ -70,7 +70,7 @@ impl RecentPower {
                 joules += entry.joules * within_s / entry.until.since(entry.from).as_secs_f64();
                 (from_us, until_us) = (from_us.min(from), until_us.max(until));
             }
-            watts += if span_s > 0.0 { joules / span_s } else { otherwise?.as_w() };
+            watts += share * if span_s > 0.0 { joules / span_s } else { otherwise?.as_w() };
         }
         let power_mw = Power::from_w_f64(watts);
         let method = MeasuredBy::EnergyLedger;
@@ -93,6 +93,7 @@ mod tests {
         }
         let mean = |recent: &RecentPower, otherwise| {
             let known = nodes.iter().zip([None, otherwise]);
+            let known = known.map(|(node, otherwise)| (node, 1.0, otherwise));
             recent.mean(at(20), known).map(|mean| mean.power_mw)
         };
         assert_eq!(mean(&recent, None), None, "one node is not known");
@@ -103,9 +104,12 @@ mod tests {
         }
         let (from, until) = (at(19) + Duration::from_secs(15), at(19) + Duration::from_secs(30));
         recent.metered(&nodes[1], from, until, 15.0 * 300.0);
-        let both = recent.mean(at(20), nodes.iter().map(|node| (node, None))).unwrap();
+        let all = |share: f64| nodes.iter().map(move |node| (node, share, None));
+        let both = recent.mean(at(20), all(1.0)).unwrap();
         assert_eq!(both.power_mw, Power::from_w(1_200));
         assert_eq!((both.from_us, both.until_us), (at(5), at(20)));
-        assert_eq!(recent.mean(at(60), nodes.iter().map(|node| (node, None))), None, "too old");
+        let half = recent.mean(at(20), all(0.5)).unwrap();
+        assert_eq!(half.power_mw, Power::from_w(600), "each node counts by its share");
+        assert_eq!(recent.mean(at(60), all(1.0)), None, "too old");
     }
 }

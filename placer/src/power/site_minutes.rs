@@ -1,12 +1,14 @@
-//! The energy of the site by minute, from the energy ledger.
+//! The energy of the site and of feeders by minute, from the energy ledger.
 //!
 //! An entry of the ledger counts in each minute with the part of its interval there, so the sums of consecutive minutes are
 //! the energy of the ledger. A minute is closed once every node was metered until its end, or [`LATE`] after it; each minute
 //! once, in order. One without energy is left out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
+use wattle_common::feeders::FeederLimit;
 use wattle_common::messages::LedgerEntry;
 use wattle_common::messages::site_minute::{LATE, MINUTE, minute_of};
 use wattle_common::{Energy, NodeId, Power, Timestamp};
@@ -27,19 +29,61 @@ pub enum Presence {
     Lost,
 }
 
-/// A minute of the site.
+/// A minute of the site and of the feeders that were requested.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClosedSite {
+    /// The site.
+    pub site: ClosedMinute,
+    /// The feeders, in the given order, without their static loads.
+    pub feeders: Vec<ClosedMinute>,
+}
+
+/// A minute of the site or of a feeder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClosedMinute {
     /// Its start.
     pub from: Timestamp,
     /// The metered energy.
     pub energy: Energy,
-    /// Number of nodes of the site.
+    /// Number of nodes.
     pub nodes: u32,
     /// Number of nodes that were metered throughout.
     pub metered: u32,
     /// Number of nodes that slept, and their power.
     pub asleep: (u32, Power),
+}
+
+impl ClosedMinute {
+    /// Without nodes.
+    const fn none(from: Timestamp) -> Self {
+        Self { from, energy: Energy::ZERO, nodes: 0, metered: 0, asleep: (0, Power::ZERO) }
+    }
+}
+
+/// The sums of a minute, as nodes are added.
+#[derive(Clone, Copy)]
+struct Sum {
+    minute: ClosedMinute,
+    energy_mj: u128,
+}
+
+impl Sum {
+    fn add(&mut self, energy_mj: u128, is_metered: bool, asleep: Option<Power>) {
+        let minute = &mut self.minute;
+        minute.nodes += 1;
+        self.energy_mj += energy_mj;
+        if is_metered {
+            minute.metered += 1;
+        } else if let Some(power) = asleep {
+            minute.asleep.0 += 1;
+            minute.asleep.1 += power;
+        }
+    }
+
+    fn closed(self) -> ClosedMinute {
+        let energy = Energy::from_mj(u64::try_from(self.energy_mj).unwrap_or(u64::MAX));
+        ClosedMinute { energy, ..self.minute }
+    }
 }
 
 /// An entry of the ledger.
@@ -115,7 +159,8 @@ impl SiteMinutes {
         &mut self,
         now: Timestamp,
         presence: &BTreeMap<NodeId, Presence>,
-    ) -> Option<ClosedMinute> {
+        feeders: &[Arc<FeederLimit>],
+    ) -> Option<ClosedSite> {
         loop {
             let from = self.next?;
             let until = from + MINUTE;
@@ -134,9 +179,9 @@ impl SiteMinutes {
             if now < until || (!is_late && nodes.iter().any(|node| awaited(node))) {
                 return None;
             }
-            let closed = self.minute(from, &nodes, presence);
+            let closed = self.minute(from, &nodes, presence, feeders);
             self.next = Some(until);
-            if closed.energy > Energy::ZERO {
+            if closed.site.energy > Energy::ZERO {
                 return Some(closed);
             }
             // Of the minutes without energy only those that may still get some remain.
@@ -156,18 +201,14 @@ impl SiteMinutes {
         from: Timestamp,
         nodes: &BTreeSet<&NodeId>,
         presence: &BTreeMap<NodeId, Presence>,
-    ) -> ClosedMinute {
+        feeders: &[Arc<FeederLimit>],
+    ) -> ClosedSite {
         let until = from + MINUTE;
-        let mut energy_mj = 0_u128;
-        let mut closed = ClosedMinute {
-            from,
-            energy: Energy::ZERO,
-            nodes: u32::try_from(nodes.len()).unwrap_or(u32::MAX),
-            metered: 0,
-            asleep: (0, Power::ZERO),
-        };
+        let none = Sum { minute: ClosedMinute::none(from), energy_mj: 0 };
+        let (mut site, mut by_feeder) = (none, vec![none; feeders.len()]);
         for node in nodes {
             let (mut covered_us, mut is_unmeasured) = (0, false);
+            let mut energy_mj = 0;
             let entries = self.by_node.get(*node).into_iter().flatten();
             for entry in entries.filter(|entry| entry.until > from && entry.from < until) {
                 covered_us += entry.until.min(until).since(entry.from.max(from)).as_micros();
@@ -175,17 +216,20 @@ impl SiteMinutes {
                 is_unmeasured |= entry.is_unmeasured;
             }
             let least_us = MINUTE.as_micros() * u128::from(COVERED_LEAST_PERCENT) / 100;
-            match presence.get(*node) {
-                _ if covered_us >= least_us && !is_unmeasured => closed.metered += 1,
-                Some(Presence::Asleep(power)) if covered_us == 0 => {
-                    closed.asleep.0 += 1;
-                    closed.asleep.1 += *power;
-                }
-                _ => {}
+            let asleep = match presence.get(*node) {
+                Some(Presence::Asleep(power)) if covered_us == 0 => Some(*power),
+                _ => None,
+            };
+            let is_metered = covered_us >= least_us && !is_unmeasured;
+            site.add(energy_mj, is_metered, asleep);
+            for (sum, feeder) in by_feeder.iter_mut().zip(feeders) {
+                let Some(share) = feeder.shares.get(*node) else { continue };
+                let energy_mj = (energy_mj as f64 * share).round() as u128;
+                sum.add(energy_mj, is_metered, asleep.map(|power| power.scale(*share)));
             }
         }
-        closed.energy = Energy::from_mj(u64::try_from(energy_mj).unwrap_or(u64::MAX));
-        closed
+        let feeders = by_feeder.into_iter().map(Sum::closed).collect();
+        ClosedSite { site: site.closed(), feeders }
     }
 
     /// Drops the entries that end before an instant.
@@ -221,7 +265,9 @@ mod tests {
         nodes: &[(&str, Presence)],
     ) -> Vec<ClosedMinute> {
         let presence = present(nodes);
-        std::iter::from_fn(|| minutes.close(now, &presence)).collect()
+        std::iter::from_fn(|| minutes.close(now, &presence, &[]))
+            .map(|closed| closed.site)
+            .collect()
     }
 
     #[test]
@@ -258,6 +304,35 @@ mod tests {
         minutes.metered(&entry("a", 200, 240, 100));
         let slept = ClosedMinute { asleep: (1, Power::from_w(5)), ..closed(180, 100, 1) };
         assert_eq!(all(&mut minutes, at(490), &asleep), [slept]);
+    }
+
+    #[test]
+    fn a_feeder_has_its_part_of_each_node() {
+        let limit = |name: &str, shares: &[(&str, f64)]| {
+            let shares = shares.iter().map(|(node, share)| (NodeId::new(node).unwrap(), *share));
+            Arc::new(FeederLimit {
+                feeder: wattle_common::FeederId::new(name).unwrap(),
+                lost: None,
+                limit: Power::from_w(1_000),
+                static_load: Power::ZERO,
+                shares: shares.collect(),
+            })
+        };
+        let feeders =
+            [limit("a", &[("a", 0.5), ("b", 1.0), ("c", 1.0)]), limit("b", &[("a", 0.5)])];
+        let mut minutes = SiteMinutes::new(at(0));
+        minutes.metered(&ledger_entry("a", at(0), at(60), Energy::from_j(60)));
+        minutes.metered(&ledger_entry("b", at(0), at(60), Energy::from_j(30)));
+        let asleep = Presence::Asleep(Power::from_w(8));
+        let presence = present(&[("a", Presence::Awake), ("b", Presence::Awake), ("c", asleep)]);
+        let closed = minutes.close(at(70), &presence, &feeders).unwrap();
+        let sums = |minute: &ClosedMinute| {
+            (minute.energy.as_mj(), minute.nodes, minute.metered, minute.asleep)
+        };
+        assert_eq!(sums(&closed.site), (90_000, 3, 2, (1, Power::from_w(8))));
+        let found: Vec<_> = closed.feeders.iter().map(sums).collect();
+        let none = (0, Power::ZERO);
+        assert_eq!(found, [(60_000, 3, 2, (1, Power::from_w(8))), (30_000, 1, 1, none)]);
     }
 
     #[test]
@@ -309,10 +384,10 @@ mod tests {
                 stored.push(ledger_entry(names[node], from, to, Energy::from_mj(*mj)));
                 minutes.metered(stored.last().unwrap());
                 let now = *until.iter().max().unwrap();
-                closed.extend(std::iter::from_fn(|| minutes.close(now, &presence)));
+                closed.extend(std::iter::from_fn(|| minutes.close(now, &presence, &[])));
                 if place == restart {
                     // The next process has the last closed minute, and the entries that later ones need.
-                    let next = closed.last().map_or(at(0), |last| last.from + MINUTE);
+                    let next = closed.last().map_or(at(0), |last| last.site.from + MINUTE);
                     minutes = SiteMinutes::new(now);
                     minutes.continue_from(next);
                     stored.iter().for_each(|entry| minutes.metered(entry));
@@ -320,11 +395,11 @@ mod tests {
             }
             let end = *until.iter().max().unwrap();
             closed.extend(std::iter::from_fn(|| {
-                minutes.close(end + LATE + LATE + MINUTE, &presence)
+                minutes.close(end + LATE + LATE + MINUTE, &presence, &[])
             }));
-            let starts: BTreeSet<Timestamp> = closed.iter().map(|minute| minute.from).collect();
+            let starts: BTreeSet<Timestamp> = closed.iter().map(|minute| minute.site.from).collect();
             prop_assert_eq!(starts.len(), closed.len());
-            let metered: u64 = closed.iter().map(|minute| minute.energy.as_mj()).sum();
+            let metered: u64 = closed.iter().map(|minute| minute.site.energy.as_mj()).sum();
             prop_assert_eq!(metered, sum);
         }
     }

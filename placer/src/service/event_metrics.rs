@@ -9,7 +9,7 @@ use crate::live::measures::EventMeasures;
 #[derive(Clone)]
 pub(super) struct EventGauges {
     events: Gauges<1>,
-    power: Gauges<1>,
+    power: Gauges<2>,
 }
 
 impl EventGauges {
@@ -22,22 +22,26 @@ impl EventGauges {
             ),
             power: metrics.gauges(
                 "wattle_placer_grid_event_power_watts",
-                "Power of the site under a grid event: target now, reduction (target below the power before), or \
-                 measured, watts",
-                ["quantity"],
+                "Power of the site, or of the named feeder, under a grid event: target now, reduction (target below the \
+                 power before), or measured, watts",
+                ["quantity", "feeder"],
             ),
         }
     }
 
-    pub(super) fn set(&self, measures: EventMeasures) {
+    pub(super) fn set(&self, measures: &EventMeasures) {
         self.events.set(["planned"], Some(measures.planned as f64));
         self.events.set(["under-way"], Some(measures.under_way as f64));
-        for (quantity, power) in [
-            ("target", measures.target),
-            ("reduction", measures.reduction),
-            ("measured", measures.measured),
-        ] {
-            self.power.set([quantity], power.map(Power::as_w));
-        }
+        self.power.replace(measures.power.iter().flat_map(|power| {
+            let feeder = power.feeder.as_ref().map(ToString::to_string).unwrap_or_default();
+            let quantities = [
+                ("target", Some(power.target)),
+                ("reduction", power.reduction),
+                ("measured", power.measured),
+            ];
+            quantities.map(|(quantity, power)| {
+                ([quantity.to_owned(), feeder.clone()], power.map(Power::as_w))
+            })
+        }));
     }
 }

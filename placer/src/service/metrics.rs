@@ -390,7 +390,7 @@ impl PlacerMetrics {
         let margin = measures.power_margin;
         self.power_correction.set([], margin.map(|margin| margin.correction));
         self.power_unused.set([], margin.and_then(|margin| margin.unused_share));
-        self.events.set(measures.events);
+        self.events.set(&measures.events);
         for status in &measures.feeders {
             for (quantity, power) in [
                 ("expected", status.power_mw_expected),

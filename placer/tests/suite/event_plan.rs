@@ -10,9 +10,8 @@ use wattle_placer::power::promises::EventPromises;
 fn a_plan_of_a_large_site_keeps_the_target_and_its_parts_add_up() {
     let controller = site::busy((125, 200));
     let book = site::book(&controller);
-    let record = book.events.values().next().cloned();
-    let planning =
-        EventPlanning::of(&controller, &book, &EventPromises::default(), record, Timestamp::EPOCH);
+    let (promises, of) = (EventPromises::default(), site::of_first(&book));
+    let planning = EventPlanning::of(&controller, &book, &promises, of, Timestamp::EPOCH);
     let plan = planning.plan();
     assert_eq!(plan, planning.plan(), "equal inputs give equal plans");
     assert!(plan.jobs.len() > 100 && plan.jobs_left_out == 0, "{}", plan.jobs.len());

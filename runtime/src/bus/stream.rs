@@ -37,7 +37,8 @@ const ORDERS_AGE_MAX: Duration = LEDGER_AGE_MAX;
 const ORDERS_LEN_MAX: i64 = 64 << 20;
 /// Retention of the power of the site: as the ledger.
 const SITE_AGE_MAX: Duration = LEDGER_AGE_MAX;
-/// Most bytes of the power of the site: 576,000 records, 400 days of one a minute, of at most 466 bytes with headers.
+/// Most bytes of the power of the site: 576,000 records, 400 days of one a minute, of at most 466 bytes with headers; with 16
+/// feeders of about 150 bytes each 60 days.
 const SITE_LEN_MAX: i64 = 256 << 20;
 /// Most bytes of a stream.
 pub(super) const fn len_max(stream: StreamName) -> i64 {

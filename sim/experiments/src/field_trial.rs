@@ -271,6 +271,7 @@ impl Site {
             let event = GridEvent {
                 event: EventId::new(peak.name).expect("an id"),
                 source: "utility".to_owned(),
+                feeder: None,
                 start_us: Timestamp::from_s(peak.start_s),
                 ramp_down_s: peak.ramp_down_s,
                 depth: Depth::Target { power_mw: Power::from_w_f64(self.hosts_w + gpus_w) },
@@ -295,7 +296,7 @@ impl Site {
             let site = SiteFigures { drawn: Some(drawn), idle: None };
             book.add(planned.event.clone(), planned.notice, &site).expect("a valid event");
         }
-        book.targets(Timestamp::EPOCH)
+        book.targets(Timestamp::EPOCH).site
     }
 
     /// A row from the mean performance of each job in each event.

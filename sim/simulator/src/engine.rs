@@ -217,8 +217,12 @@ impl<'s> Engine<'s> {
             let expected = Expected::new(Timestamp::from_us(start_us)).beside_limits();
             controller.set_expected(expected);
         }
-        let grid_events =
-            GridEvents::new(&options.events, options.plans_events, Timestamp::from_us(start_us));
+        let grid_events = GridEvents::new(
+            &options.events,
+            options.plans_events,
+            Timestamp::from_us(start_us),
+            scenario,
+        );
         let reads_all = options.expected_times || grid_events.is_some();
         let reads = if reads_all { Reads::All } else { controller.reads() };
         let reads_any = reads != Reads::Nothing;

@@ -35,7 +35,7 @@ pub struct EventsOutcome {
     pub events: usize,
     /// Number of events that were refused.
     pub refused: usize,
-    /// Minutes with a target, or with a limit of a ramp or of the return.
+    /// Minutes with a target, or with a limit of a ramp or of the return; those of the site and of each feeder add up.
     pub minutes: u64,
     /// Those of them in which the power was above it at some instant.
     pub minutes_above: u64,
@@ -106,16 +106,24 @@ impl EventMeter {
         }
     }
 
-    pub(crate) fn outcome(&self, events: usize, refused: usize) -> EventsOutcome {
+    /// Of the site and of feeders: the sum of their minutes, and the largest of their powers.
+    pub(crate) fn outcome<'a>(
+        meters: impl Iterator<Item = &'a Self> + Clone,
+        events: usize,
+        refused: usize,
+    ) -> EventsOutcome {
+        let sum = |of: fn(&Self) -> f64| meters.clone().map(of).sum::<f64>();
+        let predicted_s = sum(|meter| meter.predicted.0);
+        let above_mw = meters.clone().map(|meter| meter.above_mw_max).max();
         EventsOutcome {
             events,
             refused,
-            minutes: self.limited.count,
-            minutes_above: self.above.count,
-            kw_above_max: self.above_mw_max as f64 / 1e6,
+            minutes: meters.clone().map(|meter| meter.limited.count).sum(),
+            minutes_above: meters.clone().map(|meter| meter.above.count).sum(),
+            kw_above_max: above_mw.unwrap_or_default() as f64 / 1e6,
             kw_short_max: 0.0,
-            prediction_rmse: (self.predicted.0 > 0.0)
-                .then(|| (self.predicted.1 / self.predicted.0).sqrt()),
+            prediction_rmse: (predicted_s > 0.0)
+                .then(|| (sum(|meter| meter.predicted.1) / predicted_s).sqrt()),
             jobs: EventPerformances::default(),
             plans: BTreeMap::new(),
         }
@@ -180,7 +188,7 @@ mod tests {
         meter.add(100_200, s(62, 62), target);
         meter.add(102_000, s(100, 180), target);
         meter.add(90_000, s(180, 300), target);
-        let outcome = meter.outcome(1, 0);
+        let outcome = EventMeter::outcome([&meter].into_iter(), 1, 0);
         assert_eq!((outcome.minutes, outcome.minutes_above), (5, 2));
         assert_eq!(
             outcome.sentence(),

@@ -58,11 +58,32 @@ impl Scenario {
     }
 }
 
+/// What a feeder carries of the power of a simulated cluster.
+pub(crate) struct CarriedPower {
+    /// The nodes as keys with their shares.
+    shares: Vec<(NodeKey, f64)>,
+    static_w: f64,
+}
+
+impl CarriedPower {
+    pub(crate) fn new(scenario: &Scenario, limit: &FeederLimit) -> Self {
+        let ids = (0..scenario.cluster.node_count()).map(node_id);
+        let keys: BTreeMap<NodeId, NodeKey> = ids.zip((0..).map(NodeKey::at)).collect();
+        let shares = limit.shares.iter();
+        let shares = shares.filter_map(|(node, share)| Some((*keys.get(node)?, *share)));
+        Self { shares: shares.collect(), static_w: limit.static_load.as_w() }
+    }
+
+    /// Its power if each node draws this much, watts.
+    pub(crate) fn power_w(&self, node_w: impl Fn(NodeKey) -> f64) -> f64 {
+        self.static_w + self.shares.iter().map(|(node, share)| share * node_w(*node)).sum::<f64>()
+    }
+}
+
 /// One limit with its measured highest power.
 struct Metered {
     limit: FeederLimit,
-    /// The nodes as keys with their shares.
-    shares: Vec<(NodeKey, f64)>,
+    carried: CarriedPower,
     peak_w: f64,
 }
 
@@ -76,20 +97,14 @@ impl FeederMeter {
     /// `None` for a cluster without feeders.
     pub(crate) fn new(scenario: &Scenario) -> Option<Self> {
         let tree = &scenario.feeders;
-        let ids = (0..scenario.cluster.node_count()).map(node_id);
-        let keys: BTreeMap<NodeId, NodeKey> = ids.zip((0..).map(NodeKey::at)).collect();
         let metered = |limit: FeederLimit| Metered {
-            shares: limit
-                .shares
-                .iter()
-                .filter_map(|(node, share)| Some((*keys.get(node)?, *share)))
-                .collect(),
+            carried: CarriedPower::new(scenario, &limit),
             limit,
             peak_w: 0.0,
         };
         let limits = tree.limits();
-        let by_feeder = tree.feeders().iter().enumerate().filter_map(|(at, feeder)| {
-            let whole = tree.whole(at)?;
+        let by_feeder = tree.feeders().iter().zip(tree.wholes()).filter_map(|(feeder, whole)| {
+            let whole = whole?;
             let lost = limits.iter().filter(|limit| limit.feeder == feeder.name);
             let lost = lost.filter(|limit| limit.lost.is_some()).cloned();
             Some(([whole].into_iter().chain(lost).map(metered).collect(), 0))
@@ -105,10 +120,7 @@ impl FeederMeter {
         for (limits, exceeded_us) in &mut self.by_feeder {
             let mut is_exceeded = false;
             for metered in limits {
-                let nodes = metered.shares.iter();
-                let nodes_w: f64 =
-                    nodes.map(|(node, share)| share * gpus.node_mw(*node) as f64 / 1e3).sum();
-                let power_w = metered.limit.static_load.as_w() + nodes_w;
+                let power_w = metered.carried.power_w(|node| gpus.node_mw(node) as f64 / 1e3);
                 metered.peak_w = metered.peak_w.max(power_w);
                 // To the milliwatt, as powers are.
                 is_exceeded |= power_w > metered.limit.limit.as_w() + 1e-3;

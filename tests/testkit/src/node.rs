@@ -1,5 +1,6 @@
 //! Reports and desired states of nodes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::id::GpuIndex;
@@ -140,6 +141,7 @@ pub fn site_minute(minute: Timestamp, power: Power) -> SiteMinute {
         twin: None,
         price: None,
         intensity_mg_per_kwh: None,
+        feeders: BTreeMap::new(),
         ledger_from: 1,
     }
 }

@@ -31,7 +31,7 @@ function picture(page, ctx) {
   series.push({ class: "target", points: limit, isStep: true });
   const now = ctx.now() >= from && ctx.now() < until ? ctx.now() : undefined;
   const entries = [["target", "target"], ...curves.map(({ kind, name }) => [kind, name])];
-  return card("Power of the site", curve({
+  return card(`Power of ${page.place}`, curve({
     label: `Target, measured power and baselines from ${f.time(from, ctx.now())} until ${f.time(until, ctx.now())}. ${report?.verdict ?? page.sentence}`,
     series, from, until, now, format: f.power, labels: [f.time(from, ctx.now()), f.time((from + until) / 2, ctx.now()), f.time(until, ctx.now())],
   }), legend(entries), h("p", { class: "muted" }, "Each point is the mean of a minute, of many minutes in a long event. A gap is a minute in which some node was not metered."));
@@ -78,7 +78,7 @@ function announced(page) {
   const time = (s) => f.time(s, clock());
   const mean = (one) => (one ? `${one.text} from ${time(one.from_s)} to ${time(one.until_s)}` : null);
   return facts([
-    ["Target", page.target], ["Less than before", page.less], ["Shortfall, so that promises hold", page.shortfall], ["Depth", page.depth],
+    ["Target", page.target], ["Less than before", page.less], ["Shortfall, so that promises hold", page.shortfall], ["Depth", page.depth], ["Feeder", page.feeder],
     ["Kind", page.kind], ["Source", page.source], ["Notice", time(page.notice_s)], ["Start", time(page.start_s)],
     ["Target reached", page.reached_s === page.start_s ? null : time(page.reached_s)], ["End of the target", time(page.end_s)],
     ["Power may be that of before", page.returned_s === page.end_s ? null : time(page.returned_s)],

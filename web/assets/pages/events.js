@@ -22,13 +22,14 @@ export function sentence(text) {
   return `${text[0].toUpperCase()}${text.slice(1)}.`;
 }
 
-const columns = (ctx) => [
+const columns = (ctx, rows) => [
   { title: "Event", head: true, class: "job", cell: (row) => link(row.key) },
   { title: "State", cell: (row) => state(row.state, GLYPH[row.state]) },
   { title: "Start", cell: (row) => f.time(row.start_s, ctx.now()) },
   { title: "End of target", cell: (row) => f.time(row.end_s, ctx.now()) },
   { title: "Target", class: "number", cell: (row) => row.target },
   { title: "Less than before", class: "number", cell: (row) => row.less ?? "–" },
+  ...(rows.some((row) => row.feeder) ? [{ title: "Feeder", cell: (row) => row.feeder ?? "–" }] : []),
   { title: "Kind", class: "wide", cell: (row) => row.kind },
   { title: "Source", class: "wide", cell: (row) => row.source },
 ];
@@ -42,6 +43,7 @@ function values(form) {
   }
   if (data.id !== undefined) event.id = data.id;
   if (data.source !== undefined) event.source = data.source;
+  if (data.feeder !== undefined) event.feeder = data.feeder;
   if (data.start !== undefined) event.start_s = Math.round(new Date(data.start).getTime() / 1000);
   if (data.mandatory !== undefined) event.mandatory = true;
   return event;
@@ -62,12 +64,14 @@ function preview(ctx) {
   if (entered.error) return h("p", null, state(sentence(entered.error), "warning"));
   const { target_w: target, now_w: now, less_w: less } = entered;
   const judged = () => {
+    if (entered.unknown_feeder) return state(`Refused: ${entered.unknown_feeder}.`, "fault");
     if (entered.below_idle) return state(`Refused: ${entered.below_idle}.`, "fault");
-    if (entered.no_reduction) return state("The site draws no more than this now.", "warning");
+    if (entered.no_reduction) return state(`${entered.place[0].toUpperCase()}${entered.place.slice(1)} draws no more than this now.`, "warning");
     return f.isKnown(now) ? state("Accepted with the present draw.", "ok") : state("The present draw is not known.", "warning");
   };
   return h("div", { class: "preview" }, h("p", null, judged()), facts([
     ["Event", entered.event],
+    ["Limits", entered.place],
     ["Target", f.isKnown(target) ? f.power(target) : null],
     ["Less than now", f.isKnown(less) ? f.power(less) : null],
     ["Drawn now", f.isKnown(now) ? f.power(now) : null],
@@ -105,6 +109,8 @@ function form(page, ctx) {
     field("depth", "Depth", { ...minutes, required: true }, range ? `The target is accepted ${range}.` : null),
     h("div", { class: "field" }, h("label", { for: "depth_by" }, "Depth is"), h("select", { id: "depth_by", name: "depth_by" },
       h("option", { value: "percent-less" }, "% less than before"), h("option", { value: "kw-less" }, "kW less than before"), h("option", { value: "kw-most" }, "kW at most"))),
+    page.feeders.length > 0 ? h("div", { class: "field" }, h("label", { for: "feeder" }, "Limits"), h("select", { id: "feeder", name: "feeder" },
+      h("option", { value: "" }, "the whole site"), page.feeders.map((name) => h("option", { value: name }, `feeder ${name}`)))) : null,
     field("start", "Start", { type: "datetime-local" }, "Empty: now."),
     field("duration_min", "Duration at the target, minutes", { ...minutes, required: true }, "1 minute to 7 days."),
     field("ramp_down_min", "Ramp down, minutes", minutes, "At most the duration."),
@@ -121,8 +127,8 @@ export function draw(page, ctx) {
   const rows = page.order.map((key) => ({ key, ...page.rows[key] }));
   return [
     heading("Events", page.verdict.split("\n").map((line) => h("p", { class: "verdict-line" }, sentence(line)))),
-    page.in_force ? h("p", null, sentence(page.in_force)) : null,
-    card("Grid events", table("Grid events", columns(ctx), rows, "No grid event is known.")),
+    page.in_force ? page.in_force.map((line) => h("p", null, sentence(line))) : null,
+    card("Grid events", table("Grid events", columns(ctx, rows), rows, "No grid event is known.")),
     card("Announce an event", form(page, ctx)),
   ];
 }

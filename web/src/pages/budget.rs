@@ -238,7 +238,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
                 .and_then(|status| status.limit_cost)
                 .zip(budget.and_then(|budget| budget.power_at(now.at)))
                 .map(|(cost, limit)| cost.sentence(limit)),
-            "event": model.events.as_ref().and_then(|events| event::in_force(events, now.at)),
+            "event": model.events.as_ref().and_then(|events| event::in_force(events, None, now.at)),
             "margin": margin.and_then(power_margin::correction),
             "unused": margin.and_then(power_margin::unused),
             "budget_mean_w": status.and_then(|status| status.power_mw_budget_mean).map(watts),

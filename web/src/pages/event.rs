@@ -133,6 +133,8 @@ pub(super) fn content(id: &EventId, model: &Model, now: Now) -> Value {
         "found": true,
         "state": state.as_str(),
         "sentence": sentence(record, now.at),
+        "feeder": event.feeder.as_ref().map(wattle_common::FeederId::as_str),
+        "place": event.place(),
         "target": kw(record.target_mw),
         "less": record.reduction().map(kw),
         "shortfall": (record.shortfall_mw > Power::ZERO).then(|| kw(record.shortfall_mw)),
@@ -168,6 +170,7 @@ mod tests {
         let event = GridEvent {
             event: EventId::new("peak").unwrap(),
             source: "utility".to_owned(),
+            feeder: None,
             start_us: Timestamp::from_s(6_000),
             ramp_down_s: 60,
             depth: Depth::Target { power_mw: Power::from_w(500) },

@@ -1,9 +1,10 @@
 //! The grid events: which are known, and what may be announced.
 
 use serde_json::{Map, Value, json};
-use wattle_common::Power;
 use wattle_common::event::{Depth, EventRecord, GridEvent, Participation, kw};
+use wattle_common::{FeederId, NodeId, Power};
 use wattle_view::event;
+use wattle_view::feeders::{Row, drawn, rows};
 
 use super::{seconds, watts};
 use crate::model::{Model, Now};
@@ -21,19 +22,38 @@ fn idle(model: &Model) -> Option<Power> {
     model.status.as_ref()?.power_mw_baseline
 }
 
+/// The feeders with their measured power, each after the one that supplies it.
+fn feeders(model: &Model) -> Vec<Row> {
+    let reading = |id: &NodeId| drawn(model.nodes.get(id), model.summaries.get(id));
+    model.feeders.as_ref().map(|status| rows(status, reading)).unwrap_or_default()
+}
+
 /// What an entered event would be, against the present draw. The placer decides, by the mean of the last 15 minutes.
 #[must_use]
 pub fn announcement(event: &GridEvent, model: &Model) -> Value {
-    let drawn = model.power();
+    let (drawn, idle) = match &event.feeder {
+        None => (model.power(), idle(model)),
+        Some(feeder) => {
+            let row = feeders(model).into_iter().find(|row| row.feeder == *feeder);
+            let complete = row.as_ref().filter(|row| !row.is_partial);
+            (complete.and_then(|row| row.measured_mw), None)
+        }
+    };
+    let unknown = event
+        .feeder
+        .as_ref()
+        .filter(|feeder| feeders(model).iter().all(|row| row.feeder != **feeder));
     let target = match event.depth {
         Depth::Target { power_mw } => Some(power_mw),
         Depth::Reduction { power_mw } => drawn.map(|drawn| drawn.saturating_sub(power_mw)),
         Depth::Percent { percent } => drawn.map(|drawn| drawn.scale(1.0 - percent / 100.0)),
     };
-    let below = target.zip(idle(model)).filter(|(target, idle)| target < idle);
+    let below = target.zip(idle).filter(|(target, idle)| target < idle);
     let is_above = target.zip(drawn).is_some_and(|(target, drawn)| target >= drawn);
     json!({
         "event": event.event.as_str(),
+        "place": event.place(),
+        "unknown_feeder": unknown.map(|feeder| format!("no feeder {feeder} is known")),
         "target_w": target.map(watts),
         "now_w": drawn.map(watts),
         "less_w": drawn.zip(target).map(|(drawn, target)| watts(drawn.saturating_sub(target))),
@@ -70,6 +90,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
             "less": record.reduction().map(kw),
             "kind": kind(record),
             "source": record.event.source,
+            "feeder": record.event.feeder.as_ref().map(FeederId::as_str),
         });
         (record.event.event.to_string(), row)
     };
@@ -77,9 +98,10 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
     json!({
         "verdict": event::verdict(&records, now.at),
         // After the last one is over its return is limited.
-        "in_force": event::in_force(&book, now.at).filter(|_| {
-            records.iter().all(|record| !record.state(now.at).is_under_way())
+        "in_force": Some(event::all_in_force(&book, now.at)).filter(|limits| {
+            !limits.is_empty() && records.iter().all(|record| !record.state(now.at).is_under_way())
         }),
+        "feeders": feeders(model).iter().map(|row| row.feeder.as_str()).collect::<Vec<_>>(),
         "order": order.iter().map(|record| record.event.event.as_str()).collect::<Vec<_>>(),
         "rows": rows,
         "now_w": model.power().map(watts),
@@ -99,6 +121,7 @@ mod tests {
         GridEvent {
             event: EventId::new("peak").unwrap(),
             source: "utility".to_owned(),
+            feeder: None,
             start_us: Timestamp::from_s(200),
             ramp_down_s: 0,
             depth,
@@ -126,6 +149,20 @@ mod tests {
         assert_eq!(low["below_idle"], text);
         let high = shown(&model, Depth::Target { power_mw: Power::from_w(900) });
         assert_eq!((&high["no_reduction"], &high["less_w"]), (&json!(true), &json!(0)));
+        // A feeder is compared with its own measured power, where it is known.
+        model.feeders = Some(wattle_testkit::feeders_status());
+        let of = |name: &str| GridEvent {
+            feeder: FeederId::new(name).ok(),
+            ..event(Depth::Percent { percent: 25.0 })
+        };
+        let rack = announcement(&of("pdu-a"), &model);
+        let measured = feeders(&model).into_iter().find(|row| row.feeder.as_str() == "pdu-a");
+        let measured = measured.filter(|row| !row.is_partial).and_then(|row| row.measured_mw);
+        assert_eq!(
+            (&rack["place"], &rack["now_w"]),
+            (&json!("feeder pdu-a"), &json!(measured.map(watts)))
+        );
+        assert_eq!(announcement(&of("no"), &model)["unknown_feeder"], "no feeder no is known");
         // Without readings a share has no target, and a target is one.
         model.summaries.clear();
         assert_eq!(shown(&model, Depth::Percent { percent: 25.0 })["target_w"], Value::Null);

@@ -1,4 +1,4 @@
-//! `wattle event plan`: what the site can deliver during an event, before it is accepted.
+//! `wattle event plan`: what the site or a feeder can deliver during an event, before it is accepted.
 
 use wattle_common::duration::span;
 use wattle_common::messages::{EventPlan, EventPlanReply, PlanEvent, PlannedJob, PlannedSpan};
@@ -13,7 +13,7 @@ use crate::takeover;
 
 /// Most jobs of the table.
 const JOBS_MAX: usize = 40;
-/// A power below this share of the site's is not worth a word.
+/// A power below this share of the largest is not worth a word.
 const LEAST_SHARE: f64 = 5e-4;
 
 pub(super) async fn plan(command: Plan) -> anyhow::Result<()> {
@@ -22,7 +22,7 @@ pub(super) async fn plan(command: Plan) -> anyhow::Result<()> {
         (true, None) if command.event.has_times() => {
             Err(usage("start and depth are missing: give --start, and --reduce or --to"))
         }
-        (true, None) => Ok(PlanEvent::Day),
+        (true, None) => Ok(PlanEvent::Day { feeder: command.event.feeder().cloned() }),
         (false, _) => Ok(PlanEvent::Event { event: command.event.event(now).map_err(usage)? }),
     };
     request(clock::wall_now())?;
@@ -89,7 +89,10 @@ fn verdict(plan: &EventPlan, unit: Kilowatts) -> String {
     let requested = span.less_mw + span.breaks_mw + span.short_mw;
     if !unit.is_some(requested) {
         return format!(
-            "the site is expected to draw {}, less than the target, without the event",
+            "{} is expected to draw {}, less than the target, without the event",
+            plan.record
+                .as_ref()
+                .map_or_else(|| "the site".to_owned(), |record| record.event.place()),
             unit.text(span.drawn_mw)
         );
     }
@@ -260,6 +263,7 @@ mod tests {
         let event = GridEvent {
             event: "peak-1".parse().unwrap(),
             source: "utility".to_owned(),
+            feeder: None,
             start_us: NOW + Duration::from_secs(7_200),
             ramp_down_s: 900,
             depth: Depth::Percent { percent: 25.0 },

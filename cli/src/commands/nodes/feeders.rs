@@ -81,11 +81,8 @@ pub(super) async fn show(
     json: bool,
 ) -> anyhow::Result<()> {
     let bucket = bus.bucket(Bucket::Budget).await?;
-    if !json
-        && let Some((events, _)) = bucket.get::<EventBook>(EVENTS).await?
-        && let Some(event) = event::in_force(&events, now)
-    {
-        print(&event)?;
+    if !json && let Some((events, _)) = bucket.get::<EventBook>(EVENTS).await? {
+        event::all_in_force(&events, now).iter().try_for_each(|event| print(event))?;
     }
     let Some((status, _)) = bucket.get::<FeedersStatus>(FEEDERS_STATUS).await? else {
         if json {

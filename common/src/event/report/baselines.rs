@@ -140,6 +140,9 @@ pub(super) fn all(
             match method {
                 BaselineMethod::LikeDays => like_days(record, site, minutes),
                 BaselineMethod::MeterBefore => meter_before(record, site),
+                BaselineMethod::Twin if record.event.feeder.is_some() => {
+                    Err("the twin computes the power of the whole site, not of a feeder".to_owned())
+                }
                 BaselineMethod::Twin => twin(minutes),
             }
         };
@@ -226,7 +229,7 @@ fn like_days(
     let weekend = is_weekend(start);
     let with_events: BTreeSet<u64> = site
         .range(..minute_of(start))
-        .filter(|(_, minute)| minute.target_mw.is_some())
+        .filter(|(_, minute)| minute.has_event())
         .map(|(at, _)| day_of(*at))
         .collect();
     let mut days = Vec::new();

@@ -7,6 +7,7 @@ use crate::event::{
 };
 use crate::id::EventId;
 use crate::messages::TwinPower;
+use crate::messages::site_minute::FeederMinute;
 
 /// Wednesday, 2026-11-25 00:00 UTC.
 const DAY_0: u64 = 20_782 * 86_400;
@@ -36,6 +37,7 @@ fn minute(from: Timestamp, power: Power) -> SiteMinute {
         twin: Some(TwinPower { power_mw: kw(98.0), policy: Baseline::Backfill }),
         price: Some(Price { micros_per_kwh: 200_000, currency: "EUR".to_owned() }),
         intensity_mg_per_kwh: Some(CarbonIntensity::from_g_per_kwh(400.0)),
+        feeders: BTreeMap::new(),
         ledger_from: 1,
     }
 }
@@ -54,6 +56,7 @@ fn record(notice_h: f64, drawn: Option<f64>) -> EventRecord {
     let event = GridEvent {
         event: EventId::new("peak").unwrap(),
         source: "utility".to_owned(),
+        feeder: None,
         start_us: at(12.0),
         ramp_down_s: 900,
         depth: Depth::Target { power_mw: kw(70.0) },
@@ -272,4 +275,74 @@ fn a_notice_of_days_before_has_no_same_day_adjustment() {
     // The day before the event is after the notice.
     assert_eq!(days_us[0], before(2, 12.0));
     assert_eq!(like.delivered.as_ref().unwrap().baseline_mw, kw(90.0));
+}
+
+/// The report of a feeder's event is that of a site which has the feeder's power.
+#[test]
+fn an_event_of_a_feeder_is_reported_by_the_power_of_that_feeder() {
+    let feeder = crate::id::FeederId::new("pdu-a").unwrap();
+    let own = history(88.0);
+    let of_site = record(11.0, Some(88.0));
+    let mut of_feeder = of_site.clone();
+    of_feeder.event.feeder = Some(feeder.clone());
+    // The whole site draws three times as much, with nodes that were not metered.
+    let site: SiteMinutes = own
+        .iter()
+        .map(|(at, minute)| {
+            let part = FeederMinute {
+                energy_mj: minute.energy_mj,
+                nodes: minute.nodes,
+                metered: minute.metered,
+                asleep: 0,
+                asleep_mw: Power::ZERO,
+                target_mw: None,
+            };
+            let whole = SiteMinute {
+                energy_mj: Energy::from_mj(3 * minute.energy_mj.as_mj()),
+                nodes: 20,
+                metered: 19,
+                feeders: [(feeder.clone(), part)].into(),
+                ..minute.clone()
+            };
+            (*at, whole)
+        })
+        .collect();
+    let (expected, found) = (report(&of_site, &own, 16.0), report(&of_feeder, &site, 16.0));
+    assert_eq!(found.compliance, expected.compliance);
+    assert_eq!(
+        (found.energy_mj, found.minutes.len()),
+        (expected.energy_mj, expected.minutes.len())
+    );
+    for (found, expected) in found.baselines.iter().zip(&expected.baselines) {
+        if found.method == BaselineMethod::Twin {
+            let reason = found.unavailable.as_deref();
+            assert_eq!(
+                reason,
+                Some("the twin computes the power of the whole site, not of a feeder")
+            );
+        } else {
+            assert_eq!(found, expected);
+        }
+    }
+    // A feeder that was not recorded has no minutes.
+    of_feeder.event.feeder = crate::id::FeederId::new("pdu-b").ok();
+    assert!(
+        report(&of_feeder, &site, 16.0).minutes.iter().all(|minute| minute.measured_mw.is_none())
+    );
+    // A day on which a feeder had an event is no like day of the site.
+    let mut eventful = own.clone();
+    for minute in eventful.values_mut().filter(|minute| minute.minute_us < at(0.0)) {
+        let part = FeederMinute {
+            energy_mj: minute.energy_mj,
+            nodes: 4,
+            metered: 4,
+            asleep: 0,
+            asleep_mw: Power::ZERO,
+            target_mw: Some(kw(30.0)),
+        };
+        minute.feeders = [(feeder.clone(), part)].into();
+    }
+    let like = report(&of_site, &eventful, 16.0);
+    let like = baseline(&like, BaselineMethod::LikeDays).unavailable.clone().unwrap();
+    assert!(like.starts_with("0 of the "), "{like}");
 }

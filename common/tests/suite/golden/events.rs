@@ -2,6 +2,7 @@
 
 use wattle_common::EventId;
 use wattle_common::aim::Baseline;
+use wattle_common::messages::site_minute::FeederMinute;
 
 use super::*;
 
@@ -9,6 +10,7 @@ fn announced() -> GridEvent {
     GridEvent {
         event: EventId::new("peak-1").unwrap(),
         source: "utility".into(),
+        feeder: None,
         start_us: at(3_600),
         ramp_down_s: 900,
         depth: Depth::Percent { percent: 25.0 },
@@ -24,7 +26,9 @@ fn event_plans() {
     let event = announced();
     check("event-plan-request", &PlanEvent::Event { event: event.clone() });
     check("event-plan-request-announced", &PlanEvent::Announced { event: event.event.clone() });
-    check("event-plan-request-day", &PlanEvent::Day);
+    check("event-plan-request-day", &PlanEvent::Day { feeder: None });
+    let feeder = FeederId::new("board-a").ok();
+    check("event-plan-request-day-feeder", &PlanEvent::Day { feeder });
     let watts = Power::from_w;
     let span = PlannedSpan {
         from_us: at(3_600),
@@ -104,6 +108,9 @@ fn events() {
         ..event.clone()
     };
     check("event-request-add-reduction", &EventRequest::Add { event: least });
+    let feeder = FeederId::new("board-a").ok();
+    let of_feeder = GridEvent { feeder: feeder.clone(), ..event.clone() };
+    check("event-request-add-feeder", &EventRequest::Add { event: of_feeder });
     let id = event.event.clone();
     check("event-request-change", &EventRequest::Change { event: id.clone(), duration_s: 7_200 });
     check("event-request-cancel", &EventRequest::Cancel { event: id.clone() });
@@ -148,6 +155,10 @@ fn events() {
         closed: Some(Closed::Declined { at_us: at(2_000) }),
         ..record.clone()
     };
+    let mut of_feeder = record.clone();
+    of_feeder.event.feeder = feeder;
+    let stored = EventReply::Stored { record: Box::new(of_feeder), generation: 5 };
+    check("event-reply-feeder", &stored);
     let events = [(id, record), (EventId::new("peak-2").unwrap(), declined)];
     check("event-book", &EventBook { generation: 4, events: events.into() });
     let minute = SiteMinute {
@@ -162,9 +173,20 @@ fn events() {
         twin: Some(TwinPower { power_mw: Power::from_w(94_800), policy: Baseline::Backfill }),
         price: Some(Price { micros_per_kwh: 210_000, currency: "EUR".into() }),
         intensity_mg_per_kwh: Some(CarbonIntensity::from_g_per_kwh(380.0)),
+        feeders: [].into(),
         ledger_from: 4_711,
     };
     check("site-minute", &minute);
+    let of_feeder = FeederMinute {
+        energy_mj: Energy::from_j(2_133_000),
+        nodes: 17,
+        metered: 16,
+        asleep: 1,
+        asleep_mw: Power::from_w(20),
+        target_mw: Some(Power::from_w(40_000)),
+    };
+    let feeders = [(FeederId::new("board-a").unwrap(), of_feeder)].into();
+    check("site-minute-feeders", &SiteMinute { feeders, ..minute.clone() });
     let least = SiteMinute {
         asleep: 0,
         asleep_mw: Power::ZERO,

@@ -73,8 +73,8 @@ impl Nodes {
         let (gpus, waits) = self.orderable(node, gpus, raises_wait, records, controller);
         self.raises_pending |= waits || starts_wait;
         let power_limited = controller.limits().limits_power_of(node);
-        let event_until_us = ahead.event_until;
-        let caps_ahead = ahead.on(controller.state().node_key(node));
+        let key = controller.state().node_key(node);
+        let (event_until_us, caps_ahead) = (ahead.event_until(key), ahead.on(key));
         let third = self.config.lease() / 3;
         let expires_at_us = now + self.config.lease();
         let state = self.state_mut(node);

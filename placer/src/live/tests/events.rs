@@ -9,6 +9,7 @@ use wattle_common::messages::{EventReply, EventRequest, PlanEvent, SetBudget, Su
 use wattle_common::{Budget, EventId, Power, Timestamp};
 
 use crate::live::Event;
+use crate::live::measures::TargetMeasures;
 use crate::live::tests::power_over_time::permitted;
 use crate::live::tests::power_shares::{HOST, draw, meter, metered};
 use crate::live::tests::spec;
@@ -30,6 +31,7 @@ pub(super) fn event(world: &World, name: &str) -> GridEvent {
     GridEvent {
         event: id(name),
         source: "utility".to_owned(),
+        feeder: None,
         start_us: world.now + Duration::from_secs(120),
         ramp_down_s: 60,
         depth: Depth::Percent { percent: 25.0 },
@@ -49,7 +51,7 @@ pub(super) fn add(world: &mut World, event: GridEvent) -> EventReply {
     send(world, EventRequest::Add { event })
 }
 
-fn refused(reply: &EventReply) -> &str {
+pub(super) fn refused(reply: &EventReply) -> &str {
     match reply {
         EventReply::Refused { error } => error,
         EventReply::Stored { record, .. } => panic!("{record:?} was stored"),
@@ -78,7 +80,7 @@ pub(super) fn drawn(world: &World) -> Power {
 fn pass(world: &mut World, seconds: u64) {
     for _ in 0..seconds {
         world.pass(1);
-        let target = world.events.as_ref().unwrap().targets(world.now).at(world.now);
+        let target = world.events.as_ref().unwrap().targets(world.now).site.at(world.now);
         let drawn = drawn(world);
         assert!(target.is_none_or(|target| drawn <= target), "{drawn} of {target:?}");
     }
@@ -157,7 +159,7 @@ fn orders_bound_the_caps_of_an_event_for_the_time_without_a_placer() {
         "no rise on the ramp up: {bounds:?}"
     );
     assert!((4..=CAPS_AHEAD_MAX).contains(&bounds.len()), "{bounds:?}");
-    let targets = world.events.as_ref().unwrap().targets(world.now);
+    let targets = world.events.as_ref().unwrap().targets(world.now).site;
     let settled = world.events.as_ref().unwrap().events[&id("peak")].settled();
     let mut at = event.start_us;
     while at < settled {
@@ -300,9 +302,13 @@ fn power_above_the_target_for_more_than_ten_seconds_raises_one_alarm() {
     let within = (Power::from_w(TARGET_W) - HOST - HOST).scale(0.25);
     read(&mut world, 30, within);
     let measures = world.placer.measures().events;
-    assert_eq!(measures.target, Some(Power::from_w(TARGET_W)));
-    assert_eq!(measures.reduction, Some(Power::from_w(DRAWN_W - TARGET_W)));
-    assert_eq!(measures.measured, Some(Power::from_w(TARGET_W)));
+    let of_site = TargetMeasures {
+        feeder: None,
+        target: Power::from_w(TARGET_W),
+        reduction: Some(Power::from_w(DRAWN_W - TARGET_W)),
+        measured: Some(Power::from_w(TARGET_W)),
+    };
+    assert_eq!(measures.power, [of_site]);
     assert_eq!((measures.planned, measures.under_way), (0, 1));
     read(&mut world, 10, BUSY);
     assert_eq!(alarms(&world), [""; 0], "not yet");

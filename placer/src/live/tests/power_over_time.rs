@@ -67,22 +67,24 @@ fn a_placer_keeps_a_limit_that_falls_and_uses_it_when_it_rises() {
 
 /// What the caps permit at an instant by the last orders alone.
 pub(super) fn permitted(world: &World, at: Timestamp) -> Power {
-    let of_node = |node: usize| {
-        let name = format!("n{node}");
-        let order = world.desired(&name);
-        let begun = order.caps_ahead.iter().rev().find(|bound| bound.from_us <= at);
-        let bound = begun.and_then(|bound| bound.cap_mw);
-        let (power, _) = world.reports(&name);
-        let is_busy = |gpu: u32| order.jobs.iter().any(|job| job.gpus.contains(&gpu));
-        let caps = power.gpus.iter().filter(|gpu| is_busy(gpu.gpu)).map(|gpu| {
-            let least = gpu.cap_mw_min.unwrap();
-            let cap = gpu.cap_mw.unwrap();
-            bound.map_or(cap, |bound| cap.min(bound.max(least)))
-        });
-        let idle = power.gpus.iter().filter(|gpu| !is_busy(gpu.gpu)).map(|_| IDLE);
-        HOST + caps.chain(idle).sum::<Power>()
-    };
-    (0..NODES).map(of_node).sum()
+    (0..NODES).map(|node| permitted_on(world, node, at)).sum()
+}
+
+/// What the caps of a node permit at an instant by its last order alone.
+pub(super) fn permitted_on(world: &World, node: usize, at: Timestamp) -> Power {
+    let name = format!("n{node}");
+    let order = world.desired(&name);
+    let begun = order.caps_ahead.iter().rev().find(|bound| bound.from_us <= at);
+    let bound = begun.and_then(|bound| bound.cap_mw);
+    let (power, _) = world.reports(&name);
+    let is_busy = |gpu: u32| order.jobs.iter().any(|job| job.gpus.contains(&gpu));
+    let caps = power.gpus.iter().filter(|gpu| is_busy(gpu.gpu)).map(|gpu| {
+        let least = gpu.cap_mw_min.unwrap();
+        let cap = gpu.cap_mw.unwrap();
+        bound.map_or(cap, |bound| cap.min(bound.max(least)))
+    });
+    let idle = power.gpus.iter().filter(|gpu| !is_busy(gpu.gpu)).map(|_| IDLE);
+    HOST + caps.chain(idle).sum::<Power>()
 }
 
 #[test]

@@ -250,7 +250,11 @@ fn a_node_that_refuses_its_caps_counts_with_them() {
 }
 
 /// Configures feeders without parents, and nodes with their feeds, of which one suffices.
-fn put_on_feeders(world: &mut World, feeders: &[(&str, f64)], nodes: &[(&str, &[&str])]) {
+pub(super) fn put_on_feeders(
+    world: &mut World,
+    feeders: &[(&str, f64)],
+    nodes: &[(&str, &[&str])],
+) {
     let id = |name: &str| FeederId::new(name).unwrap();
     let feeder = |(name, limit_w): &(&str, f64)| FeederConfig {
         name: id(name),

@@ -126,6 +126,7 @@ fn a_minute_states_what_was_in_force() {
     let event = GridEvent {
         event: EventId::new("peak").unwrap(),
         source: "utility".to_owned(),
+        feeder: None,
         start_us: world.now + MINUTE,
         ramp_down_s: 0,
         depth: Depth::Target { power_mw: Power::from_w(TARGET_W) },

@@ -202,13 +202,14 @@ impl fmt::Display for Reason {
                  in the energy ledger",
                 Kw(*below)
             ),
-            Self::LowestLimit { drawn, most, at } => write!(
-                f,
-                "once started it cannot be stopped; with it such jobs need {}, and the power limit at {} is {}",
-                Kw(*drawn),
-                Utc(*at),
-                Kw(*most)
-            ),
+            Self::LowestLimit { drawn, most, at, feeder } => {
+                let (drawn, most) = (Kw(*drawn), Kw(*most));
+                write!(f, "once started it cannot be stopped; with it such jobs need {drawn}, and the power limit")?;
+                if let Some(feeder) = feeder {
+                    write!(f, " of {feeder}")?;
+                }
+                write!(f, " at {} is {most}", Utc(*at))
+            }
             Self::Paused { drawn, above } => write!(
                 f,
                 "the running jobs need {} at their lowest caps; the budget permits {}",

@@ -251,7 +251,9 @@ fn bidder<'a>(
     });
     // A job that has not run has its promise from its start on.
     let promise = match elastic.held {
-        Some(gpus) => input.limits.promises.of(elastic.key, job, gpus, input.now()),
+        Some(gpus) => {
+            input.limits.promises.of(elastic.key, job, (gpus, job.state.gpus()), input.now())
+        }
         None => input.limits.promises.known(elastic.key).copied(),
     };
     let promised = promise.and_then(|promise| promise.least_rate(elastic.points));

@@ -10,7 +10,7 @@ use crate::plan::input::PlanningInput;
 use crate::policies::wattle::bidders::Bidder;
 use crate::power::bounds::Bound;
 use crate::power::model::{JobGpus, PowerSum};
-use crate::state::gpu_set::{GpuSet, JobKey};
+use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 
 /// What each limit leaves to the GPUs of running bidders above idle, watts.
@@ -50,7 +50,7 @@ impl LocalLimits {
             // The market counts with predictions.
             let off_w = gpus.predicted_w(input, setting) - gpus.expected_w(input, setting);
             let of: Vec<(usize, f64)> = (bounds.iter().enumerate())
-                .map(|(index, bound)| (index, part_of(bound, &on)))
+                .map(|(index, bound)| (index, bound.part_of(&on)))
                 .filter(|(_, part)| *part > 0.0)
                 .collect();
             for &(index, part) in of.iter().filter(|_| off_w.is_finite()) {
@@ -77,11 +77,4 @@ impl LocalLimits {
     pub(super) fn parts_of(&self, job: JobKey) -> Parts {
         self.parts.get(&job).cloned().unwrap_or_default()
     }
-}
-
-/// The part of the power of these GPUs that counts within a bound.
-fn part_of(bound: &Bound, on: &GpuSet) -> f64 {
-    let here = on.by_node.iter();
-    let counted = here.map(|here| bound.share(here.node) * f64::from(here.gpus.count_ones()));
-    counted.sum::<f64>() / f64::from(on.gpu_count().max(1))
 }

@@ -9,6 +9,7 @@ use wattle_common::messages::{ExpectedInstant, ExpectedTimes, Surface, SurfacePo
 use wattle_common::{JobId, WorkloadId};
 
 use crate::plan::input::PlanningInput;
+use crate::power::bounds::Bound;
 use crate::power::limits::{economical_setting, least_gpu_w, settings_of};
 use crate::power::model::JobGpus;
 use crate::state::gpu_set::{GpuSet, JobKey};
@@ -59,6 +60,14 @@ pub(super) struct Load {
 }
 
 impl Load {
+    /// With this part of its power.
+    fn by(mut self, part: f64) -> Self {
+        for rung in self.own.iter_mut().chain(&mut self.hull) {
+            rung.watts *= part;
+        }
+        self
+    }
+
     /// The last one of its own settings with this speed.
     pub(super) fn at_speed(&self, floor: f64) -> usize {
         self.own.iter().rposition(|rung| rung.speed + 1e-9 >= floor).unwrap_or(0)
@@ -87,6 +96,8 @@ impl Load {
 #[derive(Clone, Copy)]
 pub(super) struct Present<'a> {
     pub(super) input: PlanningInput<'a>,
+    /// The site or the feeder; absent: no node of the feeder is known.
+    pub(super) bound: Option<&'a Bound>,
     /// Whether the policy changes numbers of GPUs.
     pub(super) is_elastic: bool,
     pub(super) times: &'a BTreeMap<JobKey, ExpectedTimes>,
@@ -100,7 +111,17 @@ pub(super) fn loads(present: &Present<'_>) -> (Vec<Load>, u32) {
     let Present { input, times, counted, .. } = *present;
     let mut classes: BTreeMap<Option<WorkloadId>, usize> = BTreeMap::new();
     let (mut found, mut waiting) = (Vec::new(), 0);
+    let Some(bound) = present.bound else { return (found, waiting) };
     for (key, job) in input.state.running().chain(input.state.queue()) {
+        let part = match job.state.gpus() {
+            Some(on) => bound.part_of(on),
+            // It may continue on any node.
+            None if !bound.is_local() || counted.contains_key(&job.facts.id) => bound.most_share(),
+            None => 0.0,
+        };
+        if part <= 0.0 {
+            continue;
+        }
         let times = times.get(&key);
         let own = counted.get(&job.facts.id);
         let start = times.and_then(|times| times.start);
@@ -115,7 +136,7 @@ pub(super) fn loads(present: &Present<'_>) -> (Vec<Load>, u32) {
         let end = times.and_then(|times| times.end);
         let start = start.filter(|_| !runs && own.is_none());
         match load(present, job, own) {
-            Some(load) => found.push(Load { class, start, end, ..load }),
+            Some(load) => found.push(Load { class, start, end, ..load.by(part) }),
             None => waiting += 1,
         }
     }

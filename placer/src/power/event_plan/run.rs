@@ -274,6 +274,8 @@ pub(super) fn run(
                     stopped.push(job);
                     0.0
                 }
+                // The present number of GPUs of each candidate is its only one.
+                Means::Fewer(_) => 0.0,
                 Means::Runs(last) => {
                     placed.push(drawing.down_to(job, last));
                     settings[job].get(last).map_or(0.0, |one| one.1)
@@ -403,19 +405,16 @@ fn candidate(
         can_stop: load.can_stop,
         pause_s: load.may_pause().then_some(left_s),
         restart_s: load.restart_s,
-        is_paused: false,
+        left_s,
+        ..Candidate::default()
     }
 }
 
 fn raisable(load: &Load, rungs: &[(f64, f64, u32)]) -> (Candidate, usize) {
     let candidate = Candidate {
         settings: rungs.iter().map(|rung| (rung.0, rung.1)).collect(),
-        floor: 0.0,
         weight: load.weight(),
-        can_stop: false,
-        pause_s: None,
-        restart_s: 0.0,
-        is_paused: false,
+        ..Candidate::default()
     };
     (candidate, rungs.len() - 1)
 }

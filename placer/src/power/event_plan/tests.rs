@@ -83,6 +83,7 @@ fn event(target_w: u64, participation: Participation) -> GridEvent {
     GridEvent {
         event: "peak".parse().unwrap(),
         source: "utility".to_owned(),
+        feeder: None,
         start_us: at(60),
         ramp_down_s: 900,
         depth: Depth::Target { power_mw: watts(target_w) },
@@ -98,8 +99,9 @@ fn planned(controller: &Controller<Box<dyn Policy>>, drawn_w: u64, event: GridEv
     let drawn = MeasuredMean { power_mw: watts(drawn_w), from_us: at(0), until_us: at(0), method };
     let mut book = EventBook::default();
     book.add(event, at(0), &SiteFigures { drawn: Some(drawn), idle: None }).unwrap();
-    let record = book.events.values().next().cloned();
-    EventPlanning::of(controller, &book, &EventPromises::default(), record, at(0)).plan()
+    let record = book.events.values().next().cloned().unwrap();
+    let of = PlanOf::Event(Box::new(record));
+    EventPlanning::of(controller, &book, &EventPromises::default(), of, at(0)).plan()
 }
 
 /// Four jobs draw 4 x 200 W beside hosts of 600 W.
@@ -187,9 +189,14 @@ fn jobs_without_promises_give_way_first() {
 #[test]
 fn each_hour_of_a_day_stands_for_an_event_of_an_hour() {
     let site = site(&[promise(200); 4]);
-    let plan =
-        EventPlanning::of(&site, &EventBook::default(), &EventPromises::default(), None, at(0))
-            .plan();
+    let plan = EventPlanning::of(
+        &site,
+        &EventBook::default(),
+        &EventPromises::default(),
+        PlanOf::Day(None),
+        at(0),
+    )
+    .plan();
     assert_eq!(plan.hours.len(), 24);
     for hour in &plan.hours {
         // Four times 50 W, whatever the hour: no end is expected.

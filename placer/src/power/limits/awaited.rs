@@ -120,10 +120,14 @@ impl<'a> LimitedPlan<'a> {
 
     /// The nodes of these starts, which a bound holds back, stay awake where the limit permits the starts soon.
     pub(super) fn keep_awake(&mut self, bound: &Bound, starts: &[usize], power_w: f64) {
-        let Some(limit) = self.input.limits.power_over_time.as_deref() else { return };
-        if bound.is_local() {
-            return;
-        }
+        let limits = self.input.limits;
+        let limit = match bound.target_of() {
+            Some(feeder) => limits.feeders_over_time.get(feeder),
+            None if bound.is_local() => None,
+            None => limits.power_over_time.as_deref(),
+        };
+        let Some(limit) = limit else { return };
+        let power_w = power_w + bound.static_w();
         let now = self.input.now();
         for &start in starts {
             for here in &self.items[start].on.by_node {

@@ -1,5 +1,5 @@
 //! The limits during a grid event: jobs with promises pause only where their promises permit it, and settings within the
-//! site's limit have the greatest weighted speed.
+//! site's limit, or the target of a feeder, have the greatest weighted speed.
 
 use std::collections::BTreeMap;
 
@@ -22,21 +22,37 @@ impl<'a> LimitedPlan<'a> {
                 && item.promise.is_some_and(|promise| promise.is_paused)
         };
         let paused: Vec<JobKey> = self.items.iter().filter(pauses).map(|item| item.key).collect();
-        let reason = Reason::PowerLimit { most: self.input.limits.power_max };
-        self.stopped.extend(paused.into_iter().map(|job| (job, reason.clone())));
+        let reason = |job: JobKey| {
+            let of = self.items.iter().find(|item| item.key == job);
+            let target = of.and_then(|item| self.target_on(item));
+            target.unwrap_or(Reason::PowerLimit { most: self.input.limits.power_max })
+        };
+        let paused: Vec<_> = paused.into_iter().map(|job| (job, reason(job))).collect();
+        self.stopped.extend(paused);
     }
 
-    /// The settings with the greatest weighted speed within the site's limit while jobs have promises, each at least the
+    /// The target of a feeder on which a job is, as a reason.
+    fn target_on(&self, item: &Item<'a>) -> Option<Reason> {
+        let bounds = Bound::all(self.input);
+        let bound =
+            bounds.iter().find(|bound| bound.target_of().is_some() && bound.covers_any(item.on))?;
+        Some(bound.stop_reason())
+    }
+
+    /// The settings with the greatest weighted speed within a limit of events while jobs within it have promises, each at least the
     /// `last` one of its ladder. `None`: a common power of each GPU decides.
     pub(super) fn by_weight(
         &self,
         bound: &Bound,
         last: impl Fn(&Item<'a>) -> usize,
     ) -> Option<Vec<usize>> {
-        if bound.is_local() || self.items.iter().all(|item| item.promise.is_none()) {
+        let covered = |item: &Item<'a>| bound.covers_any(item.on);
+        let is_promised = |item: &Item<'a>| covered(item) && item.promise.is_some();
+        if !bound.is_of_events() || !self.items.iter().any(is_promised) {
             return None;
         }
-        let gives = |item: &Item<'a>| self.remains(item) && item.role != Role::Stops;
+        let gives =
+            |item: &Item<'a>| covered(item) && self.remains(item) && item.role != Role::Stops;
         let at_last = |item: &Item<'a>| last(item).max(item.chosen);
         let others_w = self.with_stopping_w(bound, &[], |item| {
             if gives(item) { 0.0 } else { item.ladder[at_last(item)].1 }
@@ -49,24 +65,22 @@ impl<'a> LimitedPlan<'a> {
             let ladder = &item.ladder[item.chosen..=at_last(item)];
             let reference = item.promise.map_or(gpus.gpus, |promise| promise.gpus);
             let idle_w = idle_w(self.input, node);
-            let above_w = |gpu_w: f64| f64::from(gpus.gpus) * (gpu_w - idle_w).max(0.0);
+            let counted = bound.part_of(item.on) * f64::from(gpus.gpus);
+            let above_w = |gpu_w: f64| counted * (gpu_w - idle_w).max(0.0);
             let setting =
                 |((_, gpu_w), speed): (&(_, f64), Option<f64>)| Some((speed?, above_w(*gpu_w)));
             let settings = ladder.iter().zip(speeds(gpus, reference, ladder, idle_w)).map(setting);
             let candidate = Candidate {
                 settings: settings.collect::<Option<_>>()?,
-                floor: 0.0,
                 weight: item.promise.as_ref().map_or(1.0, Promise::weight),
-                can_stop: false,
-                pause_s: None,
-                restart_s: 0.0,
-                is_paused: false,
+                ..Candidate::default()
             };
             Some((candidate, ladder.len() - 1))
         };
         let jobs: Vec<(Candidate, usize)> = giving.iter().map(candidate).collect::<Option<_>>()?;
         let raised = raise(&jobs, bound.limit_w - others_w);
-        let mut chosen: Vec<usize> = self.items.iter().map(at_last).collect();
+        let others = |item: &Item<'a>| if covered(item) { at_last(item) } else { item.chosen };
+        let mut chosen: Vec<usize> = self.items.iter().map(others).collect();
         for (&index, at) in giving.iter().zip(raised) {
             chosen[index] = self.items[index].chosen + at;
         }

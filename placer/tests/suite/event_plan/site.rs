@@ -11,6 +11,7 @@ use wattle_common::rng::Stream;
 use wattle_common::{Power, Timestamp};
 use wattle_placer::controller::{Controller, ControllerConfig};
 use wattle_placer::expected::Expected;
+use wattle_placer::power::event_plan::PlanOf;
 use wattle_placer::{GpuPower, JobFacts, Policy, Progress, policy};
 
 use crate::support::{job_facts, node_facts, node_watts};
@@ -85,6 +86,7 @@ pub(crate) fn book(controller: &Controller<Box<dyn Policy>>) -> EventBook {
     let event = GridEvent {
         event: "peak".parse().unwrap(),
         source: "utility".to_owned(),
+        feeder: None,
         start_us: Timestamp::from_s(3_600),
         ramp_down_s: 900,
         depth: Depth::Percent { percent: 33.0 },
@@ -96,4 +98,9 @@ pub(crate) fn book(controller: &Controller<Box<dyn Policy>>) -> EventBook {
     let mut book = EventBook::default();
     book.add(event, Timestamp::EPOCH, &SiteFigures { drawn, idle: None }).unwrap();
     book
+}
+
+/// What is planned: the first event of a book.
+pub(crate) fn of_first(book: &EventBook) -> PlanOf {
+    PlanOf::Event(Box::new(book.events.values().next().cloned().unwrap()))
 }

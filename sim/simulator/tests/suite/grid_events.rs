@@ -22,11 +22,12 @@ fn scenario(world: &World) -> Scenario {
     scenario
 }
 
-fn event(name: &str, start_h: u64, depth: Depth) -> PlannedEvent {
+pub(crate) fn event(name: &str, start_h: u64, depth: Depth) -> PlannedEvent {
     let start_us = Timestamp::from_s(start_h * 3_600);
     let event = GridEvent {
         event: EventId::new(name).unwrap(),
         source: "utility".to_owned(),
+        feeder: None,
         start_us,
         ramp_down_s: 900,
         depth,
@@ -91,7 +92,7 @@ const LEAST_W: u64 = 4 * 240 + 16 * 80;
 const SPAN_W: u64 = 2_000;
 
 /// One to four events, with any notice, some of them at once and without ramps.
-fn random_events(random: &mut Stream) -> Vec<PlannedEvent> {
+pub(crate) fn random_events(random: &mut Stream) -> Vec<PlannedEvent> {
     let number = 1 + random.below(4);
     let one = |n: u64, random: &mut Stream| {
         let power_mw = Power::from_w(LEAST_W + random.below(SPAN_W));
@@ -113,32 +114,41 @@ fn random_events(random: &mut Stream) -> Vec<PlannedEvent> {
 }
 
 /// Jobs that cannot stop, promises, predictions with errors, nodes that sleep.
+pub(crate) fn random_history(
+    world: &World,
+    seed: u64,
+    random: &mut Stream,
+) -> (Scenario, &'static str, RunOptions) {
+    let trace = generator::generate(30, seed);
+    let cluster = "4x4:v100".parse().unwrap();
+    let mut scenario = Scenario::from_trace(world, &trace, &cluster, seed).unwrap();
+    let cannot_stop = random.unit();
+    for job in &mut scenario.jobs {
+        job.gpus = GpuRequest::exactly(job.gpus.min.min(4));
+        job.can_stop = random.unit() > cannot_stop;
+        job.flexibility = (random.below(2) == 0).then(|| Flexibility {
+            loss_permille: random.below(1_001) as u32,
+            may_pause: random.below(2) == 0,
+            may_resize: random.below(2) == 0,
+        });
+    }
+    scenario.set_load(world, 0.4 + random.unit()).unwrap();
+    let name = if random.below(2) == 0 { "wattle" } else { random.pick(&NAMES).unwrap() };
+    let options = RunOptions {
+        events: random_events(random),
+        nodes_sleep: random.below(2) == 0,
+        ..RunOptions::default()
+    };
+    (scenario, name, options)
+}
+
 #[test]
 fn no_random_history_is_above_a_target_at_any_instant() {
     let world = World::builtin();
-    let (mut minutes, seeds) = (0, u64::from(cases(20, 1_000)));
+    let (mut minutes, seeds) = (0, u64::from(cases(60, 1_000)));
     for seed in 0..seeds {
         let random = &mut Stream::new(seed, "grid events");
-        let trace = generator::generate(30, seed);
-        let cluster = "4x4:v100".parse().unwrap();
-        let mut scenario = Scenario::from_trace(&world, &trace, &cluster, seed).unwrap();
-        let cannot_stop = random.unit();
-        for job in &mut scenario.jobs {
-            job.gpus = GpuRequest::exactly(job.gpus.min.min(4));
-            job.can_stop = random.unit() > cannot_stop;
-            job.flexibility = (random.below(2) == 0).then(|| Flexibility {
-                loss_permille: random.below(1_001) as u32,
-                may_pause: random.below(2) == 0,
-                may_resize: random.below(2) == 0,
-            });
-        }
-        scenario.set_load(&world, 0.4 + random.unit()).unwrap();
-        let name = if random.below(2) == 0 { "wattle" } else { random.pick(&NAMES).unwrap() };
-        let options = RunOptions {
-            events: random_events(random),
-            nodes_sleep: random.below(2) == 0,
-            ..RunOptions::default()
-        };
+        let (scenario, name, options) = random_history(&world, seed, random);
         let run = run_with(&world, &scenario, policy(name).unwrap().as_ref(), &options).unwrap();
         let kept = run.events.as_ref().unwrap();
         let what = format!("seed {seed}, {name}, {:?}", options.events);
@@ -156,15 +166,27 @@ fn promised(
     promises: [Flexibility; 4],
     event: PlannedEvent,
 ) -> PolicyOutcome {
+    sized(world, name, promises, GpuRequest::exactly(4), vec![event])
+}
+
+/// Four jobs of this number of GPUs for a day on four nodes of four, with these promises.
+fn sized(
+    world: &World,
+    name: &str,
+    promises: [Flexibility; 4],
+    gpus: GpuRequest,
+    events: Vec<PlannedEvent>,
+) -> PolicyOutcome {
     let job = |(n, promise): (usize, Flexibility)| {
         let id = JobId::new(&format!("j{n}")).unwrap();
         let workload = "resnet50-imagenet-b256".parse().unwrap();
         let lasts = Work::Lasts(Duration::from_secs(86_400));
-        SimJob { flexibility: Some(promise), ..SimJob::new(id, Duration::ZERO, 4, workload, lasts) }
+        let job = SimJob::new(id, Duration::ZERO, 4, workload, lasts);
+        SimJob { flexibility: Some(promise), gpus, ..job }
     };
     let jobs = promises.into_iter().enumerate().map(job).collect();
     let scenario = Scenario::new("promised", "4x4:v100".parse().unwrap(), jobs, 1);
-    let options = RunOptions { events: vec![event], oracle: true, ..RunOptions::default() };
+    let options = RunOptions { events, oracle: true, ..RunOptions::default() };
     run_with(world, &scenario, policy(name).unwrap().as_ref(), &options).unwrap()
 }
 
@@ -191,6 +213,27 @@ fn pauses_alternate_so_that_every_promise_is_kept() {
         assert!(run.migrations >= 2, "{name}: {} restarts", run.migrations);
         assert_eq!(run.finished, 4, "{name}");
     }
+}
+
+/// Below what the jobs draw at their floors only jobs whose promises permit it get fewer GPUs, and every promise is kept.
+#[test]
+fn numbers_of_gpus_change_during_an_event_only_where_promises_permit_it() {
+    let world = World::builtin();
+    let promise = |may_resize| Flexibility { loss_permille: 700, may_pause: false, may_resize };
+    let elastic = GpuRequest { min: 1, max: 4 };
+    let deep = || vec![event("deep", 6, Depth::Target { power_mw: Power::from_w(2_000) })];
+    let changes = |name: &str, resizes: [bool; 4], events| {
+        let run = sized(&world, name, resizes.map(promise), elastic, events);
+        if let Some(kept) = &run.events {
+            assert_eq!((kept.minutes_above, kept.promises()), (0, (4, 0)), "{kept:?}");
+        }
+        run.rescales
+    };
+    let (none, one, all) = ([false; 4], [true, false, false, false], [true; 4]);
+    let before = changes("wattle", all, Vec::new());
+    assert_eq!(changes("wattle", none, deep()), before, "no promise permits it");
+    assert!(changes("wattle", one, deep()) > before && changes("wattle", all, deep()) > before);
+    assert_eq!(changes("fifo", all, deep()), 0, "a policy that sets no sizes changes none");
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod aim;
 mod backfill;
 mod budgets;
 mod expected;
+mod feeder_events;
 mod feeders;
 mod files;
 mod generator;
