@@ -363,6 +363,7 @@ mod tests {
             ahead: Vec::new(),
             corrected_late: 0,
             absences: Vec::new(),
+            replayed_at_us: None,
         }
     }
 

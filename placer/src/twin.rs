@@ -44,7 +44,7 @@ use crate::state::node::{NodeFacts, NodeWatts, Wakefulness};
 use history::{History, Input};
 use work::{NodeSizes, Work};
 
-pub use stored::RecordedJob;
+pub use stored::{RecordedJob, Records};
 pub use sums::{Owner, Sums};
 
 /// The policy of a baseline.
@@ -153,6 +153,8 @@ pub struct Twin {
     nodes: Arc<[NodeFacts]>,
     since: Timestamp,
     absences: Vec<TwinAbsence>,
+    /// When its sums were computed from the records of jobs.
+    replayed_at: Option<Timestamp>,
     /// The latest submission of each id that has left the cluster, until it is in the sums.
     left: BTreeMap<JobId, Submission>,
     /// The nodes without jobs now.
@@ -174,6 +176,7 @@ impl Twin {
             nodes: Arc::from([]),
             since: now,
             absences: Vec::new(),
+            replayed_at: None,
             left: BTreeMap::new(),
             rest: None,
             followed_to: now,
@@ -342,7 +345,7 @@ impl Twin {
             .jobs
             .iter()
             .filter(|(submission, mirrored)| {
-                mirrored.has_left() && self.history.has_left(**submission, until)
+                self.counts(mirrored) && self.history.has_left(**submission, until)
             })
             .map(|(submission, _)| *submission)
             .collect();
@@ -362,7 +365,7 @@ impl Twin {
     /// The sums of a job that completed in both schedules, with its owner.
     fn compared(&self, submission: Submission, mirrored: &Mirrored) -> Option<(Owner, TwinSums)> {
         let InCluster::Completed { at, ran } = mirrored.in_cluster else { return None };
-        if self.followed_to.since(at) < TWIN_COUNTS_AFTER {
+        if !self.counts(mirrored) {
             return None;
         }
         let run = self.history.run(submission)?;
@@ -444,12 +447,17 @@ impl Twin {
     /// [`Self::ahead`] have each of them.
     #[must_use]
     pub fn has_all(&self) -> bool {
-        let counts = |mirrored: &Mirrored| match mirrored.in_cluster {
+        let mut all = self.jobs.values();
+        self.present.is_empty() && !self.jobs.is_empty() && all.all(|one| self.counts(one))
+    }
+
+    /// Whether nothing of a job in the cluster changes any more: it has left, and its energy is known.
+    fn counts(&self, mirrored: &Mirrored) -> bool {
+        match mirrored.in_cluster {
             InCluster::Completed { at, .. } => self.followed_to.since(at) >= TWIN_COUNTS_AFTER,
             InCluster::Present | InCluster::AtSite => false,
             InCluster::Removed => true,
-        };
-        self.present.is_empty() && !self.jobs.is_empty() && self.jobs.values().all(counts)
+        }
     }
 
     /// Number of jobs that wait, and that run, in the twin.

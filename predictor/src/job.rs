@@ -18,7 +18,7 @@ mod response;
 mod settings;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wattle_common::id::WorkloadId;
@@ -27,7 +27,7 @@ use wattle_common::observation::{JobShape, Observation};
 
 use crate::history::{self, AtSetting, Level, PowerLevel, Profile, SharedSet, Summary};
 use crate::job::cap_clock_response::{Answer, CapClockResponse, PreparedSetting};
-use crate::job::power::ExclusivePower;
+use crate::job::power::{ExclusivePower, GpuWork};
 use crate::model;
 use crate::model::cap::GpuSpec;
 use crate::model::pairs::PairTraits;
@@ -60,6 +60,12 @@ pub const CONSTANTS: &[&model::constant::Constant] = &[
 const GROUPS_MAX: usize = history::LEVELS_MAX;
 /// Neighbour sets fitted; of those beyond the ones kept, only sets of one neighbour are used.
 const SETS_FITTED_MAX: usize = 64;
+
+/// The effect of a cap depends on the power, and the power on the step rates: where these move its logarithm by
+/// this, both are fitted again.
+const POWER_MOVED: f64 = 0.02;
+/// Most fits.
+const FITS_MAX: usize = 3;
 
 /// Expected profiles of a job's neighbours, by class.
 pub type Profiles = BTreeMap<WorkloadId, Arc<Profile>>;
@@ -124,13 +130,20 @@ impl JobModel {
         let class = without_levels(context.class, inferred);
         let context = Context { class: &class, ..context };
         let (busy, busy_seen) = exclusive::busy(windows, context.class);
-        let power = exclusive::power(job, context);
-        let own_gpus = windows.last().map_or(job.gpus.max, |w| w.gpus);
-        let ln_power = power.ln_watts(own_gpus).0;
+        let throughput = Throughput::fit(Vec::new(), None, &context.pooled.throughput);
+        let power = exclusive::power(job, context, &throughput);
+        let own = windows
+            .last()
+            .map_or(JobShape { gpus: job.gpus.max, nodes: 1, batch: None }, Observation::shape);
         let transfer = &context.pooled.transfer;
         let family = job.workload.as_ref().map(|w| WorkloadName::of(w.as_str()).family);
         let same_family = family.is_some_and(|family| transfer.knows(family));
         let class = &context.class.settings;
+        let response = |ln_power| {
+            let family = (transfer, same_family);
+            CapClockResponse::expected(context.gpu, family, ln_power, windows, class)
+        };
+        let ln_power = power.ln_watts(GpuWork { gpus: own.gpus, ln_work: None }).0;
         let mut model = Self {
             windows: job.windows().len() as u32,
             busy,
@@ -145,28 +158,35 @@ impl JobModel {
                 .max()
                 .or(context.class.memory_mib),
             power,
-            response: CapClockResponse::expected(
-                context.gpu,
-                (transfer, same_family),
-                ln_power,
-                windows,
-                class,
-            ),
+            response: response(ln_power),
             powers: Vec::new(),
             settings: Vec::new(),
             speed: Posterior::from_priors(&[]),
             groups: Vec::new(),
-            throughput: Throughput::fit(Vec::new(), None, &context.pooled.throughput),
+            throughput,
             shared: Vec::new(),
             inferred,
             traits,
             singles: Vec::new(),
         };
-        let (held_power, power_default_seen) = model.fit_held_power(windows, context);
-        let (held_speed, speed_default_seen) = model.fit_speed(windows, context);
-        let default_seen = (speed_default_seen, power_default_seen);
-        model.response.learn(held_speed, held_power, default_seen);
-        let demand = |gpus| model.ln_power_exclusive(gpus).0;
+        let shapes: BTreeSet<JobShape> = windows.iter().map(Observation::shape).collect();
+        for further in (0..FITS_MAX).rev() {
+            let ln_power = |model: &Self, shape: &JobShape| model.ln_power_exclusive(*shape).0;
+            let before: Vec<f64> = shapes.iter().map(|shape| ln_power(&model, shape)).collect();
+            let (held_power, power_default_seen) = model.fit_held_power(windows, context);
+            let (held_speed, speed_default_seen) = model.fit_speed(windows, context);
+            // Power on GPUs without a reading of their own follows from the step rates.
+            model.power = exclusive::power(job, context, &model.throughput);
+            let default_seen = (speed_default_seen, power_default_seen);
+            model.response.learn(held_speed, held_power, default_seen);
+            let mut moves =
+                shapes.iter().zip(before).map(|(shape, at)| ln_power(&model, shape) - at);
+            if further == 0 || moves.all(|moved| moved.abs() < POWER_MOVED) {
+                break;
+            }
+            model.response = response(ln_power(&model, &own));
+        }
+        let demand = |shape| model.ln_power_exclusive(shape).0;
         model.settings = settings::raw(windows, &model.response, context.gpu, demand);
         model.powers = exclusive::powers(job, context.gpu);
         model.fit_shared(windows, context);
@@ -175,8 +195,9 @@ impl JobModel {
 
     /// Natural logarithm of one GPU's exclusive power at the default setting (W), with its variance.
     #[must_use]
-    pub fn ln_power_exclusive(&self, gpus: u32) -> (f64, f64) {
-        self.power.ln_watts(gpus)
+    pub fn ln_power_exclusive(&self, on: JobShape) -> (f64, f64) {
+        let ln_work = self.throughput.ln_work_of_gpu(on);
+        self.power.ln_watts(GpuWork { gpus: on.gpus, ln_work })
     }
 
     /// Natural logarithm of the exclusive step rate at the default setting (steps/s).

@@ -61,6 +61,9 @@ pub struct Saved {
     pub jobs_ahead: u64,
     /// Times without a placer, over which sleep is not counted.
     pub absences: Vec<TwinAbsence>,
+    /// When the figures were computed again from the records of jobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replayed_at_us: Option<Timestamp>,
 }
 
 /// The figures of a row.
@@ -246,6 +249,7 @@ impl Saved {
                 .collect(),
             jobs_ahead: status.jobs_ahead(),
             absences: status.absences.clone(),
+            replayed_at_us: status.replayed_at_us,
         }
     }
 
@@ -380,6 +384,7 @@ mod tests {
             ahead: Vec::new(),
             corrected_late: 0,
             absences: Vec::new(),
+            replayed_at_us: None,
         }
     }
 

@@ -34,7 +34,10 @@ export function jobEnergy(row) {
   return f.stated(f.energy(row.wh), row.wh, row.energy_missing !== undefined);
 }
 
-/** A table. `columns`: `{ title, class, cell(row), head }`; a column with `head` names its row. */
+/**
+ * A table. `columns`: `{ title, class, cell(row), head, sort }`; a column with `head` names its row, and the title of one
+ * with `sort`, `{ address, order }`, orders the rows by it.
+ */
 export function table(caption, columns, rows, empty) {
   if (rows.length === 0) return h("p", { class: "empty" }, empty);
   const cell = (column, row) => {
@@ -43,7 +46,8 @@ export function table(caption, columns, rows, empty) {
   };
   return h("div", { class: "scroll", role: "region", "aria-label": caption, tabindex: "0" },
     h("table", null, h("caption", { class: "hidden" }, caption),
-      h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col", class: column.class }, column.title)))),
+      h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col", class: column.class, "aria-sort": column.sort?.order },
+        column.sort ? h("a", { href: column.sort.address }, column.title) : column.title)))),
       h("tbody", null, rows.map((row) => h("tr", { "data-key": row.key }, columns.map((column) => cell(column, row)))))));
 }
 
@@ -78,21 +82,35 @@ export function jobLink(id) {
   return h("a", { href: `/jobs/${encodeURIComponent(id)}` }, id);
 }
 
-/** The columns of a table of jobs. */
-export function jobColumns(ctx, { brief = false } = {}) {
+/** How long a job has waited without GPUs. */
+function waited(row, ctx) {
+  return f.span(row.waits_as_since_s === undefined ? row.waited_s : ctx.now() - row.waits_as_since_s);
+}
+
+/** The time of a deadline, with the time until it. */
+function deadline(row, ctx) {
+  if (row.deadline_s === undefined) return "–";
+  const left = row.deadline_s - ctx.now();
+  return [f.time(row.deadline_s, ctx.now()), row.group === 2 ? null : h("span", { class: "muted name" }, left < 0 ? `passed ${f.span(-left)} ago` : `in ${f.span(left)}`)];
+}
+
+/** The columns of a table of jobs, `brief` without those that only the list of jobs has. */
+export function jobColumns(ctx, { brief = false, hasDeadline = false } = {}) {
   const columns = [
     { title: "Job", head: true, class: "job", cell: (row) => [jobLink(row.key), row.name ? h("span", { class: "muted name" }, row.name) : null] },
     { title: "State", cell: (row) => [state(row.phase), row.unsaved ? h("span", { class: "muted name" }, "lost work") : null] },
     { title: "User", class: "wide", cell: (row) => (row.user ? row.user + (row.project ? ` / ${row.project}` : "") : "–") },
-    { title: "GPUs", class: "number", cell: (row) => row.gpus },
+    { title: "GPUs", key: "gpus", class: "number", cell: (row) => row.gpus },
     { title: "Where", class: "wide where", cell: (row) => row.where ?? "–" },
     { title: "Power W", class: "number", cell: (row) => f.watts(row.w) },
-    { title: "Energy", class: "number wide", cell: jobEnergy },
-    { title: "Done", class: "medium", cell: progress },
+    { title: "Energy", key: "energy", class: "number wide", cell: jobEnergy },
+    { title: "Done", key: "done", class: "medium", cell: progress },
+    { title: "Waited", key: "waited", class: "number medium", cell: (row) => waited(row, ctx) },
     { title: "End", class: "end", cell: (row) => end(row, ctx) },
+    { title: "Deadline", key: "deadline", class: "end", cell: (row) => deadline(row, ctx) },
   ];
   // Half as wide: the list of jobs has the others.
-  const left = brief ? ["User", "Where", "Energy"] : [];
+  const left = [...(brief ? ["User", "Where", "Energy", "Waited"] : []), ...(hasDeadline ? [] : ["Deadline"])];
   return columns.filter((column) => !left.includes(column.title));
 }
 

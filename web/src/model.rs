@@ -114,10 +114,12 @@ pub struct Model {
     pub events: Option<EventBook>,
     /// What jobs lose over them.
     pub event_jobs: EventPerformances,
-    /// The power of the site by minute, while the page of an event is followed.
+    /// The power of the site by minute, while the page of an event or of energy is followed.
     pub site: SiteMinutes,
     /// From when on it is known; absent: it was not read.
     pub site_from: Option<Timestamp>,
+    /// From when on the followed pages of energy show it; absent: there are none.
+    site_since: Option<Timestamp>,
     /// The events whose pages are followed.
     pub followed_events: BTreeSet<EventId>,
     /// The state of the energy aim.
@@ -291,20 +293,26 @@ impl Model {
         }
     }
 
-    /// The pages of these events are followed. Without any the power of the site is forgotten.
+    /// The followed pages of energy show the power of the site from this instant on; `None`: there are none.
+    pub const fn follow_power(&mut self, since: Option<Timestamp>) {
+        self.site_since = since;
+    }
+
+    /// The pages of these events are followed. Where no page shows the power of the site it is forgotten.
     pub fn follow_events(&mut self, events: BTreeSet<EventId>) {
-        if events.is_empty() {
+        if events.is_empty() && self.site_since.is_none() {
             (self.site, self.site_from) = (SiteMinutes::new(), None);
         }
         self.followed_events = events;
     }
 
-    /// From which minute on the power of the site is to be read next, for the followed events; `None`: for none.
+    /// From which minute on the power of the site is to be read next, for the followed pages; `None`: for none.
     #[must_use]
     pub fn site_missing_from(&self) -> Option<Timestamp> {
-        let book = self.events.as_ref()?;
-        let followed = self.followed_events.iter().filter_map(|event| book.events.get(event));
-        let needed = followed.map(needed_from).min()?;
+        let events = self.events.iter().flat_map(|book| {
+            self.followed_events.iter().filter_map(move |event| book.events.get(event))
+        });
+        let needed = events.map(needed_from).chain(self.site_since).min()?;
         let last = self.site.last_key_value().map_or(needed, |(last, _)| *last);
         Some(if self.site_from.is_some_and(|from| from <= needed) { last } else { needed })
     }

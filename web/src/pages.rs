@@ -29,6 +29,7 @@ use crate::patch::without_nulls;
 use crate::topic::Topic;
 
 pub use self::budget::allowance;
+pub use self::energy::power_from;
 pub use self::events::announcement;
 
 /// Most nodes whose GPUs are drawn one by one.

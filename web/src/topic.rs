@@ -45,6 +45,8 @@ pub enum Topic {
 pub struct List {
     /// Which entries: `active` and so on; the page defines the values.
     pub show: String,
+    /// The column by which the entries are ordered; the page defines the values.
+    pub sort: String,
     /// Text that an entry contains.
     pub search: String,
     /// Number of the part, from 0.
@@ -93,8 +95,10 @@ impl Topic {
     #[must_use]
     pub fn parse(parameters: &BTreeMap<String, String>) -> Option<Self> {
         let get = |key: &str| parameters.get(key).map(String::as_str).unwrap_or_default();
+        let word = |key| get(key).chars().filter(char::is_ascii_lowercase).take(16).collect();
         let list = || List {
-            show: get("show").chars().filter(char::is_ascii_lowercase).take(16).collect(),
+            show: word("show"),
+            sort: word("sort"),
             search: get("q").trim().chars().take(SEARCH_LEN_MAX).collect::<String>().to_lowercase(),
             page: get("page").parse().unwrap_or(0_usize).min(PAGE_MAX),
         };

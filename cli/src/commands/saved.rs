@@ -91,6 +91,12 @@ pub(crate) fn run(command: &SavedCommand) -> anyhow::Result<()> {
                 "note: no placer ran from {from} to {until} UTC; sleep is not counted there"
             ));
         }
+        if let Some(at) = status.replayed_at_us {
+            note(&format!(
+                "note: computed again on {} UTC from the records of jobs, with the nodes of then",
+                minute(at)
+            ));
+        }
         if status.corrected_late > 0 {
             note(&format!(
                 "note: the run time of {} became known too late to correct the model's queue",

@@ -20,6 +20,7 @@ use crate::id::{AdmissionId, NodeId, PredictorId, SubmissionId};
 use crate::job::{GpuSetting, JobPhase, JobSpec, Placement};
 use crate::messages::{
     Consequence, ExpectedTimes, JobWindow, LaunchedJob, ReachedLimit, Surface, SurfacePoint,
+    TwinWork,
 };
 use crate::time::Timestamp;
 use crate::units::Energy;
@@ -118,6 +119,10 @@ pub struct JobRecord {
     /// Work of a finished job, if known: seconds on one exclusive GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work_s: Option<f64>,
+    /// Its work at the default setting on the requested GPUs, from which the twin of the site's former scheduler is
+    /// computed again; absent: it has not ended, or did not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub twin_work: Option<Box<TwinWork>>,
     /// Last reported number of completed epochs.
     #[serde(default)]
     pub epoch: Option<u32>,
@@ -219,6 +224,7 @@ impl JobRecord {
             energy_until_us: BTreeMap::new(),
             compared: None,
             work_s: None,
+            twin_work: None,
             epoch: None,
             observing: false,
             log_paths: Vec::new(),

@@ -75,6 +75,10 @@ pub struct TwinStatus {
     /// When no placer ran. The nodes that changed meanwhile are not known, and sleep is not counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absences: Vec<TwinAbsence>,
+    /// When the sums were computed from the records of jobs; absent: they were counted as jobs completed. The nodes
+    /// before are those of then, and their sleep is not counted unless it had been.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replayed_at_us: Option<Timestamp>,
 }
 
 impl TwinStatus {
@@ -500,6 +504,7 @@ mod tests {
             ahead: vec![row; TWIN_AHEAD_ROWS_MAX],
             corrected_late: 0,
             absences: Vec::new(),
+            replayed_at_us: None,
         };
         let open = TwinOpen { at_us: at, jobs: vec![open; TWIN_OPEN_MAX], not_stored: 0 };
         let len = [encode_json(&status).len(), encode_json(&open).len()];

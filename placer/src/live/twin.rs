@@ -1,5 +1,6 @@
 //! The twin of the live cluster: what it stores, what it continues from, and the energy of its jobs.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
@@ -12,7 +13,7 @@ use crate::config::Config;
 use crate::live::job_records::JobRecords;
 use crate::live::site_jobs::placed_by_site;
 use crate::live::{Action, LiveController};
-use crate::twin::{RecordedJob, Twin};
+use crate::twin::{RecordedJob, Records, Twin};
 use crate::{ClusterState, JobFacts};
 
 /// When the twin is stored.
@@ -75,9 +76,10 @@ pub(super) fn restored(
     records: &[JobRecord],
     state: &ClusterState,
 ) -> Twin {
-    let known: Vec<RecordedJob> = records.iter().map(recorded).collect();
+    let jobs: Vec<RecordedJob> = records.iter().map(recorded).collect();
     let accounts = config.controller().accounts;
-    let mut twin = Twin::restored(config.no_later_than, accounts, stored, &known, state);
+    let known = Records { jobs: &jobs, complete_from: complete_from(records, config.ended_kept) };
+    let mut twin = Twin::restored(config.no_later_than, accounts, stored, known, state);
     for record in records {
         meter_record(record, |energy_j, settings_j, unmetered| {
             twin.metered(&record.spec.job, energy_j, settings_j, unmetered);
@@ -93,7 +95,26 @@ fn recorded(record: &JobRecord) -> RecordedJob {
         waits_at_site: placed_by_site(&record.spec) && !record.phase.has_gpus(),
         left: left.map(|at| (at, record.phase == JobPhase::Finished)),
         ran: Duration::from_millis(record.run_time_ms.unwrap_or_default()),
+        work: record.twin_work.as_deref().copied(),
     }
+}
+
+/// From when on each job has a record with its work: after the last completed one without it, and, once records of ended
+/// jobs have been dropped, from the oldest end on that is kept of the user with most of them.
+fn complete_from(records: &[JobRecord], ended_kept: usize) -> Timestamp {
+    let ended = || records.iter().filter(|record| record.phase.is_final());
+    let lacks_work =
+        |record: &&JobRecord| record.phase == JobPhase::Finished && record.twin_work.is_none();
+    let without = ended().filter(lacks_work).filter_map(|record| record.ended_at_us).max();
+    let mut of_users: BTreeMap<Option<&str>, (usize, Timestamp)> = BTreeMap::new();
+    for record in ended() {
+        let oldest = record.ended_at_us.unwrap_or(Timestamp::EPOCH);
+        let of_user = of_users.entry(record.spec.user.as_deref()).or_insert((0, oldest));
+        *of_user = (of_user.0 + 1, of_user.1.min(oldest));
+    }
+    let most = of_users.into_values().max_by_key(|(jobs, _)| *jobs);
+    let dropped = most.filter(|_| ended().count() >= ended_kept).map(|(_, oldest)| oldest);
+    without.into_iter().chain(dropped).max().unwrap_or(Timestamp::EPOCH)
 }
 
 /// The twin reads the energy of the jobs of a ledger entry from their records, which count it.

@@ -137,19 +137,26 @@ impl History {
             self.return_to(from);
         }
         loop {
-            let index = (self.schedule.applied - self.dropped) as usize;
-            let input_at = self.inputs.get(index).map(|(at, _)| *at);
-            let next = input_at.into_iter().chain(self.schedule.next_at()).min();
+            let next_input = self.inputs.get(self.applied_of_kept()).map(|(at, _)| *at);
+            let next = next_input.into_iter().chain(self.schedule.next_at()).min();
             let Some(at) = next.filter(|at| *at <= now) else { break };
             self.keep_checkpoint(at);
             self.schedule.advance_to(at);
             self.schedule.end_due();
-            let due = self.inputs.range(index..).take_while(|(input_at, _)| *input_at <= at);
+            let due = self
+                .inputs
+                .range(self.applied_of_kept()..)
+                .take_while(|(input_at, _)| *input_at <= at);
             due.for_each(|(_, input)| self.schedule.apply(input));
             self.schedule.plan(&self.run_times);
         }
         self.schedule.advance_to(now);
         self.drop_oldest();
+    }
+
+    /// Number of the kept inputs that were applied.
+    const fn applied_of_kept(&self) -> usize {
+        (self.schedule.applied - self.dropped) as usize
     }
 
     /// Corrects the past and follows the ends until nothing is left.
@@ -178,6 +185,7 @@ impl History {
         let last = self.checkpoints.back().map_or(Timestamp::EPOCH, Schedule::now);
         if at.since(last) >= INTERVAL && self.schedule.now() > last {
             self.checkpoints.push_back(self.schedule.clone());
+            self.drop_oldest();
         }
     }
 
@@ -215,6 +223,12 @@ impl History {
         begun: Option<&TwinJob>,
     ) {
         self.schedule.restore(submission, facts, begun);
+    }
+
+    /// Orders inputs that were added by record by their instants.
+    pub(super) fn in_order(&mut self) {
+        let applied = self.applied_of_kept();
+        self.inputs.make_contiguous()[applied..].sort_by_key(|(at, _)| *at);
     }
 
     /// Nothing before the present instant changes any more.

@@ -212,6 +212,7 @@ impl Schedule {
         if run.end.is_some() {
             return;
         }
+        self.again_at = Some(self.now());
         let key = self.state.job_arrived(facts_in_twin(submission, facts));
         self.keys.insert(submission, key);
         self.submissions.insert(key, submission);

@@ -2,6 +2,10 @@
 //!
 //! The stored value has no checkpoints: after a restart the twin corrects only what follows. A job that waits in both
 //! schedules is not stored, because its record has all that is needed.
+//!
+//! Without a stored value of its baseline the twin begins with the first submission from which on the records have every
+//! job, and runs to the present in its first step. The record of an ended job has its work, which no baseline changes.
+//! Nodes are those of the present, all awake before it; their energy and sleep in the sums of another baseline are kept.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,14 +13,15 @@ use std::time::Duration;
 
 use wattle_common::aim::Baseline;
 use wattle_common::messages::{
-    TWIN_ABSENCES_MAX, TWIN_OPEN_MAX, TwinAbsence, TwinJob, TwinOpen, TwinStatus,
+    TWIN_ABSENCES_MAX, TWIN_OPEN_MAX, TwinAbsence, TwinJob, TwinOpen, TwinRow, TwinStatus,
+    TwinSums, TwinWork,
 };
 use wattle_common::{JobId, Timestamp};
 
 use super::history::Input;
-use super::sums::Sums;
+use super::sums::{Owner, Sums};
 use super::work::Work;
-use super::{InCluster, Mirrored, Submission, Twin};
+use super::{InCluster, Mirrored, Submission, Twin, rest};
 use crate::accounts::rules::AccountRules;
 use crate::state::cluster::ClusterState;
 use crate::state::job::JobFacts;
@@ -35,6 +40,25 @@ pub struct RecordedJob {
     pub left: Option<(Timestamp, bool)>,
     /// Its time with GPUs in the cluster until it left.
     pub ran: Duration,
+    /// Its work, as the twin knew it when it left; `None`: it is present, or its record is of an earlier release.
+    pub work: Option<TwinWork>,
+}
+
+/// The jobs of the cluster's records, in the order of submission.
+#[derive(Clone, Copy, Debug)]
+pub struct Records<'r> {
+    /// The jobs.
+    pub jobs: &'r [RecordedJob],
+    /// From when on each job has a record with its work.
+    pub complete_from: Timestamp,
+}
+
+impl Records<'_> {
+    /// When a twin begins that has these records alone: with the first submission of a job that they have.
+    fn begin(&self, now: Timestamp) -> Timestamp {
+        let first = self.jobs.first().map_or(now, |record| record.facts.submitted_at);
+        first.max(self.complete_from).min(now)
+    }
 }
 
 impl Twin {
@@ -52,7 +76,15 @@ impl Twin {
             ahead: self.ahead().rows(),
             corrected_late: self.corrected_late(),
             absences: self.absences.clone(),
+            replayed_at_us: self.replayed_at,
         }
+    }
+
+    /// The work of a job that has left the cluster, without its energy, until it is in the sums.
+    #[must_use]
+    pub fn work_of_left(&self, id: &JobId) -> Option<TwinWork> {
+        let known = self.jobs.get(self.left.get(id)?)?.work.known;
+        Some(TwinWork { energy_j: None, unmetered: false, settings_j: 0.0, ..known })
     }
 
     /// The jobs that are not in the sums of [`Self::status`].
@@ -85,41 +117,53 @@ impl Twin {
         TwinOpen { at_us: self.history.now(), jobs, not_stored }
     }
 
-    /// Continues from stored values and the cluster's records, which are in the order of submission. `state` has the
-    /// cluster's nodes. Values of another baseline are not used.
+    /// Continues from stored values and the cluster's records; without values of this baseline, from the records alone.
+    /// `state` has the cluster's nodes.
     #[must_use]
     pub fn restored(
         baseline: Baseline,
         accounts: Arc<AccountRules>,
         stored: Option<(&TwinStatus, &TwinOpen)>,
-        records: &[RecordedJob],
+        records: Records<'_>,
         state: &ClusterState,
     ) -> Self {
         let now = state.now();
-        let stored = stored.filter(|(status, open)| {
-            status.baseline == baseline && status.at_us == open.at_us && status.at_us <= now
-        });
-        let at = stored.map_or(now, |(status, _)| status.at_us);
+        let stored =
+            stored.filter(|(status, open)| status.at_us == open.at_us && status.at_us <= now);
+        let continued = stored.filter(|(status, _)| status.baseline == baseline);
+        let at = match continued {
+            Some((status, _)) => status.at_us,
+            None => records.begin(now),
+        };
         let mut twin = Self::new(baseline, accounts, at);
         let mut open: BTreeMap<(&JobId, Timestamp), &TwinJob> = BTreeMap::new();
-        if let Some((status, jobs)) = stored {
+        if let Some((_, jobs)) = stored {
+            open.extend(jobs.jobs.iter().map(|job| ((&job.job, job.submitted_at_us), job)));
+        }
+        if let Some((status, _)) = continued {
             twin.since = status.since_us;
             twin.settled = Sums::restored(&status.rows);
             twin.absences.clone_from(&status.absences);
+            twin.replayed_at = status.replayed_at_us;
             if now.since(at) >= ABSENCE_LEAST {
                 twin.absences.push(TwinAbsence { from_us: at, until_us: now });
                 let excess = twin.absences.len().saturating_sub(TWIN_ABSENCES_MAX);
                 twin.absences.drain(..excess);
             }
-            open.extend(jobs.jobs.iter().map(|job| ((&job.job, job.submitted_at_us), job)));
+        } else if at < now {
+            twin.replayed_at = Some(now);
+            twin.count_rest_before(at, stored.map(|(status, _)| status), state);
         }
-        twin.followed_to = now;
+        (twin.followed_to, twin.rest) = (now, rest(state));
         twin.follow_nodes(state, at);
         twin.history.advance(at);
-        for record in records {
+        let stored_at = stored.map_or(now, |(status, _)| status.at_us);
+        let mut ends = Vec::new();
+        for record in records.jobs {
             let facts = &record.facts;
-            let begun = open.get(&(&facts.id, facts.submitted_at)).copied();
-            // A record that left before the stored instant is in the sums, or was not stored.
+            let known = open.get(&(&facts.id, facts.submitted_at)).copied();
+            let begun = known.filter(|_| continued.is_some());
+            // A record that left before the beginning is in the sums, or was not stored.
             if begun.is_none() && record.left.is_some_and(|(left, _)| left <= at) {
                 continue;
             }
@@ -128,27 +172,70 @@ impl Twin {
             } else {
                 twin.restore_job(facts, begun)
             };
-            if let Some(mirrored) = twin.jobs.get_mut(&submission).filter(|_| record.waits_at_site)
-            {
-                mirrored.in_cluster = InCluster::AtSite;
+            let work = record.work.or(known.map(|job| job.work));
+            if let Some(mirrored) = twin.jobs.get_mut(&submission) {
+                if record.waits_at_site {
+                    mirrored.in_cluster = InCluster::AtSite;
+                }
+                mirrored.work =
+                    work.map_or_else(Work::default, |work| Work::restored(work, stored_at));
+                if let Some(run_time) = mirrored.work.run_time() {
+                    twin.history.run_time_estimated(submission, run_time);
+                }
             }
-            twin.leave_recorded(submission, record);
+            ends.extend(record.left.map(|(left, _)| (left, submission, record)));
         }
+        // Inputs are in the order of their instants.
+        ends.sort_by_key(|(left, submission, _)| (*left, *submission));
+        ends.into_iter()
+            .for_each(|(_, submission, record)| twin.leave_recorded(submission, record));
+        twin.history.in_order();
         twin.history.keep_first();
         twin
+    }
+
+    /// The energy of the nodes without jobs from `from` on: that of the sums of another baseline, else of the present
+    /// nodes, all awake.
+    fn count_rest_before(
+        &mut self,
+        from: Timestamp,
+        kept: Option<&TwinStatus>,
+        state: &ClusterState,
+    ) {
+        let now = state.now();
+        if let Some(status) = kept {
+            let rows = status.rows.iter().filter(|row| row.day >= Owner::nodes(from).day);
+            let nodes: Vec<TwinRow> = rows
+                .map(|row| TwinRow {
+                    user: None,
+                    project: None,
+                    sums: row.sums.by_jobs_and_nodes().1,
+                    ..row.clone()
+                })
+                .collect();
+            self.settled = Sums::restored(&nodes);
+            return;
+        }
+        let Some(rest) = rest(state) else { return };
+        let mut at = from;
+        while at < now {
+            let owner = Owner::nodes(at);
+            let next = Timestamp::from_s((owner.day + 1) * 86_400).min(now);
+            let span_s = next.since(at).as_secs_f64();
+            let (rest_j, node_s) = (rest.awake_w * span_s, rest.nodes * span_s);
+            self.settled.add(owner, TwinSums { rest_j, node_s, ..TwinSums::default() });
+            at = next;
+        }
     }
 
     /// A job of the stored instant.
     fn restore_job(&mut self, facts: &JobFacts, begun: Option<&TwinJob>) -> Submission {
         let submission = self.next_submission();
-        let work = begun.map_or_else(Work::default, |job| Work::restored(job.work));
         let facts = Arc::new(facts.clone());
         self.history.restore(submission, &facts, begun);
-        if let Some(run_time) = work.run_time() {
-            self.history.run_time_estimated(submission, run_time);
-        }
         self.present.insert(facts.id.clone(), submission);
-        self.jobs.insert(submission, Mirrored { facts, work, in_cluster: InCluster::Present });
+        let (work, in_cluster) = (Work::default(), InCluster::Present);
+        self.jobs.insert(submission, Mirrored { facts, work, in_cluster });
         submission
     }
 

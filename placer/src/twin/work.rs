@@ -55,9 +55,9 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// The work of a job that was stored.
-    pub(super) fn restored(known: TwinWork) -> Self {
-        Self { known, ..Self::default() }
+    /// The work of a job that was stored at this instant.
+    pub(super) fn restored(known: TwinWork, at: Timestamp) -> Self {
+        Self { known, followed_to: Some(at), ..Self::default() }
     }
 
     /// Follows a job that is present.

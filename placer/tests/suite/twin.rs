@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use wattle_common::aim::Baseline;
 use wattle_common::job::GpuSetting;
-use wattle_common::messages::{SurfacePoint, TwinSums};
+use wattle_common::messages::{SurfacePoint, TwinOpen, TwinStatus, TwinSums};
 use wattle_common::{Frequency, Timestamp};
-use wattle_placer::twin::{Departure, RecordedJob, Twin};
+use wattle_placer::twin::{Departure, RecordedJob, Records, Twin};
 use wattle_placer::{GpuSet, JobFacts, JobKey, NodeKey, Wakefulness};
 use wattle_testkit::{exactly, point, surface};
 
@@ -147,6 +147,20 @@ fn a_failed_job_fails_after_the_same_work_and_a_cancelled_one_at_the_same_instan
     }
 }
 
+/// Its end in the twin is beyond the reach of corrections when it ends here; its last ledger entry follows.
+#[test]
+fn a_job_that_ends_days_after_its_end_in_the_twin_counts() {
+    let mut world = World::new(1);
+    let key = world.submit("late");
+    world.pass(4 * 24 * 60);
+    world.start(key, 0, GpuSetting::DEFAULT);
+    world.pass(10);
+    world.leave(key, 600, 600.0 * 200.0, Departure::Completed);
+    world.pass(3);
+    let sums = world.total();
+    assert_eq!((sums.jobs, sums.compared), (1, 1), "{sums:?}");
+}
+
 #[test]
 fn a_job_of_a_lost_node_keeps_its_work() {
     let mut world = World::new(1);
@@ -255,6 +269,7 @@ fn a_restarted_twin_continues() {
         waits_at_site: false,
         left,
         ran: Duration::from_secs(720),
+        work: None,
     };
     let records =
         [record(second, Some((at + Duration::from_secs(360), true))), record(third, None)];
@@ -263,7 +278,7 @@ fn a_restarted_twin_continues() {
         Baseline::Fifo,
         Arc::default(),
         Some((&status, &open)),
-        &records,
+        Records { jobs: &records, complete_from: at },
         &world.site.state,
     );
     assert_eq!(world.twin.status().absences.len(), 1);
@@ -300,12 +315,14 @@ fn a_twin_of_an_older_backup_has_what_completed_since() {
         waits_at_site: false,
         left: Some((ended, true)),
         ran: Duration::from_secs(600),
+        work: None,
     };
     let ended = submitted_at + Duration::from_secs(900);
     let records = [record(old, backup_at - Duration::from_mins(5)), record(second, ended)];
     let restored = |stored| {
         let state = &world.site.state;
-        Twin::restored(Baseline::Fifo, Arc::default(), stored, &records, state)
+        let records = Records { jobs: &records, complete_from: state.now() };
+        Twin::restored(Baseline::Fifo, Arc::default(), stored, records, state)
     };
     let twin = restored(Some((&status, &open)));
     let absence = twin.status().absences[0];
@@ -313,12 +330,112 @@ fn a_twin_of_an_older_backup_has_what_completed_since() {
     let sums = twin.completed().total();
     assert_eq!((sums.jobs, sums.completion_s), (2, 600.0 + 900.0), "{sums:?}");
     assert_eq!(sums.completion_s_twin, 600.0 + 600.0, "it waited 300 s here and not in the twin");
-    // Without both stored values of one instant the twin begins now.
-    let later = wattle_common::messages::TwinOpen { at_us: world.site.now(), ..open.clone() };
+    // Without both stored values of one instant the twin begins once the records have the work of all jobs: now.
+    let later = TwinOpen { at_us: world.site.now(), ..open.clone() };
     for stored in [None, Some((&status, &later))] {
         let twin = restored(stored);
         assert_eq!((twin.completed().total().jobs, twin.status().since_us), (0, world.site.now()));
     }
+}
+
+/// The records of two jobs that completed one after the other, the first at a lower clock, and of a cancelled one
+/// between them.
+fn recorded(world: &mut World) -> (Vec<RecordedJob>, TwinSums) {
+    let names = ["first", "cancelled", "second"];
+    let keys = names.map(|name| world.submit(name));
+    let facts = keys.map(|key| world.site.job(key).unwrap().facts.clone());
+    let record = |world: &World, at: usize, ran: u64| RecordedJob {
+        facts: facts[at].clone(),
+        waits_at_site: false,
+        left: Some((world.site.now(), ran > 0)),
+        ran: Duration::from_secs(ran),
+        work: world.twin.work_of_left(&facts[at].id),
+    };
+    world.start(keys[0], 0, SLOW);
+    world.pass(5);
+    world.twin.departed(&world.site.state, &facts[1].id, Departure::Cancelled);
+    world.site.job_ended(keys[1]);
+    let cancelled = record(world, 1, 0);
+    world.pass(7);
+    world.leave(keys[0], 600, 720.0 * 130.0, Departure::Completed);
+    let first = record(world, 0, 720);
+    world.start(keys[2], 0, GpuSetting::DEFAULT);
+    world.pass(5);
+    world.leave(keys[2], 300, 300.0 * 200.0, Departure::Completed);
+    let records = vec![first, cancelled, record(world, 2, 300)];
+    world.pass(30);
+    (records, world.total())
+}
+
+/// Restored, with the energy of the records, and once it has followed for some minutes.
+fn replayed(
+    world: &mut World,
+    baseline: Baseline,
+    stored: Option<(&TwinStatus, &TwinOpen)>,
+    records: &[RecordedJob],
+) -> (TwinSums, Option<Timestamp>) {
+    let known = Records { jobs: records, complete_from: Timestamp::EPOCH };
+    world.twin = Twin::restored(baseline, Arc::default(), stored, known, &world.site.state);
+    for (name, energy_j) in [("first", 720.0 * 130.0), ("second", 300.0 * 200.0)] {
+        world.twin.metered(&name.parse().unwrap(), energy_j, 0.0, false);
+    }
+    world.pass(3);
+    (world.total(), world.twin.status().replayed_at_us)
+}
+
+#[test]
+fn without_stored_values_the_twin_is_computed_again_from_the_records() {
+    let mut world = World::new(1);
+    let (records, before) = recorded(&mut world);
+    assert_eq!((before.jobs, before.compared), (2, 2));
+    let now = world.site.now();
+    let (after, replayed_at) = replayed(&mut world, Baseline::Fifo, None, &records);
+    assert_eq!(replayed_at, Some(now));
+    let (before, _) = before.by_jobs_and_nodes();
+    let (jobs, nodes) = after.by_jobs_and_nodes();
+    assert_eq!(jobs, before);
+    // The node is taken as awake since the first submission; three minutes follow.
+    let span_s = now.since(records[0].facts.submitted_at).as_secs_f64() + 180.0;
+    assert!((nodes.node_s - span_s).abs() < 1e-6 && nodes.node_s_asleep == 0.0, "{nodes:?}");
+    assert_eq!(nodes.rest_j, span_s * 340.0);
+    // It continues from what it stores then.
+    let (status, open) = (world.twin.status(), world.twin.open());
+    let (again, still) = replayed(&mut world, Baseline::Fifo, Some((&status, &open)), &records);
+    assert_eq!((again.jobs, still), (2, Some(now)), "the jobs count once");
+}
+
+#[test]
+fn the_twin_of_another_baseline_is_computed_again_and_keeps_the_nodes() {
+    let mut world = World::new(1);
+    let (records, before) = recorded(&mut world);
+    let (status, open) = (world.twin.status(), world.twin.open());
+    let stored = Some((&status, &open));
+    let (after, replayed_at) = replayed(&mut world, Baseline::Backfill, stored, &records);
+    assert!(replayed_at.is_some());
+    assert_eq!((after.jobs, after.compared), (2, 2));
+    // On one GPU, without time limits, both schedulers serve the jobs in order.
+    assert_eq!(after.completion_s_twin, before.completion_s_twin);
+    let own_s = 180.0;
+    assert!((after.node_s - before.node_s - own_s).abs() < 1e-6, "{after:?} {before:?}");
+}
+
+#[test]
+fn a_job_that_runs_through_a_restart_counts_its_time_once() {
+    let mut world = World::new(1);
+    let key = world.submit("job");
+    world.start(key, 0, SLOW);
+    world.pass(6);
+    let (status, open) = (world.twin.status(), world.twin.open());
+    let facts = world.site.job(key).unwrap().facts.clone();
+    let ran = Duration::ZERO;
+    let records = [RecordedJob { facts, waits_at_site: false, left: None, ran, work: None }];
+    let known = Records { jobs: &records, complete_from: Timestamp::EPOCH };
+    let stored = Some((&status, &open));
+    world.twin = Twin::restored(Baseline::Fifo, Arc::default(), stored, known, &world.site.state);
+    world.pass(6);
+    let work = world.twin.open().jobs[0].work;
+    assert!((work.gpu_s - 720.0).abs() < 1.0, "{work:?}");
+    assert!((work.done_s - 720.0 * 0.85).abs() < 1.0, "{work:?}");
 }
 
 #[test]

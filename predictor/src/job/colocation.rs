@@ -87,7 +87,7 @@ impl JobModel {
             let (slow, power) = sets.entry(&window.neighbours).or_default();
             let row = |y: f64, variance: f64| Row { x: vec![1.0], y, sd: variance.sqrt() };
             let at = self.response.prepare(window.setting());
-            let under = self.response.answer(&at, self.ln_power_exclusive(window.gpus).0, 0.0).0;
+            let under = self.response.answer(&at, self.ln_power_exclusive(window.shape()).0, 0.0).0;
             if let Some(rate) = window.rate
                 && known_alone(window.shape())
                 && let Some(exclusive) = self.ln_rate_set(window.shape(), &at, under)
@@ -134,7 +134,7 @@ impl JobModel {
             return None;
         }
         let idle = context.gpu.idle_w;
-        let mut sum = (self.ln_power_exclusive(window.gpus).0.exp() - idle).max(1.0);
+        let mut sum = (self.ln_power_exclusive(window.shape()).0.exp() - idle).max(1.0);
         for class in &window.neighbours {
             let exclusive = context.profiles.get(class)?.ln_power?;
             sum += (exclusive.mean.exp() - idle).max(1.0);

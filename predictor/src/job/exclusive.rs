@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 
 use wattle_common::id::WorkloadId;
 use wattle_common::numerics::median_high;
-use wattle_common::observation::{Observation, POWER_SD};
+use wattle_common::observation::{JobShape, Observation, POWER_SD};
 
-use super::power::{ExclusivePower, PowerReading};
+use super::power::{ExclusivePower, GpuWork, PowerReading};
 use super::{Context, Job, isotonic};
 use crate::history::{LEVELS_MAX, PowerLevel, Profile};
 use crate::model::cap::{self, GpuSpec};
+use crate::model::throughput::Throughput;
 use crate::prior;
 use crate::statistics::regression::Gaussian;
 
@@ -76,11 +77,19 @@ pub(super) fn powers(job: &Job, gpu: &GpuSpec) -> Vec<PowerLevel> {
 
 /// Exclusive power of one GPU at the default setting, from unlimited windows of the job and of its
 /// class. Without any: above the power seen under a limit; else the prior of the kind of network.
-pub(super) fn power(job: &Job, context: Context<'_>) -> ExclusivePower {
+/// `throughput` has the step rates as far as they are known.
+pub(super) fn power(job: &Job, context: Context<'_>, throughput: &Throughput) -> ExclusivePower {
     let gpu = context.gpu;
+    let on =
+        |shape: JobShape| GpuWork { gpus: shape.gpus, ln_work: throughput.ln_work_of_gpu(shape) };
     let exclusive = || job.windows().iter().filter(|w| w.is_exclusive());
     let free = free(job, gpu);
-    let gpus = free.last().map_or(job.gpus.max, |(w, _)| w.gpus);
+    // The class's powers have no number of nodes: the fewest that it was seen on.
+    let on_fewest = |gpus: u32| {
+        let mut levels = context.class.levels.keys().filter(|shape| shape.gpus == gpus);
+        on(levels.next().map_or(JobShape { gpus, nodes: 1, batch: None }, |shape| *shape))
+    };
+    let from = free.last().map_or_else(|| on_fewest(job.gpus.max), |(w, _)| on(w.shape()));
     let highest = exclusive().filter_map(|w| w.gpu_power_w).max_by(f64::total_cmp);
     let level = match (context.class.ln_power, highest) {
         // The class's powers by number of GPUs are among the rows.
@@ -100,14 +109,14 @@ pub(super) fn power(job: &Job, context: Context<'_>) -> ExclusivePower {
     };
     let own = free.iter().map(|(w, watts)| {
         let sd = if cap::is_default(gpu, w.setting()) { POWER_SD } else { LOW_CAP_SD };
-        PowerReading { gpus: w.gpus, ln_watts: watts.ln(), sd }
+        PowerReading { on: on(w.shape()), ln_watts: watts.ln(), sd }
     });
     let like = context.class.powers.iter().map(|(gpus, prior)| PowerReading {
-        gpus: *gpus,
+        on: on_fewest(*gpus),
         ln_watts: prior.mean,
         sd: prior.sd,
     });
     let rows: Vec<PowerReading> = own.chain(like).collect();
     let is_seen = !rows.is_empty() || context.class.ln_power.is_some();
-    ExclusivePower::fit(gpus, level, &rows, is_seen)
+    ExclusivePower::fit(from, level, &rows, is_seen)
 }

@@ -43,7 +43,8 @@ impl JobModel {
         for window in windows.iter().filter(|w| !self.groups.contains(&w.shape())) {
             let Some(rate) = window.rate else { continue };
             let at = self.response.prepare(window.setting());
-            let effect = self.response.answer(&at, self.ln_power_exclusive(window.gpus).0, 0.0).0;
+            let effect =
+                self.response.answer(&at, self.ln_power_exclusive(window.shape()).0, 0.0).0;
             let (offset, variance) = self.neighbours_slow(window, context);
             let variance = variance + effect.fitted + effect.form;
             rows.entry(window.shape()).or_default().push(Row {

@@ -3,33 +3,48 @@
 //! Natural logarithm of one GPU's power (W) on g GPUs, g0 being the most observed number:
 //!
 //! ```text
-//! ln p(g) = level + slope ln(g / g0) + a piecewise linear random walk in ln g with knots at the
-//!           observed numbers of GPUs
+//! ln p(g) = level + part w(g) + a piecewise linear random walk in ln g with knots at the observed
+//!           numbers of GPUs
+//! w(g)    = ln of what one GPU computes in a second on g GPUs, relative to g0
 //! ```
 //!
-//! More GPUs wait longer for each other, and a waiting GPU draws less power. The slope is learned from
-//! jobs of the same class. One power for a class on any number of GPUs would carry the power on eight
-//! GPUs over to one, and with it the effect of a cap.
+//! More GPUs wait longer for each other, and a waiting GPU draws less power. How long they wait follows
+//! from the job's step rates (w), which are measured also where it shares its GPUs or has a low cap. The
+//! part of power that waiting takes away is learned from jobs of the same class. One power for a class
+//! on any number of GPUs would carry the power on one GPU over to sixteen, and with it the effect of a
+//! cap.
 
 use std::collections::BTreeMap;
 
 use crate::statistics::regression::{Gaussian, Posterior, Row, fit};
 
-/// Prior of the slope. Speed-ups fall behind the GPUs as g^-0.2 to g^-0.5 (rates published with
-/// ElasticFlow, and strong scaling in general), and a waiting GPU draws between all and none of its
-/// dynamic power, for which no measurement is known: hence 0 to -0.25.
-const SLOPE: Gaussian = Gaussian { mean: -0.12, sd: 0.08 };
+/// Prior of the part: a waiting GPU draws between all of its power above idle, 0, and none of it, 0.8
+/// where idle power is a fifth. No measurement is known.
+const PART: Gaussian = Gaussian { mean: 0.4, sd: 0.2 };
+/// w for each unit of ln(g / g0) where no step rate is known: speed-ups fall behind the GPUs as g^-0.2
+/// to g^-0.5 (rates published with ElasticFlow, and strong scaling in general).
+const WAITING: Gaussian = Gaussian { mean: -0.35, sd: 0.1 };
 /// Standard deviation of the random walk for each root of ln g: power flattens where little is computed.
 /// A guess; it matters only between and beyond observed numbers.
 const WALK_SD: f64 = 0.05;
 /// Largest number of knots.
 const COUNTS_MAX: usize = 8;
 
+/// A number of GPUs, with what one of them computes in a second.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GpuWork {
+    /// GPUs in all.
+    pub(crate) gpus: u32,
+    /// Natural logarithm of the work of one of them in a second, in a unit of the job's, and its variance;
+    /// `None`: not known, for any number.
+    pub(crate) ln_work: Option<(f64, f64)>,
+}
+
 /// Power on one number of GPUs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PowerReading {
-    /// GPUs in all.
-    pub(crate) gpus: u32,
+    /// Its GPUs.
+    pub(crate) on: GpuWork,
     /// Natural logarithm of one GPU's power, W.
     pub(crate) ln_watts: f64,
     /// Standard deviation of the logarithm.
@@ -39,8 +54,8 @@ pub(crate) struct PowerReading {
 /// The fitted curve.
 #[derive(Clone, Debug)]
 pub(crate) struct ExclusivePower {
-    /// Natural logarithm of g0.
-    from: f64,
+    /// g0.
+    from: GpuWork,
     /// Natural logarithms of the observed numbers of GPUs, ascending.
     bends: Vec<f64>,
     fitted: Posterior,
@@ -49,18 +64,23 @@ pub(crate) struct ExclusivePower {
 }
 
 impl ExclusivePower {
-    /// Fits the readings `seen`; `level` is the prior on `gpus` GPUs.
-    pub(crate) fn fit(gpus: u32, level: Gaussian, seen: &[PowerReading], is_seen: bool) -> Self {
+    /// Fits the readings `seen`; `level` is the prior on the GPUs `from`.
+    pub(crate) fn fit(
+        from: GpuWork,
+        level: Gaussian,
+        seen: &[PowerReading],
+        is_seen: bool,
+    ) -> Self {
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         for at in seen {
-            *counts.entry(at.gpus.max(1)).or_default() += 1;
+            *counts.entry(at.on.gpus.max(1)).or_default() += 1;
         }
         while counts.len() > COUNTS_MAX {
             let rarest = counts.iter().min_by_key(|(_, n)| **n).map(|(gpus, _)| *gpus);
             rarest.map(|gpus| counts.remove(&gpus));
         }
         let mut curve = Self {
-            from: ln(gpus),
+            from,
             bends: counts.keys().map(|gpus| ln(*gpus)).collect(),
             fitted: Posterior::from_priors(&[]),
             is_seen,
@@ -68,27 +88,23 @@ impl ExclusivePower {
         let rows: Vec<Row> = seen
             .iter()
             .map(|at| {
-                let open = curve.open(ln(at.gpus));
-                Row {
-                    x: curve.features(at.gpus),
-                    y: at.ln_watts,
-                    sd: (at.sd * at.sd + open).sqrt(),
-                }
+                let open = curve.open(at.on);
+                Row { x: curve.features(at.on), y: at.ln_watts, sd: (at.sd * at.sd + open).sqrt() }
             })
             .collect();
         let walk = curve
             .bends
             .windows(2)
             .map(|b| Gaussian { mean: 0.0, sd: WALK_SD * (b[1] - b[0]).sqrt() });
-        let priors: Vec<Gaussian> = [level, SLOPE].into_iter().chain(walk).collect();
+        let priors: Vec<Gaussian> = [level, PART].into_iter().chain(walk).collect();
         curve.fitted = fit(&rows, &priors);
         curve
     }
 
-    /// Expected natural logarithm of one GPU's power on `gpus` GPUs (W), and its variance.
-    pub(crate) fn ln_watts(&self, gpus: u32) -> (f64, f64) {
-        let (mean, variance) = self.fitted.at(&self.features(gpus));
-        (mean, variance + self.open(ln(gpus)))
+    /// Expected natural logarithm of one GPU's power on these GPUs (W), and its variance.
+    pub(crate) fn ln_watts(&self, on: GpuWork) -> (f64, f64) {
+        let (mean, variance) = self.fitted.at(&self.features(on));
+        (mean, variance + self.open(on))
     }
 
     /// Estimate at g0.
@@ -101,19 +117,34 @@ impl ExclusivePower {
         self.fitted.noise_ratio()
     }
 
-    /// Level, slope, and the share of each piece between two knots that lies between g0 and `gpus`.
-    fn features(&self, gpus: u32) -> Vec<f64> {
-        let to = ln(gpus);
-        let share =
-            |b: &[f64]| (to.clamp(b[0], b[1]) - self.from.clamp(b[0], b[1])) / (b[1] - b[0]);
+    /// Level, part, and the share of each piece between two knots that lies between g0 and these GPUs.
+    fn features(&self, on: GpuWork) -> Vec<f64> {
+        let (from, to) = (ln(self.from.gpus), ln(on.gpus));
+        let share = |b: &[f64]| (to.clamp(b[0], b[1]) - from.clamp(b[0], b[1])) / (b[1] - b[0]);
         let walk = self.bends.windows(2).map(share);
-        [1.0, to - self.from].into_iter().chain(walk).collect()
+        [1.0, self.work(on).0].into_iter().chain(walk).collect()
     }
 
-    /// Variance of the walk that no parameter represents: between two knots, and beyond the outer ones.
-    fn open(&self, at: f64) -> f64 {
+    /// What one GPU computes relative to g0, and its variance.
+    fn work(&self, on: GpuWork) -> (f64, f64) {
+        match (on.ln_work, self.from.ln_work) {
+            (Some((there, variance)), Some((here, _))) => (there - here, variance),
+            _ => {
+                let more = ln(on.gpus) - ln(self.from.gpus);
+                (WAITING.mean * more, (WAITING.sd * more).powi(2))
+            }
+        }
+    }
+
+    /// Variance that no parameter represents: of what the GPUs compute, and of the walk.
+    fn open(&self, on: GpuWork) -> f64 {
+        PART.mean.powi(2) * self.work(on).1 + self.open_walk(ln(on.gpus))
+    }
+
+    /// Variance of the walk between two knots, and beyond the outer ones.
+    fn open_walk(&self, at: f64) -> f64 {
         let (Some(first), Some(last)) = (self.bends.first(), self.bends.last()) else {
-            return WALK_SD * WALK_SD * (at - self.from).abs();
+            return WALK_SD * WALK_SD * (at - ln(self.from.gpus)).abs();
         };
         let above = self.bends.partition_point(|bend| *bend < at);
         let length = if at < *first {
@@ -140,34 +171,67 @@ mod tests {
 
     const LEVEL: Gaussian = Gaussian { mean: 5.2, sd: 0.5 };
 
-    fn seen(points: &[(u32, f64)]) -> Vec<PowerReading> {
-        let one =
-            |&(gpus, watts): &(u32, f64)| PowerReading { gpus, ln_watts: watts.ln(), sd: 0.02 };
+    const fn on(gpus: u32) -> GpuWork {
+        GpuWork { gpus, ln_work: None }
+    }
+
+    /// With a speed-up that falls behind the GPUs as g^-0.5.
+    fn waiting(gpus: u32) -> GpuWork {
+        GpuWork { gpus, ln_work: Some((-0.5 * f64::from(gpus).ln(), 1e-4)) }
+    }
+
+    fn seen(on: fn(u32) -> GpuWork, points: &[(u32, f64)]) -> Vec<PowerReading> {
+        let one = |&(gpus, watts): &(u32, f64)| PowerReading {
+            on: on(gpus),
+            ln_watts: watts.ln(),
+            sd: 0.02,
+        };
         points.iter().map(one).collect()
+    }
+
+    /// Idle 60 W, 306 W more while computing, a third of that while waiting.
+    fn truth(gpus: u32) -> f64 {
+        60.0 + 306.0 * (0.35 + 0.65 * f64::from(gpus).powf(-0.5))
     }
 
     #[test]
     fn power_is_interpolated_over_the_number_of_gpus() {
-        // Idle 60 W, 306 W more while computing, a third of that while waiting.
-        let truth = |gpus: f64| 60.0 + 306.0 * (0.35 + 0.65 * gpus.powf(-0.5));
-        let points: Vec<(u32, f64)> = [1, 4, 32].map(|g| (g, truth(f64::from(g)))).to_vec();
-        let curve = ExclusivePower::fit(4, LEVEL, &seen(&points), true);
-        for gpus in [1, 2, 4, 8, 16, 32] {
-            let (ln_watts, variance) = curve.ln_watts(gpus);
-            let off = ln_watts - truth(f64::from(gpus)).ln();
-            assert!(off.abs() < 0.06, "{gpus}: off by {off}");
-            assert!(off.abs() < 3.0 * variance.sqrt(), "{gpus}: {variance}");
+        for on in [on, waiting] {
+            let points: Vec<(u32, f64)> = [1, 4, 32].map(|g| (g, truth(g))).to_vec();
+            let curve = ExclusivePower::fit(on(4), LEVEL, &seen(on, &points), true);
+            for gpus in [1, 2, 4, 8, 16, 32] {
+                let (ln_watts, variance) = curve.ln_watts(on(gpus));
+                let off = ln_watts - truth(gpus).ln();
+                assert!(off.abs() < 0.06, "{gpus}: off by {off}");
+                assert!(off.abs() < 3.0 * variance.sqrt(), "{gpus}: {variance}");
+            }
+            assert!(curve.ln_watts(on(64)).1 > curve.ln_watts(on(32)).1, "beyond, less is known");
         }
-        assert!(curve.ln_watts(64).1 > curve.ln_watts(32).1, "beyond, less is known");
     }
 
     #[test]
-    fn slope_keeps_its_prior_with_one_number_of_gpus() {
-        let curve = ExclusivePower::fit(8, LEVEL, &seen(&[(8, 200.0)]), true);
-        assert!((curve.ln_watts(8).0 - 200.0f64.ln()).abs() < 0.01);
-        assert!(
-            (curve.ln_watts(1).0 - curve.ln_watts(8).0 + SLOPE.mean * 8.0f64.ln()).abs() < 0.01
-        );
-        assert!(curve.ln_watts(1).1.sqrt() > 0.1);
+    fn the_part_keeps_its_prior_with_one_number_of_gpus() {
+        for (on, expected) in [(on as fn(u32) -> GpuWork, WAITING.mean), (waiting, -0.5)] {
+            let curve = ExclusivePower::fit(on(8), LEVEL, &seen(on, &[(8, 200.0)]), true);
+            let eight = curve.ln_watts(on(8)).0;
+            assert!((eight - 200.0f64.ln()).abs() < 0.01);
+            let more = PART.mean * expected * 8.0f64.ln();
+            assert!((curve.ln_watts(on(1)).0 - eight + more).abs() < 0.01);
+            assert!(curve.ln_watts(on(1)).1.sqrt() > 0.1);
+        }
+    }
+
+    /// GPUs that mostly wait draw little, whatever their number.
+    #[test]
+    fn power_follows_what_a_gpu_computes() {
+        let poor =
+            |gpus| GpuWork { gpus, ln_work: Some((if gpus > 1 { -2.5 } else { 0.0 }, 1e-4)) };
+        let watts = |on: GpuWork| {
+            let curve = ExclusivePower::fit(poor(1), LEVEL, &seen(poor, &[(1, 230.0)]), true);
+            curve.ln_watts(on).0.exp()
+        };
+        assert!((80.0..95.0).contains(&watts(poor(16))), "{}", watts(poor(16)));
+        let good = GpuWork { gpus: 16, ln_work: Some((-0.05, 1e-4)) };
+        assert!(watts(good) > 220.0, "{}", watts(good));
     }
 }

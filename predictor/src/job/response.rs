@@ -20,7 +20,7 @@ impl JobModel {
         let power = |w: &Observation| Some((w.gpu_power_w?.ln(), POWER_SD));
         let shifts = isotonic::shifts(windows, context.gpu, power);
         for (window, shift) in windows.iter().zip(shifts).filter(|(w, _)| w.is_exclusive()) {
-            let demand = self.ln_power_exclusive(window.gpus).0;
+            let demand = self.ln_power_exclusive(window.shape()).0;
             let (x, mean, open) = self.response.columns(Output::Power, window.setting(), demand);
             let Some(watts) = window.gpu_power_w.filter(|_| x.iter().any(|x| *x != 0.0)) else {
                 continue;
@@ -40,6 +40,7 @@ impl JobModel {
         context: Context<'_>,
     ) -> (Posterior, bool) {
         let rated = || windows.iter().rev().filter(|w| w.rate.is_some());
+        self.groups.clear();
         let shifts = isotonic::shifts(windows, context.gpu, |w| Some((w.rate?.ln(), w.rate_sd)));
         for window in rated() {
             let group = window.shape();
@@ -63,7 +64,7 @@ impl JobModel {
                 continue;
             };
             let (offset, variance) = self.neighbours_slow(window, context);
-            let demand = self.ln_power_exclusive(window.gpus).0;
+            let demand = self.ln_power_exclusive(window.shape()).0;
             let (columns, slow, open) =
                 self.response.columns(Output::Slow, window.setting(), demand);
             rows.push(Row {

@@ -3,7 +3,7 @@
 //! The history stores this, and priors for other jobs are made from it. With the prior included, the
 //! history would learn from its own predictions.
 
-use wattle_common::observation::{Observation, POWER_SD};
+use wattle_common::observation::{JobShape, Observation, POWER_SD};
 
 use std::collections::BTreeMap;
 
@@ -20,12 +20,12 @@ const SD_MAX: f64 = 0.1;
 const LEVELS_MAX: usize = 8;
 
 /// Effects that `windows` show under each knot of `response`, for the current number of GPUs; `demand` is
-/// the natural logarithm of one GPU's exclusive power on a number of GPUs.
+/// the natural logarithm of one GPU's exclusive power on these GPUs.
 pub(super) fn raw(
     windows: &[Observation],
     response: &CapClockResponse,
     gpu: &GpuSpec,
-    demand: impl Fn(u32) -> f64,
+    demand: impl Fn(JobShape) -> f64,
 ) -> Vec<AtSetting> {
     let knots = response.knots();
     let exclusive = || windows.iter().filter(|w| w.is_exclusive());
@@ -34,7 +34,7 @@ pub(super) fn raw(
         return Vec::new();
     }
     // On fewer GPUs each draws more power, and the same cap has a larger effect.
-    let shift = |half, w: &Observation| response.shift(half, w.setting(), demand(w.gpus));
+    let shift = |half, w: &Observation| response.shift(half, w.setting(), demand(w.shape()));
     let slow =
         half(exclusive(), response, |w| Some((-w.rate?.ln() - shift(Output::Slow, w), w.rate_sd)));
     let power = half(exclusive(), response, |w| {

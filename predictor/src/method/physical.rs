@@ -108,7 +108,7 @@ impl<'a> Physical<'a> {
         together: Option<Together>,
         prepared: &PreparedSetting,
     ) -> SurfacePoint {
-        let (mut ln_power, mut power_variance) = self.model.ln_power_exclusive(at.gpus);
+        let (mut ln_power, mut power_variance) = self.model.ln_power_exclusive(at.shape());
         let mut slow = (0.0, 0.0);
         if let Some(together) = together {
             slow = together.slow;

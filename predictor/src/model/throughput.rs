@@ -163,6 +163,15 @@ impl Throughput {
         })
     }
 
+    /// Natural logarithm of what one GPU computes in a second, relative to the reference's, and its
+    /// variance. `None` where no rate is known.
+    #[must_use]
+    pub fn ln_work_of_gpu(&self, shape: JobShape) -> Option<(f64, f64)> {
+        let fitted = self.fitted.as_ref()?;
+        let rate = self.ln_rate(shape)?;
+        Some((rate.mean + fitted.scale.layout(self.named(shape)).local.ln(), rate.variance))
+    }
+
     /// The same shape with the job's own batch where none is named.
     #[must_use]
     pub fn named(&self, shape: JobShape) -> JobShape {

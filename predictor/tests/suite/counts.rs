@@ -76,3 +76,29 @@ fn caps_cost_less_where_power_per_gpu_is_lower() {
         assert!(off.abs() < 0.06, "{gpus} GPUs: {off:+.3}");
     }
 }
+
+/// A class was measured on one GPU, and on 16 only below a cap near its power there: its step rates show that these
+/// mostly wait.
+#[test]
+fn power_on_more_gpus_follows_from_the_step_rates() {
+    let mut p = Predictor::new(PredictorConfig::shipped());
+    let work = 16.0_f64.powf(-0.7);
+    let truth = 60.0 + 170.0 * work.sqrt();
+    for (name, gpus, cap_w, watts, rate) in
+        [("a", 1, 250.0, 230.0, 5.0), ("b", 16, 130.0, truth, 5.0 * 16.0 * work)]
+    {
+        for minute in 0..3 {
+            let mut seen = window(name, Some("waits"), minute);
+            seen.gpus = (0..gpus).collect();
+            seen.gpus_total = gpus;
+            seen.cap_mw = Some(Power::from_w_f64(cap_w));
+            seen.steps_per_s = Some(rate);
+            seen.power_mw_gpus = Some(Power::from_w_f64(watts * f64::from(gpus)));
+            p.learn(seen.until_us, &seen);
+        }
+    }
+    let predicted = p.predict(&job("b"), &at(16, None)).unwrap().gpu_power_w;
+    let off = predicted.mean / truth - 1.0;
+    assert!(off.abs() < 0.2, "{off:+.3}: {predicted:?}");
+    assert!(predicted.low < truth && truth < predicted.high, "{predicted:?}");
+}

@@ -20,8 +20,9 @@
 //!   default) until a permitted and an excessive price are found, then interpolates the lateness between
 //!   them. It ends close below the bound ([`AimSearch::floor`]), or after
 //!   [`AimSearch::runs_max`] runs. The lateness of few jobs changes in steps, so that the bracket may close on one: then
-//!   the search continues in the widest gap between the prices that it has tried ([`AimSearch::of_few_jobs`]). Neither energy nor lateness has to be monotonic in the price: the
-//!   result is the permitted run of least energy among those made.
+//!   the search continues in the widest gap between the prices that it has tried, near and above that of its best
+//!   run ([`AimSearch::of_few_jobs`]). Neither energy nor lateness has to be monotonic in the price: the result is the
+//!   permitted run of least energy among those made.
 
 use crate::lateness::{Allowed, Lateness, Reference};
 
@@ -49,6 +50,8 @@ const NARROW_FACTOR_TO_BASELINE: f64 = 1.02;
 const ROOM_MIN: f64 = 0.0005;
 /// The least distance of two prices, as a logarithm, that a slope is computed from.
 const SLOPE_APART: f64 = 0.2;
+/// How far below the price of the best run further ones of few jobs are tried: energy falls with the price on the whole.
+const GAPS_BELOW: f64 = 2.0;
 /// An interpolated price keeps this share of the bracket's logarithmic width from either end.
 const MARGIN: f64 = 0.15;
 
@@ -92,7 +95,7 @@ pub struct AimSearch {
     pub floor: f64,
     /// The search ends when the bracket of prices is narrower than this factor.
     pub narrow: f64,
-    /// Whether it continues in the widest gap between the prices tried, once the bracket is narrow.
+    /// Whether it continues in the widest gap between the prices tried, in place of an end.
     pub fills_gaps: bool,
 }
 
@@ -313,7 +316,7 @@ pub fn search<R: AimRun, E>(
 }
 
 /// The next price to try after these runs; `None` at the end of the search.
-fn next_price<R>(aim: &AimSearch, runs: &[Priced<R>]) -> Option<f64> {
+fn next_price<R: AimRun>(aim: &AimSearch, runs: &[Priced<R>]) -> Option<f64> {
     let (bound, floor) = (aim.allowed.mean, aim.floor);
     // The greatest permitted price below every excessive one.
     let priced = || runs.iter().filter(|priced| priced.price > 0.0);
@@ -336,7 +339,10 @@ fn next_price<R>(aim: &AimSearch, runs: &[Priced<R>]) -> Option<f64> {
             let is_close = |at: f64| floor < bound && at >= floor && at > at_zero;
             let close = tightest(below).is_some_and(is_close);
             let price = below.price;
-            (price < aim.most && !close).then(|| (price * aim.step(tightest(below))).min(aim.most))
+            if price < aim.most && !close {
+                return Some((price * aim.step(tightest(below))).min(aim.most));
+            }
+            aim.fills_gaps.then(|| widest_gap(aim, runs)).flatten()
         }
         (None, Some(above)) => {
             let price = above.price;
@@ -346,10 +352,7 @@ fn next_price<R>(aim: &AimSearch, runs: &[Priced<R>]) -> Option<f64> {
             let (low, high) = (below.price, above.price);
             let (at_low, at_high) = (tightest(below).unwrap_or(0.0), tightest(above));
             let width = (high / low).ln();
-            if at_low >= floor {
-                return None;
-            }
-            if width < aim.narrow.ln() {
+            if at_low >= floor || width < aim.narrow.ln() {
                 return aim.fills_gaps.then(|| widest_gap(aim, runs)).flatten();
             }
             // Linear interpolation aims between the accepted values.
@@ -360,10 +363,11 @@ fn next_price<R>(aim: &AimSearch, runs: &[Priced<R>]) -> Option<f64> {
     }
 }
 
-/// The middle of the widest gap between the prices that were tried; `None` where all gaps are narrow.
-fn widest_gap<R>(aim: &AimSearch, runs: &[Priced<R>]) -> Option<f64> {
-    let tried = runs.iter().map(|priced| priced.price).filter(|price| *price > 0.0);
-    let mut prices: Vec<f64> = tried.chain([aim.least, aim.most]).collect();
+/// The middle of the widest gap between the prices tried, from [`GAPS_BELOW`] the best run's on.
+fn widest_gap<R: AimRun>(aim: &AimSearch, runs: &[Priced<R>]) -> Option<f64> {
+    let low = (runs[best(runs, aim.allowed)?].price / GAPS_BELOW).max(aim.least);
+    let tried = runs.iter().map(|priced| priced.price).filter(|price| *price > low);
+    let mut prices: Vec<f64> = tried.chain([low, aim.most]).collect();
     prices.sort_by(f64::total_cmp);
     let gaps = prices.windows(2).map(|pair| (pair[1] / pair[0], (pair[0] * pair[1]).sqrt()));
     let widest = gaps.max_by(|a, b| a.0.total_cmp(&b.0));

@@ -66,5 +66,6 @@ pub fn twin_status(at: Timestamp, jobs: u64, delay_s: f64) -> TwinStatus {
         ahead: Vec::new(),
         corrected_late: 0,
         absences: Vec::new(),
+        replayed_at_us: None,
     }
 }

@@ -203,15 +203,23 @@ async fn check_budget(browser: &Browser) {
     let sustained = browser.run(&sustained).await;
     browser.until_text(".preview", "At least the present draw.").await;
     browser.click("Set").await;
+    browser.until_text("main", "MWh per 1 d").await;
+    browser.click("Set it").await;
     let even = fact("Even spending");
     until("the same mean power", async || (browser.run(&even).await == sustained).then_some(()))
         .await;
     let idle = fact("Power without jobs");
     until("the idle draw", async || (browser.run(&idle).await != "").then_some(())).await;
+    Box::pin(remove_budget(browser)).await;
+}
+
+/// The preview of a budget with which no job could start states that, and the present budget is removed.
+async fn remove_budget(browser: &Browser) {
     browser.fill("#energy_kwh", "1").await;
     browser.until_text(".preview", "No job can start: the idle cluster draws").await;
     check_page(browser, "the entered budget", accessibility_rules().as_deref()).await;
     browser.click("Remove the budget").await;
+    browser.click("Remove it").await;
     browser.until_text(".verdict-line", "no budget is set").await;
 }
 

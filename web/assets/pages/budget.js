@@ -9,9 +9,11 @@ import { send } from "../session.js";
 let message = { text: "", kind: "" };
 /** What the entered limits would allow; null: nothing is entered. */
 let allows = null;
+/** The limits that are to be confirmed; null: none. */
+let pending = null;
 
 export const title = () => "Budget";
-export const leave = () => { message = { text: "", kind: "" }; allows = null; };
+export const leave = () => { message = { text: "", kind: "" }; allows = null; pending = null; };
 
 /** The remaining energy of the budget over the window, with a forecast. */
 function burnDown(page, ctx) {
@@ -161,33 +163,61 @@ async function review(form, ctx) {
   ctx.redraw();
 }
 
-function form(ctx) {
+/** Limits in words: `120 kWh and 40 kg CO₂ per 1 d, at most 9.5 kW`. */
+function words({ energy_kwh: energy, carbon_kg: carbon, power_kw: power, window_h: window }) {
+  const spent = [f.isKnown(energy) ? f.energy(1000 * energy) : null, f.isKnown(carbon) ? `${f.carbon(1000 * carbon)} CO₂` : null].filter(Boolean);
+  const parts = spent.length ? [`${spent.join(" and ")} per ${f.span(3600 * (window ?? 24))}`] : [];
+  if (f.isKnown(power)) parts.push(`at most ${f.power(1000 * power)}`);
+  return parts.join(", ");
+}
+
+/** The limits in force, in the units of the form. */
+function inForce({ limits = {} }) {
+  const of = (value, scale) => (f.isKnown(value) ? String(Number((value / scale).toPrecision(6))) : undefined);
+  return {
+    energy_kwh: of(limits.energy_wh, 1000), carbon_kg: of(limits.carbon_g, 1000),
+    // A limit that changes by a schedule is no number.
+    power_kw: limits.power_next ? undefined : of(limits.power_w, 1000),
+    window_h: f.isKnown(limits.energy_wh) || f.isKnown(limits.carbon_g) ? of(limits.window_s, 3600) : undefined,
+  };
+}
+
+function form(page, ctx) {
   if (!ctx.session.person?.operates) {
     return h("p", { class: "muted" }, "Signed-in operators can set the budget here.");
   }
-  const field = (name, label) => h("div", { class: "field" }, h("label", { for: name }, label), h("input", { id: name, name, type: "number", min: "0", step: "any", inputmode: "decimal" }));
-  const set = async (limits) => {
+  const values = inForce(page);
+  const field = (name, label) => h("div", { class: "field" }, h("label", { for: name }, label), h("input", { id: name, name, type: "number", min: "0", step: "any", inputmode: "decimal", value: values[name] }));
+  const ask = (limits) => { pending = limits; ctx.redraw(); };
+  const set = async () => {
     try {
-      await send("POST", "/api/budget", limits);
+      await send("POST", "/api/budget", pending);
       message = { text: "The budget is stored.", kind: "ok" };
     } catch (error) {
       message = { text: `Not set: ${error.message}`, kind: "fault" };
     }
     ctx.announce(message.text);
-    ctx.redraw();
+    ask(null);
   };
   const submit = (event) => {
     event.preventDefault();
-    set(entered(event.target));
+    ask(entered(event.target));
   };
   const input = (event) => {
     const { form: changed } = event.target;
+    pending = null;
     ctx.later(() => review(changed, ctx));
   };
+  const text = pending && words(pending);
   return h("form", { class: "fields", onsubmit: submit, oninput: input },
     field("energy_kwh", "Energy, kWh"), field("carbon_kg", "Carbon, kg CO₂"), field("power_kw", "Power, kW"), field("window_h", "Window, hours"),
     h("div", { class: "whole", role: "status", "aria-label": "What the entered limits allow" }, preview()),
-    h("div", { class: "actions" }, h("button", { type: "submit" }, "Set"), h("button", { type: "button", class: "quiet", onclick: () => set({}) }, "Remove the budget")),
+    pending
+      ? h("div", { class: "actions", "data-key": "confirm" }, h("span", null, text ? `Set ${text}?` : "Remove the budget?", page.limits?.power_next ? " The schedule of the power limit ends then." : null),
+        h("button", { type: "button", class: text ? "" : "danger", onclick: set }, text ? "Set it" : "Remove it"),
+        h("button", { type: "button", class: "quiet", onclick: () => ask(null) }, "Change nothing"))
+      : h("div", { class: "actions", "data-key": "set" }, h("button", { type: "submit" }, "Set"),
+        h("button", { type: "button", class: "quiet", onclick: () => ask({}) }, "Remove the budget")),
     message.text ? h("p", null, state(message.text, message.kind)) : null);
 }
 
@@ -213,6 +243,6 @@ export function draw(page, ctx) {
         ["Grid", page.intensity_g_per_kwh === undefined ? null : `${page.intensity_g_per_kwh} g/kWh (${page.series})`],
         ["Electricity price", page.grid?.per_kwh === undefined ? null : `${f.price(page.grid.per_kwh, page.grid.currency)} (${page.grid.price.source})`],
       ]), fallback(page.grid?.carbon, "Carbon intensity"), fallback(page.grid?.price, "Electricity price"), h("p", { class: "muted" }, "The price is the weight of energy against completion time: at 0 jobs run as if energy were free, at 1 at their lowest energy.")),
-      card("Set the budget", form(ctx))),
+      card("Set the budget", form(page, ctx))),
   ];
 }

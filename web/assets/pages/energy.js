@@ -1,7 +1,7 @@
 // Energy, carbon and cost by user and project, and by day.
 
 import { h } from "../dom.js";
-import { bars, gauge, legend } from "../chart.js";
+import { bars, curve, gauge, legend } from "../chart.js";
 import * as f from "../format.js";
 import { card, figure, heading, state, table } from "../parts.js";
 
@@ -50,6 +50,38 @@ export function dayBars(label, days, parts, describe) {
 }
 
 const HOUR = 3600;
+const RANGES = { day: "24 hours", week: "7 days", month: "30 days" };
+
+/** The power of the site over the period, against its limits and the former scheduler. */
+function powerCard({ period, power, baseline }, ctx) {
+  const name = `Power of the last ${RANGES[period]}`;
+  if (!power) return card(name, h("p", { class: "muted" }, "The records of the site's power are being read."));
+  const points = Object.entries(power.points).map(([at, point]) => ({ at: Number(at), ...point })).sort((a, b) => a.at - b.at);
+  const known = points.filter((point) => point.w !== undefined);
+  if (known.length < 2) return card(name, h("p", { class: "muted" }, "There are no records of the site's power for most of this time."));
+  const until = Math.max(ctx.now(), points[points.length - 1].at + power.step_s);
+  // A gap where minutes are missing.
+  const of = (key) => points.flatMap((point, index) => {
+    const gap = index > 0 && point.at - points[index - 1].at > power.step_s ? [[point.at - power.step_s, undefined]] : [];
+    return [...gap, [point.at, point[key]]];
+  });
+  const most = known.reduce((a, b) => (b.w > a.w ? b : a));
+  const mean = known.reduce((sum, point) => sum + point.w, 0) / known.length;
+  const has = (key) => points.some((point) => point[key] !== undefined);
+  const words = `${f.power(mean)} on average, at most ${f.power(most.w)} at ${f.time(most.at, ctx.now())}`;
+  const time = (at) => f.time(at, ctx.now());
+  return card(name, curve({
+    label: `${name}: ${words}`,
+    series: [
+      { class: "gpus", points: of("w"), area: true },
+      ...(has("before_w") ? [{ class: "even", points: of("before_w") }] : []),
+      ...(has("limit_w") ? [{ class: "limit", points: of("limit_w"), isStep: true }] : []),
+    ],
+    from: power.from_s, until, format: f.power, labels: [time(power.from_s), time((power.from_s + until) / 2), "now"],
+  }), legend([["gpus", "measured"], ...(has("before_w") ? [["even", `under ${baseline}, by prediction`]] : []), ...(has("limit_w") ? [["limit", "limit"]] : [])]),
+  h("p", null, `${words}.`),
+  h("p", { class: "muted" }, `Means over ${f.span(power.step_s)} of entire nodes. A gap is time in which a node was not metered.`));
+}
 
 /** The energy of each of the last hours by use, with the limits that held in it. */
 function byHour({ hours: { first, last, uses, limits } }, ctx) {
@@ -104,6 +136,7 @@ export function draw(page, ctx) {
         !hasCarbon ? h("p", { class: "muted" }, "No carbon intensity is set: ", h("code", null, "wattle budget set --carbon FILE"), " sets one.") : null),
       card("By day", dayBars("Energy of each of the last 30 days by use", page.days,
         (one) => USES.filter(([, , key]) => f.isKnown(one[key])).map(([kind, , key]) => ({ class: kind, value: one[key] })), total), legend(USES.map(([kind, text]) => [kind, text])))),
+    powerCard(page, ctx),
     byHour(page, ctx),
     causes(page.causes),
     h("div", { class: "cards two" }, owners("User", "(not known)", page.users, hasCarbon, currency), owners("Project", "(none)", page.projects, hasCarbon, currency)),

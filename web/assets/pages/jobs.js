@@ -11,6 +11,17 @@ function number(kind, { on_gpus: running, queued, finished, failed, cancelled })
   return { active: running + queued, running, queued, ended, failed, all: running + queued + ended }[kind];
 }
 
+/** The columns with their links: the most first, of deadlines the earliest. */
+function columns(page, ctx) {
+  const hasDeadline = Object.values(page.rows).some((row) => row.deadline_s !== undefined);
+  return jobColumns(ctx, { hasDeadline }).map((column) => {
+    if (!column.key) return column;
+    const isIt = page.sort === column.key;
+    const order = isIt ? (column.key === "deadline" ? "ascending" : "descending") : undefined;
+    return { ...column, sort: { address: ctx.address({ sort: isIt ? "" : column.key, page: 0 }), order } };
+  });
+}
+
 export const title = () => "Jobs";
 
 export function draw(page, ctx) {
@@ -25,7 +36,7 @@ export function draw(page, ctx) {
         h("a", { href: ctx.address({ show: kind === "active" ? "" : kind, page: 0 }), "aria-current": page.show === kind && "true" },
           text, h("span", { class: "muted" }, ` ${number(kind, page.counts)}`)))),
       search(ctx, "Find by job, user, project, workload or node", page.search)),
-    table("Jobs", jobColumns(ctx), jobRows(page), page.search ? "No job matches." : none),
+    table("Jobs", columns(page, ctx), jobRows(page), page.search ? "No job matches." : none),
     h("p", { class: "muted" }, `${f.count(page.total, "job")} in this list`),
     pager(page, ctx),
   ];

@@ -82,9 +82,21 @@ function section(id, node) {
     table(`GPUs of ${id}`, COLUMNS, gpus, "Its power agent has reported no GPU."));
 }
 
+/** The nodes of the list in numbers. */
+function totals({ total, totals: sums }) {
+  const parts = [f.count(total, "node"), `${sums.busy} of ${f.count(sums.gpus, "GPU")} busy`];
+  if (sums.asleep) parts.splice(1, 0, `${sums.asleep} asleep`);
+  if (f.isKnown(sums.gpus_w)) {
+    const power = f.stated(f.power(sums.gpus_w), sums.gpus_w, sums.is_partial);
+    parts.push(`GPUs ${power}${f.isKnown(sums.caps_w) ? ` of ${f.power(sums.caps_w)} by caps` : ""}`);
+  }
+  if (f.isKnown(sums.hosts_w)) parts.push(`hosts ${f.power(sums.hosts_w)}`);
+  return parts.join(", ");
+}
+
 export function draw(page, ctx) {
   return [
-    heading("Nodes", h("p", { class: "verdict-line" }, f.count(page.total, "node"))),
+    heading("Nodes", h("p", { class: "verdict-line" }, totals(page))),
     h("div", { class: "tools" }, search(ctx, "Find by name", page.search)),
     page.order.length ? powerCard(page) : null,
     page.order.length ? page.order.map((id) => section(id, page.rows[id])) : h("p", { class: "empty" }, page.search ? "No node matches." : "No node has reported."),

@@ -59,7 +59,8 @@ export function draw(page, ctx) {
       card("How it is computed",
         h("p", null, `The placer runs ${page.baseline}, the site's former scheduler, in a model beside the cluster, on the same jobs at default caps and clocks with all nodes awake. Completion times and energy of the cluster are measured; those of the model follow from the measured work of each job and its predicted speed and power.`),
         h("p", { class: "muted" }, `Since ${f.time(page.since_s, ctx.now())}, until ${f.time(page.until_s, ctx.now())}; days are in UTC.`),
-        page.absences.map(([from, until]) => h("p", { class: "muted" }, `No placer ran from ${f.time(from, ctx.now())} to ${f.time(until, ctx.now())}; sleep is not counted there.`)))),
+        page.absences.map(([from, until]) => h("p", { class: "muted" }, `No placer ran from ${f.time(from, ctx.now())} to ${f.time(until, ctx.now())}; sleep is not counted there.`)),
+        f.isKnown(page.replayed_s) ? h("p", { class: "muted" }, `Computed again on ${f.time(page.replayed_s, ctx.now())} from the records of jobs, with the nodes of then.`) : null)),
     columns("User", "no user", page.users),
     columns("Project", "no project", page.projects),
   ];

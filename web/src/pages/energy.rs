@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use wattle_common::messages::UnknownCause;
+use wattle_common::messages::{SiteMinute, UnknownCause};
 use wattle_common::total::Total;
-use wattle_common::{Budget, Energy, Timestamp};
+use wattle_common::{Budget, Energy, Power, Timestamp};
 use wattle_view::emissions::static_share;
 
-use super::{grams, rounded, seconds, significant, watt_hours};
+use super::{grams, rounded, seconds, significant, watt_hours, watts};
 use crate::model::tally::{Amount, HOUR_US, Sums, Unmetered, day_of};
 use crate::model::{Model, Now};
 use crate::topic::Period;
@@ -124,6 +124,49 @@ fn limits(first: u64, last: u64, model: &Model) -> Value {
     Value::Object(hours.map(of).collect())
 }
 
+/// Minutes of each point of the curve of power: at most 240 points.
+const fn step_min(period: Period) -> u64 {
+    (period.days() * 1_440).div_ceil(240)
+}
+
+/// The beginning of the curve of power: as many days of 24 hours as the period has, until now.
+#[must_use]
+pub fn power_from(period: Period, now: Now) -> Timestamp {
+    let step_us = step_min(period) * 60_000_000;
+    let first = (now.at.as_us() / step_us).saturating_sub(period.days() * 1_440 / step_min(period));
+    Timestamp::from_us(first * step_us)
+}
+
+/// The power of the site over the period, by the start of each point: mean power, the lowest limit, and the mean power
+/// under the former scheduler; absent: it is being read.
+fn power(period: Period, model: &Model, now: Now) -> Option<Value> {
+    let (from, step_s) = (power_from(period, now), step_min(period) * 60);
+    model.site_from.filter(|known| *known <= from)?;
+    let mut parts: BTreeMap<u64, Vec<&SiteMinute>> = BTreeMap::new();
+    for (at, minute) in model.site.range(from..) {
+        let start_s = seconds(*at) / step_s * step_s;
+        parts.entry(start_s).or_default().push(minute);
+    }
+    let mean = |powers: Vec<f64>| {
+        let sum: f64 = powers.iter().sum();
+        // Of fewer minutes it would be that of another time.
+        (powers.len() as u64 * 120 >= step_s).then(|| rounded(sum / powers.len() as f64, 0))
+    };
+    let point = |(start_s, minutes): (u64, Vec<&SiteMinute>)| {
+        let limits = minutes.iter().flat_map(|one| one.limit_mw.into_iter().chain(one.target_mw));
+        let own = minutes.iter().filter_map(|one| one.power()).map(Power::as_w);
+        let before = minutes.iter().filter_map(|one| one.twin).map(|twin| twin.power_mw.as_w());
+        let shown = json!({
+            "w": mean(own.collect()),
+            "limit_w": limits.min().map(watts),
+            "before_w": mean(before.collect()),
+        });
+        (start_s.to_string(), shown)
+    };
+    let points: Map<String, Value> = parts.into_iter().map(point).collect();
+    Some(json!({ "from_s": seconds(from), "step_s": step_s, "points": points }))
+}
+
 /// The content of the page.
 pub(super) fn content(period: Period, model: &Model, now: Now) -> Value {
     let today = day_of(now.at);
@@ -142,6 +185,8 @@ pub(super) fn content(period: Period, model: &Model, now: Now) -> Value {
         .collect();
     json!({
         "period": period.name(),
+        "power": power(period, model, now),
+        "baseline": model.twin.as_ref().map(|twin| twin.baseline.name()),
         "hours": { "first": first_hour, "last": hour, "uses": hours, "limits": limits(first_hour, hour, model) },
         "sums": uses(&sums),
         "missing": model.tally.missing_gpus(begins),
@@ -164,7 +209,7 @@ pub(super) fn content(period: Period, model: &Model, now: Now) -> Value {
 #[cfg(test)]
 mod tests {
     use wattle_common::messages::{BudgetRecord, BudgetStatus};
-    use wattle_common::{Power, power_series::PowerSeries};
+    use wattle_common::power_series::PowerSeries;
 
     use super::*;
     use crate::model::tests::{budget_status, example, now};
@@ -178,6 +223,35 @@ mod tests {
         let mean = Some(Power::from_w(500));
         model.status = Some(BudgetStatus { power_mw_budget_mean: mean, ..budget_status() });
         content(Period::Day, &model, now(50 * HOUR_S + 60))["hours"].take()
+    }
+
+    #[test]
+    fn power_is_the_mean_of_the_minutes_of_each_point() {
+        let mut model = example();
+        let now = now(50 * HOUR_S + 60);
+        let minute = |at_s: u64, watts: u64| {
+            let at = Timestamp::from_s(at_s);
+            let limit_mw = (at_s >= 49 * HOUR_S).then(|| Power::from_w(900));
+            let minute = wattle_testkit::site_minute(at, Power::from_w(watts));
+            (at, SiteMinute { limit_mw, ..minute })
+        };
+        let page = |model: &Model| content(Period::Day, model, now)["power"].clone();
+        let unmetered = SiteMinute { nodes: 9, ..minute(48 * HOUR_S + 60, 0).1 };
+        let minutes = (0..6).map(|i| minute(48 * HOUR_S + 60 * i, 500 + 100 * i));
+        let first = minutes.chain([(unmetered.minute_us, unmetered)]).collect();
+        assert_eq!(page(&model), Value::Null, "it was not read");
+        model.take_site(Timestamp::from_s(26 * HOUR_S), first);
+        model.take_site(
+            Timestamp::from_s(49 * HOUR_S),
+            (0..2).map(|i| minute(49 * HOUR_S + 60 * i, 800)).collect(),
+        );
+        let power = page(&model);
+        assert_eq!((&power["from_s"], &power["step_s"]), (&json!(26 * HOUR_S), &json!(360)));
+        // Of 500, 700, 800, 900 and 1,000 W: one of six minutes is not known.
+        let points = power["points"].as_object().unwrap();
+        assert_eq!(points[&(48 * HOUR_S).to_string()]["w"], json!(780));
+        let last = &points[&(49 * HOUR_S).to_string()];
+        assert_eq!((&last["w"], &last["limit_w"]), (&Value::Null, &json!(900)), "two of six");
     }
 
     #[test]

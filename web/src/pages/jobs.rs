@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
-use wattle_common::NodeId;
-use wattle_common::job::JobPhase;
+use wattle_common::job::{JobPhase, Placement};
 use wattle_common::messages::{ExpectedInstant, JobRecord, NodeSummary};
+use wattle_common::{Energy, NodeId};
 use wattle_view::expected;
 use wattle_view::job::JobView;
 
@@ -33,6 +33,7 @@ pub(super) fn row(record: &JobRecord, model: &Model, now: Now) -> Value {
         rounded((end / END_STEP_S).round() * END_STEP_S, 0)
     });
     let spec = &record.spec;
+    let is_waiting = !view.is_running() && !record.phase.is_final();
     json!({
         "name": (spec.name != spec.job.as_str()).then_some(&spec.name),
         "user": spec.user,
@@ -53,6 +54,12 @@ pub(super) fn row(record: &JobRecord, model: &Model, now: Now) -> Value {
         "expected": expected_times(record),
         "rest_s": view.rest().filter(|_| !view.is_running()).map(|rest| rounded(rest.as_secs_f64(), 0)),
         "ran_s": view.ran().filter(|_| record.phase.is_final()).map(|ran| rounded(ran.as_secs_f64(), 0)),
+        "waited_s": view.waited().filter(|_| !is_waiting).map(|waited| waited.as_secs()),
+        // While it waits this does not change.
+        "waits_as_since_s": view
+            .waited()
+            .filter(|_| is_waiting)
+            .map(|waited| seconds(now.at).saturating_sub(waited.as_secs())),
         "submitted_s": seconds(spec.submitted_at_us),
         "started_s": record.started_at_us.map(seconds),
         "ended_s": record.ended_at_us.map(seconds),
@@ -99,6 +106,25 @@ pub(super) fn contains(record: &JobRecord, search: &str) -> bool {
         || record.placement.iter().flat_map(|p| &p.shares).any(|s| within(s.node.as_str()))
 }
 
+/// What a list is ordered by, the most first; jobs without it are last.
+type Order = fn(&JobRecord, Now) -> Option<f64>;
+
+/// The order by a column; `None`: that of the list.
+fn order(sort: &str) -> Option<Order> {
+    Some(match sort {
+        "gpus" => |record, _| {
+            let placed = record.placement.as_ref().map(Placement::gpu_count);
+            Some(f64::from(placed.unwrap_or(record.spec.gpus.min)))
+        },
+        "energy" => |record, _| record.energy_mj.map(Energy::as_j),
+        "done" => |record, now| record.done(now.at),
+        "waited" => |record, now| record.waited(now.at).map(|waited| waited.as_secs_f64()),
+        // The earliest first.
+        "deadline" => |record, _| record.spec.deadline_at_us.map(|at| -at.as_s()),
+        _ => return None,
+    })
+}
+
 /// The content of the page.
 pub(super) fn content(list: &List, model: &Model, now: Now) -> Value {
     let shown = match list.show.as_str() {
@@ -125,10 +151,15 @@ pub(super) fn content(list: &List, model: &Model, now: Now) -> Value {
         "all" => Some([0, 2]),
         _ => None,
     };
-    let (records, total) = match groups.filter(|_| list.search.is_empty()) {
+    let by = order(&list.sort);
+    let (records, total) = match groups.filter(|_| list.search.is_empty() && by.is_none()) {
         Some(groups) => model.jobs.part(groups, list.page * ROWS, ROWS),
         None => {
-            let found: Vec<&JobRecord> = model.jobs.listed().filter(wanted).collect();
+            let mut found: Vec<&JobRecord> = model.jobs.listed().filter(wanted).collect();
+            if let Some(by) = by {
+                let key = |record: &JobRecord| by(record, now).unwrap_or(f64::NEG_INFINITY);
+                found.sort_by(|a, b| key(b).total_cmp(&key(a)));
+            }
             let part = found.iter().skip(list.page * ROWS).take(ROWS).copied().collect();
             (part, found.len())
         }
@@ -137,6 +168,7 @@ pub(super) fn content(list: &List, model: &Model, now: Now) -> Value {
     let sum = |phase| model.jobs.count(phase);
     let more = json!({
         "show": shown,
+        "sort": by.is_some().then_some(&list.sort),
         "search": list.search,
         "number": list.page,
         "total": total,
@@ -151,4 +183,43 @@ pub(super) fn content(list: &List, model: &Model, now: Now) -> Value {
         page.extend(more);
     }
     page
+}
+
+#[cfg(test)]
+mod tests {
+    use wattle_common::job::JobSpec;
+    use wattle_common::{Timestamp, codec};
+    use wattle_testkit as testkit;
+
+    use super::*;
+    use crate::model::tests::now;
+
+    #[test]
+    fn a_list_is_ordered_by_a_column() {
+        let mut model = Model::new("test");
+        for (name, submitted_s, deadline_s) in
+            [("a", 10, None), ("b", 30, Some(900)), ("c", 20, Some(500))]
+        {
+            let spec = JobSpec {
+                submitted_at_us: Timestamp::from_s(submitted_s),
+                deadline_at_us: deadline_s.map(Timestamp::from_s),
+                ..testkit::job_spec(name, 1)
+            };
+            let record = JobRecord {
+                phase_since_us: spec.submitted_at_us,
+                ..testkit::job_record(spec, JobPhase::Queued)
+            };
+            model.job(name, Some(&codec::encode_json(&record)));
+        }
+        let page = |sort: &str| {
+            let list = List { sort: sort.to_owned(), ..List::default() };
+            content(&list, &model, now(100))
+        };
+        assert_eq!(page("deadline")["order"], json!(["c", "b", "a"]), "the earliest first");
+        assert_eq!(page("waited")["order"], json!(["a", "c", "b"]));
+        assert_eq!((&page("waited")["sort"], &page("x")["sort"]), (&json!("waited"), &Value::Null));
+        let row = &page("waited")["rows"]["a"];
+        // It does not change from second to second.
+        assert_eq!((&row["waits_as_since_s"], &row["waited_s"]), (&json!(10), &Value::Null));
+    }
 }

@@ -83,21 +83,51 @@ fn power(node: &Node, model: &Model) -> Value {
     })
 }
 
+/// The sums over nodes.
+fn totals(nodes: &[Node]) -> Value {
+    let (mut drawn, mut caps) = (Total::<Power>::default(), Total::<Power>::default());
+    let (mut gpus, mut busy) = (0_u32, 0_u32);
+    for node in nodes {
+        for (gpu, reading) in node.gpus().filter(|_| node.sleep.is_none()) {
+            drawn.add(reading.and_then(|reading| reading.power_mw_mean));
+            caps.add(cap_when_read(gpu, reading));
+        }
+        for (gpu, _) in node.gpus() {
+            gpus += 1;
+            busy += u32::from(!node.jobs_on(gpu.gpu).is_empty());
+        }
+    }
+    let hosts: Power = nodes.iter().filter_map(Node::host_power).sum();
+    json!({
+        "gpus": gpus,
+        "busy": busy,
+        "asleep": nodes.iter().filter(|node| node.sleep.is_some()).count(),
+        "gpus_w": drawn.known().map(watts),
+        "is_partial": (drawn.known().is_some() && !drawn.is_complete()).then_some(true),
+        "caps_w": caps.known().filter(|_| caps.is_complete()).map(watts),
+        "hosts_w": (hosts > Power::ZERO).then(|| watts(hosts)),
+    })
+}
+
 /// The content of the page.
 pub(super) fn content(list: &List, model: &Model, now: Now) -> Value {
     let matches =
         |id: &NodeId| list.search.is_empty() || id.as_str().to_lowercase().contains(&list.search);
     let found: Vec<&NodeId> = model.nodes.keys().filter(|id| matches(id)).collect();
     let part: Vec<&NodeId> = found.iter().skip(list.page * ROWS).take(ROWS).copied().collect();
-    let nodes = model.nodes_with_readings(|id| part.contains(&id));
-    let rows: Map<String, Value> =
-        nodes.iter().map(|node| (node.node.to_string(), row(node, model, now))).collect();
+    let nodes = model.nodes_with_readings(matches);
+    let rows: Map<String, Value> = nodes
+        .iter()
+        .filter(|node| part.contains(&&node.node))
+        .map(|node| (node.node.to_string(), row(node, model, now)))
+        .collect();
     json!({
         "rows": rows,
         "feeders": budget::feeders(model),
         "order": part.iter().map(|id| id.as_str()).collect::<Vec<_>>(),
         "search": list.search,
         "number": list.page,
+        "totals": totals(&nodes),
         "total": found.len(),
         "pages": found.len().div_ceil(ROWS).max(1),
     })

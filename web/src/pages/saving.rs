@@ -100,6 +100,7 @@ pub(super) fn content(model: &Model, now: Now) -> Value {
         "projects": owners(SavedBy::Project),
         "currency": model.rates().prices.map(|prices| prices.currency.clone()),
         "absences": twin.absences.iter().map(absence).collect::<Vec<_>>(),
+        "replayed_s": twin.replayed_at_us.map(seconds),
     })
 }
 
@@ -142,6 +143,7 @@ mod tests {
                 from_us: Timestamp::from_s(60),
                 until_us: Timestamp::from_s(960),
             }],
+            replayed_at_us: Some(Timestamp::from_s(99 * DAY_S)),
         };
         let mut model = Model::new("test");
         assert_eq!(content(&model, now(100 * DAY_S + 60)), json!({}));
@@ -153,6 +155,7 @@ mod tests {
         assert_eq!(page["days"].as_object().unwrap().len(), 30);
         assert_eq!(page["users"][0]["name"], "ada");
         assert_eq!(page["absences"], json!([[60, 960]]));
+        assert_eq!(page["replayed_s"], 99 * DAY_S);
         assert_eq!(page["periods"]["week"]["later_text"], "10.0 % (10 s) later");
         let verdict = page["verdict"].as_str().unwrap();
         assert!(verdict.starts_with("saved: 600 Wh of 2.00 kWh (30.0 %"), "{verdict}");

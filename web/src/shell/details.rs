@@ -1,5 +1,5 @@
-//! Reads what only some pages need: surface and windows of a followed job, the power of the site for a followed grid event,
-//! and the processes that answer.
+//! Reads what only some pages need: surface and windows of a followed job, the power of the site for a followed grid event
+//! or the page of energy, and the processes that answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::model::Process;
 
 /// Interval in which a followed job is read again, wall time.
 const READ_EVERY: Duration = Duration::from_secs(15);
-/// Interval in which the power of the site is read for followed grid events, wall time.
+/// Interval in which the power of the site is read for followed pages, wall time.
 const SITE_EVERY: Duration = Duration::from_secs(5);
 /// Time limit of this, wall time: a report needs 45 days.
 const SITE_WITHIN: Duration = Duration::from_secs(30);

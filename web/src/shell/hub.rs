@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::body::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, oneshot};
-use wattle_common::{EventId, JobId};
+use wattle_common::{EventId, JobId, Timestamp};
 
 use super::streams::{Full, Streams, Viewer};
 use crate::model::{Model, Now};
-use crate::pages::content;
+use crate::pages::{content, power_from};
 use crate::patch::patch;
 use crate::topic::Topic;
 
@@ -110,6 +110,7 @@ impl Hub {
         let streams = &self.streams;
         self.channels.retain(|topic, _| streams.follows(topic));
         model.keep_details(&self.jobs());
+        model.follow_power(self.power_since(now));
         model.follow_events(self.events());
         self.updates += 1;
         for (topic, channel) in &mut self.channels {
@@ -140,6 +141,15 @@ impl Hub {
             _ => None,
         });
         events.collect()
+    }
+
+    /// From when on the followed pages of energy show the power of the site.
+    fn power_since(&self, now: Now) -> Option<Timestamp> {
+        let since = self.channels.keys().filter_map(|topic| match topic {
+            Topic::Energy(period) => Some(power_from(*period, now)),
+            _ => None,
+        });
+        since.min()
     }
 
     /// Whether the page of services is followed.

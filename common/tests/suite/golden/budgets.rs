@@ -256,8 +256,10 @@ fn twin() {
         ahead: vec![ahead],
         corrected_late: 1,
         absences: vec![TwinAbsence { from_us: at(60), until_us: at(960) }],
+        replayed_at_us: None,
     };
     check("twin", &status);
+    check("twin-replayed", &TwinStatus { replayed_at_us: Some(at(200)), ..status });
     let work = TwinWork {
         done_s: 300.0,
         done_error_s: 12.0,

@@ -90,6 +90,7 @@ fn requests_and_job_records() {
         energy_until_us: [].into(),
         compared: None,
         work_s: None,
+        twin_work: None,
         epoch: Some(1),
         observing: true,
         log_paths: vec!["/var/lib/wattle/jobs/train-7/output.log".into()],
@@ -129,6 +130,14 @@ fn requests_and_job_records() {
     check("job-record-unsaved", &JobRecord { stops_unsaved: 1, ..record.clone() });
     check("job-record-stops", &JobRecord { stops_us: vec![at(1)], ..record.clone() });
     check("job-record-unmetered", &JobRecord { unmetered_ms: 60_000, ..record.clone() });
+    let work = TwinWork {
+        done_s: 300.0,
+        run_time_s: Some(310.5),
+        gpu_s: 620.0,
+        gpu_w: Some(210.5),
+        ..TwinWork::default()
+    };
+    check("job-record-worked", &JobRecord { twin_work: Some(work.into()), ..record.clone() });
     check("job-record-ran", &JobRecord { gpu_time_ms, run_time_ms, ..record.clone() });
     let failed = JobRecord {
         phase: JobPhase::Failed,

@@ -32,8 +32,13 @@ fn held(node: u32, gpus: u32, until: u64) -> Held {
     Held { part: Part { node, gpus }, until: at(until), limit_at: at(until) }
 }
 
-fn starts(discipline: QueueDiscipline, free: FreeGpus, held: Vec<Held>, jobs: &[Waiting]) -> Vec<Option<u64>> {
-    let runs = forward(at(0), order, free, held, jobs);
+fn starts(
+    discipline: QueueDiscipline,
+    free: FreeGpus,
+    held: Vec<Held>,
+    jobs: &[Waiting],
+) -> Vec<Option<u64>> {
+    let runs = forward(at(0), discipline, free, held, jobs);
     runs.into_iter().map(|run| run.map(|run| run.start.as_us() / 1_000_000)).collect()
 }
 
@@ -42,13 +47,18 @@ fn a_strict_order_waits_for_its_head() {
     let jobs = [job(4, 100), job(1, 10)];
     let of = |order| starts(order, nodes(&[(4, 2)]), vec![held(0, 2, 50)], &jobs);
     assert_eq!(of(QueueDiscipline::Strict), [Some(50), Some(150)]);
-    assert_eq!(of(QueueDiscipline::Backfilled), [Some(50), Some(0)], "it ends before the head starts");
+    assert_eq!(
+        of(QueueDiscipline::Backfilled),
+        [Some(50), Some(0)],
+        "it ends before the head starts"
+    );
 }
 
 #[test]
 fn a_later_job_does_not_delay_the_head() {
     let free = || nodes(&[(4, 2)]);
-    let of = |jobs: &[Waiting]| starts(QueueDiscipline::Backfilled, free(), vec![held(0, 2, 50)], jobs);
+    let of =
+        |jobs: &[Waiting]| starts(QueueDiscipline::Backfilled, free(), vec![held(0, 2, 50)], jobs);
     assert_eq!(of(&[job(4, 100), job(1, 60)]), [Some(50), Some(150)], "it would end after it");
     assert_eq!(of(&[job(3, 100), job(1, 60)]), [Some(50), Some(0)], "the head spares the GPU");
     let limited = |limit| Waiting { limit: Some(span(limit)), ..job(1, 10) };
@@ -75,7 +85,12 @@ fn a_job_that_never_fits_has_no_start() {
 #[test]
 fn a_job_that_may_not_start_yet_holds_no_place() {
     let later = Waiting { not_before: at(30), ..job(4, 10) };
-    let of = starts(QueueDiscipline::Strict, nodes(&[(4, 4)]), Vec::new(), &[later, job(4, 20), job(4, 5)]);
+    let of = starts(
+        QueueDiscipline::Strict,
+        nodes(&[(4, 4)]),
+        Vec::new(),
+        &[later, job(4, 20), job(4, 5)],
+    );
     assert_eq!(of, [Some(30), Some(0), Some(20)]);
 }
 

@@ -137,6 +137,10 @@ impl JobRecords {
         } else {
             turn.controller.job_stopped(key);
         }
+        let work = turn.controller.twin().and_then(|twin| twin.work_of_left(job));
+        if let Some(work) = work.filter(|_| self[job].phase.is_final()) {
+            self.change(job, |record| record.twin_work = Some(Box::new(work)));
+        }
         left
     }
 

@@ -57,24 +57,26 @@ fn a_twin_of_its_own_policy_is_the_run() {
 #[test]
 fn a_twin_beside_wattle_is_the_run_of_the_baseline() {
     let world = World::builtin();
-    let (mut covered, mut energy) = (0, 0.0);
+    let mut errors = Vec::new();
     for (load, seed) in [(0.5, 3), (0.8, 4), (1.1, 5)] {
         for lengths in [Lengths::Reported, Lengths::Unknown] {
             let of = scenario(&world, load, seed);
             let options = RunOptions { price: 0.002, lengths, ..RunOptions::default() };
-            let error = error(&of, "wattle", Baseline::Backfill, &options);
-            assert!(error.completion.abs() < 0.03, "{load} {lengths:?}: {error:?}");
-            // One job whose power on its number of GPUs is predicted from that on fewer can make 3 % of the energy.
-            assert!(error.energy.abs() < 0.04, "{load} {lengths:?}: {error:?}");
-            assert!(error.saved.abs() < 0.03, "{load} {lengths:?}: {error:?}");
-            energy += error.energy.abs() / 6.0;
-            covered += usize::from(error.saved.abs() < error.width);
-            assert!(error.width < 0.05, "{load} {lengths:?}: {error:?}");
+            errors.push(error(&of, "wattle", Baseline::Backfill, &options));
         }
     }
-    assert!(energy < 0.02, "{energy}");
+    let most =
+        |of: fn(&Error) -> f64| errors.iter().map(|error| of(error).abs()).fold(0.0, f64::max);
+    assert!(most(|error| error.completion) < 0.03, "{errors:#?}");
+    assert!(most(|error| error.energy) < 0.025, "{errors:#?}");
+    assert!(most(|error| error.saved) < 0.02, "{errors:#?}");
+    assert!(most(|error| error.width) < 0.05, "{errors:#?}");
+    let mean =
+        |of: fn(&Error) -> f64| errors.iter().map(|error| of(error).abs()).sum::<f64>() / 6.0;
+    assert!(mean(|error| error.energy) < 0.015 && mean(|error| error.saved) < 0.01, "{errors:#?}");
     // Of 90 % intervals.
-    assert!(covered >= 5, "{covered} of 6");
+    let covered = errors.iter().filter(|error| error.saved.abs() < error.width).count();
+    assert!(covered >= 5, "{errors:#?}");
 }
 
 /// Mean completion time under the aim relative to the baseline, minus 1: of the runs and by the twin.
