@@ -22,6 +22,7 @@ use wattle_common::messages::{ExpectedTimes, JobProgressed, JobRecord, Predictio
 use wattle_common::{AdmissionId, JobId, NodeId, Timestamp, codec};
 
 use self::occupancy::{Measure, Occupancy};
+pub(super) use self::phases::departure;
 use crate::config::Config;
 use crate::live::expected::{STORED_MAX, differ};
 use crate::live::{Action, restarts};

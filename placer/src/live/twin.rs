@@ -10,7 +10,7 @@ use wattle_common::messages::{
 };
 
 use crate::config::Config;
-use crate::live::job_records::JobRecords;
+use crate::live::job_records::{JobRecords, departure};
 use crate::live::site_jobs::placed_by_site;
 use crate::live::{Action, LiveController};
 use crate::twin::{RecordedJob, Records, Twin};
@@ -93,7 +93,7 @@ fn recorded(record: &JobRecord) -> RecordedJob {
     RecordedJob {
         facts: JobFacts::from(&record.spec),
         waits_at_site: placed_by_site(&record.spec) && !record.phase.has_gpus(),
-        left: left.map(|at| (at, record.phase == JobPhase::Finished)),
+        left: left.map(|at| (at, departure(record.phase))),
         ran: Duration::from_millis(record.run_time_ms.unwrap_or_default()),
         work: record.twin_work.as_deref().copied(),
     }

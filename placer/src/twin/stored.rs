@@ -1,7 +1,7 @@
 //! What a twin stores, and how a restarted placer continues from it.
 //!
 //! The stored value has no checkpoints: after a restart the twin corrects only what follows. A job that waits in both
-//! schedules is not stored, because its record has all that is needed.
+//! schedules and has not run here is not stored, because its record has all that is needed.
 //!
 //! Without a stored value of its baseline the twin begins with the first submission from which on the records have every
 //! job, and runs to the present in its first step. The record of an ended job has its work, which no baseline changes.
@@ -21,7 +21,7 @@ use wattle_common::{JobId, Timestamp};
 use super::history::Input;
 use super::sums::{Owner, Sums};
 use super::work::Work;
-use super::{InCluster, Mirrored, Submission, Twin, rest};
+use super::{Departure, InCluster, Mirrored, Submission, Twin, rest};
 use crate::accounts::rules::AccountRules;
 use crate::state::cluster::ClusterState;
 use crate::state::job::JobFacts;
@@ -36,8 +36,8 @@ pub struct RecordedJob {
     pub facts: JobFacts,
     /// Whether it waits in the queue of the site's scheduler.
     pub waits_at_site: bool,
-    /// When it left the cluster, and whether it completed; `None`: it is present.
-    pub left: Option<(Timestamp, bool)>,
+    /// When it left the cluster, and how; `None`: it is present.
+    pub left: Option<(Timestamp, Departure)>,
     /// Its time with GPUs in the cluster until it left.
     pub ran: Duration,
     /// Its work, as the twin knew it when it left; `None`: it is present, or its record is of an earlier release.
@@ -96,7 +96,10 @@ impl Twin {
             let is_in_sums = self.compared(*submission, mirrored).is_some();
             let is_removed = mirrored.in_cluster == InCluster::Removed
                 && run.is_none_or(|run| run.end.or(run.withdrawn).is_some());
-            !is_in_sums && !is_removed && (has_begun || mirrored.has_left())
+            // A job that waits in the twin may have run here, on several placements.
+            let is_known =
+                has_begun || mirrored.has_left() || mirrored.work.known != TwinWork::default();
+            !is_in_sums && !is_removed && is_known
         };
         let open = self.jobs.iter().filter(|(submission, mirrored)| is_open(submission, mirrored));
         let not_stored = open.clone().count().saturating_sub(TWIN_OPEN_MAX) as u64;
@@ -241,21 +244,24 @@ impl Twin {
 
     /// A job that has left by its record. Its work is what was known when it was stored.
     fn leave_recorded(&mut self, submission: Submission, record: &RecordedJob) {
-        let Some((at, completed)) = record.left else { return };
+        let Some((at, departure)) = record.left else { return };
         self.present.remove(&record.facts.id);
         self.left.insert(record.facts.id.clone(), submission);
         let Some(mirrored) = self.jobs.get_mut(&submission) else { return };
-        if mirrored.work.known.run_time_s.is_none() {
+        let has_run = !record.ran.is_zero();
+        let completed = departure == Departure::Completed;
+        // What was stored may be an estimate of the whole job.
+        let is_short = departure == Departure::Failed && record.work.is_none();
+        if mirrored.work.known.run_time_s.is_none() || is_short {
             mirrored.work.known.run_time_s = Some(record.ran.as_secs_f64());
         }
         let run_time = mirrored.work.run_time();
-        let has_run = !record.ran.is_zero();
         mirrored.in_cluster = if completed {
             InCluster::Completed { at, ran: record.ran }
         } else {
             InCluster::Removed
         };
-        if completed || has_run {
+        if completed || (departure == Departure::Failed && has_run) {
             self.history.run_time_known(submission, run_time);
         } else {
             self.history.add(at, Input::Withdrawn(submission));

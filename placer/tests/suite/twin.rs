@@ -264,15 +264,17 @@ fn a_restarted_twin_continues() {
     // The placer is away for an hour, in which the second job completes.
     world.site.pass(Duration::from_secs(3_600));
     report(&mut world.site, second, 600, 600);
-    let record = |key: JobKey, left: Option<(Timestamp, bool)>| RecordedJob {
+    let record = |key: JobKey, left: Option<(Timestamp, Departure)>| RecordedJob {
         facts: world.site.job(key).unwrap().facts.clone(),
         waits_at_site: false,
         left,
         ran: Duration::from_secs(720),
         work: None,
     };
-    let records =
-        [record(second, Some((at + Duration::from_secs(360), true))), record(third, None)];
+    let records = [
+        record(second, Some((at + Duration::from_secs(360), Departure::Completed))),
+        record(third, None),
+    ];
     world.site.job_ended(second);
     world.twin = Twin::restored(
         Baseline::Fifo,
@@ -313,7 +315,7 @@ fn a_twin_of_an_older_backup_has_what_completed_since() {
     let record = |facts, ended: Timestamp| RecordedJob {
         facts,
         waits_at_site: false,
-        left: Some((ended, true)),
+        left: Some((ended, Departure::Completed)),
         ran: Duration::from_secs(600),
         work: None,
     };
@@ -344,10 +346,11 @@ fn recorded(world: &mut World) -> (Vec<RecordedJob>, TwinSums) {
     let names = ["first", "cancelled", "second"];
     let keys = names.map(|name| world.submit(name));
     let facts = keys.map(|key| world.site.job(key).unwrap().facts.clone());
+    let how = |ran| if ran > 0 { Departure::Completed } else { Departure::Cancelled };
     let record = |world: &World, at: usize, ran: u64| RecordedJob {
         facts: facts[at].clone(),
         waits_at_site: false,
-        left: Some((world.site.now(), ran > 0)),
+        left: Some((world.site.now(), how(ran))),
         ran: Duration::from_secs(ran),
         work: world.twin.work_of_left(&facts[at].id),
     };

@@ -12,7 +12,7 @@ use crate::twin::Departure;
 use crate::{ClusterState, JobFacts, prediction};
 
 /// How a job leaves in this phase.
-fn departure(phase: JobPhase) -> Departure {
+pub(in crate::live) fn departure(phase: JobPhase) -> Departure {
     match phase {
         JobPhase::Finished => Departure::Completed,
         JobPhase::Failed => Departure::Failed,
