@@ -5,7 +5,7 @@
 //! adds them from the bucket `jobs` before the machine receives the desired state.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wattle_common::job::JobSpec;
 use wattle_common::messages::{JobRecord, NodeDesired};
@@ -36,11 +36,11 @@ impl Specs {
         self.known.retain(|(known, admission), _| {
             desired.jobs.iter().any(|job| job.job == *known && job.admission == *admission)
         });
-        let until = Instant::now() + LAGS;
+        let mut waited = Duration::ZERO;
         for job in desired.jobs.iter_mut().filter(|job| job.command.is_empty() && !job.stop) {
             let submission = (job.job.clone(), job.admission.clone());
             if !self.known.contains_key(&submission) {
-                let spec = self.read(&submission.0, submission.1.as_ref(), until).await;
+                let spec = self.read(&submission.0, submission.1.as_ref(), &mut waited).await;
                 self.known.insert(submission.clone(), spec);
             }
             if let Some(Some(spec)) = self.known.get(&submission) {
@@ -51,12 +51,12 @@ impl Specs {
         }
     }
 
-    /// The specification in a job's record; `until` then a record may be missing.
+    /// The specification in a job's record. A missing record is awaited; `waited` is that time so far.
     async fn read(
         &self,
         job: &JobId,
         admission: Option<&AdmissionId>,
-        until: Instant,
+        waited: &mut Duration,
     ) -> Option<JobSpec> {
         loop {
             match self.records.get::<JobRecord>(job.as_str()).await {
@@ -65,11 +65,12 @@ impl Specs {
                     let record = record.map(|(record, _)| record).filter(|record| {
                         admission.is_none() || record.admission.as_ref() == admission
                     });
-                    if record.is_some() || Instant::now() >= until {
+                    if record.is_some() || *waited >= LAGS {
                         return record.map(|record| record.spec);
                     }
                     tracing::debug!(%job, "no record of the job yet; retrying");
                     tokio::time::sleep(RETRY).await;
+                    *waited += RETRY;
                 }
                 Err(BusError::Codec(error)) => {
                     tracing::error!(%job, error = chain(&error), "job record not readable");

@@ -298,7 +298,9 @@ impl StoreComparison {
 
 /// Whether a node's report contradicts the records.
 fn differs(report: &LaunchReport, jobs: &JobRecords) -> bool {
-    report.jobs.iter().any(|run| is_unrecorded(run, jobs))
+    let is_added =
+        |run: &LaunchedJob| jobs.get(&run.job).is_some_and(|record| is_added(run, report, record));
+    report.jobs.iter().any(|run| is_unrecorded(run, jobs) || is_added(run))
         || jobs
             .on_node(&report.node)
             .any(|job| !report.jobs.iter().any(|run| is_known_run(run, &jobs[job])))
