@@ -97,8 +97,7 @@ impl Twin {
             let is_removed = mirrored.in_cluster == InCluster::Removed
                 && run.is_none_or(|run| run.end.or(run.withdrawn).is_some());
             // A job that waits in the twin may have run here, on several placements.
-            let is_known =
-                has_begun || mirrored.has_left() || mirrored.work.known.gpu_s > 0.0;
+            let is_known = has_begun || mirrored.has_left() || mirrored.work.known.gpu_s > 0.0;
             !is_in_sums && !is_removed && is_known
         };
         let open = self.jobs.iter().filter(|(submission, mirrored)| is_open(submission, mirrored));
