@@ -72,23 +72,21 @@ impl VenMachine {
                 followed.entry(id.clone()).or_insert(before);
             }
         }
-        for (id, before) in std::mem::take(&mut self.followed) {
-            let is_removed = listing.programs.contains_key(&before.event.program_id);
-            if followed.contains_key(&id) {
-                continue;
-            }
-            if is_removed || !self.lacks_programs {
+        let listed: BTreeSet<String> = followed.keys().cloned().collect();
+        let before = std::mem::take(&mut self.followed);
+        for (id, event) in before.into_iter().filter(|(id, _)| !listed.contains(id)) {
+            let has_program = listing.programs.contains_key(&event.event.program_id);
+            if has_program || !self.lacks_programs {
                 self.removed.insert(id_prefix(&id));
             } else {
-                followed.insert(id, before);
+                followed.insert(id, event);
             }
         }
-        let open: BTreeSet<String> = Records::of(&self.book)
-            .open(now)
-            .map(|(prefix, ..)| prefix)
-            .filter(|prefix| !followed.keys().any(|id| id_prefix(id) == *prefix))
-            .collect();
-        self.removed.retain(|prefix| open.contains(prefix));
+        // Those that are listed again, or whose records are closed, are not cancelled any more.
+        let open: BTreeSet<String> =
+            Records::of(&self.book).open(now).map(|(prefix, ..)| prefix).collect();
+        let again: BTreeSet<String> = listed.iter().map(|id| id_prefix(id)).collect();
+        self.removed.retain(|prefix| open.contains(prefix) && !again.contains(prefix));
         let is_listed = |id: &String| followed.contains_key(id);
         self.reports.retain(|id, _| is_listed(id));
         self.first_read.retain(|id, _| is_listed(id));

@@ -296,6 +296,55 @@ fn a_restarted_twin_continues() {
     assert!((sums.wait_s_twin - waits_s).abs() < 2.0, "{sums:?} {second_s}");
 }
 
+/// A job that left without completing just before a restart does not run on in the twin for its estimated time.
+#[test]
+fn a_job_that_failed_or_was_cancelled_before_a_restart_frees_its_gpu_in_the_twin() {
+    for departure in [Departure::Cancelled, Departure::Failed] {
+        let mut world = World::new(1);
+        let (first, second) = (world.submit("first"), world.submit("second"));
+        world.start(first, 0, SLOW);
+        world.pass(12);
+        assert_eq!(world.twin.presence(), (1, 1));
+        let (status, open) = (world.twin.status(), world.twin.open());
+        assert!(open.jobs[0].work.run_time_s > Some(2_000.0), "{open:?}");
+        let left = world.site.now() + Duration::from_secs(60);
+        world.site.pass(Duration::from_secs(120));
+        let record = |key: JobKey, left| RecordedJob {
+            facts: world.site.job(key).unwrap().facts.clone(),
+            waits_at_site: false,
+            left,
+            ran: Duration::from_secs(780),
+            work: None,
+        };
+        let records = [record(first, Some((left, departure))), record(second, None)];
+        world.site.job_ended(first);
+        world.twin = Twin::restored(
+            Baseline::Fifo,
+            Arc::default(),
+            Some((&status, &open)),
+            Records { jobs: &records, complete_from: left },
+            &world.site.state,
+        );
+        world.pass(1);
+        assert_eq!(world.twin.presence(), (0, 1), "{departure:?}: the second job runs");
+    }
+}
+
+/// A job that waits in the twin keeps what it has run here.
+#[test]
+fn what_a_job_has_run_here_is_stored_while_it_waits_in_the_twin() {
+    let mut world = World::new(1);
+    let jobs = ["first", "second"].map(|name| world.submit(name));
+    for job in jobs {
+        world.start(job, 0, GpuSetting::DEFAULT);
+    }
+    world.pass(6);
+    assert_eq!(world.twin.presence(), (1, 1));
+    let open = world.twin.open();
+    let waits = open.jobs.iter().find(|job| job.start_us.is_none()).expect("it is stored");
+    assert!(waits.work.gpu_s > 0.0, "{waits:?}");
+}
+
 /// The stored values are of a backup an hour older than the records: jobs that came and completed since count once.
 #[test]
 fn a_twin_of_an_older_backup_has_what_completed_since() {
